@@ -7,7 +7,7 @@ from importlib import import_module
 from pallas_kernels.hopper import expect
 from pallas_kernels.program import Program
 
-OPS = ("gemm", "attention", "gather_rows")
+OPS = ("gemm", "attention", "gather_rows", "woven")
 """Packages with a module `programs`; `gemm` is hybrid_gemm, quantized_gemm and grouped_gemm."""
 
 

@@ -50,7 +50,8 @@ def build(
       A function of `bounds`, int32 [batch, 3] with (position of the query, length, window) of each
       sequence, of `tables`, int32 [batch, table], of q[batch * kv_heads, group, dim] and of the
       pages [pages, page, kv_heads, dim]. `out` is [splits * batch * kv_heads, group, dim] in
-      `spec.out_dtype`, `lse` float32 [splits * batch * kv_heads, 64], of which the first `group` count.
+      `spec.out_dtype`, `lse` float32 [splits * batch * kv_heads, 64], the first `group` of which
+      count.
 
     Raises:
       ValueError: the configuration needs more shared memory than a CTA has, or block and page do

@@ -1,0 +1,353 @@
+"""`send`, `poll` and `receive`: check the arguments, choose a backend, launch."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pallas_kernels.arguments import Choice, Number, concrete, interpret_settings, resolve_backend
+from pallas_kernels.attention import checks
+from pallas_kernels.attention.config import DecodeConfig, check_decode
+from pallas_kernels.attention.partial import merge_stacked
+from pallas_kernels.attention.specs import UNBOUNDED
+from pallas_kernels.capability import Backend
+from pallas_kernels.hopper import expect
+from pallas_kernels.host_memory import HostArray, host_ref, in_host_memory, weight_operand
+from pallas_kernels.woven import reference
+from pallas_kernels.woven.config import SendConfig, check_poll, poll_config, send_bytes
+from pallas_kernels.woven.exchange import (
+    WENT,
+    Exchange,
+    Polling,
+    Shared,
+    exchange_of,
+)
+from pallas_kernels.woven.slot import Status
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """After `send`."""
+
+    shared: Shared
+    state: Any  # int32 [5] of the sender
+
+    @property
+    def went(self) -> Any:
+        """Whether the task was sent; if not, as many are outstanding as may be."""
+        return self.state[WENT] != 0
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Polled:
+    """After `poll`."""
+
+    shared: Shared
+    state: Any  # int32 [ctas, 4] of the receiver
+    k_pages: Any
+    v_pages: Any
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Received:
+    """After `receive`."""
+
+    out: Any  # [rows, heads, head_dim]; 0 where a CTA's status is not `DONE`
+    codes: Any  # int32 [splits, rows, kv_heads], of `Status`
+    state: Any  # int32 [5] of the sender
+
+    @property
+    def status(self) -> Any:
+        """The worst of each row's CTAs, int32 [rows]; its result counts only if that is `DONE`."""
+        return self.codes.max(axis=(0, 2))
+
+
+def send(
+    shared: Shared,
+    state: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    rows: Number | None = None,
+    config: SendConfig | None = None,
+    backend: Choice = "auto",
+) -> Sent:
+    """Write a task's queries, keys and values to what is shared, then its number.
+
+    Args:
+      shared: arrays of `Exchange.new`; for "sm90" jax arrays in pinned host memory, where they
+        are written to in place. Other backends return new ones.
+      state: int32 [5], of `Exchange.sender` at first, then of the last `Sent` or `Received`.
+      q: [N, heads, head_dim] in device memory, N up to the rows of what is shared.
+      k: [N, kv_heads, head_dim].
+      v: like k.
+      rows: how many of the N are sent, from 1, concrete or traced; None for all.
+      config: CTAs and stages.
+      backend: as everywhere: "auto", "sm90", "interpret" or "reference".
+
+    Raises:
+      ValueError: an argument is outside its range, or shapes differ from what is shared.
+      KernelUnavailable: the device cannot run `backend`; names the device and what is missing.
+    """
+    chosen, exchange, arrays = _start(shared, backend)
+    slot, config = exchange.slot, config or SendConfig()
+    send_bytes(exchange, config)
+    for name, array, heads in (
+        ("q", q, slot.heads),
+        ("k", k, slot.kv_heads),
+        ("v", v, slot.kv_heads),
+    ):
+        got = (np.shape(array)[1:], str(getattr(array, "dtype", type(array).__name__)))
+        expect(got == ((heads, slot.head_dim), slot.dtype), name, got,
+               f"[N, {heads}, {slot.head_dim}] of {slot.dtype} as in shared")  # fmt: skip
+        expect(len(array) == len(q), f"rows of {name}", len(array), f"{len(q)} as of q")
+    expect(1 <= len(q) <= slot.rows, "rows of q", len(q), f"1 to {slot.rows} as in shared")
+    known = len(q) if rows is None else concrete("rows", rows, int)
+    expect(known is None or 1 <= known <= len(q), "rows", known, f"1 to {len(q)}")
+    many = jnp.clip(jnp.asarray(len(q) if rows is None else rows, jnp.int32), 1, len(q))
+    written, state = run_send(
+        arrays, _state(state, (5,)), many.reshape(1), *map(jnp.asarray, (q, k, v)),
+        exchange=exchange, config=config, backend=chosen,
+    )  # fmt: skip
+    return Sent(shared=written or shared, state=state)
+
+
+def poll(
+    shared: Shared,
+    state: Any,
+    k_pages: Any,
+    v_pages: Any,
+    *,
+    windows: Any = None,
+    layers: int = 1,
+    stride: int = 1,
+    scale: float | None = None,
+    config: DecodeConfig | None = None,
+    backend: Choice = "auto",
+) -> Polled:
+    """Look once for a task; if there is one, append its keys and values, attend, answer.
+
+    Tasks of an iteration are those of the layers in their order. A row's newest token is at
+    `shared.lengths` - 1; its page must be in the table, else the row is answered with `NO_BLOCKS`.
+    A task of another version of the table is answered with `OTHER_TABLE`.
+
+    Args:
+      shared: as for `send`.
+      state: int32 [ctas, 4], of `Exchange.receiver` at first, then of the last `Polled`.
+      k_pages: pool [pages, page, kv_heads, head_dim]; given away, and returned with the new rows.
+      v_pages: like k_pages.
+      windows: positions that a query of each layer sees, int32 [layers]; None for all.
+      layers: of the model that sends.
+      stride: pages between a sequence's page of a layer and of the next.
+      scale: factor of the scores; 1 / sqrt(head_dim) by default.
+      config: tiles; its splits are those of what is shared.
+      backend: as for `send`.
+
+    Raises:
+      ValueError: as `send`; or the kernel does not take these sizes.
+      KernelUnavailable: as `send`.
+    """
+    chosen, exchange, arrays = _start(shared, backend)
+    slot = exchange.slot
+    checks.check_arrays(
+        k_pages=(k_pages, 4, "[P, page, Hkv, D]"), v_pages=(v_pages, 4, "[P, page, Hkv, D]")
+    )
+    expect(v_pages.shape == k_pages.shape, "v_pages", v_pages.shape, f"{k_pages.shape}")
+    got = (tuple(k_pages.shape[2:]), str(k_pages.dtype))
+    wanted = ((slot.kv_heads, slot.head_dim), slot.dtype)
+    expect(got == wanted, "k_pages", got, f"{wanted} as in shared")
+    polling = Polling(
+        exchange=exchange, pages=int(k_pages.shape[0]), page=int(k_pages.shape[1]),
+        scale=checks.check_scale(scale, slot.head_dim), layers=layers, stride=stride,
+    )  # fmt: skip
+    if chosen != "reference":
+        config = config or poll_config(polling)
+        check_decode(polling.attention, config)
+        check_poll(polling, config)
+    seen = checks.per_row(
+        "windows", UNBOUNDED if windows is None else windows, layers, 1, UNBOUNDED
+    )
+    written, state, k_pages, v_pages = run_poll(
+        arrays, _state(state, (exchange.ctas, 4)), jnp.asarray(seen),
+        jnp.asarray(k_pages), jnp.asarray(v_pages),
+        polling=polling, config=config, backend=chosen,
+    )  # fmt: skip
+    return Polled(shared=written or shared, state=state, k_pages=k_pages, v_pages=v_pages)
+
+
+def receive(
+    shared: Shared,
+    state: Any,
+    *,
+    rows: Number | None = None,
+    looks: Number = 1,
+    backend: Choice = "auto",
+) -> Received:
+    """Wait, for no longer than so many looks of each CTA, for the next result and take it.
+
+    Args:
+      shared: as for `send`.
+      state: int32 [5], of the last `Sent` or `Received`.
+      rows: of the task; None for all that can be.
+      looks: most looks at an answer's number, from 1; each takes the way to memory and back.
+      backend: as for `send`. The reference looks once.
+
+    Returns:
+      Rows, statuses, and the state. After a `TIME_OUT` a call with the state given to this one
+      waits for the same task again.
+
+    Raises:
+      ValueError: as `send`.
+      KernelUnavailable: as `send`.
+    """
+    chosen, exchange, arrays = _start(shared, backend)
+    most = exchange.slot.rows
+    numbers = []
+    for name, value, high in (
+        ("rows", most if rows is None else rows, most),
+        ("looks", looks, None),
+    ):
+        known = concrete(name, value, int)
+        allowed = "a whole number above 0" if high is None else f"1 to {high}"
+        expect(known is None or 1 <= known <= (high or 2**31 - 1), name, known, allowed)
+        numbers.append(jnp.clip(jnp.asarray(value, jnp.int32), 1, high).reshape(1))
+    out, codes, state = run_receive(
+        arrays, _state(state, (5,)), *numbers, exchange=exchange, backend=chosen
+    )
+    return Received(out=out, codes=codes, state=state)
+
+
+@functools.partial(jax.jit, static_argnames=("exchange", "config", "backend"))
+def run_send(
+    shared: Shared, state: Any, rows: Any, q: Any, k: Any, v: Any,
+    *, exchange: Exchange, config: SendConfig, backend: Backend,
+) -> tuple[Shared | None, jax.Array]:  # fmt: skip
+    """Run the kernel or the reference; None for what is shared where it is written in place."""
+    if backend == "reference":
+        return reference.send(shared, state, rows, q, k, v, exchange=exchange)
+    from pallas_kernels.woven import sm90
+
+    shared = jax.tree.map(host_ref, shared)
+    tokens, many = q.shape[0], exchange.slot.outstanding * exchange.slot.rows
+    kernel = sm90.build_send(exchange, config, tokens, interpret=interpret_settings(backend))
+    sides = {"q": (many, -1), "k": (many, -1), "v": (many, -1), "asked": (-1,), "task": (1,)}
+    given = {name: getattr(shared, name).reshape(shape) for name, shape in sides.items()}
+    own = [array.reshape(tokens, -1) for array in (q, k, v)]
+    state, written = _in_place(
+        lambda refs: kernel(state, rows, *own, shared.version, *refs.values()),
+        given, shared, backend,
+    )  # fmt: skip
+    return written, state
+
+
+@functools.partial(
+    jax.jit, static_argnames=("polling", "config", "backend"), donate_argnames=("k", "v")
+)
+def run_poll(
+    shared: Shared, state: Any, windows: Any, k: Any, v: Any,
+    *, polling: Polling, config: DecodeConfig | None, backend: Backend,
+) -> tuple[Shared | None, jax.Array, jax.Array, jax.Array]:  # fmt: skip
+    """Run the kernel, with pools that go in and out aliased, or the reference."""
+    if backend == "reference" or config is None:
+        return reference.poll(shared, state, windows, k, v, polling=polling)
+    from pallas_kernels.woven import sm90
+
+    exchange, shared = polling.exchange, jax.tree.map(host_ref, shared)
+    slot = exchange.slot
+    kernel = sm90.build_poll(polling, config, interpret=interpret_settings(backend))
+    rows = slot.outstanding * slot.rows * slot.kv_heads
+    heads = (rows, exchange.group, slot.head_dim)
+    asked, q = shared.asked.reshape(-1), shared.q.reshape(heads)
+    new = [array.reshape(rows, slot.head_dim) for array in (shared.k, shared.v)]
+    sides = {
+        "out": (exchange.splits * rows, *heads[1:]),
+        "lse": (slot.outstanding * exchange.ctas, -1),
+        "status": (-1,),
+        "done": (-1,),
+    }
+    given = {name: getattr(shared, name).reshape(shape) for name, shape in sides.items()}
+    pools = [jax.new_ref(array) for array in (k, v)]
+    state, written = _in_place(
+        lambda refs: kernel(
+            shared.task, shared.version, shared.lengths, shared.table, asked, q, *new,
+            *refs.values(), windows, state, *pools,
+        ),
+        given, shared, backend,
+    )  # fmt: skip
+    k, v = map(jax.freeze, pools)
+    return written, state, k, v
+
+
+@functools.partial(jax.jit, static_argnames=("exchange", "backend"))
+def run_receive(
+    shared: Shared, state: Any, rows: Any, looks: Any, *, exchange: Exchange, backend: Backend
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Run the kernel or the reference, and merge the splits."""
+    slot = exchange.slot
+    if backend == "reference":
+        out, lse, codes, state = reference.receive(shared, state, rows, exchange=exchange)
+    else:
+        from pallas_kernels.woven import sm90
+
+        shared, many = jax.tree.map(host_ref, shared), slot.outstanding * exchange.ctas
+        kernel = sm90.build_receive(exchange, interpret=interpret_settings(backend))
+        out, lse, codes, state = kernel(
+            state, rows, looks, shared.out.reshape(many, -1), shared.lse.reshape(many, -1),
+            shared.status.reshape(-1), shared.done,
+        )  # fmt: skip
+    parts = (exchange.splits, slot.rows, slot.heads)
+    out = out.reshape(*parts, slot.head_dim)
+    if exchange.splits > 1:
+        sums = jnp.where(codes[:, None] == Status.DONE, lse[:, : exchange.group], -jnp.inf)
+        out = merge_stacked(out, sums.reshape(parts)).out.astype(slot.dtype)
+    codes = codes.reshape(exchange.splits, slot.rows, slot.kv_heads)
+    return out.reshape(slot.rows, slot.heads, slot.head_dim), codes, state
+
+
+def _in_place(
+    run: Any, given: dict[str, jax.Array], shared: Shared, backend: Backend
+) -> tuple[Any, Shared | None]:
+    """Run a kernel on arrays that it writes to; return what it returns, and what is shared then.
+
+    On a GPU the memory itself is written, of which XLA is told nothing; interpret mode has copies.
+    """
+    if backend == "sm90":
+        return run(given), None
+    refs = {name: jax.new_ref(array) for name, array in given.items()}
+    result = run(refs)
+    written = {
+        name: jax.freeze(ref).reshape(getattr(shared, name).shape) for name, ref in refs.items()
+    }
+    return result, replace(shared, **written)
+
+
+def _start(shared: Any, backend: str) -> tuple[Backend, Exchange, Shared]:
+    """Return the backend, the sizes of what is shared, and arrays that the backend can take."""
+    expect(isinstance(shared, Shared), "shared", type(shared).__name__, "Shared")
+    chosen, exchange = resolve_backend(backend), exchange_of(shared)
+
+    def taken(array: Any) -> Any:
+        data = array.data if isinstance(array, HostArray) else array
+        if chosen != "sm90":
+            return weight_operand(jnp.asarray(data), backend=chosen)
+        held = isinstance(data, jax.Array) and in_host_memory(data)
+        expect(held, "shared", type(data).__name__, "jax arrays in pinned host memory (to_host)")
+        return host_ref(data)
+
+    arrays = {name: taken(getattr(shared, name)) for name in exchange.shapes()}
+    return chosen, exchange, Shared(**arrays)
+
+
+def _state(state: Any, shape: tuple[int, ...]) -> jax.Array:
+    got = (tuple(np.shape(state)), str(getattr(state, "dtype", type(state).__name__)))
+    expect(got == (shape, "int32"), "state", got, f"int32 of shape {shape}")
+    return jnp.asarray(state)

@@ -1,0 +1,76 @@
+"""The compile-time choices of `send`, and the shared memory of each kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pallas_kernels.attention.config import DecodeConfig, decode_shared_bytes
+from pallas_kernels.attention.specs import GROUP_ROWS, itemsize
+from pallas_kernels.counting import round_up
+from pallas_kernels.hopper import BARRIER_BYTES, CLUSTERS, MOST_BARRIERS, check_shared_bytes, expect
+from pallas_kernels.woven.exchange import Exchange, Polling
+
+_ALIGNED = 1024  # bytes of shared memory that each array begins at a multiple of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendConfig:
+    """One cluster of `cluster` CTAs sends; each has `stages - 1` rows on their way.
+
+    CTAs of a cluster can wait for each other without a word in memory, so that the last one to be
+    done need not be found by atomic additions. Four SMs are said to reach a copy engine's rate.
+    """
+
+    cluster: int = 4
+    stages: int = 4
+
+    def __post_init__(self) -> None:
+        expect(self.cluster in CLUSTERS, "cluster", self.cluster, "1, 2, 4 or 8")
+        allowed = f"a number from 2 to {MOST_BARRIERS}"
+        expect(2 <= self.stages <= MOST_BARRIERS, "stages", self.stages, allowed)
+
+
+def poll_config(polling: Polling) -> DecodeConfig:
+    """Return the tiles of a poll: those of decode attention, with the splits that are shared."""
+    stages = 4 if polling.exchange.slot.head_dim == 128 else 6
+    return DecodeConfig(stages=stages, splits=polling.exchange.splits)
+
+
+def check_poll(polling: Polling, config: DecodeConfig) -> None:
+    """Return if a CTA can poll as configured.
+
+    Raises:
+      ValueError: the splits are others than those shared, or it lacks shared memory.
+    """
+    splits = polling.exchange.splits
+    expect(config.splits == splits, "splits", config.splits, f"{splits} as in shared.out")
+    check_shared_bytes(
+        poll_bytes(polling, config), f"stages={config.stages} or block_kv={config.block_kv}"
+    )
+
+
+def poll_bytes(polling: Polling, config: DecodeConfig) -> int:
+    """Return the shared memory of a polling CTA: attention's, K's and V's new row, the word."""
+    spec = polling.attention
+    row = 2 * spec.dim * itemsize(spec.dtype)
+    return (
+        round_up(decode_shared_bytes(spec, config), _ALIGNED) + round_up(row, _ALIGNED) + _ALIGNED
+    )
+
+
+def send_bytes(exchange: Exchange, config: SendConfig) -> int:
+    """Return the shared memory of a sending CTA: its ring of rows.
+
+    Raises:
+      ValueError: it is more than a CTA has.
+    """
+    need = config.stages * exchange.slot.sent_bytes + BARRIER_BYTES
+    check_shared_bytes(need, f"stages={config.stages}")
+    return need
+
+
+def receive_bytes(exchange: Exchange) -> int:
+    """Return the shared memory of a receiving CTA: a group's rows, their sums, the word."""
+    rows = exchange.group * exchange.slot.head_dim * itemsize(exchange.out_dtype)
+    sums = GROUP_ROWS * itemsize("float32")
+    return round_up(rows, _ALIGNED) + round_up(sums, _ALIGNED) + _ALIGNED + BARRIER_BYTES

@@ -1,0 +1,237 @@
+"""What the kernels of both sides share: its sizes, and the arrays in memory that both reach.
+
+The protocol is that of `slot.Slot`: payload before the number of the task, result and status before
+the number that answers it, numbers by difference modulo 2^32, a version of the table that each task
+names, rows of its own for each outstanding task. One thing differs: a slot has one word for the
+answer, here each CTA of the receiver has its own, so that no CTA waits for another.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Final
+
+import jax
+import numpy as np
+
+from pallas_kernels.attention.specs import GROUP_ROWS, ROW_MULTIPLE, Decode
+from pallas_kernels.counting import round_up
+from pallas_kernels.hopper import INPUT_DTYPES, expect
+from pallas_kernels.host_memory.layout import DTYPES
+from pallas_kernels.woven.slot import SlotShape
+
+LINE: Final = 128  # bytes between arrays: two lines of a cache
+
+SENT, SEND_LANE, COLLECTED, COLLECT_LANE, WENT = range(5)
+"""Of a sender's state: newest task sent and the rows of the next, results likewise; last send."""
+
+ANSWERED, LANE, LAYER, LOOKED = range(4)
+"""Of a receiver's state, a CTA: newest task answered, rows and layer of the next, the last look."""
+
+NOTHING, TOOK, JUMPED = range(3)
+"""What a CTA's last look found: no task, one that it did, a number that cannot be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """Sizes of what is shared.
+
+    Attributes:
+      slot: rows, heads, types and outstanding tasks.
+      splits: CTAs that share the keys of one sequence and KV head.
+    """
+
+    slot: SlotShape
+    splits: int = 1
+
+    def __post_init__(self) -> None:
+        heads, kv_heads = self.slot.heads, self.slot.kv_heads
+        expect(heads % kv_heads == 0, "heads", heads, f"a multiple of kv_heads={kv_heads}")
+        expect(type(self.splits) is int and self.splits >= 1, "splits", self.splits, "1 or more")
+
+    @property
+    def group(self) -> int:
+        """Query heads of a KV head."""
+        return self.slot.heads // self.slot.kv_heads
+
+    @property
+    def ctas(self) -> int:
+        """CTAs of the receiver, each of one split, sequence and KV head, in this order."""
+        return self.splits * self.slot.rows * self.slot.kv_heads
+
+    @property
+    def out_dtype(self) -> str:
+        """Type of results: parts that are still to be merged are float32."""
+        return self.slot.dtype if self.splits == 1 else "float32"
+
+    def shapes(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Return shape and type of each array of `Shared`."""
+        s, lanes = self.slot, self.slot.outstanding
+        return {
+            "task": ((1,), "int32"),
+            "version": ((1,), "int32"),
+            "lengths": ((s.rows,), "int32"),
+            "table": ((s.rows, s.pages), "int32"),
+            "asked": ((lanes, 2), "int32"),
+            "q": ((lanes, s.rows, s.heads, s.head_dim), s.dtype),
+            "k": ((lanes, s.rows, s.kv_heads, s.head_dim), s.dtype),
+            "v": ((lanes, s.rows, s.kv_heads, s.head_dim), s.dtype),
+            "out": ((lanes, self.splits, s.rows, s.heads, s.head_dim), self.out_dtype),
+            "lse": ((lanes, self.ctas, GROUP_ROWS), "float32"),
+            "status": ((lanes, self.ctas), "int32"),
+            "done": ((self.ctas,), "int32"),
+        }
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all of them, each on lines of its own."""
+        return sum(round_up(_nbytes(*one), LINE) for one in self.shapes().values())
+
+    def over(self, pages: Any) -> Shared:
+        """Return NumPy views of pages, as `host_memory.pages.map_pages` gives them.
+
+        Raises:
+          ValueError: there are fewer than `nbytes`.
+        """
+        length = memoryview(pages).nbytes
+        expect(length >= self.nbytes, "pages", length, f"{self.nbytes} bytes or more")
+        found, at = {}, 0
+        for name, (shape, dtype) in self.shapes().items():
+            flat = np.frombuffer(pages, DTYPES[dtype], count=math.prod(shape), offset=at)
+            found[name] = flat.reshape(shape)
+            at += round_up(flat.nbytes, LINE)
+        return Shared(**found)
+
+    def new(self, pages: Any = None, *, first: int = 0) -> Shared:
+        """Return what is shared before the first task, in NumPy arrays.
+
+        Args:
+          pages: whose views to return; memory of this process by default.
+          first: number before the first task's.
+        """
+        shared = self.over(bytearray(self.nbytes) if pages is None else pages)
+        shared.task[:] = shared.done[:] = as_word(first)
+        shared.table[:] = -1
+        return shared
+
+    def sender(self, *, first: int = 0) -> np.ndarray:
+        """Return the state of a sender that has sent nothing."""
+        return np.array([as_word(first), 0, as_word(first), 0, 0], np.int32)
+
+    def receiver(self, *, first: int = 0) -> np.ndarray:
+        """Return the state of a receiver that has answered nothing, a row for each CTA."""
+        return np.tile(np.array([as_word(first), 0, 0, NOTHING], np.int32), (self.ctas, 1))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """Arrays that both sides reach: in pinned host memory for the kernels of a GPU.
+
+    Those kernels write to them where they are. Other backends return new ones.
+    """
+
+    # the sender's
+    task: Any  # int32 [1]: number of the newest task
+    version: Any  # int32 [1]: of the table
+    lengths: Any  # int32 [rows]: tokens of each sequence, its newest one among them; 0: none
+    table: Any  # int32 [rows, pages]: where in the pool its pages of the first layer are
+    asked: Any  # int32 [outstanding, 2]: rows of the task, version of its table
+    q: Any  # [outstanding, rows, heads, head_dim]
+    k: Any  # [outstanding, rows, kv_heads, head_dim]
+    v: Any
+    # the receiver's
+    out: Any  # [outstanding, splits, rows, heads, head_dim]
+    lse: Any  # float32 [outstanding, ctas, 64], of which the heads of a group count
+    status: Any  # int32 [outstanding, ctas], of `slot.Status`
+    done: Any  # int32 [ctas]: number of the newest task that a CTA has answered
+
+    def publish(self, table: np.ndarray, lengths: np.ndarray) -> None:
+        """Write an iteration's table to arrays of NumPy; only while no task is outstanding.
+
+        Raises:
+          ValueError: it does not fit.
+        """
+        rows = len(lengths)
+        width = self.table.shape[1]
+        expect(rows <= len(self.lengths), "rows", rows, f"at most {len(self.lengths)}")
+        expect(table.shape == (rows, width), "table", table.shape, f"shape ({rows}, {width})")
+        self.table[:rows] = table
+        self.lengths[:rows] = lengths
+        self.lengths[rows:] = 0
+        self.version[:] = as_word(int(self.version[0]) + 1)
+
+
+def exchange_of(shared: Shared) -> Exchange:
+    """Return the sizes of arrays.
+
+    Raises:
+      ValueError: some array has another shape or type than the others make it.
+    """
+    for name in ("q", "k", "out"):
+        ndim, wanted = np.ndim(getattr(shared, name)), 5 if name == "out" else 4
+        expect(ndim == wanted, f"shared.{name}.ndim", ndim, str(wanted))
+    (outstanding, rows, heads, dim), kv_heads = shared.q.shape, shared.k.shape[2]
+    slot = SlotShape(
+        rows=int(rows), heads=int(heads), kv_heads=int(kv_heads), head_dim=int(dim),
+        dtype=str(shared.q.dtype), outstanding=int(outstanding), pages=int(shared.table.shape[-1]),
+    )  # fmt: skip
+    found = Exchange(slot=slot, splits=int(shared.out.shape[1]))
+    for name, wanted_of in found.shapes().items():
+        array = getattr(shared, name)
+        got = (tuple(array.shape), str(array.dtype))
+        expect(got == wanted_of, f"shared.{name}", got, str(wanted_of))
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Polling:
+    """One poll: what is shared, and the pool that is appended to and attended over.
+
+    A sequence's page of layer l is l * `stride` behind its page of the first one.
+    """
+
+    exchange: Exchange
+    pages: int
+    page: int
+    scale: float
+    layers: int = 1
+    stride: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "stride"):
+            value = getattr(self, name)
+            expect(type(value) is int and value >= 1, name, value, "a whole number above 0")
+        last = (self.layers - 1) * self.stride
+        expect(last < self.pages, "layers", self.layers, f"pages behind {last}, of {self.pages}")
+
+    @property
+    def attention(self) -> Decode:
+        """The attention inside, as its kernel sees it.
+
+        Raises:
+          ValueError: the kernel does not take these sizes.
+        """
+        s, group = self.exchange.slot, self.exchange.group
+        fits = group < ROW_MULTIPLE or group % ROW_MULTIPLE == 0
+        expect(s.dtype in INPUT_DTYPES, "dtype", s.dtype, f"one of {', '.join(INPUT_DTYPES)}")
+        expect(fits, "heads", s.heads, f"fewer than 8 or a multiple of 8 a KV head, not {group}")
+        return Decode(
+            batch=s.rows, kv_heads=s.kv_heads, group=group, dim=s.head_dim, pages=self.pages,
+            page=self.page, table=s.pages, scale=self.scale, dtype=s.dtype,
+            out_dtype=self.exchange.out_dtype,
+        )  # fmt: skip
+
+
+def as_word(number: int) -> np.int32:
+    """Return a number modulo 2^32 as the kernels hold it.
+
+    >>> int(as_word(2**32 - 1)), int(as_word(7))
+    (-1, 7)
+    """
+    return np.uint32(number & 0xFFFFFFFF).view(np.int32)
+
+
+def _nbytes(shape: tuple[int, ...], dtype: str) -> int:
+    return math.prod(shape) * DTYPES[dtype].itemsize

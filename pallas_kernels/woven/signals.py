@@ -1,0 +1,118 @@
+"""Words that say that something is there, as a kernel loads and stores them: the seam to a CPU.
+
+On a GPU one thread loads a word with acquire and hands it on through shared memory: threads that
+looked for themselves could see different numbers, and a kernel whose threads disagree hangs. A word
+is stored with release by one thread, after the stores of TMA before it, which go another way (the
+asynchronous proxy) and need a fence of their own. Interpret mode has no such instructions and runs
+nothing beside the kernel; plain accesses do there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import jax.numpy as jnp
+from jax.experimental.mosaic import gpu as mosaic
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import arith, llvm, memref
+
+from pallas_kernels.counting import Int
+from pallas_kernels.mosaic import Ref, plgpu
+
+_mosaic: Any = mosaic  # untyped
+_LOAD = "ld.acquire.sys.global.b32 $0, [$1];"
+_PROXIES = "fence.proxy.async.global;"
+_ORDER = f"{_PROXIES} fence.acq_rel.sys;"
+_NOTE = "st.relaxed.sys.global.b32"
+_STORE = "st.release.sys.global.b32"
+
+Note = tuple[Ref, Int]
+"""A word in global memory, [1], and what to store there."""
+
+
+@runtime_checkable
+class Signals(Protocol):
+    """What the kernels do with words."""
+
+    def look(self, word: Ref, handed: Ref) -> None:
+        """Load a word [1] with acquire and leave it in shared memory [1], for a warpgroup."""
+
+    def tell(self, notes: Sequence[Note], last: Note) -> None:
+        """Store notes, then a word with release: all before it is seen by who sees the word."""
+
+    def between(self) -> None:
+        """Let TMA see what a word has announced, and words be told of what TMA has stored."""
+
+
+class Instructions:
+    """On a GPU."""
+
+    def look(self, word: Ref, handed: Ref) -> None:
+        """Load by one thread, between two barriers of its warpgroup."""
+
+        @plgpu.inline_mgpu(arg_types=(plgpu.RefType(), plgpu.RefType()))  # type: ignore[untyped-decorator]
+        def load(_: Any, word: Any, handed: Any) -> None:
+            number = ir.IntegerType.get_signless(32)
+            _mosaic.utils.warpgroup_barrier()  # the one before was read
+            with _alone():
+                at = [_mosaic.utils.memref_ptr(word)]
+                seen = llvm.inline_asm(number, at, _LOAD, "=r,l,~{memory}", has_side_effects=True)
+                memref.store(seen, handed, [arith.constant(ir.IndexType.get(), 0)])
+            _mosaic.utils.warpgroup_barrier()
+
+        load(word, handed)
+
+    def tell(self, notes: Sequence[Note], last: Note) -> None:
+        """Store by one thread."""
+        words = [*notes, last]
+        kinds = (plgpu.RefType(), plgpu.Layout.WG_SPLAT(())) * len(words)
+        order = [f"{_NOTE} [${2 * n}], ${2 * n + 1};" for n in range(len(notes))]
+        order += [_ORDER, f"{_STORE} [${2 * len(notes)}], ${2 * len(notes) + 1};"]
+
+        @plgpu.inline_mgpu(arg_types=kinds)  # type: ignore[untyped-decorator]
+        def store(_: Any, *given: Any) -> None:
+            with _alone():
+                operands = [
+                    value
+                    for word, number in zip(given[::2], given[1::2], strict=True)
+                    for value in (_mosaic.utils.memref_ptr(word), number.registers.flat[0])
+                ]
+                _run(" ".join(order), operands, ",".join(["l,r"] * len(words)))
+
+        store(*(part for word in words for part in word))
+
+    def between(self) -> None:
+        """Fence the two ways to memory."""
+
+        @plgpu.inline_mgpu(arg_types=())  # type: ignore[untyped-decorator]
+        def fence(_: Any) -> None:
+            _run(_PROXIES, [], "")
+
+        fence()
+
+
+class Accesses:
+    """In interpret mode."""
+
+    def look(self, word: Ref, handed: Ref) -> None:
+        """Copy the word."""
+        handed[0] = word[0]
+
+    def tell(self, notes: Sequence[Note], last: Note) -> None:
+        """Store in order."""
+        for word, value in (*notes, last):
+            word[...] = jnp.broadcast_to(value, (1,)).astype(jnp.int32)
+
+    def between(self) -> None:
+        """There is one way to memory."""
+
+
+def _alone() -> Any:
+    return _mosaic.utils.single_thread(scope=_mosaic.utils.ThreadSubset.WARPGROUP)
+
+
+def _run(code: str, operands: Sequence[Any], constraints: str) -> None:
+    nothing = ir.Type.parse("!llvm.void")
+    clobbers = ",".join(filter(None, (constraints, "~{memory}")))
+    llvm.inline_asm(nothing, operands, code, clobbers, has_side_effects=True)

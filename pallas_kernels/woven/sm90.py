@@ -1,0 +1,400 @@
+"""`send`, `poll` and `receive` for Hopper (Mosaic GPU).
+
+    send      rows of Q, K, V -> shared memory -> the lane; then the number of the task
+    poll      number of the task -> own K and V row to the pool -> attention -> result; own number
+    receive   own number, looked for at most so often -> result -> device memory
+
+A polling or receiving CTA has one split, sequence and KV head and a word of its own. What is shared
+is written where it is: XLA, which takes it for operands that are only read, makes no copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu
+
+from pallas_kernels.attention import online, sm90_decode
+from pallas_kernels.attention.config import DecodeConfig, check_decode
+from pallas_kernels.attention.cta import buffers
+from pallas_kernels.attention.specs import GROUP_ROWS, array_type
+from pallas_kernels.counting import Int, dealt, div, rem, round_up
+from pallas_kernels.mosaic import Ref, apart, persistent, plgpu
+from pallas_kernels.woven.config import SendConfig, check_poll, send_bytes
+from pallas_kernels.woven.exchange import (
+    ANSWERED,
+    COLLECT_LANE,
+    COLLECTED,
+    JUMPED,
+    LANE,
+    LAYER,
+    LOOKED,
+    NOTHING,
+    SEND_LANE,
+    SENT,
+    TOOK,
+    WENT,
+    Exchange,
+    Polling,
+)
+from pallas_kernels.woven.signals import Accesses, Instructions, Signals
+from pallas_kernels.woven.slot import Status
+
+WARPGROUP = 128  # threads, which fill shared memory only if each has an element
+
+Interpret = mosaic_gpu.InterpretGPUParams | None
+
+
+def build_send(
+    exchange: Exchange, config: SendConfig, tokens: int, *, interpret: Interpret = None
+) -> Callable[..., Any]:
+    """Return `kernel(state, rows, q, k, v, version, q_lane, k_lane, v_lane, asked, task) -> state`.
+
+    Args:
+      exchange: what is shared.
+      config: CTAs and stages.
+      tokens: rows of q, k and v, which are [tokens, row]; lanes are [outstanding * rows, row].
+      interpret: run on a CPU with these settings instead of compiling for the GPU.
+
+    Returns:
+      A function of the sender's state, int32 [5], and of how many rows are sent, int32 [1].
+
+    Raises:
+      ValueError: a CTA lacks shared memory.
+    """
+    send_bytes(exchange, config)
+    slot, stages, ctas = exchange.slot, config.stages, config.cluster
+    signals = _signals(interpret)
+    widths = [heads * slot.head_dim for heads in (slot.heads, slot.kv_heads, slot.kv_heads)]
+    places = [sum(widths[:part]) for part in range(3)]
+
+    def body(
+        state: Ref, many: Ref, q: Ref, k: Ref, v: Ref, version: Ref, q_lane: Ref, k_lane: Ref,
+        v_lane: Ref, asked: Ref, task: Ref, state_out: Ref, ring: Ref, full: Ref, done: Ref,
+    ) -> None:  # fmt: skip
+        rank = lax.axis_index("rank") if ctas > 1 else jnp.int32(0)
+        sent, lane, collected = state[SENT], state[SEND_LANE], state[COLLECTED]
+        goes = (sent - collected >= 0) & (sent - collected < slot.outstanding)
+        rows = jnp.clip(many[0], 1, tokens)
+        items = jnp.where(goes, dealt(rows, ctas, rank), 0)
+
+        def parts(step: Int) -> list[tuple[Ref, Ref, Ref]]:
+            row, kept = rank + step * ctas, rem(step, stages)
+            own = zip((q, k, v), (q_lane, k_lane, v_lane), places, widths, strict=True)
+            return [
+                (
+                    source.at[row],
+                    ring.at[kept, pl.ds(place, width)],
+                    into.at[lane * slot.rows + row],
+                )
+                for source, into, place, width in own
+            ]
+
+        def load(step: Int) -> None:
+            for source, kept, _ in parts(step):
+                plgpu.copy_gmem_to_smem(
+                    source, kept, full.at[rem(step, stages)],
+                    oob_mode=plgpu.OOBFillMode.PROMISE_IN_BOUNDS,
+                )  # fmt: skip
+
+        @pl.loop(0, jnp.minimum(items, stages - 1))
+        def _begin(step: Int) -> None:
+            load(step)
+
+        @pl.loop(0, items)
+        def _pass_on(step: Int) -> None:
+            @pl.when(step + stages - 1 < items)
+            def _ahead() -> None:
+                plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+                load(step + stages - 1)
+
+            plgpu.barrier_wait(full.at[rem(step, stages)])
+            plgpu.commit_smem()
+            for _, kept, target in parts(step):
+                plgpu.copy_smem_to_gmem(kept, target)
+
+        plgpu.wait_smem_to_gmem(0)
+        if ctas > 1:  # all payload of all CTAs is there
+            signals.between()
+            plgpu.barrier_arrive(done)
+            plgpu.barrier_wait(done)
+
+        @pl.when(rank == 0)
+        def _tell() -> None:
+            state_out[SENT] = jnp.where(goes, sent + 1, sent)
+            state_out[SEND_LANE] = jnp.where(goes, rem(lane + 1, slot.outstanding), lane)
+            state_out[COLLECTED] = collected
+            state_out[COLLECT_LANE] = state[COLLECT_LANE]
+            state_out[WENT] = goes.astype(jnp.int32)
+
+            @pl.when(goes)
+            def _task() -> None:
+                notes = [
+                    (asked.at[pl.ds(2 * lane, 1)], rows),
+                    (asked.at[pl.ds(2 * lane + 1, 1)], version[0]),
+                ]
+                signals.tell(notes, (task, sent + 1))
+
+    return persistent(
+        body,
+        out=((5,), "int32"),
+        clusters=1,
+        cluster=ctas,
+        warpgroups=0,
+        scratch=[
+            plgpu.SMEM((stages, sum(widths)), jnp.dtype(slot.dtype)),
+            plgpu.Barrier(num_arrivals=3, num_barriers=stages),
+            plgpu.ClusterBarrier(collective_axes=("rank",)) if ctas > 1 else plgpu.Barrier(),
+        ],
+        interpret=interpret,
+    )
+
+
+def build_poll(
+    polling: Polling, config: DecodeConfig, *, interpret: Interpret = None
+) -> Callable[..., Any]:
+    """Return a kernel of one bounded look, with the task's work in it if there is one.
+
+    Args:
+      polling: sizes.
+      config: tiles of the attention and splits.
+      interpret: run on a CPU with these settings instead of compiling for the GPU.
+
+    Returns:
+      `kernel(task, version, lengths, table, asked, q, k_new, v_new, out, lse, status, done,
+      windows, state, k, v) -> state`: of what is shared q is [outstanding * rows * kv_heads, group,
+      dim], K and V without `group`, out like q for all splits; `windows` is int32 [layers];
+      the pools `k` and `v` are references.
+
+    Raises:
+      ValueError: the configuration does not fit.
+    """
+    spec, exchange = polling.attention, polling.exchange
+    check_decode(spec, config)
+    check_poll(polling, config)
+    signals, lanes = _signals(interpret), exchange.slot.outstanding
+
+    def body(
+        task: Ref, version: Ref, lengths: Ref, table: Ref, asked: Ref, q: Ref, k_new: Ref,
+        v_new: Ref, out: Ref, lse: Ref, status: Ref, done: Ref, windows: Ref, state: Ref, k: Ref,
+        v: Ref, state_out: Ref, memory: list[Ref], gates: list[Ref], new_s: Ref, handed: Ref,
+        told: Ref, new_full: Ref,
+    ) -> None:  # fmt: skip
+        warpgroup, head = lax.axis_index("warpgroup"), lax.axis_index("head")
+        row, split = lax.axis_index("row"), lax.axis_index("split")
+        number = (split * spec.batch + row) * spec.kv_heads + head
+
+        @pl.when(warpgroup == config.warpgroups)
+        def _look() -> None:
+            signals.look(task, handed)
+            plgpu.barrier_arrive(told)
+
+        plgpu.barrier_wait(told)
+        answered, lane, layer = state[number, ANSWERED], state[number, LANE], state[number, LAYER]
+        new = handed[0] - answered  # modulo 2^32
+        took = (new > 0) & (new <= lanes)
+
+        @pl.when(warpgroup == 0)
+        def _next() -> None:
+            state_out[number, ANSWERED] = jnp.where(took, answered + 1, answered)
+            state_out[number, LANE] = jnp.where(took, rem(lane + 1, lanes), lane)
+            state_out[number, LAYER] = jnp.where(took, rem(layer + 1, polling.layers), layer)
+            state_out[number, LOOKED] = jnp.where(took, TOOK, jnp.where(new == 0, NOTHING, JUMPED))
+
+        @pl.when(took)
+        def _task() -> None:
+            length, position = lengths[row], lengths[row] - 1
+            behind = layer * polling.stride
+            page = table[row, div(jnp.maximum(position, 0), spec.page)]
+            lacks = (length > 0) & ((page < 0) | (page + behind >= polling.pages))
+            code = jnp.where(lacks, int(Status.NO_BLOCKS), int(Status.DONE))
+            code = jnp.where(asked[2 * lane + 1] != version[0], int(Status.OTHER_TABLE), code)
+            code = jnp.where(row < asked[2 * lane], code, int(Status.DONE))
+            attends = (row < asked[2 * lane]) & (code == int(Status.DONE))
+            length = jnp.where(attends, length, 0)
+            window = windows[layer]
+            first, blocks, end = sm90_decode.share_of(config, split, length, length - 1, window)
+            cta = _Cta(
+                spec=spec, config=config, row=row, head=head, place=lane * exchange.ctas + number,
+                position=length - 1, length=length, window=window, first=first, blocks=blocks,
+                tables=table, q=q, k=k, v=v, out=out, lse=lse, at=buffers(memory, gates),
+                payload=(lane * spec.batch + row) * spec.kv_heads + head, behind=behind,
+            )  # fmt: skip
+
+            def loads() -> None:
+                signals.between()
+
+                @pl.when((blocks > 0) & (first + blocks == end))
+                def _append() -> None:
+                    _store_row(cta, k_new, v_new, new_s, new_full, signals)
+
+                sm90_decode.load(cta)
+
+            def computes() -> None:
+                @pl.when(attends)
+                def _attend() -> None:
+                    signals.between()
+                    value, log_sum = sm90_decode.attend(cta)
+                    sm90_decode.store_part(cta, value, log_sum if exchange.splits > 1 else None)
+
+                notes = [(status.at[pl.ds(cta.place, 1)], code)]
+                signals.tell(notes, (done.at[pl.ds(number, 1)], answered + 1))
+
+            apart(warpgroup, config, loads, computes)
+
+    dtype = jnp.dtype(spec.dtype)
+    kernel: Callable[..., Any] = plgpu.kernel(
+        body,
+        out_type=array_type((exchange.ctas, 4), jnp.int32),
+        grid=(config.splits, spec.batch, spec.kv_heads),
+        grid_names=("split", "row", "head"),
+        num_threads=config.warpgroups + 1,
+        thread_name="warpgroup",
+        scratch_types=[
+            *sm90_decode.scratch(spec, config, interpreted=interpret is not None),
+            plgpu.SMEM((2, spec.dim), dtype),
+            plgpu.SMEM((1,), jnp.int32),
+            plgpu.Barrier(),
+            plgpu.Barrier(num_arrivals=2),
+        ],
+        **online.options(interpret),
+    )
+    return kernel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cta(sm90_decode.Cta):
+    """A CTA of decode attention whose queries are in a lane and whose pages are of one layer."""
+
+    payload: Int  # where its group's queries and its K and V are
+    behind: Int  # pages between the first layer's and this one's
+
+    def page(self, number: Int) -> Int:
+        """Return where in the pool the sequence's page of this number is."""
+        return self.tables[self.row, number] + self.behind
+
+    @property
+    def own(self) -> Ref:
+        """The queries of the group, in the lane."""
+        return self.q.at[self.payload, self.all_rows]
+
+
+def _store_row(cta: _Cta, k_new: Ref, v_new: Ref, kept: Ref, full: Ref, signals: Signals) -> None:
+    """Bring the newest K and V to their page, before any key is loaded."""
+    page = cta.page(div(cta.position, cta.spec.page))
+    inside = rem(cta.position, cta.spec.page)
+    for part, source in enumerate((k_new, v_new)):
+        plgpu.copy_gmem_to_smem(
+            source.at[cta.payload], kept.at[part], full,
+            oob_mode=plgpu.OOBFillMode.PROMISE_IN_BOUNDS,
+        )  # fmt: skip
+    plgpu.barrier_wait(full)
+    plgpu.commit_smem()
+    for part, target in enumerate((cta.k, cta.v)):
+        plgpu.copy_smem_to_gmem(kept.at[part], target.at[page, inside, cta.head])
+    plgpu.wait_smem_to_gmem(0)
+    signals.between()
+
+
+def build_receive(exchange: Exchange, *, interpret: Interpret = None) -> Callable[..., Any]:
+    """Return `kernel(state, rows, looks, out, lse, status, done) -> (out, lse, status, state)`.
+
+    Args:
+      exchange: what is shared.
+      interpret: run on a CPU with these settings instead of compiling for the GPU.
+
+    Returns:
+      A function of the sender's state, int32 [5], of the task's rows and the most looks of a CTA,
+      int32 [1], and of what is shared: `out` is [outstanding * ctas, group * dim], `lse`
+      likewise, `status` flat. Results are a CTA's each, 0 where the status is not `DONE`; what the
+      sums are there is left open.
+    """
+    ctas, signals = exchange.ctas, _signals(interpret)
+    slot, parts = exchange.slot, exchange.splits > 1
+    width, dtype = exchange.group * slot.head_dim, jnp.dtype(exchange.out_dtype)
+
+    def body(
+        state: Ref, rows: Ref, looks: Ref, out: Ref, lse: Ref, status: Ref, done: Ref,
+        out_got: Ref, lse_got: Ref, status_got: Ref, state_out: Ref, kept: Ref, sums: Ref,
+        handed: Ref, full: Ref,
+    ) -> None:  # fmt: skip
+        row, head = lax.axis_index("row"), lax.axis_index("head")
+        number = (lax.axis_index("split") * slot.rows + row) * slot.kv_heads + head
+        wanted, lane, most = state[COLLECTED] + 1, state[COLLECT_LANE], looks[0]
+        asked, place = row < rows[0], lane * ctas + number
+
+        @pl.when(number == 0)
+        def _next() -> None:
+            for field in (SENT, SEND_LANE, WENT):
+                state_out[field] = state[field]
+            state_out[COLLECTED] = wanted
+            state_out[COLLECT_LANE] = rem(lane + 1, slot.outstanding)
+
+        def there(word: Int) -> Any:
+            ahead = word - wanted  # modulo 2^32
+            return (ahead >= 0) & (ahead < slot.outstanding)
+
+        def look(carry: tuple[Int, Int]) -> tuple[Int, Int]:
+            signals.look(done.at[pl.ds(number, 1)], handed)
+            return carry[0] + 1, handed[0]
+
+        _, word = lax.while_loop(
+            lambda carry: asked & (carry[0] < most) & ~there(carry[1]),
+            look,
+            (jnp.int32(0), wanted - 1),
+        )
+        late = jnp.where(asked, int(Status.TIME_OUT), int(Status.DONE))
+        code = lax.cond(there(word), lambda: status[place], lambda: late)
+        found = there(word) & (code == int(Status.DONE))
+        own = kept.at[pl.ds(0, width)]
+        copies = [(out, own, out_got), (lse, sums, lse_got)][: 1 + parts]
+
+        @pl.when(found)
+        def _take() -> None:
+            signals.between()
+            for source, tile, _ in copies:
+                plgpu.copy_gmem_to_smem(
+                    source.at[place], tile, full, oob_mode=plgpu.OOBFillMode.PROMISE_IN_BOUNDS
+                )
+            plgpu.barrier_wait(full)
+
+        @pl.when(~found)
+        def _nothing() -> None:
+            kept[...] = jnp.zeros(kept.shape, kept.dtype)
+
+        plgpu.commit_smem()
+        for _, tile, target in copies:
+            plgpu.copy_smem_to_gmem(tile, target.at[number])
+        status_got[number] = code
+        plgpu.wait_smem_to_gmem(0)
+
+    kernel: Callable[..., Any] = plgpu.kernel(
+        body,
+        out_type=(
+            array_type((ctas, width), dtype),
+            array_type((ctas, GROUP_ROWS), jnp.float32),
+            array_type((ctas,), jnp.int32),
+            array_type((5,), jnp.int32),
+        ),
+        grid=(exchange.splits, slot.rows, slot.kv_heads),
+        grid_names=("split", "row", "head"),
+        num_threads=1,
+        thread_name="warpgroup",
+        scratch_types=[
+            plgpu.SMEM((round_up(width, WARPGROUP),), dtype),
+            plgpu.SMEM((GROUP_ROWS,), jnp.float32),
+            plgpu.SMEM((1,), jnp.int32),
+            plgpu.Barrier(num_arrivals=1 + parts),
+        ],
+        **({} if interpret is None else {"interpret": interpret}),
+    )
+    return kernel
+
+
+def _signals(interpret: Interpret) -> Signals:
+    return Instructions() if interpret is None else Accesses()
