@@ -1,7 +1,7 @@
 """GPU kernels over weights that stay in host memory; imports nothing of c2c, usable on its own.
 
 Each kernel is a package: `hybrid_gemm`, `quantized_gemm` and `grouped_gemm`, which are one core
-(`gemm`), `attention` and `gather_rows`; `host_memory` places arrays, `tuning` measures
+(`gemm`), `attention`, `gather_rows` and `woven`; `host_memory` places arrays, `tuning` measures
 configurations, `repository` keeps compiled programs and `ahead_of_time` compiles for a GPU that is
 not there. They are attributes of this package, imported when they are asked for; here stand what a
 device can run and error bounds.
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         quantized_gemm,
         repository,
         tuning,
+        woven,
     )
 
 __all__ = [
@@ -57,6 +58,7 @@ __all__ = [
     "repository",
     "require",
     "tuning",
+    "woven",
 ]
 
 

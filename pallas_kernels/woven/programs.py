@@ -33,7 +33,7 @@ def programs(sm_count: int) -> tuple[Program, ...]:
     found: list[Program] = []
     for model in ("llama-3.1-8b", "qwen3-30b-a3b", "llama-3.2-1b"):
         for rows, splits, outstanding in ((8, 4, 1), (128, 1, 1)):
-            found += _of(model, _exchange(model, rows, splits, outstanding), PAGE, 32)
+            found += _of(model, _exchange(model, rows, splits, outstanding), PAGE, 2)
     found += _of("float16", _exchange("llama-3.1-70b", 16, 2, 3, dtype="float16"), 16, 1)
     return tuple(found)
 

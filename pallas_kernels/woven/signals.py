@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 import jax.numpy as jnp
 from jax.experimental.mosaic import gpu as mosaic
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import arith, llvm, memref
+from jaxlib.mlir.dialects import llvm, memref
 
 from pallas_kernels.counting import Int
 from pallas_kernels.mosaic import Ref, plgpu
@@ -58,7 +58,7 @@ class Instructions:
             with _alone():
                 at = [_mosaic.utils.memref_ptr(word)]
                 seen = llvm.inline_asm(number, at, _LOAD, "=r,l,~{memory}", has_side_effects=True)
-                memref.store(seen, handed, [arith.constant(ir.IndexType.get(), 0)])
+                memref.store(seen, handed, [_mosaic.utils.c(0, ir.IndexType.get())])
             _mosaic.utils.warpgroup_barrier()
 
         load(word, handed)
