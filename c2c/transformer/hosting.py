@@ -42,6 +42,8 @@ class Polls:
       piece_s: the longest from the end of a poll to the begin of the next.
       poll_s: the longest poll with nothing to do.
       task_s: the longest attention.
+      pieces_s: the sum of pieces.
+      squares_s: the sum of their squares.
       tasks: of each, the begin of the look before the one that took it, when it was taken, and
         when it was answered; None: not noted.
     """
@@ -50,6 +52,8 @@ class Polls:
     piece_s: float = 0.0
     poll_s: float = 0.0
     task_s: float = 0.0
+    pieces_s: float = 0.0
+    squares_s: float = 0.0
     tasks: list[tuple[float, float, float]] | None = None
 
 
@@ -123,19 +127,25 @@ class KvHost:
         """Do what has come; say if anything had."""
         polls, begun_s, did = self.polls, time.monotonic(), False
         polls.count += 1
-        polls.piece_s = max(polls.piece_s, begun_s - self._ended_s)
+        piece_s = begun_s - self._ended_s
+        polls.piece_s = max(polls.piece_s, piece_s)
+        polls.pieces_s += piece_s
+        polls.squares_s += piece_s**2
         while True:
-            before_s, self._looked_s = self._looked_s, time.monotonic()
+            looked_s = time.monotonic()
             message = self.inbox.next()
+            before_s = self._looked_s
+            if message is None or isinstance(message, Attend):  # else it saw no task
+                self._looked_s = looked_s
             if message is None:
                 break
             did = True
             if isinstance(message, Attend):
-                taken_s = time.monotonic()
+                taken_s, done = time.monotonic(), self.done
                 self._attend(message)
                 now_s = time.monotonic()
                 polls.task_s = max(polls.task_s, now_s - taken_s)
-                if polls.tasks is not None:
+                if polls.tasks is not None and self.done > done:
                     polls.tasks.append((before_s, taken_s, now_s))
             elif isinstance(message, Bring):
                 message.reply(self._bring(message))

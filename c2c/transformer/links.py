@@ -45,6 +45,7 @@ __all__ = [
     "QueueLink",
     "SlotInbox",
     "SlotLink",
+    "check_slot",
     "slot_shape",
 ]
 
@@ -195,6 +196,19 @@ def slot_shape(spec: ModelSpec, shapes: Shapes, dtype: Any) -> SlotShape:
     )  # fmt: skip
 
 
+def check_slot(shape: SlotShape, wanted: SlotShape) -> None:
+    """Return if a slot has room for steps.
+
+    Raises:
+      SettingError: it has too few rows, or is of other heads.
+    """
+    if replace(shape, rows=wanted.rows, outstanding=1) != wanted or shape.rows < wanted.rows:
+        raise SettingError(
+            "slot", f"{shape.nbytes} bytes for {shape.rows} rows",
+            f"at least {wanted.nbytes} bytes for {wanted.rows} rows: {wanted}",
+        )  # fmt: skip
+
+
 class SlotLink:
     """The sender's end between two processes."""
 
@@ -212,12 +226,7 @@ class SlotLink:
         Raises:
           SettingError: the slot is too small for a step, or of other heads.
         """
-        shape = slot.shape
-        if replace(shape, rows=wanted.rows, outstanding=1) != wanted or shape.rows < wanted.rows:
-            raise SettingError(
-                "slot", f"{shape.nbytes} bytes for {shape.rows} rows",
-                f"at least {wanted.nbytes} bytes for {wanted.rows} rows: {wanted}",
-            )  # fmt: skip
+        check_slot(slot.shape, wanted)
         if limit_s <= 0:
             raise SettingError("limit_s", limit_s, "seconds above 0")
         self._sender, self._control, self._limit_s = Sender(slot), control, limit_s

@@ -114,7 +114,8 @@ class Woven:
         self.local, self.link, self.shapes = local, link, shapes
         self.spec, self.device, self.executables = local.spec, local.device, local.executables
         self.ratio, self.seed = ratio, seed
-        self.sent = self.brought = 0  # tasks, and requests whose blocks were
+        self.steps = self.sent = 0  # steps with rows away, and their tasks
+        self.brought = 0  # requests that were moved
         self.fallbacks: Counter[str] = Counter()  # requests that were computed again, by reason
         self.times: list[tuple[float, float, float]] | None = None
         """Of each task: when it was sent, own rows were done, its result came; None: not noted."""
@@ -244,6 +245,7 @@ class Woven:
         index[: len(away)] = [laid.chunk + row - first for row in away]
         sequences = np.full(size, -1, np.int32)
         sequences[: len(away)] = [self._away[laid.rows[row]] for row in away]  # type: ignore[index]
+        self.steps += 1
         self.link.table(sequences, np.append(laid.positions, np.int32(-1))[index] + 1)
         own = laid.positions.copy()
         own[index[: len(away)]] = -1

@@ -31,6 +31,7 @@ COMMANDS = {
     "tessera.beyond": "BeyondSettings",
     "tessera.planner": "PlannerSettings",
     "tessera.ways": "WaysSettings",
+    "weaver.pair": "PairSettings",
     "weaver.plan": "PlanSettings",
 }
 

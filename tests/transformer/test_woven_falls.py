@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+import threading
+import time
 from collections.abc import Callable
+from dataclasses import replace
+from multiprocessing import Pipe
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +21,11 @@ from c2c.errors import SettingError
 from c2c.transformer import KvPool, Model, Runner, Shapes, block_elements, superblock_elements
 from c2c.transformer.hosting import KvHost
 from c2c.transformer.linear import Reference
-from c2c.transformer.links import QueueLink, slot_shape
+from c2c.transformer.links import QueueLink, SlotInbox, SlotLink, check_slot, slot_shape
 from c2c.transformer.woven import Woven, is_away
 from experiments.weaver.serving import asked_by, serve
+from pallas_kernels.woven import Slot
+from tests.tiers import tiered
 
 SHAPES = Shapes(rows=(4,), budgets=(64,), width=2, mixes=False)
 LIMIT_S = 0.05
@@ -138,6 +146,43 @@ def test_a_request_of_one_token_is_not_moved(model: Model) -> None:
     assert pair.woven.brought == 0
 
 
+@pytest.mark.parametrize("word", tiered(["task", "none", "completion"]))
+def test_bad_numbers_in_a_slot_cost_no_answer(
+    model: Model, alone: list[list[int]], tmp_path: Path, word: str
+) -> None:
+    """A word of either side is set to what cannot be while tasks go."""
+    shape = slot_shape(model.spec, SHAPES, np.float32)
+    here, there = Pipe()
+    with Slot.create(tmp_path / word, shape) as slot:
+        pools = [KvPool(24, block_elements(model.spec), dtype=np.float32) for _ in range(2)]
+        link = SlotLink(slot, here, shape, limit_s=20.0)
+        host = KvHost(pools[1], model.spec, SlotInbox(slot, there), SHAPES)
+        thread = threading.Thread(target=answers, args=(host,))
+        thread.start()
+        woven = Woven(model.executor(pools[0]), link, SHAPES, ratio=1.0)
+        wait, waited = link.wait, itertools.count()
+
+        def spoilt() -> Any:
+            if next(waited) == 20 and word != "none":
+                getattr(slot, word).store(77)
+            return wait()
+
+        link.wait = spoilt  # type: ignore[method-assign]
+        *_, done = serve(Runner(woven, SHAPES), ASKED)
+        link.close()
+        thread.join()
+    assert done.texts == alone
+    assert done.ended == [1] * len(ASKED)
+    assert (sum(woven.fallbacks.values()) > 0) == (word != "none")
+    assert all(len(pool.free) == pool.superblocks for pool in pools)
+
+
+def answers(host: KvHost) -> None:
+    while not host.is_over:
+        host.poll()
+        time.sleep(0)
+
+
 @settings(max_examples=8, deadline=None)
 @given(data=st.data())
 def test_a_request_has_one_home_from_its_first_token_on(model: Model, data: Any) -> None:
@@ -190,6 +235,12 @@ def test_layers_that_share_arrays_are_refused(model: Model) -> None:
         Woven(pair.woven.local, pair.link, SHAPES, ratio=0.5)
 
 
-def test_a_slot_has_rows_for_the_batch(model: Model) -> None:
+def test_a_slot_that_a_step_does_not_fit_is_refused(model: Model) -> None:
     shape = slot_shape(model.spec, SHAPES, np.float32)
-    assert (shape.rows, shape.heads, shape.kv_heads, shape.dtype) == (4, 4, 2, "float32")
+    check_slot(replace(shape, rows=5, outstanding=2), shape)
+    few = replace(shape, rows=3)
+    said = f"slot='{few.nbytes} bytes for 3 rows': expected at least {shape.nbytes} bytes for 4"
+    with pytest.raises(SettingError, match=said):
+        check_slot(few, shape)
+    with pytest.raises(SettingError, match="slot="):
+        check_slot(replace(shape, head_dim=16), shape)

@@ -1,0 +1,288 @@
+"""A hot and a cold model in two processes, the hot one's attention partly in the cold one's.
+
+    python -m experiments.weaver.pair hot=<checkpoint> cold=<checkpoint> ratio=0.45 requests=200
+    python -m experiments.weaver.pair ratio=1 cold_requests=0 write=pair.json
+
+Each process serves its requests alone first. Then both serve at once: a share of the hot requests
+has its keys and values in the cold process, which attends to them when it polls. Tokens must be
+equal to those of each model alone. Both processes share the cores of one machine: waits and stalls
+are shown, never a speed.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from c2c.atomic import write_json
+from c2c.errors import SettingError
+from c2c.transformer import Shapes, describe, superblock_elements, superblocks_for
+from c2c.transformer.links import check_slot, slot_shape
+from c2c.transformer.pages import PAGE_TOKENS
+from c2c.transformer.weights.default_checkpoint import default_checkpoint
+from c2c.transformer.woven import check_ratio
+from experiments.command import command
+from experiments.plain_settings import read_settings
+from experiments.weaver.serving import asked_by
+from experiments.weaver.workers import Ended, Side, Together, cold_process, hot_process
+from pallas_kernels.woven import Slot
+
+__all__ = ["PairSettings", "Waits", "main", "paired", "waits_of"]
+
+
+@dataclass
+class PairSettings:
+    """Settings as key=value on the command line.
+
+    Attributes:
+      hot: folder of a checkpoint, or a GGUF file; by default one that is fetched if it is not
+        there.
+      cold: likewise.
+      ratio: share of the hot requests whose keys and values are in the cold process.
+      requests: of the hot model, of random tokens and lengths.
+      cold_requests: of the cold model, answered again and again; 0: it is idle.
+      rows: requests in a step at most, of both models.
+      prompt: tokens of a prompt at most.
+      new: tokens of an answer at most.
+      superblocks: of each pool; null: as many as both models need.
+      reserve: superblocks of the cold pool that hot requests never take; null: what the cold model
+        needs.
+      slot_rows: sequences that the slot has room for; null: as many as a step has.
+      limit_s: seconds in which the cold process must answer, else it is given up.
+      dtype: of weights, keys and values.
+      seed: of prompts, lengths and homes.
+      executables: folder of compiled stages; by default they are compiled for this run.
+      write: file for all numbers, JSON; null: none.
+    """
+
+    hot: str = ""
+    cold: str = ""
+    ratio: float = 0.45
+    requests: int = 200
+    cold_requests: int = 8
+    rows: int = 8
+    prompt: int = 96
+    new: int = 48
+    superblocks: int | None = None
+    reserve: int | None = None
+    slot_rows: int | None = None
+    limit_s: float = 10.0
+    dtype: str = "float32"
+    seed: int = 0
+    executables: str = ""
+    write: str | None = None
+
+    def __post_init__(self) -> None:
+        check_ratio(self.ratio)
+        for name, least in (
+            *(("requests", 1), ("cold_requests", 0), ("rows", 1), ("prompt", 1), ("new", 1)),
+            *(("superblocks", 1), ("reserve", 0), ("slot_rows", 1)),
+        ):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise SettingError(name, value, f"a whole number, at least {least}")
+        if not self.limit_s > 0:
+            raise SettingError("limit_s", self.limit_s, "seconds above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waits:
+    """Times of tasks that were sent and done, in seconds.
+
+    Attributes:
+      waits: from a task being written to its being taken.
+      stalls: of the sender, from its own attention's end to the result.
+      late: tasks that a poll did not take though they were written before it began.
+      longest: the longest that a wait may be: piece + poll + attention.
+      uniform: the mean wait if tasks came at any time: E[T^2] / (2 E[T]) of pieces T.
+    """
+
+    waits: np.ndarray
+    stalls: np.ndarray
+    late: int
+    longest: float
+    uniform: float
+
+
+def together_of(settings: PairSettings, folder: Path) -> Together:
+    """Return what both processes need to know; nothing is made.
+
+    Raises:
+      SettingError: the slot or the pool is too small, or the reserve is larger than it.
+    """
+    paths = [path or str(default_checkpoint()) for path in (settings.hot, settings.cold)]
+    hot, cold = (describe(path).spec for path in paths)
+    width = -(-(settings.prompt + settings.new) // PAGE_TOKENS)
+    rows = tuple(sorted({max(1, settings.rows // 2), settings.rows}))
+    shapes = Shapes(rows=rows, budgets=(64,), width=width, mixes=False)
+    needed = superblocks_for(settings.rows * width)
+    superblocks = settings.superblocks or 2 * needed
+    reserve = settings.reserve
+    if reserve is None:
+        reserve = min(needed, superblocks) if settings.cold_requests else 0
+    if reserve > superblocks:
+        raise SettingError("reserve", reserve, f"at most the {superblocks} superblocks of a pool")
+    if superblocks < (least := superblocks_for(width)):
+        allowed = f"at least {least}, for one request of {settings.prompt} + {settings.new} tokens"
+        raise SettingError("superblocks", superblocks, allowed)
+    wanted = slot_shape(hot, shapes, settings.dtype)
+    given = slot_shape(hot, Shapes(rows=(settings.slot_rows or settings.rows,)), settings.dtype)
+    check_slot(given, wanted)
+
+    def side(path: str, vocab: int, count: int) -> Side:
+        lengths = {"prompt": settings.prompt, "new": settings.new}
+        asked = asked_by(count, **lengths, vocab=vocab, seed=settings.seed)
+        return Side(checkpoint=path, asked=asked, shapes=shapes)
+
+    return Together(
+        hot=side(paths[0], hot.vocab, settings.requests),
+        cold=side(paths[1], cold.vocab, settings.cold_requests),
+        hot_spec=hot, dtype=settings.dtype, ratio=settings.ratio, seed=settings.seed,
+        superblocks=superblocks, superblock=superblock_elements((hot, cold)), reserve=reserve,
+        slot=folder / "slot", slot_shape=given, limit_s=settings.limit_s,
+        executables=Path(settings.executables or folder / "store"),
+    )  # fmt: skip
+
+
+def paired(
+    settings: PairSettings, during: Callable[[int, int, int], None] = lambda *_: None
+) -> tuple[Ended | None, Ended | None]:
+    """Run both processes; return what each told at its end, None if it did not live to it.
+
+    Args:
+      settings: of the pair.
+      during: is told each turn of the hot process, and the ids of both.
+    """
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as name:
+        together = together_of(settings, Path(name))
+        with Slot.create(together.slot, together.slot_shape):
+            pass
+        controls = context.Pipe()
+        pipes, processes = [], []
+        try:
+            for target, control in zip((hot_process, cold_process), controls, strict=True):
+                here, there = context.Pipe()
+                process = context.Process(
+                    target=target, args=(together, control, there), daemon=True,
+                    name=target.__name__.split("_")[0],
+                )  # fmt: skip
+                process.start()
+                pipes.append(here)
+                processes.append(process)
+                for passed in (control, there):  # else its end would not be seen
+                    passed.close()
+            return _ends(pipes, processes, during)
+        finally:
+            for process in processes:
+                process.kill()
+                process.join()
+
+
+def _ends(
+    pipes: list[Any], processes: Sequence[Any], during: Callable[[int, int, int], None]
+) -> tuple[Ended | None, Ended | None]:
+    """Pass on what the processes say until both are at their ends."""
+    ends: list[Ended | None] = [None, None]
+    is_ready, open_ = [False, False], list(pipes)
+    while open_:
+        for ready in wait(open_):
+            pipe: Any = ready
+            which = pipes.index(pipe)
+            try:
+                said = pipe.recv()
+            except (EOFError, OSError):
+                open_.remove(pipe)
+                continue
+            if isinstance(said, Ended):
+                ends[which] = said
+                pipe.send("over")
+                open_.remove(pipe)
+            elif said == "ready":
+                is_ready[which] = True
+                if all(is_ready):
+                    for each in pipes:
+                        each.send("go")
+            else:
+                during(said, *(process.pid for process in processes))
+        if not all(is_ready) and len(open_) < len(pipes):
+            break  # the other one would wait for ever
+    return ends[0], ends[1]
+
+
+def waits_of(hot: Ended, cold: Ended) -> Waits:
+    """Join what both processes noted of the tasks that were done."""
+    polls = cold.polls
+    both = list(zip(hot.times, polls.tasks or [], strict=False))
+    return Waits(
+        waits=np.array([max(0.0, taken - sent) for (sent, *_), (_, taken, _) in both]),
+        stalls=np.array([max(0.0, result - own) for _, own, result in hot.times]),
+        late=sum(before > sent for (sent, *_), (before, *_) in both),
+        longest=polls.piece_s + polls.poll_s + polls.task_s,
+        uniform=polls.squares_s / (2 * polls.pieces_s) if polls.pieces_s else 0.0,
+    )
+
+
+def _print(settings: PairSettings, hot: Ended, cold: Ended, console: Console) -> bool:
+    """Print all that was found; return whether it is as it should be."""
+    waits, table = waits_of(hot, cold), Table(box=SIMPLE_HEAD)
+    for name in ("ms", "mean", "median", "99 %", "longest"):
+        table.add_column(name, justify="left" if name == "ms" else "right")
+    for name, values in (("wait W", waits.waits), ("stall", waits.stalls)):
+        if len(values):
+            shown = values.mean(), *np.quantile(values, (0.5, 0.99)), values.max()
+            table.add_row(name, *(f"{1e3 * each:.2f}" for each in shown))
+    console.print(table)
+    polls, fell = cold.polls, sum(hot.fallbacks.values())
+    within = not len(waits.waits) or bool(waits.waits.max() <= waits.longest)
+    said = ", ".join(f"{n} by {why}" for why, n in hot.fallbacks.items()) or "none"
+    for line in (
+        f"{hot.equal} of {hot.answers} hot answers and {cold.equal} of {cold.answers} cold answers "
+        "equal to those of each model alone",
+        f"{hot.brought} requests away; {hot.tasks} tasks sent, {cold.tasks} done, in {hot.steps} "
+        "steps with rows away",
+        f"fallbacks: {said}",
+        f"longest piece {polls.piece_s * 1e3:.2f} ms, poll {polls.poll_s * 1e3:.2f} ms, attention "
+        f"{polls.task_s * 1e3:.2f} ms: waits {'within' if within else 'BEYOND'} their sum; "
+        f"{waits.late} tasks taken later than by the first poll; {polls.count} polls",
+        f"mean W of tasks at any time {waits.uniform * 1e3:.2f} ms",
+        f"blocks left: {hot.left} and {cold.left} superblocks; after all was ready "
+        f"{hot.compiled + cold.compiled} stages made",
+    ):
+        console.print(line)
+    if settings.write is not None:
+        numbers = {"hot": asdict(hot), "cold": asdict(cold), "late": waits.late}
+        write_json(Path(settings.write), numbers)
+    counts = hot.left or cold.left or hot.compiled or cold.compiled or waits.late
+    same = hot.equal == hot.answers and cold.equal == cold.answers and hot.once and cold.once
+    return bool(same and not counts and within and (hot.tasks == cold.tasks or fell))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serve and print; return the exit status, 1 if an answer or a count is wrong."""
+
+    def run() -> int:
+        settings = read_settings(PairSettings, arguments)
+        hot, cold = paired(settings)
+        console = Console(highlight=False, width=110)
+        for name, end in (("hot", hot), ("cold", cold)):
+            if end is None:
+                console.print(f"the {name} process ended early")
+        return int(hot is None or cold is None or not _print(settings, hot, cold, console))
+
+    return command(run, arguments=arguments, goes_on=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,202 @@
+"""The hot and the cold process of a woven pair; `experiments.weaver.pair` starts them."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from c2c.models import ModelSpec
+from c2c.transformer import KvPool, Model, OnDevice, Runner, Shapes, load
+from c2c.transformer.hosting import KvHost, Polls
+from c2c.transformer.links import SlotInbox, SlotLink
+from c2c.transformer.woven import Woven
+from experiments.weaver.serving import Asked, Served, serve
+from pallas_kernels.woven import Slot, SlotShape
+
+__all__ = ["Ended", "Side", "Together", "cold_process", "hot_process"]
+
+_jax: Any = jax  # parts of it are untyped
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One model's process.
+
+    Attributes:
+      checkpoint: of the model.
+      asked: its requests.
+      shapes: of its runner.
+    """
+
+    checkpoint: str
+    asked: Sequence[Asked]
+    shapes: Shapes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Together:
+    """What both processes know.
+
+    Attributes:
+      hot: the sender.
+      cold: the receiver; without requests it is idle.
+      hot_spec: the sender's model.
+      dtype: of both models, and of keys and values.
+      ratio: share of the hot requests that are away.
+      seed: of the draws of homes.
+      superblocks: of each pool.
+      superblock: elements of each.
+      reserve: superblocks that hot sequences never take of the cold pool.
+      slot: file of the slot.
+      slot_shape: what it holds.
+      limit_s: how long the receiver may take for an answer.
+      executables: folder of compiled stages.
+    """
+
+    hot: Side
+    cold: Side
+    hot_spec: ModelSpec
+    dtype: str
+    ratio: float
+    seed: int
+    superblocks: int
+    superblock: int
+    reserve: int
+    slot: Path
+    slot_shape: SlotShape
+    limit_s: float
+    executables: Path
+
+
+@dataclass(slots=True, kw_only=True)
+class Ended:
+    """What a process tells at its end.
+
+    Attributes:
+      equal: answers that have the same tokens as those of the model alone.
+      answers: all there were; the cold model answers the same requests again and again.
+      once: whether each request of a round was answered once.
+      tasks: sent or done.
+      steps: with rows away, of the sender.
+      brought: requests that were moved.
+      fallbacks: requests that were computed again, by reason.
+      times: of tasks, as `Woven.times` has them.
+      polls: of the receiver.
+      left: blocks of the pool that somebody holds.
+      compiled: stages that were compiled after all was ready.
+    """
+
+    equal: int
+    answers: int
+    once: bool
+    tasks: int
+    left: int
+    compiled: int
+    steps: int = 0
+    brought: int = 0
+    fallbacks: dict[str, int] = field(default_factory=dict)
+    times: list[tuple[float, float, float]] = field(default_factory=list)
+    polls: Polls = field(default_factory=Polls)
+
+
+def hot_process(together: Together, control: Connection, parent: Connection) -> None:
+    """Serve alone, then woven; tell the parent each turn, and at last what came of it."""
+    side = together.hot
+    model, pool, alone = _begun(together, side)
+    slot = Slot.open(together.slot, together.slot_shape)
+    link = SlotLink(slot, control, together.slot_shape, limit_s=together.limit_s)
+    woven = Woven(model.executor(pool), link, side.shapes, ratio=together.ratio, seed=together.seed)
+    woven.times = []
+    runner = Runner(woven, side.shapes)
+    runner.warm(draws=(False,), scores=False)
+    parent.send("ready")
+    parent.recv()  # the receiver is ready, too
+    before, served, turn = _made(model), alone, 0
+    for served in serve(runner, side.asked):  # noqa: B007 (the last)
+        parent.send(turn := turn + 1)
+    link.close()
+    parent.send(
+        Ended(
+            equal=_equal(served, alone), answers=len(side.asked), once=_once(served),
+            tasks=woven.sent, steps=woven.steps, brought=woven.brought,
+            fallbacks=dict(woven.fallbacks), times=woven.times,
+            left=pool.superblocks - len(pool.free), compiled=_made(model) - before,
+        )
+    )  # fmt: skip
+    parent.recv()  # it has read all
+
+
+def cold_process(together: Together, control: Connection, parent: Connection) -> None:
+    """Serve until the sender is gone and once more, and poll; tell the parent what came of it."""
+    side = together.cold
+    model, pool, alone = _begun(together, side)
+    slot = Slot.open(together.slot, together.slot_shape)
+    host = KvHost(
+        pool, together.hot_spec, SlotInbox(slot, control), together.hot.shapes,
+        reserve=together.reserve, executables=model.executables,
+    )  # fmt: skip
+    local = OnDevice(model.params, model.spec, model.linear, pool, executables=model.executables)
+    local.poll = host.poll
+    runner = Runner(local, side.shapes)
+    runner.warm(draws=(False,), scores=False)
+    host.ready()
+    parent.send("ready")
+    parent.recv()  # the sender is ready, too
+    host.poll()
+    host.polls = Polls(tasks=[])  # what took long was the start
+    before, rounds, is_last = _made(model), 0, False
+    equal, is_once = 0, True
+    while not is_last:
+        is_last = host.is_over  # so that a whole round comes after the sender's end
+        if side.asked:
+            *_, served = serve(runner, side.asked)
+            rounds, equal = rounds + 1, equal + _equal(served, alone)
+            is_once &= _once(served)
+        elif not host.poll():
+            time.sleep(0)
+    parent.send(
+        Ended(
+            equal=equal, answers=rounds * len(side.asked), once=is_once, tasks=host.done,
+            polls=host.polls, left=pool.superblocks - len(pool.free),
+            compiled=_made(model) - before,
+        )
+    )  # fmt: skip
+    parent.recv()
+
+
+def _begun(together: Together, side: Side) -> tuple[Model, KvPool, Served]:
+    """Load a model, make its pool, and serve its requests without any other."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the parent ends this process
+    logging.basicConfig(format="%(processName)s: %(message)s")
+    _jax.config.update("jax_platforms", "cpu")
+    model = load(side.checkpoint, together.dtype, executables=str(together.executables))
+    pool = KvPool(
+        together.superblocks, together.superblock, dtype=model.params.dtype,
+        executables=model.executables,
+    )  # fmt: skip
+    runner = Runner(model.executor(pool), side.shapes)
+    alone = Served(texts=[], ended=[])
+    for alone in serve(runner, side.asked):  # noqa: B007 (the last)
+        pass
+    return model, pool, alone
+
+
+def _made(model: Model) -> int:
+    assert model.executables is not None
+    return model.executables.compiled + model.executables.loaded
+
+
+def _equal(served: Served, alone: Served) -> int:
+    return sum(a == b for a, b in zip(served.texts, alone.texts, strict=True))
+
+
+def _once(served: Served) -> bool:
+    return served.ended == [1] * len(served.ended)
