@@ -60,6 +60,14 @@ _OWN = (
         asked=True,
     ),
     Section(
+        name="woven",
+        title="attention away through pinned host memory: polls, sending, receiving",
+        module=f"{__package__}.woven",
+        share=0.3,
+        checks=True,
+        asked=True,
+    ),
+    Section(
         name="rehearsal",
         title="tests that hang, crash and fail, to see what is left of them; needs no GPU",
         module=f"{__package__}.rehearsal",
@@ -88,6 +96,7 @@ _ORDER = (
     "medusa",
     "tessera",
     "cocoserve",
+    "woven",
     "rehearsal",
 )
 _BY_NAME = {section.name: section for section in (*_OWN, *MEASURING)}

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from pallas_kernels import KernelUnavailable, device, missing
 from pallas_kernels.attention import DecodeConfig, decode_attention
+from pallas_kernels.host_memory import to_host
 from pallas_kernels.mosaic import interpret_params
 from pallas_kernels.woven import (
     Exchange,
@@ -335,6 +336,15 @@ def test_words_and_rows_are_those_of_a_slot(tmp_path: Path) -> None:
             else:
                 assert sender.collect() is not None
                 assert status == [Status.DONE] * 2
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_is_shared_may_be_in_host_memory(backend: Any) -> None:
+    pair = Pair(decoding((5, 33), 64), backend=backend)
+    pair.shared = jax.tree.map(to_host, pair.shared)
+    assert pair.send(0)
+    assert (pair.poll() == TOOK).all()
+    assert pair.receive()[1] == [Status.DONE] * 2
 
 
 def test_what_is_shared_lies_in_pages() -> None:
