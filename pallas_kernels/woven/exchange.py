@@ -170,7 +170,7 @@ def exchange_of(shared: Shared) -> Exchange:
       ValueError: some array has another shape or type than the others make it.
     """
     for name in ("q", "k", "out"):
-        ndim, wanted = np.ndim(getattr(shared, name)), 5 if name == "out" else 4
+        ndim, wanted = len(getattr(shared, name).shape), 5 if name == "out" else 4
         expect(ndim == wanted, f"shared.{name}.ndim", ndim, str(wanted))
     (outstanding, rows, heads, dim), kv_heads = shared.q.shape, shared.k.shape[2]
     slot = SlotShape(
