@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from experiments.gpu import woven
 from experiments.gpu.cases import Context
-from pallas_kernels.woven import Status, poll, receive, send
-from pallas_kernels.woven.exchange import LOOKED, NOTHING
+from pallas_kernels.woven import SendConfig, Status, poll, receive, send
+from pallas_kernels.woven.exchange import LOOKED, NOTHING, TOOK
 from tests.compilations import compilations
 from tests.gpu.exact import BACKEND
 
@@ -32,28 +31,28 @@ def test_results_are_those_of_decode_attention(rows: int, splits: int) -> None:
 
 
 def test_nothing_is_waited_for_beyond_the_looks() -> None:
-    pair = woven._pair(2, 2, CONTEXT)
-    got = receive(pair.shared, pair.exchange.sender(first=woven._FIRST), looks=50, backend=BACKEND)
-    assert np.asarray(got.status).tolist() == [Status.TIME_OUT] * 2
-    assert (np.asarray(got.out, np.float32) == 0).all()
-    polled = poll(
-        pair.shared, pair.exchange.receiver(first=woven._FIRST), *pair.pools, backend=BACKEND
-    )
-    assert set(np.asarray(polled.state)[:, LOOKED].tolist()) == {NOTHING}
+    pair = woven._Pair(2, 2, CONTEXT)
+    out, codes = pair.receive()
+    assert (np.asarray(codes) == Status.TIME_OUT).all()
+    assert (np.asarray(out, np.float32) == 0).all()
+    assert (np.asarray(pair.poll())[:, LOOKED] == NOTHING).all()
 
 
 def test_other_tasks_compile_nothing_and_what_is_shared_stays_where_it_is() -> None:
-    pair = woven._pair(4, 1, CONTEXT)
-    launch = woven._round(pair, woven.SendConfig())
+    pair = woven._Pair(4, 1, CONTEXT)
+    launch = pair.launches("all three", SendConfig())
     jax.block_until_ready([launch(number) for number in range(2)])
     with compilations() as seen:
-        outs = [np.asarray(launch(number), np.float32) for number in range(20)]
+        outs = [np.asarray(launch(number)[0], np.float32) for number in range(20)]
     assert seen == []
     assert all((out == outs[0]).all() for out in outs)  # lanes come again, numbers wrap
     held = "pinned_host" if BACKEND == "sm90" else "device"
     assert pair.shared.q.sharding.memory_kind == held
-    sent = send(
-        pair.shared, pair.exchange.sender(), *map(jnp.asarray, pair.payload), rows=1,
-        backend=BACKEND,
-    )  # fmt: skip
+    sent = send(pair.shared, pair.sender, *pair.payload, rows=1, backend=BACKEND)  # with checks
     assert bool(sent.went)
+    got = receive(sent.shared, sent.state, rows=1, backend=BACKEND)
+    assert np.asarray(got.status)[0] == Status.TIME_OUT
+    state, pools = pair.receiver, pair.pools
+    assert (
+        np.asarray(poll(sent.shared, state, *pools, backend=BACKEND).state)[:, LOOKED] == TOOK
+    ).all()

@@ -50,6 +50,7 @@ def test_the_same_with_the_kernels_themselves() -> None:
 
 
 def test_a_wrong_result_is_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(woven, "decode_attention", lambda q, *_, **__: q)
-    with pytest.raises(AssertionError, match="results differ by"):
-        woven.measure({"what": "results", "rows": 2, "splits": 1}, TINY)
+    for wrong in (1.0, float("nan")):
+        monkeypatch.setattr(woven, "decode_attention", lambda q, *_, w=wrong, **__: q * w)
+        with pytest.raises(AssertionError, match="results differ by"):
+            woven.measure({"what": "results", "rows": 2, "splits": 1}, TINY)
