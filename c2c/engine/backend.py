@@ -16,7 +16,15 @@ from typing import Any
 from c2c.engine import messages as say
 from c2c.engine.between import Between
 from c2c.engine.ledger import Ledger
-from c2c.engine.places import Doing, Place, requests_in, run_of
+from c2c.engine.places import (
+    Doing,
+    Place,
+    load_of,
+    note_relaid,
+    relayout_of,
+    requests_in,
+    run_of,
+)
 from c2c.engine.record import StepRow
 from c2c.engine.store import Store
 from c2c.serving import Prepared
@@ -31,6 +39,8 @@ from c2c.serving.port import (
     Interrupt,
     Load,
     Ready,
+    Relaid,
+    Relayout,
     RunSteps,
     SetAside,
     SetTimer,
@@ -138,12 +148,18 @@ class LiveBackend:
         elif isinstance(action, Unload):
             place = self._places[action.device]
             place.instances.pop(action.instance, None)
+            if place.relayout is not None:  # there is nothing to change any more
+                self._relaid(place)
             if action.instance in place.opened:
                 place.opened.discard(action.instance)
                 self._send(place, say.Unload(instance=action.instance))
         elif isinstance(action, Absent):
             for model in action.models:
                 self._drop(self._names[model])
+        elif isinstance(action, Relayout):
+            place = self._places[action.device]
+            place.relayout = action
+            self._send(place, *(relayout_of(place, instance) for instance in place.opened))
         else:
             # Settings of a live engine refuse what would ask for anything else.
             assert isinstance(action, Load), action
@@ -225,7 +241,24 @@ class LiveBackend:
 
     def started(self, place: Place) -> None:
         """Have a worker that has come back take up what its place was doing."""
+        for instance, model in place.instances.items():
+            if place.relayout is not None and (self._store is None or model in self._store.here):
+                self._open(place, instance, model)
         self._resume(place)
+
+    def _open(self, place: Place, instance: int, model: str) -> None:
+        """Have a new process open an instance as it was, and change it as was asked."""
+        place.opened.add(instance)
+        self._send(place, load_of(place, -1, instance, model))
+        if place.relayout is not None:
+            self._send(place, relayout_of(place, instance))
+
+    def _relaid(self, place: Place) -> None:
+        """Take that a place's variant has changed."""
+        asked, place.relayout = place.relayout, None
+        assert asked is not None
+        place.variant, place.moved = asked.version, asked.kv_homes
+        self.put(Relaid(at_s=self.now_s(), device=place.device))
 
     def _resume(self, place: Place) -> None:
         """Send what is to be done, if the process is there; else it is sent once it is."""
@@ -244,15 +277,14 @@ class LiveBackend:
         instance = doing.action.instance
         if isinstance(doing.action, Load):
             place.opened.add(instance)
-            self._send_plan(place, say.Load(plan=doing.plan, instance=instance, model=model))
+            self._send_plan(place, load_of(place, doing.plan, instance, model))
             return
         run, freed = run_of(place, doing, self._ledger)
         if freed:
             self._send(place, say.Free(requests=tuple(freed)))
         if run is not None:
             if instance not in place.opened:  # the process is new: it opens what it computes
-                place.opened.add(instance)
-                self._send(place, say.Load(plan=-1, instance=instance, model=model))
+                self._open(place, instance, model)
             asked = {request: tokens for request, _, tokens in doing.action.prefills}
             doing.again = sum(f.tokens - asked.get(f.request, 0) for f in run.fills)
             self._send_plan(place, run)
@@ -265,6 +297,11 @@ class LiveBackend:
     def heard(self, place: Place, frame: object) -> None:
         """Take what the process of a place says."""
         place.heard_s = time.monotonic()
+        if isinstance(frame, say.Relaid):
+            if place.relayout is not None and place.relayout.version == frame.variant:
+                note_relaid(place, frame)
+                self._relaid(place)
+            return
         doing = place.doing
         if doing is None or getattr(frame, "plan", None) != doing.plan:
             return
@@ -422,6 +459,7 @@ class LiveBackend:
         if for_good:
             self._abandon(place)
             place.instances.clear()
+            place.relayout = None
             self.put(DeviceLost(at_s=self.now_s(), device=place.device))
 
     def _abandon(self, place: Place) -> None:

@@ -1,11 +1,12 @@
-"""GPUs and MIG instances of a machine, and the binding of a worker to one of them.
+"""GPUs and MIG instances of a machine, and the binding of a worker to its own.
 
-NVML is asked, nothing is ever changed. A worker gets one UUID in `CUDA_VISIBLE_DEVICES` before its
+NVML is asked, nothing is ever changed. A worker gets UUIDs in `CUDA_VISIBLE_DEVICES` before its
 process begins, so that it cannot see another's device; what it then sees must be what was planned.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from c2c.errors import DataError, SettingError
 
 __all__ = ["Device", "binding", "bound_to", "check_seen", "find_devices", "free_bytes", "pick"]
 
+_CPU_DEVICES = "--xla_force_host_platform_device_count="
 _ROUNDING = 0.02  # of memory: what a driver keeps for itself
 
 
@@ -118,20 +120,24 @@ def _text(given: str | bytes) -> str:
     return given.decode() if isinstance(given, bytes) else given
 
 
-def pick(found: Sequence[Device], workers: int, asked: Sequence[str] | None) -> tuple[Device, ...]:
-    """Return the device of each worker.
+def pick(
+    found: Sequence[Device], workers: int, asked: Sequence[str] | None, *, each: int = 1
+) -> tuple[Device, ...]:
+    """Return the devices of each worker, one worker's after the other's.
 
     Args:
       found: what there is.
       workers: how many are needed.
-      asked: UUIDs, one a worker; None: the first.
+      asked: UUIDs, in this order; None: the first.
+      each: devices of a worker.
 
     Raises:
-      SettingError: there are too few, one is unknown or named twice, or they are unlike.
+      SettingError: there are too few, one is unknown or named twice, or they are unlike; or a
+        worker would have several MIG instances, of which CUDA shows a process one.
     """
     by_uuid = {device.uuid: device for device in found}
     if asked is None:
-        chosen = tuple(found[:workers])
+        chosen = tuple(found[: workers * each])
     else:
         for uuid in asked:
             if uuid not in by_uuid:
@@ -139,29 +145,46 @@ def pick(found: Sequence[Device], workers: int, asked: Sequence[str] | None) -> 
         if len(set(asked)) < len(asked):
             raise SettingError("devices", list(asked), "different devices")
         chosen = tuple(by_uuid[uuid] for uuid in asked)
-    if len(chosen) != workers:
-        raise SettingError("workers", workers, f"{len(chosen)}, one for each device")
+    if len(chosen) != workers * each:
+        for_each = f"one for {'each device' if each == 1 else f'{each} devices'}"
+        raise SettingError("workers", workers, f"{len(chosen) // each}, {for_each}")
+    instances = [device.uuid for device in chosen if device.parent is not None]
+    if each > 1 and instances:
+        raise SettingError("devices", instances, f"whole GPUs, as a worker has {each}")
     if len({(device.memory_bytes, device.sm_count) for device in chosen}) > 1:
         sizes = ", ".join(f"{d.uuid} {d.memory_bytes} B, {d.sm_count} SMs" for d in chosen)
         raise SettingError("devices", sizes, "devices of one size")
     return chosen
 
 
-def binding(device: Device) -> Mapping[str, str]:
-    """Return what a worker's environment has to say before its process begins."""
-    return {"CUDA_VISIBLE_DEVICES": device.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-
-
-def bound_to(device: Device) -> Bound:
-    """Return what the worker is told of its device."""
-    return Bound(uuid=device.uuid, memory_bytes=device.memory_bytes, sm_count=device.sm_count)
-
-
-def check_seen(planned: Bound, seen: Sequence[Any] | None = None) -> None:
-    """Return if this process sees the device that was planned for it, and no other.
+def binding(bound: Sequence[Device], devices: int = 1) -> Mapping[str, str]:
+    """Return what a worker's environment has to say before its process begins.
 
     Args:
-      planned: as NVML said.
+      bound: GPUs or MIG instances that it is bound to; none: it sees what there is.
+      devices: that it computes with; where it is bound to none and jax finds a CPU, as many parts
+        of the CPU.
+    """
+    if bound:
+        seen = ",".join(device.uuid for device in bound)
+        return {"CUDA_VISIBLE_DEVICES": seen, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    if devices == 1:
+        return {}
+    return {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {_CPU_DEVICES}{devices}".strip()}
+
+
+def bound_to(bound: Sequence[Device]) -> tuple[Bound, ...]:
+    """Return what a worker is told of its devices."""
+    return tuple(
+        Bound(uuid=d.uuid, memory_bytes=d.memory_bytes, sm_count=d.sm_count) for d in bound
+    )
+
+
+def check_seen(planned: Sequence[Bound], seen: Sequence[Any] | None = None) -> None:
+    """Return if this process sees the devices that were planned for it, and no others.
+
+    Args:
+      planned: as NVML said, in their order.
       seen: `jax.devices()`, if not this process's.
 
     Raises:
@@ -171,13 +194,20 @@ def check_seen(planned: Bound, seen: Sequence[Any] | None = None) -> None:
         import jax
 
         seen = jax.devices()
-    if len(seen) != 1 or seen[0].platform != "gpu":
-        what = ", ".join(f"{d.platform}:{d.id}" for d in seen)
-        raise DataError(planned.uuid, f"the worker sees {what or 'nothing'}, expected this GPU")
-    sms = getattr(seen[0], "core_count", None)
+    if len(seen) != len(planned) or any(device.platform != "gpu" for device in seen):
+        what = ", ".join(f"{d.platform}:{d.id}" for d in seen) or "nothing"
+        named = ", ".join(bound.uuid for bound in planned)
+        expected = "this GPU" if len(planned) == 1 else "these GPUs"
+        raise DataError(named, f"the worker sees {what}, expected {expected}")
+    for bound, device in zip(planned, seen, strict=True):
+        _check_one(bound, device)
+
+
+def _check_one(planned: Bound, seen: Any) -> None:
+    sms = getattr(seen, "core_count", None)
     if planned.sm_count is not None and sms is not None and sms != planned.sm_count:
         raise DataError(planned.uuid, f"the worker sees {sms} SMs, expected {planned.sm_count}")
-    limit = (seen[0].memory_stats() or {}).get("bytes_limit")
+    limit = (seen.memory_stats() or {}).get("bytes_limit")
     if limit is not None and limit > (1 + _ROUNDING) * planned.memory_bytes:
         raise DataError(
             planned.uuid, f"the worker may take {limit} B, the device has {planned.memory_bytes}"

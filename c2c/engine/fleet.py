@@ -15,6 +15,7 @@ import numpy as np
 
 from c2c.cost import Constants
 from c2c.engine.catalog import Entry
+from c2c.engine.variants import check_layout, in_pools
 from c2c.errors import SettingError
 from c2c.hardware import (
     MigConfig,
@@ -32,9 +33,11 @@ from c2c.transformer import Shapes, block_elements, superblock_elements
 __all__ = [
     "Options",
     "Pool",
+    "as_workers_have_it",
     "check_memory",
     "check_system",
     "context_of",
+    "deployments_of",
     "fleet_of",
     "host_weight_bytes",
     "kept_at_start",
@@ -57,8 +60,8 @@ class Options:
       rows: row classes of a step; the last is the most requests of a model at the same time.
       budgets: prompt tokens of one call.
       context: tokens of a sequence at most, prompt and answer.
-      pool_bytes: keys and values of each worker; None: what all rows of all models take, at most
-        a quarter of the memory for all workers.
+      pool_bytes: keys and values of each worker, on each of its devices; None: what all rows of
+        all models take, at most a quarter of the memory for all workers.
       memory_fraction: instead of `pool_bytes`: of the memory that a worker may have, of which
         keys and values get what the rest leaves, as measured; see `c2c.engine.sizing`.
       weights_bytes: of host memory for weights; models beyond it come from disk when they are
@@ -66,6 +69,7 @@ class Options:
       dtype: of parameters and keys.
       linear: how projections are multiplied; "staged" lets workers share the weights.
       ahead: 1: a worker begins the next step of a run before it reads the tokens of the last.
+      devices: that each worker computes with: as many as its system's layout lies over.
     """
 
     workers: int = 1
@@ -78,6 +82,7 @@ class Options:
     dtype: str = "float32"
     linear: str = "staged"
     ahead: int = 1
+    devices: int = 1
 
     def __post_init__(self) -> None:
         if self.workers < 1:
@@ -127,7 +132,7 @@ def pool_of(entries: Sequence[Entry], options: Options) -> Pool:
     superblock, superblock_bytes, block_bytes, slack = _sizes(entries, options)
     given = options.pool_bytes
     if given is None:
-        most = int(_POOLS_SHARE * memory_bytes() / options.workers)
+        most = int(_POOLS_SHARE * memory_bytes() / (options.workers * options.devices))
         given = min(useful_pool_bytes(entries, options), most)
     superblocks = given // superblock_bytes
     usable = int(_USABLE * superblocks * superblock_bytes) - slack
@@ -179,8 +184,9 @@ def check_memory(entries: Sequence[Entry], options: Options, pool: Pool) -> None
       SettingError: it has not.
     """
     item, weights = _item_bytes(options), host_weight_bytes(entries, options)
-    copies = options.workers if options.linear == "reference" else 1
-    pools = options.workers * pool.superblocks * pool.superblock * 2 * item
+    devices = options.workers * options.devices
+    copies = devices if options.linear == "reference" else 1
+    pools = devices * pool.superblocks * pool.superblock * 2 * item
     total, most = copies * weights + pools, memory_bytes()
     if total > most:
         raise SettingError(
@@ -243,6 +249,16 @@ def check_system(system: SystemSpec, entries: Sequence[Entry]) -> None:
         )
 
 
+def as_workers_have_it(system: SystemSpec, options: Options) -> SystemSpec:
+    """Return a system whose batch, memory and prompts' pieces are the workers'."""
+    most = max(options.budgets)
+    chunks = tuple(c for c in system.profile.chunks if c <= most) or (most,)
+    return replace(
+        system, max_batch=options.rows[-1], hbm_reserve_bytes=0.0, check_slo=False,
+        profile=replace(system.profile, chunks=chunks),
+    )  # fmt: skip
+
+
 def fleet_of(
     entries: Sequence[Entry],
     options: Options,
@@ -268,30 +284,15 @@ def fleet_of(
     pool = pool_of(entries, options)
     most = max(options.budgets)
     check_system(system, entries)
+    if system.layout is not None:
+        check_layout(system.layout, options.workers)
     system = replace(
-        system,
-        max_batch=options.rows[-1],
+        as_workers_have_it(system, options),
         engines=replace(system.engines, bytes=float(pool.engine_bytes)),
-        hbm_reserve_bytes=0.0,
-        check_slo=False,
-        profile=replace(
-            system.profile,
-            chunks=tuple(c for c in system.profile.chunks if c <= most) or (most,),
-        ),
     )
-    item = _item_bytes(options)
-    deployments = tuple(
-        Deployment(
-            name=entry.name,
-            spec=replace(
-                entry.spec, dtype_bytes=item, max_position=min(entry.context, options.context)
-            ),
-            ttft_slo_s=slo_s[0],
-            tpot_slo_s=slo_s[1],
-        )
-        for entry in entries
-        if entry.spec is not None
-    )
+    if system.layout is not None:
+        system = replace(system, layout=in_pools(system.layout, pool.usable_bytes))
+    deployments = deployments_of(entries, options, slo_s)
     activations = max(_activation_bytes(d, system, most) for d in deployments)
     platform, mig = _machine(options, pool.usable_bytes + activations, deployments)
     return prepare(
@@ -305,6 +306,25 @@ def fleet_of(
             constants=constants,
             seed=seed,
         )
+    )
+
+
+def deployments_of(
+    entries: Sequence[Entry], options: Options, slo_s: tuple[float, float]
+) -> tuple[Deployment, ...]:
+    """Return models as they are served: by their names, in the context and dtype of workers."""
+    item = _item_bytes(options)
+    return tuple(
+        Deployment(
+            name=entry.name,
+            spec=replace(
+                entry.spec, dtype_bytes=item, max_position=min(entry.context, options.context)
+            ),
+            ttft_slo_s=slo_s[0],
+            tpot_slo_s=slo_s[1],
+        )
+        for entry in entries
+        if entry.spec is not None
     )
 
 

@@ -37,6 +37,8 @@ __all__ = [
     "Models",
     "Opening",
     "Prompted",
+    "Relaid",
+    "Relayout",
     "Run",
     "Scored",
     "Setup",
@@ -46,6 +48,7 @@ __all__ = [
     "Submit",
     "Tokens",
     "Unload",
+    "Variant",
     "Watch",
     "WorkerHello",
 ]
@@ -67,11 +70,18 @@ class Item(Frame):
 
 
 class Bound(Frame):
-    """The one device that a worker may see, by NVML."""
+    """A device that a worker may see, by NVML."""
 
     uuid: str
     memory_bytes: int
     sm_count: int | None
+
+
+class Variant(Frame):
+    """Where a model's layers are, and where requests may have their keys and values."""
+
+    copies: tuple[tuple[int, ...], ...]  # for each layer, the devices that hold it
+    homes: tuple[int, ...]  # numbers of `Setup.homes`
 
 
 class Setup(Frame):
@@ -87,7 +97,10 @@ class Setup(Frame):
     superblocks: int
     superblock: int
     ahead: int = 0  # steps of a run that are begun before the tokens of the one before are read
-    bound: Bound | None = None
+    bound: tuple[Bound, ...] = ()
+    devices: int = 1  # that it computes with
+    homes: tuple[tuple[int, ...], ...] = ()  # for each layer of a request, its device
+    variants: tuple[Variant, ...] = ()  # of the layout; (): all on the first device
     owns_files: bool = True  # those of weights end with the engine
     opens: Literal["all", "kept", "none"] = "all"  # before it is ready; the rest when first used
 
@@ -146,6 +159,7 @@ class Submit(Draws, kw_only=True):
     least: int = 0  # draws before which it does not stop
     scores: int | None = None  # likeliest tokens to tell
     prompt_scores: int | None = None  # likewise, of the tokens of the prompt
+    home: int = 0  # of its keys and values, where there are several
 
 
 class Fill(Frame):
@@ -161,6 +175,28 @@ class Load(Frame):
     plan: int
     instance: int
     model: str
+    variant: int = 0
+    moved: tuple[tuple[int, int], ...] = ()  # as the `Relayout` to the variant said
+
+
+class Relayout(Frame):
+    """Change an instance's variant while it serves on; answered by `Relaid`."""
+
+    instance: int
+    variant: int
+    moved: tuple[tuple[int, int], ...]  # requests that change their home, and to which
+
+
+class Relaid(Frame):
+    """The variant has changed."""
+
+    instance: int
+    variant: int
+    weight_bytes: int  # that were copied
+    kv_bytes: int
+    pieces: int  # step boundaries at which something was
+    longest_s: float  # that one of them took
+    compiled: int  # executables that were not ready
 
 
 class Loaded(Frame):
@@ -343,8 +379,8 @@ class Live(Frame):
 
 Answered = Tokens | Ended
 
-_ToWorker = Setup | Load | Run | Interrupt | Free | Unload | Drop | Stop
-_FromWorker = WorkerHello | Opening | Hello | Loaded | Stepped
+_ToWorker = Setup | Load | Relayout | Run | Interrupt | Free | Unload | Drop | Stop
+_FromWorker = WorkerHello | Opening | Hello | Loaded | Relaid | Stepped
 _ToFront = Starting | Models | Tokens | Ended | Live | Managed
 _FromFront = FrontHello | Ask | Abort | Drain | Manage | Watch
 AnyFrame = _ToWorker | _FromWorker | _ToFront | _FromFront

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from c2c.engine.ledger import Ledger
-from c2c.engine.places import Place
+from c2c.engine.places import RELAID, Place
 from c2c.engine.record import Tape
 
 __all__ = ["requests_now", "work_done", "worker_now"]
@@ -51,4 +51,10 @@ def worker_now(place: Place) -> dict[str, Any]:
         "residents": sorted(place.instances.values()),
         "held": len(place.held),
         "model": None if doing is None else place.instances.get(int(doing.action.instance)),
+        "layout": {
+            "variant": place.variant,
+            "is_changing": place.relayout is not None,
+            "longest_piece_s": place.longest_piece_s,
+            **{name: place.relaid[name] for name in RELAID},
+        },
     }

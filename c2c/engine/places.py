@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
+from c2c.engine import messages
 from c2c.engine.devices import Device
 from c2c.engine.frames import Connection
 from c2c.engine.ledger import Ledger
 from c2c.engine.messages import Fill, Run, Stepped, Submit
-from c2c.serving.port import Load, RunSteps
+from c2c.serving.port import Load, Relayout, RunSteps
 
-__all__ = ["Doing", "Place", "requests_in", "run_of"]
+__all__ = [
+    "RELAID",
+    "Doing",
+    "Place",
+    "load_of",
+    "note_relaid",
+    "relayout_of",
+    "requests_in",
+    "run_of",
+]
+
+
+RELAID: Final = ("changes", "pieces", "weight_bytes", "kv_bytes")  # totals of `Place.relaid`
 
 
 @dataclass(slots=True)
@@ -35,11 +50,11 @@ class Doing:
 
 @dataclass(slots=True)
 class Place:
-    """One device of the fleet; processes come and go.
+    """One device of the fleet, or several that a model lies over; processes come and go.
 
     Attributes:
       device: its number in the fleet.
-      gpu: what its processes are bound to; None: nothing.
+      gpus: what its processes are bound to; (): nothing.
       generation: of the process, counted up at each start.
       process: None: none is running.
       link: to the process that is ready; None: none is.
@@ -53,12 +68,17 @@ class Place:
       opened: those of them that the process has.
       held: requests that the process holds.
       doing: what it was told to do.
+      variant: of the layout that is in force, or has come.
+      moved: requests that changed their homes with it.
+      relayout: to the next variant, under way.
+      relaid: totals of those that were.
+      longest_piece_s: that one of them took between two steps.
       is_waiting: whether that waits for weights that are not in memory yet.
       is_quarantined: no further one is started.
     """
 
     device: int
-    gpu: Device | None = None
+    gpus: tuple[Device, ...] = ()
     generation: int = 0
     process: subprocess.Popen[bytes] | None = None
     link: Connection | None = None
@@ -72,6 +92,11 @@ class Place:
     opened: set[int] = field(default_factory=set)
     held: set[int] = field(default_factory=set)
     doing: Doing | None = None
+    variant: int = 0
+    moved: tuple[tuple[int, int], ...] = ()
+    relayout: Relayout | None = None
+    relaid: Counter[str] = field(default_factory=Counter)
+    longest_piece_s: float = 0.0
     is_waiting: bool = False
     is_quarantined: bool = False
     compiled: int = 0
@@ -83,6 +108,27 @@ def requests_in(action: Load | RunSteps) -> Iterator[int]:
     if isinstance(action, RunSteps):
         yield from (request for request, _, _ in action.prefills)
         yield from action.decodes
+
+
+def load_of(place: Place, plan: int, instance: int, model: str) -> messages.Load:
+    """Return the frame that has a worker open an instance, in the variant of its place."""
+    return messages.Load(
+        plan=plan, instance=instance, model=model, variant=place.variant, moved=place.moved
+    )
+
+
+def relayout_of(place: Place, instance: int) -> messages.Relayout:
+    """Return the frame that has a worker change an instance's variant."""
+    asked = place.relayout
+    assert asked is not None
+    return messages.Relayout(instance=instance, variant=asked.version, moved=asked.kv_homes)
+
+
+def note_relaid(place: Place, frame: messages.Relaid) -> None:
+    """Count a change of a place's variant."""
+    place.compiled += frame.compiled
+    place.relaid.update(changes=1, **{name: getattr(frame, name) for name in RELAID[1:]})
+    place.longest_piece_s = max(place.longest_piece_s, frame.longest_s)
 
 
 def run_of(place: Place, doing: Doing, ledger: Ledger) -> tuple[Run | None, list[int]]:
@@ -98,6 +144,7 @@ def run_of(place: Place, doing: Doing, ledger: Ledger) -> tuple[Run | None, list
     wanted = [request for request in asked if ledger.get(request) is not None]
     if doing.alone is not None:
         doing.alone, wanted = wanted, wanted[:1]
+    homes = dict(zip(requests_in(action), action.kv_homes, strict=False))
     submits, fills, decodes, freed = [], [], [], []
     for request, first, tokens in action.prefills:
         if request not in wanted:
@@ -108,7 +155,7 @@ def run_of(place: Place, doing: Doing, ledger: Ledger) -> tuple[Run | None, list
         if request in place.held:
             fills.append(Fill(request=request, tokens=tokens))
         else:
-            submits.append(_submit(ledger, request))
+            submits.append(_submit(ledger, request, homes))
             fills.append(Fill(request=request, tokens=first + tokens))
     for request in action.decodes:
         if request not in wanted:
@@ -116,7 +163,7 @@ def run_of(place: Place, doing: Doing, ledger: Ledger) -> tuple[Run | None, list
         if request in place.held:
             decodes.append(request)
         else:
-            submits.append(_submit(ledger, request))
+            submits.append(_submit(ledger, request, homes))
             fills.append(Fill(request=request, tokens=len(submits[-1].ids)))
     place.held.update(submit.request for submit in submits)
     if not fills and not decodes:
@@ -132,7 +179,7 @@ def run_of(place: Place, doing: Doing, ledger: Ledger) -> tuple[Run | None, list
     return run, freed
 
 
-def _submit(ledger: Ledger, request: int) -> Submit:
+def _submit(ledger: Ledger, request: int, homes: Mapping[int, int]) -> Submit:
     entry = ledger.get(request)
     assert entry is not None  # the caller looked
     ask = entry.ask
@@ -145,5 +192,6 @@ def _submit(ledger: Ledger, request: int) -> Submit:
         least=ask.least,
         scores=ask.scores,
         prompt_scores=None if entry.delivered else ask.prompt_scores,
+        home=homes.get(request, 0),
         **ask.sampling(),
     )

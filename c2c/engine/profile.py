@@ -68,7 +68,7 @@ def measured(setup: Setup) -> Profiled:
     Raises:
       DataError: this process sees another device than it should, or no model can be loaded.
     """
-    if setup.bound is not None:
+    if setup.bound:
         check_seen(setup.bound)
     shapes = Shapes(rows=setup.rows[-1:], budgets=setup.budgets[-1:], width=setup.width)
     blocks = shapes.rows[0] + -(-_prompt(shapes) // PAGE_TOKENS) + 1

@@ -13,7 +13,19 @@ from pathlib import Path
 
 from msgspec import structs
 
-from c2c.engine.messages import Opening, Prompted, Run, Scored, Setup, Stepped, Submit
+from c2c.engine.messages import (
+    Load,
+    Opening,
+    Prompted,
+    Relaid,
+    Relayout,
+    Run,
+    Scored,
+    Setup,
+    Stepped,
+    Submit,
+)
+from c2c.engine.spreading import Spreading
 from c2c.errors import DataError, SettingError
 from c2c.transformer import (
     KvPool,
@@ -27,6 +39,7 @@ from c2c.transformer import (
 )
 from c2c.transformer.drawing import Score
 from c2c.transformer.executables import Executables, executables_at
+from c2c.transformer.spread import OverDevices
 from c2c.transformer.weights.checkpoint import DTYPES
 from pallas_kernels.host_memory import HostMemoryError
 
@@ -55,12 +68,14 @@ class Residents:
         self._executables = _executables(setup.executables)
         self._shapes = Shapes(rows=setup.rows, budgets=setup.budgets, width=setup.width)
         self._runners: dict[int, Runner] = {}
-        self._pool = KvPool(
-            setup.superblocks,
-            setup.superblock,
-            dtype=DTYPES[setup.dtype],
-            executables=self._executables,
-        )
+        dtype = DTYPES[setup.dtype]
+        self.spreading: Spreading | None = None
+        if setup.variants:
+            self.spreading = Spreading(setup, self._executables, dtype)
+        else:
+            self._pool = KvPool(
+                setup.superblocks, setup.superblock, dtype=dtype, executables=self._executables
+            )
         passing = [i.name for i in setup.models if not i.is_kept and setup.opens == "all"]
         kept = [i.name for i in setup.models if i.is_kept and setup.opens != "none"]
         self._opening, self._telling = opening, threading.Lock()
@@ -123,7 +138,10 @@ class Residents:
 
     def _compiled(self, name: str, model: Model) -> Model:
         if model.executables is not None:
-            self._made(model).warm(done=partial(self._tell, name, 1))
+            runner = self._made(model)
+            runner.warm(done=partial(self._tell, name, 1))
+            if self.spreading is not None:
+                self.spreading.ready(runner)
         return model
 
     def _touch(self, model: Model) -> None:
@@ -134,6 +152,8 @@ class Residents:
             runner.finish(runner.start(step))
 
     def _made(self, model: Model) -> Runner:
+        if self.spreading is not None:
+            return self.spreading.made(model)
         return Runner(model.executor(self._pool), self._shapes)
 
     @property
@@ -146,9 +166,11 @@ class Residents:
         """Executables that came out of the store."""
         return 0 if self._executables is None else self._executables.loaded
 
-    def load(self, instance: int, model: str) -> None:
+    def load(self, load: Load) -> None:
         """Make a model runnable."""
-        self._runners[instance] = self._made(self._open(model))
+        runner = self._runners[load.instance] = self._made(self._open(load.model))
+        if self.spreading is not None:
+            self.spreading.opened(load.instance, runner, load.variant, load.moved)
 
     def drop(self, model: str) -> None:
         """Map a model's weights no longer; what they took is free with the last that did."""
@@ -157,6 +179,8 @@ class Residents:
 
     def unload(self, instance: int) -> None:
         """Free an instance and all that its requests hold."""
+        if self.spreading is not None:
+            self.spreading.closed(instance)
         runner = self._runners.pop(instance, None)
         if runner is not None:
             for request in runner.requests:
@@ -175,6 +199,7 @@ class Residents:
         """
         runner = self._runners[run.instance]
         for submit in run.submits:
+            self._place(runner, submit)
             _submit(runner, submit)
         calls = _calls(run, self._shapes.budgets)
         following = [Step(decode=_fed(run))]
@@ -188,6 +213,27 @@ class Residents:
                 return
             yield stepped
             calls = following
+
+    def _place(self, runner: Runner, submit: Submit) -> None:
+        """Have a request's keys and values where the scheduler counts them."""
+        if self.spreading is not None:
+            over = runner.executor
+            assert isinstance(over, OverDevices)
+            over.planned[submit.request] = self.spreading.path(over, submit.request, submit.home)
+
+    def relayout(self, asked: Relayout) -> None:
+        """Begin to change an instance's variant."""
+        assert self.spreading is not None
+        self.spreading.begin(asked, self.compiled)
+
+    def advance(self) -> Relaid | None:
+        """Do a piece of a change between two steps; return its totals at its end."""
+        return None if self.spreading is None else self.spreading.advance(self.compiled)
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether `advance` has something to do."""
+        return self.spreading is not None and self.spreading.is_changing
 
     def _step(
         self, runner: Runner, run: Run, number: int, calls: list[Step], ahead: Step | None

@@ -41,6 +41,7 @@ from c2c.engine.sizing import measured_options
 from c2c.engine.stepping import Stepping
 from c2c.engine.store import Store
 from c2c.engine.supervisor import Supervisor
+from c2c.engine.variants import told_of
 from c2c.errors import DataError
 from c2c.serving import (
     FAIL_CANCELLED,
@@ -77,14 +78,18 @@ class Engine:
         self._settings = settings
         self._folder = OwnFolder()
         self.socket = self._folder.path / "socket"
-        gpus = settings.gpus or (None,) * settings.options.workers
-        self.places = [Place(device=k, gpu=gpu) for k, gpu in enumerate(gpus)]
+        each, gpus = settings.options.devices, settings.gpus
+        self.places = [
+            Place(device=k, gpus=gpus[k * each : (k + 1) * each])
+            for k in range(settings.options.workers)
+        ]
         self._supervisor = Supervisor(
             self.socket,
             self.places,
             hang_s=settings.hang_s,
             start_s=settings.start_s,
             patience=settings.patience,
+            devices=each,
             has_spare=settings.has_spare,
             worker=settings.worker,
         )
@@ -157,6 +162,7 @@ class Engine:
             superblock=pool.superblock,
             ahead=options.ahead,
             owns_files=self._settings.pools is None,
+            **told_of(self._settings.system.layout),
         )
 
         def done(place: Place, hello: say.Hello) -> None:

@@ -21,7 +21,8 @@ class EngineSettings:
       options: of the workers.
       system: who decides.
       constants: of the cost model, by which policies predict.
-      gpus: device that each worker is bound to; none: they see what there is.
+      gpus: devices that workers are bound to, one worker's after the other's; none: they see what
+        there is.
       executables: folder of compiled code; None: each process compiles its own.
       pools: folder of weights that workers share; None: one that ends with the engine.
       max_open: requests at the same time; further ones are turned away.

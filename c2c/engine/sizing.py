@@ -61,6 +61,8 @@ async def measured_options(
     fraction = options.memory_fraction
     if fraction is None:
         return options
+    if options.devices > 1:
+        raise SettingError("memory_fraction", fraction, "null over several devices: pool_bytes")
     store = settings.executables
     folder = None if store is None else default_folder() if store == "auto" else Path(store)
     key = _key(entries, settings)
@@ -176,7 +178,7 @@ async def _profiled(
     settings: EngineSettings, entries: Sequence[Entry], items: Sequence[say.Item]
 ) -> Profiled:
     """Have a process of its own measure, so that nothing of that stays in memory."""
-    options, gpu = settings.options, settings.gpus[0] if settings.gpus else None
+    options, gpus = settings.options, settings.gpus[:1]
     shapes = shapes_of(options)
     setup = say.Setup(
         models=tuple(items),
@@ -188,13 +190,13 @@ async def _profiled(
         width=shapes.width,
         superblocks=0,
         superblock=superblock_elements([e.spec for e in entries if e.spec is not None]),
-        bound=None if gpu is None else bound_to(gpu),
+        bound=bound_to(gpus),
         owns_files=settings.pools is None,
     )
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "c2c.engine.profile",
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-        env=None if gpu is None else {**os.environ, **binding(gpu)},
+        env={**os.environ, **binding(gpus)},
         start_new_session=True,  # Ctrl-C is for the scheduler
     )  # fmt: skip
     try:
@@ -211,6 +213,6 @@ async def _profiled(
         ) from None
     if said.failed:
         raise DataError("memory_fraction", f"cannot be measured: {said.failed.rstrip('.')}")
-    if said.on_gpu and gpu is None:
+    if said.on_gpu and not gpus:
         raise SettingError("devices", None, "auto with memory_fraction where a GPU computes")
     return said

@@ -60,6 +60,7 @@ class Supervisor:
         *,
         hang_s: float,
         patience: int,
+        devices: int = 1,
         has_spare: bool = True,
         start_s: float | None = None,
         worker: str = "c2c.engine.worker",
@@ -71,12 +72,13 @@ class Supervisor:
           places: one a worker.
           hang_s: silence after which a process that computes is killed.
           patience: processes in a row that did nothing after which a place is given up.
+          devices: that each process computes with.
           has_spare: whether a process with everything imported stands by.
           start_s: silence after which a process that is not ready yet is killed; None: ten times
             `hang_s`.
           worker: module that a process runs.
         """
-        self._worker = worker
+        self._worker, self._devices = worker, devices
         self._socket, self._places = socket, places
         self._hang_s, self._patience = hang_s, patience
         self._start_s = _START * hang_s if start_s is None else start_s
@@ -91,7 +93,7 @@ class Supervisor:
         self._place_of: dict[int, asyncio.Future[Place | None]] = {}  # a spare's, by its number
         self._memory_kills = memory_kills()
         # Which device a process sees is settled before it imports anything.
-        self._has_spare = has_spare and all(place.gpu is None for place in places)
+        self._has_spare = has_spare and not any(place.gpus for place in places)
         self._opening: Callable[[Place, say.Opening], None] = lambda _place, _frame: None
 
     async def start(
@@ -138,13 +140,13 @@ class Supervisor:
         task.add_done_callback(self._tasks.discard)
 
     def _process(
-        self, place: int, generation: int, gpu: Device | None = None
+        self, place: int, generation: int, gpus: Sequence[Device] = ()
     ) -> subprocess.Popen[bytes]:
         return subprocess.Popen(  # noqa: S603 (this Python, our module)
             [sys.executable, "-m", self._worker, str(self._socket), str(place), str(generation)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            env=None if gpu is None else {**os.environ, **binding(gpu)},
+            env={**os.environ, **binding(gpus, self._devices)},
         )  # fmt: skip
 
     async def _begin(self, place: Place) -> subprocess.Popen[bytes]:
@@ -167,7 +169,7 @@ class Supervisor:
         if spare is not None and is_there:
             place.process = spare[1]
         else:
-            place.process = self._process(place.device, place.generation, place.gpu)
+            place.process = self._process(place.device, place.generation, place.gpus)
         place.heard_s = time.monotonic()
         if self._has_spare and self._listener is not None:
             self._later(self._stand_by(_SPARE_S))
@@ -201,8 +203,7 @@ class Supervisor:
         first = "all" if place.device == 0 else "kept"
         opens = "none" if self._listener is not None else first
         setup = msgspec.structs.replace(self._setup, opens=opens)
-        if place.gpu is not None:
-            setup = msgspec.structs.replace(setup, bound=bound_to(place.gpu))
+        setup = msgspec.structs.replace(setup, bound=bound_to(place.gpus))
 
         def heard(frame: say.AnyFrame) -> None:
             if generation != place.generation or place.is_over:

@@ -27,6 +27,7 @@ from c2c.engine.messages import (
     Interrupt,
     Load,
     Loaded,
+    Relayout,
     Run,
     Setup,
     Stop,
@@ -67,10 +68,16 @@ class _Inbox:
             self._take(waits=False)
         return self._is_over or self._interrupted >= plan
 
-    def get(self) -> Any:
-        """Wait for the next frame; Stop at the end of the connection."""
+    def get(self, meanwhile: Callable[[], bool] = lambda: False) -> Any:
+        """Wait for the next frame; Stop at the end of the connection.
+
+        Args:
+          meanwhile: is called while there is none, and says whether it has more to do.
+        """
+        has_more = True
         while not self._waiting:
-            self._take(waits=True)
+            has_more = has_more and meanwhile()
+            self._take(waits=not has_more)
         return self._waiting.popleft()
 
 
@@ -85,7 +92,7 @@ def serve(frames: SocketFrames, residents_of: Callable[[Setup], Any] | None = No
     setup = inbox.get()
     if not isinstance(setup, Setup):
         return
-    if setup.bound is not None:
+    if setup.bound:
         check_seen(setup.bound)
     begun_s = time.perf_counter()
     if residents_of is None:
@@ -102,13 +109,23 @@ def serve(frames: SocketFrames, residents_of: Callable[[Setup], Any] | None = No
             ready_s=time.perf_counter() - begun_s,
         )
     )
-    while not isinstance(frame := inbox.get(), Stop):
+
+    def advance() -> bool:
+        relaid = residents.advance()
+        if relaid is not None:
+            frames.send(relaid)
+        return bool(residents.is_changing)
+
+    while not isinstance(frame := inbox.get(advance), Stop):
         if isinstance(frame, Run):
             for stepped in residents.run(frame, partial(inbox.ends, frame.plan)):
                 frames.send(stepped)
+                advance()
+        elif isinstance(frame, Relayout):
+            residents.relayout(frame)
         elif isinstance(frame, Load):
             at_s = time.perf_counter()
-            residents.load(frame.instance, frame.model)
+            residents.load(frame)
             frames.send(Loaded(plan=frame.plan, seconds=time.perf_counter() - at_s))
         elif isinstance(frame, Unload):
             residents.unload(frame.instance)

@@ -146,6 +146,7 @@ class OverDevices:
             self.weights[n, 0] = jax.tree.map(partial(self.put, 0), layer)
         self.leases = tuple(pool.lease(spec, block_layers=1) for pool in pools)
         self.kept: dict[Stay, Kept] = {}
+        self.planned: dict[int, Path | None] = {}  # paths of requests that come, by number
         self.counts: Counter[str] = Counter()  # steps, changes of rows' devices, transitions
         self.on_give: Any = None  # told a request that goes, by a relayout under way
         heads = {name: each for name, each in params.projections.items() if name == "head"}
@@ -189,6 +190,10 @@ class OverDevices:
 
     def keep(self, stay: Stay) -> Kept:
         """Return where a request's keys and values are, which a new one is told."""
+        if stay not in self.kept:
+            path = self.planned.pop(stay.request, None)
+            if path is not None and self.spread.has(path):
+                self.kept[stay] = Kept(path, np.zeros((self.spec.layers, 0), np.int32))
         if stay not in self.kept:
             used = Counter(kept.path for kept in self.kept.values())
             least = min(used[path] for path in self.spread.paths)
@@ -236,6 +241,7 @@ class OverDevices:
 
     def give(self, stay: Stay) -> None:
         """Free what a request holds."""
+        self.planned.pop(stay.request, None)
         if self.on_give is not None:
             self.on_give(stay)
         kept = self.kept.pop(stay, None)

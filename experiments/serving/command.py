@@ -12,15 +12,18 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from c2c.config import load
-from c2c.engine import Engine, find_models, run_in_loop, settle_memory
+from c2c.engine import Engine, EngineSettings, find_models, run_in_loop, settle_memory
+from c2c.engine.catalog import Entry
 from c2c.engine.log import log_to_stderr
 from c2c.errors import DataError, SettingError
 from c2c.runs import progress_bar
+from experiments.serving.laid_out import laid_out
 from experiments.serving.record import write_record
-from experiments.serving.settings import Settings, check_system, overrides_of, register, settings_of
+from experiments.serving.settings import Settings, gpus_of, overrides_of, register, settings_of
 
 __all__ = ["serve"]
 
@@ -36,7 +39,6 @@ def serve(arguments: Sequence[str]) -> int:
       DataError: no model can be served, or a process did not come up.
     """
     register()
-    check_system(arguments)
     settings = settings_of(load(overrides_of(arguments), "serve"))
     log_to_stderr()
     if settings.out is not None and settings.out.exists() and any(settings.out.iterdir()):
@@ -58,7 +60,7 @@ async def _serve(settings: Settings) -> int:
     else:
         catalog = settings.catalog
     entries = find_models(catalog, _say)
-    engine = Engine(entries, settings.engine)
+    engine = Engine(entries, _over_devices(settings, entries))
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, told.set)
@@ -107,6 +109,16 @@ async def _serve(settings: Settings) -> int:
             front.kill()
         await engine.close()
     return 0
+
+
+def _over_devices(settings: Settings, entries: Sequence[Entry]) -> EngineSettings:
+    """Return the engine's settings, with the layout of its system and a worker's devices."""
+    asked, given = settings.engine, settings.given
+    system, options = laid_out(given, entries, asked.options, asked.system, asked.constants)
+    gpus = asked.gpus
+    if options.devices > 1:
+        gpus = gpus_of(given["devices"], options.workers, each=options.devices)
+    return replace(asked, system=system, options=options, gpus=gpus)
 
 
 @contextlib.contextmanager

@@ -25,6 +25,7 @@ from c2c.simulator import build_machine, requests_table
 from c2c.simulator.port import SimulatorBackend
 from experiments.serving.calibration import StepFit, fit_steps
 from experiments.serving.inputs import Inputs, inputs_from
+from experiments.serving.laid_out import laid_out
 from experiments.serving.record import CATALOG, INPUTS, REQUESTS, SETTINGS, STEPS
 from experiments.serving.settings import options_of, system_of
 
@@ -92,11 +93,13 @@ def prepared_of(run: Path) -> tuple[Prepared, Options]:
         if entry.failed:
             raise DataError(str(entry.path), entry.failed)
     options = options_of(given)
+    constants = load_constants(given["constants"])
+    system, options = laid_out(given, entries, options, system_of(given["system"]), constants)
     prepared = fleet_of(
         entries,
         options,
-        system_of(given["system"]),
-        load_constants(given["constants"]),
+        system,
+        constants,
         slo_s=(given["ttft_slo_s"], given["tpot_slo_s"]),
     )
     return prepared, options

@@ -12,6 +12,7 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
+from c2c.config.mechanisms import is_by_mechanism
 from c2c.config.refusals import check_renamed
 from c2c.cost import load_constants
 from c2c.engine import EngineSettings, Options
@@ -25,7 +26,7 @@ from pallas_kernels.repository import Repository, RepositoryError
 __all__ = [
     "ServeConf",
     "Settings",
-    "check_system",
+    "gpus_of",
     "options_of",
     "overrides_of",
     "register",
@@ -85,7 +86,10 @@ class ServeConf:
       out: folder for what was served, and in which steps; null: nothing is kept.
       compiled: whether the loop's step is run as machine code, which is made in the background
         where there is none yet; false: interpreted, where a debugger can look.
-      system: as the simulator's, `conf/system`.
+      system: as the simulator's, `conf/system`; with a layout, each worker has as many devices as
+        the node has GPUs that it lies over.
+      node: of such a system, `conf/node`: what policies predict by.
+      catalog: the simulator's, which such a system names; nothing is read from it.
     """
 
     catalog_folder: str | None = None
@@ -120,6 +124,8 @@ class ServeConf:
     busy_poll: bool = True
     out: str | None = None
     system: Any = None
+    node: Any = None
+    catalog: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +208,7 @@ def settings_of(cfg: DictConfig) -> Settings:
             options=options_of(given),
             system=system_of(given["system"]),
             constants=load_constants(given["constants"]),
-            gpus=_gpus(given["devices"], given["workers"]),
+            gpus=() if _is_over_several(given) else gpus_of(given["devices"], given["workers"]),
             executables=executables,
             pools=_path(given["pools"]),
             max_open=given["max_open"],
@@ -220,13 +226,23 @@ def settings_of(cfg: DictConfig) -> Settings:
     )
 
 
-def _gpus(devices: Any, workers: int) -> tuple[Device, ...]:
+def gpus_of(devices: Any, workers: int, *, each: int = 1) -> tuple[Device, ...]:
+    """Return the devices that workers are bound to, so many to each; none where none are asked for.
+
+    Raises:
+      SettingError: there are too few, or one is unknown.
+    """
     if devices is None:
         return ()
     is_list = isinstance(devices, list) and all(isinstance(uuid, str) for uuid in devices)
     if devices != "auto" and not is_list:
         raise SettingError("devices", devices, "null, auto, or a list of UUIDs")
-    return pick(find_devices(), workers, devices if is_list else None)
+    return pick(find_devices(), workers, devices if is_list else None, each=each)
+
+
+def _is_over_several(given: Mapping[str, Any]) -> bool:
+    """Return whether how many devices a worker has is known with the checkpoints only."""
+    return is_by_mechanism(given["system"].get("layout"))
 
 
 def _check_store(folder: str) -> None:
@@ -257,7 +273,7 @@ def options_of(given: Mapping[str, Any]) -> Options:
 
 
 def system_of(given: Mapping[str, Any]) -> SystemSpec:
-    """Return who decides.
+    """Return who decides, without a layout that a mechanism makes; see `laid_out`.
 
     Raises:
       SettingError: an unknown key.
@@ -267,34 +283,9 @@ def system_of(given: Mapping[str, Any]) -> SystemSpec:
         if key not in known:
             check_renamed(f"system.{key}", given[key])
             raise unknown_name(f"system.{key}", given[key], known, key, "a key among")
-    return SystemSpec(**{k: v for k, v in given.items() if not (k in DECISIONS and v is None)})
-
-
-def check_system(arguments: Sequence[str]) -> None:
-    """Return if the system that is named serves on the devices it is given.
-
-    Raises:
-      SettingError: it brings devices of its own, two unlike ones.
-    """
-    for argument in arguments:
-        name, equals, value = argument.partition("=")
-        if name == "system" and equals and _brings_devices(value):
-            names = (path.stem for path in sorted((conf_dir() / "system").glob("*.yaml")))
-            fitting = ", ".join(each for each in names if not _brings_devices(each))
-            raise SettingError("system", value, f"one whose devices are equal: {fitting}")
-
-
-def _brings_devices(system: str) -> bool:
-    """Say whether a system's file, or one that it begins with, chooses a node of GPUs."""
-    path = conf_dir() / "system" / f"{system}.yaml"
-    if not path.is_file():
-        return False  # which names there are is said elsewhere
-    defaults: Any = OmegaConf.to_container(OmegaConf.load(path)).get("defaults", [])  # type: ignore[union-attr]
-    bases = [each for each in defaults if isinstance(each, str) and each != "_self_"]
-    chosen = [key for each in defaults if isinstance(each, dict) for key in each]
-    return any(key.startswith("override /node") for key in chosen) or any(
-        map(_brings_devices, bases)
-    )
+    unnamed = {k for k, v in given.items() if k in DECISIONS and v is None}
+    laid = {"layout"} & given.keys() if is_by_mechanism(given.get("layout")) else set()
+    return SystemSpec(**{k: v for k, v in given.items() if k not in unnamed | laid})
 
 
 def _check_address(given: Mapping[str, Any]) -> None:

@@ -120,7 +120,7 @@ def test_a_worker_refuses_another_device_than_its_own() -> None:
             platform=platform, id=0, core_count=cores, memory_stats=lambda: {"bytes_limit": limit}
         )
 
-    planned = bound_to(of("a"))
+    planned = bound_to([of("a")])
     check_seen(planned, [seen()])
     for devices, said in (
         ([], "sees nothing"), ([seen(), seen()], "gpu:0, gpu:0"), ([seen("cpu")], "cpu:0"),
@@ -128,7 +128,7 @@ def test_a_worker_refuses_another_device_than_its_own() -> None:
     ):  # fmt: skip
         with pytest.raises(DataError, match=said):
             check_seen(planned, devices)
-    check_seen(bound_to(of("a", sms=None)), [seen(cores=32)])
+    check_seen(bound_to([of("a", sms=None)]), [seen(cores=32)])
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").is_file(), reason="reads /proc")

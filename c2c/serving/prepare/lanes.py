@@ -76,6 +76,9 @@ class Lane:
         values of sequences that change their home, while the variant before serves on; the other
         one is in force from the step boundary after that. (): no variant needs any.
       reserve: by memory, bytes that other lanes leave free for this one.
+      layers: by variant, for each layer the memories that hold its weights, for workers that serve
+        by the layout; (): it is for simulations alone.
+      paths: by home, for each layer the memory where it is computed; with `layers`.
     """
 
     place: Slice
@@ -86,6 +89,8 @@ class Lane:
     open_homes: tuple[tuple[int, ...], ...] = ()
     copies: tuple[tuple[Copy, ...], ...] = ()
     reserve: Mapping[str, float] = field(default_factory=dict)
+    layers: tuple[tuple[tuple[str, ...], ...], ...] = ()
+    paths: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

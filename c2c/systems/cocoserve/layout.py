@@ -296,6 +296,8 @@ class _Over:
             kv_homes=tuple(_shares(path) for path in homes),
             open_homes=tuple(tuple(homes.index(path) for path in each) for each in paths),
             copies=tuple(self._copies(p, placements) for p in placements),
+            layers=tuple(tuple(tuple(map(_name, d)) for d in p.copies) for p in placements),
+            paths=tuple(tuple(map(_name, path)) for path in homes),
         )
 
     def _paths(self, placement: Placement, *, scaled: bool) -> list[Path]:

@@ -1,0 +1,168 @@
+"""A worker's model over several devices, and the change of its variant under way."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from c2c.engine import messages as say
+from c2c.errors import SettingError
+from c2c.transformer import KvPool, Model, Runner, Shapes
+from c2c.transformer.executables import Executables
+from c2c.transformer.pages import OutOfPages
+from c2c.transformer.relayout import Moved, Relayout, ready_to_move
+from c2c.transformer.spread import OverDevices, Path, Spread
+
+__all__ = ["Spreading"]
+
+_log = logging.getLogger("c2c.engine")
+_jax: Any = jax  # parts of it are untyped
+
+
+@dataclass(slots=True)
+class _Change:
+    """A change of an instance's variant: what was asked, and what it has come to."""
+
+    asked: say.Relayout
+    under_way: Relayout | None = None  # None: it waits for blocks
+    compiled: int = 0  # before it
+    longest_s: float = 0.0
+    waits: bool = False  # whether that was said
+
+
+class Spreading:
+    """Runners over the devices of a worker, and how their layouts change."""
+
+    def __init__(self, setup: say.Setup, executables: Executables | None, dtype: Any) -> None:
+        """Take the memory of all pools.
+
+        Args:
+          setup: of the worker, with the variants of a layout.
+          executables: where compiled stages come from.
+          dtype: of keys and values.
+
+        Raises:
+          SettingError: this process sees fewer devices.
+        """
+        devices = jax.devices()
+        if len(devices) < setup.devices:
+            raise SettingError("devices", len(devices), f"at least {setup.devices} for a worker")
+        self._setup, self._executables = setup, executables
+        self._shapes = Shapes(rows=setup.rows, budgets=setup.budgets, width=setup.width)
+        self.pools = tuple(
+            KvPool(
+                setup.superblocks, setup.superblock, dtype=dtype, executables=executables,
+                device=device,
+            )
+            for device in devices[: setup.devices]
+        )  # fmt: skip
+        # Placing an array on a device for the first time takes longer than a step.
+        _jax.block_until_ready([jax.device_put(np.zeros(1), pool.device) for pool in self.pools])
+        self._moved: dict[int, int] = {}  # requests that changed their home, and to which
+        self._change: _Change | None = None
+        self._runners: dict[int, Runner] = {}
+
+    def made(self, model: Model) -> Runner:
+        """Return a runner of a model in the first variant."""
+        over = OverDevices(
+            model.params, model.spec, model.linear, self.pools, self._shapes,
+            executables=self._executables,
+        )  # fmt: skip
+        self._become(over, 0)
+        return Runner(over, self._shapes)
+
+    @staticmethod
+    def ready(runner: Runner) -> None:
+        """Have ready what a change runs."""
+        assert isinstance(runner.executor, OverDevices)
+        ready_to_move(runner.executor)
+
+    def spread(self, variant: int) -> Spread:
+        """Return where a variant has layers and requests."""
+        told = self._setup.variants[variant]
+        return Spread(told.copies, tuple(self._setup.homes[home] for home in told.homes))
+
+    def _become(self, over: OverDevices, variant: int) -> None:
+        """Bring a model without requests to a variant."""
+        if over.spread != self.spread(variant):
+            change = Relayout(over, self.spread(variant))
+            while change.advance() is None:
+                pass
+
+    def opened(
+        self, instance: int, runner: Runner, variant: int, moved: Iterable[tuple[int, int]]
+    ) -> None:
+        """Take an instance that has no request yet, in a variant."""
+        assert isinstance(runner.executor, OverDevices)
+        self._become(runner.executor, variant)
+        self._moved, self._runners[instance] = dict(moved), runner
+
+    def closed(self, instance: int) -> None:
+        """Let an instance go; a change of it is given up."""
+        if self._change is not None and self._change.asked.instance == instance:
+            if self._change.under_way is not None:
+                self._change.under_way.cancel()
+            self._change = None
+        self._runners.pop(instance, None)
+
+    def path(self, over: OverDevices, request: int, home: int) -> Path | None:
+        """Return the path of a request that comes; None: any of the spread's.
+
+        What the scheduler says of homes may be of the variant before.
+        """
+        for number in (home, self._moved.get(request, home)):
+            if over.spread.has(self._setup.homes[number]):
+                return self._setup.homes[number]
+        return None
+
+    def begin(self, asked: say.Relayout, compiled: int) -> None:
+        """Begin a change; nothing is copied yet."""
+        self._change = _Change(asked=asked, compiled=compiled)
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether `advance` has something to do before anything else happens."""
+        change = self._change
+        return change is not None and (change.under_way is not None or not change.waits)
+
+    def advance(self, compiled: int) -> say.Relaid | None:
+        """Copy the next piece, between two steps; return totals once the variant has changed.
+
+        Where a device lacks blocks the change begins anew once there are: the loop has counted that
+        there will be.
+        """
+        change = self._change
+        if change is None:
+            return None
+        begun_s, moved = time.perf_counter(), self._piece(change)
+        change.longest_s = max(change.longest_s, time.perf_counter() - begun_s)
+        if moved is None:
+            return None
+        self._change, self._moved = None, dict(change.asked.moved)
+        return say.Relaid(
+            instance=change.asked.instance, variant=change.asked.variant,
+            weight_bytes=moved.weight_bytes, kv_bytes=moved.kv_bytes, pieces=moved.pieces,
+            longest_s=change.longest_s, compiled=compiled - change.compiled,
+        )  # fmt: skip
+
+    def _piece(self, change: _Change) -> Moved | None:
+        asked = change.asked
+        try:
+            if change.under_way is None:
+                over = self._runners[asked.instance].executor
+                assert isinstance(over, OverDevices)
+                homes = {request: self._setup.homes[home] for request, home in asked.moved}
+                change.under_way = Relayout(over, self.spread(asked.variant), homes)
+            return change.under_way.advance()
+        except (OutOfPages, SettingError) as error:
+            change.under_way = None
+            if not change.waits:
+                change.waits = True
+                _log.warning("the layout stays as it is for now: %s", error)
+            return None

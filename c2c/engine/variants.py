@@ -1,0 +1,73 @@
+"""Layouts over several devices as workers are told of them, and as the loop counts their memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from c2c.engine.messages import Variant
+from c2c.errors import SettingError
+from c2c.serving import StepLayout
+
+__all__ = ["check_layout", "in_pools", "told_of"]
+
+_TOLD = 1.0  # bytes: the loop announces a change that sends something
+
+
+def check_layout(layout: StepLayout, workers: int) -> None:
+    """Return if a worker can serve by a layout.
+
+    Raises:
+      SettingError: it divides more than whole layers, has other lanes than there are workers, or
+        does not begin on the first device.
+    """
+    where = "system.layout"
+    if any(not lane.layers or not lane.paths for lane in layout.lanes):
+        raise SettingError(where, layout.name, "one of whole layers: a worker divides no others")
+    if workers != 1 or len(layout.lanes) != 1:
+        raise SettingError(
+            "workers", workers, f"1, with a layout of one place; {layout.name} has "
+            f"{len(layout.lanes)}",
+        )  # fmt: skip
+    first, begins = next(iter(layout.memories)), layout.lanes[0].paths[0][0]
+    if begins != first:
+        raise SettingError(where, layout.name, f"one that begins on {first}, not on {begins}")
+
+
+def told_of(layout: StepLayout | None) -> Mapping[str, Any]:
+    """Return what `Setup` says of a layout: devices, homes and variants, by its fields."""
+    if layout is None:
+        return {}
+    lane, number = layout.lanes[0], {name: d for d, name in enumerate(layout.memories)}
+    every = tuple(range(len(lane.paths)))
+    opened = lane.open_homes or (every,) * len(lane.layers)
+    return {
+        "devices": len(number),
+        "homes": tuple(tuple(number[name] for name in path) for path in lane.paths),
+        "variants": tuple(
+            Variant(copies=tuple(tuple(number[n] for n in names) for names in layers), homes=homes)
+            for layers, homes in zip(lane.layers, opened, strict=True)
+        ),
+    }
+
+
+def in_pools(layout: StepLayout, usable_bytes: float) -> StepLayout:
+    """Return a layout whose memories are the pools of a worker's devices.
+
+    Weights lie beside the pools there, so copies of them take nothing of a memory.
+
+    Args:
+      layout: of a system.
+      usable_bytes: of each pool.
+    """
+    lanes = tuple(
+        replace(
+            lane,
+            copies=tuple(
+                tuple(replace(copy, nbytes=_TOLD) for copy in copies) for copies in lane.copies
+            ),
+        )
+        for lane in layout.lanes
+    )
+    return replace(layout, lanes=lanes, memories=dict.fromkeys(layout.memories, usable_bytes))

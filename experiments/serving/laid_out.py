@@ -1,0 +1,61 @@
+"""Systems whose model lies over several devices, prepared for the checkpoints at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from c2c.config.mechanisms import is_by_mechanism, mechanisms_of, with_parts
+from c2c.cost import Constants
+from c2c.engine import Options
+from c2c.engine.catalog import Entry
+from c2c.engine.fleet import as_workers_have_it, deployments_of
+from c2c.errors import SettingError
+from c2c.hardware import node_from_mapping
+from c2c.serving import SystemSpec
+from c2c.systems.mechanism import Context
+
+__all__ = ["laid_out"]
+
+
+def laid_out(
+    given: Mapping[str, Any],
+    entries: Sequence[Entry],
+    options: Options,
+    system: SystemSpec,
+    constants: Constants,
+) -> tuple[SystemSpec, Options]:
+    """Return a system with the layout that its settings ask for, and workers of as many devices.
+
+    Args:
+      given: settings as they were written.
+      entries: the checkpoints.
+      options: of the workers.
+      system: without what mechanisms fill.
+      constants: of the cost model.
+
+    Raises:
+      SettingError: a layout without a node or a node without a layout, or one that cannot be.
+    """
+    asked, node = given["system"].get("layout"), given.get("node")
+    if not is_by_mechanism(asked):
+        if node:
+            raise SettingError("node", node.get("name"), "none, as system.layout lies over none")
+        return system, options
+    if not node:
+        raise SettingError("node", None, "one that system.layout lies over, such as cpu_x4")
+    run = {"system": {"start": None, **given["system"]}, "code": []}
+    over = node_from_mapping(node)
+    slo_s = (given["ttft_slo_s"], given["tpot_slo_s"])
+    context = Context(
+        system=as_workers_have_it(system, options),
+        platform=over.platforms[0],
+        node=over,
+        deployments=deployments_of([e for e in entries if not e.failed], options, slo_s),
+        constants=constants,
+        run=run,
+    )
+    system = with_parts(mechanisms_of(run), context)
+    assert system.layout is not None  # mechanisms see to it
+    return system, replace(options, devices=len(system.layout.memories) or 1)
