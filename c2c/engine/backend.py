@@ -20,6 +20,7 @@ from c2c.engine.places import (
     Doing,
     Place,
     load_of,
+    load_row,
     note_relaid,
     relayout_of,
     requests_in,
@@ -89,6 +90,7 @@ class LiveBackend:
         self._between = between
         self._outgoing: dict[int, list[say.Frame]] = {}  # by device, while actions are carried out
         self._is_submitting = False
+        self._has_variants = prepared.setup.system.layout is not None
         self._names = [d.name for d in prepared.setup.deployments]
         self._gbps = prepared.link_capacity_gbps / len(places)
         self._events: deque[Event] = deque()
@@ -159,7 +161,7 @@ class LiveBackend:
         elif isinstance(action, Relayout):
             place = self._places[action.device]
             place.relayout = action
-            self._send(place, *(relayout_of(place, instance) for instance in place.opened))
+            self._send(place, *(relayout_of(instance, action) for instance in place.opened))
         else:
             # Settings of a live engine refuse what would ask for anything else.
             assert isinstance(action, Load), action
@@ -224,7 +226,15 @@ class LiveBackend:
         place.doing = Doing(plan=self._plans, action=action, begun_s=at_s)
         if isinstance(action, Load):
             place.instances[action.instance] = self._names[action.model]
+        elif self._has_variants and place.variant != int(action.plan.alpha):
+            self._vary(place, action.instance, int(action.plan.alpha))
         self._resume(place)
+
+    def _vary(self, place: Place, instance: int, variant: int) -> None:
+        """Have a place be in a variant that needs nothing, which the loop does not announce."""
+        place.variant, place.moved = variant, ()
+        if instance in place.opened:
+            self._send(place, say.Relayout(instance=instance, variant=variant, moved=()))
 
     def _send(self, place: Place, *frames: say.Frame) -> None:
         """Send frames: now, or with what else a worker is told, which a plan has sent at once."""
@@ -251,7 +261,7 @@ class LiveBackend:
         place.opened.add(instance)
         self._send(place, load_of(place, -1, instance, model))
         if place.relayout is not None:
-            self._send(place, relayout_of(place, instance))
+            self._send(place, relayout_of(instance, place.relayout))
 
     def _relaid(self, place: Place) -> None:
         """Take that a place's variant has changed."""
@@ -298,8 +308,8 @@ class LiveBackend:
         """Take what the process of a place says."""
         place.heard_s = time.monotonic()
         if isinstance(frame, say.Relaid):
+            note_relaid(place, frame)
             if place.relayout is not None and place.relayout.version == frame.variant:
-                note_relaid(place, frame)
                 self._relaid(place)
             return
         doing = place.doing
@@ -432,15 +442,8 @@ class LiveBackend:
         )
 
     def _record_load(self, place: Place, doing: Doing, frame: say.Loaded, now_s: float) -> None:
-        self._on_step(
-            StepRow(
-                plan=frame.plan, number=-1, device=place.device,
-                model=self._names[doing.action.model], chunk=0, rows=0, calls=[], prompt_tokens=0,
-                decodes=0, kv_tokens=0, seconds=frame.seconds, host_s=0.0, begun_s=doing.begun_s,
-                sent_s=doing.sent_s - self._start_s, heard_s=now_s, outside_s=0.0, is_turn=False,
-                is_cold=doing.is_cold, again=0,
-            )
-        )  # fmt: skip
+        name, sent_s = self._names[doing.action.model], doing.sent_s - self._start_s
+        self._on_step(load_row(place, doing, frame, name, sent_s, now_s))
 
     def lost(self, place: Place, *, for_good: bool, by_others: bool) -> None:
         """Take note that a place's process is gone, with all that it held."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from c2c.cost import Constants
 from c2c.engine.catalog import Entry
-from c2c.engine.variants import check_layout, in_pools
+from c2c.engine.variants import in_pools
 from c2c.errors import SettingError
 from c2c.hardware import (
     MigConfig,
@@ -284,8 +284,6 @@ def fleet_of(
     pool = pool_of(entries, options)
     most = max(options.budgets)
     check_system(system, entries)
-    if system.layout is not None:
-        check_layout(system.layout, options.workers)
     system = replace(
         as_workers_have_it(system, options),
         engines=replace(system.engines, bytes=float(pool.engine_bytes)),

@@ -13,6 +13,7 @@ from c2c.engine.devices import Device
 from c2c.engine.frames import Connection
 from c2c.engine.ledger import Ledger
 from c2c.engine.messages import Fill, Run, Stepped, Submit
+from c2c.engine.record import StepRow
 from c2c.serving.port import Load, Relayout, RunSteps
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Doing",
     "Place",
     "load_of",
+    "load_row",
     "note_relaid",
     "relayout_of",
     "requests_in",
@@ -117,10 +119,20 @@ def load_of(place: Place, plan: int, instance: int, model: str) -> messages.Load
     )
 
 
-def relayout_of(place: Place, instance: int) -> messages.Relayout:
+def load_row(
+    place: Place, doing: Doing, frame: messages.Loaded, model: str, sent_s: float, heard_s: float
+) -> StepRow:
+    """Return the record of a load."""
+    return StepRow(
+        plan=frame.plan, number=-1, device=place.device, model=model, chunk=0, rows=0, calls=[],
+        prompt_tokens=0, decodes=0, kv_tokens=0, seconds=frame.seconds, host_s=0.0,
+        begun_s=doing.begun_s, sent_s=sent_s, heard_s=heard_s, outside_s=0.0, is_turn=False,
+        is_cold=doing.is_cold, again=0,
+    )  # fmt: skip
+
+
+def relayout_of(instance: int, asked: Relayout) -> messages.Relayout:
     """Return the frame that has a worker change an instance's variant."""
-    asked = place.relayout
-    assert asked is not None
     return messages.Relayout(instance=instance, variant=asked.version, moved=asked.kv_homes)
 
 

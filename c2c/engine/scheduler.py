@@ -41,7 +41,7 @@ from c2c.engine.sizing import measured_options
 from c2c.engine.stepping import Stepping
 from c2c.engine.store import Store
 from c2c.engine.supervisor import Supervisor
-from c2c.engine.variants import told_of
+from c2c.engine.variants import check_layout, told_of
 from c2c.errors import DataError
 from c2c.serving import (
     FAIL_CANCELLED,
@@ -145,6 +145,7 @@ class Engine:
         if not good:
             raise self._nothing()
         check_system(self._settings.system, good)
+        check_layout(self._settings.system.layout, self._settings.options.workers)
         items = items_of(good, self._settings, self._folder.path / "weights")
         options = await measured_options(good, self._settings, items, note)
         self._settings = replace(self._settings, options=options)

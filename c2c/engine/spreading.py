@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +26,7 @@ _log = logging.getLogger("c2c.engine")
 _jax: Any = jax  # parts of it are untyped
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Change:
     """A change of an instance's variant: what was asked, and what it has come to."""
 
@@ -65,7 +66,7 @@ class Spreading:
         # Placing an array on a device for the first time takes longer than a step.
         _jax.block_until_ready([jax.device_put(np.zeros(1), pool.device) for pool in self.pools])
         self._moved: dict[int, int] = {}  # requests that changed their home, and to which
-        self._change: _Change | None = None
+        self._changes: deque[_Change] = deque()  # one after another
         self._runners: dict[int, Runner] = {}
 
     def made(self, model: Model) -> Runner:
@@ -105,10 +106,10 @@ class Spreading:
 
     def closed(self, instance: int) -> None:
         """Let an instance go; a change of it is given up."""
-        if self._change is not None and self._change.asked.instance == instance:
-            if self._change.under_way is not None:
-                self._change.under_way.cancel()
-            self._change = None
+        for change in [c for c in self._changes if c.asked.instance == instance]:
+            if change.under_way is not None:
+                change.under_way.cancel()
+            self._changes.remove(change)
         self._runners.pop(instance, None)
 
     def path(self, over: OverDevices, request: int, home: int) -> Path | None:
@@ -122,13 +123,13 @@ class Spreading:
         return None
 
     def begin(self, asked: say.Relayout, compiled: int) -> None:
-        """Begin a change; nothing is copied yet."""
-        self._change = _Change(asked=asked, compiled=compiled)
+        """Take a change; nothing is copied yet."""
+        self._changes.append(_Change(asked=asked, compiled=compiled))
 
     @property
     def is_changing(self) -> bool:
         """Whether `advance` has something to do before anything else happens."""
-        change = self._change
+        change = self._changes[0] if self._changes else None
         return change is not None and (change.under_way is not None or not change.waits)
 
     def advance(self, compiled: int) -> say.Relaid | None:
@@ -137,14 +138,15 @@ class Spreading:
         Where a device lacks blocks the change begins anew once there are: the loop has counted that
         there will be.
         """
-        change = self._change
-        if change is None:
+        if not self._changes:
             return None
+        change = self._changes[0]
         begun_s, moved = time.perf_counter(), self._piece(change)
         change.longest_s = max(change.longest_s, time.perf_counter() - begun_s)
         if moved is None:
             return None
-        self._change, self._moved = None, dict(change.asked.moved)
+        self._changes.popleft()
+        self._moved = dict(change.asked.moved)
         return say.Relaid(
             instance=change.asked.instance, variant=change.asked.variant,
             weight_bytes=moved.weight_bytes, kv_bytes=moved.kv_bytes, pieces=moved.pieces,

@@ -15,7 +15,7 @@ __all__ = ["check_layout", "in_pools", "told_of"]
 _TOLD = 1.0  # bytes: the loop announces a change that sends something
 
 
-def check_layout(layout: StepLayout, workers: int) -> None:
+def check_layout(layout: StepLayout | None, workers: int) -> None:
     """Return if a worker can serve by a layout.
 
     Raises:
@@ -23,6 +23,8 @@ def check_layout(layout: StepLayout, workers: int) -> None:
         does not begin on the first device.
     """
     where = "system.layout"
+    if layout is None:
+        return
     if any(not lane.layers or not lane.paths for lane in layout.lanes):
         raise SettingError(where, layout.name, "one of whole layers: a worker divides no others")
     if workers != 1 or len(layout.lanes) != 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,7 @@ class Stay:
     new: int
     drawn: int
     is_scored: bool = False
+    home: int = 0
     filled: int = 0
     got: int = 0
 
@@ -50,15 +51,20 @@ class FakeWorker:
         rng: random.Random,
         rows: int,
         here: Collection[str],
+        told: Mapping[str, Any],
     ) -> None:
         self.place, self.backend, self.rng, self.rows = place, backend, rng, rows
         self.here = here
+        self.homes, self.variants = told.get("homes", ()), told.get("variants", ())
+        self.changes = 0
         self.poison: set[int] = set()  # requests that end the process that computes them
         self.losses = 0
         self.is_gone = False
         self.restart()
 
     def restart(self) -> None:
+        self.variant, self.moved = 0, {}
+        self.asked: list[say.Relayout] = []
         self.instances: dict[int, str] = {}
         self.stays: dict[int, Stay] = {}
         self.run: say.Run | None = None
@@ -83,18 +89,25 @@ class FakeWorker:
         if self.out:  # said, and not heard yet
             self.backend.heard(self.place, self.out.pop(0))
             return True
+        if self.asked and self.rng.random() < 0.2:
+            self._change(self.asked.pop(0))
+            return True
         if self.run is not None:
             self._step()
             return True
         if not self.link.frames:
-            return False
+            return bool(self.asked)
         frame = self.link.frames.pop(0)
         if isinstance(frame, say.Load):
             assert frame.model in self.here, "weights come before the model that needs them"
             self.instances[frame.instance] = frame.model
+            self.variant, self.moved = frame.variant, dict(frame.moved)
             self.out.append(say.Loaded(plan=frame.plan, seconds=0.0))
         elif isinstance(frame, say.Unload):
             del self.instances[frame.instance]
+        elif isinstance(frame, say.Relayout):
+            assert frame.instance in self.instances
+            self.asked.append(frame)
         elif isinstance(frame, say.Drop):
             assert frame.model not in self.instances.values(), "nothing needs what goes"
         elif isinstance(frame, say.Free):
@@ -105,6 +118,23 @@ class FakeWorker:
         else:
             self._begin(frame)
         return True
+
+    def _is_held(self, home: int) -> bool:
+        layers = self.variants[self.variant].copies
+        return all(d in held for d, held in zip(self.homes[home], layers, strict=True))
+
+    def _change(self, change: say.Relayout) -> None:
+        self.variant, self.moved = change.variant, dict(change.moved)
+        self.changes += 1
+        for request, stay in self.stays.items():
+            stay.home = self.moved.get(request, stay.home)
+            assert self._is_held(stay.home), "its layers are where its keys and values are"
+        self.out.append(
+            say.Relaid(
+                instance=change.instance, variant=change.variant, weight_bytes=1, kv_bytes=1,
+                pieces=1, longest_s=0.001, compiled=0,
+            )
+        )  # fmt: skip
 
     def _begin(self, run: say.Run) -> None:
         assert run.instance in self.instances
@@ -118,7 +148,11 @@ class FakeWorker:
             ), "what was delivered is what it goes on from"
             is_scored = submit.prompt_scores is not None
             assert not (is_scored and submit.drawn), "a prompt is scored before any token"
-            self.stays[submit.request] = Stay(submit.ids, submit.new, submit.drawn, is_scored)
+            home = submit.home
+            if self.homes and not self._is_held(home):
+                home = self.moved[submit.request]  # the scheduler has not heard of the change yet
+            assert not self.homes or self._is_held(home)
+            self.stays[submit.request] = Stay(submit.ids, submit.new, submit.drawn, is_scored, home)
         assert len(self.stays) <= self.rows * len(self.instances)
         self.run, self.step, self.is_interrupted = run, 0, False
 

@@ -10,12 +10,13 @@ import itertools
 import math
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from c2c.config import load
@@ -29,11 +30,14 @@ from c2c.engine.keeper import Keeper
 from c2c.engine.ledger import Entry as LedgerEntry
 from c2c.engine.ledger import Ledger
 from c2c.engine.places import Place
+from c2c.engine.variants import told_of
 from c2c.models import from_hf_config
 from c2c.serving import FAIL_DEADLINE, FAIL_NONE, Prepared, prepare
 from c2c.serving.loop import step
-from c2c.serving.port import Arrival, Cancelled, Event
+from c2c.serving.port import Arrival, Cancelled, Event, SetTimer, Timer
 from c2c.serving.rows import as_rows
+from c2c.serving.state import SETTLED
+from experiments.serving.laid_out import laid_out
 from experiments.serving.settings import overrides_of, register, settings_of
 from tests.engine.fake_workers import FakeWorker, token_of
 from tests.transformer.random_checkpoints import config_of
@@ -41,14 +45,33 @@ from tests.transformer.random_checkpoints import config_of
 ROWS = 4
 
 
+def prepared_for(workers: int, families: Sequence[str], *more: str) -> Prepared:
+    register()
+    given_ = settings_of(load(overrides_of(["port=0", *more]), "serve"))
+    specs = [from_hf_config(config_of(f), f) for f in families]
+    entries = [Entry(name=s.name, path=None, spec=s, context=400) for s in specs]  # type: ignore[arg-type]
+    options = Options(
+        workers=workers, rows=(1, ROWS), budgets=(64,), context=400, pool_bytes=8 << 20
+    )
+    constants = load_constants("gh200")
+    system, options = laid_out(given_.given, entries, options, given_.engine.system, constants)
+    return fleet_of(entries, options, system, constants)
+
+
 @pytest.fixture(scope="module")
 def prepared() -> Prepared:
-    register()
-    given_ = settings_of(load(overrides_of(["port=0"]), "serve"))
-    specs = [from_hf_config(config_of(f), f) for f in ("llama", "qwen3", "mixtral", "qwen2")]
-    entries = [Entry(name=s.name, path=None, spec=s, context=400) for s in specs]  # type: ignore[arg-type]
-    options = Options(workers=2, rows=(1, ROWS), budgets=(64,), context=400, pool_bytes=8 << 20)
-    return fleet_of(entries, options, given_.engine.system, load_constants("gh200"))
+    return prepared_for(2, ("llama", "qwen3", "mixtral", "qwen2"))
+
+
+@pytest.fixture(scope="module")
+def scaled() -> Callable[[], Prepared]:
+    """One model over four devices, whose layout changes as soon as prompts wait."""
+    found = prepared_for(
+        1, ("llama",), "system=cocoserve", "node=cpu_x4", "system.layout.replicated=2",
+        "system.layout.copies=3", "system.layout.migrated=1", "system.layout.between=1",
+        "system.vary.prompts=1",
+    )  # fmt: skip
+    return lambda: found  # without the length of its representation
 
 
 class Fleets:
@@ -91,10 +114,34 @@ class FakeStore:
         self.here.discard(model)
 
 
+class Clocked(LiveBackend):
+    """On a clock that goes on by 50 ms whenever it is looked at."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.looks, self.due = 0, {}
+
+    def now_s(self) -> float:
+        self.looks += 1
+        return self.looks * 0.05
+
+    def _set_timer(self, timer: SetTimer) -> None:
+        self.due[timer.number] = timer.at_s
+
+    def go_off(self) -> None:
+        """Have the timers go off whose time has come."""
+        now_s = self.now_s()
+        for number in [n for n, at_s in self.due.items() if at_s <= now_s]:
+            del self.due[number]
+            self.put(Timer(at_s=now_s, number=number))
+
+
 class World:
     """An engine without processes: everything that happens is drawn."""
 
-    def __init__(self, prepared: Prepared, seed: int, retries: int) -> None:
+    def __init__(
+        self, prepared: Prepared, seed: int, retries: int, *, is_clocked: bool = False
+    ) -> None:
         self.rng = random.Random(seed)
         self.prepared = prepared
         self.told: dict[int, list[int]] = {}
@@ -102,13 +149,13 @@ class World:
         self.why: dict[int, str] = {}
         self.scored: dict[int, list[float]] = {}
         self.ledger = Ledger(self._tell, self._end, self._score)
-        self.places = [Place(device=k) for k in range(2)]
+        self.places = [Place(device=k) for k in range(len(prepared.kind_of))]
         names = [d.name for d in prepared.setup.deployments]
         self.sizes = dict(zip(names, prepared.fleet.weight_bytes, strict=True))
         self.store = FakeStore(
             {name for name, held in zip(names, prepared.held, strict=True) if held}
         )
-        self.backend = LiveBackend(
+        self.backend = (Clocked if is_clocked else LiveBackend)(
             prepared, self.places, self.ledger, retries=retries, on_step=lambda row: None,
             between=Between(looks=True), store=self.store,  # type: ignore[arg-type]
         )  # fmt: skip
@@ -117,11 +164,15 @@ class World:
             {name: number for number, name in enumerate(names)}, self.store,  # type: ignore[arg-type]
             put=self.backend.put, now_s=self.backend.now_s, answer=self._answer,
         )  # fmt: skip
+        told = told_of(prepared.setup.system.layout)
         self.workers = [
-            FakeWorker(p, self.backend, self.rng, ROWS, self.store.here) for p in self.places
+            FakeWorker(p, self.backend, self.rng, ROWS, self.store.here, told) for p in self.places
         ]
-        self.fleet = as_rows(prepared.fleet)
-        self.state = as_rows(prepared.new_serving(slots=2, buffer=1))
+        self.fleet, self.rules = as_rows(prepared.fleet), prepared.new_rules()
+        self.state = as_rows(prepared.new_serving(slots=2, buffer=1, rules=self.rules))
+        for number, instance in enumerate(self.state.instance):  # those that are there already
+            if instance.model >= 0:
+                self.places[instance.on_device].instances[number] = names[instance.model]
         self.backend.serve(self.take)
         self.recorded: dict[int, tuple[int, int]] = {}  # why it failed, and its tokens
         self.asked: dict[int, say.Ask] = {}
@@ -165,7 +216,7 @@ class World:
             temperature=0.0, seed=0, stop=(),
             prompt_scores=0 if number % 2 else None,
         )  # fmt: skip
-        self.send(ask, rng.randrange(4))
+        self.send(ask, rng.randrange(len(self.sizes)))
 
     def send(self, ask: say.Ask, model: int) -> None:
         self.asked[ask.request], self.told[ask.request] = ask, []
@@ -180,7 +231,7 @@ class World:
         )  # fmt: skip
 
     def take(self, event: Event) -> None:
-        fleet, rules = self.fleet, self.prepared.rules
+        fleet, rules = self.fleet, self.rules
         self.state, actions = step(fleet, rules, self.state, event, donate=True)
         for row in self.state.records[: self.state.count[0].out]:
             assert int(row.id) not in self.recorded
@@ -235,6 +286,8 @@ class World:
                     self.backend.put(Cancelled(at_s=self.backend.now_s(), request_id=request))
             did = [worker.work() for worker in self.workers if worker.is_up]
             did.append(self.read())
+            if isinstance(self.backend, Clocked):
+                self.backend.go_off()
             await asyncio.sleep(0)  # what is only written down has its turn
             busy = (
                 any(did)
@@ -268,7 +321,36 @@ def test_every_request_ends_once_with_the_tokens_it_draws(
         await world.run(25, loss, cancel, given_up, 0.1 if is_crowded else 0.0)
         return world
 
+    check(asyncio.run(scenario()), is_kept=retries == 1000 and not cancel)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    loss=st.sampled_from([0.0, 0.02, 0.1]),
+    cancel=st.sampled_from([0.0, 0.02]),
+)
+def test_so_it_does_while_its_layers_and_its_cache_move_between_devices(
+    scaled: Callable[[], Prepared], seed: int, loss: float, cancel: float
+) -> None:
+    async def scenario() -> World:
+        world = World(scaled(), seed, retries=1000, is_clocked=True)
+        await world.run(25, loss, cancel, 0.0, 0.0)
+        return world
+
     world = asyncio.run(scenario())
+    check(world, is_kept=not cancel)
+    (worker,) = world.workers
+    assert worker.changes >= world.places[0].relaid["changes"]
+    event("changes" if worker.changes else "no change")
+    # A change that sends nothing comes with the next run, of which there may be none.
+    assert worker.variant == world.places[0].variant
+    assert world.state.relayout[0].state == SETTLED
+    np.testing.assert_allclose(world.state.taken, 0.0)
+
+
+def check(world: World, *, is_kept: bool) -> None:
+    """Hold a world that has come to rest to the laws."""
     assert len(world.ledger) == 0
     assert set(world.ends) == set(range(25))
     assert set(world.ends.values()) == {1}
@@ -289,7 +371,7 @@ def test_every_request_ends_once_with_the_tokens_it_draws(
         assert entry.pins == len(mine)
     count = world.state.count[0]
     assert count.arrived == 25 == count.finished + count.failed
-    if retries == 1000 and not cancel:
+    if is_kept:
         assert set(world.why.values()) <= {"stop", "length"}
     for worker in (w for w in world.workers if not w.is_gone):  # nothing is held in vain
         assert not worker.stays
