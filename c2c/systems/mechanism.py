@@ -49,9 +49,11 @@ class Mechanism:
       settings: a dataclass, which checks its values.
       prepare: returns the system with the part filled.
       ways: values of the setting `way`, if it has one.
+      is_live: whether live workers can serve by it, too: its lanes have `layers` and `paths`.
     """
 
     part: Literal["start", "layout"]
     settings: type
     prepare: Callable[[Context], SystemSpec]
     ways: tuple[str, ...] = ()
+    is_live: bool = False

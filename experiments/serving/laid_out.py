@@ -46,7 +46,10 @@ def laid_out(
     if not node:
         raise SettingError("node", None, "one that system.layout lies over, such as cpu_x4")
     run = {"system": {"start": None, **given["system"]}, "code": []}
-    over = node_from_mapping(node)
+    over, mechanisms = node_from_mapping(node), mechanisms_of(run)
+    if not all(mechanism.is_live for mechanism in mechanisms):
+        name = asked if isinstance(asked, str) else asked.get("mechanism")
+        raise SettingError("system.layout", name, "one that live workers serve by, as cocoserve's")
     slo_s = (given["ttft_slo_s"], given["tpot_slo_s"])
     context = Context(
         system=as_workers_have_it(system, options),
@@ -56,6 +59,6 @@ def laid_out(
         constants=constants,
         run=run,
     )
-    system = with_parts(mechanisms_of(run), context)
+    system = with_parts(mechanisms, context)
     assert system.layout is not None  # mechanisms see to it
     return system, replace(options, devices=len(system.layout.memories) or 1)

@@ -25,9 +25,8 @@ from c2c.simulator import build_machine, requests_table
 from c2c.simulator.port import SimulatorBackend
 from experiments.serving.calibration import StepFit, fit_steps
 from experiments.serving.inputs import Inputs, inputs_from
-from experiments.serving.laid_out import laid_out
 from experiments.serving.record import CATALOG, INPUTS, REQUESTS, SETTINGS, STEPS
-from experiments.serving.settings import options_of, system_of
+from experiments.serving.settings import is_over_several, options_of, system_of
 
 __all__ = [
     "Comparison",
@@ -77,7 +76,7 @@ def prepared_of(run: Path) -> tuple[Prepared, Options]:
     """Return the serving loop's setup as a run had it, and how its workers served.
 
     Raises:
-      DataError: the record is damaged, or its checkpoints are gone.
+      DataError: the record is damaged, its checkpoints are gone, or a worker had several devices.
     """
     try:
         given = json.loads((run / SETTINGS).read_text("utf-8"))
@@ -94,11 +93,12 @@ def prepared_of(run: Path) -> tuple[Prepared, Options]:
             raise DataError(str(entry.path), entry.failed)
     options = options_of(given)
     constants = load_constants(given["constants"])
-    system, options = laid_out(given, entries, options, system_of(given["system"]), constants)
+    if is_over_several(given):
+        raise DataError(str(run), "was served over several devices, whose steps are not fitted")
     prepared = fleet_of(
         entries,
         options,
-        system,
+        system_of(given["system"]),
         constants,
         slo_s=(given["ttft_slo_s"], given["tpot_slo_s"]),
     )

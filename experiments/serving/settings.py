@@ -27,6 +27,7 @@ __all__ = [
     "ServeConf",
     "Settings",
     "gpus_of",
+    "is_over_several",
     "options_of",
     "overrides_of",
     "register",
@@ -208,7 +209,7 @@ def settings_of(cfg: DictConfig) -> Settings:
             options=options_of(given),
             system=system_of(given["system"]),
             constants=load_constants(given["constants"]),
-            gpus=() if _is_over_several(given) else gpus_of(given["devices"], given["workers"]),
+            gpus=() if is_over_several(given) else gpus_of(given["devices"], given["workers"]),
             executables=executables,
             pools=_path(given["pools"]),
             max_open=given["max_open"],
@@ -240,7 +241,7 @@ def gpus_of(devices: Any, workers: int, *, each: int = 1) -> tuple[Device, ...]:
     return pick(find_devices(), workers, devices if is_list else None, each=each)
 
 
-def _is_over_several(given: Mapping[str, Any]) -> bool:
+def is_over_several(given: Mapping[str, Any]) -> bool:
     """Return whether how many devices a worker has is known with the checkpoints only."""
     return is_by_mechanism(given["system"].get("layout"))
 

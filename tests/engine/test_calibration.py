@@ -39,7 +39,6 @@ from experiments.serving.recorded import retell
 from experiments.serving.replaying import compare, replay
 from experiments.serving.settings import (
     ServeConf,
-    check_system,
     overrides_of,
     register,
     settings_of,
@@ -295,8 +294,4 @@ def test_settings_are_told_before_anything_starts() -> None:
         with pytest.raises(SettingError) as error:
             settings_of(load(overrides_of(["port=0", *wrong.split()]), "serve"))
         assert error.value.field == field
-    for name in ("tessera", "af"):  # the latter by way of the former
-        with pytest.raises(SettingError, match=r"devices are equal: aegaeon, .*engine, "):
-            check_system([f"system={name}"])
-    check_system(["system=aegaeon", "port=1"])
     assert ServeConf().port == 8123

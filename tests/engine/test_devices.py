@@ -7,12 +7,13 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from c2c.engine.devices import Device, bound_to, check_seen, pick
+from c2c.engine.devices import Device, binding, bound_to, check_seen, pick
 from c2c.engine.places import Place
 from c2c.engine.supervisor import Supervisor
 from c2c.errors import DataError, SettingError
@@ -114,6 +115,34 @@ def test_each_worker_gets_one_device_of_its_own() -> None:
             pick([a, b, large], workers, asked)
 
 
+def test_a_worker_may_have_several_whole_gpus() -> None:
+    four = [of(name) for name in "abcd"]
+    assert pick(four, 2, None, each=2) == tuple(four)
+    assert pick(four, 1, ["d", "b"], each=2) == (four[3], four[1])
+    slices = [replace(device, parent="GPU-0") for device in four]
+    for found, workers, said in (
+        (four, 3, "workers=3: expected 2, one for 2 devices"), (slices, 1, "whole GPUs"),
+    ):  # fmt: skip
+        with pytest.raises(SettingError, match=said):
+            pick(found, workers, None, each=2)
+    planned = bound_to(four[:2])
+    one = SimpleNamespace(platform="gpu", id=0, core_count=16, memory_stats=lambda: None)
+    check_seen(planned, [one, one])
+    with pytest.raises(DataError, match="a, b: the worker sees gpu:0, expected these GPUs"):
+        check_seen(planned, [one])
+
+
+def test_a_worker_that_is_bound_to_none_has_parts_of_the_cpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=x")
+    assert binding((), 1) == {}
+    assert binding((), 4)["XLA_FLAGS"].split() == [
+        "--xla_dump_to=x",
+        "--xla_force_host_platform_device_count=4",
+    ]
+
+
 def test_a_worker_refuses_another_device_than_its_own() -> None:
     def seen(platform: str = "gpu", cores: int = 16, limit: int = 90) -> SimpleNamespace:
         return SimpleNamespace(
@@ -133,9 +162,9 @@ def test_a_worker_refuses_another_device_than_its_own() -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/environ").is_file(), reason="reads /proc")
 def test_a_worker_sees_its_device_before_it_begins(tmp_path: Path) -> None:
-    places = [Place(device=0, gpu=of("MIG-7")), Place(device=1)]
+    places = [Place(device=0, gpus=(of("GPU-7"), of("GPU-8"))), Place(device=1)]
     supervisor = Supervisor(tmp_path / "socket", places, hang_s=1.0, patience=1)
-    for place, visible in zip(places, ("MIG-7", None), strict=True):
+    for place, visible in zip(places, ("GPU-7,GPU-8", None), strict=True):
         supervisor._spawn(place)
         assert place.process is not None
         environment = Path(f"/proc/{place.process.pid}/environ")

@@ -214,7 +214,9 @@ def _prepare(context: Context) -> SystemSpec:
     return replace(system, layout=layout)
 
 
-SYSTEM: Final = Mechanism(part="layout", settings=Scaling, prepare=_prepare, ways=_WAYS)
+SYSTEM: Final = Mechanism(
+    part="layout", settings=Scaling, prepare=_prepare, ways=_WAYS, is_live=True
+)
 
 
 class _Over:

@@ -1,0 +1,130 @@
+"""A worker over several devices, whose layers and caches move while it serves, as processes."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from c2c.config import load as load_settings
+from c2c.engine import find_models
+from c2c.engine.variants import check_layout
+from c2c.errors import DataError, SettingError
+from c2c.transformer import load
+from experiments.serving.laid_out import laid_out
+from experiments.serving.replaying import prepared_of
+from experiments.serving.settings import overrides_of, register, settings_of
+from tests.engine.checkpoints import VOCAB, make_catalog
+from tests.engine.live import Live, served
+
+SCALED = ("system=cocoserve", "node=cpu_x4", "rows=[4]", "budgets=[32]", "context=320")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("layouts")
+    make_catalog(folder / "models")
+    (folder / "executables").mkdir(mode=0o700)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (("system=tessera", "node=a100_l40s"), "one that live workers serve by"),
+        (("system=cocoserve", "node=cpu_x4"), "replicated=30: expected at most 3 layers"),
+        ((*SCALED, "system.layout.replicated=1", "workers=2"), "workers=2: expected 1"),
+        ((*SCALED, "system.layout.replicated=1", "system.layout.firsts=[0,1]"), "layers over"),
+        ((*SCALED, "system.layout.replicated=1", "system.layout.firsts=[1]"), "begins on gpu0"),
+        (("node=cpu_x4",), "node='cpu_x4': expected none"),
+    ],
+)
+def test_a_layout_that_no_worker_serves_is_refused_before_any_is_started(
+    folder: Path, settings: tuple[str, ...], said: str
+) -> None:
+    register()
+    entries = find_models(folder / "models" / "one")
+    asked = settings_of(load_settings(overrides_of(["port=0", *settings]), "serve"))
+    engine = asked.engine
+
+    def prepare() -> None:
+        system, options = laid_out(
+            asked.given, entries, engine.options, engine.system, engine.constants
+        )
+        check_layout(system.layout, options.workers)
+
+    with pytest.raises(SettingError, match=said):
+        prepare()
+
+
+def asked_for(count: int) -> list[tuple[list[int], int]]:
+    rng = random.Random(1)
+    return [
+        ([rng.randrange(VOCAB) for _ in range(rng.randint(1, 150))], rng.randint(1, 100))
+        for _ in range(count)
+    ]
+
+
+@pytest.fixture(scope="module")
+def live(folder: Path) -> Iterator[Live]:
+    settings = (
+        f"catalog={folder / 'models' / 'one'}", *SCALED, "system.layout.replicated=2",
+        "system.layout.copies=3", "system.layout.migrated=1", "system.layout.between=1",
+        "system.vary.prompts=2", "system.vary.window_s=0.1", "pool_bytes=16000000",
+        f"executables={folder / 'executables'}", f"out={folder / 'out'}", "retries=100",
+        "patience=1000",
+    )  # fmt: skip
+    with served(*settings, log=folder / "log") as live:
+        yield live
+
+
+@pytest.mark.slow
+def test_tokens_are_those_of_one_device_while_layers_move_and_workers_are_killed(
+    folder: Path, live: Live
+) -> None:
+    asked, over = asked_for(90), threading.Event()
+    model = load(folder / "models" / "one", executables=folder / "executables")
+    wanted = [model.generate(ids, new, stop_at_eos=False) for ids, new in asked]
+    kills = []
+
+    def tokens(number: int) -> Any:
+        ids, new = asked[number]
+        if number % 7 == 6:  # somebody who goes away
+            for _ in live.events("completions", model="one", prompt=ids, max_tokens=new):
+                return None
+        return live.tokens("one", ids, new)
+
+    def killing() -> None:
+        while not over.wait(4.0):
+            kills.append(live.kill_worker(0))
+
+    with ThreadPoolExecutor(12) as pool:
+        first = list(pool.map(tokens, range(45)))
+        state = live.until(lambda s: s["workers"][0]["state"] == "idle")
+        assert state["workers"][0]["layout"]["changes"] > 0
+        assert state["workers"][0]["layout"]["kv_bytes"] > 0
+        thread = threading.Thread(target=killing)
+        thread.start()
+        rest = list(pool.map(tokens, range(45, 90)))
+        over.set()
+        thread.join()
+    for number, found in enumerate([*first, *rest]):
+        assert found is None or found == wanted[number]
+    state = live.until(lambda s: not s["open"])
+    assert state["compiled_after_start"] == 0
+    assert state["workers"][0]["held"] == 0
+
+
+@pytest.mark.slow
+def test_what_was_served_over_several_devices_is_not_replayed_by_fits_of_one(
+    folder: Path, live: Live
+) -> None:
+    live.process.terminate()
+    live.process.wait(60.0)
+    with pytest.raises(DataError, match="over several devices"):
+        prepared_of(folder / "out")
