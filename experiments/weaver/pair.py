@@ -15,7 +15,7 @@ import multiprocessing
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from c2c.errors import SettingError
 from c2c.transformer import Shapes, describe, superblock_elements, superblocks_for
 from c2c.transformer.links import check_slot, slot_shape
 from c2c.transformer.pages import PAGE_TOKENS
+from c2c.transformer.polled import check_columns
 from c2c.transformer.weights.default_checkpoint import default_checkpoint
 from c2c.transformer.woven import check_ratio
 from experiments.command import command
@@ -60,6 +61,8 @@ class PairSettings:
         needs.
       slot_rows: sequences that the slot has room for; null: as many as a step has.
       limit_s: seconds in which the cold process must answer, else it is given up.
+      columns: of the cold model's products, whole tiles of 64, by turns of its rounds; 0: whole
+        ones. It polls after each; empty: it polls after each layer, which is one executable then.
       dtype: of weights, keys and values.
       seed: of prompts, lengths and homes.
       executables: folder of compiled stages; by default they are compiled for this run.
@@ -78,6 +81,7 @@ class PairSettings:
     reserve: int | None = None
     slot_rows: int | None = None
     limit_s: float = 10.0
+    columns: list[int] = field(default_factory=list)
     dtype: str = "float32"
     seed: int = 0
     executables: str = ""
@@ -123,6 +127,8 @@ def together_of(settings: PairSettings, folder: Path) -> Together:
     """
     paths = [path or str(default_checkpoint()) for path in (settings.hot, settings.cold)]
     hot, cold = (describe(path).spec for path in paths)
+    for columns in settings.columns:
+        check_columns(columns, cold)
     width = -(-(settings.prompt + settings.new) // PAGE_TOKENS)
     rows = tuple(sorted({max(1, settings.rows // 2), settings.rows}))
     shapes = Shapes(rows=rows, budgets=(64,), width=width, mixes=False)
@@ -151,6 +157,7 @@ def together_of(settings: PairSettings, folder: Path) -> Together:
         hot_spec=hot, dtype=settings.dtype, ratio=settings.ratio, seed=settings.seed,
         superblocks=superblocks, superblock=superblock_elements((hot, cold)), reserve=reserve,
         slot=folder / "slot", slot_shape=given, limit_s=settings.limit_s,
+        columns=tuple(settings.columns),
         executables=Path(settings.executables or folder / "store"),
     )  # fmt: skip
 
@@ -239,10 +246,14 @@ def _print(settings: PairSettings, hot: Ended, cold: Ended, console: Console) ->
     waits, table = waits_of(hot, cold), Table(box=SIMPLE_HEAD)
     for name in ("ms", "mean", "median", "99 %", "longest"):
         table.add_column(name, justify="left" if name == "ms" else "right")
-    for name, values in (("wait W", waits.waits), ("stall", waits.stalls)):
-        if len(values):
-            shown = values.mean(), *np.quantile(values, (0.5, 0.99)), values.max()
-            table.add_row(name, *(f"{1e3 * each:.2f}" for each in shown))
+    of = np.array(cold.columns)
+    for columns in (None, *dict.fromkeys(cold.columns)):
+        which = "" if columns is None else f", columns {columns}"
+        for name, all_of in (("wait W", waits.waits), ("stall", waits.stalls)):
+            values = all_of if columns is None else all_of[of[: len(all_of)] == columns]
+            if len(values):
+                shown = values.mean(), *np.quantile(values, (0.5, 0.99)), values.max()
+                table.add_row(name + which, *(f"{1e3 * each:.2f}" for each in shown))
     console.print(table)
     polls, fell = cold.polls, sum(hot.fallbacks.values())
     within = not len(waits.waits) or bool(waits.waits.max() <= waits.longest)

@@ -17,6 +17,7 @@ from c2c.models import ModelSpec
 from c2c.transformer import KvPool, Model, OnDevice, Runner, Shapes, load
 from c2c.transformer.hosting import KvHost, Polls
 from c2c.transformer.links import SlotInbox, SlotLink
+from c2c.transformer.polled import InPieces
 from c2c.transformer.woven import Woven
 from experiments.weaver.serving import Asked, Served, serve
 from pallas_kernels.woven import Slot, SlotShape
@@ -58,6 +59,8 @@ class Together:
       slot: file of the slot.
       slot_shape: what it holds.
       limit_s: how long the receiver may take for an answer.
+      columns: of the receiver's products, by turns of its rounds; see `InPieces`. Empty: it polls
+        after each layer.
       executables: folder of compiled stages.
     """
 
@@ -73,6 +76,7 @@ class Together:
     slot: Path
     slot_shape: SlotShape
     limit_s: float
+    columns: tuple[int, ...]
     executables: Path
 
 
@@ -90,6 +94,7 @@ class Ended:
       fallbacks: requests that were computed again, by reason.
       times: of tasks, as `Woven.times` has them.
       polls: of the receiver.
+      columns: of the receiver's products when it did each task.
       left: blocks of the pool that somebody holds.
       compiled: stages that were compiled after all was ready.
     """
@@ -105,6 +110,7 @@ class Ended:
     fallbacks: dict[str, int] = field(default_factory=dict)
     times: list[tuple[float, float, float]] = field(default_factory=list)
     polls: Polls = field(default_factory=Polls)
+    columns: list[int] = field(default_factory=list)
 
 
 def hot_process(together: Together, control: Connection, parent: Connection) -> None:
@@ -143,10 +149,20 @@ def cold_process(together: Together, control: Connection, parent: Connection) ->
         pool, together.hot_spec, SlotInbox(slot, control), together.hot.shapes,
         reserve=together.reserve, executables=model.executables,
     )  # fmt: skip
-    local = OnDevice(model.params, model.spec, model.linear, pool, executables=model.executables)
-    local.poll = host.poll
-    runner = Runner(local, side.shapes)
-    runner.warm(draws=(False,), scores=False)
+    ways: list[OnDevice] = [
+        InPieces(
+            model.params, model.spec, model.linear, pool, columns=columns,
+            executables=model.executables,
+        )
+        for columns in together.columns
+    ] or [model.executor(pool)]  # fmt: skip
+    runners = [Runner(each, side.shapes) for each in ways]
+    for way, runner in zip(ways, runners, strict=True):
+        runner.warm(draws=(False,), scores=False)
+        if together.columns:  # what is not compiled as a whole is ready once it ran
+            for _ in serve(runner, side.asked):
+                pass
+        way.poll = host.poll
     host.ready()
     parent.send("ready")
     parent.recv()  # the sender is ready, too
@@ -154,10 +170,13 @@ def cold_process(together: Together, control: Connection, parent: Connection) ->
     host.polls = Polls(tasks=[])  # what took long was the start
     before, rounds, is_last = _made(model), 0, False
     equal, is_once = 0, True
+    modes: list[int] = []
     while not is_last:
         is_last = host.is_over  # so that a whole round comes after the sender's end
         if side.asked:
-            *_, served = serve(runner, side.asked)
+            *_, served = serve(runners[rounds % len(runners)], side.asked)
+            done = host.done - len(modes)
+            modes += [together.columns[rounds % len(runners)]] * done if together.columns else []
             rounds, equal = rounds + 1, equal + _equal(served, alone)
             is_once &= _once(served)
         elif not host.poll():
@@ -165,7 +184,7 @@ def cold_process(together: Together, control: Connection, parent: Connection) ->
     parent.send(
         Ended(
             equal=equal, answers=rounds * len(side.asked), once=is_once, tasks=host.done,
-            polls=host.polls, left=pool.superblocks - len(pool.free),
+            polls=host.polls, columns=modes, left=pool.superblocks - len(pool.free),
             compiled=_made(model) - before,
         )
     )  # fmt: skip

@@ -66,6 +66,16 @@ def test_two_processes_answer_as_each_model_alone(
 
 
 @pytest.mark.slow
+def test_a_receiver_polls_between_pieces_by_turns(settings_of: Any) -> None:
+    """Rounds have whole products and pieces by turns; each task knows in which it was done."""
+    settings = settings_of(ratio=1.0, requests=60, cold_requests=1, columns=[0, 64])
+    hot, cold = map(right, paired(settings))
+    assert len(cold.columns) == cold.tasks == hot.tasks
+    assert {*cold.columns} == {0, 64}
+    assert waits_of(hot, cold).late == 0
+
+
+@pytest.mark.slow
 def test_an_idle_receiver_answers(settings_of: Any) -> None:
     hot, cold = map(right, paired(settings_of(ratio=1.0, cold_requests=0)))
     assert hot.tasks == cold.tasks > 0
@@ -135,6 +145,7 @@ def test_the_command_prints_and_writes(
     [({"ratio": 1.2}, "ratio=1.2: expected a share from 0 to 1"),
      ({"requests": 0}, "requests=0"), ({"limit_s": 0.0}, "limit_s=0.0"),
      ({"slot_rows": 2}, r"slot='1792 bytes for 2 rows': expected at least 2560 bytes for 4 rows"),
+     ({"columns": [0, 96]}, "columns=96: expected 0, or a multiple of a tile of 64"),
      ({"superblocks": 3, "reserve": 4}, "reserve=4: expected at most the 3 superblocks"),
      ({"superblocks": 1, "prompt": 400}, "superblocks=1: expected at least 2")],
 )  # fmt: skip

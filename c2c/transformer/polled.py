@@ -1,0 +1,171 @@
+"""A model whose products are in pieces of columns, with a poll after each: for a receiver on a CPU.
+
+What lies between two polls is what a task may wait for. An executable cannot be interrupted, so
+products are executables of their own here, and the rest of a layer is not compiled as a whole.
+Pieces are whole tiles of columns, so that no result changes.
+
+Source: WEAVER, section 4.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from c2c.errors import SettingError
+from c2c.models import ModelSpec
+from c2c.transformer.executables import Executables, Stage
+from c2c.transformer.executor import OnDevice, bound
+from c2c.transformer.forward import BEGIN, END, nameless
+from c2c.transformer.hosting import ATTEND, bare
+from c2c.transformer.kv_pool import KvPool
+from c2c.transformer.layer import after_attention, before_attention, layer_of
+from c2c.transformer.linear import Layer, Reference
+from c2c.transformer.params import Params, Placement, Projections
+from c2c.transformer.stays import Laid
+from c2c.transformer.weights.layout import feed_forward_places
+
+__all__ = ["InPieces", "Polled", "check_columns"]
+
+_jax: Any = jax  # parts of it are untyped
+
+TILE: Final = 64  # columns
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """A strategy whose matrices are tuples of pieces; not for compiled layers, nor for experts."""
+
+    inner: Reference
+    multiply: Callable[..., Any]
+    poll: Callable[[Any], Any]
+
+    @property
+    def placement(self) -> Placement:
+        """Device memory."""
+        return self.inner.placement
+
+    def prepare(self, projections: Projections) -> Projections:
+        """Return them as they are."""
+        return projections
+
+    def rows(self, table: Any, ids: jax.Array) -> jax.Array:
+        """Return rows of an array in device memory."""
+        return self.inner.rows(table, ids)
+
+    def __call__(
+        self, projections: Projections, name: str, layer: Layer, x: jax.Array, *, out_dtype: Any
+    ) -> jax.Array:
+        """Return x times the transpose of W, and poll after each piece."""
+        del layer  # projections are of one
+        kind = str(np.dtype(out_dtype))
+        parts = [self.poll(self.multiply(w, x, self.inner, dtype=kind)) for w in projections[name]]
+        return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=-1)
+
+
+class InPieces(OnDevice):
+    """A model on one device that polls after each piece of a product and after attention."""
+
+    ends_apart = True
+
+    def __init__(
+        self, params: Params, spec: ModelSpec, linear: Any, pool: KvPool, *, columns: int,
+        executables: Executables | None = None,
+    ) -> None:  # fmt: skip
+        """Cut the matrices, which are held twice where they are cut.
+
+        Args:
+          params: of the model, floats with an array a layer.
+          spec: the model.
+          linear: its strategy, `Reference()`.
+          pool: keys and values.
+          columns: of a piece at most, whole tiles of 64; 0: products are whole.
+          executables: where compiled stages come from; by default jax compiles for this process.
+
+        Raises:
+          SettingError: a piece cuts a tile, the strategy is another, or the model has experts.
+        """
+        check_columns(columns, spec)
+        if linear != Reference():
+            raise SettingError("linear", linear, "the reference, with an array a layer")
+        super().__init__(params, spec, linear, pool, executables=executables)
+        self._stage = bound(self.executables)
+        polled: Any = Polled(linear, self._stage(_PIECE), self._after)
+        cut = {
+            name: [_cut(w, columns) for w in matrices]
+            for name, matrices in params.projections.items()
+            if name != "head"
+        }
+        whole = Params(
+            embed=params.embed, final_norm=params.final_norm, layers=params.layers, projections=cut
+        )
+        layers = range(spec.layers)
+        self._layers = [layer_of(whole, spec, number, polled) for number in layers]
+        self._polled = polled
+        self._head = _cut(params.projections.get("head", params.embed.data), columns)
+
+    def compute(self, laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
+        """Return the logits of the tokens that are wanted, or what the last layer did."""
+        pool, spec = self.pool, nameless(self.spec)
+        tables = jax.device_put(self.tables(laid), self.device)
+        x, rows, turns = self._stage(BEGIN)(
+            self.params.embed, tokens, laid.positions, self.linear, count=len(laid.rows),
+            decode_rows=laid.decode_rows, spec=spec, dtype=str(self.params.dtype),
+        )  # fmt: skip
+        for number, (sparse, _) in enumerate(feed_forward_places(spec)):
+            q, k, v = before_attention(self._layers[number], x, turns, spec)
+            mixed, pool.arrays = self._stage(ATTEND)(
+                bare(pool), np.int32(number), tables, laid.positions, q, k, v, spec=spec,
+                backend="auto", decode_rows=laid.decode_rows,
+            )  # fmt: skip
+            self._after(mixed)
+            x = after_attention(self._layers[number], x, mixed, rows, spec, sparse=sparse)
+        return self.end(x, wanted) if has_logits else x
+
+    def end(self, x: Any, wanted: Any) -> Any:
+        """Return the logits of some tokens, of what `compute` gave without logits."""
+        return END.function(
+            x, self.params.final_norm, self._head, wanted, self._polled, self.spec, ()
+        )
+
+    def ready(self, laid: Laid, tokens: Any) -> Any:
+        """Return the shape of the logits; what a step runs is ready after a step of this shape."""
+        del tokens
+        return _jax.ShapeDtypeStruct((len(laid.wanted), self.spec.vocab), jnp.float32)
+
+    def _after(self, value: Any) -> Any:
+        if self.poll is not None:
+            _jax.block_until_ready(value)
+            self.poll()
+        return value
+
+
+def check_columns(columns: int, spec: ModelSpec) -> None:
+    """Return if a model's products can be in pieces of so many columns.
+
+    Raises:
+      SettingError: a piece cuts a tile, or the model has experts.
+    """
+    if columns < 0 or columns % TILE:
+        raise SettingError("columns", columns, f"0, or a multiple of a tile of {TILE}")
+    if spec.experts:
+        raise SettingError("columns", columns, f"none: {spec.name} has experts")
+
+
+def _cut(w: Any, columns: int) -> tuple[Any, ...]:
+    """Return pieces of a matrix [N, K]: each so many of N at most."""
+    size = columns or w.shape[0]
+    return tuple(w[first : first + size] for first in range(0, w.shape[0], size))
+
+
+def _piece(w: Any, x: Any, linear: Any, dtype: str) -> jax.Array:
+    found: jax.Array = linear({"w": w}, "w", None, x, out_dtype=dtype)
+    return found
+
+
+_PIECE = Stage(name="piece", function=_piece, static=("dtype",))
