@@ -23,9 +23,7 @@ from c2c.transformer import (
     Model,
     OnDevice,
     Runner,
-    Sampling,
     Shapes,
-    Step,
     block_elements,
 )  # fmt: skip
 from c2c.transformer.executables import in_host_memory
@@ -33,8 +31,9 @@ from c2c.transformer.pages import PAGE_TOKENS, OutOfPages
 from c2c.transformer.relayout import Moved, Relayout, ready_to_move
 from c2c.transformer.spread import OverDevices, Path, Spread, layer_bytes
 from c2c.transformer.stays import Laid
+from experiments.answering import Asked, asked_by, serve
 
-__all__ = ["Asked", "Change", "Done", "Load", "scaled", "serve"]
+__all__ = ["Change", "Done", "Load", "scaled"]
 
 _jax: Any = jax  # parts of it are untyped
 
@@ -84,14 +83,6 @@ class Load:
                 raise SettingError(name, value, f"a whole number, at least {least}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A request: its prompt and the tokens of its answer."""
-
-    ids: tuple[int, ...]
-    new: int
-
-
 @dataclass(slots=True)
 class Done:
     """What a run of requests gave, and its operations.
@@ -121,18 +112,6 @@ class Done:
     left: int = 0
 
 
-def asked_by(settings: Load, vocab: int) -> list[Asked]:
-    """Return the requests."""
-    g = np.random.default_rng(settings.seed)
-    return [
-        Asked(
-            ids=tuple(g.integers(0, vocab, int(g.integers(1, settings.prompt + 1))).tolist()),
-            new=int(g.integers(1, settings.new + 1)),
-        )
-        for _ in range(settings.requests)
-    ]
-
-
 def shapes_of(settings: Load) -> Shapes:
     """Return the shapes of both runs, in which a group of rows is as large as all of them.
 
@@ -142,36 +121,13 @@ def shapes_of(settings: Load) -> Shapes:
     return Shapes(rows=(settings.rows,), budgets=(64,), width=width, mixes=False)
 
 
-def serve(runner: Runner, asked: Sequence[Asked]) -> Iterator[Done]:
-    """Serve all requests, a prompt's piece by turns with all decodes; yield at step boundaries.
-
-    Args:
-      runner: with no request.
-      asked: the requests; new ones come as seats are free.
-    """
-    done = Done(texts=[[] for _ in asked])
+def _done(runner: Runner, asked: Sequence[Asked]) -> Iterator[Done]:
+    """Serve all requests; yield at step boundaries."""
+    done = Done(texts=[])
     _record(runner, done.logits)
-    waiting, number, filling = list(range(len(asked))), -1, 0
-    decoding: dict[int, None] = {}
-    while waiting or runner.requests:
-        if number < 0 and waiting and len(runner.requests) < runner.seats:
-            number = waiting.pop(0)
-            runner.submit(number, asked[number].ids, new=asked[number].new, sampling=Sampling())
-            filling = len(asked[number].ids)
-        steps = [Step(decode=tuple(decoding))] if decoding else []
-        if number >= 0:
-            piece = min(filling, runner.shapes.budgets[-1])
-            steps.insert(0, Step(fill=(number, piece)))
-            filling -= piece
-            number = number if filling else -1
-        for step in steps:
-            for request, token, ended in runner.finish(runner.start(step)).tokens:
-                done.texts[request].append(token)
-                decoding[request] = None
-                if ended is not None:
-                    del decoding[request]
-            done.steps += 1
-            yield done
+    for served in serve(runner, asked):
+        done.texts, done.steps = served.texts, served.steps
+        yield done
 
 
 def _record(runner: Runner, logits: list[str]) -> None:
@@ -209,7 +165,10 @@ def scaled(
     executables = model.executables
     assert executables is not None
     spec, shapes, dtype = model.spec, shapes_of(settings), model.params.dtype
-    asked = asked_by(settings, spec.vocab)
+    asked = asked_by(
+        settings.requests, prompt=settings.prompt, new=settings.new, vocab=spec.vocab,
+        seed=settings.seed,
+    )  # fmt: skip
     blocks = (settings.rows + 2) * shapes.width
 
     def pool(device: Any) -> KvPool:
@@ -220,7 +179,7 @@ def scaled(
     plain = OnDevice(model.params, spec, model.linear, pool(devices[0]), executables=executables)
     runner = Runner(plain, shapes)
     runner.warm(draws=(False,), scores=False)
-    *_, alone = serve(runner, asked)
+    *_, alone = _done(runner, asked)
     over = OverDevices(
         model.params, spec, model.linear, tuple(map(pool, devices)), shapes,
         executables=executables,
@@ -237,7 +196,7 @@ def scaled(
     under_way: Relayout | None = None
     row: dict[str, Any] = {}
     done = alone
-    for done in serve(runner, asked):
+    for done in _done(runner, asked):
         if under_way is None and len(done.operations) + done.failed < settings.operations:
             change = drawn(over, draws)
             if change is not None:

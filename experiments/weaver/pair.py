@@ -33,9 +33,9 @@ from c2c.transformer.pages import PAGE_TOKENS
 from c2c.transformer.polled import check_columns
 from c2c.transformer.weights.default_checkpoint import default_checkpoint
 from c2c.transformer.woven import check_ratio
+from experiments.answering import asked_by
 from experiments.command import command
 from experiments.plain_settings import read_settings
-from experiments.weaver.serving import asked_by
 from experiments.weaver.workers import Ended, Side, Together, cold_process, hot_process
 from pallas_kernels.woven import Slot
 

@@ -19,7 +19,7 @@ from c2c.transformer.hosting import KvHost, Polls
 from c2c.transformer.links import SlotInbox, SlotLink
 from c2c.transformer.polled import InPieces
 from c2c.transformer.woven import Woven
-from experiments.weaver.serving import Asked, Served, serve
+from experiments.answering import Asked, Served, serve
 from pallas_kernels.woven import Slot, SlotShape
 
 __all__ = ["Ended", "Side", "Together", "cold_process", "hot_process"]

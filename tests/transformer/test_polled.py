@@ -12,7 +12,7 @@ from c2c.errors import SettingError
 from c2c.transformer import KvPool, Runner, Shapes, block_elements, load
 from c2c.transformer.linear import Reference
 from c2c.transformer.polled import InPieces
-from experiments.weaver.serving import asked_by, serve
+from experiments.answering import asked_by, serve
 from tests.tiers import tiered
 from tests.transformer.random_checkpoints import config_of, tensors_of, write
 

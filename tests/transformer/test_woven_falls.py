@@ -23,7 +23,7 @@ from c2c.transformer.hosting import KvHost
 from c2c.transformer.linear import Reference
 from c2c.transformer.links import QueueLink, SlotInbox, SlotLink, check_slot, slot_shape
 from c2c.transformer.woven import Woven, is_away
-from experiments.weaver.serving import asked_by, serve
+from experiments.answering import asked_by, serve
 from pallas_kernels.woven import Slot
 from tests.tiers import tiered
 

@@ -17,7 +17,7 @@ from c2c.transformer import KvPool, Runner, Shapes, Step, load, superblock_eleme
 from c2c.transformer.hosting import KvHost
 from c2c.transformer.links import QueueLink
 from c2c.transformer.woven import Woven, is_away
-from experiments.weaver.serving import Asked, Served, asked_by, serve
+from experiments.answering import Asked, Served, asked_by, serve
 
 SEED = 3
 COLD = Shapes(rows=(2,), budgets=(16,), width=1, mixes=False)

@@ -1,7 +1,4 @@
-"""Requests served by a runner, one step after another; those that fall are computed again.
-
-Used by both workers of `experiments.weaver.pair`, and by tests with two devices of one process.
-"""
+"""Requests that a runner answers, one step after another; those that fall are computed again."""
 
 from __future__ import annotations
 
@@ -62,7 +59,7 @@ def asked_by(count: int, *, prompt: int, new: int, vocab: int, seed: int) -> lis
 
 
 def serve(runner: Runner, asked: Sequence[Asked]) -> Iterator[Served]:
-    """Serve all requests, a piece of a prompt with or before all decodes; yield after each turn.
+    """Serve all requests, a piece of a prompt with or before all decodes; yield after each step.
 
     Args:
       runner: with no request; both are one step if its shapes mix.
@@ -94,6 +91,7 @@ def serve(runner: Runner, asked: Sequence[Asked]) -> Iterator[Served]:
                     waiting.appendleft(_Waiting(request, rest.ids, rest.drawn))
                     decoding.pop(request, None)
                     served.fallen.append(request)
+                yield served
                 break  # nothing of the step is done
             if step.fill is not None and filling is not None:
                 left = filling[1] - step.fill[1]
@@ -105,4 +103,4 @@ def serve(runner: Runner, asked: Sequence[Asked]) -> Iterator[Served]:
                     del decoding[request]
                     served.ended[request] += 1
             served.steps += 1
-        yield served
+            yield served
