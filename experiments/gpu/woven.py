@@ -29,7 +29,7 @@ from pallas_kernels.woven import (
 )
 from pallas_kernels.woven.api import run_poll, run_receive, run_send
 from pallas_kernels.woven.config import poll_config
-from pallas_kernels.woven.exchange import LOOKED, NOTHING, TOOK, Polling
+from pallas_kernels.woven.exchange import Looked, Polling, Polls
 
 UNMEASURED: Mapping[str, str] = {
     "two GPUs": "one GPU: sender and receiver do not run at once, so no wait is measured",
@@ -177,8 +177,8 @@ class _Pair:
             return lambda _: (self.send(config), self.poll(), self.receive())[2]
         if what != "empty poll":
             self.send(config, goes_on=what != "receive")
-        looked = set(np.asarray(self.poll(goes_on=what == "receive"))[:, LOOKED].tolist())
-        if looked != {NOTHING if what == "empty poll" else TOOK}:
+        looked = set(np.asarray(self.poll(goes_on=what == "receive"))[:, Polls.LOOKED].tolist())
+        if looked != {Looked.NOTHING if what == "empty poll" else Looked.TOOK}:
             raise AssertionError(f"{what}: a poll found {looked}")
         if what == "receive":
             if np.asarray(self.receive(goes_on=False)[1]).any():
@@ -195,8 +195,8 @@ def _checked(pair: _Pair) -> Row:
         for each in asked:
             pair.payload[0] = each
             pair.send(SendConfig())
-        looked = [set(np.asarray(pair.poll())[:, LOOKED].tolist()) for _ in range(3)]
-        if looked != [{TOOK}, {TOOK}, {NOTHING}]:
+        looked = [set(np.asarray(pair.poll())[:, Polls.LOOKED].tolist()) for _ in range(3)]
+        if looked != [{Looked.TOOK}, {Looked.TOOK}, {Looked.NOTHING}]:
             raise AssertionError(f"polls found {looked}: expected two tasks, then none")
         for each in asked:
             out, codes = (np.asarray(part) for part in pair.receive())

@@ -21,9 +21,9 @@ from pallas_kernels.host_memory import HostArray, host_ref, in_host_memory, weig
 from pallas_kernels.woven import reference
 from pallas_kernels.woven.config import SendConfig, check_poll, poll_config, send_bytes
 from pallas_kernels.woven.exchange import (
-    WENT,
     Exchange,
     Polling,
+    Sends,
     Shared,
     exchange_of,
 )
@@ -41,7 +41,7 @@ class Sent:
     @property
     def went(self) -> Any:
         """Whether the task was sent; if not, as many are outstanding as may be."""
-        return self.state[WENT] != 0
+        return self.state[Sends.WENT] != 0
 
 
 @jax.tree_util.register_dataclass

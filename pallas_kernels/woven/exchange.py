@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, Final
 
 import jax
@@ -23,14 +24,32 @@ from pallas_kernels.woven.slot import SlotShape
 
 LINE: Final = 128  # bytes between arrays: two lines of a cache
 
-SENT, SEND_LANE, COLLECTED, COLLECT_LANE, WENT = range(5)
-"""Of a sender's state: newest task sent and the rows of the next, results likewise; last send."""
 
-ANSWERED, LANE, LAYER, LOOKED = range(4)
-"""Of a receiver's state, a CTA: newest task answered, rows and layer of the next, the last look."""
+class Sends(IntEnum):
+    """Words of a sender's state."""
 
-NOTHING, TOOK, JUMPED = range(3)
-"""What a CTA's last look found: no task, one that it did, a number that cannot be."""
+    SENT = 0  # newest task
+    LANE = 1  # rows of the next
+    COLLECTED = 2  # newest result
+    COLLECT_LANE = 3
+    WENT = 4  # whether the last `send` was one: not if as many are outstanding as may be
+
+
+class Polls(IntEnum):
+    """Words of the state of a receiver's CTA."""
+
+    ANSWERED = 0  # newest task
+    LANE = 1  # rows of the next
+    LAYER = 2  # of the next
+    LOOKED = 3  # what the last look found, of `Looked`
+
+
+class Looked(IntEnum):
+    """What a look finds: nothing, a task that is done then, a number that cannot be."""
+
+    NOTHING = 0
+    TOOK = 1
+    JUMPED = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +140,7 @@ class Exchange:
 
     def receiver(self, *, first: int = 0) -> np.ndarray:
         """Return the state of a receiver that has answered nothing, a row for each CTA."""
-        return np.tile(np.array([as_word(first), 0, 0, NOTHING], np.int32), (self.ctas, 1))
+        return np.tile(np.array([as_word(first), 0, 0, 0], np.int32), (self.ctas, 1))
 
 
 @jax.tree_util.register_dataclass

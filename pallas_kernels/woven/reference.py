@@ -13,20 +13,11 @@ import jax.numpy as jnp
 
 from pallas_kernels.attention import reference as attention
 from pallas_kernels.woven.exchange import (
-    ANSWERED,
-    COLLECT_LANE,
-    COLLECTED,
-    JUMPED,
-    LANE,
-    LAYER,
-    LOOKED,
-    NOTHING,
-    SEND_LANE,
-    SENT,
-    TOOK,
-    WENT,
     Exchange,
+    Looked,
     Polling,
+    Polls,
+    Sends,
     Shared,
 )
 from pallas_kernels.woven.slot import Status
@@ -37,8 +28,8 @@ def send(
     *, exchange: Exchange,
 ) -> tuple[Shared, jax.Array]:  # fmt: skip
     """Return what is shared once a task was sent, if one may be, and the sender's state."""
-    many, lanes, lane = q.shape[0], exchange.slot.outstanding, state[SEND_LANE]
-    out = state[SENT] - state[COLLECTED]
+    many, lanes, lane = q.shape[0], exchange.slot.outstanding, state[Sends.LANE]
+    out = state[Sends.SENT] - state[Sends.COLLECTED]
     goes = (out >= 0) & (out < lanes)
     rows = jnp.clip(rows[0], 1, many)
     mine = (jnp.arange(many) < rows)[:, None, None] & goes
@@ -53,11 +44,11 @@ def send(
         k=put(shared.k, k),
         v=put(shared.v, v),
         asked=shared.asked.at[lane].set(asked),
-        task=jnp.where(goes, state[SENT] + 1, shared.task),
+        task=jnp.where(goes, state[Sends.SENT] + 1, shared.task),
     )
     step = goes.astype(jnp.int32)
-    state = state.at[SENT].add(step).at[SEND_LANE].set((lane + step) % lanes)
-    return sent, state.at[WENT].set(step)
+    state = state.at[Sends.SENT].add(step).at[Sends.LANE].set((lane + step) % lanes)
+    return sent, state.at[Sends.WENT].set(step)
 
 
 def poll(
@@ -109,24 +100,29 @@ def poll(
         status=lane_of(shared.status, seen, took),
         done=jnp.where(took, answered + 1, shared.done),
     )
-    looked = jnp.where(took, TOOK, jnp.where(new == 0, NOTHING, JUMPED))
-    state = state.at[:, ANSWERED].add(took.astype(jnp.int32))
-    state = state.at[:, LANE].set(jnp.where(took, (lane + 1) % slot.outstanding, lane))
-    state = state.at[:, LAYER].set(jnp.where(took, (layer + 1) % polling.layers, layer))
-    return after, state.at[:, LOOKED].set(looked), k, v
+    looked = jnp.where(took, Looked.TOOK, jnp.where(new == 0, Looked.NOTHING, Looked.JUMPED))
+    state = state.at[:, Polls.ANSWERED].add(took.astype(jnp.int32))
+    state = state.at[:, Polls.LANE].set(jnp.where(took, (lane + 1) % slot.outstanding, lane))
+    state = state.at[:, Polls.LAYER].set(jnp.where(took, (layer + 1) % polling.layers, layer))
+    return after, state.at[:, Polls.LOOKED].set(looked), k, v
 
 
 def receive(
     shared: Shared, state: jax.Array, rows: jax.Array, *, exchange: Exchange
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Return each CTA's rows, log-sum-exp and status of a task after one look, and the state."""
-    lane, slot = state[COLLECT_LANE], exchange.slot
-    ahead = shared.done - (state[COLLECTED] + 1)
+    lane, slot = state[Sends.COLLECT_LANE], exchange.slot
+    ahead = shared.done - (state[Sends.COLLECTED] + 1)
     asked = jnp.arange(exchange.ctas) // slot.kv_heads % slot.rows < rows[0]
     there = asked & (ahead >= 0) & (ahead < slot.outstanding)
     late = jnp.where(asked, Status.TIME_OUT, Status.DONE).astype(jnp.int32)
     code = jnp.where(there, shared.status[lane], late)
     found = (there & (code == Status.DONE))[:, None]
     out = jnp.where(found, shared.out[lane].reshape(exchange.ctas, -1), 0)
-    state = state.at[COLLECTED].add(1)
-    return out, shared.lse[lane], code, state.at[COLLECT_LANE].set((lane + 1) % slot.outstanding)
+    state = state.at[Sends.COLLECTED].add(1)
+    return (
+        out,
+        shared.lse[lane],
+        code,
+        state.at[Sends.COLLECT_LANE].set((lane + 1) % slot.outstanding),
+    )

@@ -41,8 +41,8 @@ class Signals(Protocol):
     def tell(self, notes: Sequence[Note], last: Note) -> None:
         """Store notes, then a word with release: all before it is seen by who sees the word."""
 
-    def between(self) -> None:
-        """Let TMA see what a word has announced, and words be told of what TMA has stored."""
+    def between(self, *, order: bool = False) -> None:
+        """Let TMA see what a word has announced; with `order` others what TMA has stored."""
 
 
 class Instructions:
@@ -82,12 +82,12 @@ class Instructions:
 
         store(*(part for word in words for part in word))
 
-    def between(self) -> None:
-        """Fence the two ways to memory."""
+    def between(self, *, order: bool = False) -> None:
+        """Fence the two ways to memory, and with `order` all accesses."""
 
         @plgpu.inline_mgpu(arg_types=())  # type: ignore[untyped-decorator]
         def fence(_: Any) -> None:
-            _run(_PROXIES, [], "")
+            _run(_ORDER if order else _PROXIES, [], "")
 
         fence()
 
@@ -104,7 +104,7 @@ class Accesses:
         for word, value in (*notes, last):
             word[...] = jnp.broadcast_to(value, (1,)).astype(jnp.int32)
 
-    def between(self) -> None:
+    def between(self, *, order: bool = False) -> None:
         """There is one way to memory."""
 
 

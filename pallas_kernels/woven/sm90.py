@@ -27,20 +27,11 @@ from pallas_kernels.counting import Int, dealt, div, rem, round_up
 from pallas_kernels.mosaic import Ref, apart, persistent, plgpu
 from pallas_kernels.woven.config import SendConfig, check_poll, send_bytes
 from pallas_kernels.woven.exchange import (
-    ANSWERED,
-    COLLECT_LANE,
-    COLLECTED,
-    JUMPED,
-    LANE,
-    LAYER,
-    LOOKED,
-    NOTHING,
-    SEND_LANE,
-    SENT,
-    TOOK,
-    WENT,
     Exchange,
+    Looked,
     Polling,
+    Polls,
+    Sends,
 )
 from pallas_kernels.woven.signals import Accesses, Instructions, Signals
 from pallas_kernels.woven.slot import Status
@@ -78,7 +69,7 @@ def build_send(
         v_lane: Ref, asked: Ref, task: Ref, state_out: Ref, ring: Ref, full: Ref, done: Ref,
     ) -> None:  # fmt: skip
         rank = lax.axis_index("rank") if ctas > 1 else jnp.int32(0)
-        sent, lane, collected = state[SENT], state[SEND_LANE], state[COLLECTED]
+        sent, lane, collected = state[Sends.SENT], state[Sends.LANE], state[Sends.COLLECTED]
         goes = (sent - collected >= 0) & (sent - collected < slot.outstanding)
         rows = jnp.clip(many[0], 1, tokens)
         items = jnp.where(goes, dealt(rows, ctas, rank), 0)
@@ -119,18 +110,18 @@ def build_send(
                 plgpu.copy_smem_to_gmem(kept, target)
 
         plgpu.wait_smem_to_gmem(0)
-        if ctas > 1:  # all payload of all CTAs is there
-            signals.between()
+        if ctas > 1:  # a barrier alone orders no stores to global memory between CTAs
+            signals.between(order=True)
             plgpu.barrier_arrive(done)
             plgpu.barrier_wait(done)
 
         @pl.when(rank == 0)
         def _tell() -> None:
-            state_out[SENT] = jnp.where(goes, sent + 1, sent)
-            state_out[SEND_LANE] = jnp.where(goes, rem(lane + 1, slot.outstanding), lane)
-            state_out[COLLECTED] = collected
-            state_out[COLLECT_LANE] = state[COLLECT_LANE]
-            state_out[WENT] = goes.astype(jnp.int32)
+            state_out[Sends.SENT] = jnp.where(goes, sent + 1, sent)
+            state_out[Sends.LANE] = jnp.where(goes, rem(lane + 1, slot.outstanding), lane)
+            state_out[Sends.COLLECTED] = collected
+            state_out[Sends.COLLECT_LANE] = state[Sends.COLLECT_LANE]
+            state_out[Sends.WENT] = goes.astype(jnp.int32)
 
             @pl.when(goes)
             def _task() -> None:
@@ -195,16 +186,21 @@ def build_poll(
             plgpu.barrier_arrive(told)
 
         plgpu.barrier_wait(told)
-        answered, lane, layer = state[number, ANSWERED], state[number, LANE], state[number, LAYER]
+        answered, lane, layer = (
+            state[number, Polls.ANSWERED],
+            state[number, Polls.LANE],
+            state[number, Polls.LAYER],
+        )
         new = handed[0] - answered  # modulo 2^32
         took = (new > 0) & (new <= lanes)
 
         @pl.when(warpgroup == 0)
         def _next() -> None:
-            state_out[number, ANSWERED] = jnp.where(took, answered + 1, answered)
-            state_out[number, LANE] = jnp.where(took, rem(lane + 1, lanes), lane)
-            state_out[number, LAYER] = jnp.where(took, rem(layer + 1, polling.layers), layer)
-            state_out[number, LOOKED] = jnp.where(took, TOOK, jnp.where(new == 0, NOTHING, JUMPED))
+            state_out[number, Polls.ANSWERED] = jnp.where(took, answered + 1, answered)
+            state_out[number, Polls.LANE] = jnp.where(took, rem(lane + 1, lanes), lane)
+            state_out[number, Polls.LAYER] = jnp.where(took, rem(layer + 1, polling.layers), layer)
+            other = jnp.where(new == 0, Looked.NOTHING, Looked.JUMPED)
+            state_out[number, Polls.LOOKED] = jnp.where(took, Looked.TOOK, other)
 
         @pl.when(took)
         def _task() -> None:
@@ -325,15 +321,15 @@ def build_receive(exchange: Exchange, *, interpret: Interpret = None) -> Callabl
     ) -> None:  # fmt: skip
         row, head = lax.axis_index("row"), lax.axis_index("head")
         number = (lax.axis_index("split") * slot.rows + row) * slot.kv_heads + head
-        wanted, lane, most = state[COLLECTED] + 1, state[COLLECT_LANE], looks[0]
+        wanted, lane, most = state[Sends.COLLECTED] + 1, state[Sends.COLLECT_LANE], looks[0]
         asked, place = row < rows[0], lane * ctas + number
 
         @pl.when(number == 0)
         def _next() -> None:
-            for field in (SENT, SEND_LANE, WENT):
+            for field in (Sends.SENT, Sends.LANE, Sends.WENT):
                 state_out[field] = state[field]
-            state_out[COLLECTED] = wanted
-            state_out[COLLECT_LANE] = rem(lane + 1, slot.outstanding)
+            state_out[Sends.COLLECTED] = wanted
+            state_out[Sends.COLLECT_LANE] = rem(lane + 1, slot.outstanding)
 
         def there(word: Int) -> Any:
             ahead = word - wanted  # modulo 2^32

@@ -11,7 +11,7 @@ import pytest
 from experiments.gpu import woven
 from experiments.gpu.cases import Context
 from pallas_kernels.woven import SendConfig, Status, poll, receive, send
-from pallas_kernels.woven.exchange import LOOKED, NOTHING, TOOK
+from pallas_kernels.woven.exchange import Looked, Polls
 from tests.compilations import compilations
 from tests.gpu.exact import BACKEND
 
@@ -35,7 +35,7 @@ def test_nothing_is_waited_for_beyond_the_looks() -> None:
     out, codes = pair.receive()
     assert (np.asarray(codes) == Status.TIME_OUT).all()
     assert (np.asarray(out, np.float32) == 0).all()
-    assert (np.asarray(pair.poll())[:, LOOKED] == NOTHING).all()
+    assert (np.asarray(pair.poll())[:, Polls.LOOKED] == Looked.NOTHING).all()
 
 
 def test_other_tasks_compile_nothing_and_what_is_shared_stays_where_it_is() -> None:
@@ -52,7 +52,5 @@ def test_other_tasks_compile_nothing_and_what_is_shared_stays_where_it_is() -> N
     assert bool(sent.went)
     got = receive(sent.shared, sent.state, rows=1, backend=BACKEND)
     assert np.asarray(got.status)[0] == Status.TIME_OUT
-    state, pools = pair.receiver, pair.pools
-    assert (
-        np.asarray(poll(sent.shared, state, *pools, backend=BACKEND).state)[:, LOOKED] == TOOK
-    ).all()
+    polled = poll(sent.shared, pair.receiver, *pair.pools, backend=BACKEND)
+    assert (np.asarray(polled.state)[:, Polls.LOOKED] == Looked.TOOK).all()

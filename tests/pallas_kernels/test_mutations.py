@@ -15,12 +15,16 @@ from pathlib import Path
 import pytest
 
 PACKAGE = "pallas_kernels"
-FILES = ("pyproject.toml", "tests/__init__.py", "tests/conftest.py", "tests/compilations.py")
+FILES = (
+    *("pyproject.toml", "tests/__init__.py", "tests/conftest.py", "tests/compilations.py"),
+    "tests/tiers.py",
+)
 
 ATTENTION = "tests/pallas_kernels/attention/test_interpret.py"
 REFERENCE = "tests/pallas_kernels/attention/test_reference.py"
 MERGE = "tests/pallas_kernels/attention/test_merge.py"
 GEMM = "tests/pallas_kernels/gemm/test_contract.py"
+WOVEN = "tests/pallas_kernels/woven/test_kernels.py"
 RESIDENCY = "tests/pallas_kernels/gemm/test_residency.py"
 BITS, BOUND = "equal_to_float64", "within_the_bound"
 
@@ -172,6 +176,62 @@ FAULTS = {
         "jnp.where(weight[..., None] > 0, out, 0.0)",
         MERGE,
         "split_anywhere",
+    ),
+    "woven: the newest key is stored nowhere": (
+        "woven/sm90.py",
+        "@pl.when((blocks > 0) & (first + blocks == end))",
+        "@pl.when(blocks < 0)",
+        WOVEN,
+        "a_task and interpret",
+    ),
+    "woven: the newest key is another head's": (
+        "woven/sm90.py",
+        "payload=(lane * spec.batch + row) * spec.kv_heads + head",
+        "payload=(lane * spec.batch + row) * spec.kv_heads",
+        WOVEN,
+        "a_task and interpret",
+    ),
+    "woven: the newest key is stored by every split": (
+        "woven/sm90.py",
+        "@pl.when((blocks > 0) & (first + blocks == end))",
+        "@pl.when(blocks > 0)",
+        WOVEN,
+        "no_race",
+    ),
+    "woven: a lane that stays": (
+        "woven/sm90.py",
+        "jnp.where(took, rem(lane + 1, lanes), lane)",
+        "lane",
+        WOVEN,
+        "wrap and interpret",
+    ),
+    "woven: the pages of another layer": (
+        "woven/sm90.py",
+        "return self.tables[self.row, number] + self.behind",
+        "return self.tables[self.row, number]",
+        WOVEN,
+        "wrap and interpret",
+    ),
+    "woven: numbers compare by size": (
+        "woven/sm90.py",
+        "took = (new > 0) & (new <= lanes)",
+        "took = handed[0] > answered",
+        WOVEN,
+        "goes_wrong and interpret",
+    ),
+    "woven: a version that nobody compares": (
+        "woven/sm90.py",
+        "asked[2 * lane + 1] != version[0]",
+        "asked[2 * lane + 1] != asked[2 * lane + 1]",
+        WOVEN,
+        "goes_wrong and interpret",
+    ),
+    "woven: a row is sent before it has come": (
+        "woven/sm90.py",
+        "plgpu.barrier_wait(full.at[rem(step, stages)])",
+        "id(full)",
+        WOVEN,
+        "a_task and interpret",
     ),
 }
 

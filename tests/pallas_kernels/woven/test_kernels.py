@@ -32,7 +32,7 @@ from pallas_kernels.woven import (
     receive,
     send,
 )
-from pallas_kernels.woven.exchange import ANSWERED, JUMPED, LAYER, LOOKED, NOTHING, TOOK, as_word
+from pallas_kernels.woven.exchange import Looked, Polls, as_word
 from tests.pallas_kernels.attention.cases import Case, Paged, decoding, paged
 from tests.pallas_kernels.interpreting import races_found, reset, within
 from tests.tiers import tiered
@@ -121,7 +121,7 @@ class Pair:
         )  # fmt: skip
         self.shared, self.receiver = polled.shared, polled.state
         self.pools = [polled.k_pages, polled.v_pages]
-        return np.asarray(polled.state)[:, LOOKED]
+        return np.asarray(polled.state)[:, Polls.LOOKED]
 
     def receive(self, **options: Any) -> tuple[np.ndarray, list[int]]:
         got = within(lambda: receive(self.shared, self.sender, backend=self.backend, **options))
@@ -170,15 +170,15 @@ QUICK = ("lengths 0, 1, ends of pages", "window", "128 wide, float16")
 )  # fmt: skip
 def test_a_task(backend: Any, case: Case, page: int, splits: int) -> None:
     pair = Pair(case, page, splits, backend=backend)
-    assert (pair.poll() == NOTHING).all()
+    assert (pair.poll() == Looked.NOTHING).all()
     assert pair.send(0)
-    assert (pair.poll() == TOOK).all()
+    assert (pair.poll() == Looked.TOOK).all()
     out, status = pair.receive(looks=2)
     assert status == [Status.DONE] * len(case.row_lengths)
     assert case.exact(merges=splits).worst(out[:, None]) <= 1
     pair.appended()
     assert (np.asarray(pair.shared.done) == as_word(WRAPS + 1)).all()
-    assert (pair.poll() == NOTHING).all()
+    assert (pair.poll() == Looked.NOTHING).all()
     pair.appended()
 
 
@@ -204,10 +204,10 @@ def test_tasks_of_layers_outstanding_at_once_with_numbers_that_wrap(
             for name in pair.exchange.shapes():
                 a, b = (np.asarray(getattr(of, name)) for of in (before, pair.shared))
                 np.testing.assert_array_equal(a.view(np.uint8), b.view(np.uint8))
-        assert set(np.asarray(pair.receiver)[:, LAYER]) == {begin % 4}
+        assert set(np.asarray(pair.receiver)[:, Polls.LAYER]) == {begin % 4}
         for _ in tasks:
-            assert (pair.poll() == TOOK).all()
-        assert (pair.poll() == NOTHING).all()
+            assert (pair.poll() == Looked.TOOK).all()
+        assert (pair.poll() == Looked.NOTHING).all()
         for layer in tasks:
             out, status = pair.receive()
             assert status == [Status.DONE] * 2
@@ -253,9 +253,9 @@ def test_each_cta_has_a_number_of_its_own() -> None:
     assert pair.send(0)
     early = np.arange(pair.exchange.ctas) % 3 == 0
     pair.receiver = np.array(pair.receiver)
-    pair.receiver[early, ANSWERED] += 1  # have done it
+    pair.receiver[early, Polls.ANSWERED] += 1  # have done it
     looked = pair.poll()
-    np.testing.assert_array_equal(looked, np.where(early, NOTHING, TOOK))
+    np.testing.assert_array_equal(looked, np.where(early, Looked.NOTHING, Looked.TOOK))
     np.testing.assert_array_equal(
         np.asarray(pair.shared.done), np.where(early, as_word(WRAPS), as_word(WRAPS + 1))
     )
@@ -268,7 +268,7 @@ def test_what_goes_wrong_is_told_by_status(backend: Any) -> None:
     pair = Pair(case, backend=backend)
     pair.in_numpy().table[1, 2] = -1  # no block for the newest token
     assert pair.send(0)
-    assert (pair.poll() == TOOK).all()
+    assert (pair.poll() == Looked.TOOK).all()
     out, status = pair.receive()
     assert status == [Status.DONE, Status.NO_BLOCKS, Status.DONE]
     assert (out[1] == 0).all()
@@ -277,7 +277,7 @@ def test_what_goes_wrong_is_told_by_status(backend: Any) -> None:
     assert pair.send(0)
     pair.in_numpy().version[:] += 1
     pools = [np.array(pool) for pool in pair.pools]
-    assert (pair.poll() == TOOK).all()
+    assert (pair.poll() == Looked.TOOK).all()
     assert pair.receive()[1] == [Status.OTHER_TABLE] * 3
     for old, new in zip(pools, pair.pools, strict=True):
         np.testing.assert_array_equal(old.view(np.uint8), np.asarray(new).view(np.uint8))
@@ -287,7 +287,7 @@ def test_what_goes_wrong_is_told_by_status(backend: Any) -> None:
         task = int(before.task[0])
         before.task[:] = as_word(task + jump)
         old, state = before, np.asarray(pair.receiver)
-        assert (pair.poll() == JUMPED).all()
+        assert (pair.poll() == Looked.JUMPED).all()
         for name in pair.exchange.shapes():
             a, b = (np.asarray(getattr(of, name)) for of in (old, pair.shared))
             np.testing.assert_array_equal(a.view(np.uint8), b.view(np.uint8))
@@ -324,7 +324,7 @@ def test_words_and_rows_are_those_of_a_slot(tmp_path: Path) -> None:
             else:
                 assert receiver.poll() is not None
                 receiver.answer(q)
-            assert (pair.poll() == TOOK).all()
+            assert (pair.poll() == Looked.TOOK).all()
             shared = pair.in_numpy()
             assert set(shared.done.view(np.uint32).tolist()) == {slot.completion.load()}
             assert set(shared.status[lane].tolist()) == {int(slot.lanes[lane].status[0])}
@@ -343,7 +343,7 @@ def test_what_is_shared_may_be_in_host_memory(backend: Any) -> None:
     pair = Pair(decoding((5, 33), 64), backend=backend)
     pair.shared = jax.tree.map(to_host, pair.shared)
     assert pair.send(0)
-    assert (pair.poll() == TOOK).all()
+    assert (pair.poll() == Looked.TOOK).all()
     assert pair.receive()[1] == [Status.DONE] * 2
 
 
