@@ -17,6 +17,7 @@ __all__ = [
     "WATCH_DTYPE",
     "AsAlpha",
     "ByRatio",
+    "ByVacancy",
     "ByWait",
     "ByWaiting",
     "Waits",
@@ -92,6 +93,10 @@ def _nothing(policy: Any, own: Any, chip: int, latency_s: float, execution_s: fl
 
 def _no(policy: Any) -> bool:
     return False
+
+
+def _yes(policy: Any) -> bool:
+    return True
 
 
 @decision(default=_no, returns=YES_OR_NO)
@@ -175,28 +180,10 @@ class AsAlpha(NamedTuple):
     """The one that `alpha` says, for good: the first at 0, the last at 1."""
 
 
-@follows_waits.by(AsAlpha)
-def _never(policy: AsAlpha) -> bool:
-    return False
-
-
-@variant.by(AsAlpha)
-def _none(policy: AsAlpha, own: Any, chip: int, instance: int, waiting: int, now_s: float) -> int:
-    return 0
-
-
-@timer_s.by(AsAlpha)
-def _at_no_time(policy: AsAlpha) -> float:
-    return math.inf
-
-
-@answer.by(AsAlpha)
-def _again_never(
-    policy: AsAlpha, own: Any, table: Any, count: int, chip: int, now_s: float
-) -> float:  # fmt: skip
-    return math.inf
-
-
+follows_waits.by(AsAlpha)(_no)
+variant.by(AsAlpha)(_first)
+timer_s.by(AsAlpha)(_no_timer)
+answer.by(AsAlpha)(_once)
 kv_home.by(AsAlpha)(_fewest)
 
 
@@ -301,9 +288,7 @@ class ByWait(NamedTuple):
         return _no_waits(fleet, self.window_s)
 
 
-@follows_waits.by(ByWait)
-def _always(policy: ByWait) -> bool:
-    return True
+follows_waits.by(ByWait)(_yes)
 
 
 @note_end.by(ByWait)
@@ -362,9 +347,7 @@ class ByWaiting(NamedTuple):
         return _no_waits(fleet, self.window_s)
 
 
-@follows_waits.by(ByWaiting)
-def _always_too(policy: ByWaiting) -> bool:
-    return True
+follows_waits.by(ByWaiting)(_yes)
 
 
 @variant.by(ByWaiting)
@@ -379,3 +362,132 @@ def _by_waiting(
             chosen = 0
         _end_window(own, chip, policy.window_s, now_s, chosen)
     return int(own.chosen[chip])
+
+
+class Watched(NamedTuple):
+    """What `ByVacancy` remembers.
+
+    Attributes:
+      ended: requests of a chip in the period.
+      late: of these.
+      chosen: an instance's variant.
+      changed_s: when it was chosen.
+      relieved: 1: the last change of an instance was relief.
+      variants: how many there are.
+    """
+
+    ended: Any
+    late: Any
+    chosen: Any
+    changed_s: Any
+    relieved: Any
+    variants: Any
+
+
+class ByVacancy(NamedTuple):
+    """A variant further while memory is vacant, some back while requests are late, by a timer.
+
+    The paper prints no value; the defaults are ours.
+
+    Source: CoCoServe, section 5: copies are added above a vacancy rate `t_up` and taken back above
+    a rate of violations `t_down`. Ours: `theta` and the hysteresis after relief, a cool-down, and
+    the other direction (`relief=1`), in which copies come for late requests and go when it is calm.
+
+    Attributes:
+      period_s: between two looks.
+      late: a request's latency over its execution alone beyond which it is late.
+      t_up: share of an instance's KV cache that is free above which it goes further.
+      t_down: share of late requests above which relief begins.
+      theta: share of late requests above which relief that has begun goes on.
+      hysteresis: what `t_up` is more, and `theta` less, after relief.
+      cool_down_s: after a change, in which there is no other.
+      relief: variants that relief goes at once: -1, or 1.
+    """
+
+    period_s: float = 1.0
+    late: float = 1.5
+    t_up: float = 0.3
+    t_down: float = 0.1
+    theta: float = 0.1
+    hysteresis: float = 0.05
+    cool_down_s: float = 2.0
+    relief: int = -1
+
+    def check(self, where: str) -> None:
+        """Raise SettingError for a setting that cannot work."""
+        _check_positive(self, where, "period_s", "late")
+        for name, allowed, is_allowed in (
+            ("t_up", "a share from 0, below 1", 0.0 <= self.t_up < 1.0),
+            ("t_down", "a share above 0, at most 1", 0.0 < self.t_down <= 1.0),
+            ("theta", f"from 0 to t_down, {self.t_down:g}", 0.0 <= self.theta <= self.t_down),
+            ("hysteresis", "a share from 0, below 1", 0.0 <= self.hysteresis < 1.0),
+            ("cool_down_s", "seconds, at least 0", 0.0 <= self.cool_down_s < math.inf),
+            ("relief", "-1 or 1", self.relief in (-1, 1)),
+        ):
+            if not is_allowed:
+                raise SettingError(f"{where}.{name}", getattr(self, name), allowed)
+
+    def memory(self, fleet: Any) -> Watched:
+        """Return what it remembers at the start."""
+        chips, instances = len(fleet.chip_first) - 1, fleet.instances
+        return Watched(
+            ended=np.zeros(chips, np.int64),
+            late=np.zeros(chips, np.int64),
+            chosen=np.zeros(instances, np.int64),
+            changed_s=np.full(instances, -np.inf),
+            relieved=np.zeros(instances, np.int64),
+            variants=np.array([fleet.costs.body_s.shape[2]]),
+        )
+
+
+follows_waits.by(ByVacancy)(_yes)
+
+
+@timer_s.by(ByVacancy)
+def _period_s(policy: ByVacancy) -> float:
+    return policy.period_s
+
+
+@note_end.by(ByVacancy)
+def _note_late(
+    policy: ByVacancy, own: Any, chip: int, latency_s: float, execution_s: float
+) -> bool:  # fmt: skip
+    own.ended[chip] += 1
+    if latency_s > policy.late * execution_s:
+        own.late[chip] += 1
+    return True
+
+
+@variant.by(ByVacancy)
+def _by_vacancy(
+    policy: ByVacancy, own: Any, chip: int, instance: int, waiting: int, now_s: float
+) -> int:  # fmt: skip
+    return int(own.chosen[instance])
+
+
+@answer.by(ByVacancy)
+def _look(policy: ByVacancy, own: Any, table: Any, count: int, chip: int, now_s: float) -> float:
+    late = own.late[chip] / max(1, own.ended[chip])
+    own.ended[chip] = 0
+    own.late[chip] = 0
+    for n in range(count):
+        row = table[n]
+        i = row.instance
+        if row.kv_capacity == 0 or now_s - own.changed_s[i] < policy.cool_down_s:
+            continue
+        margin = policy.hysteresis * own.relieved[i]
+        begins = policy.theta if own.relieved[i] == 1 else policy.t_down
+        step = 0
+        if late > begins:
+            step = policy.relief
+        elif (
+            late <= max(0.0, policy.theta - margin)
+            and 1.0 - row.kv_used / row.kv_capacity > policy.t_up + margin
+        ):
+            step = -policy.relief
+        wanted = max(0, min(own.chosen[i] + step, own.variants[0] - 1))
+        if wanted != own.chosen[i]:
+            own.chosen[i] = wanted
+            own.changed_s[i] = now_s
+            own.relieved[i] = 1 if step == policy.relief else 0
+    return now_s + policy.period_s

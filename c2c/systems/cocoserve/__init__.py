@@ -1,11 +1,5 @@
 """CoCoServe: layers that are copied and moved between devices while a model serves."""
 
-from c2c.systems.cocoserve.controller import (
-    ControllerSettings,
-    Observation,
-    Scaled,
-    next_operation,
-)
 from c2c.systems.cocoserve.costs import (
     Held,
     OperationCosts,
@@ -40,18 +34,15 @@ from c2c.systems.cocoserve.step import Devices, StepTime, devices_of, step_time
 
 __all__ = [
     "SYSTEM",
-    "ControllerSettings",
     "Devices",
     "Estimate",
     "Held",
     "Module",
-    "Observation",
     "Operation",
     "OperationCosts",
     "Part",
     "Placement",
     "Relief",
-    "Scaled",
     "Scaling",
     "StepTime",
     "by_runs",
@@ -71,7 +62,6 @@ __all__ = [
     "module_of",
     "modules",
     "moved_bytes",
-    "next_operation",
     "operation_bytes",
     "operation_costs",
     "operation_s",
