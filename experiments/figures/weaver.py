@@ -24,6 +24,7 @@ from experiments.figures.style import (
 
 __all__ = [
     "draw_ablation",
+    "draw_cold_slices",
     "draw_long",
     "draw_rates",
     "draw_shares",
@@ -163,3 +164,26 @@ def draw_stalls(tables: Tables, caption: str) -> Figure:
     axes.set(xlabel="slack K - N", ylabel="seconds")
     axes.legend()
     return finish(figure, "Estimates of a layer's stall", caption)
+
+
+def draw_cold_slices(tables: Tables, caption: str) -> Figure:
+    """Draw tokens a second of the hot model by the share of its sequences that are away."""
+    rows = rows_of(tables["ratios"])
+    panels = list(dict.fromkeys((r["mig"], r["receivers"]) for r in rows))
+    figure, axes = canvas(3.3 * len(panels), 3.8, len(panels))
+    for at, (mig, receivers) in zip(axes, panels, strict=True):
+        loads = dict.fromkeys(r["load"] for r in rows)
+        for load, colour in zip(loads, (GREEN, BLUE, ORANGE), strict=True):
+            for cut, style in (("none", ":"), ("best", "-")):
+                mine = rows_of(tables["ratios"], mig=mig, receivers=receivers, load=load, cut=cut)
+                at.plot(
+                    [r["ratio"] for r in mine], [r["tokens_per_s"] for r in mine], style,
+                    color=colour, label=f"load {load:g}" if cut == "best" else None,
+                )  # fmt: skip
+        plural = "" if receivers == 1 else "s"
+        at.set_title(f"{mig}, {receivers} receiver{plural}", fontsize=9.5)
+        at.set_xlabel("share away")
+        at.set_ylim(0, 1.1 * max(r["tokens_per_s"] for r in rows))
+    axes[0].set_ylabel("hot tokens/s")
+    axes[0].legend(fontsize=8, loc="upper left")
+    return finish(figure, "A hot model over cold slices; dotted: operators not cut", caption)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from experiments.figures import weaver as weaver_figures
 from experiments.reproduce.spec import MODEL, SIMULATOR, FigureSpec
+from experiments.weaver import cold_slices as woven_cold_slices
 from experiments.weaver import fig4 as fig4_woven
 from experiments.weaver import fig5 as fig5_woven
 from experiments.weaver import fig6 as fig6_woven
@@ -60,5 +61,12 @@ WOVEN = (
         draw=weaver_figures.draw_ablation,
         packages=(*SIMULATOR, "c2c.systems"),
         traces=(WOVEN_TRACE,),
+    ),
+    FigureSpec(
+        name="weaver.cold_slices",
+        title="WEAVER beyond the paper: receivers are cold slices of a GH200",
+        compute=woven_cold_slices.compute,
+        draw=weaver_figures.draw_cold_slices,
+        packages=(*MODEL, "c2c.systems"),
     ),
 )
