@@ -87,8 +87,8 @@ for name, cut in (
 # %% [markdown]
 # ## Receivers whose memory is free
 #
-# A cold model of C2CServe reads its weights from host memory, so nearly all of its slice is free for
-# the hot model's keys and values. Its operators wait for the link and are long: uncut, they cost
+# A cold model of C2CServe reads its weights from host memory, so nearly all of its slice is free
+# for the hot model's keys and values. Its operators wait for the link and are long: uncut they cost
 # more than the memory gives.
 
 # %%

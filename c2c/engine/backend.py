@@ -151,7 +151,7 @@ class LiveBackend:
             place = self._places[action.device]
             place.instances.pop(action.instance, None)
             if place.relayout is not None:  # there is nothing to change any more
-                self._relaid(place)
+                self._relaid(place, place.relayout)
             if action.instance in place.opened:
                 place.opened.discard(action.instance)
                 self._send(place, say.Unload(instance=action.instance))
@@ -161,7 +161,7 @@ class LiveBackend:
         elif isinstance(action, Relayout):
             place = self._places[action.device]
             place.relayout = action
-            self._send(place, *(relayout_of(instance, action) for instance in place.opened))
+            self._send(place, *(relayout_of(each, action) for each in place.opened))
         else:
             # Settings of a live engine refuse what would ask for anything else.
             assert isinstance(action, Load), action
@@ -251,8 +251,8 @@ class LiveBackend:
 
     def started(self, place: Place) -> None:
         """Have a worker that has come back take up what its place was doing."""
-        for instance, model in place.instances.items():
-            if place.relayout is not None and (self._store is None or model in self._store.here):
+        for instance, model in place.instances.items() if place.relayout else ():
+            if self._store is None or model in self._store.here:
                 self._open(place, instance, model)
         self._resume(place)
 
@@ -263,11 +263,9 @@ class LiveBackend:
         if place.relayout is not None:
             self._send(place, relayout_of(instance, place.relayout))
 
-    def _relaid(self, place: Place) -> None:
+    def _relaid(self, place: Place, asked: Relayout) -> None:
         """Take that a place's variant has changed."""
-        asked, place.relayout = place.relayout, None
-        assert asked is not None
-        place.variant, place.moved = asked.version, asked.kv_homes
+        place.relayout, place.variant, place.moved = None, asked.version, asked.kv_homes
         self.put(Relaid(at_s=self.now_s(), device=place.device))
 
     def _resume(self, place: Place) -> None:
@@ -310,7 +308,7 @@ class LiveBackend:
         if isinstance(frame, say.Relaid):
             note_relaid(place, frame)
             if place.relayout is not None and place.relayout.version == frame.variant:
-                self._relaid(place)
+                self._relaid(place, place.relayout)
             return
         doing = place.doing
         if doing is None or getattr(frame, "plan", None) != doing.plan:
