@@ -11,8 +11,9 @@ from c2c.engine import messages as say
 from c2c.engine.backend import LiveBackend
 from c2c.engine.frames import frames_in, packed
 from c2c.engine.places import Place
+from c2c.serving.port import SetTimer, Timer
 
-__all__ = ["FakeWorker", "token_of"]
+__all__ = ["Clocked", "FakeWorker", "token_of"]
 
 
 def token_of(request: int, position: int) -> int:
@@ -210,3 +211,25 @@ class FakeWorker:
         self.step += 1
         if is_last:
             self.run = None
+
+
+class Clocked(LiveBackend):
+    """On a clock that goes on by 50 ms whenever it is looked at."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.looks, self.due = 0, {}
+
+    def now_s(self) -> float:
+        self.looks += 1
+        return self.looks * 0.05
+
+    def _set_timer(self, timer: SetTimer) -> None:
+        self.due[timer.number] = timer.at_s
+
+    def go_off(self) -> None:
+        """Have the timers go off whose time has come."""
+        now_s = self.now_s()
+        for number in [n for n, at_s in self.due.items() if at_s <= now_s]:
+            del self.due[number]
+            self.put(Timer(at_s=now_s, number=number))

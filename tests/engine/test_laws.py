@@ -34,12 +34,12 @@ from c2c.engine.variants import told_of
 from c2c.models import from_hf_config
 from c2c.serving import FAIL_DEADLINE, FAIL_NONE, Prepared, prepare
 from c2c.serving.loop import step
-from c2c.serving.port import Arrival, Cancelled, Event, SetTimer, Timer
+from c2c.serving.port import Arrival, Cancelled, Event
 from c2c.serving.rows import as_rows
 from c2c.serving.state import SETTLED
 from experiments.serving.laid_out import laid_out
 from experiments.serving.settings import overrides_of, register, settings_of
-from tests.engine.fake_workers import FakeWorker, token_of
+from tests.engine.fake_workers import Clocked, FakeWorker, token_of
 from tests.transformer.random_checkpoints import config_of
 
 ROWS = 4
@@ -112,28 +112,6 @@ class FakeStore:
     def drop(self, model: str) -> None:
         self.stop(model)
         self.here.discard(model)
-
-
-class Clocked(LiveBackend):
-    """On a clock that goes on by 50 ms whenever it is looked at."""
-
-    def __init__(self, *args: Any, **more: Any) -> None:
-        super().__init__(*args, **more)
-        self.looks, self.due = 0, {}
-
-    def now_s(self) -> float:
-        self.looks += 1
-        return self.looks * 0.05
-
-    def _set_timer(self, timer: SetTimer) -> None:
-        self.due[timer.number] = timer.at_s
-
-    def go_off(self) -> None:
-        """Have the timers go off whose time has come."""
-        now_s = self.now_s()
-        for number in [n for n, at_s in self.due.items() if at_s <= now_s]:
-            del self.due[number]
-            self.put(Timer(at_s=now_s, number=number))
 
 
 class World:
