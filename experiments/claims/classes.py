@@ -24,6 +24,7 @@ __all__ = [
     "readings",
     "readings_of",
     "reclassified",
+    "relabelled",
 ]
 
 CLASSES_PATH = Path(__file__).with_name("classes.yaml")
@@ -68,7 +69,7 @@ class Reading:
 
 @cache
 def classes() -> Mapping[str, Class]:
-    """Return the classes by claim id, of the systems in the file.
+    """Return the classes by claim id: all of some systems, and those of others that are told.
 
     Raises:
       DataError: a claim of these systems is missing, is named twice or does not exist.
@@ -76,22 +77,23 @@ def classes() -> Mapping[str, Class]:
     out: dict[str, Class] = {}
     systems = _mapping(CLASSES_PATH)
     systems.pop("reclassified", None)
-    for system, by_class in systems.items():
+    older = systems.pop("older", None) or {}
+    for system, by_class in (*systems.items(), *older.items()):
         for name, entry in _classes_of(system, by_class):
             if name in out or name not in load_claims():
                 raise DataError(CLASSES_PATH.name, f"{name}: expected a claim, once")
             out[name] = entry
         missing = {c.id for c in load_claims().values() if c.system == system} - out.keys()
-        if missing:
+        if missing and system in systems:
             raise DataError(CLASSES_PATH.name, f"no class of {', '.join(sorted(missing))}")
     for name, entry in out.items():
-        if lost := [other for other in entry.of if other not in out]:
+        if lost := [other for other in entry.of if other not in load_claims()]:
             raise DataError(CLASSES_PATH.name, f"{name}: no claim {', '.join(lost)}")
     return out
 
 
 def class_of(claim_id: str) -> Class | None:
-    """Return a claim's class, None for a system whose figures say themselves what they are."""
+    """Return a claim's class, None where its figure says itself what it is."""
     return classes().get(claim_id)
 
 
@@ -116,6 +118,13 @@ def reclassified() -> tuple[Reclassified, ...]:
             )
         out.append(found)
     return tuple(out)
+
+
+@cache
+def relabelled() -> frozenset[str]:
+    """Return the claims of older figures that were given a class after their results."""
+    older = _mapping(CLASSES_PATH).get("older") or {}
+    return frozenset(name for system in older for name, _ in _classes_of(system, older[system]))
 
 
 @cache

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from experiments.claims.beside import members_of_orders, reasons_of_misses
-from experiments.claims.classes import ClassName, class_of, reclassified
+from experiments.claims.classes import ClassName, class_of, reclassified, relabelled
 from experiments.claims.compare import Comparison, Result, compare
 from experiments.claims.load import Claim, claim, explanations
+from experiments.claims.nulls import beside
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -196,7 +197,11 @@ def totals(rows: Sequence[Row]) -> dict[str, Any]:
         system: _counts([r for r in unseen if r.claim.system == system])
         for system in dict.fromkeys(r.claim.system for r in unseen)
     }
-    out["reclassified"] = len(reclassified())
+    out["null_models"] = {
+        system: beside([r for r in unseen if r.claim.system == system])
+        for system in out["out_of_sample_by_system"]
+    }
+    out["reclassified"] = len(reclassified()) + len(relabelled())
     misses = [r for r in rows if r.is_miss]
     out["misses"] = {
         "all": len(misses),
@@ -309,6 +314,14 @@ def print_fidelity(rows: Sequence[Row], console: Console, *, everything: bool = 
         console.print(
             f"{status}: {t['numbers_within_20']} of {t['numbers']} numbers within 20%, "
             f"{t['trends_agree']} of {t['trends']} trends the right way"
+        )
+    for system, n in found["null_models"].items():
+        ranks = ", ".join(f"{unit} {r:.2f}" for unit, r in n["rank_correlation"].items())
+        console.print(
+            f"null models, {system}: {n['agree']} of {n['numbers']} numbers agree, "
+            f"{n['constant_agree']} with the best constant of each unit, {n['no_effect_agree']} "
+            f"with no effect; median error {n['median_error'] or 0.0:.0%}; "
+            f"rank correlation {ranks or 'of too few numbers'}"
         )
     console.print(
         f"{found['claims']} claims: {found['out-of-sample']} out-of-sample, "

@@ -224,7 +224,8 @@ def test_what_is_out_of_sample_is_counted_by_paper() -> None:
         for name, ours, unit in (
             ("c2cserve.fig4b.asym.c2c_bytes", 0.134, "GB"),
             ("c2cserve.fig9.dense.tpot_vs_aegaeon", 0.1, "x"),
-            ("medusa.fig2.capture_share", 32.0, "percent"),
+            ("medusa.fig7a.vs_vllm", 42.0, "percent"),
+            ("medusa.abstract.loading_reduction", 42.0, "percent"),
         )
     ]
     answers.append(
@@ -235,6 +236,8 @@ def test_what_is_out_of_sample_is_counted_by_paper() -> None:
     assert [*by_system] == ["c2cserve", "medusa"]
     assert [t["numbers"] for t in by_system.values()] == [2, 1]
     assert [t["numbers_within_20"] for t in by_system.values()] == [1, 1]
+    assert found["repeats"]["numbers"] == 1
+    assert [t["agree"] for t in found["null_models"].values()] == [1, 1]
 
 
 def test_table_holds_all_claims_and_prints() -> None:

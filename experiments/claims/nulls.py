@@ -1,0 +1,117 @@
+"""Null models beside the counts: how many numbers agree with one constant, or with no effect.
+
+A count of agreements says little alone: printed ratios lie near each other, and a constant may
+agree with many of them. The constant is the best one for each unit and paper, chosen with all
+printed values in view, which no model is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from scipy import stats
+
+from experiments.claims.compare import TOLERANCE, Result, compare
+from experiments.claims.load import Claim
+
+if TYPE_CHECKING:
+    from experiments.claims.fidelity import Row
+
+__all__ = ["beside"]
+
+_NO_EFFECT: Final = {"ratio": 1.0, "x": 1.0, "percent": 0.0}
+_FEWEST: Final = 4  # numbers of which a rank correlation says something
+
+
+def beside(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return agreements of ours and of null models, and how far numbers are off.
+
+    Args:
+      rows: of one paper and sample; those without a number are left out.
+
+    Returns:
+      numbers and agree (ours), constant_agree (the best constant of each unit), no_effect_agree
+      (ratios of 1, gains of 0; other units have none), rank_correlation (Spearman's, of ours with
+      what is printed, of each unit with enough numbers), median_error (of ours, a share of the
+      printed), and constants by unit.
+    """
+    found = [row for row in rows if row.comparison is not None and row.comparison.ratio is not None]
+    units = dict.fromkeys(row.claim.unit for row in found)
+    constants: dict[str, float] = {}
+    agree = dict.fromkeys(("constant_agree", "no_effect_agree"), 0)
+    correlations: dict[str, float] = {}
+    for unit in units:
+        claims = [row.claim for row in found if row.claim.unit == unit]
+        constant, hits = _best_constant(claims)
+        constants[unit], agree["constant_agree"] = constant, agree["constant_agree"] + hits
+        if unit in _NO_EFFECT:
+            agree["no_effect_agree"] += _hits(claims, _NO_EFFECT[unit])
+        pairs = [p for row in found if row.claim.unit == unit for p in _pairs(row)]
+        if len(pairs) >= _FEWEST and all(np.ptp(side) for side in zip(*pairs, strict=True)):
+            printed, ours = zip(*pairs, strict=True)
+            correlations[unit] = round(float(stats.spearmanr(printed, ours).statistic), 3)
+    errors = [abs(ours / printed - 1.0) for row in found for printed, ours in _pairs(row)
+              if printed]  # fmt: skip
+    return {
+        "numbers": len(found),
+        "agree": sum(bool(row.agrees) for row in found),
+        **agree,
+        "median_error": round(float(np.median(errors)), 3) if errors else None,
+        "rank_correlation": correlations,
+        "constants": constants,
+    }
+
+
+def _best_constant(claims: Sequence[Claim]) -> tuple[float, int]:
+    """Return the constant with which most claims of a unit agree, and with how many."""
+    printed = {value for claim in claims for value in _numbers(claim.value)}
+    # Agreements change at the ends of what agrees with a printed number.
+    ends = {value * (1.0 + side * TOLERANCE) for value in printed for side in (-1, 0, 1)}
+    hits = {end: _hits(claims, end) for end in sorted(ends)}
+    best = max(hits, key=lambda end: hits[end])
+    return best, hits[best]
+
+
+def _hits(claims: Sequence[Claim], constant: float) -> int:
+    return sum(
+        compare(
+            claim,
+            Result(
+                claim_id=claim.id, ours=_filled(claim.value, constant), unit=claim.unit,
+                sample="out-of-sample",
+            ),
+        ).agrees
+        for claim in claims
+    )  # fmt: skip
+
+
+def _filled(value: Any, constant: float) -> Any:
+    """Return a claim's value with a constant for each number."""
+    if isinstance(value, Mapping):
+        return {key: _filled(each, constant) for key, each in value.items()}
+    is_text = isinstance(value, bool | str)
+    return value if is_text else constant
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    if isinstance(value, Mapping):
+        for each in value.values():
+            yield from _numbers(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _numbers(each)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield float(value)
+
+
+def _pairs(row: Row) -> Iterator[tuple[float, float]]:
+    """Yield printed numbers, each with ours; ranges are left out."""
+    assert row.result is not None
+    printed, ours = row.claim.value, row.result.ours
+    parts = printed.items() if isinstance(printed, Mapping) else [(None, printed)]
+    for key, value in parts:
+        own = ours if key is None else ours.get(key)
+        if all(isinstance(v, int | float) and not isinstance(v, bool) for v in (value, own)):
+            yield float(value), float(own)
