@@ -74,8 +74,8 @@ def compare(claim: Claim, result: Result) -> Comparison:
 
     Numbers agree within 20% of the printed one; those printed as bounds (at_least, less_than, ...)
     if ours is on that side. "up_to" is the printed maximum, compared as a number with our maximum.
-    A range agrees if ours lies inside or within 20% of the nearer end. All parts of a mapping must
-    agree.
+    A range agrees end by end with one of ours; with one number of ours if it lies inside or within
+    20% of the nearer end. All parts of a mapping must agree.
 
     A share between 50 and 100 percent is compared by what it lacks to 100: 20% of 95 would be 19
     points, and anything from 76 agree with it. Ours must lie within 20% of the complement or within
@@ -140,9 +140,11 @@ def _parts(published: Any, ours: Any, claim: Claim, where: str) -> Iterator[Comp
         yield _number(float(published), _real(ours, where), claim)
     elif _is_range(published):
         low, high = (float(v) for v in published)
-        ends = ours if isinstance(ours, Sequence) and not isinstance(ours, str) else [ours]
-        for value in ends:
-            yield _range(low, high, _real(value, where), claim)
+        if isinstance(ours, Sequence) and not isinstance(ours, str) and len(ours) == 2:
+            yield _number(low, _real(ours[0], where), claim)
+            yield _number(high, _real(ours[1], where), claim)
+        else:
+            yield _range(low, high, _real(ours, where), claim)
     else:
         yield _answer(ours == published)
 

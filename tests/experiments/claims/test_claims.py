@@ -240,6 +240,16 @@ def test_what_is_out_of_sample_is_counted_by_paper() -> None:
     assert [t["agree"] for t in found["null_models"].values()] == [1, 1]
 
 
+def test_a_band_agrees_end_by_end_and_one_number_within_it() -> None:
+    band = made([2.0, 10.0])
+    assert compare(band, result([1.7, 11.0])).agrees
+    assert not compare(band, result([4.0, 5.0])).agrees  # inside, and another band
+    assert compare(band, result([4.0, 5.0])).ratio == 2.0
+    assert not compare(band, result([2.0, 13.0])).agrees
+    for one, agrees in ((4.0, True), (1.7, True), (1.5, False), (12.0, True), (12.5, False)):
+        assert compare(band, result(one)).agrees is agrees
+
+
 def test_table_holds_all_claims_and_prints() -> None:
     answer = Result(claim_id="c2cserve.fig4a.mig7.asym_slower", ours={"asym": 5.0, "sym": 2.0},
                     unit="relation", sample="out-of-sample")  # fmt: skip
