@@ -12,6 +12,7 @@ from typing import Any
 from c2c.cost import load_constants
 from experiments.claims import NEAR, Improvement, Row, totals
 from experiments.claims.fidelity import brief
+from experiments.figures.claims import CAPTION, claims_png
 from experiments.gpu.cli import RESULTS
 from experiments.gpu.report import findings, read
 
@@ -72,10 +73,12 @@ def report_html(
         f"<h1>Reproduction report</h1><p class='soft'>Profile {escape(profile)}; commit "
         f"{escape(str((provenance.get('git') or {}).get('commit'))[:12])}.</p>",
         _tiles(rows),
+        _nulls(rows),
         _constants(),
         "<p><a href='#claims'>Claim by claim</a> · <a href='#misses'>Misses</a> · "
         "<a href='#improvements'>What ours adds</a> · <a href='#gpu'>On a GPU</a> · "
         "<a href='#provenance'>Provenance</a></p>",
+        _picture(rows),
         *(_figure(out, figure) for figure in figures),
         "<h2 id='claims'>Claim by claim</h2>",
         _table([r for r in rows if r.comparison is not None]),
@@ -137,6 +140,39 @@ def _tiles(rows: Sequence[Row]) -> str:
         for system, t in found["out_of_sample_by_system"].items()
     )
     return f"<div class='tiles'>{cells}</div><p>Out of sample by paper: {escape(of_systems)}.</p>"
+
+
+def _nulls(rows: Sequence[Row]) -> str:
+    """Return a table of ours beside null models, by paper."""
+    heads = (
+        "out of sample", "numbers", "ours agree", "best constant of each unit", "no effect",
+        "median error", "rank correlation",
+    )  # fmt: skip
+    body = []
+    for system, n in totals(rows)["null_models"].items():
+        ranks = ", ".join(f"{unit} {r:.2f}" for unit, r in n["rank_correlation"].items())
+        error = "" if n["median_error"] is None else f"{n['median_error']:.0%}"
+        cells = (
+            system, n["numbers"], n["agree"], n["constant_agree"], n["no_effect_agree"], error,
+            ranks,
+        )  # fmt: skip
+        body.append(f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in cells)}</tr>")
+    return (
+        "<div class='scroll'><table><thead><tr>"
+        f"{''.join(f'<th>{h}</th>' for h in heads)}</tr></thead>"
+        f"<tbody>{''.join(body)}</tbody></table></div>"
+    )
+
+
+def _picture(rows: Sequence[Row]) -> str:
+    """Return all printed numbers beside ours as one picture."""
+    picture = base64.b64encode(claims_png(rows)).decode()
+    return (
+        "<h2 id='picture'>Printed numbers and ours</h2><figure>"
+        f"<img alt='Printed numbers and ours' src='data:image/png;base64,{picture}' "
+        f"style='max-width:760px'><figcaption class='soft'>{escape(CAPTION)}"
+        "</figcaption></figure>"
+    )
 
 
 def _constants() -> str:

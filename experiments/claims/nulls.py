@@ -19,7 +19,7 @@ from experiments.claims.load import Claim
 if TYPE_CHECKING:
     from experiments.claims.fidelity import Row
 
-__all__ = ["beside"]
+__all__ = ["beside", "pairs_of"]
 
 _NO_EFFECT: Final = {"ratio": 1.0, "x": 1.0, "percent": 0.0}
 _FEWEST: Final = 4  # numbers of which a rank correlation says something
@@ -48,11 +48,11 @@ def beside(rows: Sequence[Row]) -> dict[str, Any]:
         constants[unit], agree["constant_agree"] = constant, agree["constant_agree"] + hits
         if unit in _NO_EFFECT:
             agree["no_effect_agree"] += _hits(claims, _NO_EFFECT[unit])
-        pairs = [p for row in found if row.claim.unit == unit for p in _pairs(row)]
+        pairs = [p for row in found if row.claim.unit == unit for p in pairs_of(row)]
         if len(pairs) >= _FEWEST and all(np.ptp(side) for side in zip(*pairs, strict=True)):
             printed, ours = zip(*pairs, strict=True)
             correlations[unit] = round(float(stats.spearmanr(printed, ours).statistic), 3)
-    errors = [abs(ours / printed - 1.0) for row in found for printed, ours in _pairs(row)
+    errors = [abs(ours / printed - 1.0) for row in found for printed, ours in pairs_of(row)
               if printed]  # fmt: skip
     return {
         "numbers": len(found),
@@ -106,7 +106,7 @@ def _numbers(value: Any) -> Iterator[float]:
         yield float(value)
 
 
-def _pairs(row: Row) -> Iterator[tuple[float, float]]:
+def pairs_of(row: Row) -> Iterator[tuple[float, float]]:
     """Yield printed numbers, each with ours; ranges are left out."""
     assert row.result is not None
     printed, ours = row.claim.value, row.result.ours

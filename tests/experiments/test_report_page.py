@@ -55,5 +55,5 @@ def test_the_report_reads_on_a_screen_and_on_a_telephone(tmp_path: Path) -> None
     assert seen["console"] == []
     for at in seen["widths"]:
         assert at["sideways"] == 0, at["width"]
-        assert (at["images"], at["broken"]) == (1, 0)
+        assert (at["images"], at["broken"]) == (2, 0)
         assert at["titles"].count("Fig. 1: a title") == 1
