@@ -1,4 +1,4 @@
-"""What steps cost on this machine, from live runs: `python -m experiments.calibrate run=runs/a`.
+"""Costs of steps on this machine, from live runs: `python -m experiments.calibrate run=runs/a`.
 
     python -m experiments.calibrate run=[runs/a1,runs/a2] to=cpu_mine.yaml
     python -m experiments.replay run=runs/b fit=[cpu_mine.yaml]

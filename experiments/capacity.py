@@ -1,4 +1,4 @@
-"""How much a fleet serves within its targets: the largest rate, most models or smallest fleet.
+"""The most that a fleet serves within its targets: largest rate, most models or smallest fleet.
 
     python -m experiments.capacity slo.ttft_s=1 slo.attainment=0.99 workload=poisson catalog=dense6
     python -m experiments.capacity capacity.of=models system=c2cserve_plus workload=gentd26

@@ -1,4 +1,4 @@
-"""What every test shares: deterministic examples, the optional shared data, the gpu marker."""
+"""Shared parts of all tests: deterministic examples, the optional shared data, the gpu marker."""
 
 from __future__ import annotations
 

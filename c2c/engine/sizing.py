@@ -1,4 +1,4 @@
-"""How large a worker's pool is, where a share of the memory is asked for: measured once, kept.
+"""A worker's pool where a share of the memory is asked for: its size is measured once, and kept.
 
 What is measured stands beside the executables, in the folder `kv`, under all that it follows from.
 A later start takes it if as much memory is free as it needs; else it is measured anew.

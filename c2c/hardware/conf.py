@@ -1,4 +1,4 @@
-"""Where settings live, and typed reading of the YAML mappings found there."""
+"""The folder of settings, and typed reading of the YAML mappings found there."""
 
 import math
 import os

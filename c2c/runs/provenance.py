@@ -1,4 +1,4 @@
-"""Where a result comes from: code version, packages, machine, seed and start time."""
+"""The origin of a result: code version, packages, machine, seed and start time."""
 
 from __future__ import annotations
 

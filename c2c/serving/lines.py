@@ -1,4 +1,4 @@
-"""Where arrays lie in lines of the processor's cache."""
+"""Places of arrays in lines of the processor's cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When layouts of chips change and the new ones are there, outside the compiled event loop."""
+"""Times at which layouts of chips change and the new ones are there, outside the loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which page of the KV cache belongs to whom: an allocator of pure functions.
+"""Pages of the KV cache and their owners: an allocator of pure functions.
 
 A page holds the keys and values of `page_tokens` positions of one sequence, in every layer. Each
 page is free or owned by exactly one sequence; freed pages are handed out again first.

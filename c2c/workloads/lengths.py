@@ -1,4 +1,4 @@
-"""Where prompt and output lengths come from when arrivals bring none."""
+"""Prompt and output lengths where arrivals bring none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a quantity stops meeting its targets: a bracket that closes, a few points at a time."""
+"""The point at which a quantity stops meeting its targets: a bracket that closes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step takes outside its worker: loop, frames, processes. Takes a quarter of a minute.
+"""A step's time outside its worker: loop, frames, processes. Takes a quarter of a minute.
 
     python -m experiments.bench.outside workers=[1,2] models=12 seconds=5
 

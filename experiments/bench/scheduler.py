@@ -1,4 +1,4 @@
-"""What one event takes the serving loop as a live engine runs it. Takes half a minute.
+"""The time of one event in the serving loop of a live engine. Takes half a minute.
 
     python -m experiments.bench.scheduler requests=300 system=engine
 

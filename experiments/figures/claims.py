@@ -1,4 +1,4 @@
-"""What papers print beside ours, all claims with numbers in one picture."""
+"""Printed numbers beside ours, of all claims, in one picture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a GPU, its link to host memory and our kernels on it really do: `make gpu`.
+"""Measurements of a GPU, of its link to host memory and of our kernels on it: `make gpu`.
 
 Sections of cases, each case in a child process with a time limit; results are kept case by case, so
 that a run goes on where the last one stopped. `docs/gpu.md` says how to use it.

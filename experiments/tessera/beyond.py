@@ -1,4 +1,4 @@
-"""What Tessera's planner can say beyond the paper, in four tables.
+"""Answers of Tessera's planner beyond the paper, in four tables.
 
     python -m experiments.tessera.beyond
     python -m experiments.tessera.beyond 'questions=[slices]' layout=4g_3g

@@ -1,4 +1,4 @@
-"""What two unlike GPUs can do for one model: which way to use them, and what it gains.
+"""Ways to use two unlike GPUs for one model, and the gain of each.
 
     python -m experiments.tessera.ways                                   # the paper's three pairs
     python -m experiments.tessera.ways pairs=[[a100_80,l40s]] model=qwen3-32b rows=16

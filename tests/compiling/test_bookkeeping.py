@@ -1,4 +1,4 @@
-"""What Numba and llvmlite do beside compiling says what it said, for less."""
+"""Numba's and llvmlite's work beside compiling says the same, for less."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Numba looks up while it compiles is found once, and is what Numba finds."""
+"""Lookups of Numba while it compiles are done once, and find what Numba finds."""
 
 from __future__ import annotations
 

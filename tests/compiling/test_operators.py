@@ -1,4 +1,4 @@
-"""What operators and Python's own functions return is found once, and is what Numba finds."""
+"""Results of operators and of Python's own functions are found once, as Numba finds them."""
 
 from __future__ import annotations
 

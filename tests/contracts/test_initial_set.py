@@ -1,4 +1,4 @@
-"""What is active before the first request comes (C2CServe section 6.2)."""
+"""Models that are active before the first request comes (C2CServe section 6.2)."""
 
 from __future__ import annotations
 

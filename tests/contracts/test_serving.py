@@ -1,4 +1,4 @@
-"""What every backend may count on, and what it may do: all systems, on any backend."""
+"""Rights and duties of every backend: all systems, on any backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold between a serving loop and its backend, seen from between them."""
+"""Laws between a serving loop and its backend, seen from between them."""
 
 from __future__ import annotations
 

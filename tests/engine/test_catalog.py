@@ -1,4 +1,4 @@
-"""Which models a folder has, and how they are named."""
+"""Models of a folder, and their names."""
 
 from __future__ import annotations
 

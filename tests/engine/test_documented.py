@@ -1,4 +1,4 @@
-"""What the OpenAPI document says of endpoints."""
+"""The OpenAPI document's account of endpoints."""
 
 from __future__ import annotations
 

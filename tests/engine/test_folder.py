@@ -1,4 +1,4 @@
-"""What a killed engine leaves is removed by the next, and nothing of one that lives."""
+"""Files of a killed engine are removed by the next, those of one that lives are not."""
 
 from __future__ import annotations
 

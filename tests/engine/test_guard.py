@@ -1,4 +1,4 @@
-"""What every request passes first: the key, and the limit of its body."""
+"""Every request passes the key first, and the limit of its body."""
 
 from __future__ import annotations
 

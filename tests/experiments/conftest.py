@@ -1,4 +1,4 @@
-"""What tests of commands share: Ray, which is installed beside."""
+"""Shared parts of tests of commands: Ray, which is installed beside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every command must do with a setting that cannot work."""
+"""Every command's answer to a setting that cannot work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which instances fit together: the rule against what the driver lists, and layouts of parts."""
+"""Instances that fit together: the rule against the driver's list, and layouts of parts."""
 
 from collections import Counter
 from itertools import combinations_with_replacement, product

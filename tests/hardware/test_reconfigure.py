@@ -1,4 +1,4 @@
-"""What changing a MIG layout takes."""
+"""Costs of a change of a MIG layout."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Which instance takes a request, where instances are unlike or share devices."""
+"""The instance that takes a request, where instances are unlike or share devices."""
 
 from __future__ import annotations
 

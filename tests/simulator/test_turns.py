@@ -1,4 +1,4 @@
-"""What it costs to turn to another engine of a slice."""
+"""The cost of a turn to another engine of a slice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What checkpoints of transformers may have beyond the usual, against NumPy in float64.
+"""Unusual features of transformers' checkpoints, against NumPy in float64.
 
 `tests/transformer/test_peer.py` compares with transformers itself, where it is installed.
 """

@@ -1,4 +1,4 @@
-"""What a notebook does with a model: bounds, text, chat, what it prints."""
+"""A model in a notebook: bounds, text, chat, what it prints."""
 
 from __future__ import annotations
 

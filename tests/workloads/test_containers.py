@@ -1,4 +1,4 @@
-"""What a file is by its first bytes, and CSV of any writer read back as the same requests."""
+"""A file's kind by its first bytes, and CSV of any writer read back as the same requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tensors of a checkpoint make which stack of weights: the model's parameters as data.
+"""A model's parameters as data: the tensors of a checkpoint that make each stack of weights.
 
 Projections that read the same input are one matrix: q, k and v; gate and up. All are [N, K] (rows
 are outputs), as checkpoints store them, so that loading transposes nothing.

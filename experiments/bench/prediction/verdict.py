@@ -1,4 +1,4 @@
-"""How far a prediction is from live runs, how far those are from each other, and what that says."""
+"""Distances of a prediction from live runs and of those from each other, and the verdict."""
 
 from __future__ import annotations
 

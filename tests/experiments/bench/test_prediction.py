@@ -1,4 +1,4 @@
-"""What is said of a prediction beside live runs, and live runs that are not run twice."""
+"""Words on a prediction beside live runs, and live runs that are not run twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands between one trace and several servers: the same weights and requests, the swaps."""
+"""The way from one trace to several servers: the same weights and requests, the swaps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the analytic figures must show, beside what their own results say."""
+"""The analytic figures' duties, beside what their own results say."""
 
 import functools
 from fnmatch import fnmatch

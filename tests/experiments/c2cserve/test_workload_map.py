@@ -1,4 +1,4 @@
-"""Who is best in a workload, and what a point of the map runs."""
+"""The best system in a workload, and the run of a point of the map."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What survives of results when a run is cut short, and what counts as done."""
+"""Results that survive a run that is cut short, and what counts as done."""
 
 from __future__ import annotations
 

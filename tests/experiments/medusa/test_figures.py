@@ -1,4 +1,4 @@
-"""What MEDUSA's figures must show, beside what their own results say."""
+"""MEDUSA's figures' duties, beside what their own results say."""
 
 from __future__ import annotations
 

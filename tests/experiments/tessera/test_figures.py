@@ -1,4 +1,4 @@
-"""What Tessera's figures must show, beside what their own results say."""
+"""Tessera's figures' duties, beside what their own results say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which allocation an address belongs to."""
+"""The allocation that an address belongs to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cannot be told is refused, by kernel, parameter and byte; the rest is restored."""
+"""Ambiguities are refused, by kernel, parameter and byte; the rest is restored."""
 
 from __future__ import annotations
 

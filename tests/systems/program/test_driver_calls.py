@@ -1,4 +1,4 @@
-"""What the driver's answers mean, where they are not those of every day. Needs no driver."""
+"""The driver's answers where they are not those of every day. Needs no driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read from PTX."""
+"""Facts that are read from PTX."""
 
 from __future__ import annotations
 

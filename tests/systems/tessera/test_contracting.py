@@ -1,4 +1,4 @@
-"""What is known of a latency program before it is solved costs nothing, and leaves little of it."""
+"""Facts of a latency program before it is solved cost nothing, and leave little of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is served: other models' kernels, one rank of several, pairs."""
+"""Served models: other models' kernels, one rank of several, pairs."""
 
 from __future__ import annotations
 

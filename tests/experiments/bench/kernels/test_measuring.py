@@ -1,4 +1,4 @@
-"""What is measured: the probe's reads, the order of the grid, the driver's answer, the shares."""
+"""Measured things: the probe's reads, the order of the grid, the driver's answer, the shares."""
 
 from __future__ import annotations
 
