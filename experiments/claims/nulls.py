@@ -8,16 +8,13 @@ printed values in view, which no model is.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 from scipy import stats
 
-from experiments.claims.compare import TOLERANCE, Result, compare
+from experiments.claims.compare import TOLERANCE, Comparison, Result, compare
 from experiments.claims.load import Claim
-
-if TYPE_CHECKING:
-    from experiments.claims.fidelity import Row
 
 __all__ = ["beside", "pairs_of"]
 
@@ -25,7 +22,20 @@ _NO_EFFECT: Final = {"ratio": 1.0, "x": 1.0, "percent": 0.0}
 _FEWEST: Final = 4  # numbers of which a rank correlation says something
 
 
-def beside(rows: Sequence[Row]) -> dict[str, Any]:
+class Answered(Protocol):
+    """A claim, ours if there is any, and how they compare."""
+
+    @property
+    def claim(self) -> Claim: ...
+    @property
+    def result(self) -> Result | None: ...
+    @property
+    def comparison(self) -> Comparison | None: ...
+    @property
+    def agrees(self) -> bool | None: ...
+
+
+def beside(rows: Sequence[Answered]) -> dict[str, Any]:
     """Return agreements of ours and of null models, and how far numbers are off.
 
     Args:
@@ -106,7 +116,7 @@ def _numbers(value: Any) -> Iterator[float]:
         yield float(value)
 
 
-def pairs_of(row: Row) -> Iterator[tuple[float, float]]:
+def pairs_of(row: Answered) -> Iterator[tuple[float, float]]:
     """Yield printed numbers, each with ours; ranges are left out."""
     assert row.result is not None
     printed, ours = row.claim.value, row.result.ours

@@ -34,7 +34,7 @@ def draw_claims(rows: Sequence[Row]) -> Figure:
         for is_hollow in (True, False):
             mine = [
                 pair for row in shown
-                if row.claim.system == system and row.status != "identity"
+                if row.claim.system == system and row.status in (*_HOLLOW, "out-of-sample")
                 and (row.status in _HOLLOW) is is_hollow
                 for pair in pairs_of(row) if min(pair) > 0.0
             ]  # fmt: skip
