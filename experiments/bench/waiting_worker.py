@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from c2c.engine.messages import Run, Setup, Stepped
+from c2c.engine.messages import Load, Run, Setup, Stepped
 from c2c.engine.worker import main
 
 __all__ = ["Waiting"]
@@ -39,8 +39,13 @@ class Waiting:
         self._stays: dict[int, _Stay] = {}
         del setup
 
-    def load(self, instance: int, model: str) -> None:
+    is_changing = False
+
+    def load(self, load: Load) -> None:
         """Make a model runnable: nothing is to be done."""
+
+    def advance(self) -> None:
+        """Do a piece of a change of layout: there is none."""
 
     def unload(self, instance: int) -> None:
         """Free an instance: likewise."""
