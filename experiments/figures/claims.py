@@ -31,7 +31,8 @@ def draw_claims(rows: Sequence[Row]) -> Figure:
     positive: list[float] = []
     systems = dict.fromkeys(row.claim.system for row in shown)
     for system, colour in zip(systems, COLOURS, strict=False):
-        for is_hollow in (True, False):
+        label: str | None = system
+        for is_hollow in (False, True):
             mine = [
                 pair for row in shown
                 if row.claim.system == system and row.status in (*_HOLLOW, "out-of-sample")
@@ -45,8 +46,9 @@ def draw_claims(rows: Sequence[Row]) -> Figure:
             axes.scatter(
                 printed, ours, s=22, edgecolors=colour, linewidths=1.0,
                 facecolors="none" if is_hollow else colour, alpha=0.6 if is_hollow else 0.85,
-                label=None if is_hollow else system,
+                label=label,
             )  # fmt: skip
+            label = None
     axes.set_xscale("log")
     axes.set_yscale("log")
     if positive:
