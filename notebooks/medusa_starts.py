@@ -19,9 +19,9 @@
 # TTFT and the restored graphs themselves are `make reproduce FIGURES=medusa`.
 
 # %%
-from experiments.c2cserve.context import Context
 from experiments.claims import fidelity_rows, load_claims
 from experiments.claims.fidelity import brief
+from experiments.figure import Context
 from experiments.figures import medusa as figures
 from experiments.figures.style import look
 from experiments.medusa import switch, timeline

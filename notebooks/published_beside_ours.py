@@ -23,9 +23,9 @@
 import os
 
 from experiments.c2cserve import fig4, fig5, fig6, fig8, projection
-from experiments.c2cserve.context import Context
 from experiments.claims import claim, compare
 from experiments.claims.fidelity import brief
+from experiments.figure import Context
 from experiments.figures import gemm, workload
 from experiments.figures.style import look
 from experiments.sensitivity import LIMIT, Search, chip_knobs, constant_knobs

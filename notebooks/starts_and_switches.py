@@ -20,9 +20,9 @@
 
 # %%
 from experiments.c2cserve import starts
-from experiments.c2cserve.context import Context
 from experiments.claims import fidelity_rows, load_claims
 from experiments.claims.fidelity import brief
+from experiments.figure import Context
 from experiments.figures import serving
 from experiments.figures.style import look
 

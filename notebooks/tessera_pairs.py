@@ -20,9 +20,9 @@
 
 # %%
 from c2c.systems.tessera import load_pair, ways
-from experiments.c2cserve.context import Context
 from experiments.claims import fidelity_rows, load_claims
 from experiments.claims.fidelity import brief
+from experiments.figure import Context
 from experiments.figures import tessera as figures
 from experiments.figures.style import look
 from experiments.tessera import heterogeneity

@@ -20,11 +20,11 @@
 # %%
 from experiments.c2cserve import fig12, fig14
 from experiments.c2cserve.baselines import serve_alone
-from experiments.c2cserve.context import Context
 from experiments.c2cserve.replay import load_of_half
 from experiments.claims import claim, fidelity_rows, load_claims
 from experiments.claims.compare import Result
 from experiments.claims.fidelity import brief
+from experiments.figure import Context
 
 context = Context(profile="quick", link_variant="measured", seeds=(0,))
 

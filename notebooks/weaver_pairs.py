@@ -47,7 +47,7 @@ from c2c.transformer.linear import Reference
 from c2c.transformer.links import QueueLink
 from c2c.transformer.woven import Woven
 from experiments.answering import asked_by, serve
-from experiments.c2cserve.context import Context
+from experiments.figure import Context
 from experiments.weaver import cold_slices
 
 # %% [markdown]

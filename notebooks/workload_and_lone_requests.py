@@ -19,9 +19,9 @@
 # %%
 from experiments.c2cserve import fig2
 from experiments.c2cserve.baselines import DENSE, NAMES, serve_alone
-from experiments.c2cserve.context import Context
 from experiments.claims import claim, fidelity_rows, load_claims
 from experiments.claims.fidelity import brief
+from experiments.figure import Context
 from experiments.figures import workload
 from experiments.figures.style import look
 

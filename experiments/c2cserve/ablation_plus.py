@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from experiments.c2cserve.context import Computed, Context
 from experiments.c2cserve.fleets import QUICK_REQUESTS, catalog
 from experiments.c2cserve.measures import measures
-from experiments.c2cserve.replay import describe, replay
+from experiments.c2cserve.replay import TRACES, describe, replay
 from experiments.claims import improvements_of
+from experiments.figure import SIMULATOR, Computed, Context, figure
 
 __all__ = ["VARIANTS", "compute"]
 
@@ -75,6 +75,13 @@ SHOWN = (
 )  # fmt: skip
 
 
+@figure(
+    "ablation_plus",
+    title="What each part of plus is worth (beyond the paper)",
+    draw="fleets.draw_ablation_plus",
+    needs=SIMULATOR,
+    traces=TRACES,
+)
 def compute(context: Context) -> Computed:
     """Return latency and attainment of every variant, load and seed."""
     points = {next(iter(POINTS)): QUICK_VARIANTS} if context.quick else POINTS

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from c2c.cost import gemm_time, kernel_names, load_constants, load_kernel
 from c2c.hardware import link_gbps, slices
-from experiments.c2cserve.context import Computed, Context
 from experiments.c2cserve.settings import gh200_of_the_paper
+from experiments.figure import Computed, Context, figure
 
 __all__ = ["compute"]
 
@@ -19,6 +19,7 @@ ALPHAS = np.linspace(0.0, 1.0, 65)
 M_GRID = tuple(round(float(v)) for v in np.geomspace(16, 16384, 41))
 
 
+@figure("alpha_map", title="Best alpha (beyond the paper)", draw="gemm.draw_alpha_map")
 def compute(context: Context) -> Computed:
     """Return, for every (layout, kernel, M), the best alpha and latency against the pure paths."""
     gh200, constants = gh200_of_the_paper(), load_constants()

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from c2c.config import RunSetup, build, load, simulate
 from c2c.models import load_spec, weight_bytes
 from c2c.serving import prepare
-from experiments.c2cserve.context import Computed, Context
+from experiments.figure import SIMULATOR, Computed, Context, figure
 
 __all__ = [
     "active_models",
@@ -47,6 +47,12 @@ FETCH_S: Final = 0.0034
 _CHUNK: Final = ("system.chunk.tokens=128", "system.profile.chunks=[128]")
 
 
+@figure(
+    "anchors",
+    title="Public measurements beside the simulator's",
+    draw="baselines.draw_anchors",
+    needs=SIMULATOR,
+)
 def compute(context: Context) -> Computed:
     """Return each measurement, what the simulator gives, and their ratio."""
     rows: list[dict[str, Any]] = []

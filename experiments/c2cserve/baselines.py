@@ -11,8 +11,8 @@ from omegaconf import OmegaConf
 
 from c2c.config import SimulationResult, build, simulate
 from c2c.policies import caches_experts
-from experiments.c2cserve.context import Context
 from experiments.c2cserve.settings import GH200, composed
+from experiments.figure import Context
 
 __all__ = ["DENSE", "MOE", "NAMES", "PROMPT", "Alone", "serve_alone"]
 

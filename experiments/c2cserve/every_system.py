@@ -9,9 +9,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from c2c.config import build, simulate
-from experiments.c2cserve.context import Computed, Context
 from experiments.c2cserve.measures import measures, medians
 from experiments.c2cserve.settings import GH200, composed
+from experiments.figure import SIMULATOR, Computed, Context, figure
 
 __all__ = ["FAMILIES", "WITHIN_PERCENT", "Family", "capacity_rps", "compute"]
 
@@ -117,6 +117,12 @@ SPANS_S: Final[Mapping[str, float]] = {"quick": 60.0, "full": 300.0}
 WITHIN_PERCENT: Final = 90.0  # of the requests, within both targets: what counts as served
 
 
+@figure(
+    "every_system",
+    title="Goodput and attainment against load (beyond the papers)",
+    draw="every_system.draw_every_system",
+    needs=SIMULATOR,
+)
 def compute(context: Context) -> Computed:
     """Return goodput and attainment of every system at every load."""
     seeds = context.seeds[: 1 if context.quick else SEEDS]

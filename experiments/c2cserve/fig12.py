@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from c2c.config import SimulationResult
 from c2c.errors import SettingError
-from experiments.c2cserve.context import Computed, Context
-from experiments.c2cserve.replay import busy_share, describe, fit_load, load_of_half, replay
+from experiments.c2cserve.replay import TRACES, busy_share, describe, fit_load, load_of_half, replay
 from experiments.claims import Result, claim
+from experiments.figure import SIMULATOR, Computed, Context, figure
 
 __all__ = ["TARGET_S", "compute", "results_at", "totals"]
 
@@ -31,6 +31,13 @@ COMPARED = tuple(SYSTEMS)[:3]  # those of the paper; the others stand beside
 QUICK_SYSTEMS = (*COMPARED, "plus")  # the letter is a program of its own to compile
 
 
+@figure(
+    "fig12",
+    title="Fig. 12: trace replay, dense models",
+    draw="serving.draw_fig12",
+    needs=SIMULATOR,
+    traces=TRACES,
+)
 def compute(context: Context) -> Computed:
     """Return TTFT per time window and seed, totals per seed, and the answers to the claims."""
     windows: list[dict[str, Any]] = []

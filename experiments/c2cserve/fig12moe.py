@@ -9,10 +9,10 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from experiments.c2cserve.context import Computed, Context
 from experiments.c2cserve.fig12 import TARGET_S, totals
-from experiments.c2cserve.replay import describe, load_of_half, replay
+from experiments.c2cserve.replay import TRACES, describe, load_of_half, replay
 from experiments.claims import Result, claim
+from experiments.figure import SIMULATOR, Computed, Context, figure
 
 __all__ = ["SYSTEMS", "compute"]
 
@@ -31,6 +31,13 @@ BASELINES: Final = tuple(SYSTEMS)[1:]
 QUICK_SYSTEMS: Final = tuple(SYSTEMS)[:2]  # programs that other figures compile too
 
 
+@figure(
+    "fig12moe",
+    title="Fig. 12: trace replay, mixtures",
+    draw="mixtures.draw_fig12_moe",
+    needs=SIMULATOR,
+    traces=TRACES,
+)
 def compute(context: Context) -> Computed:
     """Return totals a system and seed, at the load of the dense models' rule and at the trace's."""
     half = load_of_half(context, SYSTEMS["ServerlessLLM"])

@@ -12,10 +12,10 @@ from c2c.config import SimulationResult
 from c2c.errors import SettingError
 from experiments.c2cserve.anchors import FETCH_S
 from experiments.c2cserve.baselines import MOE, NAMES, PROMPT, serve_alone
-from experiments.c2cserve.context import Computed, Context
 from experiments.c2cserve.fig12 import SYSTEMS as REPLAYED
-from experiments.c2cserve.replay import describe, load_of_half, replay
+from experiments.c2cserve.replay import TRACES, describe, load_of_half, replay
 from experiments.claims import Result, claim
+from experiments.figure import SIMULATOR, Computed, Context, figure
 
 __all__ = ["compute", "results_at"]
 
@@ -35,6 +35,13 @@ TOKENS: Final = 24  # of a request, for what a step's cache keeps
 REQUESTS: Final = 6  # counted; 1 where they take seconds to compute and nothing learns from them
 
 
+@figure(
+    "fig13",
+    title="Fig. 13: HybridGEMM in other systems",
+    draw="baselines.draw_fig13",
+    needs=SIMULATOR,
+    traces=TRACES,
+)
 def compute(context: Context) -> Computed:
     """Return TTFT with and without HybridGEMM, its parts, and what the cache's size changes."""
     shares = (SHARE,) if context.quick else SHARES

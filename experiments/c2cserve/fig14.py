@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from experiments.c2cserve.context import Computed, Context
-from experiments.c2cserve.replay import describe, fit_load, replay
+from experiments.c2cserve.replay import TRACES, describe, fit_load, replay
 from experiments.claims import Improvement, Result, claim, improvements_of
+from experiments.figure import SIMULATOR, Computed, Context, figure
 
 __all__ = ["LONG", "UNLIKE", "Loads", "compute", "fitted_loads", "results_at"]
 
@@ -145,6 +145,13 @@ def _rows(
     return rows, link_gbps
 
 
+@figure(
+    "fig14",
+    title="Fig. 14: what each component is worth",
+    draw="serving.draw_fig14",
+    needs=SIMULATOR,
+    traces=TRACES,
+)
 def compute(context: Context) -> Computed:
     """Return p99 TTFT and attainment of every variant and seed."""
     loads = fitted_loads(context)

@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 
 from c2c.workloads import TraceStatistics, build_workload, trace_statistics
-from experiments.c2cserve.context import Computed, Context
 from experiments.claims import Result
+from experiments.figure import Computed, Context, figure
 
 __all__ = ["GENTD26", "compute"]
 
@@ -26,6 +26,13 @@ PUBLISHED: dict[str, Any] = {
 }
 
 
+@figure(
+    "fig2",
+    title="Fig. 2: workload",
+    draw="workload.draw_fig2",
+    needs=("c2c.workloads",),
+    traces=(GENTD26,),
+)
 def compute(context: Context) -> Computed:
     """Return hourly rates, active-hour shares and the statistics of each source."""
     requests = 100_000 if context.quick else 3_500_000

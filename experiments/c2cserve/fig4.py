@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from c2c.cost import DEFAULT_ALPHAS, gemm_time, load_constants
 from c2c.hardware import link_gbps, load_mig, slices
-from experiments.c2cserve.context import Computed, Context
 from experiments.c2cserve.settings import gh200_of_the_paper
 from experiments.claims import Result, Sample, claim
+from experiments.figure import Computed, Context, figure
 
 __all__ = ["SHAPE", "compute"]
 
@@ -20,6 +20,7 @@ SHAPE = (10240, 16384, 4096)  # M, N, K of the caption
 ALPHAS = np.linspace(0.0, 1.0, 129)
 
 
+@figure("fig4", title="Fig. 4: GEMM dataflows over MIG layouts", draw="gemm.draw_fig4")
 def compute(context: Context) -> Computed:
     """Return latency over (layout, alpha) and bytes of the two pure dataflows."""
     gh200, constants = gh200_of_the_paper(), load_constants()

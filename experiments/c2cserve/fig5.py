@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from c2c.cost import gemm_time, load_constants
 from c2c.hardware import link_gbps, slices
-from experiments.c2cserve.context import Computed, Context
 from experiments.c2cserve.settings import gh200_of_the_paper
 from experiments.claims import Result
+from experiments.figure import Computed, Context, figure
 
 __all__ = ["compute"]
 
@@ -21,6 +21,7 @@ SWEEP_M = tuple(2**i for i in range(6, 15))
 FIXED_M, FIXED_N = 1024, 16384
 
 
+@figure("fig5", title="Fig. 5: GEMM shapes", draw="gemm.draw_fig5")
 def compute(context: Context) -> Computed:
     """Return both sweeps on the full GPU."""
     gh200, constants = gh200_of_the_paper(), load_constants()

@@ -12,9 +12,9 @@ import pyarrow as pa
 from c2c.cost import StepTable, load_constants, max_min, step_table, step_time
 from c2c.hardware import link_gbps, slices
 from c2c.models import ModelSpec, from_hf_config, load_spec, weight_bytes
-from experiments.c2cserve.context import Computed, Context
 from experiments.c2cserve.settings import gh200_of_the_paper
 from experiments.claims import Result, claim
+from experiments.figure import Computed, Context, figure
 
 __all__ = ["compute"]
 
@@ -42,6 +42,7 @@ LLAMA_1B = {
 DEEP_LAYERS = 46
 
 
+@figure("fig6", title="Fig. 6: interference on the link", draw="workload.draw_fig6")
 def compute(context: Context) -> Computed:
     """Return throughput solo and co-run, over the pair's size and over the chunk size."""
     gh200, constants = gh200_of_the_paper(), load_constants()

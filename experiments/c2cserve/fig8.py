@@ -15,16 +15,17 @@ from c2c.cost import (
     onchip_bytes,
 )
 from c2c.hardware import link_gbps, slices
-from experiments.c2cserve.context import Computed, Context
 from experiments.c2cserve.fig4 import SHAPE
 from experiments.c2cserve.settings import gh200_of_the_paper
 from experiments.claims import Result
+from experiments.figure import Computed, Context, figure
 
 __all__ = ["compute"]
 
 M_TILES = (64, 128, 192, 256)
 
 
+@figure("fig8", title="Fig. 8: M tile of AsymGEMM", draw="gemm.draw_fig8")
 def compute(context: Context) -> Computed:
     """Return one row an M tile, for the GEMM of Fig. 4 on the full GPU."""
     gh200, constants = gh200_of_the_paper(), load_constants()

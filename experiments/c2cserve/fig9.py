@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from c2c.models import load_spec, weight_bytes
 from experiments.c2cserve.baselines import DENSE, MOE, NAMES, PROMPT, serve_alone
-from experiments.c2cserve.context import Computed, Context
 from experiments.c2cserve.settings import gh200_of_the_paper
 from experiments.claims import Result, claim
+from experiments.figure import SIMULATOR, Computed, Context, figure
 
 __all__ = ["OUTPUT", "SYSTEMS", "answered", "compute", "served"]
 
@@ -34,6 +34,7 @@ RATIOS: Final = {
 }
 
 
+@figure("fig9", title="Fig. 9: average TTFT and TPOT", draw="baselines.draw_fig9", needs=SIMULATOR)
 def compute(context: Context) -> Computed:
     """Return TTFT and TPOT of each model on each system, and the answers to the claims."""
     rows = served(context, [(m, s) for m, systems in SYSTEMS.items() for s in systems], requests=3)

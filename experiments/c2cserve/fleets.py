@@ -10,11 +10,11 @@ import pyarrow as pa
 
 from c2c.cost import load_constants
 from c2c.hardware import load_mig, slices
-from experiments.c2cserve.context import Computed, Context
 from experiments.c2cserve.measures import measures, medians
-from experiments.c2cserve.replay import describe, replay
+from experiments.c2cserve.replay import TRACES, describe, replay
 from experiments.c2cserve.settings import gh200_of_the_paper
 from experiments.claims import Improvement, improvements_of
+from experiments.figure import SIMULATOR, Computed, Context, figure
 
 __all__ = ["OPPONENTS", "OURS", "SYSTEMS", "catalog", "compute"]
 
@@ -55,6 +55,13 @@ class Point:
     draw_gbps: float | None = None
 
 
+@figure(
+    "fleets",
+    title="More models than slices (beyond the paper)",
+    draw="fleets.draw_fleets",
+    needs=SIMULATOR,
+    traces=TRACES,
+)
 def compute(context: Context) -> Computed:
     """Return latency, attainment and switches of every system at every point."""
     seeds = context.seeds[: 1 if context.quick else SEEDS]

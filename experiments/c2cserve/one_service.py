@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 
 from c2c.config import build, simulate
-from experiments.c2cserve.context import Computed, Context
 from experiments.c2cserve.measures import measures
 from experiments.c2cserve.settings import GH200, composed
 from experiments.claims import improvements_of
+from experiments.figure import SIMULATOR, Computed, Context, figure
 
 __all__ = ["TRACE", "compute"]
 
@@ -29,6 +29,13 @@ SYSTEMS = {
 QUICK_SYSTEMS = ("plus", "c2cserve")  # the letter is a program of its own to compile
 
 
+@figure(
+    "one_service",
+    title="One service on all slices (beyond the paper)",
+    draw="fleets.draw_one_service",
+    needs=SIMULATOR,
+    traces=(TRACE,),
+)
 def compute(context: Context) -> Computed:
     """Return latency, attainment and the slices that worked, of every model, layout and system."""
     systems = QUICK_SYSTEMS if context.quick else tuple(SYSTEMS)

@@ -9,11 +9,11 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from experiments.c2cserve.context import Computed, Context
 from experiments.c2cserve.fleets import catalog
 from experiments.c2cserve.measures import measures
-from experiments.c2cserve.replay import describe, replay
+from experiments.c2cserve.replay import TRACES, describe, replay
 from experiments.claims import Better, improvements_of
+from experiments.figure import SIMULATOR, Computed, Context, figure
 
 __all__ = ["HINDSIGHT", "PAPER", "RULES", "Workload", "compute", "hindsight"]
 
@@ -82,6 +82,13 @@ WORKLOADS: Final = (
 )
 
 
+@figure(
+    "plus.alpha",
+    title="Alpha, chunk and placement by prediction (beyond the paper)",
+    draw="prediction.draw_plus_alpha",
+    needs=SIMULATOR,
+    traces=TRACES,
+)
 def compute(context: Context) -> Computed:
     """Return latency and attainment of every rule and of hindsight, a workload and seed each."""
     workloads = WORKLOADS[:1] if context.quick else WORKLOADS

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from c2c.cost import calibration_for, gemm_time, load_constants, resident_gemm_time
 from c2c.hardware import link_gbps, load_mig, load_platform, slices
-from experiments.c2cserve.context import Computed, Context
 from experiments.claims import Result
+from experiments.figure import Computed, Context, figure
 
 __all__ = ["compute"]
 
@@ -27,6 +27,7 @@ ALPHAS = np.linspace(0.0, 1.0, 33)
 FIXED_TILE = (128, 256)
 
 
+@figure("projection", title="Section 9.5: later Superchips", draw="hardware.draw_projection")
 def compute(context: Context) -> Computed:
     """Return rates over M for both GEMMs on every platform, and their ratios to GH200."""
     constants = load_constants()

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from c2c.config import SimulationResult, build, simulate
-from experiments.c2cserve.context import Context
 from experiments.c2cserve.settings import GH200, composed
+from experiments.figure import Context
 
 __all__ = ["TRACES", "busy_share", "describe", "fit_load", "load_of_half", "replay"]
 

@@ -13,9 +13,9 @@ from c2c.config import build, simulate
 from c2c.cost import load_constants
 from c2c.hardware import load_platform
 from experiments.c2cserve.baselines import PROMPT
-from experiments.c2cserve.context import Computed, Context
 from experiments.c2cserve.settings import GH200, composed
 from experiments.claims import Result, claim
+from experiments.figure import SIMULATOR, Computed, Context, figure
 
 __all__ = ["cold_s", "compute_cold", "compute_switch", "switch_s"]
 
@@ -34,6 +34,7 @@ SHORT = {"serverlessllm": "sllm", "moe_infinity": "moeinf"}
 FITTED = ("c2cserve", "serverlessllm", "moe_infinity", "finemoe")
 
 
+@figure("fig10", title="Fig. 10: cold start", draw="serving.draw_fig10", needs=SIMULATOR)
 def compute_cold(context: Context) -> Computed:
     """Return the time from arrival to first token of one request for a model on disk."""
     rows: list[dict[str, Any]] = []
@@ -110,6 +111,7 @@ def _printed(model: str) -> str:
     return str(claim("c2cserve.fig10.qwen3_30b.vs_sllm").value) if "qwen3" in model else ""
 
 
+@figure("fig11", title="Fig. 11: model switch", draw="serving.draw_fig11", needs=SIMULATOR)
 def compute_switch(context: Context) -> Computed:
     """Return the time to bring a model in host memory onto a slice that ran another one."""
     rows: list[dict[str, Any]] = []

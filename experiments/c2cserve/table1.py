@@ -7,13 +7,14 @@ from typing import Any
 import pyarrow as pa
 
 from c2c.hardware import link_gbps, load_mig, slices
-from experiments.c2cserve.context import Computed, Context
 from experiments.c2cserve.settings import gh200_of_the_paper
 from experiments.claims import Result, claim
+from experiments.figure import Computed, Context, figure
 
 __all__ = ["compute"]
 
 
+@figure("table1", title="Table 1: MIG layouts of GH200", draw="hardware.draw_table1")
 def compute(context: Context) -> Computed:
     """Return one row a layout, with the printed values beside ours."""
     gh200 = gh200_of_the_paper()

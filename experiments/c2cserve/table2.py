@@ -8,14 +8,15 @@ import pyarrow as pa
 
 from c2c.hardware import link_gbps, load_platform
 from c2c.models import load_spec, weight_bytes
-from experiments.c2cserve.context import Computed, Context
 from experiments.claims import Result, claim
+from experiments.figure import Computed, Context, figure
 
 __all__ = ["compute"]
 
 PLATFORMS = ("gh200", "gb200", "rubin")
 
 
+@figure("table2", title="Table 2: Superchips", draw="hardware.draw_table2")
 def compute(context: Context) -> Computed:
     """Return one row a platform, with the printed values beside ours."""
     rows: list[dict[str, Any]] = []

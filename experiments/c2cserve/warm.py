@@ -9,8 +9,8 @@ from c2c.cost import load_constants, step_table, step_time
 from c2c.hardware import link_gbps, slices
 from c2c.models import load_spec
 from experiments.c2cserve.baselines import PROMPT
-from experiments.c2cserve.context import Context
 from experiments.c2cserve.settings import gh200_of_the_paper
+from experiments.figure import Context
 
 __all__ = ["Warm", "warm"]
 

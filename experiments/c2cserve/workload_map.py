@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from c2c.config import build, simulate
 from c2c.hardware import load_platform
-from experiments.c2cserve.context import Computed, Context
 from experiments.c2cserve.fleets import catalog
 from experiments.c2cserve.measures import measures, medians
 from experiments.c2cserve.settings import GH200, composed
+from experiments.figure import SIMULATOR, Computed, Context, figure
 
 __all__ = ["CLOSE_POINTS", "PAPER", "SYSTEMS", "Point", "best_of", "compute"]
 
@@ -56,6 +56,12 @@ class Point:
     memory_gb: int | None = None
 
 
+@figure(
+    "workload_map",
+    title="Which system for which workload (beyond the paper)",
+    draw="workload_map.draw_map",
+    needs=SIMULATOR,
+)
 def compute(context: Context) -> Computed:
     """Return attainment and latencies of every system at every point, and the best of each."""
     names = QUICK_SYSTEMS if context.quick else tuple(SYSTEMS)

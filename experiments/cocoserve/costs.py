@@ -19,8 +19,8 @@ from c2c.systems.cocoserve import (
     printed_speedup,
 )
 from c2c.systems.cocoserve.modules import kv_bytes
-from experiments.c2cserve.context import Computed, Context
 from experiments.claims import Result, answer, claim
+from experiments.figure import SYSTEMS, Computed, Context, figure
 
 __all__ = ["compute"]
 
@@ -29,6 +29,12 @@ _TOKENS: Final = 256
 _MIB: Final = 2**20
 
 
+@figure(
+    "cocoserve.table2",
+    title="CoCoServe, Tables 1, 2: modules and operations",
+    draw="cocoserve.draw_costs",
+    needs=SYSTEMS,
+)
 def compute(_: Context) -> Computed:
     """Return the modules of a layer of 13B and the operations on 1 to 40 layers."""
     spec, node, costs = load_spec("llama-2-13b"), load_node("a100_40_pcie_x4"), operation_costs()

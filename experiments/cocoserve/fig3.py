@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from experiments.c2cserve.context import Computed, Context
 from experiments.claims import Result, answer
 from experiments.cocoserve.compared import HFT, coco, cut, others
 from experiments.cocoserve.drained import (
@@ -20,6 +19,7 @@ from experiments.cocoserve.drained import (
     drained,
     rows_that_fit,
 )
+from experiments.figure import SIMULATOR, Computed, Context, figure
 
 __all__ = ["compute", "compute_failures"]
 
@@ -31,6 +31,12 @@ _ALL: Final = replace(HFT, batch="memory")
 _SLO: Final = 2.0  # latencies at the lowest rate
 
 
+@figure(
+    "cocoserve.fig3",
+    title="CoCoServe, Fig. 3: where memory ends",
+    draw="cocoserve.draw_memory",
+    needs=SIMULATOR,
+)
 def compute(context: Context) -> Computed:
     """Return latencies by rate, with all layers at home and with one away."""
     rows = [
@@ -94,6 +100,12 @@ def _fig3(base: Served) -> dict[str, float]:
     }  # fmt: skip
 
 
+@figure(
+    "cocoserve.fig11",
+    title="CoCoServe, Fig. 11: out of memory, in time",
+    draw="cocoserve.draw_failures",
+    needs=SIMULATOR,
+)
 def compute_failures(context: Context) -> Computed:
     """Return which share of requests meets a failure, and which share is in time."""
     systems = {"HFT": HFT, "CoCoServe": coco(), "CoCoServe, gamma 0": coco(gamma=0.0)}

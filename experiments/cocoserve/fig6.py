@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from experiments.c2cserve.context import Computed, Context
 from experiments.claims import Result, answer
 from experiments.claims.classes import readings
 from experiments.cocoserve.drained import DEFAULTS, LOW, PEAK, Drained, Served, drained, mean_over
+from experiments.figure import SIMULATOR, Computed, Context, figure
 
 __all__ = ["COPIES", "LAYERS", "compute"]
 
@@ -30,6 +30,12 @@ _READINGS: Final = (
 )
 
 
+@figure(
+    "cocoserve.fig6",
+    title="CoCoServe, Fig. 6: copies of layers",
+    draw="cocoserve.draw_gains",
+    needs=SIMULATOR,
+)
 def compute(context: Context) -> Computed:
     """Return gains over the unscaled server at the peak and at low load, by the default readings.
 

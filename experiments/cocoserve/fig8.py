@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from c2c.models import load_spec
 from c2c.systems.cocoserve import module_of, operation_costs
-from experiments.c2cserve.context import Computed, Context
 from experiments.claims import Result, answer
 from experiments.claims.classes import readings
 from experiments.cocoserve.compared import HFT, VLLM, coco, cut, gain, others
@@ -25,6 +24,7 @@ from experiments.cocoserve.drained import (
     first_bytes,
     mean_over,
 )
+from experiments.figure import SIMULATOR, Computed, Context, figure
 
 __all__ = ["compute", "compute_instances"]
 
@@ -41,6 +41,12 @@ _SHARED: Final = (
 Numbers = dict[str, float]
 
 
+@figure(
+    "cocoserve.fig8",
+    title="CoCoServe, Fig. 8: beside HFT and vLLM",
+    draw="cocoserve.draw_rates",
+    needs=SIMULATOR,
+)
 def compute(context: Context) -> Computed:
     """Return one instance of each system at low and high load, 13B and 70B."""
     by_rate = [
@@ -68,6 +74,12 @@ def compute(context: Context) -> Computed:
     )
 
 
+@figure(
+    "cocoserve.fig10",
+    title="CoCoServe, Fig. 10: instances",
+    draw="cocoserve.draw_instances",
+    needs=SIMULATOR,
+)
 def compute_instances(context: Context) -> Computed:
     """Return two instances of CoCoServe beside two and four of HFT, and their memory."""
     systems = {

@@ -9,7 +9,6 @@ import pyarrow as pa
 from c2c.hardware import load_node
 from c2c.models import load_spec, param_count
 from c2c.systems.cocoserve import kv_bytes
-from experiments.c2cserve.context import Computed, Context
 from experiments.claims import answer
 from experiments.cocoserve.compared import HFT, VLLM, coco
 from experiments.cocoserve.drained import (
@@ -23,6 +22,7 @@ from experiments.cocoserve.drained import (
     drained,
     first_bytes,
 )
+from experiments.figure import SIMULATOR, Computed, Context, figure
 
 __all__ = ["compute"]
 
@@ -31,6 +31,12 @@ _LOW: Final = (3, 10)  # the rates of Fig. 2 go to 10 at most
 _CARDS: Final = (CARD_BYTES, 40_000_000_000, 42_949_672_960)
 
 
+@figure(
+    "cocoserve.fig9",
+    title="CoCoServe, Figs. 2, 9: memory in use",
+    draw="cocoserve.draw_used",
+    needs=SIMULATOR,
+)
 def compute(_: Context) -> Computed:
     """Return the memory that systems use at the peak, and what is idle at low rates."""
     systems = {"HFT": HFT, "vLLM": VLLM, "CoCoServe": coco()}

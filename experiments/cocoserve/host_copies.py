@@ -21,7 +21,7 @@ from c2c.hardware import Node, PeerLink, load_platform, slices
 from c2c.hardware import link_gbps as link_gbps_of
 from c2c.models import ModelSpec, kv_bytes_per_token, load_spec, weight_bytes
 from c2c.systems.cocoserve import Devices, Placement, layer_bytes, step_time
-from experiments.c2cserve.context import Computed, Context
+from experiments.figure import SYSTEMS, Computed, Context, figure
 
 __all__ = ["compute"]
 
@@ -48,6 +48,12 @@ class _Slice:
     link_gbps: float
 
 
+@figure(
+    "cocoserve.host_copies",
+    title="CoCoServe beyond: copies that read host memory",
+    draw="cocoserve_beyond.draw_host_copies",
+    needs=SYSTEMS,
+)
 def compute(context: Context) -> Computed:
     """Return rows and tokens a second by layers, each way, and the best of each."""
     here = _slice(context)

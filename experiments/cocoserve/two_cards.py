@@ -25,8 +25,8 @@ from c2c.systems.cocoserve import (
     operation_costs,
     step_time,
 )
-from experiments.c2cserve.context import Computed, Context
 from experiments.cocoserve.drained import ANSWER_TOKENS, DEFAULTS, MODEL, NODE
+from experiments.figure import SYSTEMS, Computed, Context, figure
 
 __all__ = ["WAYS", "compute", "most_rows", "seconds_of"]
 
@@ -37,6 +37,12 @@ _CONTEXT: Final = DEFAULTS.prompt_tokens + ANSWER_TOKENS // 2  # that a step rea
 _ROWS: Final = (2, 16, 30, 44, 54, 72, 90, 108, 140, 170, 202)
 
 
+@figure(
+    "cocoserve.two_cards",
+    title="Two cards: copies of layers and other ways (beyond the papers)",
+    draw="cocoserve.draw_two_cards",
+    needs=SYSTEMS,
+)
 def compute(_: Context) -> Computed:
     """Return seconds of a step and tokens a second by sequences at once, of each way."""
     spec, node = load_spec(MODEL), load_node(NODE)

@@ -20,8 +20,8 @@ from c2c.systems.medusa import (
 )
 from c2c.systems.medusa.owners import Owners
 from c2c.systems.program import AllocationId, DeviceFault, Event
-from experiments.c2cserve.context import Computed, Context
 from experiments.claims import Result, claim
+from experiments.figure import SYSTEMS, Computed, Context, figure
 from experiments.medusa.models import BATCH_SIZES, MODELS
 from experiments.medusa.restoring import (
     PROGRAMS,
@@ -39,6 +39,12 @@ CASES = {"quick": 20, "full": 1000}
 QUICK_MODELS = ("qwen15_0p5b", "llama2_13b")
 
 
+@figure(
+    "medusa.fig9",
+    title="MEDUSA, sections 4 to 6: graphs restored",
+    draw="medusa.draw_restore",
+    needs=SYSTEMS,
+)
 def compute(context: Context) -> Computed:
     """Return what restoring the models' graphs gave, and what the classifiers get wrong."""
     models = [m for m in MODELS if not context.quick or m.row in QUICK_MODELS]

@@ -8,7 +8,7 @@ import pyarrow as pa
 from omegaconf import OmegaConf
 
 from c2c.config import build, load, simulate
-from experiments.c2cserve.context import Computed, Context
+from experiments.figure import SIMULATOR, Computed, Context, figure
 
 __all__ = ["compute"]
 
@@ -22,6 +22,12 @@ ROWS: Final = {
 }
 
 
+@figure(
+    "medusa.switch",
+    title="MEDUSA under C2CServe's switch (beyond the papers)",
+    draw="medusa.draw_switch",
+    needs=SIMULATOR,
+)
 def compute(context: Context) -> Computed:
     """Return the time from arrival to the first computation, the slice having run another model."""
     rows = []

@@ -23,8 +23,8 @@ from c2c.systems.medusa import (
     schedule,
     stages_of,
 )
-from experiments.c2cserve.context import Computed, Context
 from experiments.claims import Result, claim
+from experiments.figure import SYSTEMS, Computed, Context, figure
 from experiments.medusa.models import MODELS, TableModel
 
 __all__ = ["compute"]
@@ -36,6 +36,12 @@ _INPUTS = (
 )
 
 
+@figure(
+    "medusa.fig8",
+    title="MEDUSA, Figs. 1, 2, 7, 8, Table 1: loading phases",
+    draw="medusa.draw_timeline",
+    needs=SYSTEMS,
+)
 def compute(context: Context) -> Computed:
     """Return the timelines of every model and start, and the means over models."""
     del context  # neither links nor traces are part of it

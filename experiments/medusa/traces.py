@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from c2c.models import load_spec
 from c2c.systems.medusa import STARTS, load_measured_start, loading_s, stages_of
-from experiments.c2cserve.context import Computed, Context
 from experiments.claims import Result, claim
+from experiments.figure import SIMULATOR, Computed, Context, figure
 from experiments.medusa.fleet import GPUS, Fleet, tail_of
 
 __all__ = ["LENGTHS", "compute"]
@@ -28,6 +28,13 @@ SWEEP_SEEDS: Final = {"quick": 1, "full": 20}
 Key = tuple[str, float, int, str]  # model, rate, threshold, start
 
 
+@figure(
+    "medusa.fig10",
+    title="MEDUSA, Figs. 10, 11: tails of TTFT",
+    draw="medusa.draw_traces",
+    needs=SIMULATOR,
+    traces=(LENGTHS,),
+)
 def compute(context: Context) -> Computed:
     """Return p99 of TTFT by model, rate, threshold and start, with bands over seeds."""
     lengths, said = _lengths(context)

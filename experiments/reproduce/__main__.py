@@ -19,8 +19,8 @@ from omegaconf import DictConfig, OmegaConf
 from c2c.errors import SettingError
 from c2c.hardware import conf_dir
 from c2c.workloads import shared_dir
-from experiments.c2cserve.context import PROFILES, Context
 from experiments.command import command
+from experiments.figure import PROFILES, Context
 from experiments.sweeping import check_arguments
 from experiments.worker_process import workers_of
 
@@ -72,7 +72,7 @@ def run(settings: dict[str, object]) -> int:
         raise SettingError("claims", settings["claims"], f"one of {', '.join(CLAIMS)}")
     workers = workers_of(settings["workers"], "workers")
     # matplotlib and the simulator are loaded only once the settings are known to be good
-    from experiments.reproduce.catalog import choose
+    from experiments.figure import choose
     from experiments.reproduce.run import reproduce
 
     figures = settings["figures"]

@@ -17,9 +17,8 @@ import pyarrow.parquet as pq
 from c2c.errors import DataError
 from c2c.hardware import conf_dir
 from c2c.runs import RunDir
-from experiments.c2cserve.context import Context
+from experiments.figure import Context, FigureSpec
 from experiments.figures.style import bare_png, look
-from experiments.reproduce.spec import FigureSpec
 from experiments.worker_process import end_workers, worker_pool
 
 __all__ = ["Outcome", "inputs_of", "make_all", "make_figure", "told"]
@@ -210,7 +209,7 @@ def _compute_and_draw(spec: FigureSpec, context: Context, run: RunDir) -> None:
     # drawn from the files, so that what is drawn is what is kept
     tables = {name: pq.read_table(path) for name, path in paths.items()}
     with look():
-        figure = spec.draw(tables, computed.caption)
+        figure = spec.drawing(tables, computed.caption)
         run.write_figure(spec.name, figure)
         with run.open_file(f"{spec.name}_bare.png") as file:
             file.write(bare_png(figure))

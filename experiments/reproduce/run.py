@@ -15,7 +15,6 @@ from rich.console import Console
 from c2c.cost import in_sample_claims
 from c2c.runs import RunDir, progress_bar
 from c2c.systems import cocoserve, tessera, weaver
-from experiments.c2cserve.context import Context
 from experiments.claims import (
     Improvement,
     Result,
@@ -28,10 +27,9 @@ from experiments.claims import (
     print_fidelity,
     totals,
 )
+from experiments.figure import Context, FigureSpec, code, figures
 from experiments.report import report_html
-from experiments.reproduce.catalog import FIGURES
 from experiments.reproduce.making import Outcome, inputs_of, make_all, make_figure, told
-from experiments.reproduce.spec import OURS, FigureSpec
 
 __all__ = ["reproduce"]
 
@@ -72,7 +70,7 @@ def reproduce(
     console = console or (Console() if Console().is_terminal else Console(width=165))
     outcomes: list[Outcome] = []
     with RunDir.open(
-        out, told(context), packages=OURS, seed=context.seeds[0], resume=False,
+        out, told(context), packages=code(), seed=context.seeds[0], resume=False,
         overwrite=overwrite, names=REPORT,
     ) as report:  # fmt: skip
         with progress_bar("figures", len(specs)) as advance:
@@ -98,7 +96,7 @@ def _report(
     takes: dict[str, Takes] = {}
     improvements: list[Improvement] = []
     stale = []
-    for spec in FIGURES.values():
+    for spec in figures().values():
         made = any(o.name == spec.name and not o.error for o in outcomes)
         if made or RunDir.is_current(out / spec.name, **inputs_of(spec, context)):
             found = json.loads((out / spec.name / "figure.json").read_text(encoding="utf-8"))

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from c2c.workloads import RequestBlock
-from experiments.c2cserve.context import Context
+from experiments.figure import Context
 from experiments.tessera.workloads import MEDIANS
 
 __all__ = ["TRACE", "of_trace", "poisson", "source"]

@@ -18,7 +18,7 @@ from c2c.systems.tessera import (
     ways,
     work_of,
 )
-from experiments.c2cserve.context import Computed, Context
+from experiments.figure import SYSTEMS, Computed, Context, figure
 from experiments.tessera.answering import answer
 from experiments.tessera.workloads import GPT_OSS, MEDIANS, workload
 
@@ -35,6 +35,12 @@ LABELS: Final = {
 }  # fmt: skip
 
 
+@figure(
+    "tessera.fig8",
+    title="Tessera, Fig. 8: clusters",
+    draw="tessera.draw_cluster",
+    needs=SYSTEMS,
+)
 def compute(context: Context) -> Computed:
     """Return throughput of each way in both clusters, relative to the left group alone."""
     rows: list[dict[str, Any]] = []

@@ -11,8 +11,8 @@ import pyarrow as pa
 from c2c.cost.kernel_graph import StepKernel, kernel_s
 from c2c.hardware import Gpu, load_platform
 from c2c.systems.tessera import load_pair, work_of
-from experiments.c2cserve.context import Computed, Context
 from experiments.claims import Result
+from experiments.figure import SYSTEMS, Computed, Context, figure
 from experiments.tessera.answering import answer
 from experiments.tessera.workloads import GPT_OSS, LABELS, WORKLOADS, workload
 
@@ -25,6 +25,12 @@ _TABLE1: Final = {
 }  # fmt: skip
 
 
+@figure(
+    "tessera.fig2",
+    title="Tessera, Figs. 2, 3, Table I: kernels by GPU",
+    draw="tessera.draw_heterogeneity",
+    needs=SYSTEMS,
+)
 def compute(context: Context) -> Computed:
     """Return the ratio of each kernel's times, and shares of kernels by workload and group."""
     rows = []

@@ -9,9 +9,9 @@ import pyarrow as pa
 from c2c.cost.kernel_graph import step_kernels
 from c2c.models import load_spec
 from c2c.systems.tessera import load_pair, plan, ways, work_of
-from experiments.c2cserve.context import Computed, Context
+from experiments.figure import SYSTEMS, Computed, Context, figure
 from experiments.tessera.answering import answer
-from experiments.tessera.arrivals import poisson, source
+from experiments.tessera.arrivals import TRACE, poisson, source
 from experiments.tessera.pairs_online import capacity_rps, latency_s
 from experiments.tessera.planner import STEPS, PlannerSettings, measure
 from experiments.tessera.workloads import GPT_OSS, workload
@@ -26,6 +26,13 @@ _KERNELS: Final = {"quick": (200, 1000), "full": (200, 500, 1000, 1500)}
 _GAP: Final = {"quick": 0.06, "full": 0.01}  # slow links: what the solver takes
 
 
+@figure(
+    "tessera.fig11",
+    title="Tessera, Fig. 11: slow links, time to plan",
+    draw="tessera.draw_network",
+    needs=SYSTEMS,
+    traces=(TRACE,),
+)
 def compute(context: Context) -> Computed:
     """Return throughput and light latency over the link, and seconds of the planner."""
     pair = load_pair(PAIR)

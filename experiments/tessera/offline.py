@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from c2c.systems.tessera import WAYS, load_pair, ways
-from experiments.c2cserve.context import Computed, Context
 from experiments.claims import Result, claim
+from experiments.figure import SYSTEMS, Computed, Context, figure
 from experiments.tessera.answering import answer
 from experiments.tessera.workloads import LABELS, PAIRS, WORKLOADS, workload
 
@@ -23,6 +23,12 @@ TABLE3: Final = {
 _GAP: Final = {"quick": 0.03, "full": 0.01}
 
 
+@figure(
+    "tessera.fig6",
+    title="Tessera, Fig. 6, Table III: offline throughput",
+    draw="tessera.draw_offline",
+    needs=SYSTEMS,
+)
 def compute(context: Context) -> Computed:
     """Return requests a second of each way, cell by cell, and the means for the price."""
     cells = [(pair, name) for pair in PAIRS for name in WORKLOADS]

@@ -9,10 +9,10 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from experiments.c2cserve.context import Computed, Context
 from experiments.claims import claim
+from experiments.figure import SYSTEMS, Computed, Context, figure
 from experiments.tessera.answering import answer
-from experiments.tessera.arrivals import poisson, source
+from experiments.tessera.arrivals import TRACE, poisson, source
 from experiments.tessera.pairs_online import ONLINE, capacity_rps, latency_s
 from experiments.tessera.workloads import PAIRS
 
@@ -22,6 +22,13 @@ LOADS: Final = (0.1, 0.8, 1.4, 2.0, 2.7)  # of what the left GPU alone sustains
 _REQUESTS: Final = {"quick": 400, "full": 3000}
 
 
+@figure(
+    "tessera.fig7",
+    title="Tessera, Fig. 7: latency over the rate",
+    draw="tessera.draw_online",
+    needs=SYSTEMS,
+    traces=(TRACE,),
+)
 def compute(context: Context) -> Computed:
     """Return the mean latency a token by pair, way and rate."""
     slo_s = float(claim("tessera.fig7.slo").value) / 1e3

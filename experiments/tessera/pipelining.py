@@ -23,7 +23,7 @@ from c2c.systems.tessera import (
     work_of,
 )
 from c2c.systems.workers import MODES
-from experiments.c2cserve.context import Computed, Context
+from experiments.figure import SYSTEMS, Computed, Context, figure
 from experiments.tessera.answering import answer
 from experiments.tessera.workloads import GPT_OSS, workload
 
@@ -81,6 +81,12 @@ def placed_steps() -> dict[str, _Placed]:
     return {name: placed(found[name]) for name in (_PRINTED, _PRICED)} | {_REHEARSED: placed(best)}
 
 
+@figure(
+    "tessera.fig9",
+    title="Tessera, Fig. 9: pipelining",
+    draw="tessera.draw_pipelining",
+    needs=SYSTEMS,
+)
 def compute(context: Context) -> Computed:
     """Return the share of the optimum by mode and by how many are in flight, for three plans."""
     prefill, decode = (phase.steps for phase in workload(GPT_OSS).phases)

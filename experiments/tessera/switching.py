@@ -11,10 +11,10 @@ import pyarrow as pa
 from c2c.policies import ByWait, ByWaiting
 from c2c.serving import Prepared
 from c2c.systems.tessera import SWITCH_S
-from experiments.c2cserve.context import Computed, Context
 from experiments.claims import claim
+from experiments.figure import SYSTEMS, Computed, Context, figure
 from experiments.tessera.answering import answer
-from experiments.tessera.arrivals import of_trace, source
+from experiments.tessera.arrivals import TRACE, of_trace, source
 from experiments.tessera.pairs_online import (
     Online,
     apart,
@@ -36,6 +36,13 @@ _WINDOW, _THRESHOLD = 0.3, 1.5
 _BAND, _PROMPTS = 0.2, 4.0  # of the rules that are ours
 
 
+@figure(
+    "tessera.fig10",
+    title="Tessera, Fig. 10: the monitor",
+    draw="tessera.draw_switching",
+    needs=SYSTEMS,
+    traces=(TRACE,),
+)
 def compute(context: Context) -> Computed:
     """Return the latency a token and the switches over windows and thresholds."""
     rate = LOAD * capacity_rps(PAIR)

@@ -23,7 +23,7 @@ from c2c.hardware import load_platform, slices
 from c2c.models import ModelSpec, kv_bytes_per_token, load_spec, weight_bytes
 from c2c.systems.tessera.streamed import slice_gpu
 from c2c.systems.weaver import Limits, Pair, best_cut, expected_stall, payload_bytes, profile_of
-from experiments.c2cserve.context import Computed, Context
+from experiments.figure import SYSTEMS, Computed, Context, figure
 
 __all__ = ["compute"]
 
@@ -53,6 +53,12 @@ class _Chip:
     cold_spec: ModelSpec
 
 
+@figure(
+    "weaver.cold_slices",
+    title="WEAVER beyond the paper: receivers are cold slices of a GH200",
+    draw="weaver.draw_cold_slices",
+    needs=SYSTEMS,
+)
 def compute(context: Context) -> Computed:
     """Return tokens a second of the hot model by ratio, receivers' load and number of receivers."""
     chips = [_chip(context, mig) for mig in _MIGS]

@@ -9,12 +9,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from experiments.c2cserve.context import Computed, Context
 from experiments.claims import Result, answer
 from experiments.claims.classes import readings
+from experiments.figure import SIMULATOR, Computed, Context, figure
 from experiments.weaver.served import (
     A100,
     L40S,
+    TRACE,
     Found,
     Served,
     gpu_share,
@@ -39,6 +40,13 @@ _UNABLE: Final = {"constants": {"roofline"}}
 Key = tuple[str, str, str]
 
 
+@figure(
+    "weaver.fig4",
+    title="WEAVER, Fig. 4: TPOT by the hot rate, memory",
+    draw="weaver.draw_rates",
+    needs=SIMULATOR,
+    traces=(TRACE,),
+)
 def compute(context: Context) -> Computed:
     """Return TPOT by rate and largest rates of each panel; alternatives in the full profile."""
     base = Served(seed=context.seeds[0], traces=context.traces)

@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from experiments.c2cserve.context import Computed, Context
 from experiments.claims import Result, answer
-from experiments.weaver.served import Served, served
+from experiments.figure import SIMULATOR, Computed, Context, figure
+from experiments.weaver.served import TRACE, Served, served
 
 __all__ = ["COLD_RATES", "SHARES", "compute", "is_linear"]
 
@@ -22,6 +22,13 @@ _HOT_OF_SHARES: Final = 15.0
 WAYS: Final = ("woven", "temporal", "spatial", "dedicated")
 
 
+@figure(
+    "weaver.fig5",
+    title="WEAVER, Fig. 5: ratios of rates and of sequences",
+    draw="weaver.draw_shares",
+    needs=SIMULATOR,
+    traces=(TRACE,),
+)
 def compute(context: Context) -> Computed:
     """Return TPOT by ratio of rates and by share; the alternatives in the full profile."""
     base = Served(seed=context.seeds[0], traces=context.traces, lengths="burstgpt")

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from experiments.c2cserve.context import Computed, Context
 from experiments.claims import Result, answer
+from experiments.figure import SIMULATOR, Computed, Context, figure
 from experiments.weaver.served import Served, largest_rate, served
 
 __all__ = ["RATES", "compute"]
@@ -19,6 +19,12 @@ RATES: Final = (0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
 WAYS: Final = ("dedicated", "woven", "temporal", "spatial")
 
 
+@figure(
+    "weaver.fig6",
+    title="WEAVER, Fig. 6: long outputs",
+    draw="weaver.draw_long",
+    needs=SIMULATOR,
+)
 def compute(context: Context) -> Computed:
     """Return TPOT by rate and largest rates; the alternatives of these in the full profile."""
     base = Served(seed=context.seeds[0], traces=context.traces, lengths="long")

@@ -9,9 +9,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from c2c.systems.weaver.times import fitted
-from experiments.c2cserve.context import Computed, Context
 from experiments.claims import Result, answer
-from experiments.weaver.served import L40S, Found, Served, served
+from experiments.figure import SIMULATOR, Computed, Context, figure
+from experiments.weaver.served import L40S, TRACE, Found, Served, served
 
 __all__ = ["HOT_RATE", "compute", "variants"]
 
@@ -20,6 +20,13 @@ HOT_RATE: Final = 6.0
 CUTS: Final = ("none", "printed", "guarded", "best")
 
 
+@figure(
+    "weaver.fig7",
+    title="WEAVER, Fig. 7(a): control and cuts",
+    draw="weaver.draw_ablation",
+    needs=SIMULATOR,
+    traces=(TRACE,),
+)
 def compute(context: Context) -> Computed:
     """Return TPOT of both models by variant; cuts by each threshold in the full profile."""
     base = Served(seed=context.seeds[0], traces=context.traces, node=L40S, hot_rate=HOT_RATE)

@@ -11,9 +11,9 @@ import pyarrow as pa
 from c2c.cost.kernel_graph import Batch, step_kernels
 from c2c.models import kv_bytes_per_token, load_spec
 from c2c.systems.weaver import expected_stall, payload_bytes, printed_stall, stated_objective
-from experiments.c2cserve.context import Computed, Context
 from experiments.claims import Result, answer, claim
-from experiments.weaver.served import lengths_of
+from experiments.figure import SYSTEMS, Computed, Context, figure
+from experiments.weaver.served import TRACE, lengths_of
 
 __all__ = ["OPS", "SLACKS", "compute"]
 
@@ -22,6 +22,13 @@ SLACKS: Final = (-4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 5.0, 7.0)
 _DRAWS: Final = 200_000
 
 
+@figure(
+    "weaver.model",
+    title="WEAVER, Sections 3 and 4.2: payload, stalls, lengths",
+    draw="weaver.draw_stalls",
+    needs=SYSTEMS,
+    traces=(TRACE,),
+)
 def compute(context: Context) -> Computed:
     """Return the three estimates of a stall by slack beside drawn waits, and the identities."""
     rng = np.random.default_rng(context.seeds[0])

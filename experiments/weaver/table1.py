@@ -13,8 +13,8 @@ from c2c.cost.kernel_graph import Batch, TimedGpu, kernel_s, step_kernels
 from c2c.hardware import load_node
 from c2c.models import load_spec
 from c2c.systems.weaver.times import Times, fitted, rank_of, times_of
-from experiments.c2cserve.context import Computed, Context
 from experiments.claims import Result, answer, claim
+from experiments.figure import SYSTEMS, Computed, Context, figure
 from experiments.weaver.served import A100
 
 __all__ = ["BATCHES", "compute", "lm_head_s", "step_s", "throughput"]
@@ -24,6 +24,12 @@ CONTEXT: Final = 1024 + 128 // 2  # tokens of a sequence in the mean
 MODEL: Final = "llama-3-8b"
 
 
+@figure(
+    "weaver.table1",
+    title="WEAVER, Table 1: tensor parallelism",
+    draw="weaver.draw_table1",
+    needs=SYSTEMS,
+)
 def compute(_: Context) -> Computed:
     """Return tokens a second by batch, with the printed ones beside them."""
     collective_s = fitted()["collective_s"]

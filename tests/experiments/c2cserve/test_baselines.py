@@ -28,7 +28,7 @@ from experiments.c2cserve.anchors import (
     store_s,
 )
 from experiments.c2cserve.baselines import serve_alone
-from experiments.c2cserve.context import Context
+from experiments.figure import Context
 
 CONTEXT = Context(profile="quick", link_variant="measured", seeds=(0,))
 

@@ -10,8 +10,8 @@ import pytest
 
 from c2c.config import choices
 from experiments.c2cserve import every_system
-from experiments.c2cserve.context import Context
 from experiments.c2cserve.every_system import FAMILIES, WITHIN_PERCENT, capacity_rps
+from experiments.figure import Context
 from experiments.figures.every_system import draw_every_system
 
 QUICK = Context(profile="quick", link_variant="measured", seeds=(0,))

@@ -15,12 +15,10 @@ from experiments.c2cserve import (
     fig5,
     fig6,
     fig8,
-    left_out,
     projection,
     table1,
     table2,
 )
-from experiments.c2cserve.context import Computed, Context
 from experiments.claims import (
     claim,
     compare,
@@ -29,6 +27,8 @@ from experiments.claims import (
     load_claims,
     totals,
 )
+from experiments.figure import Computed, Context
+from experiments.sensitivity import left_out
 
 ANALYTIC = {
     "table1": table1.compute,

@@ -12,8 +12,8 @@ from c2c.config import SimulationResult, build, load, simulate
 from c2c.hardware import slices
 from c2c.serving import SystemSpec
 from experiments.c2cserve import ablation_plus, fleets, one_service, replay
-from experiments.c2cserve.context import Computed, Context
 from experiments.c2cserve.measures import MEASURES, measures
+from experiments.figure import Computed, Context
 from tests.tiers import tiered
 
 QUICK = Context(profile="quick", link_variant="measured", seeds=(0, 1))

@@ -11,8 +11,8 @@ import pytest
 from c2c.config import build, load, simulate
 from c2c.cost import load_constants
 from experiments.c2cserve import plus_alpha, settings
-from experiments.c2cserve.context import Context
 from experiments.c2cserve.measures import MEASURES
+from experiments.figure import Context
 from experiments.sensitivity import changed, chip_knobs, constant_knobs
 
 BASE = ("hardware=gh200", "mig=7x12gb", "catalog=dense6", "workload=poisson")

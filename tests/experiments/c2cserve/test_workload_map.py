@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from experiments.c2cserve import workload_map
-from experiments.c2cserve.context import Context
 from experiments.c2cserve.measures import MEASURES
 from experiments.c2cserve.workload_map import Point, best_of
+from experiments.figure import Context
 
 QUICK = Context(profile="quick", link_variant="measured", seeds=(0,))
 

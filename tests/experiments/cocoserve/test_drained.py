@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from c2c.systems.cocoserve import headroom
-from experiments.c2cserve.context import Computed, Context
 from experiments.claims import claim, compare
 from experiments.cocoserve import costs, fig3, fig8, fig9
 from experiments.cocoserve.compared import copied_layers
@@ -20,6 +19,7 @@ from experiments.cocoserve.drained import (
     first_bytes,
     rows_that_fit,
 )
+from experiments.figure import Computed, Context
 
 QUICK = Context(profile="quick", link_variant="measured", seeds=(0,))
 

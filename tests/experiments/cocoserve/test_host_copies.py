@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from c2c.models import load_spec
-from experiments.c2cserve.context import Context
 from experiments.cocoserve import host_copies
+from experiments.figure import Context
 
 
 @pytest.fixture(scope="module")

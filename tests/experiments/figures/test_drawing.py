@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from experiments.c2cserve import alpha_map, fig2, fig5, fig6, fig8, projection, table2
-from experiments.c2cserve.context import Context
+from experiments.figure import Context
 from experiments.figures import baselines, gemm, hardware, prediction, serving, workload
 from experiments.figures.run import draw_run
 from experiments.figures.style import bare_png, canvas, finish, look

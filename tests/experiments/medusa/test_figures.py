@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from experiments.c2cserve.context import Computed, Context
 from experiments.claims import (
     claim,
     compare,
@@ -16,6 +15,7 @@ from experiments.claims import (
     load_claims,
     totals,
 )
+from experiments.figure import Computed, Context
 from experiments.figures import medusa as drawing
 from experiments.medusa import switch, timeline
 from experiments.medusa.fleet import Fleet, tail_of

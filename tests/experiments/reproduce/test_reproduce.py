@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 
 from c2c.errors import SettingError
-from experiments.c2cserve.context import Context
+from experiments import figure as door
+from experiments.figure import Context, choose, figures
 from experiments.reproduce import making
 from experiments.reproduce.__main__ import as_lists, context_of, folder_name
-from experiments.reproduce.catalog import FIGURES, choose
 from experiments.reproduce.run import reproduce
 
 QUICK = Context(profile="quick", link_variant="measured", seeds=(0,))
@@ -23,6 +23,8 @@ DEFAULTS: dict[str, object] = {
     "seeds": None,
     "traces": "none",
 }
+
+FIGURES = figures()
 
 
 def make(out: Path, *names: str, context: Context = QUICK, **more: Any) -> dict[str, Any]:
@@ -44,6 +46,34 @@ def test_names() -> None:
     for bad in ("fig99", "", [], "fig4,fig99"):
         with pytest.raises(SettingError, match="table1, table2"):
             choose(bad)
+
+
+def test_every_figure_has_a_drawing_and_its_modules_are_in_the_key() -> None:
+    for spec in FIGURES.values():
+        assert callable(spec.drawing)
+        compute = spec.compute.func if isinstance(spec.compute, partial) else spec.compute
+        assert compute.__module__.rpartition(".")[0] in spec.sources
+
+
+def test_a_figure_is_found_by_its_text_and_two_of_one_name_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = "from experiments.figure import figure\n\n@figure('{}', title='', draw=print)\n"
+    (tmp_path / "figures_of_a_test").mkdir()
+    for module, name in (("mine", "mine.fig1"), ("twice", "fig4")):
+        text = own.format(name) + "def compute(context):\n    return None\n"
+        (tmp_path / "figures_of_a_test" / f"{module}.py").write_text(text)
+    (tmp_path / "figures_of_a_test" / "other.py").write_text("raise RuntimeError('loaded')\n")
+    there = ("figures_of_a_test.mine", "figures_of_a_test.twice")
+    assert door.modules_with_figures(tmp_path, "") == there
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(door, "_FOUND", dict(door._FOUND))
+    monkeypatch.setattr(door, "modules_with_figures", lambda *_: there[:1])
+    assert [s.name for s in choose("mine")] == ["mine.fig1"]
+    assert list(figures())[-1] == "mine.fig1"
+    monkeypatch.setattr(door, "modules_with_figures", lambda *_: there)
+    with pytest.raises(ValueError, match="two figures are called fig4"):
+        figures()
 
 
 def test_commas_become_lists() -> None:

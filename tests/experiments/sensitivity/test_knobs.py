@@ -21,8 +21,8 @@ from c2c.cost import (
 from c2c.errors import SettingError
 from c2c.hardware import link_gbps, load_platform, slices
 from c2c.models import load_spec
-from experiments.c2cserve.context import Context
 from experiments.c2cserve.starts import cold_s, switch_s
+from experiments.figure import Context
 from experiments.sensitivity import Knob, changed, chip_knobs, constant_knobs, setting_knob
 from tests.tiers import tiered
 

@@ -102,8 +102,8 @@ def test_rows_carry_it_only_where_the_claim_is_missed() -> None:
 
 
 def test_a_figures_search_says_how_far_its_misses_are() -> None:
-    from experiments.c2cserve import takes
-    from experiments.c2cserve.context import Context
+    from experiments.figure import Context
+    from experiments.sensitivity import takes
 
     found = takes.compute(Context(profile="quick", link_variant="measured", seeds=(0,)), "fig4")
     assert set(found.takes) == {"c2cserve.fig3.hybrid_interpolates"}
@@ -117,7 +117,7 @@ def test_a_figures_search_says_how_far_its_misses_are() -> None:
 
 
 def test_every_miss_with_a_reason_is_of_a_figure_that_is_searched() -> None:
-    from experiments.c2cserve import takes
+    from experiments.sensitivity import takes
 
     by = {"fig3": "fig4", "abstract": "fig12"}  # whose module answers it
     parts = {n.split(".")[1] for n in reasons_of_misses() if n.startswith("c2cserve.")}

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from c2c.systems.tessera import WAYS, load_pair
-from experiments.c2cserve.context import Computed, Context
 from experiments.claims import (
     claim,
     compare,
@@ -20,6 +19,7 @@ from experiments.claims import (
     load_claims,
     totals,
 )
+from experiments.figure import Computed, Context
 from experiments.figures import tessera as drawing
 from experiments.tessera import (
     heterogeneity,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from c2c.models import kv_bytes_per_token, weight_bytes
-from experiments.c2cserve.context import Context
+from experiments.figure import Context
 from experiments.weaver import cold_slices
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from c2c.systems.weaver import fitted, fitted_claims
-from experiments.c2cserve.context import Context
 from experiments.claims import claim, compare
+from experiments.figure import Context
 from experiments.weaver import fig5, fig6, model, table1
 from experiments.weaver.served import L40S, Served, largest_rate, lengths_of, served
 

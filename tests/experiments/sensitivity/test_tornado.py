@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.c2cserve import fig6, tornado
-from experiments.c2cserve.context import Context
+from experiments.c2cserve import fig6
+from experiments.figure import Context
 from experiments.figures.sensitivity import draw_takes, draw_tornado
-from experiments.sensitivity import changed, chip_knobs, constant_knobs
+from experiments.sensitivity import changed, chip_knobs, constant_knobs, tornado
 
 QUICK = Context(profile="quick", link_variant="measured", seeds=(0,))
 

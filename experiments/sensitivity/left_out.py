@@ -14,10 +14,10 @@ import pyarrow as pa
 from c2c.cost import load_constants
 from c2c.hardware import load_platform
 from experiments.c2cserve import fig4, fig6, starts
-from experiments.c2cserve.context import Computed, Context
 from experiments.claims import Result, claim, compare
 from experiments.claims.fidelity import brief
-from experiments.sensitivity import changed, constant_knobs
+from experiments.figure import SIMULATOR, Computed, Context, figure
+from experiments.sensitivity.knobs import changed, constant_knobs
 
 __all__ = ["FOLDS", "Fold", "compute"]
 
@@ -92,6 +92,12 @@ FOLDS: Final[Sequence[Fold]] = (
 )
 
 
+@figure(
+    "left_out",
+    title="Each fitted figure left out in turn",
+    draw="sensitivity.draw_left_out",
+    needs=SIMULATOR,
+)
 def compute(context: Context) -> Computed:
     """Return for each fold the claims that change, with and without the figure left out."""
     folds = [f for f in FOLDS if not (context.quick and f.serving)]

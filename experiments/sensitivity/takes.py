@@ -5,26 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
 import pyarrow as pa
 
 from experiments.c2cserve import fig4, fig6, fig8, fig9, fig12, fig13, fig14, starts
 from experiments.c2cserve.baselines import DENSE, MOE
-from experiments.c2cserve.context import Computed, Context
-from experiments.c2cserve.replay import load_of_half
+from experiments.c2cserve.replay import TRACES, load_of_half
 from experiments.claims import Result, claim
 from experiments.claims.fidelity import brief
-from experiments.sensitivity import (
-    LIMIT,
-    Knob,
-    Search,
-    Wanted,
-    chip_knobs,
-    constant_knobs,
-    setting_knob,
-)
+from experiments.figure import PROFILES, SIMULATOR, Computed, Context, figure
+from experiments.sensitivity.knobs import Knob, chip_knobs, constant_knobs, setting_knob
+from experiments.sensitivity.search import LIMIT, Search, Wanted
 from experiments.tessera import heterogeneity
 
 __all__ = ["SEARCHED", "Searched", "compute", "knobs_of", "said"]
@@ -142,9 +135,9 @@ SEARCHED: Final[Mapping[str, Searched]] = {
 }  # fmt: skip
 
 
-def knobs_of(figure: str) -> tuple[Knob, ...]:
+def knobs_of(of: str) -> tuple[Knob, ...]:
     """Return the numbers a figure is searched over."""
-    searched = SEARCHED[figure]
+    searched = SEARCHED[of]
     return (
         *(knob for knob in chip_knobs() if knob.name in searched.chip),
         *(knob for knob in constant_knobs() if knob.name in searched.constants),
@@ -152,15 +145,15 @@ def knobs_of(figure: str) -> tuple[Knob, ...]:
     )
 
 
-def compute(context: Context, figure: str) -> Computed:
+def compute(context: Context, of: str) -> Computed:
     """Return, for every claim that a figure misses, the smallest changes that would give it."""
     # one seed, small: what changes with a number is larger than what changes with a seed
     small = replace(context, profile="quick", seeds=context.seeds[:1], progress=None)
-    knobs = knobs_of(figure)
+    knobs = knobs_of(of)
     most = 10 * len(knobs)
 
     def results() -> Sequence[Result]:
-        return SEARCHED[figure].results(small)
+        return SEARCHED[of].results(small)
 
     def done(count: int) -> None:
         if context.progress is not None:
@@ -172,7 +165,7 @@ def compute(context: Context, figure: str) -> Computed:
         tables={"takes": _table(found)},
         results=(),
         caption=(
-            f"Claims of {figure} that ours does not agree with, first seed, small size. Each of "
+            f"Claims of {of} that ours does not agree with, first seed, small size. Each of "
             f"{len(knobs)} numbers was scaled alone by up to {LIMIT:g} both ways ({names}); shown "
             "are the smallest changes with which ours would agree with the printed value, the "
             f"rest as it is. Shares do not go above 1. Link variant '{context.link_variant}'."
@@ -227,3 +220,14 @@ def _report(found: Sequence[Wanted]) -> tuple[tuple[str, ...], ...]:
         ("claim", "published", "ours", "what it would take"),
         *((w.claim_id, brief(claim(w.claim_id).value), brief(w.ours), said(w)) for w in found),
     )
+
+
+for _name, _searched in SEARCHED.items():
+    figure(
+        f"takes.{_name}",
+        title=f"What the misses of {_name} would take",
+        draw="sensitivity.draw_takes",
+        needs=SIMULATOR,
+        traces=TRACES,
+        profiles=PROFILES if _searched.quick else ("full",),
+    )(partial(compute, of=_name))

@@ -13,12 +13,12 @@ from c2c.errors import DataError, SettingError
 from c2c.hardware import link_gbps, slices
 from experiments.c2cserve import fig6
 from experiments.c2cserve.baselines import PROMPT
-from experiments.c2cserve.context import Computed, Context
 from experiments.c2cserve.fig4 import SHAPE
 from experiments.c2cserve.settings import gh200_of_the_paper
 from experiments.c2cserve.starts import cold_s, switch_s
 from experiments.c2cserve.warm import Warm, warm
-from experiments.sensitivity import Knob, changed, chip_knobs, constant_knobs
+from experiments.figure import SIMULATOR, Computed, Context, figure
+from experiments.sensitivity.knobs import Knob, changed, chip_knobs, constant_knobs
 
 __all__ = ["compute", "headlines", "starts"]
 
@@ -75,6 +75,12 @@ def _seven_slices(context: Context) -> tuple[float, float]:
     return float(seconds[0]), float(seconds[1])
 
 
+@figure(
+    "tornado",
+    title="What the headlines hang on",
+    draw="sensitivity.draw_tornado",
+    needs=SIMULATOR,
+)
 def compute(context: Context) -> Computed:
     """Return every headline with each number halved and doubled."""
     knobs = [*chip_knobs(), *(k for k in constant_knobs() if not context.quick or k.name in QUICK)]

@@ -1,0 +1,243 @@
+"""The door for figures: a function that computes one says its name, its title and what draws it.
+
+    @figure("tessera.fig7", title="Tessera, Fig. 7: latency over the rate",
+            draw="tessera.draw_online", needs=SYSTEMS, traces=(TRACE,))
+    def compute(context: Context) -> Computed: ...
+
+Every module of a package below `experiments` that has such a function is found by its text;
+nothing else names the figure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+import pyarrow as pa
+
+from c2c.errors import SettingError
+from c2c.hardware import LinkVariant
+from experiments.claims import Improvement, Result, Takes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "MODEL",
+    "PROFILES",
+    "SIMULATOR",
+    "SYSTEMS",
+    "Computed",
+    "Context",
+    "FigureSpec",
+    "choose",
+    "code",
+    "figure",
+    "figures",
+]
+
+PROFILES = ("quick", "full")
+# Packages that a result depends on, beside those with figures and `_SHARED`.
+MODEL: Final = ("c2c.hardware", "c2c.models", "c2c.cost")
+SYSTEMS: Final = (*MODEL, "c2c.systems")
+SIMULATOR: Final = (
+    *SYSTEMS,
+    "c2c.workloads",
+    "c2c.policies",
+    "c2c.serving",
+    "c2c.simulator",
+    "c2c.metrics",
+    "c2c.config",
+)
+_SHARED: Final = ("experiments.claims", "experiments.figure", "experiments.figures")
+_PAPER: Final = "c2cserve"  # whose figures have plain names
+# Of the page and of `figures=all`; a figure that is not here comes after these.
+_ORDER: Final = tuple(
+    """
+    table1 table2 fig2 fig4 fig5 fig6 fig8 fig9 fig10 fig11 fig12 fig12moe fig13 anchors fig14
+    fleets ablation_plus one_service plus.alpha projection alpha_map
+    medusa.fig8 medusa.fig9 medusa.fig10 medusa.switch
+    cocoserve.table2 cocoserve.fig3 cocoserve.fig11 cocoserve.fig8 cocoserve.fig9 cocoserve.fig10
+    cocoserve.fig6 cocoserve.host_copies cocoserve.two_cards
+    weaver.model weaver.table1 weaver.fig4 weaver.fig5 weaver.fig6 weaver.fig7 weaver.cold_slices
+    tessera.fig2 tessera.fig6 tessera.fig7 tessera.fig8 tessera.fig9 tessera.fig10 tessera.fig11
+    workload_map every_system tornado left_out
+    """.split()  # noqa: SIM905 - a page of quoted words says no more
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """Settings of one figure.
+
+    `seeds`: simulated figures run once a seed. `traces`: folder with the public traces as Parquet,
+    None if there is none. `progress` takes (done, total).
+    """
+
+    profile: Literal["quick", "full"]
+    link_variant: LinkVariant
+    seeds: tuple[int, ...]
+    traces: Path | None = None
+    progress: Callable[[float, float], None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.profile not in PROFILES:
+            raise SettingError("profile", self.profile, f"one of {', '.join(PROFILES)}")
+        if not self.seeds or min(self.seeds) < 0 or len(set(self.seeds)) < len(self.seeds):
+            raise SettingError("seeds", self.seeds, "distinct whole numbers, at least 0")
+
+    @property
+    def quick(self) -> bool:
+        """Whether to compute the small version."""
+        return self.profile == "quick"
+
+    def link_text(self, gbps: float) -> str:
+        """Return how a caption names the link variant."""
+        return f"link variant '{self.link_variant}' ({gbps:g} GB/s, host to device)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Computed:
+    """Tidy tables by name, answers to claims, and the caption with its assumptions.
+
+    `report`: rows of a table that the report shows below the figure, the header first. `takes`: by
+    claim, what it would take for ours to agree with it. `improvements`: what ours adds to the
+    paper's rules, where a figure compares the two.
+    """
+
+    tables: Mapping[str, pa.Table]
+    results: tuple[Result, ...]
+    caption: str
+    report: tuple[tuple[str, ...], ...] = ()
+    takes: Mapping[str, Takes] = field(default_factory=dict)
+    improvements: tuple[Improvement, ...] = ()
+
+
+type Compute = Callable[[Context], Computed]
+type Draw = Callable[[Mapping[str, pa.Table], str], Figure]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FigureSpec:
+    """A figure: `compute` makes tidy tables, `draw` makes the picture of them; see `figure`."""
+
+    name: str
+    title: str
+    compute: Compute
+    draw: str | Draw
+    needs: tuple[str, ...] = MODEL
+    traces: tuple[str, ...] = ()
+    profiles: tuple[str, ...] = PROFILES
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Packages that the content key covers: one figure's module may use another one's."""
+        return (*self.needs, *code())
+
+    @property
+    def drawing(self) -> Draw:
+        """The function that draws; matplotlib is loaded for it."""
+        if not isinstance(self.draw, str):
+            return self.draw
+        module, _, function = self.draw.rpartition(".")
+        found: Draw = getattr(import_module(f"experiments.figures.{module}"), function)
+        return found
+
+
+_FOUND: dict[str, FigureSpec] = {}
+
+
+def figure[C: Compute](
+    name: str,
+    *,
+    title: str,
+    draw: str | Draw,
+    needs: tuple[str, ...] = MODEL,
+    traces: tuple[str, ...] = (),
+    profiles: tuple[str, ...] = PROFILES,
+) -> Callable[[C], C]:
+    """Return a decorator that keeps a function as what computes a figure.
+
+    Args:
+      name: that users type; C2CServe's have no prefix.
+      title: on the page.
+      draw: "module.function" of `experiments.figures`, or a function; takes tables and caption.
+      needs: packages whose source the result depends on, beside `experiments`' own.
+      traces: files of the traces' folder that it reads where they are at hand.
+      profiles: those in which "all" means it.
+    """
+
+    def keep(compute: C) -> C:
+        there = _FOUND.get(name)
+        if there is not None and there.compute.__module__ != compute.__module__:
+            raise ValueError(f"two figures are called {name}: {there.compute} and {compute}")
+        _FOUND[name] = FigureSpec(
+            name=name,
+            title=title,
+            compute=compute,
+            draw=draw,
+            needs=needs,
+            traces=traces,
+            profiles=profiles,
+        )
+        return compute
+
+    return keep
+
+
+@cache
+def modules_with_figures(
+    folder: Path = Path(__file__).parent, within: str = "experiments."
+) -> tuple[str, ...]:
+    """Return the modules of a folder's packages that have a figure, which their text tells."""
+    return tuple(
+        within + ".".join(path.relative_to(folder).with_suffix("").parts)
+        for path in sorted(folder.glob("*/*.py"))
+        if re.search(r"^\s*@?figure\(", path.read_text("utf-8"), re.MULTILINE)
+    )
+
+
+def code() -> tuple[str, ...]:
+    """Return the packages of `experiments` that a figure's result may depend on."""
+    return tuple(sorted({*_SHARED, *(m.rpartition(".")[0] for m in modules_with_figures())}))
+
+
+def figures() -> dict[str, FigureSpec]:
+    """Return every figure by name, in the page's order."""
+    for module in modules_with_figures():
+        import_module(module)
+    rest = [name for name in _FOUND if name not in _ORDER]
+    return {name: _FOUND[name] for name in (*_ORDER, *rest)}
+
+
+def choose(names: str | Sequence[str], profile: str = "full") -> tuple[FigureSpec, ...]:
+    """Return the figures named, in the page's order.
+
+    "all" means all that belong to the profile, a system's name all of its figures. C2CServe's need
+    no prefix: "c2cserve.fig10" is "fig10".
+
+    Raises:
+      SettingError: a name that does not exist, or no name at all.
+    """
+    found = figures()
+    wanted = [names] if isinstance(names, str) else list(names)
+    wanted = [part.strip() for name in wanted for part in str(name).split(",") if part.strip()]
+    wanted = [name.removeprefix(f"{_PAPER}.") for name in wanted]
+    systems = {_PAPER, *(name.partition(".")[0] for name in found if "." in name)}
+    allowed = f"all, or names among {', '.join((*sorted(systems), *found))}"
+    if not wanted:
+        raise SettingError("figures", names, allowed)
+    for name in wanted:
+        if name not in ("all", *systems, *found):
+            raise SettingError("figures", name, allowed)
+    return tuple(
+        spec
+        for spec in found.values()
+        if {*wanted} & {spec.name, spec.name.partition(".")[0] if "." in spec.name else _PAPER}
+        or ("all" in wanted and profile in spec.profiles)
+    )
