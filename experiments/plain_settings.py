@@ -1,8 +1,12 @@
-"""Settings as key=value on a command line, read into a dataclass."""
+"""Settings as key=value on a command line, read into a dataclass, and their help."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -11,8 +15,9 @@ from omegaconf.errors import ConfigTypeError
 
 from c2c.errors import SettingError
 
-__all__ = ["read_settings"]
+__all__ = ["descriptions", "entry", "read_settings", "shown"]
 
+LEFT, WIDTH = 34, 100
 _PLAIN_LISTS = ("list[str]", "list[int]")
 
 
@@ -31,9 +36,7 @@ def read_settings(schema: type, arguments: Sequence[str]) -> Any:
         OmegaConf says itself.
     """
     if {"--help", "-h"} & set(arguments):
-        from experiments.simulation.help import plain_help  # what it imports takes long
-
-        print(plain_help(schema))
+        print(_plain_help(schema))
         raise SystemExit(0)
     defaults = OmegaConf.structured(schema)
     try:
@@ -59,3 +62,54 @@ def _wrong_kind(defaults: Any, arguments: Sequence[str]) -> SettingError | None:
             name, _, value = argument.partition("=")
             return wrong_kind(name, value)
     return None
+
+
+def descriptions(schema: type) -> dict[str, str]:
+    """Return what docstrings of a dataclass and its bases say of its fields, in their order."""
+    found: dict[str, str] = {}
+    for each in reversed(schema.__mro__):
+        found |= _entries((inspect.getdoc(each) or "").partition("Attributes:\n")[2])
+    return {f.name: found.get(f.name, "") for f in fields(schema)}
+
+
+def _plain_help(schema: type) -> str:
+    """Return the help of a command with one dataclass of settings: its module's text, and they."""
+    defaults = OmegaConf.structured(schema)
+    lines = [sys.modules[schema.__module__].__doc__ or "", "Settings, as name=value:"]
+    for name, text in descriptions(schema).items():
+        lines += entry(f"{name}={shown(defaults[name])}", text)
+    return "\n".join(lines)
+
+
+def _entries(section: str) -> Iterator[tuple[str, str]]:
+    name, text = "", ""
+    for line in section.splitlines():
+        if started := re.match(r"  (\w+): (.*)", line):
+            if name:
+                yield name, text
+            name, text = started[1], started[2]
+        elif line.strip():
+            text += " " + line.strip()
+    if name:
+        yield name, text
+
+
+def entry(setting: str, text: str) -> list[str]:
+    """Return the lines of a setting and what it means."""
+    plain = re.sub(r"`([^`]*)`", r"\1", text)
+    body = textwrap.wrap(plain, WIDTH - LEFT - 2) or [""]
+    head = f"  {setting}"
+    if len(head) > LEFT:
+        return [head, *(" " * (LEFT + 2) + line for line in body)]
+    first = (head.ljust(LEFT + 2) + body[0]).rstrip()
+    return [first, *(" " * (LEFT + 2) + line for line in body[1:])]
+
+
+def shown(value: Any) -> str:
+    """Return a value as one would write it on the command line."""
+    if OmegaConf.is_config(value):
+        plain = OmegaConf.to_container(value)
+        return "{}" if plain == {} else str(plain).replace("'", "")
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)

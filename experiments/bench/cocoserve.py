@@ -22,7 +22,7 @@ from rich.table import Table
 from c2c.errors import SettingError
 from c2c.systems.cocoserve import Estimate, Placement, by_runs, exact, scale_up, transitions
 from c2c.systems.cocoserve.exact import MOST_DEVICES
-from experiments.bench.command import benchmark, measure_each
+from experiments.benchmark import benchmark, measure_each
 
 __all__ = ["CocoserveSettings", "main", "measure"]
 

@@ -30,8 +30,8 @@ from rich.table import Table
 
 from c2c.errors import DataError, SettingError
 from c2c.runs import RunDir
-from experiments.bench.command import benchmark
 from experiments.bench.turns import TurnTaker, usable_cores
+from experiments.benchmark import benchmark
 
 __all__ = ["BASE", "SHAPES", "DecodeSettings", "main", "write_checkpoint", "write_model"]
 

@@ -37,8 +37,8 @@ from c2c.engine.settings import EngineSettings
 from c2c.errors import SettingError
 from c2c.models import ModelSpec, load_spec
 from c2c.runs import RunDir
-from experiments.bench.command import benchmark
 from experiments.bench.waiting_worker import CORES, WAIT_S
+from experiments.benchmark import benchmark
 
 __all__ = ["OutsideSettings", "main", "measure"]
 

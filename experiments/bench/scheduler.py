@@ -34,7 +34,7 @@ from c2c.serving.state import Serving
 from c2c.simulator import build_machine
 from c2c.simulator.port import SimulatorBackend
 from c2c.workloads import RequestBlock
-from experiments.bench.command import benchmark
+from experiments.benchmark import benchmark
 
 __all__ = ["WAYS", "SchedulerSettings", "main", "measure"]
 

@@ -30,8 +30,8 @@ from rich.table import Table
 from c2c.config import config_dir
 from c2c.errors import SettingError
 from c2c.runs import RunDir
-from experiments.bench.command import benchmark
 from experiments.bench.peers import side_by_side
+from experiments.benchmark import benchmark
 
 __all__ = ["BenchSettings", "main", "measure_point", "measure_start"]
 

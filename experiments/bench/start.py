@@ -28,7 +28,7 @@ from rich.table import Table
 from c2c.engine.others import CpuSeconds, cpu_seconds, share_of_others
 from c2c.errors import DataError, SettingError
 from c2c.runs import RunDir
-from experiments.bench.command import benchmark
+from experiments.benchmark import benchmark
 
 __all__ = ["Start", "StartSettings", "main", "measure"]
 

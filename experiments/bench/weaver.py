@@ -30,7 +30,7 @@ from c2c.systems.weaver import (
     guarded_cut,
     printed_cut,
 )
-from experiments.bench.command import benchmark, measure_each
+from experiments.benchmark import benchmark, measure_each
 
 __all__ = ["WeaverSettings", "main", "measure"]
 

@@ -8,7 +8,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from experiments.gpu.files import pack, write_text
+from c2c.atomic import write_text
+from experiments.gpu.files import pack
 
 SHARE = 0.05  # of the time may go into keeping the archive new
 

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from experiments.children import PATIENCE_S, ROOT, end, environment
 from experiments.gpu.cases import Case, Context, Row
-from experiments.gpu.processes import PATIENCE_S, ROOT, end, environment
 
 _TAIL, _LOG_BYTES = 600, 1 << 15
 _MOMENT_S = 0.2

@@ -3,9 +3,9 @@
     python -m experiments.gpu [section ...] [--minutes 9]
 
 Without sections all are run, in order. What was measured before is kept: the same command goes on
-where the last one stopped. Results: <out>/<device>/<section>/<section>.parquet, a summary and
-figures beside them, and all of it in one archive, which is whole at any time. `docs/gpu.md`
-explains sections and columns. Exits with 2 where there is no GPU, with 1 if a case failed.
+where the last one stopped. Results: <out>/<device>/<section>/<section>.parquet, a summary beside
+them, and all of it in one archive, which is whole at any time. `docs/gpu.md` explains sections and
+columns. Exits with 2 where there is no GPU, with 1 if a case failed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from experiments.gpu import report
 from experiments.gpu.cases import Context, Limits
 from experiments.gpu.describe import LIMIT_S, ask
 from experiments.gpu.device import folder_name
@@ -163,9 +162,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("Stopped from outside: this is what there is so far.", file=sys.stderr)
     text = session.keeper.refresh(now=True)
     print(f"\n{text or session.keeper.summary.read_text('utf-8')}", flush=True)
-    if not interrupted:
-        draw(folder, dry_run=options.dry_run)
-        session.keeper.refresh(now=True)
     print(f"Written: {folder}, {session.keeper.summary}, {session.settings.archive}")
     return 130 if interrupted else int(session.failed)
 
@@ -174,18 +170,6 @@ def spent_s() -> float:
     """Return the seconds since `.ci/gpu` began to look for a Python; 0 without it."""
     begun = os.environ.get("C2C_GPU_BEGUN", "")
     return max(0.0, time.time() - float(begun)) if begun else 0.0
-
-
-def draw(folder: Path, *, dry_run: bool) -> None:
-    """Draw what was measured; figures are no reason to lose a run."""
-    try:
-        from experiments.bench.kernels.figures import draw_all
-
-        for path, without in draw_all(report.read(folder), folder / "figures", dry_run=dry_run):
-            lacks = f"; unmeasured: {', '.join(without)}" if without else ""
-            print(f"Drawn: {path.name}{lacks}")
-    except Exception as error:  # noqa: BLE001 - the rows are kept, and can be drawn elsewhere
-        print(f"No figures: {type(error).__name__}: {error}", file=sys.stderr)
 
 
 def show() -> None:

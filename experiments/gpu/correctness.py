@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
+from experiments.children import ROOT
 from experiments.gpu import suite
 from experiments.gpu.cases import Case, Context, Scale
-from experiments.gpu.processes import ROOT
 
 FOLDER = ROOT / "tests" / "gpu"
 SMOKE = "test_smoke.py"

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from experiments.children import run_bounded
 from experiments.gpu.device import find_gpu, provenance, query_driver
-from experiments.gpu.processes import run_bounded
 
 LIMIT_S = 120.0
 

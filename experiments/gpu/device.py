@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.gpu.processes import run_bounded
+from experiments.children import run_bounded
 
 if TYPE_CHECKING:
     import jax

@@ -1,43 +1,17 @@
-"""Files that a reader sees whole or not at all."""
+"""Tables of rows and archives of results, whole or not there at all."""
 
 from __future__ import annotations
 
 import io
 import json
-import os
 import tarfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from c2c.atomic import atomic_file
 from experiments.gpu.cases import Row
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Yield a file to write instead of `path`, which it becomes at the end; none is left behind."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        yield temporary
-        with temporary.open("rb") as whole:
-            os.fsync(whole.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def write_text(path: Path, content: str) -> None:
-    """Write `content` so that a reader sees the old file or the new one, never half of it."""
-    with replacing(path) as temporary:
-        temporary.write_text(content, encoding="utf-8")
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write `content` as JSON, as `write_text` does."""
-    write_text(path, json.dumps(content, indent=2) + "\n")
 
 
 def write_parquet(path: Path, rows: Sequence[Row], notes: Mapping[str, Any]) -> None:
@@ -48,8 +22,8 @@ def write_parquet(path: Path, rows: Sequence[Row], notes: Mapping[str, Any]) -> 
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns = {name: pa.array([row.get(name) for row in rows]) for name in names}
     table = pa.table(columns).replace_schema_metadata({"c2c": json.dumps(notes)})
-    with replacing(path) as temporary:
-        pq.write_table(table, temporary)
+    with atomic_file(path) as file:
+        pq.write_table(table, file)
 
 
 def read_parquet(path: Path) -> tuple[list[Row], dict[str, Any]]:
@@ -68,8 +42,8 @@ def pack(folder: Path, archive: Path) -> None:
     Files that others are still writing, which have a dot in front or end in ".part", are left out.
     """
     with (
-        replacing(archive) as temporary,
-        tarfile.open(temporary, "w:gz", compresslevel=6) as packed,
+        atomic_file(archive) as file,
+        tarfile.open(fileobj=file, mode="w:gz", compresslevel=6) as packed,
     ):
         for path in sorted(folder.rglob("*")):
             if path.name.startswith(".") or path.suffix == ".part" or not path.is_file():

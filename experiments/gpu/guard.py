@@ -49,7 +49,7 @@ def _unwritable(folder: Path) -> str:
 
 
 def _written(folder: Path) -> Iterator[Path]:
-    yield from (folder / "summary.json", folder / "summary.md", folder / "figures")
+    yield from (folder / "summary.json", folder / "summary.md")
     for name in SECTIONS:
         yield from (folder / name / f"{name}.parquet", folder / name / "parts.jsonl")
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.bench.kernels import analysis
 from experiments.gpu.cases import Row
+from experiments.gpu.kernels import analysis
 
 Rows = Mapping[str, Sequence[Row]]
 

@@ -11,9 +11,9 @@ import os
 import time
 from collections.abc import Iterable
 
+from experiments.children import ROOT
 from experiments.gpu import suite
 from experiments.gpu.cases import Case, Context, Scale
-from experiments.gpu.processes import ROOT
 
 FAULTS = ROOT / "tests" / "experiments" / "gpu" / "faults.py"
 

@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.bench.kernels import analysis
-from experiments.bench.transformer import results as transformer
+from c2c.atomic import write_json, write_text
 from experiments.gpu import overview
 from experiments.gpu.cases import Row
-from experiments.gpu.files import write_json, write_text
+from experiments.gpu.kernels import analysis
 from experiments.gpu.sections import SECTIONS
 from experiments.gpu.store import Store
+from experiments.gpu.transformer import results as transformer
 
 Rows = Mapping[str, Sequence[Row]]
 """By section."""
@@ -302,7 +302,7 @@ def _constants(rows: Rows) -> list[str]:
     heading = ["", "## Constants of the cost model", ""]
     try:
         from c2c.cost.constants import load_constants
-        from experiments.bench.kernels import calibrate
+        from experiments.gpu.kernels import calibrate
     except ModuleNotFoundError as error:
         return [*heading, f"Not computed: no module {error.name}. {calibrate_later()}"]
     found = calibrate.measured(rows)
@@ -319,7 +319,7 @@ def _constants(rows: Rows) -> list[str]:
 
 def calibrate_later() -> str:
     """Say how the constants are stored, where the checkout is at hand."""
-    return "`python -m experiments.bench.kernels.calibrate <results> --write` stores them."
+    return "`python -m experiments.gpu.kernels.calibrate <results> --write` stores them."
 
 
 def as_text(

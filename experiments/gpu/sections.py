@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from experiments.bench.sections import SECTIONS as MEASURING
 from experiments.gpu.section import Section
 
-_OWN = (
+_SECTIONS = (
     Section(
         name="smoke",
         title="ten small tests: do the kernels work here at all?",
@@ -23,11 +22,81 @@ _OWN = (
         share=0.1,
     ),
     Section(
+        name="facts",
+        title="TMA from host memory, L2, clusters, copies by XLA, bandwidth by SMs",
+        module=f"{__package__}.kernels.facts",
+        share=0.15,
+    ),
+    Section(
         name="correctness",
         title="every kernel at real sizes against exact results (tests/gpu)",
         module=f"{__package__}.correctness",
         share=0.5,
         checks=True,
+    ),
+    Section(
+        name="kernels",
+        title="hybrid_gemm against its limits and its rivals, by shape, rows, SMs, alpha, cluster",
+        module=f"{__package__}.kernels.grid",
+        share=0.6,
+        survey="quick",
+    ),
+    Section(
+        name="tune",
+        title="the tuner's candidates for the shapes of models, beside what is chosen without it",
+        module=f"{__package__}.kernels.tuning",
+        share=0.35,
+        survey="quick",
+    ),
+    Section(
+        name="sanitizer",
+        title="racecheck and initcheck on a small hybrid, grouped and quantised kernel",
+        module=f"{__package__}.kernels.sanitizer",
+        share=0.35,
+        checks=True,
+    ),
+    Section(
+        name="mig",
+        title="what one slice draws of the link alone, and seven together",
+        module=f"{__package__}.kernels.mig",
+        share=0.3,
+        survey="quick",
+    ),
+    Section(
+        name="transformer",
+        title="an 8B model: decode and prefill by strategy, switching between two models",
+        module=f"{__package__}.transformer.section",
+        share=0.4,
+    ),
+    Section(
+        name="contention",
+        title="several streams over one link: groups of SMs, and processes",
+        module=f"{__package__}.kernels.contention",
+        share=0.25,
+    ),
+    Section(
+        name="quantized",
+        title="weights of fewer bits against bf16",
+        module=f"{__package__}.kernels.quantized",
+        share=0.4,
+    ),
+    Section(
+        name="residency",
+        title="part of the weights in device memory: time by share, and filling on the way",
+        module=f"{__package__}.kernels.residency",
+        share=0.4,
+    ),
+    Section(
+        name="grouped",
+        title="experts: only those with rows cross the link",
+        module=f"{__package__}.kernels.grouped",
+        share=0.5,
+    ),
+    Section(
+        name="attention",
+        title="prefill, decode and merging of partial results",
+        module=f"{__package__}.kernels.attention",
+        share=1.0,
     ),
     Section(
         name="engine",
@@ -77,30 +146,7 @@ _OWN = (
         rehearses=True,
     ),
 )
-_ORDER = (
-    "smoke",
-    "link",
-    "facts",
-    "correctness",
-    "kernels",
-    "tune",
-    "sanitizer",
-    "mig",
-    "transformer",
-    "contention",
-    "quantized",
-    "residency",
-    "grouped",
-    "attention",
-    "engine",
-    "medusa",
-    "tessera",
-    "cocoserve",
-    "woven",
-    "rehearsal",
-)
-_BY_NAME = {section.name: section for section in (*_OWN, *MEASURING)}
 
-SECTIONS: Mapping[str, Section] = MappingProxyType({name: _BY_NAME[name] for name in _ORDER})
+SECTIONS: Mapping[str, Section] = MappingProxyType({one.name: one for one in _SECTIONS})
 DEFAULT = tuple(section.name for section in SECTIONS.values() if not section.asked)
 """What runs without names: what decides most comes first."""

@@ -20,8 +20,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from experiments.children import ROOT, run_bounded
 from experiments.gpu.cases import Backend, Case, Context
-from experiments.gpu.processes import ROOT, run_bounded
 
 LIMIT_S, FIRST_LIMIT_S, LEAST_S = 20.0, 90.0, 3.0
 LIST_LIMIT_S = 60.0

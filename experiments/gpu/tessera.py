@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from c2c.errors import DataError
+from experiments.children import ROOT
 from experiments.gpu.cases import Case, Context, Row, Scale, Unmeasurable
 from experiments.gpu.device import is_without_driver
-from experiments.gpu.processes import ROOT
 from experiments.medusa import steps
 
 BINDINGS = ROOT / ".venv-driver"

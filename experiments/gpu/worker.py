@@ -19,8 +19,8 @@ import traceback
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from experiments.children import end_with_parent
 from experiments.gpu.cases import Context, Unmeasurable
-from experiments.gpu.processes import end_with_parent
 
 MOST_REASON = 600
 

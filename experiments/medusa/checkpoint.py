@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from c2c.errors import DataError
+from experiments.children import ROOT, run_bounded
 from experiments.command import command
-from experiments.gpu.processes import ROOT, run_bounded
 from experiments.medusa.observing import outputs_of
 from experiments.medusa.one_process import check_what, started
 

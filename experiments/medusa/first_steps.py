@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from c2c.errors import DataError
 from c2c.systems.program.xla import StepShape
-from experiments.gpu.processes import environment, run_bounded
+from experiments.children import environment, run_bounded
 
 __all__ = ["MODES", "main", "seconds_of"]
 

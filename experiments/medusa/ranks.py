@@ -37,7 +37,7 @@ from c2c.systems.medusa import (
     write_artefact,
 )
 from c2c.systems.program import Program
-from experiments.bench.command import benchmark, measure_each
+from experiments.benchmark import benchmark, measure_each
 from experiments.medusa.models import BATCH_SIZES, MODELS, nodes_a_layer, step_program
 from experiments.medusa.one_process import check_each
 from experiments.medusa.processes import Process, key_of

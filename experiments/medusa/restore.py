@@ -25,7 +25,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from c2c.errors import DataError, unknown_name
-from experiments.bench.command import benchmark, measure_each
+from experiments.benchmark import benchmark, measure_each
 from experiments.medusa.models import MODELS
 from experiments.medusa.one_process import (
     ADDRESSES,

@@ -34,7 +34,7 @@ from c2c.systems.tessera import (
     streamed_ways,
     work_of,
 )
-from experiments.bench.command import benchmark, measure_each
+from experiments.benchmark import benchmark, measure_each
 from experiments.tessera.planner import STEPS
 
 __all__ = ["BeyondSettings", "main", "measure"]

@@ -35,7 +35,7 @@ from c2c.systems.tessera import (
     relaxation_s,
     work_of,
 )
-from experiments.bench.command import benchmark, measure_each
+from experiments.benchmark import benchmark, measure_each
 
 __all__ = ["PlannerSettings", "main", "measure"]
 

@@ -26,7 +26,7 @@ from c2c.errors import SettingError
 from c2c.hardware.conf import check_positive
 from c2c.models import load_spec
 from c2c.systems.tessera import Gpus, Way, best_way, check_solver, load_pair, ways, work_of
-from experiments.bench.command import benchmark, measure_each
+from experiments.benchmark import benchmark, measure_each
 from experiments.tessera.offline import published_for_price
 from experiments.tessera.workloads import PAIRS
 

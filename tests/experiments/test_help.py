@@ -11,7 +11,7 @@ from c2c.policies import DECISIONS
 from c2c.serving import SystemSpec
 from c2c.workloads import WorkloadConfig
 from experiments import simulate
-from experiments.simulation.help import descriptions
+from experiments.plain_settings import descriptions
 
 
 @pytest.mark.parametrize(

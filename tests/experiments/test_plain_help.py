@@ -7,8 +7,7 @@ from importlib import import_module
 
 import pytest
 
-from experiments.plain_settings import read_settings
-from experiments.simulation.help import descriptions
+from experiments.plain_settings import descriptions, read_settings
 
 COMMANDS = {
     "bench.cocoserve": "CocoserveSettings",

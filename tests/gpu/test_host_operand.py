@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.bench.kernels.probes import Streaming, last_items, launcher, scalars
+from experiments.gpu.kernels.probes import Streaming, last_items, launcher, scalars
 from pallas_kernels.host_memory import placement_report, to_host
 from pallas_kernels.hybrid_gemm import hybrid_gemm
 from tests.gpu.exact import BACKEND, activations, assert_exact, numbers, weights

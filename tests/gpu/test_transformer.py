@@ -125,7 +125,7 @@ def test_another_model_of_the_architecture_compiles_nothing() -> None:
 
 _SWITCH = """
 import json, sys
-from experiments.bench.transformer import switching
+from experiments.gpu.transformer import switching
 from experiments.gpu import Context
 from tests.gpu.test_transformer import BACKEND, shape
 print(json.dumps(switching.rows_of(Context(backend=BACKEND), shape(layers=16))))

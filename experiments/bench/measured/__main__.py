@@ -23,7 +23,6 @@ from rich.console import Console
 
 from c2c.errors import SettingError
 from c2c.runs import RunDir
-from experiments.bench.command import benchmark
 from experiments.bench.measured.compare import (
     Comparison,
     Skipped,
@@ -35,6 +34,7 @@ from experiments.bench.measured.compare import (
 from experiments.bench.measured.errors import Error
 from experiments.bench.measured.rows import OWN, Rows, read_folder
 from experiments.bench.measured.tables import engine_table, op_table, unseen_table
+from experiments.benchmark import benchmark
 
 __all__ = ["MeasuredSettings", "main"]
 

@@ -32,7 +32,6 @@ from rich.table import Table
 from c2c.errors import DataError, SettingError
 from c2c.runs import RunDir
 from c2c.serving import prepare
-from experiments.bench.command import benchmark
 from experiments.bench.peers import fleet_sim_process, vidur_process
 from experiments.bench.peers.case import (
     CONTEXT,
@@ -46,6 +45,7 @@ from experiments.bench.peers.case import (
 from experiments.bench.peers.fleet_sim_costs import write_costs
 from experiments.bench.peers.vidur_costs import GRANULARITY, write_predictions
 from experiments.bench.turns import TurnTaker, usable_cores
+from experiments.benchmark import benchmark
 
 __all__ = ["SideBySideSettings", "main", "missing"]
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from experiments.children import end, run_bounded
 from experiments.gpu.cases import Case, Context, Limits
 from experiments.gpu.children import Child, frames, last_words
-from experiments.gpu.processes import end, run_bounded
 from experiments.gpu.runner import STARTS, run_section
 from experiments.gpu.store import Store
 

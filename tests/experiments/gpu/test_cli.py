@@ -14,9 +14,9 @@ import jax
 import pyarrow.parquet as pq
 import pytest
 
-from experiments.bench.kernels import grid
 from experiments.gpu import cli
 from experiments.gpu.cases import Case
+from experiments.gpu.kernels import grid
 from experiments.gpu.sections import SECTIONS
 
 ROOT = Path(__file__).parents[3]

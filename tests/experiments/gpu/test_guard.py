@@ -33,7 +33,7 @@ def test_a_new_folder_and_one_with_results_are_fine(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["summary.json", "summary.md", "figures/a.png", "link/link.parquet", "link/parts.jsonl"]
+    "name", ["summary.json", "summary.md", "link/link.parquet", "link/parts.jsonl"]
 )
 def test_files_of_others_are_refused(tmp_path: Path, name: str) -> None:
     path = tmp_path / "dev" / name

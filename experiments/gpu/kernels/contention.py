@@ -1,0 +1,167 @@
+"""Section `contention`: several streams over one link.
+
+- groups: SMs of one launch in groups, each of which reads its own part of an array. This emulates
+  slices that are on the GPU at the same time, as MIG's are.
+- processes: several processes. Without MIG or MPS the GPU runs one of them at a time and switches,
+  so this shows what sharing a whole GPU costs, and is no picture of slices.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from experiments.gpu import Case, Context, Row, Scale, time_launches
+from experiments.gpu.kernels import bounds, operands
+from experiments.gpu.kernels.facts import since_first
+from experiments.gpu.kernels.probes import launcher, scalars
+
+ROOT = Path(__file__).parents[3]
+PROCESSES_LIMIT_S = 150.0
+
+
+def cases(scale: Scale) -> list[Case]:
+    """List the measurements."""
+    if scale == "tiny":
+        return [
+            Case(spec={"what": "groups", "groups": 2, "sms_each": 2}),
+            Case(spec={"what": "processes", "count": 2, "sms": 2}, limit_s=PROCESSES_LIMIT_S),
+        ]
+    groups = [(g, 16) for g in (1, 2, 3, 4, 6, 8)] + [(1, 32), (2, 32), (4, 32), (1, 64), (2, 64)]
+    found = [Case(spec={"what": "groups", "groups": g, "sms_each": s}) for g, s in groups]
+    found += [
+        Case(spec={"what": "processes", "count": count, "sms": sms}, limit_s=PROCESSES_LIMIT_S)
+        for count, sms in ((1, 132), (2, 132), (4, 132), (2, 16))
+    ]
+    return found[:3] if scale == "quick" else found
+
+
+def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
+    """Measure one case: a row for each stream."""
+    if spec["what"] == "groups":
+        return groups(spec["groups"], spec["sms_each"], context)
+    return processes(spec["count"], spec["sms"], context)
+
+
+def groups(count: int, sms_each: int, context: Context) -> list[Row]:
+    """Read with groups of SMs at once; a group's time is from its first begin to its last end."""
+    streaming = bounds.streaming(context)
+    run = jax.device_put(scalars(streaming, sms=count * sms_each, groups=count))
+    data = bounds.matrix(streaming, context)
+    read = launcher(streaming, interpret=operands.interpret_settings(context))
+    each = streaming.boxes // count * streaming.box_bytes
+    seen: list[list[float]] = [[] for _ in range(count)]
+
+    def once(_: int) -> Any:
+        times = read(data, run)[1]
+        if context.backend == "sm90":
+            begun, ended = since_first(np.asarray(times)[: count * sms_each])
+            for group in range(count):
+                part = slice(group * sms_each, (group + 1) * sms_each)
+                seen[group].append((ended[part].max() - begun[part].min()) / 1e9)
+        return times
+
+    times = time_launches(once, target_s=context.target_s, repetitions=context.repetitions)
+    total = count * each / times.median_s / 1e9
+    rows: list[Row] = []
+    for group in range(count):
+        row: Row = {"stream": group, "bytes": each, "total_gbps": total, **times.columns()}
+        if seen[group]:
+            row["gbps"] = each / float(np.median(seen[group])) / 1e9
+        rows.append(row)
+    return rows
+
+
+def processes(
+    count: int,
+    sms: int,
+    context: Context,
+    environments: Sequence[Mapping[str, str]] | None = None,
+) -> list[Row]:
+    """Read in `count` processes at once, counted in the time in which all of them read.
+
+    Args:
+      count: of processes.
+      sms: that each uses, of those it has.
+      context: scale and backend.
+      environments: of each, if not this process's; they may see different slices.
+    """
+    lasting_s = {"full": 5.0, "quick": 2.0, "tiny": 0.3}[context.scale]
+    command = [
+        *(sys.executable, "-m", "experiments.gpu.kernels.streamer"),
+        *(json.dumps(asdict(context)), str(sms)),
+    ]
+    children = [
+        subprocess.Popen(  # noqa: S603 - our own module
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env=dict(env),
+        )
+        for env in environments or [os.environ] * count
+    ]
+    try:
+        for child in children:
+            wait_for_ready(child)
+        start = time.monotonic() + 0.2
+        for child in children:
+            child.stdin.write(json.dumps([start, start + lasting_s]) + "\n")  # type: ignore[union-attr]
+            child.stdin.flush()  # type: ignore[union-attr]
+        answers = [child.communicate(timeout=60 + lasting_s)[0] for child in children]
+    finally:
+        for child in children:
+            child.kill()  # no effect on one that has ended
+            child.wait()
+    found = [json.loads(answer.splitlines()[-1]) for answer in answers]
+    rates = shares([f["done"] for f in found], found[0]["bytes"])
+    total = sum(rates)
+    return [
+        {"stream": i, "gbps": rate, "share": rate / total if total else None, "total_gbps": total}
+        for i, rate in enumerate(rates)
+    ]
+
+
+def wait_for_ready(child: subprocess.Popen[str]) -> None:
+    """Return when the process says so.
+
+    Raises:
+      RuntimeError: it ended instead.
+    """
+    assert child.stdout is not None
+    for line in child.stdout:
+        if line.strip() == "ready":
+            return
+    raise RuntimeError(f"a streaming process ended before it was ready ({child.wait()})")
+
+
+def shares(done: Sequence[Sequence[float]], nbytes: int) -> list[float]:
+    """Return the GB/s of each stream in the time in which all of them were reading.
+
+    Args:
+      done: for each stream, its begin and then the end of every launch, in seconds.
+      nbytes: of one launch. One that is partly in the window counts in part.
+    """
+    begin, end = max(d[0] for d in done), min(d[-1] for d in done)
+    if end <= begin:
+        raise RuntimeError("the streams had no time in common")
+    rates = []
+    for times in done:
+        inside = 0.0
+        for before, after in pairwise(times):
+            common = min(after, end) - max(before, begin)
+            inside += max(0.0, common) / max(after - before, 1e-12)
+        rates.append(inside * nbytes / (end - begin) / 1e9)
+    return rates

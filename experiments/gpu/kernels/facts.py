@@ -1,0 +1,219 @@
+"""Section `facts`: what the design of the kernels assumes about the hardware and XLA.
+
+- tma: TMA reads host memory, what was read is right, and at what rate, by box and multicast;
+- sms: the rate by the number of SMs that load;
+- l2: whether a small host array read again and again is faster than the link;
+- prefetch: whether asking for host lines ahead of time helps;
+- clusters: how many clusters are on the device at once, as the driver says and as their CTAs' own
+  begin and end show;
+- operand: whether XLA hands the host array to the kernel without a copy;
+- rereads: whether SymGEMM without multicast reads W over the link once for every 256 rows;
+- launch: the time from one small kernel to the next inside a program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.gpu import Case, Context, Row, Scale, time_launches, wait
+from experiments.gpu.cases import Unmeasurable
+from experiments.gpu.kernels import bounds, launching, operands
+from experiments.gpu.kernels.occupancy import DriverError, resident_clusters
+from experiments.gpu.kernels.probes import Streaming, last_items, launcher, scalars
+from pallas_kernels.host_memory import HostArray
+
+FIG4 = (4096, 16384)
+BOXES = ((64, 128), (128, 64), (64, 64), (128, 128), (64, 256), (256, 64))
+SMS = (132, 16, 1, 4, 8, 28, 56, 2, 12, 20, 24, 32, 40, 48, 64, 80, 96, 112)
+
+
+def cases(scale: Scale) -> list[Case]:
+    """List the measurements, in the order of their weight for the design."""
+    if scale == "tiny":
+        specs: list[dict[str, Any]] = [
+            {"fact": "tma", "place": "host", "rows": 64, "columns": 64, "stages": 2, "cluster": 1},
+            {"fact": "tma", "place": "host", "rows": 64, "columns": 64, "stages": 2, "cluster": 2},
+            {"fact": "sms", "sms": 2},
+            {"fact": "l2", "kib": 32, "passes": 2, "place": "host"},
+            {"fact": "prefetch", "distance": 2, "sms": 4},
+            {"fact": "clusters", "cluster": 2},
+            {"fact": "operand"},
+            {"fact": "rereads", "m": 64},
+            {"fact": "launch"},
+        ]
+        return [Case(spec=spec) for spec in specs]
+
+    def tma(place: str, rows: int, columns: int, cluster: int) -> dict[str, Any]:
+        stages = 8 * 64 * 128 // (rows * columns)  # 128 KiB in flight
+        return {
+            "fact": "tma",
+            "place": place,
+            "rows": rows,
+            "columns": columns,
+            "stages": stages,
+            "cluster": cluster,
+        }
+
+    specs = [tma("host", 64, 128, 1), {"fact": "operand"}]
+    specs += [{"fact": "clusters", "cluster": c} for c in (8, 4, 2)]
+    specs += [tma("host", 64, 128, c) for c in (2, 4, 8)]
+    specs += [{"fact": "rereads", "m": m} for m in (256, 512, 1024, 2048)]
+    specs += [tma("host", rows, columns, 1) for rows, columns in BOXES[1:]]
+    specs += [{"fact": "sms", "sms": n} for n in SMS]
+    specs += [
+        {"fact": "l2", "kib": mib * 1024, "passes": 16, "place": place}
+        for mib in (4, 32, 16, 64, 1, 128)
+        for place in ("host", "device")
+    ]
+    specs += [
+        {"fact": "prefetch", "distance": d, "sms": sms} for sms in (132, 16) for d in (0, 8, 32, 64)
+    ]
+    specs += [{"fact": "launch"}, tma("device", 64, 128, 1), tma("device", 64, 128, 8)]
+    return [Case(spec=spec) for spec in (specs[:8] if scale == "quick" else specs)]
+
+
+def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
+    """Measure one fact."""
+    sms = operands.sms(context)
+    match spec["fact"]:
+        case "tma":
+            choices = {name: spec[name] for name in ("rows", "columns", "stages", "cluster")}
+            reading = bounds.streaming(context, **choices)
+            row = bounds.stream(reading, context, sms=sms, place=spec["place"])
+            return [row | {"values_right": values_right(reading, spec["place"], context)}]
+        case "sms":
+            return [bounds.stream(bounds.streaming(context), context, sms=spec["sms"])]
+        case "l2":
+            columns = 1024 if spec["kib"] >= 1024 else 128
+            rows = spec["kib"] * 512 // columns
+            reading = bounds.streaming(context, k=rows, n=columns)
+            passes, place = spec["passes"], spec["place"]
+            return [bounds.stream(reading, context, sms=sms, passes=passes, place=place)]
+        case "prefetch":
+            return [
+                bounds.stream(
+                    bounds.streaming(context, prefetch=spec["distance"]), context, sms=spec["sms"]
+                )
+            ]
+        case "clusters":
+            return [resident(spec["cluster"], context)]
+        case "operand":
+            return [host_operand(context)]
+        case "rereads":
+            return [rereads(spec["m"], context)]
+        case _:
+            return [launch_gap(context)]
+
+
+def values_right(streaming: Streaming, place: operands.Place, context: Context) -> bool:
+    """Whether every CTA's last box holds what the array has there."""
+    w = bounds.matrix(streaming, context, place)
+    run = scalars(streaming, sms=streaming.sm_count)
+    read = launcher(streaming, interpret=operands.interpret_settings(context))
+    last = np.asarray(read(w, jnp.asarray(run))[0])
+    stored = np.asarray(jax.device_get(w))
+    down = streaming.k // streaming.rows
+    for cluster, item in last_items(run).items():
+        top, left = item % down * streaming.rows, item // down * streaming.columns
+        expected = stored[top : top + streaming.rows, left : left + streaming.columns]
+        for rank in range(streaming.cluster):
+            if not np.array_equal(last[cluster * streaming.cluster + rank], expected):
+                return False
+    return True
+
+
+def resident(cluster: int, context: Context) -> Row:
+    """Count the clusters that are on the device at once, in two ways.
+
+    `clusters_overlapping` begin before any CTA has ended, in a launch that reads host memory long
+    enough for all of them to begin.
+    """
+    sms = operands.sms(context)
+    row: Row = {"clusters_in_grid": sms // cluster}
+    if context.backend == "sm90":
+        try:
+            row["clusters_by_driver"] = resident_clusters(cluster, sm_count=sms)
+        except (OSError, DriverError) as error:
+            row["driver_says"] = str(error)
+    streaming = bounds.streaming(context, cluster=cluster)
+    read = launcher(streaming, interpret=operands.interpret_settings(context))
+    _, times = read(bounds.matrix(streaming, context), jnp.asarray(scalars(streaming, sms=sms)))
+    begun, ended = since_first(np.asarray(times)[: streaming.clusters * cluster])
+    row["clusters_overlapping"] = int((begun[::cluster] <= ended.min()).sum())
+    return row
+
+
+def since_first(times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return begin and end in nanoseconds after the first begin, of timers of 32 bits that wrap."""
+    values = times.astype(np.int64)
+    first = int(values[0, 0])
+    around = (values - first + 2**31) % 2**32 - 2**31  # within +-2.1 s of the first CTA
+    around -= around[:, 0].min()
+    return around[:, 0], around[:, 1]
+
+
+def host_operand(context: Context) -> Row:
+    """Say whether XLA copies the weights: by its own account and by the device's memory."""
+    m, (k, n) = (8, (256, 128)) if context.scale == "tiny" else (64, FIG4)
+    w = operands.weights(k, n, 2, "host", context.seed)
+    assert isinstance(w, HostArray)
+    x = operands.activations(m, k, context)
+    row: Row = {"w_bytes": w.nbytes, "memory_kind": w.memory_kind}
+    if context.backend == "sm90":
+        gemm, config = launching.configuration(m, k, n, 2, 1, context)
+        run = launching.kernel(gemm, config, m, None)
+        scalars_of_plan = jnp.array([1, 1, 1, 0], jnp.int32)
+        memory = run.lower(x, w.ref(), scalars_of_plan).compile().memory_analysis()
+        row |= {
+            "host_argument_bytes": memory.host_argument_size_in_bytes,
+            "temporary_bytes": memory.temp_size_in_bytes,
+        }
+    launch = launching.hybrid(x, w, context, alpha=1.0)
+    wait(launch(0))
+    device = jax.devices()[0]
+    before = (device.memory_stats() or {}).get("bytes_in_use")
+    wait(launch(1))
+    stats = device.memory_stats() or {}
+    row |= {"in_use_before": before, "in_use_after": stats.get("bytes_in_use")}
+    row["peak_bytes"] = stats.get("peak_bytes_in_use")
+    if "temporary_bytes" in row:
+        row["copied"] = bool(row["temporary_bytes"] > w.nbytes // 16)
+    return row
+
+
+def rereads(m: int, context: Context) -> Row:
+    """Time SymGEMM without multicast; `link_reads` is its time over that of reading W once."""
+    k, n = (256, 128) if context.scale == "tiny" else FIG4
+    w = operands.weights(k, n, operands.copies(2 * k * n, context), "host", context.seed)
+    launch = launching.hybrid(operands.activations(m, k, context), w, context, alpha=1.0)
+    times = time_launches(launch, target_s=context.target_s, repetitions=context.repetitions)
+    once = bounds.stream(bounds.streaming(context, k=k, n=n), context, sms=operands.sms(context))
+    return {"link_reads": times.median_s / once["time_s"], **times.columns()}
+
+
+def launch_gap(context: Context) -> Row:
+    """Time a chain of small kernels inside one program, per kernel."""
+    barrier: Any = jax.lax.optimization_barrier  # untyped
+    chain = 16 if context.scale == "tiny" else 256
+
+    @jax.jit
+    def many(x: jax.Array) -> jax.Array:
+        for _ in range(chain):
+            # the barrier keeps XLA from making one kernel of all
+            x = barrier(x * jnp.float32(1.0001))
+        return x
+
+    if context.backend == "sm90":
+        found = (many.lower(jnp.ones(256)).compile().as_text() or "").count(" fusion(")
+        if found != chain:
+            raise Unmeasurable(f"XLA made {found} kernels of a chain of {chain}")
+    x = jnp.ones(256)
+    times = time_launches(
+        lambda _: many(x), target_s=context.target_s, repetitions=context.repetitions
+    )
+    return {"kernel_s": times.median_s / chain, "kernels": chain, **times.columns()}

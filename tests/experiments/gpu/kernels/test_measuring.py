@@ -1,0 +1,182 @@
+"""Measured things: the probe's reads, the order of the grid, the driver's answer, the shares."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.gpu import Context
+from experiments.gpu.kernels import facts, grid, launching, operands, residency
+from experiments.gpu.kernels.contention import shares
+from experiments.gpu.kernels.occupancy import DriverError, resident_clusters
+from experiments.gpu.kernels.probes import Streaming, last_items, launcher, scalars
+from pallas_kernels import check_gemm
+from pallas_kernels.gemm import ROWS, W_LAYOUTS
+from pallas_kernels.gemm.layout import row_major
+from pallas_kernels.mosaic import interpret_params
+from tests.pallas_kernels.interpreting import within
+from tests.tiers import tiered
+
+TINY = Context(backend="interpret", scale="tiny")
+
+
+@pytest.mark.parametrize(
+    ("choices", "use"),
+    [
+        ({}, {"sms": 4}),
+        ({"prefetch": 2}, {"sms": 3, "passes": 2}),
+        ({"cluster": 2}, {"sms": 4, "passes": 2}),
+        ({}, {"sms": 4, "groups": 2}),
+    ],
+)
+def test_the_probe_reads_every_box_it_is_dealt(
+    choices: dict[str, int], use: dict[str, int]
+) -> None:
+    reading = Streaming(k=256, n=128, columns=64, stages=2, sm_count=4, **choices)  # type: ignore[arg-type]
+    w = np.random.default_rng(0).standard_normal((256, 128)).astype(jnp.bfloat16)
+    run = scalars(reading, **use)
+    read = launcher(reading, interpret=interpret_params())
+    last = np.asarray(within(lambda: read(jnp.asarray(w), jnp.asarray(run)))[0])
+    items = last_items(run)
+    assert len(items) == use["sms"] // reading.cluster
+    assert len(set(items.values())) == len(items)
+    for cluster, item in items.items():
+        top, left = item % 4 * 64, item // 4 * 64
+        for rank in range(reading.cluster):
+            got = last[cluster * reading.cluster + rank]
+            np.testing.assert_array_equal(got, w[top : top + 64, left : left + 64])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"rows": 96}, "rows=96"),
+        ({"columns": 512}, "columns=512"),
+        ({"stages": 64}, "shared memory"),
+        ({"cluster": 3}, "cluster=3"),
+    ],
+)
+def test_probes_that_cannot_run(wrong: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Streaming(k=512, n=1024, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="sms=200"):
+        scalars(Streaming(k=512, n=1024), sms=200)
+
+
+@pytest.mark.parametrize(("w_layout", "alphas"), tiered([("kn", (0.0, 1.0)), ("tiles", (1.0,))]))
+def test_the_measured_launch_is_the_kernel(w_layout: Any, alphas: tuple[float, ...]) -> None:
+    x = operands.activations(8, 128, TINY)
+    w = operands.weights(128, 128, 2, "host", 0, w_layout=w_layout)
+    for alpha in alphas:
+        launch = launching.hybrid(x, w, TINY, alpha=alpha, w_layout=w_layout)
+        for number in range(3):
+            out = within(lambda: np.asarray(launch(number)))  # noqa: B023
+            layer = np.asarray(w.data)[number % 2]  # type: ignore[union-attr]
+            layer = row_major(layer).T if w_layout == "tiles" else layer
+            assert check_gemm(out, np.asarray(x), layer).worst_ratio <= 1
+
+
+def test_the_grid_begins_with_what_tells_most_and_leaves_out_nothing_else() -> None:
+    specs = [c.spec for c in grid.cases("full") if c.spec["what"] == "hybrid"]
+    assert specs[0]["shape"] == "c2cserve-fig4"
+    assert specs[0]["m"] == 10240
+    assert [c.spec["what"] for c in grid.cases("full")[:3]] == ["bound"] * 3
+    early = {(s["m"], s["sm_limit"]) for s in specs[:300]}
+    assert {(10240, 132), (16, 132), (10240, 16)} <= early
+    shapes = {(k, n) for _, k, n in grid.unique_shapes()}
+    seen = {(s["k"], s["n"], s["m"], s["sm_limit"], s["alpha"]) for s in specs}
+    for k, n in shapes:
+        for m in ROWS:
+            for sms in grid.SM_LIMITS:
+                assert {(k, n, m, sms, alpha) for alpha in grid.ALPHAS} <= seen
+    assert all(s["cluster"] == 1 for s in specs if s["m"] <= 256)
+    assert [grid.useful_clusters(m) for m in (64, 512, 10240)] == [(1,), (2, 1), (8, 4, 2, 1)]
+
+
+def test_every_layout_of_the_weights_is_measured() -> None:
+    specs = [c.spec for c in grid.cases("tiny") if c.spec["what"] == "layout"]
+    assert {spec["w_layout"] for spec in specs} == set(W_LAYOUTS)
+    for spec in specs:
+        (row,) = grid.measure(spec, replace(TINY, backend="reference"))
+        assert row["weight_bytes"] == 2 * spec["k"] * spec["n"]
+        assert row["time_s"] > 0
+
+
+class Driver:
+    """Stands in for libcuda: answers with the number of SMs over the cluster, less one."""
+
+    def __init__(self, fails: str = "") -> None:
+        self.fails, self.calls = fails, list[str]()
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: Any) -> int:
+            self.calls.append(name)
+            if name == "cuGetErrorName":
+                arguments[1]._obj.value = b"CUDA_ERROR_NO_DEVICE"
+                return 0
+            if name == self.fails:
+                return 100
+            if name == "cuOccupancyMaxActiveClusters":
+                launch = arguments[2]._obj
+                cluster = launch.attributes[0].value[0]
+                assert launch.attributes[0].kind == 4
+                assert launch.block[0] == 384
+                assert launch.grid[0] % cluster == 0
+                arguments[0]._obj.value = launch.grid[0] // cluster - 1
+            return 0
+
+        return call
+
+
+def test_resident_clusters_asks_the_driver_and_cleans_up() -> None:
+    driver = Driver()
+    assert resident_clusters(8, sm_count=132, load=lambda _: driver) == 132 // 8 - 1
+    assert driver.calls[-2:] == ["cuModuleUnload", "cuDevicePrimaryCtxRelease_v2"]
+    failing = Driver(fails="cuModuleLoadData")
+    with pytest.raises(DriverError, match=r"cuModuleLoadData: CUDA_ERROR_NO_DEVICE \(100\)"):
+        resident_clusters(8, sm_count=132, load=lambda _: failing)
+    assert failing.calls[-1] == "cuDevicePrimaryCtxRelease_v2"
+
+
+def test_launch_structures_have_the_size_of_cuda_s() -> None:
+    from experiments.gpu.kernels import occupancy
+
+    assert ctypes.sizeof(occupancy._Attribute) == 72
+    assert ctypes.sizeof(occupancy._Launch) == 56
+
+
+def test_timers_that_wrap() -> None:
+    near_end = 2**31 - 50
+    raw = np.array([[near_end, near_end + 40], [near_end + 30 - 2**32 + 2**32, near_end + 90]])
+    wrapped = ((raw + 2**31) % 2**32 - 2**31).astype(np.int32)
+    assert (wrapped < 0).any()
+    begun, ended = facts.since_first(wrapped)
+    assert begun.tolist() == [0, 30]
+    assert ended.tolist() == [40, 90]
+
+
+def test_shares_count_only_the_time_in_common() -> None:
+    fast, slow = [0.0, 1.0, 2.0, 3.0, 4.0], [1.0, 3.0, 5.0]
+    rates = shares([fast, slow], 10**9)
+    assert rates == pytest.approx([1.0, 0.5])  # from 1 to 4
+    with pytest.raises(RuntimeError, match="no time in common"):
+        shares([[0.0, 1.0], [2.0, 3.0]], 1)
+
+
+def test_a_share_in_device_memory_is_off_the_link_and_filling_is_on_it() -> None:
+    context = Context(backend="reference", scale="tiny")
+    found = {
+        case.spec["what"]: residency.measure(case.spec, context)[0]
+        for case in residency.cases("tiny")
+        if case.spec["what"] != "bound"
+    }
+    size = 2 * 128 * 256
+    assert {row["weight_bytes"] for row in found.values()} == {size}
+    assert found["share"]["link_bytes"] == 0
+    assert found["filling"]["link_bytes"] == size
+    assert found["share"]["predicted_s"] < found["filling"]["predicted_s"]
