@@ -38,9 +38,9 @@ from experiments.answers.command import answering, own_settings
 from experiments.answers.points import needs_compiling
 from experiments.answers.quantity import Quantity, quantity_of
 from experiments.answers.saying import answer_line, answer_of, caution
+from experiments.children import workers_of
 from experiments.simulation.execute import CODE
 from experiments.simulation.report import console, print_setup
-from experiments.worker_process import workers_of
 
 __all__ = ["CapacitySettings", "main"]
 

@@ -1,29 +1,101 @@
-"""Processes that are waited for only so long: one that a GPU's driver holds cannot be ended."""
+"""Processes that work for a command: run once, asked line by line, or in a pool.
+
+Every wait for one can have an end, also where a GPU's driver holds it. Only the standard library
+and `c2c.errors` are needed: `make gpu` runs where nothing else is installed.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import multiprocessing
 import os
+import selectors
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing.connection import wait as wait_for_any
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Self
 
-ROOT = Path(__file__).parents[1]
-PATIENCE_S = 5.0
+from c2c.errors import DataError, SettingError
+
+__all__ = [
+    "PATIENCE_S",
+    "ROOT",
+    "Ended",
+    "Lines",
+    "answer_of",
+    "cpu_seconds",
+    "end",
+    "end_with_parent",
+    "environment",
+    "gather",
+    "gpu_environment",
+    "pss_mb",
+    "run",
+    "tree",
+    "usable_cores",
+    "worker_pool",
+    "workers_of",
+]
+
+ROOT: Final = Path(__file__).parents[1]
+PATIENCE_S: Final = 5.0
 """How long a killed process may take to be gone, before it is left behind."""
-
-ENVIRONMENT = {
+POLL_S: Final = 0.5
+_MOMENT_S: Final = 0.2
+_GPU: Final = {
     # Several processes share the GPU, and one must not take what another measures with.
     "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
     "TF_CPP_MIN_LOG_LEVEL": "2",
     # A limit, not a reservation: two models in pinned memory are more than XLA's 64 GB allow for.
     "XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB": "96",
 }
+
+
+# Cores and environments
+
+
+def usable_cores(most: int = 0) -> set[int]:
+    """Return the cores this process may use, the first `most` of them; 0 for all."""
+    present = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    present = present or list(range(os.cpu_count() or 1))
+    return set(present[: most or None])
+
+
+def workers_of(given: object, field: str) -> int:
+    """Return how many processes to use: those asked for, or as many as there are cores.
+
+    Raises:
+      SettingError: no whole number, or fewer than one.
+    """
+    if given is None:
+        return len(usable_cores())
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        raise SettingError(field, given, "a whole number above 0, or null for all cores")
+    return given
+
+
+def environment(*folders: Path) -> dict[str, str]:
+    """Return this environment with the project in Python's path, and those folders that exist."""
+    paths = (str(ROOT), *(str(f) for f in folders if f.is_dir()), os.environ.get("PYTHONPATH", ""))
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def gpu_environment() -> dict[str, str]:
+    """Return the environment of processes that use the GPU."""
+    return environment() | _GPU
+
+
+# A process that runs once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,19 +106,30 @@ class Ended:
     out: str
     errors: str
 
+    @property
+    def why(self) -> str:
+        """What it said last, without the word that it is an error."""
+        last = (self.errors.strip() or "no message").splitlines()[-1]
+        return last.removeprefix("error: ")
 
-def environment() -> dict[str, str]:
-    """Return the environment of processes that use the GPU."""
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
-    return os.environ | {"PYTHONPATH": path} | ENVIRONMENT
 
-
-def run_bounded(
-    command: Sequence[str], *, limit_s: float, env: Mapping[str, str] | None = None
+def run(
+    command: Sequence[str],
+    *,
+    limit_s: float | None = None,
+    env: Mapping[str, str] | None = None,
+    apart: bool = True,
 ) -> Ended:
-    """Run a command in a session of its own; return after `limit_s` and a little at the latest.
+    """Run a command; return after `limit_s` and a little at the latest.
 
     Its output goes to files: a pipe stays open as long as any process that inherited it.
+
+    Args:
+      command: what to run, without input.
+      limit_s: seconds; None for no limit.
+      env: None for `environment()`.
+      apart: in a session of its own, which is ended with all it started; else it ends with the
+        group of this process.
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(  # noqa: S603 - our own modules
@@ -54,16 +137,15 @@ def run_bounded(
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=errors,
-            cwd=ROOT,
             env=environment() if env is None else dict(env),
-            start_new_session=True,
+            start_new_session=apart,
         )
         code: int | None = None
         try:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                code = process.wait(max(0.0, limit_s))
+                code = process.wait(None if limit_s is None else max(0.0, limit_s))
         finally:
-            end(process)
+            end(process, apart=apart)
         texts = []
         for file in (out, errors):
             file.seek(0)
@@ -71,10 +153,38 @@ def run_bounded(
     return Ended(code=code, out=texts[0], errors=texts[1])
 
 
-def end(process: subprocess.Popen[Any], patience_s: float = PATIENCE_S) -> bool:
-    """Kill a process that leads a group, and its group; return whether it was seen to be gone."""
+def answer_of(
+    command: Sequence[str],
+    failed: Callable[[str], Exception],
+    *,
+    limit_s: float | None = None,
+    env: Mapping[str, str] | None = None,
+    apart: bool = True,
+) -> Any:
+    """Return what a command says last, read as JSON; see `run`.
+
+    Args:
+      command: what to run.
+      failed: makes the error of a command that fails, or is not done in time, from why it did.
+      limit_s, env, apart: likewise.
+    """
+    done = run(command, limit_s=limit_s, env=env, apart=apart)
+    if done.code is None:
+        raise failed(f"not done within {limit_s:.0f} s")
+    if done.code:
+        raise failed(done.why)
+    return json.loads(done.out.splitlines()[-1])
+
+
+def end(
+    process: subprocess.Popen[Any], patience_s: float = PATIENCE_S, *, apart: bool = True
+) -> bool:
+    """Kill a process, with its group if it leads one; return whether it was seen to be gone."""
     with contextlib.suppress(ProcessLookupError):  # all of it has ended by itself
-        os.killpg(process.pid, signal.SIGKILL)
+        if apart:
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(patience_s)
         return True
@@ -91,3 +201,265 @@ def end_with_parent() -> None:
     import ctypes
 
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+# A process that is asked line by line
+
+
+class Lines:
+    """A process that is given lines and answers with lines; what else it says is kept.
+
+    Args:
+      command: what to run.
+      env: None for this process's.
+      cores: it may use; all where none are named.
+      apart: see `run`.
+      channel: answers come over a descriptor that is added to the command, so that nothing a
+        library prints is taken for one; else they are its standard output.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cores: set[int] | None = None,
+        apart: bool = True,
+        channel: bool = False,
+    ) -> None:
+        self._apart = apart
+        self._buffer = b""
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        reader, writer = os.pipe()
+        try:
+            self.process = subprocess.Popen(  # noqa: S603 - our own modules
+                [*command, str(writer)] if channel else command,
+                stdin=subprocess.PIPE,
+                stdout=self._log if channel else writer,
+                stderr=self._log,
+                pass_fds=(writer,) if channel else (),
+                text=True,
+                env=None if env is None else dict(env),
+                start_new_session=apart,
+            )
+        finally:
+            os.close(writer)
+            self._answers = os.fdopen(reader, "rb", buffering=0)
+        if cores and hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(self.process.pid, cores)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def tell(self, line: str = "") -> bool:
+        """Give a line; return whether the process is there to take it."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(line + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            return False
+        return True
+
+    def line(
+        self, until: float | None = None, waiting: Callable[[], object] = lambda: None
+    ) -> bytes | None:
+        """Return the next line, nothing if the process closed its end, None if time is over.
+
+        Args:
+          until: of the monotonic clock; None to wait as long as it takes.
+          waiting: called now and then meanwhile.
+        """
+        with selectors.DefaultSelector() as channel:
+            channel.register(self._answers, selectors.EVENT_READ)
+            while b"\n" not in self._buffer:
+                if not channel.select(_MOMENT_S):
+                    waiting()
+                left = None if until is None else max(0.0, until - time.monotonic())
+                if not channel.select(left):
+                    return None
+                piece = self._answers.read(1 << 16)
+                if not piece:
+                    return b""
+                self._buffer += piece
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
+
+    def said(self, begin: int = 0, stop: int | None = None) -> str:
+        """Return what it said beside its answers, from one byte to another."""
+        stop = self.said_bytes if stop is None else stop
+        self._log.seek(begin)
+        return self._log.read(stop - begin).decode("utf-8", "replace")
+
+    @property
+    def said_bytes(self) -> int:
+        """How much that is so far."""
+        return self._log.seek(0, os.SEEK_END)
+
+    @property
+    def why(self) -> str:
+        """The last line of it; see `Ended`."""
+        return Ended(code=None, out="", errors=self.said()).why
+
+    def close(self) -> None:
+        """End the process and everything it started; one that cannot be ended is left behind."""
+        end(self.process, apart=self._apart)
+        if self.process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):  # what it had not read is of no use
+                self.process.stdin.close()
+        self._answers.close()
+        self._log.close()
+
+
+# Processes of a pool, which end with this one
+
+
+@contextlib.contextmanager
+def worker_pool(
+    workers: int,
+    begin: Callable[..., None] | None = None,
+    given: tuple[Any, ...] = (),
+    *,
+    lost: str = "that worked for this one was ended (memory?)",
+) -> Iterator[ProcessPoolExecutor]:
+    """Yield processes that start anew, without what this one holds, and leave signals to it.
+
+    They end with the block, in the middle of their work if an error or a signal ends it.
+
+    Args:
+      workers: how many at most.
+      begin: what each calls before its first task, with `given`.
+      given: may hold what only a starting process can inherit, such as shared numbers.
+      lost: what is said of one that was ended from outside.
+
+    Raises:
+      DataError: one was ended from outside.
+    """
+    pool = ProcessPoolExecutor(
+        workers,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_begin,
+        initargs=(begin, given),
+    )
+    try:
+        yield pool
+    except BrokenProcessPool as error:
+        raise DataError("process", f"one {lost}") from error
+    except BaseException:
+        for child in multiprocessing.active_children():
+            child.terminate()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _begin(begin: Callable[..., None] | None, given: tuple[Any, ...]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        wait_for_any([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    if begin is not None:
+        begin(*given)
+
+
+def gather[T](
+    work: Callable[..., T],
+    asked: Sequence[tuple[Any, ...]],
+    *,
+    workers: int,
+    tell: Callable[[Sequence[float]], object],
+    done: Callable[[T], object] = lambda _: None,
+    begin: Callable[[], None] | None = None,
+    lost: str,
+) -> list[T]:
+    """Return what `work` gives for each of `asked`, in their order; an error of one ends all.
+
+    Args:
+      work: takes one of `asked`, and a function that takes how much of it is done.
+      asked: arguments, those to begin first first.
+      workers: processes.
+      tell: takes how much of each is done, now and then.
+      done: takes each result as soon as it is there.
+      begin, lost: see `worker_pool`.
+    """
+    shares = multiprocessing.get_context("spawn").Array("d", len(asked))
+    with worker_pool(workers, _inherit, (shares, begin), lost=lost) as pool:
+        tasks = [pool.submit(_one, work, k, each) for k, each in enumerate(asked)]
+        waiting = set(tasks)
+        while waiting:
+            over, waiting = wait(waiting, timeout=POLL_S, return_when=FIRST_COMPLETED)
+            for task in over:
+                done(task.result())
+            tell(shares[:])
+        return [task.result() for task in tasks]
+
+
+# What a process inherits from the one that started it.
+_INHERITED: dict[str, Any] = {}
+
+
+def _inherit(shares: Any, begin: Callable[[], None] | None) -> None:
+    _INHERITED["shares"] = shares
+    if begin is not None:
+        begin()
+
+
+def _one[T](work: Callable[..., T], k: int, given: tuple[Any, ...]) -> T:
+    shares = _INHERITED["shares"]
+
+    def within(share: float) -> None:
+        shares[k] = share
+
+    found = work(*given, within)
+    shares[k] = 1.0
+    return found
+
+
+# What processes use
+
+
+def tree(of: Sequence[int]) -> list[int]:
+    """Return processes and their descendants."""
+    children: dict[int, list[int]] = {}
+    for each in Path("/proc").iterdir():
+        if each.name.isdigit() and (fields := _fields(int(each.name))):
+            children.setdefault(int(fields[1]), []).append(int(each.name))
+    found = list(of)
+    for pid in found:
+        found += children.get(pid, [])
+    return found
+
+
+def _fields(pid: int) -> list[str]:
+    """Return what the kernel says of a process after its name; nothing if it ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def cpu_seconds(of: Sequence[int]) -> float:
+    """Return what processes, their descendants, and children that ended have used."""
+    ticks = sum(sum(map(int, _fields(pid)[11:15])) for pid in tree(of))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def pss_mb(of: Sequence[int]) -> float:
+    """Return the memory of processes and their descendants, what they share counted once."""
+    found = 0
+    for pid in tree(of):
+        try:
+            said = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        line = next((line for line in said.splitlines() if line.startswith("Pss:")), "Pss: 0 kB")
+        found += int(line.split()[1])
+    return found / 1e3

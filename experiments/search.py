@@ -45,9 +45,9 @@ from experiments.answers.command import answering, own_settings
 from experiments.answers.fleets import CHUNK, OWN, FleetSpace, planned_layouts
 from experiments.answers.points import needs_compiling
 from experiments.answers.study import OBJECTIVES, Tried, front_of, open_study, run_trials
+from experiments.children import workers_of
 from experiments.simulation.execute import CODE
 from experiments.simulation.report import console, print_setup
-from experiments.worker_process import workers_of
 
 __all__ = ["SearchSettings", "main"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -14,8 +13,8 @@ from c2c.config import RunSetup, build, prefers_compiled
 from c2c.errors import DataError, SettingError
 from c2c.runs import FolderInUse, is_in_use
 from c2c.simulator import is_compiled
+from experiments.children import worker_pool
 from experiments.simulation import execute, folder_of
-from experiments.worker_process import end_workers, worker_pool
 
 __all__ = ["Point", "PointRunner", "needs_compiling"]
 
@@ -38,46 +37,35 @@ def needs_compiling(setup: RunSetup) -> bool:
 
 
 class PointRunner:
-    """Processes that run points; use as `with PointRunner(workers) as runner`.
-
-    They end with the block, in the middle of a run if an error or a signal ends the block.
-    """
+    """Processes that run points: a `worker_pool`, as `with PointRunner(workers) as runner`."""
 
     def __init__(self, workers: int) -> None:
-        self._pool = worker_pool(workers)
+        self._workers = worker_pool(
+            workers,
+            lost="that ran a point was ended (memory?); the same command goes on where this one "
+            "stopped",
+        )
         self._waiting: dict[Future[Point], Any] = {}
 
     def __enter__(self) -> Self:
+        self._pool = self._workers.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            end_workers()
-        self._pool.shutdown(wait=True, cancel_futures=True)
+    def __exit__(self, *error: Any) -> None:
+        self._workers.__exit__(*error)
 
     def ask(self, token: Any, settings: Mapping[str, Any]) -> None:
         """Run a configuration, as plain data; `done` gives the token back."""
         self._waiting[self._pool.submit(_run, dict(settings))] = token
 
     def done(self) -> Iterator[tuple[Any, Point]]:
-        """Yield points in the order they are done, those too that are asked for meanwhile.
-
-        Raises:
-          DataError: a process was ended from outside.
-        """
+        """Yield points in the order they are done, those too that are asked for meanwhile."""
         while self._waiting:
             over, _ = wait(self._waiting, return_when=FIRST_COMPLETED)
             # Of several in the order they were asked for, so that equal runs print alike.
             for future in [f for f in self._waiting if f in over]:
                 token = self._waiting.pop(future)
-                try:
-                    point = future.result()
-                except BrokenProcessPool as error:
-                    raise DataError(
-                        "process", "one that ran a point was ended (memory?); the same command "
-                        "goes on where this one stopped",
-                    ) from error  # fmt: skip
-                yield token, point
+                yield token, future.result()
 
 
 def _run(settings: Mapping[str, Any]) -> Point:

@@ -30,8 +30,9 @@ from rich.table import Table
 
 from c2c.errors import DataError, SettingError
 from c2c.runs import RunDir
-from experiments.bench.turns import TurnTaker, usable_cores
+from experiments.bench.turns import TurnTaker
 from experiments.benchmark import benchmark
+from experiments.children import usable_cores
 
 __all__ = ["BASE", "SHAPES", "DecodeSettings", "main", "write_checkpoint", "write_model"]
 

@@ -13,7 +13,6 @@ runs another simulator beside this one instead: `experiments.bench.peers.side_by
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import tempfile
@@ -32,6 +31,7 @@ from c2c.errors import SettingError
 from c2c.runs import RunDir
 from experiments.bench.peers import side_by_side
 from experiments.benchmark import benchmark
+from experiments.children import answer_of
 
 __all__ = ["BenchSettings", "main", "measure_point", "measure_start"]
 
@@ -86,11 +86,11 @@ def measure_point(overrides: Sequence[str]) -> dict[str, Any]:
     """
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "experiments.bench.point", *overrides, f"folder={folder}"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
-    if done.returncode:
-        last = (done.stderr.strip() or "no message").splitlines()[-1]
-        raise SettingError("point", " ".join(overrides), f"a run that works ({last})")
-    point: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        point: dict[str, Any] = answer_of(
+            command,
+            lambda why: SettingError("point", " ".join(overrides), f"a run that works ({why})"),
+            apart=False,
+        )
     return point
 
 

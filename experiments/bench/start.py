@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,6 +28,7 @@ from c2c.engine.others import CpuSeconds, cpu_seconds, share_of_others
 from c2c.errors import DataError, SettingError
 from c2c.runs import RunDir
 from experiments.benchmark import benchmark
+from experiments.children import answer_of
 
 __all__ = ["Start", "StartSettings", "main", "measure"]
 
@@ -170,16 +170,14 @@ def measure(
         "ahead": ahead,
         "started": time.time(),
     }
-    done = subprocess.run(  # noqa: S603 - our own script
-        [sys.executable, "-c", _CHILD, json.dumps(given)],
-        capture_output=True,
-        text=True,
-        check=False,
+    line = [sys.executable, "-c", _CHILD, json.dumps(given)]
+    return Start(
+        **answer_of(
+            line,
+            lambda why: SettingError("linear", linear, f"a start that works ({why})"),
+            apart=False,
+        )
     )
-    if done.returncode:
-        last = (done.stderr.strip() or "no message").splitlines()[-1]
-        raise SettingError("linear", linear, f"a start that works ({last})")
-    return Start(**json.loads(done.stdout.splitlines()[-1]))
 
 
 def _medians(starts: Sequence[Start]) -> dict[str, float]:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from experiments.children import run_bounded
+from experiments.children import answer_of, gpu_environment
 from experiments.gpu.device import find_gpu, provenance, query_driver
 
 LIMIT_S = 120.0
@@ -26,13 +26,8 @@ def ask(
       RuntimeError: there is no GPU, or it does not answer; with what was found instead.
     """
     asked = json.dumps([seed, dry_run, *command])
-    done = run_bounded([sys.executable, "-m", "experiments.gpu.describe", asked], limit_s=limit_s)
-    if done.code is None:
-        raise RuntimeError(f"the GPU did not answer within {limit_s:.0f} s")
-    if done.code:
-        said = done.errors.strip().splitlines()
-        raise RuntimeError(said[-1] if said else "no answer")
-    found: dict[str, Any] = json.loads(done.out.splitlines()[-1])
+    line = [sys.executable, "-m", "experiments.gpu.describe", asked]
+    found: dict[str, Any] = answer_of(line, RuntimeError, limit_s=limit_s, env=gpu_environment())
     return found
 
 

@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.children import run_bounded
+from experiments.children import run
 
 if TYPE_CHECKING:
     import jax
@@ -96,7 +96,7 @@ def is_without_driver(message: str) -> bool:
 def output_of(command: Sequence[str]) -> str | None:
     """Return what `command` prints, or None if it does not exist, fails or does not end."""
     try:
-        done = run_bounded(command, limit_s=LIMIT_S)
+        done = run(command, limit_s=LIMIT_S)
     except OSError:
         return None
     return done.out.strip() if done.code == 0 else None

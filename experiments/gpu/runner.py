@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from experiments.gpu.cases import Case, Context, Limits, Row
-from experiments.gpu.children import Child, Outcome
+from experiments.gpu.child import Child, Outcome
 from experiments.gpu.progress import progress
 from experiments.gpu.store import Store
 

@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from experiments.children import ROOT, run_bounded
+from experiments.children import ROOT, environment, run
 from experiments.gpu.cases import Backend, Case, Context
 
 LIMIT_S, FIRST_LIMIT_S, LEAST_S = 20.0, 90.0, 3.0
@@ -62,10 +62,10 @@ def collected(path: Path, limit_s: float = LIST_LIMIT_S) -> tuple[Listed, ...]:
     """
     with tempfile.TemporaryDirectory() as folder:
         told = Path(folder) / "tests.json"
-        done = run_bounded(
+        done = run(
             [sys.executable, "-m", "experiments.gpu.suite", str(path), str(told)],
             limit_s=limit_s,
-            env=os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)},
+            env=environment() | {"JAX_PLATFORMS": "cpu"},
         )
         listed = json.loads(told.read_text("utf-8")) if told.exists() else []
         if not listed:

@@ -10,8 +10,6 @@ beside the results, so that a case that is begun again does not compile again.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -19,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from c2c.errors import DataError
-from experiments.children import ROOT
+from experiments.children import ROOT, answer_of, environment
 from experiments.gpu.cases import Case, Context, Row, Scale, Unmeasurable
 from experiments.gpu.device import is_without_driver
 from experiments.medusa import steps
@@ -87,16 +85,10 @@ def _asked(spec: Mapping[str, Any], context: Context, folder: Path) -> list[Row]
         asked |= {"step": str(FIXTURE), "tokens": 2, "seconds": 0.0}
     if spec["what"] == "split":
         asked |= {"cuts": spec["cuts"], "is_apart": spec["apart"] == "contexts"}
-    paths = (str(ROOT), str(BINDINGS), os.environ.get("PYTHONPATH", ""))
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     line = [sys.executable, "-m", "experiments.tessera.on_gpu", json.dumps(asked)]
-    done = subprocess.run(  # noqa: S603 - our own module
-        line, capture_output=True, text=True, check=False, env=env
-    )
-    if done.returncode:
-        last = (done.stderr.strip() or "no message").splitlines()[-1].removeprefix("error: ")
-        if is_without_driver(last):
-            raise Unmeasurable(last)
-        raise DataError(spec["what"], last)
-    found: list[Row] = json.loads(done.stdout.splitlines()[-1])
+
+    def failed(why: str) -> Exception:
+        return Unmeasurable(why) if is_without_driver(why) else DataError(spec["what"], why)
+
+    found: list[Row] = answer_of(line, failed, env=environment(BINDINGS), apart=False)
     return found

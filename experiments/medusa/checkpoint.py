@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from c2c.errors import DataError
-from experiments.children import ROOT, run_bounded
+from experiments.children import Lines, answer_of, environment
 from experiments.command import command
 from experiments.medusa.observing import outputs_of
 from experiments.medusa.one_process import check_what, started
@@ -42,13 +40,12 @@ def seconds_of(what: str, env: Mapping[str, str]) -> dict[str, Any]:
       DataError: it could not be, or what the graphs leave has changed.
     """
     line = [sys.executable, "-m", "experiments.medusa.checkpoint", what]
-    done = run_bounded(line, limit_s=LIMIT_S, env=os.environ | dict(env))
-    if done.code is None:
-        raise DataError(f"checkpoint of {what}", f"not done within {LIMIT_S:.0f} s")
-    if done.code:
-        last = (done.errors.strip() or "no message").splitlines()[-1]
-        raise DataError(f"checkpoint of {what}", last.removeprefix("error: ").rstrip("."))
-    found: dict[str, Any] = json.loads(done.out.splitlines()[-1])
+    found: dict[str, Any] = answer_of(
+        line,
+        lambda why: DataError(f"checkpoint of {what}", why.rstrip(".")),
+        limit_s=LIMIT_S,
+        env=environment() | dict(env),
+    )
     return found
 
 
@@ -80,20 +77,15 @@ def _frozen(what: str) -> dict[str, Any]:
 
     driver = bindings()
     checked(driver.cuInit, 0)
-    holder = subprocess.Popen(  # noqa: S603 - our own module
-        [sys.executable, "-m", "experiments.medusa.checkpoint", "--hold", what],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
-    )  # fmt: skip
-    assert holder.stdin is not None
-    assert holder.stdout is not None
-    try:
-        before = holder.stdout.readline()
+    command = [sys.executable, "-m", "experiments.medusa.checkpoint", "--hold", what]
+    with Lines(command, apart=False) as holder:
+        before = holder.line()
         if not before:
-            raise DataError(what, "the process that captures it ended; its last words are above")
+            raise DataError(what, f"the process that captures it ended ({holder.why})")
 
         def timed(call: Callable[..., Any]) -> float:
             begin = time.perf_counter()
-            checked(call, holder.pid, None)
+            checked(call, holder.process.pid, None)
             return time.perf_counter() - begin
 
         seconds = {
@@ -105,13 +97,8 @@ def _frozen(what: str) -> dict[str, Any]:
                 ("unlock_s", driver.cuCheckpointProcessUnlock),
             )
         }
-        holder.stdin.write("again\n")
-        holder.stdin.flush()
-        after = holder.stdout.readline()
-    finally:
-        holder.kill()
-        holder.wait()
-    if json.loads(after or "{}").get("told") != json.loads(before)["told"]:
+        after = holder.line() if holder.tell("again") else b""
+    if json.loads(after or b"{}").get("told") != json.loads(before)["told"]:
         raise DataError(
             what, "the process that came back has other memory, or its graphs leave other"
         )

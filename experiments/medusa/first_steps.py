@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from c2c.errors import DataError
 from c2c.systems.program.xla import StepShape
-from experiments.children import environment, run_bounded
+from experiments.children import gpu_environment, run
 
 __all__ = ["MODES", "main", "seconds_of"]
 
@@ -44,13 +44,12 @@ def seconds_of(step: Mapping[str, Any], mode: str, count: int) -> tuple[float, .
     """
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_command_buffer_update_mode={mode}"
     line = [sys.executable, "-m", "experiments.medusa.first_steps", json.dumps(dict(step))]
-    env = environment() | {"XLA_FLAGS": flags.strip()}
-    done = run_bounded([*line, str(count)], limit_s=LIMIT_S, env=env)
+    env = gpu_environment() | {"XLA_FLAGS": flags.strip()}
+    done = run([*line, str(count)], limit_s=LIMIT_S, env=env)
     if "XLA_FLAGS" in done.errors or "usage:" in done.errors:
         raise DataError(f"first steps, {mode}", "XLA here has no such flag or value of it")
     if done.code:
-        last = (done.errors.strip() or "no message").splitlines()[-1]
-        raise DataError(f"first steps, {mode}", last)
+        raise DataError(f"first steps, {mode}", done.why)
     if done.code is None:
         raise DataError(f"first steps, {mode}", f"not done within {LIMIT_S:.0f} s")
     return tuple(json.loads(done.out.splitlines()[-1]))

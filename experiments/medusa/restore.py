@@ -12,20 +12,19 @@ Writes JSON with provenance to a folder in runs/bench.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from c2c.errors import DataError, unknown_name
 from experiments.benchmark import benchmark, measure_each
+from experiments.children import ROOT, environment, run
 from experiments.medusa.models import MODELS
 from experiments.medusa.one_process import (
     ADDRESSES,
@@ -37,8 +36,6 @@ from experiments.medusa.one_process import (
 )
 
 __all__ = ["RestoreSettings", "main", "measure"]
-
-ROOT: Final = Path(__file__).parents[2]
 
 
 @dataclass
@@ -87,16 +84,13 @@ def measure(
     with tempfile.TemporaryDirectory() as folder:
         for role in ROLES:
             line = [sys.executable, "-m", "experiments.medusa.one_process", role, device]
-            done = subprocess.run(  # noqa: S603 - our own module
+            done = run(
                 [*line, addresses, executables, what, folder],
-                capture_output=True,
-                text=True,
-                check=False,
-                env=_environment() | dict(env or {}),
+                env=environment(ROOT / ".venv-driver") | dict(env or {}),
+                apart=False,
             )
-            if done.returncode:
-                last = (done.stderr.strip() or "no message").splitlines()[-1]
-                raise DataError(f"{what}, {role}", last.removeprefix("error: ").rstrip("."))
+            if done.code:
+                raise DataError(f"{what}, {role}", done.why.rstrip("."))
         said = {
             role: json.loads((Path(folder) / f"{role}.json").read_text("utf-8")) for role in ROLES
         }
@@ -111,13 +105,6 @@ def measure(
         "outputs": ours,
         **said["capture"], **said["analyse"], **said["restore"],
     }  # fmt: skip
-
-
-def _environment() -> dict[str, str]:
-    """Return this environment with the driver's calls in its path, where they are apart."""
-    bindings = ROOT / ".venv-driver"
-    parts = [str(ROOT), str(bindings) if bindings.is_dir() else "", os.environ.get("PYTHONPATH")]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(p for p in parts if p)}
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> Table:

@@ -10,9 +10,7 @@ with jax. What each folder holds, by batch size, is what `c2c.systems.program.xl
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,12 +20,13 @@ from typing import Any, Final
 from c2c.errors import DataError, SettingError
 from c2c.runs import progress_bar
 from c2c.systems.program.xla import StepShape
+from experiments import children
+from experiments.children import ROOT, run
 from experiments.command import command
 from experiments.plain_settings import read_settings
 
 __all__ = ["StepsSettings", "compile_steps", "main"]
 
-ROOT: Final = Path(__file__).parents[2]
 BATCH_SIZES: Final = (1, 2, 4, 8)
 
 
@@ -89,31 +88,27 @@ def _compile(folder: Path, shape: StepShape, env: Mapping[str, str]) -> None:
     shutil.rmtree(partial, ignore_errors=True)  # of a process that was ended
     fields = {name: getattr(shape, name) for name in StepShape.__dataclass_fields__}
     line = [sys.executable, "-m", "c2c.systems.program.xla.compile", str(partial)]
-    done = subprocess.run(  # noqa: S603 - our own module
-        [*line, json.dumps(fields)], env=dict(env), capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        last = (done.stderr.strip() or "no message").splitlines()[-1]
-        raise DataError(f"step of batch size {shape.rows}", last)
+    done = run([*line, json.dumps(fields)], env=env, apart=False)
+    if done.code:
+        raise DataError(f"step of batch size {shape.rows}", done.why)
     partial.rename(folder)
 
 
 def environment(bindings: Path = ROOT / ".venv-aot") -> dict[str, str]:
     """Return this environment with the compiler of GPU code in its path, where it is apart."""
-    parts = [str(ROOT), str(bindings) if bindings.is_dir() else "", os.environ.get("PYTHONPATH")]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(p for p in parts if p)}
+    return children.environment(bindings)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Compile what the command line asks for; return the exit status."""
 
-    def run() -> int:
+    def work() -> int:
         settings = read_settings(StepsSettings, arguments)
         compile_steps(Path(settings.out), settings.batch_sizes, settings.step, environment())
         print(f"python -m experiments.medusa.restore 'models=[xla:{settings.out}]'")
         return 0
 
-    return command(run, arguments=arguments)
+    return command(work, arguments=arguments)
 
 
 if __name__ == "__main__":

@@ -19,10 +19,10 @@ from omegaconf import DictConfig, OmegaConf
 from c2c.errors import SettingError
 from c2c.hardware import conf_dir
 from c2c.workloads import shared_dir
+from experiments.children import workers_of
 from experiments.command import command
 from experiments.figure import PROFILES, Context
 from experiments.sweeping import check_arguments
-from experiments.worker_process import workers_of
 
 SEEDS = {"quick": (0, 1, 2), "full": (0, 1, 2, 3, 4)}
 CLAIMS = ("compared", "all")

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import matplotlib as mpl
 import pyarrow.parquet as pq
 
-from c2c.errors import DataError
 from c2c.hardware import conf_dir
 from c2c.runs import RunDir
+from experiments.children import gather
 from experiments.figure import Context, FigureSpec
 from experiments.figures.style import bare_png, look
-from experiments.worker_process import end_workers, worker_pool
 
 __all__ = ["Outcome", "inputs_of", "make_all", "make_figure", "told"]
 
@@ -36,7 +33,6 @@ CONF_FOLDERS = (
     "workload",
     "node",
 )
-POLL_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,66 +73,32 @@ def make_all(
       DataError: a process was ended from outside.
     """
     if min(workers, len(specs)) > 1:
-        _make_in_processes(specs, context, make, done, min(workers, len(specs)), advance)
+        # What only the full profile has takes longest: begun last, it would be alone at the end.
+        order = sorted(specs, key=lambda spec: len(spec.profiles))
+        gather(
+            partial(_make_one, make, context),
+            [(spec,) for spec in order],
+            workers=min(workers, len(specs)),
+            tell=lambda shares: advance(sum(shares)),
+            done=done,
+            begin=partial(mpl.use, "Agg"),
+            lost="that made a figure was ended (memory?); the same command goes on where this one "
+            "stopped, with workers=1 in least memory",
+        )
         return
     for count, spec in enumerate(specs):
 
-        def within(part: float, whole: float, count: int = count) -> None:
-            advance(count + part / whole)
+        def within(share: float, count: int = count) -> None:
+            advance(count + share)
 
-        done(make(spec, replace(context, progress=within)))
+        done(_make_one(make, context, spec, within))
         advance(count + 1)
 
 
-def _make_in_processes(
-    specs: Sequence[FigureSpec],
-    context: Context,
-    make: Make,
-    done: Callable[[Outcome], None],
-    workers: int,
-    advance: Callable[[float], None],
-) -> None:
-    shares = get_context("spawn").Array("d", len(specs))
-    # What only the full profile has takes longest: begun last, it would be alone at the end.
-    order = sorted(range(len(specs)), key=lambda k: len(specs[k].profiles))
-    pool = worker_pool(workers, _inherit, (shares,))
-    try:
-        waiting = {pool.submit(_make_one, make, specs[k], context, k) for k in order}
-        while waiting:
-            over, waiting = wait(waiting, timeout=POLL_S, return_when=FIRST_COMPLETED)
-            for future in over:
-                done(future.result())
-            advance(sum(shares[:]))
-    except BrokenProcessPool as error:
-        raise DataError(
-            "process", "one that made a figure was ended (memory?); the same command goes on "
-            "where this one stopped, with workers=1 in least memory",
-        ) from error  # fmt: skip
-    except BaseException:
-        end_workers()
-        raise
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-# What a process inherits from the one that started it.
-_INHERITED: dict[str, Any] = {}
-
-
-def _inherit(shares: Any) -> None:
-    _INHERITED["shares"] = shares
-    mpl.use("Agg")
-
-
-def _make_one(make: Make, spec: FigureSpec, context: Context, k: int) -> Outcome:
-    shares = _INHERITED["shares"]
-
-    def within(part: float, whole: float) -> None:
-        shares[k] = part / whole
-
-    outcome = make(spec, replace(context, progress=within))
-    shares[k] = 1.0
-    return outcome
+def _make_one(
+    make: Make, context: Context, spec: FigureSpec, within: Callable[[float], None]
+) -> Outcome:
+    return make(spec, replace(context, progress=lambda part, whole: within(part / whole)))
 
 
 def inputs_of(spec: FigureSpec, context: Context) -> dict[str, Any]:

@@ -21,9 +21,9 @@ from c2c.metrics import SUMMARY_COLUMNS, Records, write_timeline
 from c2c.runs import NOT_INPUTS, RunDir, check_room, content_key
 from c2c.simulator import RunStats, phases_table
 from c2c.simulator.shards import Shard, split
+from experiments.children import usable_cores, worker_pool
 from experiments.simulation.freed_memory import keep_freed_memory
 from experiments.simulation.serving import Served, serve, serve_in_shards
-from experiments.worker_process import available_cores, worker_pool
 
 __all__ = [
     "Outcome",
@@ -239,7 +239,7 @@ def _simulate(
 def chosen_shards(setup: RunSetup) -> tuple[Shard, ...]:
     """Return what is simulated apart: `shards` of the settings, as far as chips share no model."""
     asked, requests = setup.settings["shards"], int(setup.workload.description["requests"])
-    wanted = available_cores() if asked == "auto" else int(asked)
+    wanted = len(usable_cores()) if asked == "auto" else int(asked)
     if setup.workload.loop is not None:  # who sends next depends on all
         wanted = 1
     if wanted == 1 and requests <= PART_ROWS:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +17,9 @@ from c2c.metrics import RECORD_SCHEMA
 from c2c.runs import ParquetStream
 from c2c.simulator import RunStats, Simulation, build_machine, requests_table, run_blocks
 from c2c.simulator.shards import Shard, merged_stats, merged_timeline, only
+from experiments.children import gather
 from experiments.ray_cluster import cluster_is_named, started_ray
 from experiments.simulation.freed_memory import keep_freed_memory
-from experiments.worker_process import end_workers, worker_pool
 
 __all__ = ["Served", "serve", "serve_in_shards"]
 
@@ -136,8 +133,8 @@ def serve_in_shards(
       DataError: a process was ended from outside.
     """
     asked = [
-        (dict(setup.settings), k, shard, tuple(path.resolve() for path in paths), compiled)
-        for k, (shard, paths) in enumerate(zip(shards, files, strict=True))
+        (dict(setup.settings), shard, tuple(path.resolve() for path in paths), compiled)
+        for shard, paths in zip(shards, files, strict=True)
     ]
     if cluster_is_named():
         found = _on_ray(asked)
@@ -145,7 +142,14 @@ def serve_in_shards(
         if compiled:  # once, not in every process
             nothing = Simulation.start(setup.prepared, build_machine(setup.prepared), models=())
             run_blocks(nothing, [], _drop)
-        found = _in_processes(asked, on_progress)
+        found = gather(
+            _serve_shard,
+            asked,
+            workers=len(asked),
+            tell=lambda shares: on_progress(min(shares)),
+            begin=keep_freed_memory,
+            lost="that simulated a shard was ended (memory?); fewer shards need less",
+        )
     slowest = max(found, key=lambda f: f.generate_s + f.events_s + f.records_s)
     return Served(
         stats=merged_stats([f.stats for f in found]),
@@ -154,21 +158,6 @@ def serve_in_shards(
         events_s=slowest.events_s,
         records_s=slowest.records_s,
     )
-
-
-def _in_processes(
-    asked: Sequence[tuple[Any, ...]], on_progress: Callable[[float], None]
-) -> list[Served]:
-    done = get_context("spawn").Array("d", len(asked))
-    pool = worker_pool(len(asked), _inherit, (done,))
-    try:
-        tasks = [pool.submit(_serve_shard, *one) for one in asked]
-        return _wait(tasks, lambda: on_progress(min(done[:])))
-    except BaseException:
-        end_workers()
-        raise
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _on_ray(asked: Sequence[tuple[Any, ...]]) -> list[Served]:
@@ -183,42 +172,18 @@ def _on_ray(asked: Sequence[tuple[Any, ...]]) -> list[Served]:
     return found
 
 
-# What a process inherits from the one that started it.
-_INHERITED: dict[str, Any] = {}
-
-
-def _inherit(done: Any) -> None:
-    _INHERITED["done"] = done
-    keep_freed_memory()
-
-
 def _drop(records: Any) -> None:
     """Take records that nobody wants."""
 
 
 def _serve_shard(
-    settings: Mapping[str, Any], k: int, shard: Shard, files: Sequence[Path], compiled: bool
+    settings: Mapping[str, Any],
+    shard: Shard,
+    files: Sequence[Path],
+    compiled: bool,
+    on_progress: Callable[[float], None] = lambda _: None,
 ) -> Served:
-    def on_progress(arrived: float) -> None:
-        if "done" in _INHERITED:
-            _INHERITED["done"][k] = arrived
-
     return serve(build(settings), files, compiled=compiled, on_progress=on_progress, shard=shard)
-
-
-def _wait(tasks: Sequence[Future[Served]], tell: Callable[[], None]) -> list[Served]:
-    waiting = set(tasks)
-    try:
-        while waiting:
-            over, waiting = wait(waiting, timeout=POLL_S, return_when=FIRST_COMPLETED)
-            for task in over:
-                task.result()  # an error of one ends all
-            tell()
-    except BrokenProcessPool as error:
-        raise DataError(
-            "process", "one that simulated a shard was ended (memory?); fewer shards need less"
-        ) from error
-    return [task.result() for task in tasks]
 
 
 def _parts(models: int, shard: Shard | None) -> Any:

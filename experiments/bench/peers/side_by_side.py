@@ -44,8 +44,9 @@ from experiments.bench.peers.case import (
 )
 from experiments.bench.peers.fleet_sim_costs import write_costs
 from experiments.bench.peers.vidur_costs import GRANULARITY, write_predictions
-from experiments.bench.turns import TurnTaker, usable_cores
+from experiments.bench.turns import TurnTaker
 from experiments.benchmark import benchmark
+from experiments.children import usable_cores
 
 __all__ = ["SideBySideSettings", "main", "missing"]
 

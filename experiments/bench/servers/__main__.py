@@ -35,10 +35,11 @@ from c2c.errors import SettingError
 from c2c.runs import RunDir, progress_bar
 from experiments.bench.servers.models import SERVED_SHAPES, SHAPES_135M, config_of, write_models
 from experiments.bench.servers.peers import PEERS, installed, version_of
-from experiments.bench.servers.servers import Answer, Engine, Request, Server, pss_mb
+from experiments.bench.servers.servers import Answer, Engine, Request, Server
 from experiments.bench.servers.swapper import Given
 from experiments.bench.servers.traffic import Mix, check_span, send, trace
 from experiments.benchmark import benchmark
+from experiments.children import pss_mb
 
 __all__ = ["ServersSettings", "main"]
 

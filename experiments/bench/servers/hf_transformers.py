@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.bench.servers.servers import Answer, Request, cpu_seconds, launched, streamed
+from experiments.bench.servers.servers import Answer, Request, launched, streamed
 from experiments.bench.servers.swapper import Given
+from experiments.children import cpu_seconds
 
 __all__ = ["Transformers"]
 

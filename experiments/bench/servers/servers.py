@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import subprocess
 import sys
 import time
@@ -14,11 +13,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from c2c.errors import DataError
+from experiments.children import cpu_seconds
 
-__all__ = [
-    "START_S", "Answer", "Engine", "Request", "Server", "cpu_seconds", "launched", "pss_mb",
-    "streamed", "tree",
-]  # fmt: skip
+__all__ = ["START_S", "Answer", "Engine", "Request", "Server", "launched", "streamed"]
 
 START_S = 600.0
 """Within which a server is up, and an answer goes on."""
@@ -188,44 +185,3 @@ class Engine:
             self._process.terminate()
             self._process.wait(60.0)
             self._process = None
-
-
-def tree(of: Sequence[int]) -> list[int]:
-    """Return processes and their descendants."""
-    children: dict[int, list[int]] = {}
-    for each in Path("/proc").iterdir():
-        if each.name.isdigit():
-            try:
-                parent = int((each / "stat").read_text().rpartition(")")[2].split()[1])
-            except (FileNotFoundError, ProcessLookupError):
-                continue  # it ended meanwhile
-            children.setdefault(parent, []).append(int(each.name))
-    found = list(of)
-    for pid in found:
-        found += children.get(pid, [])
-    return found
-
-
-def cpu_seconds(of: Sequence[int]) -> float:
-    """Return what processes, their descendants, and children that ended have used."""
-    ticks = 0
-    for pid in tree(of):
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        ticks += sum(map(int, fields[11:15]))
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
-def pss_mb(of: Sequence[int]) -> float:
-    """Return the memory of processes and their descendants, what they share counted once."""
-    found = 0
-    for pid in tree(of):
-        try:
-            said = Path(f"/proc/{pid}/smaps_rollup").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        line = next((line for line in said.splitlines() if line.startswith("Pss:")), "Pss: 0 kB")
-        found += int(line.split()[1])
-    return found / 1e3

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from c2c.errors import DataError
-from experiments.bench.servers.servers import Answer, Request, cpu_seconds
+from experiments.bench.servers.servers import Answer, Request
+from experiments.children import cpu_seconds
 
 __all__ = ["Given", "Swapper"]
 

@@ -9,8 +9,9 @@ import subprocess
 from pathlib import Path
 
 from c2c.models import kv_bytes_per_token, load_spec
-from experiments.bench.servers.servers import Answer, Request, launched, pss_mb, streamed
+from experiments.bench.servers.servers import Answer, Request, launched, streamed
 from experiments.bench.servers.swapper import Swapper
+from experiments.children import pss_mb
 
 __all__ = ["Vllm"]
 

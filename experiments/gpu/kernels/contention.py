@@ -9,25 +9,23 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
+from experiments.children import Lines, environment
 from experiments.gpu import Case, Context, Row, Scale, time_launches
 from experiments.gpu.kernels import bounds, operands
 from experiments.gpu.kernels.facts import since_first
 from experiments.gpu.kernels.probes import launcher, scalars
 
-ROOT = Path(__file__).parents[3]
 PROCESSES_LIMIT_S = 150.0
 
 
@@ -102,30 +100,21 @@ def processes(
         *(sys.executable, "-m", "experiments.gpu.kernels.streamer"),
         *(json.dumps(asdict(context)), str(sms)),
     ]
-    children = [
-        subprocess.Popen(  # noqa: S603 - our own module
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            env=dict(env),
-        )
-        for env in environments or [os.environ] * count
-    ]
-    try:
+    with ExitStack() as stack:
+        # of this process's group: the run ends them with it
+        children = [
+            stack.enter_context(Lines(command, env=env, apart=False))
+            for env in environments or [environment()] * count
+        ]
         for child in children:
             wait_for_ready(child)
         start = time.monotonic() + 0.2
         for child in children:
-            child.stdin.write(json.dumps([start, start + lasting_s]) + "\n")  # type: ignore[union-attr]
-            child.stdin.flush()  # type: ignore[union-attr]
-        answers = [child.communicate(timeout=60 + lasting_s)[0] for child in children]
-    finally:
-        for child in children:
-            child.kill()  # no effect on one that has ended
-            child.wait()
-    found = [json.loads(answer.splitlines()[-1]) for answer in answers]
+            child.tell(json.dumps([start, start + lasting_s]))
+        answers = [child.line(start + lasting_s + 60) for child in children]
+    if not all(answers):
+        raise RuntimeError("a streaming process gave no answer")
+    found = [json.loads(answer or b"") for answer in answers]
     rates = shares([f["done"] for f in found], found[0]["bytes"])
     total = sum(rates)
     return [
@@ -134,17 +123,16 @@ def processes(
     ]
 
 
-def wait_for_ready(child: subprocess.Popen[str]) -> None:
+def wait_for_ready(child: Lines) -> None:
     """Return when the process says so.
 
     Raises:
       RuntimeError: it ended instead.
     """
-    assert child.stdout is not None
-    for line in child.stdout:
-        if line.strip() == "ready":
+    while line := child.line():
+        if line.strip() == b"ready":
             return
-    raise RuntimeError(f"a streaming process ended before it was ready ({child.wait()})")
+    raise RuntimeError(f"a streaming process ended before it was ready ({child.why})")
 
 
 def shares(done: Sequence[Sequence[float]], nbytes: int) -> list[float]:

@@ -7,11 +7,11 @@ share the L2 and the memory controllers, which MIG divides. The GPU's partitioni
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from typing import Any
 
+from experiments.children import environment
 from experiments.gpu import Case, Context, Row, Scale
 from experiments.gpu.cases import Unmeasurable
 from experiments.gpu.device import output_of
@@ -59,5 +59,5 @@ def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
     wanted = [spec["slice"]] if spec["what"] == "slice" else list(range(spec["slices"]))
     if max(wanted) >= len(names):
         raise Unmeasurable(f"MIG has {len(names)} slices here now")
-    environments = [{**os.environ, "CUDA_VISIBLE_DEVICES": names[n]} for n in wanted]
+    environments = [environment() | {"CUDA_VISIBLE_DEVICES": names[n]} for n in wanted]
     return contention.processes(len(wanted), ALL, context, environments)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +23,7 @@ from c2c.models import ModelSpec
 from c2c.transformer import Cache, Hybrid, Linear, Params, Reference, Staged, forward, new_cache
 from c2c.transformer.forward import run
 from c2c.transformer.pages import PAGE_TOKENS
+from experiments.children import answer_of
 from experiments.gpu import Case, Context, Row, Scale, time_launches, wait
 from experiments.gpu.kernels import bounds
 from experiments.gpu.transformer.splits import split_of
@@ -266,16 +266,8 @@ def _switch(context: Context) -> list[Row]:
     """
     _held.clear()
     settings = {"backend": context.backend, "scale": context.scale, "seed": context.seed}
-    done = subprocess.run(  # noqa: S603 - our own module
-        [sys.executable, "-m", "experiments.gpu.transformer.switching", json.dumps(settings)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=_CHILD_LIMIT_S,
-    )
-    if done.returncode:
-        raise RuntimeError(f"it ended with {done.returncode}: {done.stderr.strip()[-500:]}")
-    rows: list[Row] = json.loads(done.stdout.splitlines()[-1])
+    line = [sys.executable, "-m", "experiments.gpu.transformer.switching", json.dumps(settings)]
+    rows: list[Row] = answer_of(line, RuntimeError, limit_s=_CHILD_LIMIT_S, apart=False)
     return rows
 
 

@@ -27,10 +27,11 @@ from experiments.bench.servers import vllm_cpu
 from experiments.bench.servers.gguf_copy import ARCHITECTURES, write_gguf
 from experiments.bench.servers.hf_transformers import Transformers
 from experiments.bench.servers.llama_cpp import LlamaCpp
-from experiments.bench.servers.servers import Answer, Request, Server, tree
+from experiments.bench.servers.servers import Answer, Request, Server
 from experiments.bench.servers.swapper import Given
 from experiments.bench.servers.traffic import Mix, trace
 from experiments.bench.servers.vllm_cpu import Vllm
+from experiments.children import tree
 from tests.tiers import tiered
 from tests.transformer.random_checkpoints import config_of
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from experiments.children import end, run_bounded
 from experiments.gpu.cases import Case, Context, Limits
-from experiments.gpu.children import Child, frames, last_words
+from experiments.gpu.child import Child, frames, last_words
 from experiments.gpu.runner import STARTS, run_section
 from experiments.gpu.store import Store
 
@@ -76,35 +72,6 @@ def test_the_first_case_of_a_process_may_take_longer() -> None:
         assert child.run(slow, 0.4).lost == "hung"  # the end of the run bounds that, too
     finally:
         child.close()
-
-
-class Unending:
-    """A process that a driver holds: it is killed and does not go away."""
-
-    pid = 2**22 + 1  # above what Linux gives out
-
-    def wait(self, timeout: float | None = None) -> int:
-        assert timeout is not None, "this would wait for ever"
-        raise subprocess.TimeoutExpired("worker", timeout)
-
-
-def test_a_process_that_cannot_be_ended_is_left_behind() -> None:
-    unending: Any = Unending()
-    assert end(unending, 0.1) is False
-
-
-def test_a_command_is_waited_for_only_so_long_whoever_holds_its_output() -> None:
-    program = (
-        "import subprocess, sys; print('said', flush=True);"
-        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']).wait()"
-    )
-    begun = time.monotonic()
-    done = run_bounded([sys.executable, "-c", program], limit_s=1.5)
-    assert done.code is None
-    assert done.out == "said\n"
-    assert time.monotonic() - begun < 60
-    quick = run_bounded([sys.executable, "-c", "import sys; sys.exit(3)"], limit_s=60)
-    assert quick.code == 3
 
 
 def test_caps_shorten_limits_and_lengthen_none() -> None:

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
-import selectors
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from experiments.children import PATIENCE_S, ROOT, end, environment
+from experiments.children import PATIENCE_S, Lines, gpu_environment
 from experiments.gpu.cases import Case, Context, Row
 
 _TAIL, _LOG_BYTES = 600, 1 << 15
-_MOMENT_S = 0.2
 _DUMP_S = 0.5  # for a process that hangs to write where it is
 _INNERMOST, _FRAMES = 2, 6
 _HARNESS = ("suite.py", "worker.py")
@@ -47,10 +43,7 @@ class Child:
         self, module: str, context: Context, waiting: Callable[[], object] = lambda: None
     ) -> None:
         self._module, self._context, self._waiting = module, context, waiting
-        self._process: subprocess.Popen[str] | None = None
-        self._answers: IO[bytes] | None = None
-        self._buffer = b""
-        self._log: IO[bytes] | None = None
+        self._lines: Lines | None = None
         self._fresh = True
 
     def start(self, limit_s: float) -> Outcome | None:
@@ -58,27 +51,13 @@ class Child:
 
         What fails here is no case's fault: none has begun.
         """
-        if self._process is not None:
+        if self._lines is not None:
             return None
-        reader, writer = os.pipe()
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-        command = [
-            *(sys.executable, "-m", "experiments.gpu.worker", self._module),
-            *(json.dumps(asdict(self._context)), str(writer)),
-        ]
-        self._process = subprocess.Popen(  # noqa: S603 - our own module
-            command,
-            stdin=subprocess.PIPE,
-            stdout=self._log,
-            stderr=self._log,
-            pass_fds=(writer,),
-            text=True,
-            cwd=ROOT,
-            env=environment(),
-            start_new_session=True,  # so that its own children end with it
+        worker = [sys.executable, "-m", "experiments.gpu.worker", self._module]
+        self._lines = Lines(
+            [*worker, json.dumps(asdict(self._context))], env=gpu_environment(), channel=True
         )
-        os.close(writer)
-        self._answers, self._fresh = os.fdopen(reader, "rb", buffering=0), True
+        self._fresh = True
         answer = self._answer(limit_s, limit_s, "did not start")
         return answer if isinstance(answer, Outcome) else None
 
@@ -89,15 +68,11 @@ class Child:
           case: its `limit_s` does not count compiling; a process's first case has `most_s`.
           at_most_s: what is left of the run.
         """
-        assert self._process is not None
-        assert self._process.stdin is not None
+        assert self._lines is not None
         most_s = min(case.limit_s if case.most_s is None else case.most_s, at_most_s)
         limit_s = most_s if self._fresh else min(case.limit_s, most_s)
         self._fresh = False
-        try:
-            self._process.stdin.write(json.dumps(dict(case.spec)) + "\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
+        if not self._lines.tell(json.dumps(dict(case.spec))):
             return self._gone("its process ended between cases")
         answer = self._answer(limit_s, most_s, "no answer")
         if isinstance(answer, Outcome):
@@ -108,24 +83,18 @@ class Child:
 
     def close(self) -> None:
         """End the process and everything it started; one that cannot be ended is left behind."""
-        if self._process is not None:
-            end(self._process)
-            if self._process.stdin is not None:
-                with contextlib.suppress(BrokenPipeError):  # what it had not read is of no use
-                    self._process.stdin.close()
-        for stream in (self._answers, self._log):
-            if stream is not None:
-                stream.close()
-        self._process = self._answers = self._log = None
-        self._buffer = b""
+        if self._lines is not None:
+            self._lines.close()
+        self._lines = None
 
     def _answer(self, limit_s: float, most_s: float, what: str) -> dict[str, Any] | Outcome:
         """Return the next answer; compiling stops the clock of `limit_s`, not that of `most_s`."""
+        assert self._lines is not None
         begun = time.monotonic()
         compiled_s, compiling = 0.0, False
         while True:
             allowed_s = most_s if compiling else min(limit_s + compiled_s, most_s)
-            line = self._line(begun + allowed_s)
+            line = self._lines.line(begun + allowed_s, self._waiting)
             if line is None:
                 took = f"{what} after {time.monotonic() - begun:.3g} s"
                 return self._hung(took + (", while compiling" if compiling else ""))
@@ -137,51 +106,29 @@ class Child:
             compiling = answer["compiling"]
             compiled_s += answer.get("took_s", 0.0)
 
-    def _line(self, until: float) -> bytes | None:
-        """Return the next line, nothing if the process closed its end, None if time is over."""
-        assert self._answers is not None
-        with selectors.DefaultSelector() as waiting:
-            waiting.register(self._answers, selectors.EVENT_READ)
-            while b"\n" not in self._buffer:
-                if not waiting.select(_MOMENT_S):
-                    self._waiting()
-                left = until - time.monotonic()
-                if not waiting.select(max(0.0, left)):
-                    return None
-                piece = self._answers.read(1 << 16)
-                if not piece:
-                    return b""
-                self._buffer += piece
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        return line
-
     def _hung(self, what: str) -> Outcome:
         """End a process that does not answer, after it has said where it is, if it still can."""
-        assert self._process is not None
-        assert self._log is not None
-        before = self._log.seek(0, os.SEEK_END)
+        assert self._lines is not None
+        before = self._lines.said_bytes
         with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGUSR1)
+            self._lines.process.send_signal(signal.SIGUSR1)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_DUMP_S)
-        self._log.seek(before)
-        where = frames(self._log.read().decode("utf-8", "replace")) or "it could not say"
+            self._lines.process.wait(_DUMP_S)
+        where = frames(self._lines.said(before)) or "it could not say"
         return self._end(f"{what}: ended. It was at: {where}", "hung", before)
 
     def _gone(self, what: str) -> Outcome:
         """Return how a process died, with its last words."""
-        assert self._process is not None
-        assert self._log is not None
+        assert self._lines is not None
         try:
-            what += f" (exit status {self._process.wait(PATIENCE_S)})"
+            what += f" (exit status {self._lines.process.wait(PATIENCE_S)})"
         except subprocess.TimeoutExpired:
             what += " (its end is not seen yet)"
-        return self._end(what, "crashed", self._log.seek(0, os.SEEK_END))
+        return self._end(what, "crashed", self._lines.said_bytes)
 
     def _end(self, what: str, lost: str, log_end: int) -> Outcome:
-        assert self._log is not None
-        self._log.seek(max(0, log_end - _LOG_BYTES))
-        text = self._log.read(min(log_end, _LOG_BYTES)).decode("utf-8", "replace")
+        assert self._lines is not None
+        text = self._lines.said(max(0, log_end - _LOG_BYTES), log_end)
         self.close()
         return Outcome(status="failed", reason=f"{what}. {last_words(text)}", lost=lost)
 
