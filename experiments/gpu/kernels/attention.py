@@ -12,7 +12,7 @@ import numpy as np
 
 from experiments.gpu import Case, Context, Row, Scale, time_launches
 from experiments.gpu.kernels import bounds
-from experiments.gpu.kernels.optional import op
+from pallas_kernels.attention import decode_attention, prefill_attention
 
 HEADS = (("llama-3.1-8b", 32, 8, 128), ("qwen3-30b-a3b", 32, 4, 128), ("llama-3.1-70b", 64, 8, 128))
 PAGE = 64
@@ -64,8 +64,11 @@ def prefill(spec: Mapping[str, Any], context: Context) -> tuple[Callable[[int], 
     )
     run: Any
     if spec["what"] == "prefill":
-        ours = op("attention", "prefill_attention")
-        run = jax.jit(functools.partial(ours, causal=True, window=window, backend=context.backend))
+        run = jax.jit(
+            functools.partial(
+                prefill_attention, causal=True, window=window, backend=context.backend
+            )
+        )
     else:
         implementation = spec["what"].partition("_")[2]
         run = jax.jit(
@@ -85,14 +88,13 @@ def prefill(spec: Mapping[str, Any], context: Context) -> tuple[Callable[[int], 
 def decode(spec: Mapping[str, Any], context: Context) -> tuple[Callable[[int], Any], Row]:
     """Return a launch of one token's attention with pages in random order, and its bytes."""
     batch, length, head, kv_heads = (spec[n] for n in ("batch", "length", "head", "kv_heads"))
-    ours = op("attention", "decode_attention")
     each = -(-length // PAGE)
     order = np.random.default_rng(context.seed).permutation(batch * each).astype(np.int32)
     tables = jnp.asarray(order.reshape(batch, each))
     lengths = jnp.full(batch, length, jnp.int32)
     q = normal((batch, spec["q_heads"], head), context.seed)
     k, v = (normal((batch * each, PAGE, kv_heads, head), context.seed + i) for i in (1, 2))
-    run = jax.jit(functools.partial(ours, backend=context.backend))
+    run = jax.jit(functools.partial(decode_attention, backend=context.backend))
     read = 2 * 2 * batch * length * kv_heads * head
     flops = 4.0 * batch * spec["q_heads"] * head * length
     amounts = {"flops": flops, "activation_bytes": read, "weight_bytes": 0}

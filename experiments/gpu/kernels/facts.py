@@ -4,8 +4,7 @@
 - sms: the rate by the number of SMs that load;
 - l2: whether a small host array read again and again is faster than the link;
 - prefetch: whether asking for host lines ahead of time helps;
-- clusters: how many clusters are on the device at once, as the driver says and as their CTAs' own
-  begin and end show;
+- clusters: how many clusters are on the device at once, as their CTAs' begin and end show;
 - operand: whether XLA hands the host array to the kernel without a copy;
 - rereads: whether SymGEMM without multicast reads W over the link once for every 256 rows;
 - launch: the time from one small kernel to the next inside a program.
@@ -23,7 +22,6 @@ import numpy as np
 from experiments.gpu import Case, Context, Row, Scale, time_launches, wait
 from experiments.gpu.cases import Unmeasurable
 from experiments.gpu.kernels import bounds, launching, operands
-from experiments.gpu.kernels.occupancy import DriverError, resident_clusters
 from experiments.gpu.kernels.probes import Streaming, last_items, launcher, scalars
 from pallas_kernels.host_memory import HostArray
 
@@ -128,18 +126,13 @@ def values_right(streaming: Streaming, place: operands.Place, context: Context) 
 
 
 def resident(cluster: int, context: Context) -> Row:
-    """Count the clusters that are on the device at once, in two ways.
+    """Count the clusters that are on the device at once.
 
-    `clusters_overlapping` begin before any CTA has ended, in a launch that reads host memory long
-    enough for all of them to begin.
+    They begin before any CTA has ended, in a launch that reads host memory long enough for all of
+    them to begin.
     """
     sms = operands.sms(context)
     row: Row = {"clusters_in_grid": sms // cluster}
-    if context.backend == "sm90":
-        try:
-            row["clusters_by_driver"] = resident_clusters(cluster, sm_count=sms)
-        except (OSError, DriverError) as error:
-            row["driver_says"] = str(error)
     streaming = bounds.streaming(context, cluster=cluster)
     read = launcher(streaming, interpret=operands.interpret_settings(context))
     _, times = read(bounds.matrix(streaming, context), jnp.asarray(scalars(streaming, sms=sms)))

@@ -1,14 +1,13 @@
 """Section `kernels`: hybrid_gemm by shape, rows, SMs, alpha and cluster, its rivals and its limits.
 
-The grid is large, so clusters that are wider than the rows need are left out. What is left stands
-in the order of what it tells: the paper's shape on the whole GPU, Llama 8B, the paper's on slices,
-others.
+Clusters that are wider than the rows need are left out. What is left stands in the order of what it
+tells: the paper's shape on the whole GPU, Llama 8B, the paper's on slices, all rows of both.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -19,8 +18,6 @@ from pallas_kernels.gemm import (
     CLUSTERS,
     MODEL_PROJECTIONS,
     ROWS,
-    W_LAYOUTS,
-    Config,
     Gemm,
     choice,
     smallest_cluster,
@@ -30,25 +27,10 @@ ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0)
 SM_LIMITS = (132, 56, 28, 16)
 ROW_ORDER = (10240, 512, 16, 2048, 64, 1, 4096, 128, 1024, 256, 8)
 """Rows from `ROWS`, those first at which the dataflows differ most or models spend most time."""
-MODEL_ORDER = (
-    "c2cserve-fig4",
-    "llama-3.1-8b",
-    "llama-3.1-70b",
-    "qwen3-30b-a3b",
-    "llama-3.2-3b",
-    "mixtral-8x7b",
-)
-M_TILES: Mapping[int, Mapping[str, Any]] = {
-    64: {"warpgroups": 1},
-    128: {"warpgroups": 2},
-    192: {"warpgroups": 3, "compute_registers": 160, "load_registers": 24},
-    256: {"warpgroups": 2},
-}
-"""AsymGEMM's M tiles of the paper's Fig. 8, and the warpgroups that they take."""
-_TALLEST = max(M_TILES)
+FIG4, DENSE = "c2cserve-fig4", "llama-3.1-8b"
+"""The paper's shape, and a model's."""
+_TALLEST = 256  # rows of a CTA, at most
 QUICK = 40  # cases of a quick run
-FIG5 = ((4096, 1024), (4096, 2048), (4096, 4096), (4096, 8192))
-"""Shapes (K, N) beside the paper's own that make its sweep over N."""
 
 
 def cases(scale: Scale) -> list[Case]:
@@ -60,9 +42,6 @@ def cases(scale: Scale) -> list[Case]:
             for label, k, n, m in shapes
             for spec in cell(label, k, n, m, sm_limits=(4,), alphas=(0.0, 0.5, 1.0))
         ]
-        tiny = {"what": "layout", "shape": "tiny", "k": 256, "n": 128, "m": 8}
-        specs += [{**tiny, "w_layout": w_layout} for w_layout in W_LAYOUTS]
-        specs.append({"what": "m_tile", "shape": "tiny", "k": 256, "n": 128, "m": 64, "tm": 64})
         return [*bounds.cases((4,)), *(Case(spec=s) for s in specs)]
     listed: dict[str, Case] = {}
     for spec in ordered():
@@ -75,9 +54,7 @@ def cases(scale: Scale) -> list[Case]:
 
 def ordered() -> Iterator[dict[str, Any]]:
     """Yield the specs of the whole grid, the most informative first; some twice."""
-    shapes = unique_shapes()
-    fig4 = [s for s in shapes if s[0] == "c2cserve-fig4"]
-    dense = [s for s in shapes if s[0] == "llama-3.1-8b"]
+    fig4, dense = ([(model, k, n) for k, n in MODEL_PROJECTIONS[model]] for model in (FIG4, DENSE))
     whole, slices = SM_LIMITS[:1], SM_LIMITS[1:]
     for m in ROW_ORDER[:6]:
         for shape in fig4:
@@ -88,38 +65,12 @@ def ordered() -> Iterator[dict[str, Any]]:
     for m in (10240, 512, 16):
         for shape in fig4:
             yield from cell(*shape, m, sm_limits=slices, alphas=(1.0, 0.0, 0.5), rivals=False)
-    for k, n in FIG5:
-        for m in (4096, 512):
-            yield from cell("c2cserve-fig5", k, n, m, sm_limits=whole, alphas=(0.0,))
-    yield from layouts((*fig4, *dense))
-    for tm in M_TILES:
-        label, k, n = fig4[0]
-        yield {"what": "m_tile", "shape": label, "k": k, "n": n, "m": 10240, "tm": tm}
     for sm_limits in (whole, slices):
-        for group in (fig4, dense, shapes):
-            for m in ROW_ORDER:
-                for shape in group:
-                    yield from cell(
-                        *shape, m, sm_limits=sm_limits, alphas=ALPHAS, rivals=sm_limits is whole
-                    )
-
-
-def layouts(shapes: Sequence[tuple[str, int, int]]) -> Iterator[dict[str, Any]]:
-    """Yield the ways in which W may lie in host memory, where reading it is all that takes time."""
-    for m in (16, 512):
-        for label, k, n in shapes:
-            size = {"shape": label, "k": k, "n": n, "m": m}
-            for w_layout in W_LAYOUTS:
-                yield {"what": "layout", **size, "w_layout": w_layout}
-
-
-def unique_shapes() -> list[tuple[str, int, int]]:
-    """Return (first model that has it, K, N) of every projection, each shape once."""
-    first: dict[tuple[int, int], str] = {}
-    for model in MODEL_ORDER:
-        for shape in MODEL_PROJECTIONS[model]:
-            first.setdefault(shape, model)
-    return [(model, k, n) for (k, n), model in first.items()]
+        for m in ROW_ORDER:
+            for shape in (*fig4, *dense):
+                yield from cell(
+                    *shape, m, sm_limits=sm_limits, alphas=ALPHAS, rivals=sm_limits is whole
+                )
 
 
 def cell(
@@ -171,19 +122,13 @@ def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
         "activation_bytes": 2 * m * (k + n),
         "flops": 2.0 * m * k * n,
     }
-    if what == "layout":
-        return _layout(spec, amounts, context)
     if what in RIVALS:
         launch = RIVALS[what](m, k, n, context)
         extra: Row = {"pieces": PIECES} if what == "staged_overlapped" else {}
     else:
         x = operands.activations(m, k, context)
         w = operands.weights(k, n, operands.copies(2 * k * n, context), "host", context.seed)
-        if what == "m_tile":
-            tm = spec["tm"]
-            config = Config(tm=tm, sm_count=operands.sms(context), **M_TILES[tm])
-            launch = launching.hybrid(x, w, context, alpha=0.0, config=config)
-        elif what == "automatic":
+        if what == "automatic":
             gemm = Gemm(m=-(-m // 8) * 8, k=k, n=n, layers=w.shape[0])
             chosen = choice(gemm, launching.machine(context))
             config = chosen.config
@@ -198,18 +143,6 @@ def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
         extra["config"] = json.dumps(asdict(config))
     times = time_launches(launch, target_s=context.target_s, repetitions=context.repetitions)
     return [amounts | extra | times.columns()]
-
-
-def _layout(spec: Mapping[str, Any], amounts: Mapping[str, Any], context: Context) -> list[Row]:
-    """Measure SymGEMM, W read once, with W in one of its layouts in host memory."""
-    m, k, n, w_layout = spec["m"], spec["k"], spec["n"], spec["w_layout"]
-    count = operands.copies(2 * k * n, context)
-    w = operands.weights(k, n, count, "host", context.seed, w_layout=w_layout)
-    cluster = smallest_cluster(m, _TALLEST)
-    x = operands.activations(m, k, context)
-    launch = launching.hybrid(x, w, context, alpha=1.0, cluster=cluster, w_layout=w_layout)
-    times = time_launches(launch, target_s=context.target_s, repetitions=context.repetitions)
-    return [{**amounts, "cluster": cluster, **times.columns()}]
 
 
 assert set(ROW_ORDER) == set(ROWS), "the rows that the tuner and the tests use"

@@ -11,7 +11,7 @@ import numpy as np
 
 from experiments.gpu import Case, Context, Row, Scale, time_launches
 from experiments.gpu.kernels import bounds, operands
-from experiments.gpu.kernels.optional import op
+from pallas_kernels.grouped_gemm import grouped_gemm
 
 # (model, experts, experts a token uses, K, N)
 EXPERTS = (
@@ -72,8 +72,7 @@ def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
     w = operands.weights(k, n, spec["experts"], place, context.seed)
     run: Any
     if spec["what"] == "grouped":
-        multiply = op("grouped_gemm", "grouped_gemm")
-        run = jax.jit(functools.partial(multiply, backend=context.backend))
+        run = jax.jit(functools.partial(grouped_gemm, backend=context.backend))
     else:
         run = jax.jit(jax.lax.ragged_dot)
     operands.ready([x, w, *sizes])

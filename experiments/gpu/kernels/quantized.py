@@ -11,9 +11,9 @@ import numpy as np
 
 from experiments.gpu import Case, Context, Row, Scale, time_launches
 from experiments.gpu.kernels import bounds, launching, operands
-from experiments.gpu.kernels.optional import op
 from experiments.gpu.kernels.rivals import resident
 from pallas_kernels.host_memory import to_host
+from pallas_kernels.quantized_gemm import Kind, quantize, quantized_gemm
 
 KINDS = (("int8", None), ("int4", 128), ("float8_e4m3fn", None), ("int8", 128), ("int4", None))
 SHAPES = (
@@ -62,10 +62,9 @@ def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
         x = operands.activations(m, k, context)
         launch, amounts["weight_bytes"] = launching.hybrid(x, w, context, alpha=1.0), 2 * k * n
     else:
-        multiply = op("quantized_gemm", "quantized_gemm")
         layers = packed(spec["what"], spec["group"] or None, k, n, context.seed)
         x = operands.activations(m, k, context)
-        run = jax.jit(functools.partial(multiply, backend=context.backend))
+        run = jax.jit(functools.partial(quantized_gemm, backend=context.backend))
         amounts["weight_bytes"] = sum(leaf.nbytes for leaf in jax.tree.leaves(layers[0]))
         operands.ready([x, *jax.tree.leaves(layers)])
 
@@ -77,9 +76,8 @@ def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
 
 
 @functools.lru_cache(maxsize=1)
-def packed(kind: str, group: int | None, k: int, n: int, seed: int) -> tuple[Any, ...]:
+def packed(kind: Kind, group: int | None, k: int, n: int, seed: int) -> tuple[Any, ...]:
     """Return quantised weights in host memory; the last ones asked for are kept."""
-    quantize = op("quantized_gemm", "quantize")
     draw = np.random.default_rng(seed)
     return tuple(
         to_host(

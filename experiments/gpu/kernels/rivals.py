@@ -59,12 +59,6 @@ def staged_overlapped(m: int, k: int, n: int, context: Context) -> Callable[[int
     return launch
 
 
-def copy_only(m: int, k: int, n: int, context: Context) -> Callable[[int], Any]:
-    """Copy the weights to device memory and do nothing with them."""
-    _, layers = activations_and_layers(m, k, n, context, "host")
-    return lambda number: layers[number % len(layers)].to_device()
-
-
 RIVALS: dict[str, Callable[[int, int, int, Context], Callable[[int], Any]]] = {
     "staged_overlapped": staged_overlapped,
     "staged_serial": staged_serial,

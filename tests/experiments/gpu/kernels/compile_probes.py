@@ -11,12 +11,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from experiments.gpu.kernels import launching
 from experiments.gpu.kernels.facts import BOXES
-from experiments.gpu.kernels.grid import M_TILES
 from experiments.gpu.kernels.probes import Streaming, launcher
 from pallas_kernels.ahead_of_time import TARGETS, Compiler, prepare, problems
-from pallas_kernels.gemm import Config, Gemm, shared_bytes
 from pallas_kernels.hopper import BARRIER_BYTES
 from pallas_kernels.program import Argument, Program
 
@@ -41,29 +38,11 @@ def probes() -> Iterator[Program]:
         )
 
 
-def tiles() -> Iterator[Program]:
-    gemm = Gemm(m=10240, k=4096, n=16384, layers=2)
-    for tm, choice in M_TILES.items():
-        config = Config(tm=tm, **choice)
-        yield Program(
-            op="hybrid_gemm",
-            name=f"tm {tm}",
-            function=launching.kernel(gemm, config, gemm.m, None),
-            arguments=(
-                Argument(shape=(gemm.m, gemm.k), dtype=gemm.dtype),
-                Argument(shape=gemm.w_shape, dtype=gemm.dtype, host=True),
-                Argument(shape=(4,), dtype="int32"),
-            ),
-            shared_bytes=shared_bytes(config, gemm),
-            opcodes=frozenset({"HGMMA", "UTMALDG", "UTMAREDG"}),
-        )
-
-
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         prepare(Path(folder))
         compiler = Compiler(TARGETS["h200"], Path(folder))
-        for program in (*probes(), *tiles()):
+        for program in probes():
             _, report = compiler.compile(program)
             print(
                 json.dumps({"name": program.name, "wrong": problems(program, report)}), flush=True

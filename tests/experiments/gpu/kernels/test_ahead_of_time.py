@@ -9,7 +9,7 @@ from tests.compiler import needs_compiler, run
 
 @pytest.mark.slow
 @needs_compiler
-def test_probes_and_tiles_compile_for_an_h200() -> None:
+def test_probes_compile_for_an_h200() -> None:
     found = run("tests.experiments.gpu.kernels.compile_probes", limit_s=300.0)
-    assert len(found) == 14
+    assert len(found) == 10
     assert [f for f in found if f["wrong"]] == []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -13,10 +11,9 @@ import pytest
 from experiments.gpu import Context
 from experiments.gpu.kernels import facts, grid, launching, operands, residency
 from experiments.gpu.kernels.contention import shares
-from experiments.gpu.kernels.occupancy import DriverError, resident_clusters
 from experiments.gpu.kernels.probes import Streaming, last_items, launcher, scalars
 from pallas_kernels import check_gemm
-from pallas_kernels.gemm import ROWS, W_LAYOUTS
+from pallas_kernels.gemm import MODEL_PROJECTIONS, ROWS
 from pallas_kernels.gemm.layout import row_major
 from pallas_kernels.mosaic import interpret_params
 from tests.pallas_kernels.interpreting import within
@@ -88,7 +85,7 @@ def test_the_grid_begins_with_what_tells_most_and_leaves_out_nothing_else() -> N
     assert [c.spec["what"] for c in grid.cases("full")[:3]] == ["bound"] * 3
     early = {(s["m"], s["sm_limit"]) for s in specs[:300]}
     assert {(10240, 132), (16, 132), (10240, 16)} <= early
-    shapes = {(k, n) for _, k, n in grid.unique_shapes()}
+    shapes = {shape for model in (grid.FIG4, grid.DENSE) for shape in MODEL_PROJECTIONS[model]}
     seen = {(s["k"], s["n"], s["m"], s["sm_limit"], s["alpha"]) for s in specs}
     for k, n in shapes:
         for m in ROWS:
@@ -96,58 +93,6 @@ def test_the_grid_begins_with_what_tells_most_and_leaves_out_nothing_else() -> N
                 assert {(k, n, m, sms, alpha) for alpha in grid.ALPHAS} <= seen
     assert all(s["cluster"] == 1 for s in specs if s["m"] <= 256)
     assert [grid.useful_clusters(m) for m in (64, 512, 10240)] == [(1,), (2, 1), (8, 4, 2, 1)]
-
-
-def test_every_layout_of_the_weights_is_measured() -> None:
-    specs = [c.spec for c in grid.cases("tiny") if c.spec["what"] == "layout"]
-    assert {spec["w_layout"] for spec in specs} == set(W_LAYOUTS)
-    for spec in specs:
-        (row,) = grid.measure(spec, replace(TINY, backend="reference"))
-        assert row["weight_bytes"] == 2 * spec["k"] * spec["n"]
-        assert row["time_s"] > 0
-
-
-class Driver:
-    """Stands in for libcuda: answers with the number of SMs over the cluster, less one."""
-
-    def __init__(self, fails: str = "") -> None:
-        self.fails, self.calls = fails, list[str]()
-
-    def __getattr__(self, name: str) -> Any:
-        def call(*arguments: Any) -> int:
-            self.calls.append(name)
-            if name == "cuGetErrorName":
-                arguments[1]._obj.value = b"CUDA_ERROR_NO_DEVICE"
-                return 0
-            if name == self.fails:
-                return 100
-            if name == "cuOccupancyMaxActiveClusters":
-                launch = arguments[2]._obj
-                cluster = launch.attributes[0].value[0]
-                assert launch.attributes[0].kind == 4
-                assert launch.block[0] == 384
-                assert launch.grid[0] % cluster == 0
-                arguments[0]._obj.value = launch.grid[0] // cluster - 1
-            return 0
-
-        return call
-
-
-def test_resident_clusters_asks_the_driver_and_cleans_up() -> None:
-    driver = Driver()
-    assert resident_clusters(8, sm_count=132, load=lambda _: driver) == 132 // 8 - 1
-    assert driver.calls[-2:] == ["cuModuleUnload", "cuDevicePrimaryCtxRelease_v2"]
-    failing = Driver(fails="cuModuleLoadData")
-    with pytest.raises(DriverError, match=r"cuModuleLoadData: CUDA_ERROR_NO_DEVICE \(100\)"):
-        resident_clusters(8, sm_count=132, load=lambda _: failing)
-    assert failing.calls[-1] == "cuDevicePrimaryCtxRelease_v2"
-
-
-def test_launch_structures_have_the_size_of_cuda_s() -> None:
-    from experiments.gpu.kernels import occupancy
-
-    assert ctypes.sizeof(occupancy._Attribute) == 72
-    assert ctypes.sizeof(occupancy._Launch) == 56
 
 
 def test_timers_that_wrap() -> None:
