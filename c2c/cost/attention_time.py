@@ -26,7 +26,7 @@ def _l2_misses(bytes_: npt.ArrayLike, l2_bytes: float) -> Values:
     return np.clip(over / (L2_LOSES - L2_KEEPS), 0.0, 1.0)
 
 
-def pair_s(heads: int, head_dim: int, *, slice_: Slice, constants: Constants) -> float:
+def pair_s(heads: int, head_dim: float, *, slice_: Slice, constants: Constants) -> float:
     """Return the seconds of one (query, key) pair in all heads: 4 operations a dimension."""
     peak = slice_.bf16_tflops * 1e12 * constants.prefill_efficiency
     return 4.0 * heads * head_dim / peak

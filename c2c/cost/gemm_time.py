@@ -70,6 +70,7 @@ def gemm_time(
     element_bytes: int = 2,
     groups: ArrayLike = 1.0,
     resident: float = 0.0,
+    stored: float | None = None,
     xp: Any = np,
 ) -> Prediction:
     """Return the time of a hybrid GEMM on one slice, alone on the link at `link_gbps`.
@@ -89,6 +90,8 @@ def gemm_time(
       groups: equal GEMMs in one launch (experts).
       resident: share of W in HBM, in [0, 1]; one launch draws on HBM for it and on the link for
         the rest, from beginning to end, as `pallas_kernels.gemm.Resident` does.
+      stored: bytes of one weight, which is widened where it is computed with; default
+        `element_bytes`.
       xp: NumPy or jax.numpy.
     """
     tiles = KernelTiles() if tiles is None else tiles
@@ -104,6 +107,8 @@ def gemm_time(
         groups=groups,
         xp=xp,
     )
+    if stored is not None and stored != element_bytes:
+        traffic = replace(traffic, link_bytes=traffic.link_bytes * (stored / element_bytes))
     if resident > 0.0:
         there = resident * traffic.link_bytes  # what is read twice over the link is so from HBM
         traffic = replace(

@@ -81,6 +81,7 @@ def resident_gemm_time(
     constants: Constants,
     element_bytes: int = 2,
     repeats: float = 0.0,
+    stored: float | None = None,
     tiles: Sequence[tuple[int, int]] = TILES,
     k_slices: Sequence[int] = K_SLICES,
 ) -> ResidentTime:
@@ -100,6 +101,8 @@ def resident_gemm_time(
       element_bytes: of X, W and O; tensor cores work faster in proportion on narrower ones.
       repeats: how often it runs in a row, nothing between, which brings on the power limit; 0: that
         is added up elsewhere, over all that a step computes.
+      stored: bytes of one weight, which is widened where it is computed with; default
+        `element_bytes`.
       tiles: the menu, (rows, columns) each; one makes it a kernel that is the same for all shapes.
       k_slices: in how many parts K may be split.
     """
@@ -107,6 +110,8 @@ def resident_gemm_time(
     sm_flops = _sm_flops(slice_, constants.gemm_mma_efficiency, element_bytes)
     hbm_rate = slice_.hbm_gbps * 1e9 * constants.gemm_hbm_efficiency
     once = element_bytes * (rows * deep + deep * columns + rows * columns)
+    if stored is not None and stored != element_bytes:
+        once = once + (stored - element_bytes) * deep * columns
     best = ResidentTime(
         total_s=np.full(rows.shape, np.inf), compute_s=rows, hbm_s=rows, hbm_bytes=once
     )
@@ -155,6 +160,7 @@ def expert_layer_time(
     constants: Constants,
     element_bytes: int = 2,
     routing: Routing | None = None,
+    stored: float | None = None,
 ) -> ResidentTime:
     """Return the time of the fused experts of one MoE layer, gate and up and then down.
 
@@ -169,6 +175,8 @@ def expert_layer_time(
       constants: calibration of the chip.
       element_bytes: of activations and weights.
       routing: how tokens choose their experts; default: independently.
+      stored: bytes of one weight, which is widened where it is computed with; default
+        `element_bytes`.
     """
     count = np.asarray(tokens, dtype=np.float64)
     load = expert_load(count, experts, experts_per_token, routing or Routing())
@@ -177,6 +185,9 @@ def expert_layer_time(
     routed = count * experts_per_token
     shapes = ((hidden, 2 * intermediate), (intermediate, hidden))
     moved = [element_bytes * (load.active * k * n + routed * (k + n)) for k, n in shapes]
+    if stored is not None and stored != element_bytes:
+        more = (stored - element_bytes) * load.active
+        moved = [each + more * k * n for each, (k, n) in zip(moved, shapes, strict=True)]
     tiles_of = {tm: load.tiles(tm) for tm in EXPERT_ROWS}
     best_s, compute_s = np.full(count.shape, np.inf), np.zeros(count.shape)
     for tm in EXPERT_ROWS:

@@ -25,7 +25,7 @@ from c2c.cost.routing import Routing, expert_load
 from c2c.cost.tiles import KernelTiles
 from c2c.errors import SettingError
 from c2c.hardware import Slice
-from c2c.models import Gemm, ModelSpec, gemms, kv_bytes_per_token
+from c2c.models import Gemm, ModelSpec, gemm_bytes, gemms, kv_bytes_per_token, state_bytes
 
 __all__ = [
     "DEFAULT_ALPHAS",
@@ -102,19 +102,28 @@ class StepCost:
 def elementwise_bytes_per_token(spec: ModelSpec) -> int:
     """Return HBM bytes per token of everything that is neither a GEMM nor attention's KV reads.
 
-    Counted per layer, each tensor read or written once, in elements: two RMSNorms that also add
-    the residual (read x and residual, write both: 4 x hidden each), rotary embedding of q and k
-    in place (read and write), v copied into the cache (read and write), attention reading q and
-    writing its output, activation (read gate and up, write their product; all chosen experts).
+    Counted per layer, each tensor read or written once, in elements: two RMSNorms (or
+    four) that also add the residual (read x and residual, write both: 4 x hidden each), rotary
+    embedding of q and k in place (read and write), v copied into the cache (read and write),
+    attention reading q and writing its output, activation (read gate and up, write their product;
+    all chosen experts).
     Once: the embedding row written and the final norm.
     """
     q = spec.heads * spec.head_dim
     kv = spec.kv_heads * spec.head_dim
+    turned, copied = q + kv, kv
+    if (latent := spec.latent) is not None:  # heads share what is turned of a key, and the copy
+        turned, copied = q + latent.rope_dim, latent.kv_rank
+    attention = 2 * turned + 2 * copied + 2 * q
     middle = spec.intermediate
     if spec.experts:
-        middle = spec.experts_per_token * spec.moe_intermediate
-    layer = 8 * spec.hidden + 2 * (q + kv) + 2 * kv + 2 * q + 3 * middle
-    return int(spec.dtype_bytes * (spec.layers * layer + 3 * spec.hidden))
+        middle = spec.experts_per_token * spec.moe_intermediate + spec.shared_intermediate
+    layer = 4 * max(2, spec.norms_per_layer) * spec.hidden
+    total = spec.layers * (layer + 3 * middle) + spec.cached_layers * attention
+    if (linear := spec.linear) is not None:  # convolution, its answer read, then a gated norm
+        values = linear.value_heads * linear.value_dim
+        total += len(linear.layers) * (3 * linear.channels + 4 * values)
+    return int(spec.dtype_bytes * (total + 3 * spec.hidden))
 
 
 def step_table(
@@ -185,7 +194,7 @@ def step_table(
             cost = gemm_time(
                 m, gemm.n, gemm.k, split, slice_=slice_, constants=constants,
                 link_gbps=link_gbps, tiles=tiles, element_bytes=spec.dtype_bytes, groups=groups,
-                resident=resident,
+                resident=resident, stored=_stored(gemm, spec),
             )  # fmt: skip
             moved = cost.traffic
             into.add(gemm.count, cost.time_s, moved.link_bytes, moved.hbm_bytes)
@@ -206,7 +215,13 @@ def step_table(
     body.seconds += elementwise / (hbm * constants.elementwise_efficiency)
     body.seconds[1:] += ELEMENTWISE_KERNELS_PER_LAYER * spec.layers * constants.elementwise_s
     kv_bytes = kv_bytes_per_token(spec)
-    counts = tokens[:, 0]
+    kv_rate = hbm * constants.decode_hbm_efficiency
+    counts, attending = tokens[:, 0], spec.cached_layers
+    # a query's product with a key, and a weight's with a value, which may be of two sizes
+    dims = spec.head_dim + (spec.latent.value_dim if spec.latent else spec.head_dim)
+    # decoding, all heads read one latent vector; linear attention reads and writes its state
+    readers = 1 if spec.latent else spec.kv_heads
+    states_s = 2.0 * state_bytes(spec) / kv_rate * counts
     return StepTable(
         alphas=split,
         body_s=body.seconds,
@@ -217,10 +232,10 @@ def step_table(
         head_hbm_bytes=head.hbm_bytes,
         step_overhead_s=constants.step_overhead_s,
         kv_bytes_per_token=int(kv_bytes),
-        kv_read_s_per_token=kv_bytes / (hbm * constants.decode_hbm_efficiency),
-        attn_s_per_pair=spec.layers
-        * pair_s(spec.heads, spec.head_dim, slice_=slice_, constants=constants),
-        prefill_attention_s=spec.layers
+        kv_read_s_per_token=kv_bytes / kv_rate,
+        attn_s_per_pair=attending
+        * pair_s(spec.heads, dims / 2, slice_=slice_, constants=constants),
+        prefill_attention_s=attending
         * prefill_attention_s(
             counts,
             heads=spec.heads,
@@ -230,8 +245,9 @@ def step_table(
             head_dim=spec.head_dim,
             element_bytes=spec.dtype_bytes,
         ),
-        decode_attention_s=spec.layers
-        * decode_attention_s(counts, kv_heads=spec.kv_heads, slice_=slice_, constants=constants),
+        decode_attention_s=states_s
+        + attending
+        * decode_attention_s(counts, kv_heads=readers, slice_=slice_, constants=constants),
         sliding_window=spec.sliding_window,
         link_cap_gbps=float(kernel_link_gbps(slice_, constants, link_gbps)),
     )
@@ -245,11 +261,11 @@ def _resident(
         return expert_layer_time(
             m[:, 0], hidden=spec.hidden, intermediate=spec.moe_intermediate, experts=spec.experts,
             experts_per_token=spec.experts_per_token, slice_=slice_, constants=constants,
-            element_bytes=spec.dtype_bytes, routing=routing,
+            element_bytes=spec.dtype_bytes, routing=routing, stored=_stored(gemm, spec),
         )  # fmt: skip
     return resident_gemm_time(
         m[:, 0], gemm.n, gemm.k, slice_=slice_, constants=constants,
-        element_bytes=spec.dtype_bytes,
+        element_bytes=spec.dtype_bytes, stored=_stored(gemm, spec),
     )  # fmt: skip
 
 
@@ -266,10 +282,15 @@ def _rows_and_groups(
     return share, active
 
 
+def _stored(gemm: Gemm, spec: ModelSpec) -> float:
+    """Bytes of a weight as it is stored, its share of scales included."""
+    return gemm_bytes(spec, gemm) / (gemm.k * gemm.n)
+
+
 def _weight_bytes(gemm: Gemm, spec: ModelSpec) -> float:
     """Weights of one kind of GEMM in all layers, every expert's."""
     groups = spec.experts if gemm.kind == "expert" else 1
-    return float(gemm.count * groups * gemm.n * gemm.k * spec.dtype_bytes)
+    return float(gemm.count * groups * gemm_bytes(spec, gemm))
 
 
 def _column(values: Grid | float) -> Grid:

@@ -1,17 +1,22 @@
 """Models as shapes: parameters, GEMMs, bytes and FLOPs, from a Hugging Face config.json."""
 
 from c2c.models.catalog import Deployment, catalogs, load_catalog
-from c2c.models.huggingface import FAMILIES, from_hf_config
+from c2c.models.families import FAMILIES
+from c2c.models.huggingface import from_hf_config
 from c2c.models.json_file import json_object, read_json_object, read_text
 from c2c.models.load import catalog_names, load_spec
-from c2c.models.spec import ModelSpec, RopeScaling
+from c2c.models.spec import Latent, LinearAttention, ModelSpec, RopeScaling, WeightFormat
 from c2c.models.weights import (
     Gemm,
+    active_param_count,
     expected_active_experts,
     flops_per_token,
+    gemm_bytes,
     gemms,
+    kv_bytes,
     kv_bytes_per_token,
     param_count,
+    state_bytes,
     streamed_bytes,
     weight_bytes,
 )
@@ -20,21 +25,28 @@ __all__ = [
     "FAMILIES",
     "Deployment",
     "Gemm",
+    "Latent",
+    "LinearAttention",
     "ModelSpec",
     "RopeScaling",
+    "WeightFormat",
+    "active_param_count",
     "catalog_names",
     "catalogs",
     "expected_active_experts",
     "flops_per_token",
     "from_hf_config",
+    "gemm_bytes",
     "gemms",
     "json_object",
+    "kv_bytes",
     "kv_bytes_per_token",
     "load_catalog",
     "load_spec",
     "param_count",
     "read_json_object",
     "read_text",
+    "state_bytes",
     "streamed_bytes",
     "weight_bytes",
 ]

@@ -1,52 +1,29 @@
 """From a Hugging Face config.json to a ModelSpec."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from c2c.errors import SettingError
-from c2c.models.spec import ModelSpec, RopeScaling
+from c2c.models.families import FAMILIES, RECIPE, Family, nearest
+from c2c.models.reader import Reader
+from c2c.models.spec import ModelSpec, RopeScaling, WeightFormat
+from c2c.models.weights import gemms, is_quantised
 
-__all__ = ["FAMILIES", "from_hf_config"]
+__all__ = ["from_hf_config"]
 
-FAMILIES = (
-    "falcon",
-    "gpt_oss",
-    "llama",
-    "mistral",
-    "mixtral",
-    "qwen2",
-    "qwen2_5_vl",
-    "qwen3",
-    "qwen3_moe",
-)
-
-# What transformers takes where a config.json does not say; a null is another thing.
-_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    "mistral": {"num_key_value_heads": 8, "sliding_window": 4096},
-    "mixtral": {"num_key_value_heads": 8, "rms_norm_eps": 1e-5, "rope_theta": 1e6},
-    "qwen2": {"num_key_value_heads": 32, "sliding_window": 4096, "max_window_layers": 28},
-    "qwen3": {
-        "num_key_value_heads": 32,
-        "head_dim": 128,
-        "sliding_window": 4096,
-        "max_window_layers": 28,
-    },
-    "qwen3_moe": {"num_key_value_heads": 4, "sliding_window": 4096},
-}
-_MOST_LAYERS = 4096
 _DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
 
 
 def from_hf_config(
-    config: Mapping[str, Any], name: str, *, families: Sequence[str] = FAMILIES
+    config: Mapping[str, Any], name: str, *, families: Collection[str] = tuple(FAMILIES)
 ) -> ModelSpec:
     """Build a spec from the content of a Hugging Face config.json.
 
     Reads both spellings of what transformers 4 and 5 write differently (rope_theta or
     rope_parameters, torch_dtype or dtype, num_experts or num_local_experts, head_dim present,
-    null or absent). Of a vision-language model (qwen2_5_vl) only the language model is described.
-    gpt_oss is described as BF16, into which its published 4-bit experts unpack.
+    null or absent). Of a model that also sees, only the language model is described.
 
     Args:
       config: the parsed JSON.
@@ -57,87 +34,29 @@ def from_hf_config(
       SettingError: an architecture that is not supported, or a field that is missing or wrong.
     """
     family = config.get("model_type")
-    if family not in families:
-        raise SettingError(f"model.{name}.model_type", family, f"one of {', '.join(families)}")
     inner = config.get("text_config")
-    if isinstance(inner, Mapping):  # a vision-language config of transformers 5
+    if isinstance(inner, Mapping):  # of a model that also sees
         config = {**config, **inner}
-    config = {**_DEFAULTS.get(str(family), {}), **config}
-    read = _Reader(config, f"model.{name}")
-    if config.get("quantization_config") and family != "gpt_oss":
-        raise SettingError(
-            f"model.{name}.quantization_config", config["quantization_config"],
-            "unquantised weights", "Take the config of the model it was quantised from.",
-        )  # fmt: skip
-    values = _common(read)
-    build = {"falcon": _falcon, "gpt_oss": _gpt_oss, "mixtral": _mixtral, "qwen3_moe": _qwen3_moe}
-    values |= build.get(str(family), _dense)(read)
-    values |= _windows(read, str(family), values["layers"])
-    return ModelSpec(name=name, family=str(family), **values)
+    if family not in families:
+        field = f"model.{name}.model_type"
+        if family in FAMILIES:
+            run = f"one of {', '.join(families)}, which are computed"
+            raise SettingError(field, family, run, "Its shapes are known to the simulator only.")
+        near = f"{nearest(family, config)} is nearest. {RECIPE}"
+        raise SettingError(field, family, f"one of {', '.join(families)}", near)
+    kind = FAMILIES[str(family)]
+    config = {**kind.defaults, **config}
+    read = Reader(config, f"model.{name}")
+    values = _common(read) | kind.fields(read)
+    if not kind.turns_part and values["rope_scaling"] is None:
+        values["rotary_fraction"] = 1.0
+    values |= _windows(read, kind, values["layers"])
+    spec = ModelSpec(name=name, family=str(family), **values)
+    form = config.get("quantization_config")
+    return spec if not form else replace(spec, weights=_weights(read, spec, form))
 
 
-class _Reader:
-    """Typed access to a config; errors name the model and the field."""
-
-    def __init__(self, config: Mapping[str, Any], where: str) -> None:
-        self.config = config
-        self.where = where
-
-    def whole(self, *names: str, default: int | None = None, least: int = 1) -> int:
-        """Return the first of several spellings, a whole number of at least `least`."""
-        wanted = f"a whole number, at least {least}"
-        for name in names:
-            value = self.config.get(name)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise SettingError(f"{self.where}.{name}", value, wanted)
-            return value
-        if default is None:
-            raise SettingError(f"{self.where}.{names[0]}", None, wanted, "It is missing.")
-        return default
-
-    def layers(self) -> int:
-        """Return the number of layers, which lists of that length are made of."""
-        found = self.whole("num_hidden_layers")
-        if found > _MOST_LAYERS:
-            raise SettingError(f"{self.where}.num_hidden_layers", found, f"at most {_MOST_LAYERS}")
-        return found
-
-    def flag(self, name: str, *, default: bool) -> bool:
-        value = self.config.get(name)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise SettingError(f"{self.where}.{name}", value, "true or false")
-        return value
-
-    def number(self, name: str, value: Any, default: float) -> float:
-        if value is None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise SettingError(f"{self.where}.{name}", value, "a number above 0")
-        if not math.isfinite(value) or value <= 0:
-            raise SettingError(f"{self.where}.{name}", value, "a number above 0")
-        return float(value)
-
-    def numbers(self, where: str, values: Mapping[str, Any], name: str) -> tuple[float, ...]:
-        """Return a list of numbers above 0 as a tuple."""
-        found = values.get(name)
-        if not isinstance(found, list) or not found:
-            raise SettingError(f"{self.where}.{where}.{name}", found, "a list of numbers above 0")
-        return tuple(self.number(f"{where}.{name}", value, 1.0) for value in found)
-
-    def demand(self, name: str, value: Any, wanted: Any) -> None:
-        """Raise unless a field that would change the layers' shapes has the supported value."""
-        found = self.config.get(name, value)
-        if found != wanted:
-            raise SettingError(
-                f"{self.where}.{name}", found, f"{wanted!r}, the only form supported"
-            )
-
-
-def _common(read: _Reader) -> dict[str, Any]:
+def _common(read: Reader) -> dict[str, Any]:
     hidden = read.whole("hidden_size")
     heads = read.whole("num_attention_heads")
     if read.config.get("head_dim") is None and hidden % heads:
@@ -155,12 +74,12 @@ def _common(read: _Reader) -> dict[str, Any]:
         "tie_embeddings": read.flag("tie_word_embeddings", default=False),
         "dtype_bytes": _dtype_bytes(read),
         "activation": str(read.config.get("hidden_act") or "silu"),
-        **_rope(read),
+        **({"rope_scaling": None} | _rope(read)),
         "norm_eps": read.number("rms_norm_eps", read.config.get("rms_norm_eps"), 1e-6),
     }
 
 
-def _dtype_bytes(read: _Reader) -> int:
+def _dtype_bytes(read: Reader) -> int:
     for name in ("dtype", "torch_dtype"):
         value = read.config.get(name)
         if value is not None:
@@ -173,7 +92,7 @@ def _dtype_bytes(read: _Reader) -> int:
     return 2
 
 
-def _rope(read: _Reader) -> dict[str, Any]:
+def _rope(read: Reader) -> dict[str, Any]:
     """Read the rotary embedding: one mapping in transformers 5, fields of the config in 4."""
     config = read.config
     # Where both are there, transformers 5 takes the older.
@@ -200,7 +119,7 @@ def _rope(read: _Reader) -> dict[str, Any]:
     return values
 
 
-def _rope_scaling(read: _Reader, where: str, kind: str, rope: Mapping[str, Any]) -> RopeScaling:
+def _rope_scaling(read: Reader, where: str, kind: str, rope: Mapping[str, Any]) -> RopeScaling:
     def number(name: str, default: float) -> float:
         return read.number(f"{where}.{name}", rope.get(name), default)
 
@@ -240,119 +159,23 @@ def _stretch(factor: float, scale: float) -> float:
     return 1.0 + 0.1 * scale * math.log(factor) if factor > 1 else 1.0
 
 
-def _dense(read: _Reader) -> dict[str, Any]:
-    # Qwen2 has biases on q, k and v, and no field that says so; Mistral has none, whatever is said.
-    family = read.config["model_type"]
-    always = family in ("qwen2", "qwen2_5_vl", "qwen2_5_vl_text")
-    bias = family in ("llama", "qwen3") and read.flag("attention_bias", default=False)
-    return {
-        "intermediate": read.whole("intermediate_size"),
-        "max_position": read.whole("max_position_embeddings"),
-        "qkv_bias": always or bias,
-        "o_bias": bias,
-        "mlp_bias": family == "llama" and read.flag("mlp_bias", default=False),
-        "qk_norm": family == "qwen3",
-    }
-
-
-def _mixtral(read: _Reader) -> dict[str, Any]:
-    width = read.whole("intermediate_size")
-    return {
-        "intermediate": width,
-        "max_position": read.whole("max_position_embeddings"),
-        "experts": read.whole("num_local_experts", "num_experts"),
-        "experts_per_token": read.whole("num_experts_per_tok"),
-        "moe_intermediate": width,
-    }
-
-
-def _qwen3_moe(read: _Reader) -> dict[str, Any]:
-    bias = read.flag("attention_bias", default=False)
-    values = {
-        "intermediate": read.whole("intermediate_size"),
-        "max_position": read.whole("max_position_embeddings"),
-        "qkv_bias": bias,
-        "o_bias": bias,
-        "qk_norm": True,
-    }
-    layers, step = read.layers(), read.whole("decoder_sparse_step", default=1)
-    only = read.config.get("mlp_only_layers") or []
-    if not isinstance(only, list) or not all(type(layer) is int for layer in only):
-        raise SettingError(f"{read.where}.mlp_only_layers", only, "a list of layers")
-    experts = read.whole("num_experts", "num_local_experts", least=0)
-    dense = tuple(i for i in range(layers) if not experts or i in only or (i + 1) % step)
-    if len(dense) == layers:
-        return values
-    return values | {
-        "experts": experts,
-        "experts_per_token": read.whole("num_experts_per_tok"),
-        "moe_intermediate": read.whole("moe_intermediate_size"),
-        "dense_layers": dense,
-        "norm_topk": read.flag("norm_topk_prob", default=False),
-    }
-
-
-def _gpt_oss(read: _Reader) -> dict[str, Any]:
-    bias = read.flag("attention_bias", default=True)
-    width = read.whole("intermediate_size")
-    return {
-        "intermediate": width,
-        "max_position": read.whole("max_position_embeddings"),
-        "qkv_bias": bias,
-        "o_bias": bias,
-        "attention_sinks": True,
-        "experts": read.whole("num_local_experts", "num_experts"),
-        "experts_per_token": read.whole("num_experts_per_tok", "experts_per_token"),
-        "moe_intermediate": width,
-        "expert_bias": True,
-    }
-
-
-def _falcon(read: _Reader) -> dict[str, Any]:
-    read.demand("new_decoder_architecture", False, False)
-    read.demand("parallel_attn", True, True)
-    read.demand("alibi", False, False)
-    read.demand("bias", False, False)
-    hidden = read.whole("hidden_size")
-    eps = read.config.get("layer_norm_epsilon")
-    return {
-        "kv_heads": 1
-        if read.flag("multi_query", default=True)
-        else read.whole("num_attention_heads"),
-        "intermediate": read.whole("ffn_hidden_size", default=4 * hidden),
-        # Falcon's published configs name neither the context nor that embeddings are tied.
-        "max_position": read.whole("max_position_embeddings", default=2048),
-        "tie_embeddings": read.flag("tie_word_embeddings", default=True),
-        "gated_mlp": False,
-        "norms_per_layer": 1,  # attention and feed-forward share one
-        "norm_bias": True,
-        "norm_eps": read.number("layer_norm_epsilon", eps, 1e-5),
-    }
-
-
-def _windows(read: _Reader, family: str, layers: int) -> dict[str, Any]:
-    # A Llama has no window, whatever its config says; -1 and 0 say that there is none.
+def _windows(read: Reader, family: Family, layers: int) -> dict[str, Any]:
+    # -1 and 0 say that there is none.
     given = read.config.get("sliding_window")
     window = 0 if not given or given == -1 else read.whole("sliding_window")
-    if (
-        not window
-        or family == "llama"
-        or (family.startswith("qwen") and not read.flag("use_sliding_window", default=False))
+    if not window or family.windowed is None:
+        return {}
+    if str(read.config["model_type"]).startswith("qwen") and not read.flag(
+        "use_sliding_window", default=False
     ):
         return {}
-    # transformers reads the kinds of layers in these families only (of Mistral since version 5)
-    named = family not in ("mixtral", "qwen3_moe")
-    kinds = read.config.get("layer_types") if named else None
-    if kinds is not None:
-        if not isinstance(kinds, list) or len(kinds) != layers:
-            raise SettingError(f"{read.where}.layer_types", kinds, f"a list of {layers} names")
-        windowed = [i for i, kind in enumerate(kinds) if kind == "sliding_attention"]
-    elif family.startswith("qwen") and family != "qwen3_moe":
-        # The first max_window_layers layers see everything.
-        full = read.whole("max_window_layers", default=layers, least=0)
-        windowed = list(range(min(layers, full), layers))
+    kinds = read.config.get("layer_types") if family.names_layers else None
+    if kinds is None:
+        windowed = list(family.windowed(read, layers))
+    elif not isinstance(kinds, list) or len(kinds) != layers:
+        raise SettingError(f"{read.where}.layer_types", kinds, f"a list of {layers} names")
     else:
-        windowed = list(range(layers))
+        windowed = [i for i, kind in enumerate(kinds) if kind == "sliding_attention"]
     if len(windowed) == layers:
         return {"sliding_window": window}
     if not windowed:
@@ -362,3 +185,76 @@ def _windows(read: _Reader, family: str, layers: int) -> dict[str, Any]:
         "partial_window_layers": len(windowed),
         "window_layers": tuple(windowed),
     }
+
+
+def _weights(read: Reader, spec: ModelSpec, config: Any) -> WeightFormat:
+    """Read how a published checkpoint stores its matrices."""
+    where = f"{read.where}.quantization_config"
+    if not isinstance(config, Mapping):
+        raise SettingError(where, config, "a mapping")
+    kind = config.get("quant_method")
+    inner = Reader(config, where)
+    if kind == "fp8":
+        block = config.get("weight_block_size")
+        if (
+            not isinstance(block, list)
+            or len(block) != 2
+            or not all(type(size) is int and size > 0 for size in block)
+        ):
+            raise SettingError(f"{where}.weight_block_size", block, "two whole numbers above 0")
+        form = WeightFormat(kind="fp8", bits=8, block=(block[0], block[1]))
+    elif kind == "mxfp4":
+        form = WeightFormat(kind="mxfp4", bits=4, block=(1, 32), experts_only=True)
+    elif kind in ("awq", "gptq"):
+        bits = inner.whole("bits", "w_bit")
+        if bits not in (4, 8):
+            raise SettingError(f"{where}.bits", bits, "4 or 8")
+        size = config.get("group_size", config.get("q_group_size"))
+        group = 0 if size == -1 else inner.whole("group_size", "q_group_size")
+        form = WeightFormat(kind=kind, bits=bits, block=(1, group))
+    else:
+        raise SettingError(
+            f"{where}.quant_method", kind, "fp8, mxfp4, awq or gptq",
+            "Take the config of the model it was quantised from.",
+        )  # fmt: skip
+    return replace(form, kept=_kept(where, spec, form, config.get("modules_to_not_convert") or ()))
+
+
+def _kept(where: str, spec: ModelSpec, form: WeightFormat, entries: Any) -> tuple[str, ...]:
+    """Return the modules below a layer that a checkpoint does not quantise, in all layers alike."""
+    field = f"{where}.modules_to_not_convert"
+    if isinstance(entries, str) or not all(isinstance(entry, str) for entry in entries):
+        raise SettingError(field, entries, "a list of names")
+    every, some = set[str](), dict[str, set[int]]()
+    for entry in entries:
+        path = entry.removeprefix("model.").split(".")
+        layer = path[1] if path[0] == "layers" and len(path) > 2 else "*"
+        name = ".".join(path[2:] if layer != "*" or path[:2] == ["layers", "*"] else path)
+        if layer.isdigit():
+            some.setdefault(name, set()).add(int(layer))
+        else:
+            every.add(name)
+    kept = []
+    for gemm in gemms(spec):
+        for module, _ in gemm.parts:
+            if not is_quantised(form, gemm.kind, module):
+                continue
+            layers = set[int]().union(*(some[name] for name in some if _holds(name, module)))
+            if any(_holds(name, module) for name in every) or len(layers) == spec.layers:
+                kept.append(module)
+            elif layers and len(layers) < gemm.count:
+                raise SettingError(
+                    field, f"{module} of {len(layers)} layers", f"all {gemm.count} layers or none"
+                )
+            elif layers:
+                kept.append(module)
+    return tuple(kept)
+
+
+def _holds(name: str, module: str) -> bool:
+    """Return whether a name is a module's own, or of what it is in.
+
+    >>> _holds("self_attn", "self_attn.q_proj"), _holds("gate", "mlp.gate_proj")
+    (True, False)
+    """
+    return f".{name}." in f".{module}."

@@ -1,5 +1,6 @@
 """Counts that follow from a model's shape: parameters, GEMMs, bytes, FLOPs."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -8,15 +9,20 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from c2c.errors import SettingError
-from c2c.models.spec import ModelSpec
+from c2c.models.spec import ModelSpec, WeightFormat
 
 __all__ = [
     "Gemm",
+    "active_param_count",
     "expected_active_experts",
     "flops_per_token",
+    "gemm_bytes",
     "gemms",
+    "is_quantised",
+    "kv_bytes",
     "kv_bytes_per_token",
     "param_count",
+    "state_bytes",
     "streamed_bytes",
     "weight_bytes",
 ]
@@ -35,6 +41,7 @@ class Gemm:
     n: int
     count: int
     kind: Literal["dense", "expert", "head"]
+    parts: tuple[tuple[str, int], ...]  # modules of a layer that it fuses, and the columns of each
 
 
 @lru_cache(maxsize=256)
@@ -43,63 +50,206 @@ def gemms(spec: ModelSpec) -> tuple[Gemm, ...]:
 
     Matrices that read the same input are one GEMM, as engines fuse them: q, k, v; gate and up.
     """
-    q, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
     h, layers = spec.hidden, spec.layers
+    sparse = layers - len(spec.dense_layers) if spec.experts else 0
+    found: list[Gemm] = []
 
-    sparse = layers - len(spec.dense_layers)
+    def add(
+        name: str,
+        k: int,
+        parts: Mapping[str, int],
+        count: int,
+        kind: Literal["dense", "expert", "head"] = "dense",
+    ) -> None:
+        if count:
+            n, split = sum(parts.values()), tuple(parts.items())
+            found.append(Gemm(name=name, k=k, n=n, count=count, kind=kind, parts=split))
 
-    def dense(name: str, k: int, n: int, count: int = layers) -> Gemm:
-        return Gemm(name=name, k=k, n=n, count=count, kind="dense")
-
-    def expert(name: str, k: int, n: int) -> Gemm:
-        return Gemm(name=name, k=k, n=n, count=sparse, kind="expert")
-
-    attention = (dense("qkv", h, q + 2 * kv), dense("o", q, h))
-    head = Gemm(name="lm_head", k=h, n=spec.vocab, count=1, kind="head")
-    count = len(spec.dense_layers) if spec.experts else layers
+    for name, k, parts in _attention(spec):
+        add(name, k, parts, spec.cached_layers)
+    if (linear := spec.linear) is not None:
+        values, count = linear.value_heads * linear.value_dim, len(linear.layers)
+        into = {"in_proj_qkvz": linear.channels + values, "in_proj_ba": 2 * linear.value_heads}
+        add("linear_in", h, {f"linear_attn.{name}": n for name, n in into.items()}, count)
+        add("linear_out", values, {"linear_attn.out_proj": h}, count)
+    m, shared = spec.moe_intermediate, spec.shared_intermediate
+    add("router", h, {"mlp.gate": spec.experts}, sparse)
+    add("expert_gate_up", h, _gate_up("mlp.experts", m), sparse, "expert")
+    add("expert_down", m, {"mlp.experts.down_proj": h}, sparse, "expert")
+    if shared:
+        add("shared_gate_up", h, _gate_up("mlp.shared_experts", shared), sparse)
+        add("shared_down", shared, {"mlp.shared_experts.down_proj": h}, sparse)
+        if spec.shared_gate:
+            add("shared_gate", h, {"mlp.shared_expert_gate": 1}, sparse)
     m = spec.intermediate
-    into = ("gate_up", 2 * m) if spec.gated_mlp else ("up", m)
-    block = (dense(into[0], h, into[1], count), dense("down", m, h, count)) if count else ()
-    if spec.experts:
-        m = spec.moe_intermediate
-        mixture = (
-            dense("router", h, spec.experts, sparse),
-            expert("expert_gate_up", h, 2 * m),
-            expert("expert_down", m, h),
-        )
-        return (*attention, *mixture, *block, head)
-    return (*attention, *block, head)
+    if spec.gated_mlp:
+        add("gate_up", h, _gate_up("mlp", m), layers - sparse)
+    else:
+        add("up", h, {"mlp.up_proj": m}, layers - sparse)
+    add("down", m, {"mlp.down_proj": h}, layers - sparse)
+    add("lm_head", h, {"lm_head": spec.vocab}, 1, "head")
+    return tuple(found)
+
+
+def _gate_up(folder: str, width: int) -> dict[str, int]:
+    return {f"{folder}.gate_proj": width, f"{folder}.up_proj": width}
+
+
+def _attention(spec: ModelSpec) -> list[tuple[str, int, dict[str, int]]]:
+    """Return (name, depth, columns by module) of attention's products."""
+    h, q, kv = spec.hidden, spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+    at = "self_attn"
+    if (latent := spec.latent) is None:
+        into = {"q_proj": q * (1 + spec.attention_gate), "k_proj": kv, "v_proj": kv}
+        out = ("o", q, {f"{at}.o_proj": h})
+        return [("qkv", h, {f"{at}.{name}": n for name, n in into.items()}), out]
+    first = {f"{at}.q_a_proj": latent.q_rank} if latent.q_rank else {f"{at}.q_proj": q}
+    first[f"{at}.kv_a_proj_with_mqa"] = latent.kv_rank + latent.rope_dim
+    second = [("q_b", latent.q_rank, {f"{at}.q_b_proj": q})] if latent.q_rank else []
+    keys_and_values = spec.heads * (latent.nope_dim + latent.value_dim)
+    return [
+        ("qkv_a", h, first),
+        *second,
+        ("kv_b", latent.kv_rank, {f"{at}.kv_b_proj": keys_and_values}),
+        ("o", spec.heads * latent.value_dim, {f"{at}.o_proj": h}),
+    ]
+
+
+@lru_cache(maxsize=4096)
+def gemm_bytes(spec: ModelSpec, gemm: Gemm) -> int:
+    """Return the bytes of one matrix of a model's GEMM as the checkpoint stores it."""
+    return sum(_stored_bytes(spec, gemm, module, n) for module, n in gemm.parts)
+
+
+def _stored_bytes(spec: ModelSpec, gemm: Gemm, module: str, n: int) -> int:
+    form, k = spec.weights, gemm.k
+    if form is None or not is_quantised(form, gemm.kind, module):
+        return k * n * spec.dtype_bytes
+    rows, columns = form.block
+    groups = -(-k // columns) if columns else 1
+    if form.kind == "fp8":
+        return k * n + 4 * -(-n // rows) * groups
+    packed = k * n * form.bits // 8
+    if form.kind == "mxfp4":
+        return packed + n * groups
+    beside = groups * (2 * n + n * form.bits // 8)  # scales, zero points
+    return packed + beside + (4 * k if form.kind == "gptq" else 0)
+
+
+def is_quantised(form: WeightFormat, kind: str, module: str) -> bool:
+    """Return whether a format holds a module of a GEMM of this kind; routers and heads never."""
+    never = kind == "head" or module in ("mlp.gate", "mlp.shared_expert_gate", *form.kept)
+    return not never and (kind == "expert" or not form.experts_only)
 
 
 @lru_cache(maxsize=256)
 def param_count(spec: ModelSpec) -> int:
     """Return the number of parameters; tied embeddings count once."""
+    return _matrices(spec) + _others(spec) + _router_biases(spec)
+
+
+def active_param_count(spec: ModelSpec) -> int:
+    """Return the parameters that one token is computed with, its row of the embedding apart.
+
+    All but the experts that it does not take, and but the embedding where that is not the head too.
+    """
+    idle = sum(
+        g.k * g.n * g.count * (spec.experts - spec.experts_per_token)
+        for g in gemms(spec)
+        if g.kind == "expert"
+    )
+    looked_up = 0 if spec.tie_embeddings else spec.hidden * spec.vocab
+    return param_count(spec) - idle - looked_up
+
+
+def _copies(spec: ModelSpec, gemm: Gemm) -> int:
+    return gemm.count * (spec.experts if gemm.kind == "expert" else 1)
+
+
+def _matrices(spec: ModelSpec) -> int:
+    """Count the weights of all GEMMs but the head."""
+    return sum(g.k * g.n * _copies(spec, g) for g in gemms(spec) if g.kind != "head")
+
+
+def _router_biases(spec: ModelSpec) -> int:
+    return spec.router_bias * spec.experts * (spec.layers - len(spec.dense_layers))
+
+
+def _others(spec: ModelSpec) -> int:
+    """Count norms, biases, sinks, convolutions, the embedding and the head."""
     h, q, kv = spec.hidden, spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
     norm = h * (2 if spec.norm_bias else 1)
     layer = spec.norms_per_layer * norm
-    layer += spec.qkv_bias * (q + 2 * kv) + spec.o_bias * h
-    layer += spec.qk_norm * 2 * spec.head_dim + spec.attention_sinks * spec.heads
     if spec.experts:
         layer += spec.expert_bias * (spec.experts + spec.experts * (2 * spec.moe_intermediate + h))
     else:
         layer += spec.mlp_bias * ((1 + spec.gated_mlp) * spec.intermediate + h)
-    matrices = sum(
-        g.k * g.n * g.count * (spec.experts if g.kind == "expert" else 1)
-        for g in gemms(spec)
-        if g.kind != "head"
-    )
-    embeddings = h * spec.vocab * (1 if spec.tie_embeddings else 2)
-    return matrices + spec.layers * layer + norm + embeddings
+    attention = spec.qkv_bias * (q + 2 * kv) + spec.o_bias * h + spec.attention_sinks * spec.heads
+    if spec.qk_norm:
+        attention += q + kv if spec.qk_norm_whole else 2 * spec.head_dim
+    if spec.latent is not None:  # a norm before each second product
+        attention += spec.latent.q_rank + spec.latent.kv_rank
+    total = spec.layers * layer + spec.cached_layers * attention + norm
+    if (linear := spec.linear) is not None:
+        # convolution, two numbers a head, a norm of one head
+        own = linear.channels * linear.kernel + 2 * linear.value_heads + linear.value_dim
+        total += len(linear.layers) * own
+    return total + h * spec.vocab * (1 if spec.tie_embeddings else 2)
 
 
+@lru_cache(maxsize=256)
 def weight_bytes(spec: ModelSpec) -> int:
-    """Return the bytes of all parameters."""
-    return param_count(spec) * spec.dtype_bytes
+    """Return the bytes of all parameters as the checkpoint stores them."""
+    matrices = sum(gemm_bytes(spec, g) * _copies(spec, g) for g in gemms(spec) if g.kind != "head")
+    return matrices + _others(spec) * spec.dtype_bytes + _router_biases(spec) * 4
 
 
-def kv_bytes_per_token(spec: ModelSpec) -> int:
-    """Return the bytes of one cached token: K and V, all layers."""
-    return 2 * spec.layers * spec.kv_heads * spec.head_dim * spec.dtype_bytes
+def kv_bytes_per_token(spec: ModelSpec, position: int = 0) -> int:
+    """Return the bytes by which a sequence's cache grows with the token at a position, from 0.
+
+    In a layer with a window, a token beyond it takes the place of one that is seen no more. The
+    state of linear attention does not grow, see `state_bytes`.
+    """
+    windowed, window = _windowed(spec)
+    growing = spec.cached_layers - (windowed if position >= window else 0)
+    return growing * spec.cached_values * spec.dtype_bytes
+
+
+def kv_bytes(spec: ModelSpec, tokens: ArrayLike) -> NDArray[np.int64]:
+    """Return the bytes of cache and state that sequences of so many tokens need.
+
+    Args:
+      spec: the model.
+      tokens: of each sequence, any shape; windows are cut to what is seen.
+
+    Raises:
+      SettingError: negative or NaN tokens.
+    """
+    count = _tokens(tokens).astype(np.int64)
+    windowed, window = _windowed(spec)
+    places = (spec.cached_layers - windowed) * count + windowed * np.minimum(count, window)
+    cached = places * (spec.cached_values * spec.dtype_bytes)
+    return np.asarray(cached + np.where(count > 0, state_bytes(spec), 0))
+
+
+def state_bytes(spec: ModelSpec) -> int:
+    """Return the bytes of a sequence's state of linear attention, whatever its length; else 0.
+
+    A float32 matrix a value head, as the reference computes it, and what the convolution sees of
+    the past, in the model's type.
+    """
+    if (linear := spec.linear) is None:
+        return 0
+    matrix = 4 * linear.value_heads * linear.key_dim * linear.value_dim
+    past = spec.dtype_bytes * linear.channels * (linear.kernel - 1)
+    return len(linear.layers) * (matrix + past)
+
+
+def _windowed(spec: ModelSpec) -> tuple[int, int]:
+    """Return how many layers have a window, and how long it is."""
+    if spec.sliding_window:
+        return spec.cached_layers, spec.sliding_window
+    return spec.partial_window_layers, spec.partial_window
 
 
 def expected_active_experts(spec: ModelSpec, tokens: ArrayLike) -> NDArray[np.float64]:
@@ -141,8 +291,8 @@ def streamed_bytes(spec: ModelSpec, tokens: ArrayLike) -> NDArray[np.float64]:
     active = expected_active_experts(spec, count)
     total = np.zeros_like(count)
     for g in gemms(spec):
-        total = total + g.k * g.n * g.count * (active if g.kind == "expert" else 1.0)
-    return np.asarray(np.where(count > 0, total * spec.dtype_bytes, 0.0))
+        total = total + gemm_bytes(spec, g) * g.count * (active if g.kind == "expert" else 1.0)
+    return np.asarray(np.where(count > 0, total, 0.0))
 
 
 def flops_per_token(spec: ModelSpec, context: ArrayLike) -> NDArray[np.float64]:
@@ -158,11 +308,20 @@ def flops_per_token(spec: ModelSpec, context: ArrayLike) -> NDArray[np.float64]:
     keys = _tokens(context, "context")
     used = {"dense": 1, "head": 1, "expert": spec.experts_per_token}
     matrices = sum(2 * g.k * g.n * g.count * used[g.kind] for g in gemms(spec))
-    window = spec.sliding_window or spec.partial_window
-    windowed = spec.layers if spec.sliding_window else spec.partial_window_layers
+    windowed, window = _windowed(spec)
     clipped = np.minimum(keys, window) if windowed else keys
-    seen = windowed * clipped + (spec.layers - windowed) * keys
-    return np.asarray(matrices + 4.0 * spec.heads * spec.head_dim * seen)
+    seen = windowed * clipped + (spec.cached_layers - windowed) * keys
+    value_dim = spec.latent.value_dim if spec.latent else spec.head_dim
+    pairs = 2.0 * spec.heads * (spec.head_dim + value_dim) * seen
+    return np.asarray(matrices + pairs + _state_flops(spec))
+
+
+def _state_flops(spec: ModelSpec) -> int:
+    """Count linear attention's own: a read, a write and a decay of each state, and convolutions."""
+    if (linear := spec.linear) is None:
+        return 0
+    state = linear.value_heads * linear.key_dim * linear.value_dim
+    return len(linear.layers) * (7 * state + 2 * linear.channels * linear.kernel)
 
 
 def _tokens(tokens: ArrayLike, name: str = "tokens") -> NDArray[np.float64]:

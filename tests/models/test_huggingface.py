@@ -203,7 +203,7 @@ def test_the_type_of_the_weights_sets_their_size(dtype: str | None, size: int) -
         ("llama-3-8b", {"tie_word_embeddings": "yes"}, "tie_word_embeddings"),
         ("llama-3-8b", {"rope_theta": -1}, "rope_theta"),
         ("llama-3-8b", {"rms_norm_eps": "small"}, "rms_norm_eps"),
-        ("llama-3-8b", {"quantization_config": {"bits": 4}}, "quantization_config"),
+        ("llama-3-8b", {"quantization_config": {"bits": 4}}, "quantization_config.quant_method"),
         ("mixtral-8x7b", {"num_experts_per_tok": 9}, "experts_per_token"),
         ("qwen3-30b-a3b", {"decoder_sparse_step": 0}, "decoder_sparse_step"),
         ("qwen3-30b-a3b", {"mlp_only_layers": ["0"]}, "mlp_only_layers"),

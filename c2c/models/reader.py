@@ -1,0 +1,78 @@
+"""Typed access to a config.json."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from c2c.errors import SettingError
+
+__all__ = ["Reader"]
+
+_MOST_LAYERS = 4096
+
+
+class Reader:
+    """Typed access to a config; errors name the model and the field."""
+
+    def __init__(self, config: Mapping[str, Any], where: str) -> None:
+        self.config = config
+        self.where = where
+
+    def whole(self, *names: str, default: int | None = None, least: int = 1) -> int:
+        """Return the first of several spellings, a whole number of at least `least`."""
+        wanted = f"a whole number, at least {least}"
+        for name in names:
+            value = self.config.get(name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise SettingError(f"{self.where}.{name}", value, wanted)
+            return value
+        if default is None:
+            raise SettingError(f"{self.where}.{names[0]}", None, wanted, "It is missing.")
+        return default
+
+    def layers(self) -> int:
+        """Return the number of layers, which lists of that length are made of."""
+        found = self.whole("num_hidden_layers")
+        if found > _MOST_LAYERS:
+            raise SettingError(f"{self.where}.num_hidden_layers", found, f"at most {_MOST_LAYERS}")
+        return found
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        """Return true or false."""
+        value = self.config.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise SettingError(f"{self.where}.{name}", value, "true or false")
+        return value
+
+    def number(self, name: str, value: Any, default: float) -> float:
+        """Return a value that is found under a name, a number above 0."""
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise SettingError(f"{self.where}.{name}", value, "a number above 0")
+        if not math.isfinite(value) or value <= 0:
+            raise SettingError(f"{self.where}.{name}", value, "a number above 0")
+        return float(value)
+
+    def factor(self, name: str, default: float) -> float:
+        """Return a number above 0 of the config itself."""
+        return self.number(name, self.config.get(name), default)
+
+    def numbers(self, where: str, values: Mapping[str, Any], name: str) -> tuple[float, ...]:
+        """Return a list of numbers above 0 as a tuple."""
+        found = values.get(name)
+        if not isinstance(found, list) or not found:
+            raise SettingError(f"{self.where}.{where}.{name}", found, "a list of numbers above 0")
+        return tuple(self.number(f"{where}.{name}", value, 1.0) for value in found)
+
+    def demand(self, name: str, value: Any, wanted: Any) -> None:
+        """Raise unless a field that would change the layers' shapes has the supported value."""
+        found = self.config.get(name, value)
+        if found != wanted:
+            raise SettingError(
+                f"{self.where}.{name}", found, f"{wanted!r}, the only form supported"
+            )
