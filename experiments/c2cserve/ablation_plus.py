@@ -75,13 +75,8 @@ SHOWN = (
 )  # fmt: skip
 
 
-@figure(
-    "ablation_plus",
-    title="What each part of plus is worth (beyond the paper)",
-    draw="fleets.draw_ablation_plus",
-    needs=SIMULATOR,
-    traces=TRACES,
-)
+@figure("ablation_plus", title="What each part of plus is worth (beyond the paper)",
+        draw="fleets.draw_ablation_plus", needs=SIMULATOR, traces=TRACES)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return latency and attainment of every variant, load and seed."""
     points = {next(iter(POINTS)): QUICK_VARIANTS} if context.quick else POINTS

@@ -47,12 +47,8 @@ FETCH_S: Final = 0.0034
 _CHUNK: Final = ("system.chunk.tokens=128", "system.profile.chunks=[128]")
 
 
-@figure(
-    "anchors",
-    title="Public measurements beside the simulator's",
-    draw="baselines.draw_anchors",
-    needs=SIMULATOR,
-)
+@figure("anchors", title="Public measurements beside the simulator's",
+        draw="baselines.draw_anchors", needs=SIMULATOR)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return each measurement, what the simulator gives, and their ratio."""
     rows: list[dict[str, Any]] = []

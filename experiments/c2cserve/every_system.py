@@ -117,12 +117,8 @@ SPANS_S: Final[Mapping[str, float]] = {"quick": 60.0, "full": 300.0}
 WITHIN_PERCENT: Final = 90.0  # of the requests, within both targets: what counts as served
 
 
-@figure(
-    "every_system",
-    title="Goodput and attainment against load (beyond the papers)",
-    draw="every_system.draw_every_system",
-    needs=SIMULATOR,
-)
+@figure("every_system", title="Goodput and attainment against load (beyond the papers)",
+        draw="every_system.draw_every_system", needs=SIMULATOR)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return goodput and attainment of every system at every load."""
     seeds = context.seeds[: 1 if context.quick else SEEDS]

@@ -31,13 +31,8 @@ COMPARED = tuple(SYSTEMS)[:3]  # those of the paper; the others stand beside
 QUICK_SYSTEMS = (*COMPARED, "plus")  # the letter is a program of its own to compile
 
 
-@figure(
-    "fig12",
-    title="Fig. 12: trace replay, dense models",
-    draw="serving.draw_fig12",
-    needs=SIMULATOR,
-    traces=TRACES,
-)
+@figure("fig12", title="Fig. 12: trace replay, dense models", draw="serving.draw_fig12",
+        needs=SIMULATOR, traces=TRACES)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return TTFT per time window and seed, totals per seed, and the answers to the claims."""
     windows: list[dict[str, Any]] = []

@@ -31,13 +31,8 @@ BASELINES: Final = tuple(SYSTEMS)[1:]
 QUICK_SYSTEMS: Final = tuple(SYSTEMS)[:2]  # programs that other figures compile too
 
 
-@figure(
-    "fig12moe",
-    title="Fig. 12: trace replay, mixtures",
-    draw="mixtures.draw_fig12_moe",
-    needs=SIMULATOR,
-    traces=TRACES,
-)
+@figure("fig12moe", title="Fig. 12: trace replay, mixtures", draw="mixtures.draw_fig12_moe",
+        needs=SIMULATOR, traces=TRACES)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return totals a system and seed, at the load of the dense models' rule and at the trace's."""
     half = load_of_half(context, SYSTEMS["ServerlessLLM"])

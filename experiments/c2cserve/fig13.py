@@ -35,13 +35,8 @@ TOKENS: Final = 24  # of a request, for what a step's cache keeps
 REQUESTS: Final = 6  # counted; 1 where they take seconds to compute and nothing learns from them
 
 
-@figure(
-    "fig13",
-    title="Fig. 13: HybridGEMM in other systems",
-    draw="baselines.draw_fig13",
-    needs=SIMULATOR,
-    traces=TRACES,
-)
+@figure("fig13", title="Fig. 13: HybridGEMM in other systems", draw="baselines.draw_fig13",
+        needs=SIMULATOR, traces=TRACES)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return TTFT with and without HybridGEMM, its parts, and what the cache's size changes."""
     shares = (SHARE,) if context.quick else SHARES

@@ -26,13 +26,8 @@ PUBLISHED: dict[str, Any] = {
 }
 
 
-@figure(
-    "fig2",
-    title="Fig. 2: workload",
-    draw="workload.draw_fig2",
-    needs=("c2c.workloads",),
-    traces=(GENTD26,),
-)
+@figure("fig2", title="Fig. 2: workload", draw="workload.draw_fig2", needs=("c2c.workloads",),
+        traces=(GENTD26,))  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return hourly rates, active-hour shares and the statistics of each source."""
     requests = 100_000 if context.quick else 3_500_000

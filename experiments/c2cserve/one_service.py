@@ -29,13 +29,8 @@ SYSTEMS = {
 QUICK_SYSTEMS = ("plus", "c2cserve")  # the letter is a program of its own to compile
 
 
-@figure(
-    "one_service",
-    title="One service on all slices (beyond the paper)",
-    draw="fleets.draw_one_service",
-    needs=SIMULATOR,
-    traces=(TRACE,),
-)
+@figure("one_service", title="One service on all slices (beyond the paper)",
+        draw="fleets.draw_one_service", needs=SIMULATOR, traces=(TRACE,))  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return latency, attainment and the slices that worked, of every model, layout and system."""
     systems = QUICK_SYSTEMS if context.quick else tuple(SYSTEMS)

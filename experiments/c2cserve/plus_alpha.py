@@ -82,13 +82,8 @@ WORKLOADS: Final = (
 )
 
 
-@figure(
-    "plus.alpha",
-    title="Alpha, chunk and placement by prediction (beyond the paper)",
-    draw="prediction.draw_plus_alpha",
-    needs=SIMULATOR,
-    traces=TRACES,
-)
+@figure("plus.alpha", title="Alpha, chunk and placement by prediction (beyond the paper)",
+        draw="prediction.draw_plus_alpha", needs=SIMULATOR, traces=TRACES)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return latency and attainment of every rule and of hindsight, a workload and seed each."""
     workloads = WORKLOADS[:1] if context.quick else WORKLOADS

@@ -29,12 +29,8 @@ _TOKENS: Final = 256
 _MIB: Final = 2**20
 
 
-@figure(
-    "cocoserve.table2",
-    title="CoCoServe, Tables 1, 2: modules and operations",
-    draw="cocoserve.draw_costs",
-    needs=SYSTEMS,
-)
+@figure("cocoserve.table2", title="CoCoServe, Tables 1, 2: modules and operations",
+        draw="cocoserve.draw_costs", needs=SYSTEMS)  # fmt: skip
 def compute(_: Context) -> Computed:
     """Return the modules of a layer of 13B and the operations on 1 to 40 layers."""
     spec, node, costs = load_spec("llama-2-13b"), load_node("a100_40_pcie_x4"), operation_costs()

@@ -31,12 +31,8 @@ _ALL: Final = replace(HFT, batch="memory")
 _SLO: Final = 2.0  # latencies at the lowest rate
 
 
-@figure(
-    "cocoserve.fig3",
-    title="CoCoServe, Fig. 3: where memory ends",
-    draw="cocoserve.draw_memory",
-    needs=SIMULATOR,
-)
+@figure("cocoserve.fig3", title="CoCoServe, Fig. 3: where memory ends",
+        draw="cocoserve.draw_memory", needs=SIMULATOR)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return latencies by rate, with all layers at home and with one away."""
     rows = [
@@ -100,12 +96,8 @@ def _fig3(base: Served) -> dict[str, float]:
     }  # fmt: skip
 
 
-@figure(
-    "cocoserve.fig11",
-    title="CoCoServe, Fig. 11: out of memory, in time",
-    draw="cocoserve.draw_failures",
-    needs=SIMULATOR,
-)
+@figure("cocoserve.fig11", title="CoCoServe, Fig. 11: out of memory, in time",
+        draw="cocoserve.draw_failures", needs=SIMULATOR)  # fmt: skip
 def compute_failures(context: Context) -> Computed:
     """Return which share of requests meets a failure, and which share is in time."""
     systems = {"HFT": HFT, "CoCoServe": coco(), "CoCoServe, gamma 0": coco(gamma=0.0)}

@@ -30,12 +30,8 @@ _READINGS: Final = (
 )
 
 
-@figure(
-    "cocoserve.fig6",
-    title="CoCoServe, Fig. 6: copies of layers",
-    draw="cocoserve.draw_gains",
-    needs=SIMULATOR,
-)
+@figure("cocoserve.fig6", title="CoCoServe, Fig. 6: copies of layers",
+        draw="cocoserve.draw_gains", needs=SIMULATOR)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return gains over the unscaled server at the peak and at low load, by the default readings.
 

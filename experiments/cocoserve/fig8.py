@@ -41,12 +41,8 @@ _SHARED: Final = (
 Numbers = dict[str, float]
 
 
-@figure(
-    "cocoserve.fig8",
-    title="CoCoServe, Fig. 8: beside HFT and vLLM",
-    draw="cocoserve.draw_rates",
-    needs=SIMULATOR,
-)
+@figure("cocoserve.fig8", title="CoCoServe, Fig. 8: beside HFT and vLLM",
+        draw="cocoserve.draw_rates", needs=SIMULATOR)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return one instance of each system at low and high load, 13B and 70B."""
     by_rate = [
@@ -74,12 +70,8 @@ def compute(context: Context) -> Computed:
     )
 
 
-@figure(
-    "cocoserve.fig10",
-    title="CoCoServe, Fig. 10: instances",
-    draw="cocoserve.draw_instances",
-    needs=SIMULATOR,
-)
+@figure("cocoserve.fig10", title="CoCoServe, Fig. 10: instances", draw="cocoserve.draw_instances",
+        needs=SIMULATOR)  # fmt: skip
 def compute_instances(context: Context) -> Computed:
     """Return two instances of CoCoServe beside two and four of HFT, and their memory."""
     systems = {

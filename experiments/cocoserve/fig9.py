@@ -31,12 +31,8 @@ _LOW: Final = (3, 10)  # the rates of Fig. 2 go to 10 at most
 _CARDS: Final = (CARD_BYTES, 40_000_000_000, 42_949_672_960)
 
 
-@figure(
-    "cocoserve.fig9",
-    title="CoCoServe, Figs. 2, 9: memory in use",
-    draw="cocoserve.draw_used",
-    needs=SIMULATOR,
-)
+@figure("cocoserve.fig9", title="CoCoServe, Figs. 2, 9: memory in use",
+        draw="cocoserve.draw_used", needs=SIMULATOR)  # fmt: skip
 def compute(_: Context) -> Computed:
     """Return the memory that systems use at the peak, and what is idle at low rates."""
     systems = {"HFT": HFT, "vLLM": VLLM, "CoCoServe": coco()}

@@ -48,12 +48,8 @@ class _Slice:
     link_gbps: float
 
 
-@figure(
-    "cocoserve.host_copies",
-    title="CoCoServe beyond: copies that read host memory",
-    draw="cocoserve_beyond.draw_host_copies",
-    needs=SYSTEMS,
-)
+@figure("cocoserve.host_copies", title="CoCoServe beyond: copies that read host memory",
+        draw="cocoserve_beyond.draw_host_copies", needs=SYSTEMS)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return rows and tokens a second by layers, each way, and the best of each."""
     here = _slice(context)

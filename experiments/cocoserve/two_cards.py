@@ -37,12 +37,9 @@ _CONTEXT: Final = DEFAULTS.prompt_tokens + ANSWER_TOKENS // 2  # that a step rea
 _ROWS: Final = (2, 16, 30, 44, 54, 72, 90, 108, 140, 170, 202)
 
 
-@figure(
-    "cocoserve.two_cards",
-    title="Two cards: copies of layers and other ways (beyond the papers)",
-    draw="cocoserve.draw_two_cards",
-    needs=SYSTEMS,
-)
+@figure("cocoserve.two_cards",
+        title="Two cards: copies of layers and other ways (beyond the papers)",
+        draw="cocoserve.draw_two_cards", needs=SYSTEMS)  # fmt: skip
 def compute(_: Context) -> Computed:
     """Return seconds of a step and tokens a second by sequences at once, of each way."""
     spec, node = load_spec(MODEL), load_node(NODE)

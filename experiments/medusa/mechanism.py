@@ -39,12 +39,8 @@ CASES = {"quick": 20, "full": 1000}
 QUICK_MODELS = ("qwen15_0p5b", "llama2_13b")
 
 
-@figure(
-    "medusa.fig9",
-    title="MEDUSA, sections 4 to 6: graphs restored",
-    draw="medusa.draw_restore",
-    needs=SYSTEMS,
-)
+@figure("medusa.fig9", title="MEDUSA, sections 4 to 6: graphs restored",
+        draw="medusa.draw_restore", needs=SYSTEMS)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return what restoring the models' graphs gave, and what the classifiers get wrong."""
     models = [m for m in MODELS if not context.quick or m.row in QUICK_MODELS]

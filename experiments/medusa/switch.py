@@ -22,12 +22,8 @@ ROWS: Final = {
 }
 
 
-@figure(
-    "medusa.switch",
-    title="MEDUSA under C2CServe's switch (beyond the papers)",
-    draw="medusa.draw_switch",
-    needs=SIMULATOR,
-)
+@figure("medusa.switch", title="MEDUSA under C2CServe's switch (beyond the papers)",
+        draw="medusa.draw_switch", needs=SIMULATOR)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return the time from arrival to the first computation, the slice having run another model."""
     rows = []

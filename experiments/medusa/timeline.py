@@ -36,12 +36,8 @@ _INPUTS = (
 )
 
 
-@figure(
-    "medusa.fig8",
-    title="MEDUSA, Figs. 1, 2, 7, 8, Table 1: loading phases",
-    draw="medusa.draw_timeline",
-    needs=SYSTEMS,
-)
+@figure("medusa.fig8", title="MEDUSA, Figs. 1, 2, 7, 8, Table 1: loading phases",
+        draw="medusa.draw_timeline", needs=SYSTEMS)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return the timelines of every model and start, and the means over models."""
     del context  # neither links nor traces are part of it

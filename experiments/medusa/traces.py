@@ -28,13 +28,8 @@ SWEEP_SEEDS: Final = {"quick": 1, "full": 20}
 Key = tuple[str, float, int, str]  # model, rate, threshold, start
 
 
-@figure(
-    "medusa.fig10",
-    title="MEDUSA, Figs. 10, 11: tails of TTFT",
-    draw="medusa.draw_traces",
-    needs=SIMULATOR,
-    traces=(LENGTHS,),
-)
+@figure("medusa.fig10", title="MEDUSA, Figs. 10, 11: tails of TTFT", draw="medusa.draw_traces",
+        needs=SIMULATOR, traces=(LENGTHS,))  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return p99 of TTFT by model, rate, threshold and start, with bands over seeds."""
     lengths, said = _lengths(context)

@@ -92,12 +92,8 @@ FOLDS: Final[Sequence[Fold]] = (
 )
 
 
-@figure(
-    "left_out",
-    title="Each fitted figure left out in turn",
-    draw="sensitivity.draw_left_out",
-    needs=SIMULATOR,
-)
+@figure("left_out", title="Each fitted figure left out in turn", draw="sensitivity.draw_left_out",
+        needs=SIMULATOR)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return for each fold the claims that change, with and without the figure left out."""
     folds = [f for f in FOLDS if not (context.quick and f.serving)]

@@ -75,12 +75,8 @@ def _seven_slices(context: Context) -> tuple[float, float]:
     return float(seconds[0]), float(seconds[1])
 
 
-@figure(
-    "tornado",
-    title="What the headlines hang on",
-    draw="sensitivity.draw_tornado",
-    needs=SIMULATOR,
-)
+@figure("tornado", title="What the headlines hang on", draw="sensitivity.draw_tornado",
+        needs=SIMULATOR)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return every headline with each number halved and doubled."""
     knobs = [*chip_knobs(), *(k for k in constant_knobs() if not context.quick or k.name in QUICK)]

@@ -35,12 +35,8 @@ LABELS: Final = {
 }  # fmt: skip
 
 
-@figure(
-    "tessera.fig8",
-    title="Tessera, Fig. 8: clusters",
-    draw="tessera.draw_cluster",
-    needs=SYSTEMS,
-)
+@figure("tessera.fig8", title="Tessera, Fig. 8: clusters", draw="tessera.draw_cluster",
+        needs=SYSTEMS)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return throughput of each way in both clusters, relative to the left group alone."""
     rows: list[dict[str, Any]] = []

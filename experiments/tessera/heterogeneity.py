@@ -25,12 +25,8 @@ _TABLE1: Final = {
 }  # fmt: skip
 
 
-@figure(
-    "tessera.fig2",
-    title="Tessera, Figs. 2, 3, Table I: kernels by GPU",
-    draw="tessera.draw_heterogeneity",
-    needs=SYSTEMS,
-)
+@figure("tessera.fig2", title="Tessera, Figs. 2, 3, Table I: kernels by GPU",
+        draw="tessera.draw_heterogeneity", needs=SYSTEMS)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return the ratio of each kernel's times, and shares of kernels by workload and group."""
     rows = []

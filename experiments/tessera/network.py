@@ -26,13 +26,8 @@ _KERNELS: Final = {"quick": (200, 1000), "full": (200, 500, 1000, 1500)}
 _GAP: Final = {"quick": 0.06, "full": 0.01}  # slow links: what the solver takes
 
 
-@figure(
-    "tessera.fig11",
-    title="Tessera, Fig. 11: slow links, time to plan",
-    draw="tessera.draw_network",
-    needs=SYSTEMS,
-    traces=(TRACE,),
-)
+@figure("tessera.fig11", title="Tessera, Fig. 11: slow links, time to plan",
+        draw="tessera.draw_network", needs=SYSTEMS, traces=(TRACE,))  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return throughput and light latency over the link, and seconds of the planner."""
     pair = load_pair(PAIR)

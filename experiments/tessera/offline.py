@@ -23,12 +23,8 @@ TABLE3: Final = {
 _GAP: Final = {"quick": 0.03, "full": 0.01}
 
 
-@figure(
-    "tessera.fig6",
-    title="Tessera, Fig. 6, Table III: offline throughput",
-    draw="tessera.draw_offline",
-    needs=SYSTEMS,
-)
+@figure("tessera.fig6", title="Tessera, Fig. 6, Table III: offline throughput",
+        draw="tessera.draw_offline", needs=SYSTEMS)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return requests a second of each way, cell by cell, and the means for the price."""
     cells = [(pair, name) for pair in PAIRS for name in WORKLOADS]

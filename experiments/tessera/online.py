@@ -22,13 +22,8 @@ LOADS: Final = (0.1, 0.8, 1.4, 2.0, 2.7)  # of what the left GPU alone sustains
 _REQUESTS: Final = {"quick": 400, "full": 3000}
 
 
-@figure(
-    "tessera.fig7",
-    title="Tessera, Fig. 7: latency over the rate",
-    draw="tessera.draw_online",
-    needs=SYSTEMS,
-    traces=(TRACE,),
-)
+@figure("tessera.fig7", title="Tessera, Fig. 7: latency over the rate",
+        draw="tessera.draw_online", needs=SYSTEMS, traces=(TRACE,))  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return the mean latency a token by pair, way and rate."""
     slo_s = float(claim("tessera.fig7.slo").value) / 1e3

@@ -81,12 +81,8 @@ def placed_steps() -> dict[str, _Placed]:
     return {name: placed(found[name]) for name in (_PRINTED, _PRICED)} | {_REHEARSED: placed(best)}
 
 
-@figure(
-    "tessera.fig9",
-    title="Tessera, Fig. 9: pipelining",
-    draw="tessera.draw_pipelining",
-    needs=SYSTEMS,
-)
+@figure("tessera.fig9", title="Tessera, Fig. 9: pipelining", draw="tessera.draw_pipelining",
+        needs=SYSTEMS)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return the share of the optimum by mode and by how many are in flight, for three plans."""
     prefill, decode = (phase.steps for phase in workload(GPT_OSS).phases)

@@ -36,13 +36,8 @@ _WINDOW, _THRESHOLD = 0.3, 1.5
 _BAND, _PROMPTS = 0.2, 4.0  # of the rules that are ours
 
 
-@figure(
-    "tessera.fig10",
-    title="Tessera, Fig. 10: the monitor",
-    draw="tessera.draw_switching",
-    needs=SYSTEMS,
-    traces=(TRACE,),
-)
+@figure("tessera.fig10", title="Tessera, Fig. 10: the monitor", draw="tessera.draw_switching",
+        needs=SYSTEMS, traces=(TRACE,))  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return the latency a token and the switches over windows and thresholds."""
     rate = LOAD * capacity_rps(PAIR)

@@ -53,12 +53,9 @@ class _Chip:
     cold_spec: ModelSpec
 
 
-@figure(
-    "weaver.cold_slices",
-    title="WEAVER beyond the paper: receivers are cold slices of a GH200",
-    draw="weaver.draw_cold_slices",
-    needs=SYSTEMS,
-)
+@figure("weaver.cold_slices",
+        title="WEAVER beyond the paper: receivers are cold slices of a GH200",
+        draw="weaver.draw_cold_slices", needs=SYSTEMS)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return tokens a second of the hot model by ratio, receivers' load and number of receivers."""
     chips = [_chip(context, mig) for mig in _MIGS]

@@ -40,13 +40,8 @@ _UNABLE: Final = {"constants": {"roofline"}}
 Key = tuple[str, str, str]
 
 
-@figure(
-    "weaver.fig4",
-    title="WEAVER, Fig. 4: TPOT by the hot rate, memory",
-    draw="weaver.draw_rates",
-    needs=SIMULATOR,
-    traces=(TRACE,),
-)
+@figure("weaver.fig4", title="WEAVER, Fig. 4: TPOT by the hot rate, memory",
+        draw="weaver.draw_rates", needs=SIMULATOR, traces=(TRACE,))  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return TPOT by rate and largest rates of each panel; alternatives in the full profile."""
     base = Served(seed=context.seeds[0], traces=context.traces)

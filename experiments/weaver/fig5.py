@@ -22,13 +22,8 @@ _HOT_OF_SHARES: Final = 15.0
 WAYS: Final = ("woven", "temporal", "spatial", "dedicated")
 
 
-@figure(
-    "weaver.fig5",
-    title="WEAVER, Fig. 5: ratios of rates and of sequences",
-    draw="weaver.draw_shares",
-    needs=SIMULATOR,
-    traces=(TRACE,),
-)
+@figure("weaver.fig5", title="WEAVER, Fig. 5: ratios of rates and of sequences",
+        draw="weaver.draw_shares", needs=SIMULATOR, traces=(TRACE,))  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return TPOT by ratio of rates and by share; the alternatives in the full profile."""
     base = Served(seed=context.seeds[0], traces=context.traces, lengths="burstgpt")

@@ -19,12 +19,8 @@ RATES: Final = (0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
 WAYS: Final = ("dedicated", "woven", "temporal", "spatial")
 
 
-@figure(
-    "weaver.fig6",
-    title="WEAVER, Fig. 6: long outputs",
-    draw="weaver.draw_long",
-    needs=SIMULATOR,
-)
+@figure("weaver.fig6", title="WEAVER, Fig. 6: long outputs", draw="weaver.draw_long",
+        needs=SIMULATOR)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return TPOT by rate and largest rates; the alternatives of these in the full profile."""
     base = Served(seed=context.seeds[0], traces=context.traces, lengths="long")

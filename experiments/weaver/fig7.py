@@ -20,13 +20,8 @@ HOT_RATE: Final = 6.0
 CUTS: Final = ("none", "printed", "guarded", "best")
 
 
-@figure(
-    "weaver.fig7",
-    title="WEAVER, Fig. 7(a): control and cuts",
-    draw="weaver.draw_ablation",
-    needs=SIMULATOR,
-    traces=(TRACE,),
-)
+@figure("weaver.fig7", title="WEAVER, Fig. 7(a): control and cuts", draw="weaver.draw_ablation",
+        needs=SIMULATOR, traces=(TRACE,))  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return TPOT of both models by variant; cuts by each threshold in the full profile."""
     base = Served(seed=context.seeds[0], traces=context.traces, node=L40S, hot_rate=HOT_RATE)

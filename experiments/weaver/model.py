@@ -22,13 +22,8 @@ SLACKS: Final = (-4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 5.0, 7.0)
 _DRAWS: Final = 200_000
 
 
-@figure(
-    "weaver.model",
-    title="WEAVER, Sections 3 and 4.2: payload, stalls, lengths",
-    draw="weaver.draw_stalls",
-    needs=SYSTEMS,
-    traces=(TRACE,),
-)
+@figure("weaver.model", title="WEAVER, Sections 3 and 4.2: payload, stalls, lengths",
+        draw="weaver.draw_stalls", needs=SYSTEMS, traces=(TRACE,))  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return the three estimates of a stall by slack beside drawn waits, and the identities."""
     rng = np.random.default_rng(context.seeds[0])

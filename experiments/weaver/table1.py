@@ -24,12 +24,8 @@ CONTEXT: Final = 1024 + 128 // 2  # tokens of a sequence in the mean
 MODEL: Final = "llama-3-8b"
 
 
-@figure(
-    "weaver.table1",
-    title="WEAVER, Table 1: tensor parallelism",
-    draw="weaver.draw_table1",
-    needs=SYSTEMS,
-)
+@figure("weaver.table1", title="WEAVER, Table 1: tensor parallelism", draw="weaver.draw_table1",
+        needs=SYSTEMS)  # fmt: skip
 def compute(_: Context) -> Computed:
     """Return tokens a second by batch, with the printed ones beside them."""
     collective_s = fitted()["collective_s"]
