@@ -181,26 +181,6 @@ def _automatic(rows: Rows) -> Finding:
     return judged(aim, [r <= CHOICE for r in ratios], text)
 
 
-def _quantized(rows: Rows) -> Finding:
-    aim = "weights of fewer bits are faster than bf16 at 64 rows and fewer"
-    by: dict[tuple[int, int, int], dict[str, float]] = {}
-    for r in rows.get("quantized", ()):
-        if r["status"] == "ok" and "time_s" in r and r["m"] <= DECODE_ROWS:
-            of = by.setdefault((r["k"], r["n"], r["m"]), {})
-            of[f"{r['what']}/{r['group']}"] = float(r["time_s"])
-    gains = [
-        of["bf16/0"] / time
-        for of in by.values()
-        if "bf16/0" in of
-        for name, time in of.items()
-        if name.partition("/")[0] not in ("bf16", "resident")
-    ]
-    if not gains:
-        return unmeasured(aim)
-    text = f"{sum(g > 1 for g in gains)} of {len(gains)}; {min(gains):.2f}x to {max(gains):.2f}x"
-    return judged(aim, [g > 1 for g in gains], text)
-
-
 def _tables(rows: Rows) -> Finding:
     aim = f"Tessera's tables give the times of a step's kernels to {TABLES:.0%} in the median"
     steps = [
@@ -234,7 +214,6 @@ _JUDGES: tuple[Callable[[Rows], Finding], ...] = (
     _mix,
     _staged,
     _automatic,
-    _quantized,
     _tables,
 )
 

@@ -69,24 +69,6 @@ _SECTIONS = (
         share=0.4,
     ),
     Section(
-        name="contention",
-        title="several streams over one link: groups of SMs, and processes",
-        module=f"{__package__}.kernels.contention",
-        share=0.25,
-    ),
-    Section(
-        name="quantized",
-        title="weights of fewer bits against bf16",
-        module=f"{__package__}.kernels.quantized",
-        share=0.4,
-    ),
-    Section(
-        name="residency",
-        title="part of the weights in device memory: time by share, and filling on the way",
-        module=f"{__package__}.kernels.residency",
-        share=0.4,
-    ),
-    Section(
         name="grouped",
         title="experts: only those with rows cross the link",
         module=f"{__package__}.kernels.grouped",

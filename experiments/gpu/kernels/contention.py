@@ -1,9 +1,8 @@
-"""Section `contention`: several streams over one link.
+"""Several streams over one link, for the section `mig`.
 
 - groups: SMs of one launch in groups, each of which reads its own part of an array. This emulates
   slices that are on the GPU at the same time, as MIG's are.
-- processes: several processes. Without MIG or MPS the GPU runs one of them at a time and switches,
-  so this shows what sharing a whole GPU costs, and is no picture of slices.
+- processes: one on each of several slices.
 """
 
 from __future__ import annotations
@@ -21,35 +20,12 @@ import jax
 import numpy as np
 
 from experiments.children import Lines, environment
-from experiments.gpu import Case, Context, Row, Scale, time_launches
+from experiments.gpu import Context, Row, time_launches
 from experiments.gpu.kernels import bounds, operands
 from experiments.gpu.kernels.facts import since_first
 from experiments.gpu.kernels.probes import launcher, scalars
 
 PROCESSES_LIMIT_S = 150.0
-
-
-def cases(scale: Scale) -> list[Case]:
-    """List the measurements."""
-    if scale == "tiny":
-        return [
-            Case(spec={"what": "groups", "groups": 2, "sms_each": 2}),
-            Case(spec={"what": "processes", "count": 2, "sms": 2}, limit_s=PROCESSES_LIMIT_S),
-        ]
-    groups = [(g, 16) for g in (1, 2, 3, 4, 6, 8)] + [(1, 32), (2, 32), (4, 32), (1, 64), (2, 64)]
-    found = [Case(spec={"what": "groups", "groups": g, "sms_each": s}) for g, s in groups]
-    found += [
-        Case(spec={"what": "processes", "count": count, "sms": sms}, limit_s=PROCESSES_LIMIT_S)
-        for count, sms in ((1, 132), (2, 132), (4, 132), (2, 16))
-    ]
-    return found[:3] if scale == "quick" else found
-
-
-def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
-    """Measure one case: a row for each stream."""
-    if spec["what"] == "groups":
-        return groups(spec["groups"], spec["sms_each"], context)
-    return processes(spec["count"], spec["sms"], context)
 
 
 def groups(count: int, sms_each: int, context: Context) -> list[Row]:

@@ -2,8 +2,6 @@
 
 - tma: TMA reads host memory, what was read is right, and at what rate, by box and multicast;
 - sms: the rate by the number of SMs that load;
-- l2: whether a small host array read again and again is faster than the link;
-- prefetch: whether asking for host lines ahead of time helps;
 - clusters: how many clusters are on the device at once, as their CTAs' begin and end show;
 - operand: whether XLA hands the host array to the kernel without a copy;
 - rereads: whether SymGEMM without multicast reads W over the link once for every 256 rows;
@@ -37,8 +35,6 @@ def cases(scale: Scale) -> list[Case]:
             {"fact": "tma", "place": "host", "rows": 64, "columns": 64, "stages": 2, "cluster": 1},
             {"fact": "tma", "place": "host", "rows": 64, "columns": 64, "stages": 2, "cluster": 2},
             {"fact": "sms", "sms": 2},
-            {"fact": "l2", "kib": 32, "passes": 2, "place": "host"},
-            {"fact": "prefetch", "distance": 2, "sms": 4},
             {"fact": "clusters", "cluster": 2},
             {"fact": "operand"},
             {"fact": "rereads", "m": 64},
@@ -63,14 +59,6 @@ def cases(scale: Scale) -> list[Case]:
     specs += [{"fact": "rereads", "m": m} for m in (256, 512, 1024, 2048)]
     specs += [tma("host", rows, columns, 1) for rows, columns in BOXES[1:]]
     specs += [{"fact": "sms", "sms": n} for n in SMS]
-    specs += [
-        {"fact": "l2", "kib": mib * 1024, "passes": 16, "place": place}
-        for mib in (4, 32, 16, 64, 1, 128)
-        for place in ("host", "device")
-    ]
-    specs += [
-        {"fact": "prefetch", "distance": d, "sms": sms} for sms in (132, 16) for d in (0, 8, 32, 64)
-    ]
     specs += [{"fact": "launch"}, tma("device", 64, 128, 1), tma("device", 64, 128, 8)]
     return [Case(spec=spec) for spec in (specs[:8] if scale == "quick" else specs)]
 
@@ -86,18 +74,6 @@ def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
             return [row | {"values_right": values_right(reading, spec["place"], context)}]
         case "sms":
             return [bounds.stream(bounds.streaming(context), context, sms=spec["sms"])]
-        case "l2":
-            columns = 1024 if spec["kib"] >= 1024 else 128
-            rows = spec["kib"] * 512 // columns
-            reading = bounds.streaming(context, k=rows, n=columns)
-            passes, place = spec["passes"], spec["place"]
-            return [bounds.stream(reading, context, sms=sms, passes=passes, place=place)]
-        case "prefetch":
-            return [
-                bounds.stream(
-                    bounds.streaming(context, prefetch=spec["distance"]), context, sms=spec["sms"]
-                )
-            ]
         case "clusters":
             return [resident(spec["cluster"], context)]
         case "operand":

@@ -29,10 +29,7 @@ __all__ = ["Streaming", "last_items", "launcher", "scalars"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streaming:
-    """What is compiled: array, box, ring, cluster, grid.
-
-    `prefetch` boxes ahead of the ring are asked for into the L2, 0 for none.
-    """
+    """What is compiled: array, box, ring, cluster, grid."""
 
     k: int
     n: int
@@ -41,7 +38,6 @@ class Streaming:
     stages: int = 8
     cluster: int = 1
     sm_count: int = 132
-    prefetch: int = 0
     dtype: str = "bfloat16"
 
     def __post_init__(self) -> None:
@@ -172,12 +168,6 @@ def _kernel(streaming: Streaming, interpret: Any) -> Any:
                 slot = rem(turn, stages)
 
                 pl.when(turn >= stages)(lambda: arrived(slot))
-
-                if streaming.prefetch:
-
-                    @pl.when(turn + streaming.prefetch < total)
-                    def _ahead() -> None:
-                        plgpu.async_prefetch(box(turn + streaming.prefetch))
 
                 plgpu.copy_gmem_to_smem(box(turn), tiles.at[slot], full.at[slot], **multicast)
 

@@ -20,7 +20,7 @@ from pallas_kernels.program import Argument, Program
 
 def probes() -> Iterator[Program]:
     choices = [{"rows": r, "columns": c, "stages": 65536 // (r * c)} for r, c in BOXES]
-    choices += [{"cluster": c} for c in (2, 4, 8)] + [{"prefetch": 8}]
+    choices += [{"cluster": c} for c in (2, 4, 8)]
     for choice in choices:
         reading = Streaming(k=8192, n=16384, **choice)
         yield Program(

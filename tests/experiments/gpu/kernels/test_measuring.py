@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from experiments.gpu import Context
-from experiments.gpu.kernels import facts, grid, launching, operands, residency
+from experiments.gpu.kernels import facts, grid, launching, operands
 from experiments.gpu.kernels.contention import shares
 from experiments.gpu.kernels.probes import Streaming, last_items, launcher, scalars
 from pallas_kernels import check_gemm
@@ -26,7 +26,7 @@ TINY = Context(backend="interpret", scale="tiny")
     ("choices", "use"),
     [
         ({}, {"sms": 4}),
-        ({"prefetch": 2}, {"sms": 3, "passes": 2}),
+        ({}, {"sms": 3, "passes": 2}),
         ({"cluster": 2}, {"sms": 4, "passes": 2}),
         ({}, {"sms": 4, "groups": 2}),
     ],
@@ -111,17 +111,3 @@ def test_shares_count_only_the_time_in_common() -> None:
     assert rates == pytest.approx([1.0, 0.5])  # from 1 to 4
     with pytest.raises(RuntimeError, match="no time in common"):
         shares([[0.0, 1.0], [2.0, 3.0]], 1)
-
-
-def test_a_share_in_device_memory_is_off_the_link_and_filling_is_on_it() -> None:
-    context = Context(backend="reference", scale="tiny")
-    found = {
-        case.spec["what"]: residency.measure(case.spec, context)[0]
-        for case in residency.cases("tiny")
-        if case.spec["what"] != "bound"
-    }
-    size = 2 * 128 * 256
-    assert {row["weight_bytes"] for row in found.values()} == {size}
-    assert found["share"]["link_bytes"] == 0
-    assert found["filling"]["link_bytes"] == size
-    assert found["share"]["predicted_s"] < found["filling"]["predicted_s"]

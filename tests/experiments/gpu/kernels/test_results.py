@@ -77,10 +77,6 @@ def test_other_aims() -> None:
     assert status({"facts": [read, kept]}, "no copy by XLA") == "pass"
     assert status({"facts": [read, kept | {"copied": True}]}, "no copy by XLA") == "fail"
     assert status({"facts": [read | {"values_right": False}, kept]}, "no copy by XLA") == "fail"
-    size = {"status": "ok", "k": 1, "n": 1, "m": 8, "group": 0}
-    of = [size | {"what": "bf16", "time_s": 2.0}, size | {"what": "int8", "time_s": 1.0}]
-    assert status({"quantized": of}, "fewer bits") == "pass"
-    assert status({"quantized": [of[0], of[1] | {"time_s": 3.0}]}, "fewer bits") == "fail"
 
 
 def test_the_stored_constants_load_and_say_that_nothing_is_measured() -> None:
