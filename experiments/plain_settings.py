@@ -6,7 +6,7 @@ import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -14,8 +14,9 @@ from omegaconf import OmegaConf
 from omegaconf.errors import ConfigTypeError
 
 from c2c.errors import SettingError
+from experiments.command import command
 
-__all__ = ["descriptions", "entry", "read_settings", "shown"]
+__all__ = ["descriptions", "entry", "read_settings", "run_settings", "shown"]
 
 LEFT, WIDTH = 34, 100
 _PLAIN_LISTS = ("list[str]", "list[int]")
@@ -49,6 +50,21 @@ def read_settings(schema: type, arguments: Sequence[str]) -> Any:
         if field.type in _PLAIN_LISTS and any(isinstance(each, dict | list) for each in value):
             raise SettingError(field.name, value, "a list of plain values")
     return settings
+
+
+def run_settings(
+    schema: type,
+    arguments: Sequence[str],
+    work: Callable[[Any], int | None],
+    *,
+    goes_on: bool = False,
+) -> int:
+    """Run a command on its settings; return the exit status, that of `work` or 0."""
+
+    def run() -> int:
+        return work(read_settings(schema, arguments)) or 0
+
+    return command(run, arguments=arguments, goes_on=goes_on)
 
 
 def _wrong_kind(defaults: Any, arguments: Sequence[str]) -> SettingError | None:

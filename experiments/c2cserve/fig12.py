@@ -11,7 +11,7 @@ import pyarrow as pa
 from c2c.config import SimulationResult
 from c2c.errors import SettingError
 from experiments.c2cserve.replay import TRACES, busy_share, describe, fit_load, load_of_half, replay
-from experiments.claims import Result, claim
+from experiments.claims import Result, answer, claim
 from experiments.figure import SIMULATOR, Computed, Context, figure
 
 __all__ = ["TARGET_S", "compute", "results_at", "totals"]
@@ -172,25 +172,18 @@ def _results(summary: list[dict[str, Any]], context: Context) -> tuple[Result, .
     ours = "Median and p95; the load is set by ServerlessLLM's busy time, see the caption."
     within = f"Share of requests with TTFT within {TARGET_S:g} s."
     both = "TTFT and TPOT targets of catalog dense6; the paper prints no TPOT target."
-    answers: tuple[tuple[str, str, str, str, Callable[[str], Any]], ...] = (
-        ("fig12.dense.c2cserve.ttft", "C2CServe", "s", ours, band),
-        ("fig12.dense.sllm.ttft", "ServerlessLLM", "s", ours, band),
-        ("fig12.dense.aegaeon.ttft", "Aegaeon", "s", ours, band),
-        ("fig12.attainment", "C2CServe", "percent", within,
+    answers: tuple[tuple[str, str, str, Callable[[str], Any]], ...] = (
+        ("fig12.dense.c2cserve.ttft", "C2CServe", ours, band),
+        ("fig12.dense.sllm.ttft", "ServerlessLLM", ours, band),
+        ("fig12.dense.aegaeon.ttft", "Aegaeon", ours, band),
+        ("fig12.attainment", "C2CServe", within,
          lambda s: middle(s, "within_target_percent")),
-        ("abstract.slo_attainment", "C2CServe", "percent", both,
+        ("abstract.slo_attainment", "C2CServe", both,
          lambda s: middle(s, "attainment_both_percent")),
     )  # fmt: skip
     there = {r["system"] for r in summary}
     return tuple(
-        Result(
-            claim_id=f"c2cserve.{name}",
-            ours=of(system),
-            unit=unit,
-            sample="out-of-sample",
-            link_variant=context.link_variant,
-            note=note,
-        )
-        for name, system, unit, note, of in answers
+        answer(f"c2cserve.{name}", of(system), note, link_variant=context.link_variant)
+        for name, system, note, of in answers
         if system in there
     )

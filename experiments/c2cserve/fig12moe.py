@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from experiments.c2cserve.fig12 import TARGET_S, totals
 from experiments.c2cserve.replay import TRACES, describe, load_of_half, replay
-from experiments.claims import Result, claim
+from experiments.claims import Result, answer, claim
 from experiments.figure import SIMULATOR, Computed, Context, figure
 
 __all__ = ["SYSTEMS", "compute"]
@@ -96,13 +96,11 @@ def _results(context: Context, rows: Sequence[Mapping[str, Any]]) -> tuple[Resul
     said = "Median and p95; the load is set by ServerlessLLM's busy time, see the caption."
     least = f"The least p99 of {len({r['system'] for r in rows}) - 1} baselines."
     return tuple(
-        Result(
-            claim_id=f"c2cserve.fig12.moe.{name}",
-            ours=ours(),
-            unit="s",
-            sample="out-of-sample",
+        answer(
+            f"c2cserve.fig12.moe.{name}",
+            ours(),
+            note,
             link_variant=context.link_variant,
-            note=note,
             by_seed=[ours(seed) for seed in seeds],
         )
         for name, ours, note in (("c2cserve.ttft", band, said), ("baselines_peak", peak, least))

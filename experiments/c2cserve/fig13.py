@@ -14,7 +14,7 @@ from experiments.c2cserve.anchors import FETCH_S
 from experiments.c2cserve.baselines import MOE, NAMES, PROMPT, serve_alone
 from experiments.c2cserve.fig12 import SYSTEMS as REPLAYED
 from experiments.c2cserve.replay import TRACES, describe, load_of_half, replay
-from experiments.claims import Result, claim
+from experiments.claims import Result, answer, claim
 from experiments.figure import SIMULATOR, Computed, Context, figure
 
 __all__ = ["compute", "results_at"]
@@ -213,26 +213,24 @@ def _results(context: Context, rows: list[dict[str, Any]]) -> tuple[Result, ...]
     found = []
     there = {r["system"] for r in rows}
     for system, short in SHORT.items():
-        parts: list[tuple[str, float, str, dict[str, float]]] = []
+        parts: list[tuple[str, float, dict[str, float]]] = []
         for what, name in (("before", system), ("after", f"{system}_hybrid")):
             if name in there:
-                parts.append((what, _mean(rows, name), "s", _by_model(rows, name)))
+                parts.append((what, _mean(rows, name), _by_model(rows, name)))
         if len(parts) == 2:
-            (_, before, _, befores), (_, after, _, afters) = parts
+            (_, before, befores), (_, after, afters) = parts
             cuts = {model: _cut(befores[model], afters[model]) for model in befores}
-            parts.append(("reduction", _cut(before, after), "percent", cuts))
-        for what, ours, unit, by_model in parts:
+            parts.append(("reduction", _cut(before, after), cuts))
+        for what, ours, by_model in parts:
             found.append(
-                Result(
-                    claim_id=f"c2cserve.fig13.{short}.{what}",
-                    ours=ours,
-                    unit=unit,
-                    sample="out-of-sample",
-                    link_variant=context.link_variant,
-                    by_model=by_model,
-                    note="Neither model nor load nor the cache's size is printed; see the caption."
+                answer(
+                    f"c2cserve.fig13.{short}.{what}",
+                    ours,
+                    "Neither model nor load nor the cache's size is printed; see the caption."
                     + _another_reading(rows, system, what)
                     + _would_take(rows, system, what),
+                    link_variant=context.link_variant,
+                    by_model=by_model,
                 )
             )
     return tuple(found)
@@ -278,13 +276,11 @@ def _would_take(rows: list[dict[str, Any]], system: str, what: str) -> str:
 
 
 def _seventy(context: Context, ttft_s: float) -> Result:
-    return Result(
-        claim_id="c2cserve.fig13.sllm_70b.after",
-        ours=ttft_s,
-        unit="s",
-        sample="out-of-sample",
+    return answer(
+        "c2cserve.fig13.sllm_70b.after",
+        ttft_s,
+        f"A prompt of {PROMPT} tokens, engine there; copied, the model fits no GPU.",
         link_variant=context.link_variant,
-        note=f"A prompt of {PROMPT} tokens, engine there; copied, the model fits no GPU.",
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from experiments.c2cserve.replay import TRACES, describe, fit_load, replay
-from experiments.claims import Improvement, Result, claim, improvements_of
+from experiments.claims import Improvement, Result, answer, claim, improvements_of
 from experiments.figure import SIMULATOR, Computed, Context, figure
 
 __all__ = ["LONG", "UNLIKE", "Loads", "compute", "fitted_loads", "results_at"]
@@ -201,15 +201,14 @@ def _results(rows: list[dict[str, Any]], context: Context) -> tuple[Result, ...]
         return float(np.median(by_seed(panel, variant)))
 
     def result(
-        name: str, ours: Any, unit: str, note: str, seeds: Sequence[Any], *, fitted: bool = False
+        name: str, ours: Any, note: str, seeds: Sequence[Any], *, fitted: bool = False
     ) -> Result:
-        return Result(
-            claim_id=f"c2cserve.fig14.{name}",
-            ours=ours,
-            unit=unit,
+        return answer(
+            f"c2cserve.fig14.{name}",
+            ours,
+            note,
             sample="in-sample" if fitted else "out-of-sample",
             link_variant=context.link_variant,
-            note=note,
             by_seed=seeds,
         )
 
@@ -231,22 +230,22 @@ def _results(rows: list[dict[str, Any]], context: Context) -> tuple[Result, ...]
         for n, where in ABLATED.items()
     }
     out = [
-        result("full.p99_ttft", full, "s", "The load was set on this number.", by_seed(*WHOLE),
+        result("full.p99_ttft", full, "The load was set on this number.", by_seed(*WHOLE),
                fitted=True)
     ]  # fmt: skip
     for name, value in values.items():
         # "static" was read as alpha = 1 with the printed ratio in view
         seen = name == "static_gemm"
         where = by_seed(*ABLATED[name])
-        out.append(result(f"{name}.p99_ttft", value, "s", notes[name], where, fitted=seen))
-        out.append(result(f"{name}.ratio", ratios[name], "x", notes[name], over[name], fitted=seen))
+        out.append(result(f"{name}.p99_ttft", value, notes[name], where, fitted=seen))
+        out.append(result(f"{name}.ratio", ratios[name], notes[name], over[name], fitted=seen))
     short = {"random_placement": "placement", "default_chunk": "chunk", "static_gemm": "alpha"}
 
     def order(of: Mapping[str, float]) -> dict[str, list[str]]:
         return {"order": [short[name] for name in sorted(of, key=lambda n: -of[n])]}
 
     each = [order({n: over[n][i] for n in over}) for i in range(len(over["random_placement"]))]
-    out.append(result("order", order(ratios), "relation", "By p99 TTFT, largest first.", each))
+    out.append(result("order", order(ratios), "By p99 TTFT, largest first.", each))
     return tuple(out)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from c2c.workloads import TraceStatistics, build_workload, trace_statistics
-from experiments.claims import Result
+from experiments.claims import Result, answer
 from experiments.figure import Computed, Context, figure
 
 __all__ = ["GENTD26", "compute"]
@@ -95,24 +95,22 @@ def _results(source: str, s: TraceStatistics) -> list[Result]:
 
     why = f"At least {s.min_requests} requests: the bound was chosen to give this number."
 
-    def result(claim_id: str, ours: Any, unit: str, *, chosen: bool = False) -> Result:
-        return Result(
-            claim_id=f"c2cserve.trace.{claim_id}",
-            ours=ours,
-            unit=unit,
+    def result(claim_id: str, ours: Any, *, chosen: bool = False) -> Result:
+        return answer(
+            f"c2cserve.trace.{claim_id}",
+            ours,
+            f"{note} {why}".strip() if chosen else note,
             sample="out-of-sample" if real and not chosen else "in-sample",
-            note=f"{note} {why}".strip() if chosen else note,
         )
 
     longtail = {"models_percent": 100 * s.rare_hours_share, "active_hours_below_percent": 20}
     return [
-        result("median_idle", 100 * s.median_idle_share, "percent"),
-        result("longtail_models", longtail, "percent"),
-        result("models_fig2", s.active_models, "models", chosen=True),
-        result("duration", s.span_s / (7 * 86400), "weeks"),
+        result("median_idle", 100 * s.median_idle_share),
+        result("longtail_models", longtail),
+        result("models_fig2", s.active_models, chosen=True),
+        result("duration", s.span_s / (7 * 86400)),
         result(
             "staggered_bursts",
             {"aggregate_cv": s.aggregate_hourly_cv, "per_model_cv": s.median_hourly_cv},
-            "relation",
         ),
     ]

@@ -11,7 +11,7 @@ import pyarrow as pa
 from c2c.cost import DEFAULT_ALPHAS, gemm_time, load_constants
 from c2c.hardware import link_gbps, load_mig, slices
 from experiments.c2cserve.settings import gh200_of_the_paper
-from experiments.claims import Result, Sample, claim
+from experiments.claims import Result, Sample, answer, claim
 from experiments.figure import Computed, Context, figure
 
 __all__ = ["SHAPE", "compute"]
@@ -87,16 +87,9 @@ def _results(
         return {p: latency[layout, a]["latency_ms"] for p, a in (("asym", 0.0), ("sym", 1.0))}
 
     def result(
-        claim_id: str, ours: Any, unit: str, note: str = "", sample: Sample = "out-of-sample"
+        claim_id: str, ours: Any, note: str = "", sample: Sample = "out-of-sample"
     ) -> Result:
-        return Result(
-            claim_id=f"c2cserve.{claim_id}",
-            ours=ours,
-            unit=unit,
-            sample=sample,
-            link_variant=variant,
-            note=note,
-        )
+        return answer(f"c2cserve.{claim_id}", ours, note, sample=sample, link_variant=variant)
 
     one, seven, three = pair("1x96gb"), pair("7x12gb"), pair("3x24gb")
     sym, asym = full[-1], full[0]
@@ -108,40 +101,31 @@ def _results(
     per_sm = "That reduction takes time of each SM was settled with these orders in view."
     tile = "The M tile of 256 was read off this number."
     return (
-        result("fig4a.full_gpu.sym_latency", one["sym"], "ms", "Fitted.", "in-sample"),
-        result("fig4a.full_gpu.asym_latency", one["asym"], "ms", "Fitted.", "in-sample"),
-        result("fig4a.full_gpu.order", one, "relation", "Follows from the fit.", "in-sample"),
+        result("fig4a.full_gpu.sym_latency", one["sym"], "Fitted.", "in-sample"),
+        result("fig4a.full_gpu.asym_latency", one["asym"], "Fitted.", "in-sample"),
+        result("fig4a.full_gpu.order", one, "Follows from the fit.", "in-sample"),
         result(
-            "fig4a.mig3.parity",
-            three,
-            "relation",
-            f"Layout 3x24gb; a tie is within 20%. {per_sm}",
-            "in-sample",
+            "fig4a.mig3.parity", three, f"Layout 3x24gb; a tie is within 20%. {per_sm}", "in-sample"
         ),
-        result(
-            "fig4a.mig7.asym_slower", seven, "relation", f"Layout 7x12gb. {per_sm}", "in-sample"
-        ),
-        result("fig4b.sym.c2c_bytes", sym["link_gb"], "GB", tile, "in-sample"),
-        result("fig4b.asym.c2c_bytes", asym["link_gb"], "GB", "K x N x 2 bytes.", "identity"),
+        result("fig4a.mig7.asym_slower", seven, f"Layout 7x12gb. {per_sm}", "in-sample"),
+        result("fig4b.sym.c2c_bytes", sym["link_gb"], tile, "in-sample"),
+        result("fig4b.asym.c2c_bytes", asym["link_gb"], "K x N x 2 bytes.", "identity"),
         result(
             "fig4b.sym.hbm_bytes",
             sym["hbm_gb"],
-            "GB",
             "The shape of a wave was chosen with it in view.",
             "in-sample",
         ),
         result(
             "fig4b.asym.hbm_bytes",
             asym["hbm_gb"],
-            "GB",
             "The K of a pass (kc) was chosen with it in view.",
             "in-sample",
         ),
-        result("fig4b.tradeoff", order, "relation"),
+        result("fig4b.tradeoff", order),
         result(
             "fig3.hybrid_interpolates",
             {"c2c": [r["link_gb"] for r in full], "hbm": [r["hbm_gb"] for r in full]},
-            "relation",
             f"On {len(full)} alphas. One more read of X can outweigh a few columns of O; on the "
             f"kernel repository's {len(grid)} alphas alone HBM bytes "
             f"{'are' if _falls([r['hbm_gb'] for r in grid]) else 'are not'} monotone.",

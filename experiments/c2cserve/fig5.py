@@ -10,7 +10,7 @@ import pyarrow as pa
 from c2c.cost import gemm_time, load_constants
 from c2c.hardware import link_gbps, slices
 from experiments.c2cserve.settings import gh200_of_the_paper
-from experiments.claims import Result
+from experiments.claims import Result, answer
 from experiments.figure import Computed, Context, figure
 
 __all__ = ["compute"]
@@ -48,14 +48,7 @@ def compute(context: Context) -> Computed:
     )
 
     def result(claim_id: str, ours: Any, note: str = "") -> Result:
-        return Result(
-            claim_id=f"c2cserve.fig5.{claim_id}",
-            ours=ours,
-            unit="relation",
-            sample="out-of-sample",
-            link_variant=context.link_variant,
-            note=note,
-        )
+        return answer(f"c2cserve.fig5.{claim_id}", ours, note, link_variant=context.link_variant)
 
     return Computed(
         tables={"shapes": pa.Table.from_pylist(over_n + over_m)},

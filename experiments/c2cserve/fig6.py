@@ -13,7 +13,7 @@ from c2c.cost import StepTable, load_constants, max_min, step_table, step_time
 from c2c.hardware import link_gbps, slices
 from c2c.models import ModelSpec, from_hf_config, load_spec, weight_bytes
 from experiments.c2cserve.settings import gh200_of_the_paper
-from experiments.claims import Result, claim
+from experiments.claims import Result, answer, claim
 from experiments.figure import Computed, Context, figure
 
 __all__ = ["compute"]
@@ -174,14 +174,13 @@ def _results(
     tuned = [r for r in by_chunk if r["alpha"] == "tuned"]
     shown, other = ([r for r in by_size if r["phase"] == phase] for phase in ("decode", "prefill"))
 
-    def result(claim_id: str, ours: Any, unit: str, note: str, *, chosen: bool = False) -> Result:
-        return Result(
-            claim_id=f"c2cserve.fig6{claim_id}",
-            ours=ours,
-            unit=unit,
+    def result(claim_id: str, ours: Any, note: str, *, chosen: bool = False) -> Result:
+        return answer(
+            f"c2cserve.fig6{claim_id}",
+            ours,
+            note,
             sample="in-sample" if chosen else "out-of-sample",
             link_variant=variant,
-            note=note,
         )
 
     def series(rows: list[dict[str, Any]]) -> dict[str, list[float]]:
@@ -200,27 +199,24 @@ def _results(
     chunk = f"Two Llama-3 8B, {LAYOUT}, prompt {PROMPT}, alpha tuned alone; pair and layout ours."
     sizes = [r["size_gb"] for r in shown]
     return (
-        result("a.gap_small", shown[0]["gap_percent"], "percent", decode, chosen=True),
-        result("a.gap_large", shown[-1]["gap_percent"], "percent", decode, chosen=True),
+        result("a.gap_small", shown[0]["gap_percent"], decode, chosen=True),
+        result("a.gap_large", shown[-1]["gap_percent"], decode, chosen=True),
         result(
             "a.footprint_range",
             [min(sizes), max(sizes)],
-            "GB",
             "The smallest and the largest pair were chosen for these sizes.",
             chosen=True,
         ),
-        result("a.throughput_falls", series(shown), "relation", decode),
+        result("a.throughput_falls", series(shown), decode),
         result(
             "b.gap_chunk512",
             tuned[0]["gap_percent"],
-            "percent",
             f"{chunk} {_needs('b.gap_chunk512', tuned[0], capacity_gbps)}",
         ),
         result(
             "b.gap_full_chunk",
             tuned[-1]["gap_percent"],
-            "percent",
             f"{chunk} {_needs('b.gap_full_chunk', tuned[-1], capacity_gbps)}",
         ),
-        result("b.throughput_trend", series(tuned), "relation", chunk),
+        result("b.throughput_trend", series(tuned), chunk),
     )

@@ -17,7 +17,7 @@ from c2c.cost import (
 from c2c.hardware import link_gbps, slices
 from experiments.c2cserve.fig4 import SHAPE
 from experiments.c2cserve.settings import gh200_of_the_paper
-from experiments.claims import Result
+from experiments.claims import answer
 from experiments.figure import Computed, Context, figure
 
 __all__ = ["compute"]
@@ -54,16 +54,14 @@ def compute(context: Context) -> Computed:
         f"Bytes. They do not depend on the M tile as long as the pinned K slice is the same; the "
         f"number of reductions falls from {counts}."
     )
-    result = Result(
-        claim_id="c2cserve.fig8.m_tile",
-        ours={
+    result = answer(
+        "c2cserve.fig8.m_tile",
+        {
             "hbm_traffic": [r["hbm_gb"] for r in rows],
             "onchip_use": [r["smem_kib"] + r["accumulator_kib"] for r in rows],
         },
-        unit="relation",
-        sample="out-of-sample",
+        note,
         link_variant=context.link_variant,
-        note=note,
     )
     caption = (
         f"AsymGEMM, M={SHAPE[0]}, K={SHAPE[2]}, N={SHAPE[1]}, full GH200, a K slice of "

@@ -11,7 +11,7 @@ import pyarrow as pa
 from c2c.models import load_spec, weight_bytes
 from experiments.c2cserve.baselines import DENSE, MOE, NAMES, PROMPT, serve_alone
 from experiments.c2cserve.settings import gh200_of_the_paper
-from experiments.claims import Result, claim
+from experiments.claims import Result, answer, claim
 from experiments.figure import SIMULATOR, Computed, Context, figure
 
 __all__ = ["OUTPUT", "SYSTEMS", "answered", "compute", "served"]
@@ -126,29 +126,29 @@ def answered(context: Context, rows: Sequence[Mapping[str, Any]]) -> tuple[Resul
             "finemoe": ttft["finemoe"],
         }
 
-    answers: tuple[tuple[str, Sequence[str], Sequence[str], str, Callable[[], Any]], ...] = (
-        ("dense.tpot_vs_sllm", DENSE, ("c2cserve", "serverlessllm"), "x",
+    answers: tuple[tuple[str, Sequence[str], Sequence[str], Callable[[], Any]], ...] = (
+        ("dense.tpot_vs_sllm", DENSE, ("c2cserve", "serverlessllm"),
          lambda: mean("c2cserve", "tpot_s") / mean("serverlessllm", "tpot_s")),
-        ("dense.ttft_vs_aegaeon", DENSE, ("c2cserve", "aegaeon"), "x",
+        ("dense.ttft_vs_aegaeon", DENSE, ("c2cserve", "aegaeon"),
          lambda: mean("aegaeon", "ttft_s") / mean("c2cserve", "ttft_s")),
-        ("dense.tpot_vs_aegaeon", DENSE, ("c2cserve", "aegaeon"), "x",
+        ("dense.tpot_vs_aegaeon", DENSE, ("c2cserve", "aegaeon"),
          lambda: mean("aegaeon", "tpot_s") / mean("c2cserve", "tpot_s")),
-        ("llama70b.oom", (SEVENTY,), ("c2cserve", "serverlessllm", "aegaeon"), "bool",
+        ("llama70b.oom", (SEVENTY,), ("c2cserve", "serverlessllm", "aegaeon"),
          lambda: {NAMES[s]: of[SEVENTY, s]["out_of_memory"] for s in SYSTEMS[SEVENTY]}),
-        ("qwen3_30b.ttft_vs_sllm", (qwen,), ("c2cserve", "serverlessllm"), "x",
+        ("qwen3_30b.ttft_vs_sllm", (qwen,), ("c2cserve", "serverlessllm"),
          lambda: over(qwen, "serverlessllm", "ttft_s")),
-        ("qwen3_30b.ttft_vs_moeinf", (qwen,), ("c2cserve", "moe_infinity"), "x",
+        ("qwen3_30b.ttft_vs_moeinf", (qwen,), ("c2cserve", "moe_infinity"),
          lambda: over(qwen, "moe_infinity", "ttft_s")),
-        ("qwen3_30b.ttft_vs_finemoe", (qwen,), ("c2cserve", "finemoe"), "x",
+        ("qwen3_30b.ttft_vs_finemoe", (qwen,), ("c2cserve", "finemoe"),
          lambda: over(qwen, "finemoe", "ttft_s")),
-        ("mixtral.ttft_order", (mixtral,), SYSTEMS[mixtral], "relation", ttft_order),
-        ("dense.ttft_vs_sllm", DENSE, ("c2cserve", "serverlessllm"), "relation",
+        ("mixtral.ttft_order", (mixtral,), SYSTEMS[mixtral], ttft_order),
+        ("dense.ttft_vs_sllm", DENSE, ("c2cserve", "serverlessllm"),
          lambda: {s: mean(s, "ttft_s") for s in ("c2cserve", "serverlessllm")}),
-        ("mixtral.tpot_vs_moeinf", (mixtral,), ("c2cserve", "moe_infinity"), "relation",
+        ("mixtral.tpot_vs_moeinf", (mixtral,), ("c2cserve", "moe_infinity"),
          lambda: {"c2cserve_over_moe_infinity": 1.0 / over(mixtral, "moe_infinity", "tpot_s")}),
-        ("moe.tpot_vs_sllm", MOE, ("c2cserve", "serverlessllm"), "relation",
+        ("moe.tpot_vs_sllm", MOE, ("c2cserve", "serverlessllm"),
          lambda: {"serverlessllm": all(over(m, "serverlessllm", "tpot_s") < 1.0 for m in MOE)}),
-        ("moe.tpot_vs_finemoe", MOE, ("c2cserve", "finemoe"), "x",
+        ("moe.tpot_vs_finemoe", MOE, ("c2cserve", "finemoe"),
          lambda: sorted(over(m, "finemoe", "tpot_s") for m in MOE)),
     )  # fmt: skip
     notes = {
@@ -156,15 +156,13 @@ def answered(context: Context, rows: Sequence[Mapping[str, Any]]) -> tuple[Resul
         "llama70b.oom": "Requests of a model that fits no slice fail; each system's own.",
     }
     return tuple(
-        Result(
-            claim_id=f"c2cserve.fig9.{name}",
-            ours=ours(),
-            unit=unit,
-            sample="out-of-sample",
+        answer(
+            f"c2cserve.fig9.{name}",
+            ours(),
+            notes.get(name, "One request at a time, engine there: the load is not printed."),
             link_variant=context.link_variant,
-            note=notes.get(name, "One request at a time, engine there: the load is not printed."),
         )
-        for name, models, systems, unit, ours in answers
+        for name, models, systems, ours in answers
         if all((m, s) in of for m in models for s in systems)
     )
 

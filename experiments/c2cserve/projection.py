@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from c2c.cost import calibration_for, gemm_time, load_constants, resident_gemm_time
 from c2c.hardware import link_gbps, load_mig, load_platform, slices
-from experiments.claims import Result
+from experiments.claims import Result, answer
 from experiments.figure import Computed, Context, figure
 
 __all__ = ["compute"]
@@ -116,13 +116,12 @@ def _results(scaling: list[dict[str, Any]], variant: str) -> tuple[Result, ...]:
     by_name = {r["platform"]: r for r in scaling}
     inputs = "Ratio of inputs (conf/hardware)."
     direct = tuple(
-        Result(
-            claim_id=f"c2cserve.sec95.{claim_id}",
-            ours=by_name[name][column],
-            unit="x",
+        answer(
+            f"c2cserve.sec95.{claim_id}",
+            by_name[name][column],
+            inputs,
             sample="in-sample",
             link_variant=variant,
-            note=inputs,
         )
         for claim_id, name, column in (
             ("gb200_hbm", "gb200", "hbm_bandwidth"),
@@ -135,16 +134,14 @@ def _results(scaling: list[dict[str, Any]], variant: str) -> tuple[Result, ...]:
     def follows(gemm: str, bandwidth: str) -> bool:
         return all(abs(r[gemm] / r[bandwidth] - 1) <= 0.2 for r in scaling)
 
-    trend = Result(
-        claim_id="c2cserve.sec95.trend",
-        ours={
+    trend = answer(
+        "c2cserve.sec95.trend",
+        {
             "hbm_gemm": follows("hbm_gemm", "hbm_bandwidth"),
             "hybridgemm": follows("hybrid_gemm", "link_bandwidth"),
         },
-        unit="relation",
-        sample="out-of-sample",
-        link_variant=variant,
-        note=f"Speed-up at M={DECODE_M} within 20% of the bandwidth's ratio on all platforms and "
+        f"Speed-up at M={DECODE_M} within 20% of the bandwidth's ratio on all platforms and "
         f"for both shapes ({', '.join(f'N={n}' for n, _ in SHAPES.values())}).",
+        link_variant=variant,
     )
     return (*direct, trend)

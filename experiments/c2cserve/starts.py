@@ -14,7 +14,7 @@ from c2c.cost import load_constants
 from c2c.hardware import load_platform
 from experiments.c2cserve.baselines import PROMPT
 from experiments.c2cserve.settings import GH200, composed
-from experiments.claims import Result, claim
+from experiments.claims import Result, answer, claim
 from experiments.figure import SIMULATOR, Computed, Context, figure
 
 __all__ = ["cold_s", "compute_cold", "compute_switch", "switch_s"]
@@ -65,14 +65,13 @@ def compute_cold(context: Context) -> Computed:
 
     def result(name: str, ours: Any) -> Result:
         figure = "" if name.startswith("abstract.") else "fig10."
-        return Result(
-            claim_id=f"c2cserve.{figure}{name}",
-            ours=ours,
-            unit="x",
+        return answer(
+            f"c2cserve.{figure}{name}",
+            ours,
+            f"{why} That every system pays it (section 9.2.2) was settled after a first "
+            "version, in which ServerlessLLM did not, had disagreed for dense models.",
             sample="in-sample",
             link_variant=context.link_variant,
-            note=f"{why} That every system pays it (section 9.2.2) was settled after a first "
-            "version, in which ServerlessLLM did not, had disagreed for dense models.",
         )
 
     dense = sorted(speedup[m] for m in DENSE)
@@ -131,13 +130,12 @@ def compute_switch(context: Context) -> Computed:
     fitted = {"dense": "llama-3-8b", "moe": "qwen3-30b-a3b"}
     by_key = {(r["model"], r["system"]): r["switch_ms"] for r in rows}
     results = [
-        Result(
-            claim_id=f"c2cserve.fig11.{kind}.{SHORT.get(system, system)}",
-            ours=by_key[model, system],
-            unit="ms",
+        answer(
+            f"c2cserve.fig11.{kind}.{SHORT.get(system, system)}",
+            by_key[model, system],
+            f"Fitted ({model})." if system in FITTED else "Bytes over the link, no constant.",
             sample="in-sample" if system in FITTED else "out-of-sample",
             link_variant=context.link_variant,
-            note=f"Fitted ({model})." if system in FITTED else "Bytes over the link, no constant.",
         )
         for kind, model in fitted.items()
         for system in SYSTEMS[model]
@@ -146,13 +144,12 @@ def compute_switch(context: Context) -> Computed:
         math.log10(by_key[m, "serverlessllm"] / by_key[m, "c2cserve"]) for m in fitted.values()
     ]
     results.append(
-        Result(
-            claim_id="c2cserve.fig11.orders",
-            ours=sorted(orders),
-            unit="orders of magnitude",
+        answer(
+            "c2cserve.fig11.orders",
+            sorted(orders),
+            "Against ServerlessLLM; follows from fitted switch times.",
             sample="in-sample",
             link_variant=context.link_variant,
-            note="Against ServerlessLLM; follows from fitted switch times.",
         )
     )
     for row in rows:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from c2c.hardware import link_gbps, load_mig, slices
 from experiments.c2cserve.settings import gh200_of_the_paper
-from experiments.claims import Result, claim
+from experiments.claims import Result, answer, claim
 from experiments.figure import Computed, Context, figure
 
 __all__ = ["compute"]
@@ -40,13 +40,12 @@ def compute(context: Context) -> Computed:
                 "hbm_over_link": one.hbm_gbps / shared,
             }
         )
-        results.append(_result(f"c2cserve.table1.{name}", ours, "mixed"))
+        results.append(_result(f"c2cserve.table1.{name}", ours))
     results += [
-        _result("c2cserve.intro.mig_max_instances", max(r["instances"] for r in rows), "instances"),
+        _result("c2cserve.intro.mig_max_instances", max(r["instances"] for r in rows)),
         _result(
             "c2cserve.sec3.hbm_c2c_ratio_narrows",
             {"hbm_per_slice_over_c2c": [r["hbm_over_link"] for r in rows]},
-            "relation",
         ),
     ]
     caption = (
@@ -59,11 +58,5 @@ def compute(context: Context) -> Computed:
     )
 
 
-def _result(claim_id: str, ours: Any, unit: str) -> Result:
-    return Result(
-        claim_id=claim_id,
-        ours=ours,
-        unit=unit,
-        sample="in-sample",
-        note="Table 1 is an input (conf/mig).",
-    )
+def _result(claim_id: str, ours: Any) -> Result:
+    return answer(claim_id, ours, "Table 1 is an input (conf/mig).", sample="in-sample")

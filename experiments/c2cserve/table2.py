@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from c2c.hardware import link_gbps, load_platform
 from c2c.models import load_spec, weight_bytes
-from experiments.claims import Result, claim
+from experiments.claims import Result, answer, claim
 from experiments.figure import Computed, Context, figure
 
 __all__ = ["compute"]
@@ -41,12 +41,11 @@ def compute(context: Context) -> Computed:
             }
         )
         results.append(
-            Result(
-                claim_id=f"c2cserve.table2.{name}",
-                ours=ours,
-                unit="mixed",
+            answer(
+                f"c2cserve.table2.{name}",
+                ours,
+                "Table 2 is an input (conf/hardware).",
                 sample="in-sample",
-                note="Table 2 is an input (conf/hardware).",
             )
         )
     caption = (
@@ -68,18 +67,11 @@ def _links() -> tuple[Result, ...]:
     pcie = load_platform("h200_pcie5").link.datasheet_gbps
     note = "Datasheet numbers are inputs (conf/hardware)."
     return tuple(
-        Result(
-            claim_id=claim_id,
-            ours=ours,
-            unit=unit,
-            sample="in-sample",
-            link_variant="datasheet",
-            note=note,
-        )
-        for claim_id, ours, unit in (
-            ("c2cserve.intro.c2c_bw_per_direction", c2c, "GB/s"),
-            ("c2cserve.intro.pcie5_x16_bw", pcie, "GB/s"),
-            ("c2cserve.intro.c2c_over_pcie", c2c / pcie, "x"),
+        answer(claim_id, ours, note, sample="in-sample", link_variant="datasheet")
+        for claim_id, ours in (
+            ("c2cserve.intro.c2c_bw_per_direction", c2c),
+            ("c2cserve.intro.pcie5_x16_bw", pcie),
+            ("c2cserve.intro.c2c_over_pcie", c2c / pcie),
         )
     )
 
@@ -90,18 +82,11 @@ def _capacity() -> tuple[Result, ...]:
     hbm_gb = gh200.gpu.hbm_bytes / 1e9
     note = "Weights counted from the public config of Llama-3 70B."
     return (
-        Result(
-            claim_id="c2cserve.sec2.70b_weights",
-            ours=weights_gb,
-            unit="GB",
+        answer("c2cserve.sec2.70b_weights", weights_gb, note, sample="identity"),
+        answer(
+            "c2cserve.sec2.gh200_hbm_lt_70b",
+            {"hbm_gb": hbm_gb, "weights_gb": weights_gb, "fits": weights_gb <= hbm_gb},
+            note,
             sample="identity",
-            note=note,
-        ),
-        Result(
-            claim_id="c2cserve.sec2.gh200_hbm_lt_70b",
-            ours={"hbm_gb": hbm_gb, "weights_gb": weights_gb, "fits": weights_gb <= hbm_gb},
-            unit="GB",
-            sample="identity",
-            note=note,
         ),
     )

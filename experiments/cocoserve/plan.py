@@ -57,8 +57,7 @@ from c2c.systems.cocoserve import (
     step_time,
     transitions,
 )
-from experiments.command import command
-from experiments.plain_settings import read_settings
+from experiments.plain_settings import run_settings
 
 __all__ = ["ALGORITHMS", "PlanSettings", "Problem", "main", "planned", "problem_of", "row_of"]
 
@@ -356,7 +355,8 @@ def _write(path: Path, problem: Problem, placement: Placement) -> None:
     write_json(path, named | {"copies": placement.copies, "rows": placement.rows, "parts": parts})
 
 
-def _print(settings: PlanSettings, out: Console) -> None:
+def _print(settings: PlanSettings) -> None:
+    out = Console(highlight=False, width=130)
     problem = problem_of(settings)
     plans: dict[str, Placement] = {}
     if settings.operations:
@@ -452,13 +452,7 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Print the plans that the command line asks for; return the exit status."""
-
-    def run() -> int:
-        settings = read_settings(PlanSettings, arguments)
-        _print(settings, Console(highlight=False, width=130))
-        return 0
-
-    return command(run, arguments=arguments, goes_on=False)
+    return run_settings(PlanSettings, arguments, _print)
 
 
 if __name__ == "__main__":

@@ -33,8 +33,7 @@ from c2c.transformer import Executables, load
 from c2c.transformer.spread import OverDevices
 from c2c.transformer.weights.default_checkpoint import default_checkpoint
 from experiments.cocoserve.live import Change, Done, Load, scaled
-from experiments.command import command
-from experiments.plain_settings import read_settings
+from experiments.plain_settings import run_settings
 
 __all__ = ["ScaleSettings", "drawn_on", "main", "operation_on"]
 
@@ -147,8 +146,7 @@ def _print(settings: ScaleSettings, alone: Done, done: Done, console: Console) -
 def main(arguments: Sequence[str]) -> int:
     """Serve, change and print; return the exit status, 1 if an answer or a count is wrong."""
 
-    def run() -> int:
-        settings = read_settings(ScaleSettings, arguments)
+    def work(settings: ScaleSettings) -> int:
         if jax.config.jax_platforms in ("cpu", None):
             _jax.config.update("jax_num_cpu_devices", settings.devices)
         if len(jax.devices()) < settings.devices:
@@ -167,7 +165,7 @@ def main(arguments: Sequence[str]) -> int:
         is_same = (alone.texts, alone.logits) == (done.texts, done.logits)
         return int(not is_same or bool(done.unequal or done.left or done.compiled or done.loaded))
 
-    return command(run, arguments=arguments, goes_on=False)
+    return run_settings(ScaleSettings, arguments, work)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from experiments.figures.serving import SHOWN
 from experiments.figures.style import (
     BLUE,
     GREEN,
@@ -26,13 +27,6 @@ from experiments.figures.style import (
 
 __all__ = ["draw_anchors", "draw_fig9", "draw_fig13"]
 
-SHOWN = {
-    "c2cserve": ("C2CServe", BLUE),
-    "serverlessllm": ("ServerlessLLM", ORANGE),
-    "aegaeon": ("Aegaeon", GREEN),
-    "moe_infinity": ("MoE-Infinity", GREY),
-    "finemoe": ("FineMoE", VERMILION),
-}
 SHARE = 0.4  # of the HBM left, for the caches in (c) and (d)
 MODELS = {
     "llama-3-3b": "Llama-3 3B",

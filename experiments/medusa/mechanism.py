@@ -20,7 +20,7 @@ from c2c.systems.medusa import (
 )
 from c2c.systems.medusa.owners import Owners
 from c2c.systems.program import AllocationId, DeviceFault, Event
-from experiments.claims import Result, claim
+from experiments.claims import Result, answer, claim
 from experiments.figure import SYSTEMS, Computed, Context, figure
 from experiments.medusa.models import BATCH_SIZES, MODELS
 from experiments.medusa.restoring import (
@@ -194,4 +194,4 @@ def _keeps_kv(device: Any) -> bool:
 
 def _result(name: str, ours: Any, note: str, sample: Any = "in-sample") -> Result:
     claim_id = f"medusa.{name}"
-    return Result(claim_id=claim_id, ours=ours, unit=claim(claim_id).unit, sample=sample, note=note)
+    return answer(claim_id, ours, note, sample=sample)

@@ -22,8 +22,7 @@ from c2c.runs import progress_bar
 from c2c.systems.program.xla import StepShape
 from experiments import children
 from experiments.children import ROOT, run
-from experiments.command import command
-from experiments.plain_settings import read_settings
+from experiments.plain_settings import run_settings
 
 __all__ = ["StepsSettings", "compile_steps", "main"]
 
@@ -102,13 +101,11 @@ def environment(bindings: Path = ROOT / ".venv-aot") -> dict[str, str]:
 def main(arguments: Sequence[str]) -> int:
     """Compile what the command line asks for; return the exit status."""
 
-    def work() -> int:
-        settings = read_settings(StepsSettings, arguments)
+    def work(settings: StepsSettings) -> None:
         compile_steps(Path(settings.out), settings.batch_sizes, settings.step, environment())
         print(f"python -m experiments.medusa.restore 'models=[xla:{settings.out}]'")
-        return 0
 
-    return command(work, arguments=arguments)
+    return run_settings(StepsSettings, arguments, work, goes_on=True)
 
 
 if __name__ == "__main__":

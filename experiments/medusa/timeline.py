@@ -23,7 +23,7 @@ from c2c.systems.medusa import (
     schedule,
     stages_of,
 )
-from experiments.claims import Result, claim
+from experiments.claims import Result, answer, claim
 from experiments.figure import SYSTEMS, Computed, Context, figure
 from experiments.medusa.models import MODELS, TableModel
 
@@ -212,4 +212,4 @@ def _table1(rows: Sequence[Mapping[str, Any]]) -> tuple[Result, ...]:
 
 def _result(name: str, ours: Any, note: str, sample: Any = "out-of-sample") -> Result:
     claim_id = f"medusa.{name}"
-    return Result(claim_id=claim_id, ours=ours, unit=claim(claim_id).unit, sample=sample, note=note)
+    return answer(claim_id, ours, note, sample=sample)

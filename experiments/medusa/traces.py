@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from c2c.models import load_spec
 from c2c.systems.medusa import STARTS, load_measured_start, loading_s, stages_of
-from experiments.claims import Result, claim
+from experiments.claims import Result, answer, claim
 from experiments.figure import SIMULATOR, Computed, Context, figure
 from experiments.medusa.fleet import GPUS, Fleet, tail_of
 
@@ -172,4 +172,4 @@ def _fig11(rows: Sequence[Mapping[str, Any]]) -> tuple[Result, ...]:
 
 def _result(name: str, ours: Any, note: str, sample: Any = "out-of-sample") -> Result:
     claim_id = f"medusa.{name}"
-    return Result(claim_id=claim_id, ours=ours, unit=claim(claim_id).unit, sample=sample, note=note)
+    return answer(claim_id, ours, note, sample=sample)

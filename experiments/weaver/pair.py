@@ -34,8 +34,7 @@ from c2c.transformer.polled import check_columns
 from c2c.transformer.weights.default_checkpoint import default_checkpoint
 from c2c.transformer.woven import check_ratio
 from experiments.answering import asked_by
-from experiments.command import command
-from experiments.plain_settings import read_settings
+from experiments.plain_settings import run_settings
 from experiments.weaver.workers import Ended, Side, Together, cold_process, hot_process
 from pallas_kernels.woven import Slot
 
@@ -283,8 +282,7 @@ def _print(settings: PairSettings, hot: Ended, cold: Ended, console: Console) ->
 def main(arguments: Sequence[str]) -> int:
     """Serve and print; return the exit status, 1 if an answer or a count is wrong."""
 
-    def run() -> int:
-        settings = read_settings(PairSettings, arguments)
+    def work(settings: PairSettings) -> int:
         hot, cold = paired(settings)
         console = Console(highlight=False, width=110)
         for name, end in (("hot", hot), ("cold", cold)):
@@ -292,7 +290,7 @@ def main(arguments: Sequence[str]) -> int:
                 console.print(f"the {name} process ended early")
         return int(hot is None or cold is None or not _print(settings, hot, cold, console))
 
-    return command(run, arguments=arguments, goes_on=False)
+    return run_settings(PairSettings, arguments, work)
 
 
 if __name__ == "__main__":

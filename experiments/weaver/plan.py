@@ -38,8 +38,7 @@ from c2c.systems.weaver import (
     profile_of,
     woven,
 )
-from experiments.command import command
-from experiments.plain_settings import read_settings
+from experiments.plain_settings import run_settings
 
 __all__ = ["PlanSettings", "cuts", "main", "pair_of", "starts"]
 
@@ -205,7 +204,8 @@ def _check(settings: PlanSettings) -> None:
         load_node(name)
 
 
-def _print(settings: PlanSettings, out: Console) -> None:
+def _print(settings: PlanSettings) -> None:
+    out = Console(highlight=False, width=130)
     _check(settings)
     pair = pair_of(settings)
     out.print(
@@ -278,13 +278,7 @@ def _us(seconds: float) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Print the plans that the command line asks for; return the exit status."""
-
-    def run() -> int:
-        settings = read_settings(PlanSettings, arguments)
-        _print(settings, Console(highlight=False, width=130))
-        return 0
-
-    return command(run, arguments=arguments, goes_on=False)
+    return run_settings(PlanSettings, arguments, _print)
 
 
 if __name__ == "__main__":
