@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,20 @@ from c2c.runs import RunDir, progress_bar
 from experiments.command import command
 from experiments.plain_settings import read_settings
 
-__all__ = ["benchmark", "measure_each"]
+__all__ = ["MeasurementSettings", "benchmark", "measure_each"]
+
+
+@dataclass
+class MeasurementSettings:
+    """Where a measurement is kept; a benchmark's settings have these too.
+
+    Attributes:
+      out: folder of the result; None for a new one in runs/bench.
+      overwrite: the folder may hold other files, which stay, or a measurement, which does not.
+    """
+
+    out: str | None = None
+    overwrite: bool = False
 
 
 def benchmark(

@@ -92,8 +92,10 @@ def _plain_help(schema: type) -> str:
     """Return the help of a command with one dataclass of settings: its module's text, and they."""
     defaults = OmegaConf.structured(schema)
     lines = [sys.modules[schema.__module__].__doc__ or "", "Settings, as name=value:"]
-    for name, text in descriptions(schema).items():
-        lines += entry(f"{name}={shown(defaults[name])}", text)
+    own = inspect.get_annotations(schema)
+    told = descriptions(schema)
+    for name in sorted(told, key=lambda name: name not in own):  # what all have comes last
+        lines += entry(f"{name}={shown(defaults[name])}", told[name])
     return "\n".join(lines)
 
 

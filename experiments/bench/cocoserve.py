@@ -22,7 +22,7 @@ from rich.table import Table
 from c2c.errors import SettingError
 from c2c.systems.cocoserve import Estimate, Placement, by_runs, exact, scale_up, transitions
 from c2c.systems.cocoserve.exact import MOST_DEVICES
-from experiments.benchmark import benchmark, measure_each
+from experiments.benchmark import MeasurementSettings, benchmark, measure_each
 
 __all__ = ["CocoserveSettings", "main", "measure"]
 
@@ -31,7 +31,7 @@ TARGETS_S: Final = {"printed": 1e-3, "singly": 1e-3, "runs": 1e-3, "exact": 1.0}
 
 
 @dataclass
-class CocoserveSettings:
+class CocoserveSettings(MeasurementSettings):
     """Settings, as key=value on the command line.
 
     Attributes:
@@ -40,8 +40,6 @@ class CocoserveSettings:
       gamma: of Eq. 4.
       transition: a transition over an unscaled step.
       repeats: of each plan; the median counts.
-      out: folder of the result; None for a new one in runs/bench.
-      overwrite: the folder may hold other files, which stay, or a measurement, which does not.
     """
 
     layers: list[int] = field(default_factory=lambda: [20, 40, 80])
@@ -49,8 +47,6 @@ class CocoserveSettings:
     gamma: float = 0.1
     transition: float = 0.001
     repeats: int = 9
-    out: str | None = None
-    overwrite: bool = False
 
 
 def measure(settings: CocoserveSettings, layers: int) -> list[dict[str, Any]]:

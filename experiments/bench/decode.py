@@ -31,7 +31,7 @@ from rich.table import Table
 from c2c.errors import DataError, SettingError
 from c2c.runs import RunDir
 from experiments.bench.turns import TurnTaker
-from experiments.benchmark import benchmark
+from experiments.benchmark import MeasurementSettings, benchmark
 from experiments.children import usable_cores
 
 __all__ = ["BASE", "SHAPES", "DecodeSettings", "main", "write_checkpoint", "write_model"]
@@ -83,7 +83,7 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
 
 
 @dataclass
-class DecodeSettings:
+class DecodeSettings(MeasurementSettings):
     """Settings of the benchmark, as key=value on the command line.
 
     Attributes:
@@ -95,8 +95,6 @@ class DecodeSettings:
       cores: that each process may use; 0 for all of this one's.
       pause_s: between turns, so that threads of the one before have gone to sleep.
       seed: of prompts and random weights.
-      out: folder of the result; None for a new one in runs/bench.
-      overwrite: the folder may hold other files, which stay, or a measurement, which does not.
     """
 
     models: list[str] = field(default_factory=lambda: ["smollm2", *SHAPES])
@@ -107,8 +105,6 @@ class DecodeSettings:
     cores: int = 0
     pause_s: float = 0.3
     seed: int = 0
-    out: str | None = None
-    overwrite: bool = False
 
 
 _OURS = """

@@ -38,7 +38,7 @@ from c2c.errors import SettingError
 from c2c.models import ModelSpec, load_spec
 from c2c.runs import RunDir
 from experiments.bench.waiting_worker import CORES, WAIT_S
-from experiments.benchmark import benchmark
+from experiments.benchmark import MeasurementSettings, benchmark
 
 __all__ = ["OutsideSettings", "main", "measure"]
 
@@ -47,7 +47,7 @@ TARGET_MS = 0.25
 
 
 @dataclass
-class OutsideSettings:
+class OutsideSettings(MeasurementSettings):
     """Settings of the benchmark, as key=value on the command line.
 
     Attributes:
@@ -64,8 +64,6 @@ class OutsideSettings:
       busy_poll: whether the scheduler looks for reports in place of sleeping.
       pinned: whether the scheduler has the first core to itself and workers the others.
       seed: of lengths and models.
-      out: folder of the result; None for a new one in runs/bench.
-      overwrite: the folder may hold other files, which stay, or a measurement, which does not.
     """
 
     workers: list[int] = field(default_factory=lambda: [1, 2])
@@ -81,8 +79,6 @@ class OutsideSettings:
     busy_poll: bool = True
     pinned: bool = False
     seed: int = 0
-    out: str | None = None
-    overwrite: bool = False
 
 
 def _entries(models: int) -> tuple[Entry, ...]:

@@ -34,7 +34,7 @@ from c2c.serving.state import Serving
 from c2c.simulator import build_machine
 from c2c.simulator.port import SimulatorBackend
 from c2c.workloads import RequestBlock
-from experiments.benchmark import benchmark
+from experiments.benchmark import MeasurementSettings, benchmark
 
 __all__ = ["WAYS", "SchedulerSettings", "main", "measure"]
 
@@ -45,7 +45,7 @@ TARGET_MS = 0.25
 
 
 @dataclass
-class SchedulerSettings:
+class SchedulerSettings(MeasurementSettings):
     """Settings of the benchmark, as key=value on the command line.
 
     Attributes:
@@ -53,16 +53,12 @@ class SchedulerSettings:
       requests: how many.
       rate_rps: their rate.
       seed: of arrivals and lengths.
-      out: folder of the result; None for a new one in runs/bench.
-      overwrite: the folder may hold other files, which stay, or a measurement, which does not.
     """
 
     system: str = "engine"
     requests: int = 200
     rate_rps: float = 4.0
     seed: int = 0
-    out: str | None = None
-    overwrite: bool = False
 
 
 def _block(settings: SchedulerSettings, models: int) -> RequestBlock:

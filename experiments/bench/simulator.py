@@ -30,7 +30,7 @@ from c2c.config import config_dir
 from c2c.errors import SettingError
 from c2c.runs import RunDir
 from experiments.bench.peers import side_by_side
-from experiments.benchmark import benchmark
+from experiments.benchmark import MeasurementSettings, benchmark
 from experiments.children import answer_of
 
 __all__ = ["BenchSettings", "main", "measure_point", "measure_start"]
@@ -49,7 +49,7 @@ NEEDS: Final = {
 
 
 @dataclass
-class BenchSettings:
+class BenchSettings(MeasurementSettings):
     """Settings of the benchmark, as key=value on the command line.
 
     Attributes:
@@ -59,8 +59,6 @@ class BenchSettings:
       systems: of the points over systems, each with a tenth of the requests; the first is what the
         others are compared with.
       seed: of the workload.
-      out: folder of the result; None for a new one in runs/bench.
-      overwrite: the folder may hold other files, which stay, or a measurement, which does not.
     """
 
     requests: int = PAPER_REQUESTS
@@ -74,8 +72,6 @@ class BenchSettings:
         ]
     )  # fmt: skip
     seed: int = 0
-    out: str | None = None
-    overwrite: bool = False
 
 
 def measure_point(overrides: Sequence[str]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from rich.table import Table
 from c2c.engine.others import CpuSeconds, cpu_seconds, share_of_others
 from c2c.errors import DataError, SettingError
 from c2c.runs import RunDir
-from experiments.benchmark import benchmark
+from experiments.benchmark import MeasurementSettings, benchmark
 from experiments.children import answer_of
 
 __all__ = ["Start", "StartSettings", "main", "measure"]
@@ -37,7 +37,7 @@ TARGET = 5.0
 
 
 @dataclass
-class StartSettings:
+class StartSettings(MeasurementSettings):
     """Settings of the benchmark, as key=value on the command line.
 
     Attributes:
@@ -47,8 +47,6 @@ class StartSettings:
       prompt: tokens of the prompt.
       repeats: counted starts of each kind.
       seed: of the prompt.
-      out: folder of the result; None for a new one in runs/bench.
-      overwrite: the folder may hold other files, which stay, or a measurement, which does not.
     """
 
     checkpoint: str = ""
@@ -57,8 +55,6 @@ class StartSettings:
     prompt: int = 16
     repeats: int = 5
     seed: int = 0
-    out: str | None = None
-    overwrite: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from c2c.systems.weaver import (
     guarded_cut,
     printed_cut,
 )
-from experiments.benchmark import benchmark, measure_each
+from experiments.benchmark import MeasurementSettings, benchmark, measure_each
 
 __all__ = ["WeaverSettings", "main", "measure"]
 
@@ -39,7 +39,7 @@ TARGET_MS: Final = 5.0
 
 
 @dataclass
-class WeaverSettings:
+class WeaverSettings(MeasurementSettings):
     """Settings, as key=value on the command line.
 
     Attributes:
@@ -48,8 +48,6 @@ class WeaverSettings:
       share: of the stall without cuts, down to which Algorithm 1 splits.
       seed: of the kernels' lengths.
       repeats: of each plan; the median counts.
-      out: folder of the result; None for a new one in runs/bench.
-      overwrite: the folder may hold other files, which stay, or a measurement, which does not.
     """
 
     kernels: list[int] = field(default_factory=lambda: [400])
@@ -57,8 +55,6 @@ class WeaverSettings:
     share: float = 0.1
     seed: int = 0
     repeats: int = 9
-    out: str | None = None
-    overwrite: bool = False
 
 
 def measure(settings: WeaverSettings, kernels: int) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from experiments.claims import Result, answer
-from experiments.claims.classes import readings
+from experiments.cocoserve.compared import cut, gain, others
 from experiments.cocoserve.drained import DEFAULTS, LOW, PEAK, Drained, Served, drained, mean_over
 from experiments.figure import SIMULATOR, Computed, Context, figure
 
@@ -19,15 +19,6 @@ __all__ = ["COPIES", "LAYERS", "compute"]
 LAYERS: Final = (0, 15, 20, 25, 30)
 COPIES: Final = (1, 2, 3, 4)
 _LAYERS_OF_COPIES: Final = 20
-# Alternatives that settings of a run can say; those of lengths need files that are not at hand.
-_READINGS: Final = (
-    "load",
-    "prompt_tokens",
-    "batch",
-    "grown_batch",
-    "host_seconds",
-    "replica_devices",
-)
 
 
 @figure("cocoserve.fig6", title="CoCoServe, Fig. 6: copies of layers",
@@ -72,8 +63,8 @@ def _rows(base: Served, context: Context) -> Iterator[dict[str, Any]]:
             yield {
                 "load": load, "layers": layers, "copies": copies,
                 "throughput_rps": found.throughput_rps, "latency_s": found.latency_s,
-                "throughput_gain_percent": 100 * (found.throughput_rps / before.throughput_rps - 1),
-                "latency_cut_percent": 100 * (1 - found.latency_s / before.latency_s),
+                "throughput_gain_percent": gain(found.throughput_rps, before.throughput_rps),
+                "latency_cut_percent": cut(found.latency_s, before.latency_s),
             }  # fmt: skip
 
 
@@ -84,17 +75,14 @@ def _served(base: Served, layers: int, copies: int, load: str) -> Drained:
 
 def _alternatives() -> Iterator[dict[str, Any]]:
     """Yield the peak's gains under each alternative of each reading alone."""
-    for name, reading in readings("cocoserve").items():
-        for value in reading.alternatives if name in _READINGS else ():
-            base = replace(DEFAULTS, **{name: value})
-            before = drained(base, PEAK)
-            for layers, copies in [(n, 2) for n in LAYERS[1:]] + [(_LAYERS_OF_COPIES, 4)]:
-                found = drained(replace(base, layers=layers, copies=copies), PEAK)
-                yield {
-                    "reading": f"{name}={value}", "layers": layers, "copies": copies,
-                    "throughput_gain_percent": 100
-                    * (found.throughput_rps / before.throughput_rps - 1),
-                }  # fmt: skip
+    for reading, base in others("fig6", DEFAULTS):
+        before = drained(base, PEAK).throughput_rps
+        for layers, copies in [(n, 2) for n in LAYERS[1:]] + [(_LAYERS_OF_COPIES, 4)]:
+            found = drained(replace(base, layers=layers, copies=copies), PEAK).throughput_rps
+            yield {
+                "reading": reading, "layers": layers, "copies": copies,
+                "throughput_gain_percent": gain(found, before),
+            }  # fmt: skip
 
 
 def _told(reading: str, rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -105,30 +93,30 @@ def _told(reading: str, rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _results(at: dict[tuple[str, int, int], dict[str, Any]]) -> Iterator[Result]:
-    def gain(load: str, layers: int, copies: int = 2) -> float:
+    def more(load: str, layers: int, copies: int = 2) -> float:
         return float(at[load, layers, copies]["throughput_gain_percent"])
 
-    def cut(load: str, layers: int, copies: int = 2) -> float:
+    def less(load: str, layers: int, copies: int = 2) -> float:
         return float(at[load, layers, copies]["latency_cut_percent"])
 
     peak = "50 requests at once."
     both = "The load is not printed: the mean over low rates and the peak."
     for layers in (20, 25, 30):
-        yield _answer(f"fig6a.rep{layers}", gain("peak", layers), peak)
-    yield _answer("fig6.rep25_second", gain("peak", 25), "The paper's second number of 25 layers.")
-    yield _answer("fig6a.rep30_ratio", 1 + gain("peak", 30) / 100, peak)
+        yield _answer(f"fig6a.rep{layers}", more("peak", layers), peak)
+    yield _answer("fig6.rep25_second", more("peak", 25), "The paper's second number of 25 layers.")
+    yield _answer("fig6a.rep30_ratio", 1 + more("peak", 30) / 100, peak)
     yield _answer("fig6b.baseline_latency", at["peak", 0, 1]["latency_s"], "Fitted.")
     worst = max(at[load, 30, 2]["latency_s"] for load in ("low", "peak"))
     yield _answer("fig6b.rep30_latency", worst, "The worse of low load and peak.")
-    yield _answer("fig6b.rep30_avg", (cut("low", 30) + cut("peak", 30)) / 2, both)
-    yield _answer("fig6.rep15_throughput", (gain("low", 15) + gain("peak", 15)) / 2, both)
-    yield _answer("fig6.rep15_latency", (cut("low", 15) + cut("peak", 15)) / 2, both)
-    yield _answer("fig6c.dop4_low", gain("low", _LAYERS_OF_COPIES, 4), "Mean over low rates.")
-    yield _answer("fig6d.dop4_low", cut("low", _LAYERS_OF_COPIES, 4), "Mean over low rates.")
-    yield _answer("fig6c.dop4_peak", gain("peak", _LAYERS_OF_COPIES, 4), peak)
-    by_layers = [gain("peak", n) for n in LAYERS[1:]]
+    yield _answer("fig6b.rep30_avg", (less("low", 30) + less("peak", 30)) / 2, both)
+    yield _answer("fig6.rep15_throughput", (more("low", 15) + more("peak", 15)) / 2, both)
+    yield _answer("fig6.rep15_latency", (less("low", 15) + less("peak", 15)) / 2, both)
+    yield _answer("fig6c.dop4_low", more("low", _LAYERS_OF_COPIES, 4), "Mean over low rates.")
+    yield _answer("fig6d.dop4_low", less("low", _LAYERS_OF_COPIES, 4), "Mean over low rates.")
+    yield _answer("fig6c.dop4_peak", more("peak", _LAYERS_OF_COPIES, 4), peak)
+    by_layers = [more("peak", n) for n in LAYERS[1:]]
     by_copies = {
-        load: [0.0, *(gain(load, _LAYERS_OF_COPIES, c) for c in COPIES[1:])]
+        load: [0.0, *(more(load, _LAYERS_OF_COPIES, c) for c in COPIES[1:])]
         for load in ("low", "peak")
     }
     yield _answer(

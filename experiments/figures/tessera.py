@@ -49,8 +49,6 @@ _WAYS: Final = {
     "limit": ("limit of all placements", "#CFCFCF"),
 }
 _ONLINE: Final = {"left": GREY, "replicas": BLUE, "pd": SKY, "af": ORANGE, "tessera": VERMILION}
-_SHORT: Final = {"a100_l40s": "A100\n+ L40s", "h100_rtx": "H100 + RTX\nPro 6000",
-                 "b200_h100": "B200\n+ H100"}  # fmt: skip
 _TICKS: Final = {"llama-3-8b": "Llama-3\n8B", "gpt-oss-20b": "GPT-oss\n20B",
                  "mamba-codestral-7b": "Mamba\n7B", "qwen2.5-vl-7b": "Qwen2.5\nVL 7B",
                  "sd3.5-medium": "SD3.5"}  # fmt: skip

@@ -37,7 +37,7 @@ from c2c.systems.medusa import (
     write_artefact,
 )
 from c2c.systems.program import Program
-from experiments.benchmark import benchmark, measure_each
+from experiments.benchmark import MeasurementSettings, benchmark, measure_each
 from experiments.medusa.models import BATCH_SIZES, MODELS, nodes_a_layer, step_program
 from experiments.medusa.one_process import check_each
 from experiments.medusa.processes import Process, key_of
@@ -56,22 +56,18 @@ __all__ = [
 
 
 @dataclass
-class RanksSettings:
+class RanksSettings(MeasurementSettings):
     """Settings, as key=value on the command line.
 
     Attributes:
       models: of Table 1, or random:<seed>.
       world: ranks, at least 2.
       validated: batch sizes whose graphs are run, of those that there are.
-      out: folder of the result; None for a new one in runs/bench.
-      overwrite: the folder may hold other files, which stay, or a measurement, which does not.
     """
 
     models: list[str] = field(default_factory=lambda: ["qwen15_0p5b"])
     world: int = 4
     validated: list[int] = field(default_factory=lambda: [1, 256])
-    out: str | None = None
-    overwrite: bool = False
 
 
 def plain_programs(what: str, world: int) -> dict[int, Program]:

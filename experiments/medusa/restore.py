@@ -23,7 +23,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from c2c.errors import DataError, unknown_name
-from experiments.benchmark import benchmark, measure_each
+from experiments.benchmark import MeasurementSettings, benchmark, measure_each
 from experiments.children import ROOT, environment, run
 from experiments.medusa.models import MODELS
 from experiments.medusa.one_process import (
@@ -39,7 +39,7 @@ __all__ = ["RestoreSettings", "main", "measure"]
 
 
 @dataclass
-class RestoreSettings:
+class RestoreSettings(MeasurementSettings):
     """Settings, as key=value on the command line.
 
     Attributes:
@@ -49,16 +49,12 @@ class RestoreSettings:
       executables: own, one a batch size; or shared by all batch sizes of a topology.
       models: of Table 1, random:<seed>, xla:<folder> (see `experiments.medusa.steps`), or
         cublas:<layers>, a chain of products by cuBLAS (device=driver).
-      out: folder of the result; None for a new one in runs/bench.
-      overwrite: the folder may hold other files, which stay, or a measurement, which does not.
     """
 
     device: str = "emulated"
     addresses: str = "patched"
     executables: str = "own"
     models: list[str] = field(default_factory=lambda: [m.row for m in MODELS])
-    out: str | None = None
-    overwrite: bool = False
 
 
 def measure(

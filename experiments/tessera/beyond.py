@@ -34,7 +34,7 @@ from c2c.systems.tessera import (
     streamed_ways,
     work_of,
 )
-from experiments.benchmark import benchmark, measure_each
+from experiments.benchmark import MeasurementSettings, benchmark, measure_each
 from experiments.tessera.planner import STEPS
 
 __all__ = ["BeyondSettings", "main", "measure"]
@@ -45,7 +45,7 @@ _ROWS: Final = {"decode": (32, 128), "prefill": (4,)}
 
 
 @dataclass
-class BeyondSettings:
+class BeyondSettings(MeasurementSettings):
     """Settings, as key=value on the command line.
 
     Attributes:
@@ -56,8 +56,6 @@ class BeyondSettings:
       latency_s: of a transfer.
       hardware: whose slices.
       layout: of MIG; its first two slices.
-      out: folder of the result; None for a new one in runs/bench.
-      overwrite: the folder may hold other files, which stay, or a measurement, which does not.
     """
 
     questions: list[str] = field(default_factory=lambda: list(_QUESTIONS))
@@ -67,8 +65,6 @@ class BeyondSettings:
     latency_s: float = 5e-6
     hardware: str = "gh200"
     layout: str = "3g_4x1g"
-    out: str | None = None
-    overwrite: bool = False
 
 
 def measure(settings: BeyondSettings, question: str) -> list[dict[str, Any]]:

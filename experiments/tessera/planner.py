@@ -35,7 +35,7 @@ from c2c.systems.tessera import (
     relaxation_s,
     work_of,
 )
-from experiments.benchmark import benchmark, measure_each
+from experiments.benchmark import MeasurementSettings, benchmark, measure_each
 
 __all__ = ["PlannerSettings", "main", "measure"]
 
@@ -47,7 +47,7 @@ PAPER_S = {200: 0.07, 500: 0.02, 1000: 0.43, 1500: 1.0}  # fig11b.*, sec3b.solve
 
 
 @dataclass
-class PlannerSettings:
+class PlannerSettings(MeasurementSettings):
     """Settings, as key=value on the command line.
 
     Attributes:
@@ -59,8 +59,6 @@ class PlannerSettings:
       gap: relative, at which the solver may stop.
       time_limit_s: of one solve.
       blocks: of layers.
-      out: folder of the result; None for a new one in runs/bench.
-      overwrite: the folder may hold other files, which stay, or a measurement, which does not.
     """
 
     model: str = "llama-3-8b"
@@ -71,8 +69,6 @@ class PlannerSettings:
     gap: float = 0.01
     time_limit_s: float = 60.0
     blocks: int = 4
-    out: str | None = None
-    overwrite: bool = False
 
 
 def measure(

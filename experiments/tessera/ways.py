@@ -26,7 +26,7 @@ from c2c.errors import SettingError
 from c2c.hardware.conf import check_positive
 from c2c.models import load_spec
 from c2c.systems.tessera import Gpus, Way, best_way, check_solver, load_pair, ways, work_of
-from experiments.benchmark import benchmark, measure_each
+from experiments.benchmark import MeasurementSettings, benchmark, measure_each
 from experiments.tessera.offline import published_for_price
 from experiments.tessera.workloads import PAIRS
 
@@ -36,7 +36,7 @@ _PAIRS: Final = {(p.left, p.right): p.name for p in map(load_pair, PAIRS)}
 
 
 @dataclass
-class WaysSettings:
+class WaysSettings(MeasurementSettings):
     """Settings, as key=value on the command line.
 
     Attributes:
@@ -50,8 +50,6 @@ class WaysSettings:
       rows: of a decode step.
       prompts: of a prefill step.
       gap: relative, at which the solver may stop.
-      out: folder of the result; None for a new one in runs/bench.
-      overwrite: the folder may hold other files, which stay, or a measurement, which does not.
     """
 
     model: str = "llama-3-8b"
@@ -64,8 +62,6 @@ class WaysSettings:
     rows: int = 64
     prompts: int = 4
     gap: float = 0.01
-    out: str | None = None
-    overwrite: bool = False
 
 
 def published(pair: Sequence[str], way: str) -> float | None:

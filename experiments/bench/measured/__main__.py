@@ -34,7 +34,7 @@ from experiments.bench.measured.compare import (
 from experiments.bench.measured.errors import Error
 from experiments.bench.measured.rows import OWN, Rows, read_folder
 from experiments.bench.measured.tables import engine_table, op_table, unseen_table
-from experiments.benchmark import benchmark
+from experiments.benchmark import MeasurementSettings, benchmark
 
 __all__ = ["MeasuredSettings", "main"]
 
@@ -42,22 +42,18 @@ ENGINES = "e2e_single_gpu"
 
 
 @dataclass
-class MeasuredSettings:
+class MeasuredSettings(MeasurementSettings):
     """Settings of the comparison, as key=value on the command line.
 
     Attributes:
       data: folder of measurements; None: the project's own.
       fit: first fit the constants again, to half of the rows of `data`, and store them in conf.
       engines: replay whole engines with the simulator.
-      out: folder of the result; None for a new one in runs/bench.
-      overwrite: the folder may hold other files, which stay, or a comparison, which does not.
     """
 
     data: str | None = None
     fit: bool = False
     engines: bool = True
-    out: str | None = None
-    overwrite: bool = False
 
 
 def run(settings: MeasuredSettings, tables: dict[str, Rows], folder: RunDir, out: Console) -> None:

@@ -45,7 +45,7 @@ from experiments.bench.peers.case import (
 from experiments.bench.peers.fleet_sim_costs import write_costs
 from experiments.bench.peers.vidur_costs import GRANULARITY, write_predictions
 from experiments.bench.turns import TurnTaker
-from experiments.benchmark import benchmark
+from experiments.benchmark import MeasurementSettings, benchmark
 from experiments.children import usable_cores
 
 __all__ = ["SideBySideSettings", "main", "missing"]
@@ -59,7 +59,7 @@ PERCENTILES: Final = (50, 99)
 
 
 @dataclass
-class SideBySideSettings:
+class SideBySideSettings(MeasurementSettings):
     """Settings of the comparison, as key=value on the command line.
 
     Attributes:
@@ -72,8 +72,6 @@ class SideBySideSettings:
       cores: that each process may use; 0 for all of this one's.
       python: the Python of the peer's environment.
       seed: of arrivals and lengths.
-      out: folder of the result; None for a new one in runs/bench.
-      overwrite: the folder may hold other files, which stay, or a measurement, which does not.
     """
 
     peer: str = "vidur"
@@ -85,8 +83,6 @@ class SideBySideSettings:
     cores: int = 1
     python: str = ".venv-peer-simulator/bin/python"
     seed: int = 0
-    out: str | None = None
-    overwrite: bool = False
 
 
 def missing(settings: SideBySideSettings) -> str:

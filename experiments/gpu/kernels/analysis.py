@@ -44,6 +44,22 @@ class Bounds:
         """Return the matrix rate of `sms` SMs, taken as their part of the whole."""
         return self.tflops * sms / WHOLE
 
+    def seconds(
+        self, over_link: float, in_memory: float, flops: float, sms: int = WHOLE
+    ) -> dict[str, float]:
+        """Return what bytes over the link, bytes of device memory and operations take alone."""
+        return {
+            "link": over_link / (self.link_of(sms) * 1e9),
+            "hbm": in_memory / (self.hbm_gbps * 1e9),
+            "flops": flops / (self.tflops_of(sms) * 1e12),
+        }
+
+
+def limited(row: Row, parts: Mapping[str, float]) -> Row:
+    """Return the limit of a row, which the slowest part is, and the share of it that it reaches."""
+    binds = max(parts, key=lambda name: parts[name])
+    return {"limit_s": parts[binds], "binds": binds, "fraction": parts[binds] / row["time_s"]}
+
 
 def bounds_by_run(rows: Iterable[Row]) -> dict[str, Bounds]:
     """Return the bounds of every run that measured all of them."""
@@ -81,14 +97,7 @@ def with_limits(rows: Sequence[Row]) -> list[Row]:
             local = row["what"] == "resident"
             over_link = 0 if local else row["weight_bytes"]
             in_memory = row["activation_bytes"] + (row["weight_bytes"] if local else 0)
-            parts = {
-                "link": over_link / (of.link_of(sms) * 1e9),
-                "hbm": in_memory / (of.hbm_gbps * 1e9),
-                "flops": row["flops"] / (of.tflops_of(sms) * 1e12),
-            }
-            binding = max(parts, key=lambda name: parts[name])
-            row |= {"limit_s": parts[binding], "binds": binding}
-            row["fraction"] = row["limit_s"] / row["time_s"]
+            row |= limited(row, of.seconds(over_link, in_memory, row["flops"], sms))
         if row["what"] != "resident":
             row["link_gbps"] = row["weight_bytes"] / row["time_s"] / 1e9
         found.append(row)

@@ -33,17 +33,9 @@ def with_limits(rows: Sequence[Row]) -> list[Row]:
         host = not str(row["linear"]).startswith("resident")
         over_link = row["weight_bytes"] if host else 0
         in_memory = row["kv_bytes"] + (0 if host else row["weight_bytes"])
-        parts = {
-            "link": over_link / (of.link_of(analysis.WHOLE) * 1e9),
-            "hbm": in_memory / (of.hbm_gbps * 1e9),
-            "flops": row["flops"] / (of.tflops * 1e12),
-        }
-        binds = max(parts, key=lambda name: parts[name])
-        found.append(
-            row
-            | {"limit_s": parts[binds], "binds": binds, "fraction": parts[binds] / row["time_s"]}
-            | {f"of_{name}": parts[name] / row["time_s"] for name in ("link", "hbm")}
-        )
+        parts = of.seconds(over_link, in_memory, row["flops"])
+        shares = {f"of_{name}": parts[name] / row["time_s"] for name in ("link", "hbm")}
+        found.append(row | analysis.limited(row, parts) | shares)
     return found
 
 
