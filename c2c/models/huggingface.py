@@ -39,7 +39,7 @@ def from_hf_config(
         config = {**config, **inner}
     if family not in families:
         field = f"model.{name}.model_type"
-        if family in FAMILIES:
+        if isinstance(family, str) and family in FAMILIES:
             run = f"one of {', '.join(families)}, which are computed"
             raise SettingError(field, family, run, "Its shapes are known to the simulator only.")
         near = f"{nearest(family, config)} is nearest. {RECIPE}"

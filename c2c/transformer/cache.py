@@ -215,6 +215,7 @@ def attend(
     q: jax.Array,
     *,
     window: Any,
+    soft_cap: float | None = None,
     backend: Choice,
 ) -> jax.Array:
     """Attend from each token to its row's keys up to its own: [N, heads, head_dim].
@@ -227,6 +228,7 @@ def attend(
       first: what is added to a page of the tables for this layer; may be traced.
       q: queries [N, heads, head_dim].
       window: positions that a query sees, its own included; None for all; may be traced.
+      soft_cap: of the scores; None for none.
       backend: of the kernels.
     """
     tables = jnp.maximum(cache.tables, 0) + first
@@ -243,6 +245,7 @@ def attend(
             window=window,
             q_offset=rows.starts[:split],
             kv_lengths=lengths[:split],
+            soft_cap=soft_cap,
             backend=backend,
         )
         parts.append(out.reshape(tokens, *heads))
@@ -255,6 +258,7 @@ def attend(
                 tables[split:],
                 lengths[split:],
                 window=window,
+                soft_cap=soft_cap,
                 backend=backend,
             )
         )

@@ -21,7 +21,15 @@ from c2c.models import ModelSpec
 from c2c.transformer.cache import Cache, Pooled, Rows, rows_of
 from c2c.transformer.embedding import Table, lookup
 from c2c.transformer.executables import Executables, Stage
-from c2c.transformer.layer import Layer, needed, place_in, rms_norm, run_layer, window_of
+from c2c.transformer.layer import (
+    Layer,
+    needed,
+    place_in,
+    rms_norm,
+    run_layer,
+    turns_of,
+    window_of,
+)
 from c2c.transformer.linear import Linear, Reference
 from c2c.transformer.params import Params, Projections
 from c2c.transformer.rope import angles
@@ -172,6 +180,8 @@ def _begin(
     """Return embedded tokens, where they stand, and the angles there."""
     rows = rows_of(positions, count, decode_rows)
     x = lookup(embed, tokens, linear.rows, dtype=dtype)
+    if spec.embedding_scale != 1.0:
+        x = x * jnp.asarray(spec.embedding_scale, x.dtype)
     return x, rows, angles(jnp.maximum(positions, 0), rows.lengths, spec)
 
 
@@ -201,7 +211,7 @@ def _layer(
       which: the same for stacks of projections, None where they are of this layer.
       place: of the layer in stacks of its kind of feed-forward block; None where all are alike.
       rows: where the tokens stand.
-      turns: cosine and sine there.
+      turns: cosine and sine there, of all kinds of layers.
       linear: how projections are multiplied.
       spec: the model.
       backend: of the attention kernels.
@@ -215,7 +225,7 @@ def _layer(
         x,
         cache,
         rows,
-        turns,
+        turns_of(turns, spec, number),
         page=number,
         window=window_of(spec, number),
         spec=spec,
@@ -236,9 +246,13 @@ def _end(
     """Return the logits of the tokens that are wanted; of all, in this shape, if None is said."""
     if wanted is not None:
         x = x[wanted]
-    x = rms_norm(x, norm, spec.norm_eps)
+    x = rms_norm(x, norm, spec.norm_eps, spec.norm_offset)
     projections = linear.prepare({"head": head})
     logits = linear(projections, "head", None, x, out_dtype=jnp.float32)
+    if spec.logit_scale != 1.0:
+        logits = logits * spec.logit_scale
+    if spec.logit_cap:
+        logits = spec.logit_cap * jnp.tanh(logits / spec.logit_cap)
     return logits if wanted is not None else logits.reshape(*shape, spec.vocab)
 
 

@@ -228,7 +228,8 @@ def _attend(
     rows = rows_of(positions, tables.shape[0], decode_rows)
     seen = replace(pool, tables=tables).seen_by(spec)
     window = window_of(spec, number)
-    mixed, pages = attention(seen, rows, number, window, q, k, v, backend=backend)
+    cap = spec.attention_cap or None
+    mixed, pages = attention(seen, rows, number, window, q, k, v, soft_cap=cap, backend=backend)
     return mixed, replace(pool.with_pages(pages), tables=None)
 
 

@@ -36,6 +36,7 @@ __all__ = [
     "place_in",
     "rms_norm",
     "run_layer",
+    "turns_of",
     "window_of",
 ]
 
@@ -43,7 +44,8 @@ _barrier: Any = lax.optimization_barrier  # untyped
 _UNBOUNDED = 2**30  # a window that hides nothing
 # Stacks of the layers that have the same kind of feed-forward block, not of all.
 _BLOCKS = (
-    *("router", "experts_gate_up", "experts_down"),
+    *("router", "router_bias", "experts_gate_up", "experts_down"),
+    *("shared_gate_up", "shared_down"),
     *("gate_up", "gate_up_bias", "down", "down_bias"),
 )
 
@@ -141,16 +143,18 @@ def before_attention(
       turns: cosine and sine at the tokens' positions.
       spec: the model.
     """
-    seen = rms_norm(x, layer.weight("attention_norm"), spec.norm_eps)
+    seen = _normed(layer, "attention_norm", x, spec)
     split = (spec.heads * spec.head_dim, (spec.heads + spec.kv_heads) * spec.head_dim)
-    q, k, v = (
-        part.reshape(x.shape[0], -1, spec.head_dim)
-        for part in jnp.split(layer.project("qkv", seen), split, axis=-1)
-    )
-    if spec.qk_norm:
-        q = rms_norm(q, layer.weight("q_norm"), spec.norm_eps)
-        k = rms_norm(k, layer.weight("k_norm"), spec.norm_eps)
-    return rotate(q, *turns), rotate(k, *turns), v
+    q, k, v = jnp.split(layer.project("qkv", seen), split, axis=-1)
+    if spec.qk_norm_whole:
+        q, k = (_normed(layer, name, of, spec) for name, of in (("q_norm", q), ("k_norm", k)))
+    q, k, v = (part.reshape(x.shape[0], -1, spec.head_dim) for part in (q, k, v))
+    if spec.qk_norm and not spec.qk_norm_whole:
+        q, k = (_normed(layer, name, of, spec) for name, of in (("q_norm", q), ("k_norm", k)))
+    q, k = (rotate(part, *turns, interleaved=spec.rotary_interleaved) for part in (q, k))
+    if spec.attention_scale:  # what attention multiplies by is the usual
+        q = q * jnp.asarray(spec.attention_scale * spec.head_dim**0.5, q.dtype)
+    return q, k, v
 
 
 def attention(
@@ -162,6 +166,7 @@ def attention(
     k: jax.Array,
     v: jax.Array,
     *,
+    soft_cap: float | None = None,
     backend: Choice,
 ) -> tuple[jax.Array, Cache]:
     """Add keys and values to the cache; return the queries' attention and the cache.
@@ -174,11 +179,13 @@ def attention(
       q: queries, as `before_attention` returns them.
       k: keys.
       v: values.
+      soft_cap: of the scores; None for none.
       backend: of the attention kernels.
     """
     # Else XLA repeats the store inside what reads the cache, and copies all pages to do so.
     pages = _barrier(store(pages, rows, first, k, v))
-    return attend(pages, rows, first, q, window=window, backend=backend), pages
+    seen = attend(pages, rows, first, q, window=window, soft_cap=soft_cap, backend=backend)
+    return seen, pages
 
 
 def after_attention(
@@ -194,13 +201,34 @@ def after_attention(
       spec: the model.
       sparse: if the feed-forward block is a mixture of experts.
     """
-    x = x + layer.project("o", mixed.reshape(x.shape[0], -1).astype(x.dtype))
-    seen = rms_norm(x, layer.weight("mlp_norm"), spec.norm_eps)
+    out = layer.project("o", mixed.reshape(x.shape[0], -1).astype(x.dtype))
+    x = x + _added(layer, "attention_out_norm", out, spec)
+    seen = _normed(layer, "mlp_norm", x, spec)
     if sparse:
-        routing = route(seen, layer.weight("router"), spec)
-        return x + mixture(seen, routing, rows.positions >= 0, layer.experts, spec)
-    gate, up = jnp.split(layer.project("gate_up", seen), 2, axis=-1)
-    return x + layer.project("down", activate(spec.activation, gate) * up)
+        routing = route(seen, layer.weight("router"), spec, layer.weight("router_bias"))
+        out = mixture(seen, routing, rows.positions >= 0, layer.experts, spec)
+        if spec.shared_intermediate:
+            out = out + _gated(layer, "shared_gate_up", "shared_down", seen, spec)
+    else:
+        out = _gated(layer, "gate_up", "down", seen, spec)
+    return x + _added(layer, "mlp_out_norm", out, spec)
+
+
+def _gated(layer: Layer, into: str, back: str, x: jax.Array, spec: ModelSpec) -> jax.Array:
+    gate, up = jnp.split(layer.project(into, x), 2, axis=-1)
+    return layer.project(back, activate(spec.activation, gate) * up)
+
+
+def _normed(layer: Layer, name: str, x: jax.Array, spec: ModelSpec) -> jax.Array:
+    """Return x by the norm of this name, or as it is where the model has none."""
+    weight = layer.weight(name)
+    return x if weight is None else rms_norm(x, weight, spec.norm_eps, spec.norm_offset)
+
+
+def _added(layer: Layer, name: str, x: jax.Array, spec: ModelSpec) -> jax.Array:
+    """Return what is added to the residual."""
+    out = _normed(layer, name, x, spec)
+    return out if spec.residual_scale == 1.0 else out * jnp.asarray(spec.residual_scale, x.dtype)
 
 
 def run_layer(
@@ -235,7 +263,8 @@ def run_layer(
     else:
         pages, first = cache, page * (cache.k.shape[0] // spec.layers)
     q, k, v = before_attention(layer, x, turns, spec)
-    mixed, pages = attention(pages, rows, first, window, q, k, v, backend=backend)
+    cap = spec.attention_cap or None
+    mixed, pages = attention(pages, rows, first, window, q, k, v, soft_cap=cap, backend=backend)
     after = cache.with_pages(pages) if isinstance(cache, Pooled) else pages
     return after_attention(layer, x, mixed, rows, spec, sparse=sparse), after
 
@@ -247,13 +276,22 @@ def place_in(name: str, number: Any, place: Any) -> Any:
 
 def needed(name: str, sparse: bool) -> bool:
     """Say whether a layer of this kind has the projection, or the small weight."""
-    return name not in _BLOCKS or name.startswith(("experts_", "router")) == sparse
+    return name not in _BLOCKS or name.startswith(("experts_", "router", "shared_")) == sparse
 
 
-def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
-    """Divide by the root of the mean square along the last axis, in float32."""
+def rms_norm(x: jax.Array, weight: jax.Array, eps: float, offset: float = 0.0) -> jax.Array:
+    """Divide by the root of the mean square along the last axis, in float32.
+
+    Args:
+      x: to norm.
+      weight: of the last axis, is multiplied.
+      eps: is added to the mean square.
+      offset: is added to the weight, in float32.
+    """
     wide = x.astype(jnp.float32)
     scale = lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + eps)
+    if offset:
+        return ((offset + weight.astype(jnp.float32)) * (wide * scale)).astype(x.dtype)
     return weight * (wide * scale).astype(x.dtype)
 
 
@@ -264,3 +302,12 @@ def window_of(spec: ModelSpec, number: Any) -> Any:
     windows = np.full(spec.layers, _UNBOUNDED, np.int32)
     windows[list(spec.window_layers)] = spec.partial_window
     return jnp.asarray(windows)[number]
+
+
+def turns_of(turns: tuple[jax.Array, jax.Array], spec: ModelSpec, number: Any) -> Any:
+    """Return cosine and sine of a layer, of those of all layers; see `rope.angles`."""
+    if not spec.local_rope_theta:
+        return turns
+    is_local = np.isin(np.arange(spec.layers), spec.window_layers or range(spec.layers))
+    kind = jnp.asarray(is_local.astype(np.int32))[number]
+    return turns[0][kind], turns[1][kind]

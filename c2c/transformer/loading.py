@@ -223,6 +223,9 @@ def _open_gguf(path: Path) -> _Opened:
 def _open_folder(path: Path, config: Path) -> _Opened:
     spec = _spec(read_json_object(config), path.resolve().name, config)
     source = SafetensorsCheckpoint(path)
+    form = spec.weights
+    source.scale(None if form is None else form.block)
+    spec = replace(spec, weights=None)  # widened when they are read
     split_experts(source, spec.family)
     if spec.tie_embeddings and HEAD in source.names and not source.are_equal(HEAD, EMBEDDING):
         # Transformers 5 computes with the head, too, where the file has one of its own values.
@@ -245,6 +248,12 @@ def _spec(config: Mapping[str, Any], name: str, file: Path) -> ModelSpec:
     try:
         spec = from_hf_config(config, name, families=FAMILIES)
         check_supported(spec)
+        if spec.weights is not None and spec.weights.kind != "fp8":
+            raise SettingError(
+                f"model.{name}.quantization_config.quant_method", spec.weights.kind,
+                "fp8 with weight_block_size, or none", "The engine packs 4-bit weights "
+                "itself: take what it was quantised from, with quantize='int4', or a GGUF file.",
+            )  # fmt: skip
     except SettingError as error:
         raise DataError(str(file), str(error).rstrip(".")) from None
     return spec

@@ -28,13 +28,18 @@ class Routing:
     weights: Any
 
 
-def route(x: jax.Array, router: jax.Array, spec: ModelSpec) -> Routing:
-    """Choose experts: softmax over all, then the largest, renormalised where the model says so.
+def route(
+    x: jax.Array, router: jax.Array, spec: ModelSpec, bias: jax.Array | None = None
+) -> Routing:
+    """Choose experts: scores of all, then the largest, renormalised where the model says so.
 
     Args:
       x: normalised activations [N, hidden].
       router: [experts, hidden].
       spec: the model.
+      bias: [experts], added to scores by which experts are chosen, not to their weights.
+
+    Source: groups and the bias are DeepSeek-V3's (arXiv:2412.19437, section 2.1.2).
     """
     scores = lax.dot_general(
         x.astype(jnp.float32),
@@ -42,10 +47,29 @@ def route(x: jax.Array, router: jax.Array, spec: ModelSpec) -> Routing:
         (((1,), (1,)), ((), ())),
         precision=lax.Precision.HIGHEST,
     )
-    weights, experts = lax.top_k(jax.nn.softmax(scores, axis=-1), spec.experts_per_token)
+    if spec.router_sigmoid:
+        scores = jax.nn.sigmoid(scores)
+        choice = scores if bias is None else scores + bias.astype(jnp.float32)
+        _, experts = lax.top_k(_of_best_groups(choice, spec), spec.experts_per_token)
+        weights = jnp.take_along_axis(scores, experts, axis=-1)
+    else:
+        weights, experts = lax.top_k(jax.nn.softmax(scores, axis=-1), spec.experts_per_token)
     if spec.norm_topk:
         weights = weights / weights.sum(axis=-1, keepdims=True)
+    if spec.routed_scale != 1.0:
+        weights = weights * spec.routed_scale
     return Routing(experts=experts.astype(jnp.int32), weights=weights)
+
+
+def _of_best_groups(scores: jax.Array, spec: ModelSpec) -> jax.Array:
+    """Return scores, 0 outside the groups whose two best experts have the largest sums."""
+    if spec.groups_per_token == spec.expert_groups:
+        return scores
+    grouped = scores.reshape(scores.shape[0], spec.expert_groups, -1)
+    best = lax.top_k(grouped, 2)[0].sum(axis=-1)
+    _, chosen = lax.top_k(best, spec.groups_per_token)
+    is_chosen = jax.nn.one_hot(chosen, spec.expert_groups, dtype=bool).any(axis=1)
+    return jnp.where(is_chosen[..., None], grouped, 0.0).reshape(scores.shape)
 
 
 def mixture(

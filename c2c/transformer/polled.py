@@ -24,7 +24,7 @@ from c2c.transformer.executor import OnDevice, bound
 from c2c.transformer.forward import BEGIN, END, nameless
 from c2c.transformer.hosting import ATTEND, bare
 from c2c.transformer.kv_pool import KvPool
-from c2c.transformer.layer import after_attention, before_attention, layer_of
+from c2c.transformer.layer import after_attention, before_attention, layer_of, turns_of
 from c2c.transformer.linear import Layer, Reference
 from c2c.transformer.params import Params, Placement, Projections
 from c2c.transformer.stays import Laid
@@ -118,7 +118,7 @@ class InPieces(OnDevice):
             decode_rows=laid.decode_rows, spec=spec, dtype=str(self.params.dtype),
         )  # fmt: skip
         for number, (sparse, _) in enumerate(feed_forward_places(spec)):
-            q, k, v = before_attention(self._layers[number], x, turns, spec)
+            q, k, v = before_attention(self._layers[number], x, turns_of(turns, spec, number), spec)
             mixed, pool.arrays = self._stage(ATTEND)(
                 bare(pool), np.int32(number), tables, laid.positions, q, k, v, spec=spec,
                 backend="auto", decode_rows=laid.decode_rows,

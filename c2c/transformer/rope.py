@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,15 @@ import numpy as np
 
 from c2c.models import ModelSpec, RopeScaling
 
-__all__ = ["KINDS", "angles", "context_tokens", "depends_on_length", "frequencies", "rotate"]
+__all__ = [
+    "KINDS",
+    "angles",
+    "context_tokens",
+    "depends_on_length",
+    "frequencies",
+    "rotate",
+    "turned",
+]
 
 KINDS = ("linear", "llama3", "yarn", "longrope", "dynamic")
 _BY_LENGTH = ("longrope", "dynamic")
@@ -34,8 +43,13 @@ def context_tokens(spec: ModelSpec) -> int:
     return max(spec.max_position, int(scaling.factor * scaling.original_max_position))
 
 
+def turned(spec: ModelSpec) -> int:
+    """Return how many values of a head are turned, from its start."""
+    return int(spec.head_dim * spec.rotary_fraction)
+
+
 def frequencies(spec: ModelSpec) -> np.ndarray:
-    """Return the angle per position of each pair, float32 [head_dim / 2].
+    """Return the angle per position of each pair, float32 [turned / 2].
 
     Of kinds that depend on the length, those of a sequence that is not stretched. Every step is
     rounded to float32, as in the reference implementation: at position 8000 an ulp of a frequency
@@ -69,7 +83,9 @@ def frequencies(spec: ModelSpec) -> np.ndarray:
 def angles(
     positions: jax.Array, lengths: jax.Array, spec: ModelSpec
 ) -> tuple[jax.Array, jax.Array]:
-    """Return cosine and sine of every pair at some positions: float32 [N, head_dim / 2].
+    """Return cosine and sine of every pair at some positions: float32 [N, turned / 2].
+
+    Of a model whose layers with a window turn otherwise, [2, N, turned / 2]: these last.
 
     Args:
       positions: int32 [N], from 0.
@@ -80,6 +96,11 @@ def angles(
     Source: "yarn" is YaRN (arXiv:2309.00071) section 3.4, "dynamic" its section 3.3, "longrope"
       LongRoPE (arXiv:2402.13753); the parameters are those of Hugging Face transformers.
     """
+    if spec.local_rope_theta:
+        local = replace(spec, rope_theta=spec.local_rope_theta, rope_scaling=None)
+        kinds = (replace(spec, local_rope_theta=0.0), replace(local, local_rope_theta=0.0))
+        found = [angles(positions, lengths, kind) for kind in kinds]
+        return jnp.stack([each[0] for each in found]), jnp.stack([each[1] for each in found])
     turns = jnp.asarray(frequencies(spec))
     if depends_on_length(spec):
         turns = _of_length(turns, lengths, spec)
@@ -90,18 +111,31 @@ def angles(
     return jnp.cos(angle) * jnp.float32(scale), jnp.sin(angle) * jnp.float32(scale)
 
 
-def rotate(x: jax.Array, cosine: jax.Array, sine: jax.Array) -> jax.Array:
-    """Turn heads [N, heads, head_dim]; element i is paired with element i + head_dim / 2."""
-    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+def rotate(
+    x: jax.Array, cosine: jax.Array, sine: jax.Array, *, interleaved: bool = False
+) -> jax.Array:
+    """Turn the first values of heads [N, heads, head_dim], as many as there are cosines twice.
+
+    Element i is paired with the one half of them further on; `interleaved`, with its neighbour.
+    """
+    pairs = cosine.shape[-1]
+    wide, rest = x[..., : 2 * pairs].astype(jnp.float32), x[..., 2 * pairs :]
+    if interleaved:
+        first, second = wide[..., 0::2], wide[..., 1::2]
+    else:
+        first, second = jnp.split(wide, 2, axis=-1)
     cosine, sine = cosine[:, None], sine[:, None]
-    turned = jnp.concatenate(
-        [first * cosine - second * sine, second * cosine + first * sine], axis=-1
-    )
-    return turned.astype(x.dtype)
+    both = first * cosine - second * sine, second * cosine + first * sine
+    if interleaved:
+        done = jnp.stack(both, axis=-1).reshape(wide.shape)
+    else:
+        done = jnp.concatenate(both, axis=-1)
+    done = done.astype(x.dtype)
+    return jnp.concatenate([done, rest], axis=-1) if rest.shape[-1] else done
 
 
 def _exponents(spec: ModelSpec) -> np.ndarray:
-    return np.arange(0, spec.head_dim, 2, dtype=np.float32) / np.float32(spec.head_dim)
+    return np.arange(0, turned(spec), 2, dtype=np.float32) / np.float32(turned(spec))
 
 
 def _kept(spec: ModelSpec, scaling: RopeScaling) -> np.ndarray:
@@ -110,21 +144,21 @@ def _kept(spec: ModelSpec, scaling: RopeScaling) -> np.ndarray:
     def pair(turns: float) -> float:
         """Return the pair that makes so many turns in the original context."""
         wavelength = scaling.original_max_position / (turns * 2 * math.pi)
-        return spec.head_dim * math.log(wavelength) / (2 * math.log(spec.rope_theta))
+        return turned(spec) * math.log(wavelength) / (2 * math.log(spec.rope_theta))
 
     low, high = pair(scaling.beta_fast), pair(scaling.beta_slow)
     if scaling.truncate:
         low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, spec.head_dim - 1)
+    low, high = max(low, 0), min(high, turned(spec) - 1)
     if low == high:
         high += 0.001
-    pairs = np.arange(spec.head_dim // 2, dtype=np.float32)
+    pairs = np.arange(turned(spec) // 2, dtype=np.float32)
     ramp = (pairs - np.float32(low)) / np.float32(high - low)
     return np.asarray(_one - np.clip(ramp, 0, 1), np.float32)
 
 
 def _of_length(turns: jax.Array, lengths: jax.Array, spec: ModelSpec) -> jax.Array:
-    """Return frequencies [N, head_dim / 2] of tokens of sequences of these lengths."""
+    """Return frequencies [N, turned / 2] of tokens of sequences of these lengths."""
     scaling = spec.rope_scaling
     assert scaling is not None
     original = scaling.original_max_position
@@ -136,6 +170,6 @@ def _of_length(turns: jax.Array, lengths: jax.Array, spec: ModelSpec) -> jax.Arr
         return jnp.where(beyond, slow, turns)
     # dynamic: the base grows with the length
     times = scaling.factor * lengths.astype(jnp.float32) / original - (scaling.factor - 1.0)
-    grown = jnp.maximum(times, 1.0) ** np.float32(spec.head_dim / (spec.head_dim - 2))
+    grown = jnp.maximum(times, 1.0) ** np.float32(turned(spec) / (turned(spec) - 2))
     base = jnp.float32(spec.rope_theta) * grown
     return jnp.where(beyond, 1.0 / base[:, None] ** exponents, turns)

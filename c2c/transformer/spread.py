@@ -30,7 +30,7 @@ from c2c.transformer.executables import Executables, Stage, in_host_memory
 from c2c.transformer.executor import Stored, blocks_for, bound
 from c2c.transformer.forward import BEGIN, END, end, nameless
 from c2c.transformer.kv_pool import KvPool
-from c2c.transformer.layer import Layer, layer_of, run_layer, window_of
+from c2c.transformer.layer import Layer, layer_of, run_layer, turns_of, window_of
 from c2c.transformer.linear import Linear
 from c2c.transformer.pages import OutOfPages
 from c2c.transformer.params import Params
@@ -453,7 +453,8 @@ def _layer(
     """Run a layer whose blocks are pages of one layer."""
     ready = replace(layer, projections=layer.linear.prepare(layer.projections))
     x, after = run_layer(
-        ready, x, replace(pool, tables=tables[number]), rows, turns, page=0,
+        ready, x, replace(pool, tables=tables[number]), rows,
+        turns_of(turns, spec, number), page=0,
         window=window_of(spec, number) if window is None else window,
         spec=spec, backend=backend, sparse=sparse,
     )  # fmt: skip

@@ -30,7 +30,14 @@ from c2c.transformer.executables import Stage
 from c2c.transformer.executor import OnDevice, Stored, bound
 from c2c.transformer.forward import BEGIN, nameless
 from c2c.transformer.hosting import ATTEND, TAKE, bare
-from c2c.transformer.layer import Layer, after_attention, before_attention, needed, place_in
+from c2c.transformer.layer import (
+    Layer,
+    after_attention,
+    before_attention,
+    needed,
+    place_in,
+    turns_of,
+)
 from c2c.transformer.linear import Linear
 from c2c.transformer.links import Link, LinkLost
 from c2c.transformer.pages import PAGE_TOKENS
@@ -338,7 +345,8 @@ def _before(
     index: Any, spec: ModelSpec,
 ) -> tuple[Heads, Heads]:  # fmt: skip
     """Return queries, keys and values of all rows, and of those away."""
-    q, k, v = before_attention(_layer(small, weights, linear, number, place), x, turns, spec)
+    layer = _layer(small, weights, linear, number, place)
+    q, k, v = before_attention(layer, x, turns_of(turns, spec, number), spec)
     gone = tuple(jnp.take(each, index, axis=0, mode="clip") for each in (q, k, v))
     return (q, k, v), (gone[0], gone[1], gone[2])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import jax
@@ -143,6 +144,7 @@ def paged_prefill_attention(
     kv_lengths: Rows,
     window: Number | None = None,
     scale: float | None = None,
+    soft_cap: float | None = None,
     config: PrefillConfig | None = None,
     backend: PrefillChoice = "auto",
 ) -> jax.Array:
@@ -161,6 +163,8 @@ def paged_prefill_attention(
       kv_lengths: keys of each row, from 0 to max_pages * page, one for all or int32 [B].
       window: as `prefill_attention`.
       scale: as `prefill_attention`.
+      soft_cap: scores s become soft_cap * tanh(s / soft_cap), above 0, compiled in, by the
+        reference alone; None for no cap.
       config: as `prefill_attention`.
       backend: as `prefill_attention`.
 
@@ -181,6 +185,7 @@ def paged_prefill_attention(
         raise ValueError(f"v_pages of shape {v_pages.shape}: expected {k_pages.shape} as k_pages")
     checks.check_heads(q.shape[2], k_pages.shape[2], q.shape[3], k_pages.shape[3])
     checks.check_tables(block_tables, q.shape[0])
+    backend = _capped(backend, soft_cap)
     if backend == "cudnn" or (backend == "auto" and resolve_backend("auto") == "sm90"):
         gathered = (gather_pages(jnp.asarray(pages), block_tables) for pages in (k_pages, v_pages))
         return prefill_attention(
@@ -193,6 +198,7 @@ def paged_prefill_attention(
         "paged_prefill_attention", *map(jnp.asarray, (q, k_pages, v_pages))
     )
     launch = _prefill_launch(q, True, scale, str(q.dtype), config, backend)
+    launch = replace(launch, soft_cap=soft_cap)
     out: jax.Array = run_paged_prefill(bounds, block_tables, q, k_pages, v_pages, launch=launch)
     return out
 
@@ -206,6 +212,7 @@ def decode_attention(
     *,
     window: Number | None = None,
     scale: float | None = None,
+    soft_cap: float | None = None,
     config: DecodeConfig | None = None,
     backend: Choice = "auto",
 ) -> jax.Array:
@@ -222,6 +229,7 @@ def decode_attention(
       lengths: tokens of each sequence, from 0 to max_pages * page, one for all or int32 [B].
       window: tokens that a query sees, its own included, from 1; None for all.
       scale: factor of the scores, above 0, compiled in; 1 / sqrt(D) by default.
+      soft_cap: as `paged_prefill_attention`.
       config: tiles and splits instead of `heuristics.choose_decode`.
       backend: "auto" is "sm90" where it can run and takes the sizes (D of 64 or 128, pages of 16,
         32 or a multiple of 64 tokens, up to 64 query heads a KV head), else "reference".
@@ -242,6 +250,7 @@ def decode_attention(
         lengths,
         window=window,
         scale=scale,
+        soft_cap=soft_cap,
         config=config,
         backend=backend,
     )
@@ -259,6 +268,7 @@ def partial_decode(
     q_positions: Rows | None = None,
     window: Number | None = None,
     scale: float | None = None,
+    soft_cap: float | None = None,
     config: DecodeConfig | None = None,
     backend: Choice = "auto",
 ) -> Partial:
@@ -276,6 +286,7 @@ def partial_decode(
         [B]; lengths - 1 by default. It matters to `window`, and keys beyond it are not seen.
       window: as `decode_attention`.
       scale: as `decode_attention`.
+      soft_cap: as `paged_prefill_attention`.
       config: as `decode_attention`.
       backend: as `decode_attention`.
 
@@ -308,7 +319,7 @@ def partial_decode(
     width = checks.per_row("window", bounded, rows, 1, UNBOUNDED)
     bounds = checks.stack_bounds(position, length, width)
     scale = checks.check_scale(scale, q.shape[2])
-    chosen = _resolve(backend, _decode_problem(q, k_pages))
+    chosen = _resolve(_capped(backend, soft_cap), _decode_problem(q, k_pages))
     if chosen != "reference" and config is None:
         config = choose_decode(
             decode_spec(q, k_pages, block_tables, scale), sm_count=sm_count(chosen)
@@ -316,7 +327,8 @@ def partial_decode(
     q, k_pages, v_pages = without_derivative(
         "decode_attention", *map(jnp.asarray, (q, k_pages, v_pages))
     )
-    launch = Launch(backend=chosen, scale=scale, decode=config)
+    config = None if chosen == "reference" else config
+    launch = Launch(backend=chosen, scale=scale, soft_cap=soft_cap, decode=config)
     part: Partial = run_decode(bounds, block_tables, q, k_pages, v_pages, launch=launch)
     return part
 
@@ -374,6 +386,21 @@ def _prefill_launch(
     problem = _size_problem(q.shape[3], str(q.dtype))
     chosen = _resolve(backend, problem)
     return Launch(backend=chosen, scale=scale, causal=causal, out_dtype=out_dtype, prefill=config)
+
+
+def _capped[Name: str](backend: Name, soft_cap: float | None) -> Name | Literal["reference"]:
+    """Return the backend of scores with or without a cap.
+
+    Raises:
+      ValueError: the cap is not above 0, or the backend is a kernel, which has none.
+    """
+    if soft_cap is None:
+        return backend
+    if not soft_cap > 0:
+        raise ValueError(f"soft_cap={soft_cap}: expected a number above 0, or None")
+    if backend not in ("auto", "reference"):
+        raise ValueError(f"backend={backend!r}: expected 'auto' or 'reference' with a soft cap")
+    return "reference"
 
 
 def _resolve(backend: str, problem: ValueError | None) -> Backend:

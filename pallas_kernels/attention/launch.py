@@ -24,6 +24,7 @@ class Launch:
 
     backend: Backend
     scale: float
+    soft_cap: float | None = None  # of the reference
     causal: bool = True
     out_dtype: str = "float32"
     prefill: PrefillConfig | None = None
@@ -37,7 +38,9 @@ def run_prefill(
     """Pad queries and keys to whole swizzled rows, run, cut."""
     queries = q.shape[1]
     if launch.backend == "reference":
-        done = reference.prefill(q, k, v, bounds, causal=launch.causal, scale=launch.scale)
+        done = reference.prefill(
+            q, k, v, bounds, causal=launch.causal, scale=launch.scale, soft_cap=launch.soft_cap
+        )
         return done.out.astype(launch.out_dtype), done.lse
     from pallas_kernels.attention import sm90_prefill
 
@@ -61,7 +64,9 @@ def run_paged_prefill(
 ) -> jax.Array:
     """Read the pages where they lie, or gather all that the tables name for a kernel that can't."""
     if launch.backend == "reference":
-        done = reference.paged_prefill(q, k_pages, v_pages, tables, bounds, scale=launch.scale)
+        done = reference.paged_prefill(
+            q, k_pages, v_pages, tables, bounds, scale=launch.scale, soft_cap=launch.soft_cap
+        )
         read: jax.Array = done.out.astype(launch.out_dtype)
         return read
     gathered = (gather_pages(pages, tables) for pages in (k_pages, v_pages))
@@ -87,7 +92,9 @@ def run_decode(
 ) -> Partial:
     """Group the query heads by KV head, run, merge the splits."""
     if launch.decode is None:
-        return reference.decode(q, k_pages, v_pages, tables, bounds, scale=launch.scale)
+        return reference.decode(
+            q, k_pages, v_pages, tables, bounds, scale=launch.scale, soft_cap=launch.soft_cap
+        )
     from pallas_kernels.attention import sm90_decode
 
     batch, heads, dim = q.shape

@@ -9,6 +9,7 @@ memory beyond the lengths may hold anything.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +27,17 @@ Fetch = Callable[[jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
 """Number of a block -> (k, v of [batch, keys, kv_heads, dim], position of the first key)."""
 
 
+class _Score(NamedTuple):
+    """From products of queries and keys to scores."""
+
+    scale: float
+    soft_cap: float | None
+
+    def __call__(self, products: jax.Array) -> jax.Array:
+        scores = self.scale * products
+        return scores if self.soft_cap is None else self.soft_cap * jnp.tanh(scores / self.soft_cap)
+
+
 def prefill(
     q: Float[Array, "b t hq d"],
     k: Float[Array, "b s hkv d"],
@@ -34,6 +46,7 @@ def prefill(
     *,
     causal: bool,
     scale: float,
+    soft_cap: float | None = None,
 ) -> Partial:
     """Return attention of every query over the keys it may see.
 
@@ -44,6 +57,7 @@ def prefill(
       bounds: offset, length and window of each row, as the kernels take them.
       causal: whether position limits the keys.
       scale: factor of the scores.
+      soft_cap: scores s become soft_cap * tanh(s / soft_cap).
     """
     keys = k.shape[1]
     block = min(KEY_BLOCK, keys)
@@ -53,7 +67,8 @@ def prefill(
         cut_k, cut_v = (lax.dynamic_slice_in_dim(array, begin, block, axis=1) for array in (k, v))
         return cut_k, cut_v, begin
 
-    return _by_tiles(q, fetch, bounds, keys=keys, block=block, causal=causal, scale=scale)
+    score = _Score(scale, soft_cap)
+    return _by_tiles(q, fetch, bounds, keys=keys, block=block, causal=causal, score=score)
 
 
 def paged_prefill(
@@ -64,6 +79,7 @@ def paged_prefill(
     bounds: Int32[Array, "b 3"],
     *,
     scale: float,
+    soft_cap: float | None = None,
 ) -> Partial:
     """Do what `prefill` does, causal, over keys in pages: those that a query sees are gathered.
 
@@ -74,11 +90,13 @@ def paged_prefill(
       tables: pages of each row; entries beyond its length are not used.
       bounds: offset, length and window of each row, as the kernels take them.
       scale: factor of the scores.
+      soft_cap: as of `prefill`.
     """
     page = k_pages.shape[1]
     fetch, block = _from_pages(k_pages, v_pages, tables)
     keys = tables.shape[1] * page
-    return _by_tiles(q, fetch, bounds, keys=keys, block=block, causal=True, scale=scale)
+    score = _Score(scale, soft_cap)
+    return _by_tiles(q, fetch, bounds, keys=keys, block=block, causal=True, score=score)
 
 
 def _by_tiles(
@@ -89,19 +107,19 @@ def _by_tiles(
     keys: int,
     block: int,
     causal: bool,
-    scale: float,
+    score: _Score,
 ) -> Partial:
     """Attend from `QUERY_BLOCK` queries at a time."""
     queries = q.shape[1]
     if queries <= QUERY_BLOCK:
-        return _attend(q, fetch, bounds, 0, keys=keys, block=block, causal=causal, scale=scale)
+        return _attend(q, fetch, bounds, 0, keys=keys, block=block, causal=causal, score=score)
     tiles = -(-queries // QUERY_BLOCK)
     padded = jnp.pad(q, ((0, 0), (0, tiles * QUERY_BLOCK - queries), (0, 0), (0, 0)))
     split = padded.reshape(q.shape[0], tiles, QUERY_BLOCK, *q.shape[2:]).swapaxes(0, 1)
 
     def tile(_: None, item: tuple[jax.Array, jax.Array]) -> tuple[None, Partial]:
         return None, _attend(
-            item[0], fetch, bounds, item[1], keys=keys, block=block, causal=causal, scale=scale
+            item[0], fetch, bounds, item[1], keys=keys, block=block, causal=causal, score=score
         )
 
     firsts = jnp.arange(tiles, dtype=jnp.int32) * QUERY_BLOCK
@@ -121,6 +139,7 @@ def decode(
     bounds: Int32[Array, "b 3"],
     *,
     scale: float,
+    soft_cap: float | None = None,
 ) -> Partial:
     """Return attention of one query a sequence over its pages.
 
@@ -131,6 +150,7 @@ def decode(
       tables: pages of each sequence; entries beyond its length are not used.
       bounds: position, length and window of each sequence, as the kernels take them.
       scale: factor of the scores.
+      soft_cap: as of `prefill`.
     """
     fetch, block = _from_pages(k_pages, v_pages, tables)
     done = _attend(
@@ -141,7 +161,7 @@ def decode(
         keys=tables.shape[1] * k_pages.shape[1],
         block=block,
         causal=True,
-        scale=scale,
+        score=_Score(scale, soft_cap),
     )
     return Partial(out=done.out[:, 0], lse=done.lse[:, 0])
 
@@ -176,7 +196,7 @@ def _attend(
     keys: int,
     block: int,
     causal: bool,
-    scale: float,
+    score: _Score,
 ) -> Partial:
     """Run the online softmax of one block of queries over the key blocks that any of them sees."""
     batch, queries, heads, dim = q.shape
@@ -212,7 +232,7 @@ def _attend(
             visible &= key > (position - window[:, None])[..., None]
         # A weight of 0 times what was never written may be NaN
         v = jnp.where(inside[..., None, None], v, 0)
-        scores = scale * _product(how, grouped, k)
+        scores = score(_product(how, grouped, k))
         scores = jnp.where(visible[:, None, None], scores, -jnp.inf)
         higher = jnp.maximum(maximum, scores.max(axis=-1))
         base = jnp.where(higher == -jnp.inf, 0.0, higher)

@@ -25,21 +25,51 @@ def plain_logits(
     prompt = len(ids) if prompt is None else prompt
     lengths = [max(prompt, i + 1) for i in range(len(ids))]
     embed = wide(tensors["model.embed_tokens.weight"])
-    x = embed[ids]
+    x = embed[ids] * config.get("embedding_multiplier", 1.0)
+    gemma = config["model_type"].startswith("gemma")
+    if gemma:
+        x = x * math.sqrt(config["hidden_size"])
+    places = NORMS.get(config["model_type"], NORMS["llama"])
+    share = config.get("residual_multiplier", 1.0)
     for layer in range(config["num_hidden_layers"]):
         mine = {
             name.removeprefix(f"model.layers.{layer}."): wide(values)
             for name, values in tensors.items()
             if name.startswith(f"model.layers.{layer}.")
         }
-        eps = config["rms_norm_eps"]
-        x = x + attention(
-            config, mine, layer, lengths, norm(x, mine["input_layernorm.weight"], eps)
-        )
-        x = x + feed_forward(config, mine, norm(x, mine["post_attention_layernorm.weight"], eps))
-    x = norm(x, wide(tensors["model.norm.weight"]), config["rms_norm_eps"])
+        if gemma:
+            mine |= {name: 1 + w for name, w in mine.items() if name.endswith("norm.weight")}
+
+        def normed(place: int, x: np.ndarray, mine: Tensors = mine) -> np.ndarray:
+            name = places[place]
+            return norm(x, mine[f"{name}.weight"], config["rms_norm_eps"]) if name else x
+
+        x = x + share * normed(1, attention(config, mine, layer, lengths, normed(0, x)))
+        x = x + share * normed(3, feed_forward(config, mine, normed(2, x)))
+    x = norm(x, gemma + wide(tensors["model.norm.weight"]), config["rms_norm_eps"])
     head = embed if config.get("tie_word_embeddings") else wide(tensors["lm_head.weight"])
-    return x @ head.T
+    return capped(x @ head.T / config.get("logits_scaling", 1.0), config, "final")
+
+
+# before and after attention, before and after the feed-forward block
+NORMS: Mapping[str, tuple[str, str, str, str]] = {
+    "llama": ("input_layernorm", "", "post_attention_layernorm", ""),
+    "olmo2": ("", "post_attention_layernorm", "", "post_feedforward_layernorm"),
+    "gemma2": (
+        *("input_layernorm", "post_attention_layernorm"),
+        *("pre_feedforward_layernorm", "post_feedforward_layernorm"),
+    ),
+    "glm4": (
+        *("input_layernorm", "post_self_attn_layernorm"),
+        *("post_attention_layernorm", "post_mlp_layernorm"),
+    ),
+}
+NORMS = {**NORMS, "gemma3_text": NORMS["gemma2"]}
+
+
+def capped(scores: np.ndarray, config: Config, which: str) -> np.ndarray:
+    cap = config.get(f"{which}_logit_softcapping")
+    return cap * np.tanh(scores / cap) if cap else scores
 
 
 def wide(values: np.ndarray) -> np.ndarray:
@@ -61,20 +91,30 @@ def attention(
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     dim = config.get("head_dim") or config["hidden_size"] // heads
     count = len(x)
-    q = linear(x, tensors, "self_attn.q_proj").reshape(count, heads, dim)
-    k = linear(x, tensors, "self_attn.k_proj").reshape(count, kv_heads, dim)
-    v = linear(x, tensors, "self_attn.v_proj").reshape(count, kv_heads, dim)
-    if "self_attn.q_norm.weight" in tensors:
+    if "self_attn.qkv_proj.weight" in tensors:
+        whole = linear(x, tensors, "self_attn.qkv_proj")
+        q, k, v = np.split(whole, [heads * dim, (heads + kv_heads) * dim], axis=-1)
+    else:
+        q, k, v = (linear(x, tensors, f"self_attn.{name}_proj") for name in "qkv")
+    if config["model_type"] == "olmo2":  # of all heads together
         q = norm(q, tensors["self_attn.q_norm.weight"], config["rms_norm_eps"])
         k = norm(k, tensors["self_attn.k_norm.weight"], config["rms_norm_eps"])
-    q, k = rope(config, q, dim, lengths), rope(config, k, dim, lengths)
+    q, k, v = (each.reshape(count, -1, dim) for each in (q, k, v))
+    if "self_attn.q_norm.weight" in tensors and config["model_type"] != "olmo2":
+        q = norm(q, tensors["self_attn.q_norm.weight"], config["rms_norm_eps"])
+        k = norm(k, tensors["self_attn.k_norm.weight"], config["rms_norm_eps"])
     window = window_of(config, layer)
+    turning = config
+    if window and "rope_local_base_freq" in config:
+        turning = {**config, "rope_theta": config["rope_local_base_freq"], "rope_scaling": None}
+    q, k = rope(turning, q, dim, lengths), rope(turning, k, dim, lengths)
+    scale = config.get("attention_multiplier", config.get("query_pre_attn_scalar", dim) ** -0.5)
     out = np.zeros((count, heads, dim))
     for head in range(heads):
         group = head // (heads // kv_heads)
         for i in range(count):
             first = max(0, i - window + 1) if window else 0
-            scores = k[first : i + 1, group] @ q[i, head] / math.sqrt(dim)
+            scores = capped(k[first : i + 1, group] @ q[i, head] * scale, config, "attn")
             weights = np.exp(scores - scores.max())
             out[i, head] = weights / weights.sum() @ v[first : i + 1, group]
     return linear(out.reshape(count, -1), tensors, "self_attn.o_proj")
@@ -82,6 +122,9 @@ def attention(
 
 def window_of(config: Config, layer: int) -> int | None:
     window = config.get("sliding_window")
+    if config["model_type"].startswith("gemma"):
+        each = config.get("sliding_window_pattern", 2)
+        return window if (layer + 1) % each else None
     if not window or not config["model_type"].startswith("qwen"):
         return window
     if not config.get("use_sliding_window"):
@@ -97,12 +140,18 @@ def rope(config: Config, x: np.ndarray, dim: int, lengths: list[int]) -> np.ndar
         **(config.get("rope_scaling") or {}),
     }
     most = config["max_position_embeddings"]
-    turns = np.array([turns_of(settings, most, dim, length) for length in lengths])
+    part = int(dim * config.get("partial_rotary_factor", 1.0))
+    turns = np.array([turns_of(settings, most, part, length) for length in lengths])
     angle = np.arange(len(x))[:, None, None] * turns[:, None]
     scale = settings.get("attention_factor", 1.0)
     cos, sin = scale * np.cos(angle), scale * np.sin(angle)
-    a, b = x[..., : dim // 2], x[..., dim // 2 :]
-    return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+    out = x.copy()
+    neighbours = config["model_type"] == "glm4"
+    for i in range(part // 2):
+        a, b = (2 * i, 2 * i + 1) if neighbours else (i, i + part // 2)
+        out[..., a] = x[..., a] * cos[..., i] - x[..., b] * sin[..., i]
+        out[..., b] = x[..., b] * cos[..., i] + x[..., a] * sin[..., i]
+    return out
 
 
 def turns_of(settings: Mapping[str, Any], most: int, dim: int, length: int) -> np.ndarray:
@@ -146,6 +195,11 @@ def stretched(turn: float, settings: Mapping[str, Any]) -> float:
 
 
 def feed_forward(config: Config, tensors: Tensors, x: np.ndarray) -> np.ndarray:
+    if "mlp.gate_up_proj.weight" in tensors:
+        gate, up = np.split(linear(x, tensors, "mlp.gate_up_proj"), 2, axis=-1)
+        return linear(activation(config)(gate) * up, tensors, "mlp.down_proj")
+    if "mlp.gate.e_score_correction_bias" in tensors:
+        return grouped_experts(config, tensors, x)
     if "mlp.gate_proj.weight" in tensors:
         return swiglu(config, x, tensors, tuple(f"mlp.{n}_proj" for n in ("gate", "up", "down")))
     if config["model_type"] == "mixtral":
@@ -167,7 +221,31 @@ def feed_forward(config: Config, tensors: Tensors, x: np.ndarray) -> np.ndarray:
 
 def swiglu(config: Config, x: np.ndarray, tensors: Tensors, names: tuple[str, ...]) -> np.ndarray:
     gate, up = linear(x, tensors, names[0]), linear(x, tensors, names[1])
-    return linear(ACTIVATIONS[config["hidden_act"]](gate) * up, tensors, names[2])
+    return linear(activation(config)(gate) * up, tensors, names[2])
+
+
+def grouped_experts(config: Config, tensors: Tensors, x: np.ndarray) -> np.ndarray:
+    """Experts of the groups whose two best have the largest sums, and those that all take."""
+    names = ("gate_proj", "up_proj", "down_proj")
+    out = swiglu(config, x, tensors, tuple(f"mlp.shared_experts.{n}" for n in names))
+    for i, logits in enumerate(linear(x, tensors, "mlp.gate")):
+        scores = 1 / (1 + np.exp(-logits))
+        choice = (scores + tensors["mlp.gate.e_score_correction_bias"]).reshape(
+            config["n_group"], -1
+        )
+        sums = np.sort(choice, axis=1)[:, -2:].sum(axis=1)
+        for group in np.argsort(-sums)[config["topk_group"] :]:
+            choice[group] = -np.inf
+        best = np.argsort(-choice.reshape(-1))[: config["num_experts_per_tok"]]
+        weights = config["routed_scaling_factor"] * scores[best] / scores[best].sum()
+        for expert, weight in zip(best, weights, strict=True):
+            path = tuple(f"mlp.experts.{expert}.{name}" for name in names)
+            out[i] += weight * swiglu(config, x[i : i + 1], tensors, path)[0]
+    return out
+
+
+def activation(config: Config) -> Callable[[np.ndarray], np.ndarray]:
+    return ACTIVATIONS[config.get("hidden_activation", config["hidden_act"])]
 
 
 ACTIVATIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
+from tests.transformer.plain_model import NORMS
+
 _BASE: dict[str, Any] = {
     "hidden_size": 32,
     "num_hidden_layers": 3,
@@ -126,8 +128,47 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
+_GEMMA = {
+    "head_dim": 16, "query_pre_attn_scalar": 24, "hidden_activation": "gelu_pytorch_tanh",
+    "tie_word_embeddings": True, "num_hidden_layers": 4,
+}  # fmt: skip
+# Families whose layers differ from Llama's in more than a bias.
+TODAY: dict[str, dict[str, Any]] = {
+    "gemma2": {
+        **_GEMMA, "sliding_window": 6, "attn_logit_softcapping": 3.0,
+        "final_logit_softcapping": 4.0, "rope_theta": 10000.0,
+    },
+    "gemma3_text": {
+        **_GEMMA, "sliding_window": 5, "sliding_window_pattern": 3, "rope_local_base_freq": 100.0,
+        "rope_theta": 1e6, "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    },
+    "phi3": {
+        "head_dim": 16, "sliding_window": 7, "partial_rotary_factor": 0.75, "rope_theta": 10000.0,
+    },
+    "olmo2": {"rope_theta": 10000.0, "attention_bias": True},
+    "granite": {
+        "rope_theta": 10000.0, "attention_bias": True, "mlp_bias": True,
+        "embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.25,
+        "logits_scaling": 0.5, "tie_word_embeddings": True,
+    },
+    "glm4": {
+        "head_dim": 16, "attention_bias": True, "partial_rotary_factor": 0.5, "rope_theta": 10000.0,
+    },
+    "glm4_moe": {
+        "head_dim": 16, "attention_bias": True, "use_qk_norm": True, "partial_rotary_factor": 0.5,
+        "rope_theta": 10000.0, "n_routed_experts": 8, "num_experts_per_tok": 3,
+        "moe_intermediate_size": 16, "n_shared_experts": 2, "first_k_dense_replace": 1,
+        "n_group": 4, "topk_group": 2, "routed_scaling_factor": 1.7, "norm_topk_prob": True,
+    },
+}  # fmt: skip
+TODAY |= {
+    f"{name}_wide": {"model_type": name, **TODAY[name], "sliding_window": 64}
+    for name in ("gemma2", "gemma3_text", "phi3")
+}
+
+
 def config_of(name: str, **changes: Any) -> dict[str, Any]:
-    return {"model_type": name, **_BASE, **(CONFIGS | VARIANTS)[name], **changes}
+    return {"model_type": name, **_BASE, **(CONFIGS | VARIANTS | TODAY)[name], **changes}
 
 
 def shapes_of(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
@@ -144,17 +185,24 @@ def shapes_of(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     biased = config.get("attention_bias", False)
     for layer in range(config["num_hidden_layers"]):
         mine: dict[str, tuple[int, ...]] = {
-            "input_layernorm.weight": (h,),
-            "post_attention_layernorm.weight": (h,),
+            f"{name}.weight": (h,) for name in NORMS.get(family, NORMS["llama"]) if name
         }
         for name, (rows, columns) in {
             "q": (q, h), "k": (kv, h), "v": (kv, h), "o": (h, q),
         }.items():  # fmt: skip
             mine[f"self_attn.{name}_proj.weight"] = (rows, columns)
-            if biased or (family == "qwen2" and name != "o"):
+            if (biased and (name != "o" or not family.startswith("glm"))) or (
+                family == "qwen2" and name != "o"
+            ):
                 mine[f"self_attn.{name}_proj.bias"] = (rows,)
-        if family.startswith("qwen3"):
+        if family.startswith(("qwen3", "gemma3")) or config.get("use_qk_norm"):
             mine |= {"self_attn.q_norm.weight": (dim,), "self_attn.k_norm.weight": (dim,)}
+        if family == "olmo2":
+            mine |= {"self_attn.q_norm.weight": (q,), "self_attn.k_norm.weight": (kv,)}
+        if family == "phi3":
+            for name in "qkv":
+                mine.pop(f"self_attn.{name}_proj.weight")
+            mine["self_attn.qkv_proj.weight"] = (q + 2 * kv, h)
         mine |= _feed_forward(config, h, family, layer)
         shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in mine.items()}
     return shapes
@@ -164,6 +212,10 @@ def _feed_forward(
     config: dict[str, Any], h: int, family: str, layer: int
 ) -> dict[str, tuple[int, ...]]:
     names, folder, width = ("gate_proj", "up_proj", "down_proj"), "mlp", config["intermediate_size"]
+    if family in ("phi3", "glm4"):
+        return {"mlp.gate_up_proj.weight": (2 * width, h), "mlp.down_proj.weight": (h, width)}
+    if family == "glm4_moe" and layer >= config["first_k_dense_replace"]:
+        return _with_shared_experts(config, h)
     dense = layer in config.get("mlp_only_layers", ()) or (
         (layer + 1) % config.get("decoder_sparse_step", 1)
     )
@@ -189,6 +241,19 @@ def _feed_forward(
     }
 
 
+def _with_shared_experts(config: dict[str, Any], h: int) -> dict[str, tuple[int, ...]]:
+    count, width = config["n_routed_experts"], config["moe_intermediate_size"]
+    blocks = {f"experts.{e}": width for e in range(count)}
+    blocks["shared_experts"] = width * config["n_shared_experts"]
+    shapes = {
+        f"mlp.{block}.{name}_proj.weight": (h, size) if name == "down" else (size, h)
+        for block, size in blocks.items()
+        for name in ("gate", "up", "down")
+    }
+    gate = {"mlp.gate.weight": (count, h), "mlp.gate.e_score_correction_bias": (count,)}
+    return shapes | gate
+
+
 def tensors_of(config: dict[str, Any], seed: int = 0, dtype: Any = np.float32) -> dict[str, Any]:
     """Random values under which attention is peaked and logits are of order 1."""
     rng = np.random.default_rng(seed)
@@ -196,9 +261,9 @@ def tensors_of(config: dict[str, Any], seed: int = 0, dtype: Any = np.float32) -
     for name, shape in shapes_of(config).items():
         values = rng.standard_normal(shape)
         if name.endswith("norm.weight"):
-            values = np.exp(0.2 * values)
+            values = np.exp(0.2 * values) - config["model_type"].startswith("gemma")
         elif name.endswith("bias"):
-            values *= 0.5
+            values *= 0.1 if "correction" in name else 0.5
         else:
             values *= 2.0 / np.sqrt(shape[-1])
         tensors[name] = values.astype(dtype)

@@ -22,7 +22,7 @@ logging.set_verbosity_error()
 torch.set_num_threads(1)
 folder, base = sys.argv[1], dict(
     hidden_size=32, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=2,
-    intermediate_size=40, vocab_size=96, max_position_embeddings=64, eos_token_id=2)
+    intermediate_size=40, vocab_size=96, max_position_embeddings=128, eos_token_id=2)
 yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16,
         "rope_theta": 1e4}
 cases = {
@@ -33,6 +33,24 @@ cases = {
     "mixtral": dict(num_local_experts=4, num_experts_per_tok=2),
     "qwen3_moe": dict(head_dim=16, num_experts=6, num_experts_per_tok=3, moe_intermediate_size=8,
                       mlp_only_layers=[0]),
+    "gemma2": dict(head_dim=16, query_pre_attn_scalar=24, sliding_window=7, pad_token_id=0,
+                   attn_logit_softcapping=4.0, final_logit_softcapping=3.0),
+    "gemma3_text": dict(head_dim=16, sliding_window=9, num_hidden_layers=4, pad_token_id=0,
+        layer_types=["sliding_attention"] * 2 + ["full_attention", "sliding_attention"],
+        rope_parameters={
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}),
+    "phi3": dict(sliding_window=11, pad_token_id=0, head_dim=16,
+                 rope_parameters={"rope_type": "default", "rope_theta": 1e4,
+                                  "partial_rotary_factor": 0.75}),
+    "olmo2": dict(pad_token_id=0),
+    "granite": dict(embedding_multiplier=6.0, residual_multiplier=0.4, attention_multiplier=0.2,
+                    logits_scaling=0.5, attention_bias=True, mlp_bias=True, pad_token_id=0),
+    "glm4": dict(head_dim=16, attention_bias=True, pad_token_id=0),
+    "glm4_moe": dict(head_dim=16, attention_bias=True, use_qk_norm=True, n_routed_experts=8,
+                     n_shared_experts=2, num_experts_per_tok=3, moe_intermediate_size=8, n_group=4,
+                     topk_group=2, routed_scaling_factor=1.7, first_k_dense_replace=1,
+                     num_hidden_layers=3, pad_token_id=0),
 }
 for seed, (family, more) in enumerate(cases.items()):
     torch.manual_seed(seed)
@@ -42,7 +60,13 @@ for seed, (family, more) in enumerate(cases.items()):
         for name, values in model.named_parameters():
             scale = 0.5 if name.endswith("bias") else 1.5 / values.shape[-1] ** 0.5
             drawn = torch.randn(values.shape)
-            values.copy_((0.2 * drawn).exp() if name.endswith("norm.weight") else scale * drawn)
+            is_norm = name.endswith("norm.weight")
+            values.copy_((0.2 * drawn).exp() if is_norm else scale * drawn)
+            if is_norm and family.startswith("gemma"):
+                values -= 1  # it adds one
+        for name, values in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                values.copy_(0.1 * torch.randn(values.shape))
     model.tie_weights()
     model.save_pretrained(f"{folder}/{family}", max_shard_size="20KB" if seed % 2 else "5GB")
     ids = torch.randint(96, (1, 40))
@@ -65,7 +89,7 @@ def test_checkpoints_that_transformers_saves(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     made = sorted(tmp_path.glob("*.npz"))
-    assert len(made) == 6
+    assert len(made) == 13
     for file in made:
         model, peer = load(file.with_suffix("")), np.load(file)
         ids = peer["ids"].tolist()

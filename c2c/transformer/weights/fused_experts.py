@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from c2c.transformer.weights.layout import EXPERTS
+from c2c.transformer.weights.layout import NAMES
 from c2c.transformer.weights.safetensors_file import SafetensorsCheckpoint
 
 __all__ = ["split_experts"]
@@ -21,9 +21,10 @@ def split_experts(checkpoint: SafetensorsCheckpoint, family: str) -> None:
       checkpoint: whose tensors are renamed; nothing is read.
       family: of the model; one without experts changes nothing.
     """
-    if family not in EXPERTS:
+    named = NAMES[family].experts
+    if named is None:
         return
-    folder, (gate, up, down) = EXPERTS[family]
+    folder, (gate, up, down) = named
     for name in checkpoint.names:
         found = _FUSED.fullmatch(name)
         if found is None:

@@ -6,19 +6,22 @@ are outputs), as checkpoints store them, so that loading transposes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from c2c.errors import SettingError
+from c2c.models import FAMILIES as READ
 from c2c.models import ModelSpec
 from c2c.transformer.activations import ACTIVATIONS
 from c2c.transformer.rope import KINDS as ROPE_KINDS
+from c2c.transformer.rope import turned
 
 __all__ = [
     "EMBEDDING",
-    "EXPERTS",
     "FAMILIES",
     "HEAD",
+    "NAMES",
+    "Names",
     "Part",
     "Stack",
     "check_supported",
@@ -27,13 +30,62 @@ __all__ = [
 ]
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
-FAMILIES = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe")
-
-# (gate, up, down) of an expert, and where the experts and their router stand
-EXPERTS = {
-    "mixtral": ("block_sparse_moe", ("w1", "w3", "w2")),
-    "qwen3_moe": ("mlp", ("gate_proj", "up_proj", "down_proj")),
+_BEFORE = {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
+_GEMMA = {
+    "attention_norm": "input_layernorm",
+    "attention_out_norm": "post_attention_layernorm",
+    "mlp_norm": "pre_feedforward_layernorm",
+    "mlp_out_norm": "post_feedforward_layernorm",
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """What a family's tensors are called below a layer.
+
+    Attributes:
+      norms: stack -> tensor, those that it has.
+      qkv: of the three in one, if it has that.
+      gate_up: of the two in one, likewise.
+      experts: folder, and (gate, up, down) of an expert.
+    """
+
+    norms: Mapping[str, str] = field(default_factory=lambda: _BEFORE)
+    qkv: str = ""
+    gate_up: str = ""
+    experts: tuple[str, tuple[str, str, str]] | None = None
+
+
+_MIXED = ("mlp", ("gate_proj", "up_proj", "down_proj"))
+NAMES: Mapping[str, Names] = {
+    "gemma2": Names(norms=_GEMMA),
+    "gemma3_text": Names(norms=_GEMMA),
+    "glm4": Names(
+        norms={
+            "attention_norm": "input_layernorm",
+            "attention_out_norm": "post_self_attn_layernorm",
+            "mlp_norm": "post_attention_layernorm",
+            "mlp_out_norm": "post_mlp_layernorm",
+        },
+        gate_up="mlp.gate_up_proj",
+    ),
+    "glm4_moe": Names(experts=_MIXED),
+    "granite": Names(),
+    "llama": Names(),
+    "mistral": Names(),
+    "mixtral": Names(experts=("block_sparse_moe", ("w1", "w3", "w2"))),
+    "olmo2": Names(
+        norms={
+            "attention_out_norm": "post_attention_layernorm",
+            "mlp_out_norm": "post_feedforward_layernorm",
+        }
+    ),
+    "phi3": Names(qkv="self_attn.qkv_proj", gate_up="mlp.gate_up_proj"),
+    "qwen2": Names(),
+    "qwen3": Names(),
+    "qwen3_moe": Names(experts=_MIXED),
+}
+FAMILIES = tuple(NAMES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +121,10 @@ def check_supported(spec: ModelSpec) -> None:
         raise SettingError(
             f"{where}.activation", spec.activation, f"one of {', '.join(ACTIVATIONS)}"
         )
-    if spec.head_dim % 2:
-        raise SettingError(f"{where}.head_dim", spec.head_dim, "an even number, which RoPE pairs")
+    if turned(spec) % 2 or not turned(spec):
+        field = "head_dim" if spec.rotary_fraction == 1.0 else "rotary_fraction"
+        value = getattr(spec, field)
+        raise SettingError(f"{where}.{field}", value, "an even number, which RoPE pairs")
     _check_rope(spec, f"{where}.rope_scaling")
     if spec.partial_window_layers and not spec.window_layers:
         raise SettingError(f"{where}.window_layers", (), "which layers have the window")
@@ -79,13 +133,12 @@ def check_supported(spec: ModelSpec) -> None:
 def _check_rope(spec: ModelSpec, where: str) -> None:
     scaling = spec.rope_scaling
     if scaling is None:
-        # These families turn whole heads, whatever a config says of a fraction.
         return
     if scaling.kind not in ROPE_KINDS:
         raise SettingError(
             f"{where}.kind", scaling.kind, f"one of default, {', '.join(ROPE_KINDS)}"
         )
-    if spec.rotary_fraction != 1.0:
+    if spec.rotary_fraction != 1.0 and not READ[spec.family].turns_part:
         raise SettingError(
             f"model.{spec.name}.rotary_fraction", spec.rotary_fraction,
             "1.0 where frequencies are scaled",
@@ -95,9 +148,10 @@ def _check_rope(spec: ModelSpec, where: str) -> None:
     if scaling.kind == "longrope":
         for name in ("short_factor", "long_factor"):
             count = len(getattr(scaling, name))
-            if count != spec.head_dim // 2:
+            if count != turned(spec) // 2:
+                what = "head_dim / 2" if spec.rotary_fraction == 1.0 else "half of what is turned"
                 raise SettingError(
-                    f"{where}.{name}", f"{count} numbers", f"head_dim / 2 = {spec.head_dim // 2}"
+                    f"{where}.{name}", f"{count} numbers", f"{what} = {turned(spec) // 2}"
                 )
 
 
@@ -168,15 +222,11 @@ def _per_layer(
 
 
 def _norms(spec: ModelSpec) -> list[Stack]:
-    names = {
-        "attention_norm": ("input_layernorm", spec.hidden),
-        "mlp_norm": ("post_attention_layernorm", spec.hidden),
-    }
+    names = {name: (tensor, spec.hidden) for name, tensor in NAMES[spec.family].norms.items()}
     if spec.qk_norm:
-        names |= {
-            "q_norm": ("self_attn.q_norm", spec.head_dim),
-            "k_norm": ("self_attn.k_norm", spec.head_dim),
-        }
+        heads = (spec.heads, spec.kv_heads) if spec.qk_norm_whole else (1, 1)
+        for name, count in zip(("q_norm", "k_norm"), heads, strict=True):
+            names[name] = (f"self_attn.{name}", count * spec.head_dim)
     return [
         _per_layer(spec, name, ((f"{tensor}.weight", width),), None)
         for name, (tensor, width) in names.items()
@@ -185,10 +235,14 @@ def _norms(spec: ModelSpec) -> list[Stack]:
 
 def _attention(spec: ModelSpec) -> list[Stack]:
     q, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
-    rows = (("q", q), ("k", kv), ("v", kv))
+    rows: tuple[tuple[str, int], ...] = tuple(
+        (f"self_attn.{name}_proj", size) for name, size in (("q", q), ("k", kv), ("v", kv))
+    )
+    if fused := NAMES[spec.family].qkv:
+        rows = ((fused, q + 2 * kv),)
 
     def named(suffix: str) -> tuple[tuple[str, int], ...]:
-        return tuple((f"self_attn.{name}_proj.{suffix}", size) for name, size in rows)
+        return tuple((f"{name}.{suffix}", size) for name, size in rows)
 
     out = "self_attn.o_proj"
     stacks = [
@@ -215,6 +269,8 @@ def _feed_forward(spec: ModelSpec) -> list[Stack]:
         return _per_layer(spec, name, tensors, columns, projection=projection, layers=layers)
 
     def both(suffix: str) -> tuple[tuple[str, int], ...]:
+        if fused := NAMES[spec.family].gate_up:
+            return ((f"{fused}.{suffix}", 2 * width),)
         return ((f"mlp.gate_proj.{suffix}", width), (f"mlp.up_proj.{suffix}", width))
 
     down = "mlp.down_proj"
@@ -229,7 +285,9 @@ def _feed_forward(spec: ModelSpec) -> list[Stack]:
 
 def _experts(spec: ModelSpec) -> list[Stack]:
     h, width, count = spec.hidden, spec.moe_intermediate, spec.experts
-    folder, (gate, up, down) = EXPERTS[spec.family]
+    named = NAMES[spec.family].experts
+    assert named is not None  # of families with experts
+    folder, (gate, up, down) = named
     layers = [layer for layer in range(spec.layers) if layer not in spec.dense_layers]
 
     def parts(rows: tuple[tuple[str, int], ...], columns: int) -> Iterator[Part]:
@@ -250,8 +308,21 @@ def _experts(spec: ModelSpec) -> list[Stack]:
             projection=True,
         )
 
-    return [
-        _per_layer(spec, "router", ((f"{folder}.gate.weight", count),), h, layers=layers),
+    def beside(name: str, rows: tuple[tuple[str, int], ...], columns: int | None) -> Stack:
+        into = tuple((f"{folder}.{tensor}", size) for tensor, size in rows)
+        projection = name.startswith("shared")
+        return _per_layer(spec, name, into, columns, projection=projection, layers=layers)
+
+    stacks = [
+        beside("router", (("gate.weight", count),), h),
         stack("experts_gate_up", ((gate, width), (up, width)), h),
         stack("experts_down", ((down, h),), width),
     ]
+    if spec.router_bias:
+        stacks.append(beside("router_bias", (("gate.e_score_correction_bias", count),), None))
+    if wide := spec.shared_intermediate:
+        at = "shared_experts"
+        both = tuple((f"{at}.{name}.weight", wide) for name in (gate, up))
+        stacks.append(beside("shared_gate_up", both, h))
+        stacks.append(beside("shared_down", ((f"{at}.{down}.weight", h),), wide))
+    return stacks

@@ -26,9 +26,10 @@ _DTYPES: Mapping[str, np.dtype[Any]] = {
     "BF16": np.dtype(ml_dtypes.bfloat16),
     "F16": np.dtype(np.float16),
     "F32": np.dtype(np.float32),
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),  # with scales of blocks only
 }
 # bits of the exponent: all set in infinities and NaN
-_EXPONENTS = {"BF16": 0x7F80, "F16": 0x7C00, "F32": 0x7F800000}
+_EXPONENTS = {"BF16": 0x7F80, "F16": 0x7C00, "F32": 0x7F800000, "F8_E4M3": 0x7F}
 _CHUNK_BYTES = 1 << 23
 _MAX_HEADER_BYTES = 100_000_000  # the library's own limit
 _INDEX = "model.safetensors.index.json"
@@ -41,6 +42,8 @@ class _Tensor:
     dtype: str
     shape: tuple[int, ...]
     offset: int  # bytes from the start of the file
+    scales: np.ndarray | None = None  # float32, by block
+    block: tuple[int, int] = (1, 1)
 
     @property
     def nbytes(self) -> int:
@@ -100,6 +103,35 @@ class SafetensorsCheckpoint:
             raise ValueError(f"{name} of {whole.nbytes} bytes: parts of {offset - whole.offset}")
         self.names = tuple(self._tensors)
 
+    def scale(self, block: tuple[int, int] | None) -> None:
+        """Have matrices of eight bits multiplied by the scales of their blocks when they are read.
+
+        The scales of `x` are the tensor `x_scale_inv`, which is no longer among the names.
+
+        Args:
+          block: rows and columns of a block; None: no tensor may be of eight bits.
+
+        Raises:
+          DataError: such a tensor has no scales, or they are of another shape or type.
+        """
+        for name in [n for n, t in self._tensors.items() if t.dtype == "F8_E4M3"]:
+            tensor = self._tensors[name]
+            file = str(self._files[tensor.file])
+            if block is None:
+                wide = ", ".join(kind for kind in _DTYPES if kind != "F8_E4M3")
+                raise DataError(file, f"{name} is of type F8_E4M3, expected {wide}")
+            found = self._tensors.get(f"{name}_scale_inv")
+            grid = tuple(-(-n // size) for n, size in zip(tensor.shape, block, strict=False))
+            if found is None or found.shape != grid or found.dtype not in ("F32", "BF16"):
+                has = "none" if found is None else f"{found.dtype} {list(found.shape)}"
+                wanted = f"{name}_scale_inv, F32 {list(grid)}"
+                raise DataError(file, f"{name} has scales {has}, expected {wanted}")
+            scales = np.empty(grid, np.float32)
+            self.read(f"{name}_scale_inv", scales)
+            del self._tensors[f"{name}_scale_inv"]
+            self._tensors[name] = replace(tensor, scales=scales, block=block)
+        self.names = tuple(self._tensors)
+
     def stored_bytes(self, name: str) -> int:
         """Return the bytes of a tensor in its file."""
         return self._tensors[name].nbytes
@@ -126,6 +158,8 @@ class SafetensorsCheckpoint:
     def rows(self, name: str, into: np.ndarray | None = None) -> Iterator[tuple[int, np.ndarray]]:
         """Yield a tensor as it is stored, some rows at a time, each with the number of the first.
 
+        With scales of blocks, as the float32 that they make of it.
+
         Args:
           name: of the tensor.
           into: contiguous memory of its type to read it into; by default each time another.
@@ -145,7 +179,7 @@ class SafetensorsCheckpoint:
                 view = memoryview(chunk.reshape(-1).view(np.uint8))
                 _fill(handle.fileno(), view, tensor.offset + first * row_bytes, file, name)
                 _check_finite(chunk, tensor.dtype, file, name)
-                yield first, chunk
+                yield first, chunk if tensor.scales is None else _scaled(chunk, first, tensor)
 
     def are_equal(self, name: str, other: str) -> bool:
         """Return whether two tensors are there, of one type and shape, and of the same bits.
@@ -255,6 +289,15 @@ def _fill(descriptor: int, view: memoryview, offset: int, file: Path, name: str)
 def _check_finite(values: np.ndarray, dtype: str, file: Path, name: str) -> None:
     """Look at the bits: NumPy is slow on bfloat16."""
     mask = _EXPONENTS[dtype]
-    bits: Any = values.reshape(-1).view(np.uint32 if dtype == "F32" else np.uint16)
+    kind = {"F32": np.uint32, "F8_E4M3": np.uint8}.get(dtype, np.uint16)
+    bits: Any = values.reshape(-1).view(kind)
     if bits.size and np.max(bits & bits.dtype.type(mask)) == mask:
         raise DataError(str(file), f"{name} holds NaN or infinity: corrupt")
+
+
+def _scaled(values: np.ndarray, first: int, tensor: _Tensor) -> np.ndarray:
+    """Return rows of a matrix times the scales of their blocks, in float32."""
+    rows = (first + np.arange(len(values))) // tensor.block[0]
+    assert tensor.scales is not None
+    wide = np.repeat(tensor.scales[rows], tensor.block[1], axis=1)[:, : values.shape[1]]
+    return np.asarray(values.astype(np.float32) * wide)
