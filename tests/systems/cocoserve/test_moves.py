@@ -79,7 +79,10 @@ def test_parts_of_layers_and_other_first_devices_do_not_move_live() -> None:
         spread_of(Placement.unscaled(2, device=1))
 
 
-FAMILIES = ("mixed", "llama_biased", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe")
+FAMILIES = (
+    *("mixed", "llama_biased", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe"),
+    *("gemma3_text", "glm4_moe"),
+)
 
 
 @pytest.mark.parametrize(

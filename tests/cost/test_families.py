@@ -1,0 +1,103 @@
+"""Steps of today's families: what streams, what attends, what is packed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from c2c.cost import Constants, step_table
+from c2c.cost.gemm_time import gemm_time
+from c2c.cost.resident import expert_layer_time, resident_gemm_time
+from c2c.hardware import Slice
+from c2c.models import (
+    ModelSpec,
+    from_hf_config,
+    kv_bytes_per_token,
+    state_bytes,
+    streamed_bytes,
+    weight_bytes,
+)
+from tests.models.published import CONFIGS
+
+LINK = 375.0
+SIZE = {"max_tokens": 4, "max_rows": 2}
+SHAPE = {"hidden": 2048, "intermediate": 768, "experts": 128, "experts_per_token": 8}
+
+
+def spec_of(name: str, **changes: object) -> ModelSpec:
+    return from_hf_config(CONFIGS[name] | changes, name)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_step_of_one_token_streams_what_the_model_says(
+    name: str, full_gpu: Slice, constants: Constants
+) -> None:
+    spec = spec_of(name)
+    table = step_table(spec, full_gpu, constants, LINK, **SIZE)
+    streamed = table.body_link_bytes[1] + table.head_link_bytes[1]
+    np.testing.assert_allclose(streamed, float(streamed_bytes(spec, 1)), rtol=1e-9)
+    assert table.kv_bytes_per_token == kv_bytes_per_token(spec)
+    for values in (table.body_s, table.head_s):
+        assert (np.diff(values[:, 0]) >= 0).all()
+
+
+@pytest.mark.parametrize("weights", ["host", "staged", "hbm"])
+def test_packed_weights_move_fewer_bytes_and_take_less_time(
+    weights: str, full_gpu: Slice, constants: Constants
+) -> None:
+    packed = spec_of("deepseek_v3")
+    wide = replace(packed, weights=None)
+    few, many = (
+        step_table(s, full_gpu, constants, LINK, weights=weights, **SIZE)  # type: ignore[arg-type]
+        for s in (packed, wide)
+    )
+    assert (few.body_s[1:] < many.body_s[1:]).all()
+    np.testing.assert_array_equal(few.head_s, many.head_s)  # a head is never packed
+    if weights == "staged":  # all of a layer is copied: matrices, without norms and the embedding
+        beside = 2 * (2 * 129280 * 7168 + 61 * (1536 + 512 + 2 * 7168) + 7168) + 4 * 58 * 256
+        np.testing.assert_allclose(few.body_link_bytes[1], weight_bytes(packed) - beside)
+
+
+def test_only_what_is_read_of_weights_shrinks(full_gpu: Slice, constants: Constants) -> None:
+    rows, n, k = 4, 4096, 2048
+    chip = {"slice_": full_gpu, "constants": constants.on(full_gpu)}
+    wide, packed = (
+        gemm_time(rows, n, k, 0.5, link_gbps=LINK, stored=stored, **chip).traffic
+        for stored in (None, 0.5)
+    )
+    assert packed.link_bytes == wide.link_bytes / 4
+    assert packed.hbm_bytes == wide.hbm_bytes
+    one = {"tiles": ((64, 128),), "k_slices": (1,), **chip}
+    wide, packed = (resident_gemm_time(rows, n, k, stored=stored, **one) for stored in (2.0, 0.5))
+    assert float(wide.hbm_bytes - packed.hbm_bytes) == 1.5 * n * k
+    np.testing.assert_array_equal(wide.compute_s, packed.compute_s)
+    wide, packed = (expert_layer_time(1, stored=stored, **SHAPE, **chip) for stored in (None, 0.5))
+    saved = float(wide.hbm_bytes - packed.hbm_bytes)
+    assert saved == pytest.approx(1.5 * 8 * 3 * 2048 * 768)
+
+
+def test_layers_of_linear_attention_have_a_state_and_no_cache(
+    full_gpu: Slice, constants: Constants
+) -> None:
+    spec = spec_of("qwen3_next_80b")
+    table = step_table(spec, full_gpu, constants, LINK, **SIZE)
+    on = constants.on(full_gpu)
+    rate = full_gpu.hbm_gbps * 1e9 * on.decode_hbm_efficiency
+    attended = replace(spec, linear=None)
+    every = step_table(attended, full_gpu, constants, LINK, **SIZE)
+    assert every.attn_s_per_pair == pytest.approx(4 * table.attn_s_per_pair)
+    assert every.kv_read_s_per_token == pytest.approx(4 * table.kv_read_s_per_token)
+    state_s = table.decode_attention_s - every.decode_attention_s / 4
+    np.testing.assert_allclose(state_s, 2 * state_bytes(spec) / rate * np.arange(5), rtol=1e-9)
+
+
+def test_latent_attention_reads_little_and_computes_much(
+    full_gpu: Slice, constants: Constants
+) -> None:
+    spec = spec_of("deepseek_v3")
+    table = step_table(spec, full_gpu, constants, LINK, **SIZE)
+    plain = step_table(replace(spec, latent=None), full_gpu, constants, LINK, **SIZE)
+    assert plain.attn_s_per_pair / table.attn_s_per_pair == pytest.approx(2 * 192 / (192 + 128))
+    assert plain.kv_bytes_per_token / table.kv_bytes_per_token == 2 * 128 * 192 / 576
