@@ -12,7 +12,7 @@ from typing import Any
 from c2c.cost import load_constants
 from experiments.claims import NEAR, Improvement, Row, totals
 from experiments.claims.fidelity import brief
-from experiments.figures.claims import CAPTION, claims_png
+from experiments.figures.claims import CAPTION, claims_picture
 from experiments.gpu.cli import RESULTS
 from experiments.gpu.report import findings, read
 
@@ -166,10 +166,10 @@ def _nulls(rows: Sequence[Row]) -> str:
 
 def _picture(rows: Sequence[Row]) -> str:
     """Return all printed numbers beside ours as one picture."""
-    picture = base64.b64encode(claims_png(rows)).decode()
+    picture = base64.b64encode(claims_picture(rows)).decode()
     return (
         "<h2 id='picture'>Printed numbers and ours</h2><figure>"
-        f"<img alt='Printed numbers and ours' src='data:image/png;base64,{picture}' "
+        f"<img alt='Printed numbers and ours' src='data:image/webp;base64,{picture}' "
         f"style='max-width:760px'><figcaption class='soft'>{escape(CAPTION)}"
         "</figcaption></figure>"
     )
@@ -192,14 +192,14 @@ def _constants() -> str:
 
 def _figure(out: Path, figure: Mapping[str, Any]) -> str:
     name = str(figure["name"])
-    picture = base64.b64encode((out / name / f"{name}_bare.png").read_bytes()).decode()
+    picture = base64.b64encode((out / name / f"{name}_bare.webp").read_bytes()).decode()
     files = ", ".join(
         f"<a href='{escape(name)}/{escape(name)}.{kind}'>{kind.upper()}</a>"
         for kind in ("svg", "pdf", "png")
     )
     return (
         f"<h2 id='{escape(name)}'>{escape(str(figure['title']))}</h2><figure>"
-        f"<img alt='{escape(str(figure['title']))}' src='data:image/png;base64,{picture}'>"
+        f"<img alt='{escape(str(figure['title']))}' src='data:image/webp;base64,{picture}'>"
         f"<figcaption class='soft'>{escape(str(figure['caption']))} "
         f"{files}</figcaption></figure>"
         f"{_numbers(figure.get('report') or ())}"

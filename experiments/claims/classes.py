@@ -159,11 +159,11 @@ def readings(system: str) -> Mapping[str, Reading]:
     return out
 
 
-def readings_of(claim_id: str) -> tuple[Reading, ...]:
-    """Return the readings that a claim of a system with readings depends on."""
+def readings_of(claim_id: str) -> tuple[Reading, ...] | None:
+    """Return the readings that a claim depends on; None: of its system none are written down."""
     system = claim_id.split(".", 1)[0]
     if system not in _systems():
-        return ()
+        return None
     return tuple(
         r for r in readings(system).values() if any(_starts(claim_id, system, s) for s in r.claims)
     )

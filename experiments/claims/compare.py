@@ -27,7 +27,8 @@ class Result:
     numbers it follows from by arithmetic, were inputs of ours; "identity" if it is arithmetic of
     public inputs alone, such as bytes of a shape, and any model would agree. `by_seed`: what each
     seed alone gives, in the shape of `ours`; empty if no seed enters or one was used. `by_model`:
-    what each model alone gives, where the paper names none and `ours` is their mean.
+    what each model alone gives, where the paper names none and `ours` is their mean. `by_reading`:
+    what each alternative of what the paper leaves open gives (`under_readings`).
     """
 
     claim_id: str
@@ -38,6 +39,7 @@ class Result:
     note: str = ""
     by_seed: Sequence[Any] = ()
     by_model: Mapping[str, Any] = field(default_factory=dict)
+    by_reading: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.sample not in get_args(Sample):

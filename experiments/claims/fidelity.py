@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import pyarrow as pa
 
@@ -16,6 +16,7 @@ from experiments.claims.classes import ClassName, class_of, reclassified, relabe
 from experiments.claims.compare import Comparison, Result, compare
 from experiments.claims.load import Claim, claim, explanations
 from experiments.claims.nulls import beside
+from experiments.claims.robust import Standing, standing
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -73,6 +74,13 @@ class Row:
     missing_members: tuple[str, ...] = ()  # of an order that holds: members that do not agree
 
     @property
+    def standing(self) -> Standing | None:
+        """How a prediction that agrees stands under other readings; None of all other rows."""
+        if self.result is None or self.status != "out-of-sample" or not self.agrees:
+            return None
+        return standing(self.result)
+
+    @property
     def agrees(self) -> bool | None:
         """Whether ours agrees, an order with all of its members; None without a result."""
         if self.comparison is None:
@@ -113,6 +121,8 @@ class Row:
             "within_20": found.within_20 if found else None,
             "agrees": self.agrees,
             "status": self.status,
+            "standing": self.standing,
+            "by_reading": dict(self.result.by_reading) if self.result else {},
             "by_seed": list(r.by_seed) if r else [],
             "link_variant": r.link_variant if r else "",
             "note": self.note,
@@ -219,6 +229,7 @@ def totals(rows: Sequence[Row]) -> dict[str, Any]:
 def _counts(rows: Sequence[Row]) -> dict[str, int]:
     """Return how many numbers and trends there are among rows, and how many agree."""
     found = [(r.comparison, r.agrees) for r in rows if r.comparison]
+    stand = Counter(row.standing for row in rows)
     numbers = [(c, agrees) for c, agrees in found if c.ratio is not None]
     trends = [agrees for c, agrees in found if c.ratio is None]
     return {
@@ -227,6 +238,7 @@ def _counts(rows: Sequence[Row]) -> dict[str, int]:
         "numbers_agree": sum(bool(agrees) for _, agrees in numbers),
         "trends": len(trends),
         "trends_agree": sum(map(bool, trends)),
+        **{name: stand[name] for name in get_args(Standing)},
     }
 
 
@@ -234,7 +246,7 @@ def fidelity_table(rows: Sequence[Row]) -> pa.Table:
     """Return the rows as a table; values that are not numbers as JSON text."""
     plain = [row.as_dict() for row in rows]
     for row in plain:
-        for name in ("published", "ours", "by_seed"):
+        for name in ("published", "ours", "by_seed", "by_reading"):
             row[name] = None if row[name] is None else json.dumps(row[name], ensure_ascii=False)
     return pa.Table.from_pylist(
         plain,
@@ -245,7 +257,8 @@ def fidelity_table(rows: Sequence[Row]) -> pa.Table:
                 ("ratio", pa.float64()),
                 ("within_20", pa.bool_()),
                 ("agrees", pa.bool_()),
-                *((n, pa.string()) for n in ("status", "by_seed", "link_variant", "note")),
+                *((n, pa.string()) for n in ("status", "standing", "by_reading")),
+                *((n, pa.string()) for n in ("by_seed", "link_variant", "note")),
                 *((n, pa.string()) for n in ("why_missed", "what_would_it_take")),
                 ("nearest_factor", pa.float64()),
             ]
@@ -311,9 +324,11 @@ def print_fidelity(rows: Sequence[Row], console: Console, *, everything: bool = 
     if len(of_systems) > 1:
         counts |= {f"out-of-sample, {system}": t for system, t in of_systems.items()}
     for status, t in counts.items():
+        standing = ", ".join(f"{t[name]} {name}" for name in get_args(Standing))
         console.print(
             f"{status}: {t['numbers_within_20']} of {t['numbers']} numbers within 20%, "
             f"{t['trends_agree']} of {t['trends']} trends the right way"
+            + (f"; {standing} under other readings" if status.startswith("out-of") else "")
         )
     for system, n in found["null_models"].items():
         ranks = ", ".join(f"{unit} {r:.2f}" for unit, r in n["rank_correlation"].items())

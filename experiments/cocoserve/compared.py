@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import cache
 from typing import Any, Final
@@ -18,14 +18,13 @@ from c2c.systems.cocoserve import (
     room_of,
     scale_up,
 )
-from experiments.claims.classes import readings
 from experiments.cocoserve.drained import DEFAULTS, MODEL, NODE, Served
 
-__all__ = ["HFT", "VLLM", "coco", "copied_layers", "cut", "gain", "others"]
+__all__ = ["HFT", "SAID", "VLLM", "coco", "copied_layers", "cut", "gain", "server"]
 
 HFT: Final = DEFAULTS
 VLLM: Final = replace(DEFAULTS, engine="continuous")
-_FIELDS: Final = frozenset(one.name for one in fields(Served))
+SAID: Final = frozenset(one.name for one in fields(Served))  # readings that a server can say
 
 
 @cache
@@ -53,19 +52,10 @@ def coco(base: Served = HFT, gamma: str | float = "literal", t_up: float = 0.3) 
     return replace(base, layers=copied_layers(gamma, t_up))
 
 
-def others(start: str, base: Served) -> Iterator[tuple[str, Served]]:
-    """Yield a server under each alternative of the readings that settings of a server can say.
-
-    Args:
-      start: of the claims that a reading must name.
-      base: the server.
-    """
-    for name, reading in readings("cocoserve").items():
-        named = any(start.startswith(one) for one in reading.claims)
-        if name in _FIELDS and named:
-            for value in reading.alternatives:
-                changed: dict[str, Any] = {name: value}
-                yield f"{name}={value}", replace(base, **changed)
+def server(reading: Mapping[str, Any]) -> tuple[Served, dict[str, Any]]:
+    """Return the static server under a reading, and what of the reading it cannot say."""
+    said = {name: value for name, value in reading.items() if name in SAID}
+    return replace(HFT, **said), {k: v for k, v in reading.items() if k not in SAID}
 
 
 def gain(ours: float, theirs: float) -> float:

@@ -9,7 +9,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from experiments.claims import Result, answer
-from experiments.cocoserve.compared import HFT, coco, cut, others
+from experiments.claims.robust import readings_table, under_readings
+from experiments.cocoserve.compared import HFT, SAID, coco, cut, server
 from experiments.cocoserve.drained import (
     CARD_BYTES,
     LOW,
@@ -28,6 +29,7 @@ _LAST: Final = 55  # the last rate that Fig. 3 shows
 _MOST: Final = 60
 _CARDS: Final = (40_000_000_000, CARD_BYTES, 42_949_672_960)
 _ALL: Final = replace(HFT, batch="memory")
+_POPULATIONS: Final = ("requests", "batches", "runs")
 _SLO: Final = 2.0  # latencies at the lowest rate
 
 
@@ -49,27 +51,14 @@ def compute(context: Context) -> Computed:
         }
         for hbm in _CARDS for migrated in (0, 1)
     ]  # fmt: skip
-    bases = [("default", HFT), ("batch=memory", _ALL)]
-    if not context.quick:
-        bases += [(name, base) for name, base in others("fig3", HFT) if name != "batch=memory"]
-        bases += [
-            (f"batch=memory {name}", base)
-            for name, base in others("fig3", _ALL)
-            if not name.startswith("batch")
-        ]
-    read = [{"reading": name, **_fig3(base)} for name, base in bases]
-    ours = read[0]
-    note = "Batches of 15, which never outgrow the card; see the readings."
+    results = under_readings(_fig3(), _fig3, SAID, everything=not context.quick)
     return Computed(
         tables={
             "latencies": pa.Table.from_pylist(rows),
             "fits": pa.Table.from_pylist(fits),
-            "readings": pa.Table.from_pylist(read),
+            "readings": readings_table(results),
         },
-        results=tuple(
-            answer(f"cocoserve.fig3.{name}", ours[name], note)
-            for name in ("default_peak", "migrate_one", "reduction")
-        ),
+        results=results,
         caption=(
             "LLaMA-13B on an A100 of 40 GB, a rate of r as r requests at once, prompts of 85 "
             "tokens and answers of 256. A static server takes batches of 15, or all that waits. "
@@ -85,15 +74,18 @@ def _told(found: Drained) -> dict[str, Any]:
     return {"latency_s": found.latency_s, "failed": found.failed}
 
 
-def _fig3(base: Served) -> dict[str, float]:
+def _fig3(**reading: Any) -> Iterator[Result]:
+    base, _ = server(reading)
     home, away = (
         [drained(replace(base, migrated=n), rate).latency_s for rate in (PEAK, _LAST)]
         for n in (0, 1)
     )
     mean = sum(away) / 2
-    return {
+    ours = {
         "default_peak": max(home), "migrate_one": mean, "reduction": cut(mean, sum(home) / 2),
     }  # fmt: skip
+    note = "Batches of 15, which never outgrow the card; see the readings."
+    yield from (answer(f"cocoserve.fig3.{name}", value, note) for name, value in ours.items())
 
 
 @figure("cocoserve.fig11", title="CoCoServe, Fig. 11: out of memory, in time",
@@ -109,35 +101,26 @@ def compute_failures(context: Context) -> Computed:
     failures = [
         {
             "system": name, "batch": str(served.batch), "rate": rate,
-            "requests_percent": 100.0 * found.failed / rate,
-            "batches_percent": 100.0 * found.failed_batches / found.batches,
-            "runs_percent": 100.0 * (found.failed > 0),
+            **{f"{of}_percent": _failed_percent(served, rate, of) for of in _POPULATIONS},
         }
         for group in (systems, everything)
         for name, served in group.items()
         for rate in (40, PEAK, _LAST, _MOST)
-        for found in (drained(served, rate),)
     ]  # fmt: skip
     in_time = [
         {"system": name, "rate": rate, "in_time_percent": 100.0 * _in_time(served, rate)}
         for name, served in systems.items()
         for rate in (LOW[0], *range(10, _MOST + 1, 10))
     ]
-    bases = [("default", HFT)]
-    if not context.quick:
-        bases += list(others("fig11", HFT))
-    read = [
-        {"reading": name, "slo": slo, **_fig11(base, slo)}
-        for name, base in bases
-        for slo in ((_SLO,) if context.quick or name != "default" else (_SLO, 1.5, 5.0))
-    ]
+    able = SAID | {"slo", "oom_rate", "oom_load"}
+    results = under_readings(_fig11(), _fig11, able, everything=not context.quick)
     return Computed(
         tables={
             "failures": pa.Table.from_pylist(failures),
             "in_time": pa.Table.from_pylist(in_time),
-            "readings": pa.Table.from_pylist(read),
+            "readings": readings_table(results),
         },
-        results=tuple(_results(failures, read[0])),
+        results=results,
         caption=(
             "As in Fig. 3. Left: requests whose batch outgrew the card; servers that take all that "
             "waits, where batches of 15 never fail. A server with copies takes what fits. Right: "
@@ -163,27 +146,30 @@ def _last_full(served: Served, slo: float) -> int:
     return low
 
 
-def _fig11(base: Served, slo: float) -> dict[str, Any]:
-    return {
-        "hft_start": _last_full(base, slo),
-        "hft_at_60_percent": 100.0 * _in_time(base, _MOST, slo),
-        "coco_full": _last_full(coco(base), slo),
-        "coco_full_gamma_0": _last_full(coco(base, gamma=0.0), slo),
-    }
-
-
-def _results(failures: list[dict[str, Any]], read: dict[str, Any]) -> Iterator[Result]:
-    at = {(r["system"], r["batch"], r["rate"]): r["requests_percent"] for r in failures}
-    hft, ours = (at[name, "15", _LAST] for name in ("HFT", "CoCoServe"))
+def _fig11(
+    *, slo: float = _SLO, oom_rate: str = "requests", oom_load: int = _LAST, **reading: Any
+) -> Iterator[Result]:
+    base, _ = server(reading)
+    hft, ours = (_failed_percent(served, oom_load, oom_rate) for served in (base, coco(base)))
     fifteen = "Batches of 15 do not outgrow the card."
     yield answer("cocoserve.fig11a.oom_hft", hft, fifteen)
     yield answer("cocoserve.fig11a.oom_coco", ours, fifteen)
-    one = 100.0 / _LAST  # request
+    one = 100.0 / oom_load  # request
     ratio = 1.0 if hft == ours else hft / max(ours, one)
     yield answer("cocoserve.fig11a.oom_ratio", ratio, "Neither fails: 1.")
-    yield answer("cocoserve.fig11b.hft_start", read["hft_start"], "The last rate without a miss.")
+    start = _last_full(base, slo)
+    yield answer("cocoserve.fig11b.hft_start", start, "The last rate without a miss.")
     yield answer(
         "cocoserve.fig11b.hft_fail", _MOST,
         f"It does not fail up to {_MOST} at once: the first batch is always in time.",
     )  # fmt: skip
-    yield answer("cocoserve.fig11b.coco_full", read["coco_full"], "Without copies it is HFT.")
+    full = _last_full(coco(base), slo)
+    yield answer("cocoserve.fig11b.coco_full", full, "Without copies it is HFT.")
+
+
+def _failed_percent(served: Served, rate: int, of: str) -> float:
+    found = drained(served, rate)
+    return 100.0 * {
+        "requests": found.failed / rate, "batches": found.failed_batches / max(1, found.batches),
+        "runs": float(found.failed > 0),
+    }[of]  # fmt: skip

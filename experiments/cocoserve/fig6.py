@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final
@@ -10,7 +10,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from experiments.claims import Result, answer
-from experiments.cocoserve.compared import cut, gain, others
+from experiments.claims.robust import readings_table, under_readings
+from experiments.cocoserve.compared import SAID, server
 from experiments.cocoserve.drained import DEFAULTS, LOW, PEAK, Drained, Served, drained, mean_over
 from experiments.figure import SIMULATOR, Computed, Context, figure
 
@@ -24,19 +25,16 @@ _LAYERS_OF_COPIES: Final = 20
 @figure("cocoserve.fig6", title="CoCoServe, Fig. 6: copies of layers",
         draw="cocoserve.draw_gains", needs=SIMULATOR)  # fmt: skip
 def compute(context: Context) -> Computed:
-    """Return gains over the unscaled server at the peak and at low load, by the default readings.
-
-    The full profile repeats the peak under each alternative.
-    """
+    """Return gains over the unscaled server at the peak and at low load."""
     rows = list(_rows(DEFAULTS, context))
-    at = {(r["load"], r["layers"], r["copies"]): r for r in rows}
-    alternatives = [] if context.quick else list(_alternatives())
+
+    def answers(**reading: Any) -> Iterator[Result]:
+        return _results(_rows(server(reading)[0], replace(context, progress=None)))
+
+    results = under_readings(_results(rows), answers, SAID, everything=not context.quick)
     return Computed(
-        tables={
-            "gains": pa.Table.from_pylist(rows),
-            "readings": pa.Table.from_pylist([*_told("default", rows), *alternatives]),
-        },
-        results=tuple(_results(at)),
+        tables={"gains": pa.Table.from_pylist(rows), "readings": readings_table(results)},
+        results=results,
         caption=(
             "LLaMA-13B on A100 of 40 GB over PCIe, prompts of 85 tokens and answers of 256, "
             "batches that nobody joins. A rate of r is r requests at once; low is the mean over "
@@ -63,8 +61,8 @@ def _rows(base: Served, context: Context) -> Iterator[dict[str, Any]]:
             yield {
                 "load": load, "layers": layers, "copies": copies,
                 "throughput_rps": found.throughput_rps, "latency_s": found.latency_s,
-                "throughput_gain_percent": gain(found.throughput_rps, before.throughput_rps),
-                "latency_cut_percent": cut(found.latency_s, before.latency_s),
+                "throughput_gain_percent": 100 * (found.throughput_rps / before.throughput_rps - 1),
+                "latency_cut_percent": 100 * (1 - found.latency_s / before.latency_s),
             }  # fmt: skip
 
 
@@ -73,50 +71,33 @@ def _served(base: Served, layers: int, copies: int, load: str) -> Drained:
     return drained(served, PEAK) if load == "peak" else mean_over(served, LOW)
 
 
-def _alternatives() -> Iterator[dict[str, Any]]:
-    """Yield the peak's gains under each alternative of each reading alone."""
-    for reading, base in others("fig6", DEFAULTS):
-        before = drained(base, PEAK).throughput_rps
-        for layers, copies in [(n, 2) for n in LAYERS[1:]] + [(_LAYERS_OF_COPIES, 4)]:
-            found = drained(replace(base, layers=layers, copies=copies), PEAK).throughput_rps
-            yield {
-                "reading": reading, "layers": layers, "copies": copies,
-                "throughput_gain_percent": gain(found, before),
-            }  # fmt: skip
+def _results(rows: Iterable[dict[str, Any]]) -> Iterator[Result]:
+    at = {(r["load"], r["layers"], r["copies"]): r for r in rows}
 
-
-def _told(reading: str, rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    for row in rows:
-        if row["load"] == "peak" and row["layers"]:
-            kept = ("layers", "copies", "throughput_gain_percent")
-            yield {"reading": reading, **{name: row[name] for name in kept}}
-
-
-def _results(at: dict[tuple[str, int, int], dict[str, Any]]) -> Iterator[Result]:
-    def more(load: str, layers: int, copies: int = 2) -> float:
+    def gain(load: str, layers: int, copies: int = 2) -> float:
         return float(at[load, layers, copies]["throughput_gain_percent"])
 
-    def less(load: str, layers: int, copies: int = 2) -> float:
+    def cut(load: str, layers: int, copies: int = 2) -> float:
         return float(at[load, layers, copies]["latency_cut_percent"])
 
     peak = "50 requests at once."
     both = "The load is not printed: the mean over low rates and the peak."
     for layers in (20, 25, 30):
-        yield _answer(f"fig6a.rep{layers}", more("peak", layers), peak)
-    yield _answer("fig6.rep25_second", more("peak", 25), "The paper's second number of 25 layers.")
-    yield _answer("fig6a.rep30_ratio", 1 + more("peak", 30) / 100, peak)
+        yield _answer(f"fig6a.rep{layers}", gain("peak", layers), peak)
+    yield _answer("fig6.rep25_second", gain("peak", 25), "The paper's second number of 25 layers.")
+    yield _answer("fig6a.rep30_ratio", 1 + gain("peak", 30) / 100, peak)
     yield _answer("fig6b.baseline_latency", at["peak", 0, 1]["latency_s"], "Fitted.")
     worst = max(at[load, 30, 2]["latency_s"] for load in ("low", "peak"))
     yield _answer("fig6b.rep30_latency", worst, "The worse of low load and peak.")
-    yield _answer("fig6b.rep30_avg", (less("low", 30) + less("peak", 30)) / 2, both)
-    yield _answer("fig6.rep15_throughput", (more("low", 15) + more("peak", 15)) / 2, both)
-    yield _answer("fig6.rep15_latency", (less("low", 15) + less("peak", 15)) / 2, both)
-    yield _answer("fig6c.dop4_low", more("low", _LAYERS_OF_COPIES, 4), "Mean over low rates.")
-    yield _answer("fig6d.dop4_low", less("low", _LAYERS_OF_COPIES, 4), "Mean over low rates.")
-    yield _answer("fig6c.dop4_peak", more("peak", _LAYERS_OF_COPIES, 4), peak)
-    by_layers = [more("peak", n) for n in LAYERS[1:]]
+    yield _answer("fig6b.rep30_avg", (cut("low", 30) + cut("peak", 30)) / 2, both)
+    yield _answer("fig6.rep15_throughput", (gain("low", 15) + gain("peak", 15)) / 2, both)
+    yield _answer("fig6.rep15_latency", (cut("low", 15) + cut("peak", 15)) / 2, both)
+    yield _answer("fig6c.dop4_low", gain("low", _LAYERS_OF_COPIES, 4), "Mean over low rates.")
+    yield _answer("fig6d.dop4_low", cut("low", _LAYERS_OF_COPIES, 4), "Mean over low rates.")
+    yield _answer("fig6c.dop4_peak", gain("peak", _LAYERS_OF_COPIES, 4), peak)
+    by_layers = [gain("peak", n) for n in LAYERS[1:]]
     by_copies = {
-        load: [0.0, *(more(load, _LAYERS_OF_COPIES, c) for c in COPIES[1:])]
+        load: [0.0, *(gain(load, _LAYERS_OF_COPIES, c) for c in COPIES[1:])]
         for load in ("low", "peak")
     }
     yield _answer(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -11,8 +11,8 @@ import pyarrow as pa
 from c2c.models import load_spec
 from c2c.systems.cocoserve import module_of, operation_costs
 from experiments.claims import Result, answer
-from experiments.claims.classes import readings
-from experiments.cocoserve.compared import HFT, VLLM, coco, cut, gain, others
+from experiments.claims.robust import readings_table, under_readings
+from experiments.cocoserve.compared import HFT, SAID, VLLM, coco, cut, gain, server
 from experiments.cocoserve.drained import (
     ANSWER_TOKENS,
     HIGH,
@@ -38,6 +38,7 @@ _SHARED: Final = (
     "that is fitted to Fig. 6. With the literal gamma of Eq. 4, 2.44, Algorithm 1 copies nothing, "
     "so that CoCoServe is HFT; with 0 it copies all 40 layers to a second card."
 )
+_ABLE: Final = SAID | {"gamma", "t_up", "average"}
 Numbers = dict[str, float]
 
 
@@ -55,13 +56,10 @@ def compute(context: Context) -> Computed:
         for rate in (3, 10, 16, 23, 30, 31, 36, 40, 45, 50)
         for found in (drained(served, rate),)
     ]  # fmt: skip
-    ours = _fig8(HFT)
+    results = under_readings(_results(), _results, _ABLE, everything=not context.quick)
     return Computed(
-        tables={
-            "rates": pa.Table.from_pylist(by_rate),
-            "readings": pa.Table.from_pylist(list(_read("fig8", _fig8, context))),
-        },
-        results=tuple(_results(ours)),
+        tables={"rates": pa.Table.from_pylist(by_rate), "readings": readings_table(results)},
+        results=results,
         caption=(
             f"{_SHARED} 70B is over four cards in runs of layers, where no card has the free "
             "memory that copies begin at. vLLM has continuous batches in 0.9 of the memory, where "
@@ -89,17 +87,10 @@ def compute_instances(context: Context) -> Computed:
         for load, ends in LOADS.items()
         for mean in (mean_over(served, ends),)
     ]  # fmt: skip
-    memory = {r["system"]: r["memory_mib"] for r in rows}
-    ours = _fig10(HFT)
+    results = under_readings(_of_instances(), _of_instances, _ABLE, everything=not context.quick)
     return Computed(
-        tables={
-            "instances": pa.Table.from_pylist(rows),
-            "readings": pa.Table.from_pylist(list(_read("fig10", _fig10, context))),
-        },
-        results=(
-            *(answer(f"cocoserve.fig10.{name}", value) for name, value in ours.items()),
-            *_of_memory(memory["2 HFT"], memory["4 HFT"], memory["2 CoCoServe"], ours),
-        ),
+        tables={"instances": pa.Table.from_pylist(rows), "readings": readings_table(results)},
+        results=results,
         caption=(
             f"LLaMA-13B, four A100 of 40 GB. {_SHARED} Requests are dealt evenly. Memory is "
             "weights, 499 MiB of a process on each card, and keys and values of a whole batch. The "
@@ -122,22 +113,6 @@ def _systems(model: str) -> dict[str, Served]:
     return found | ({"CoCoServe, gamma 0": coco(gamma=0.0)} if base.model == MODEL else {})
 
 
-def _read(
-    start: str, numbers: Callable[..., Numbers], context: Context
-) -> Iterator[dict[str, Any]]:
-    """Yield a figure's numbers under the default, gamma 0, and in full each other reading alone."""
-    yield {"reading": "default", **numbers(HFT)}
-    yield {"reading": "gamma=0.0", **numbers(HFT, gamma=0.0)}
-    if context.quick:
-        return
-    for name, base in others(start, HFT):
-        yield {"reading": name, **numbers(base)}
-        yield {"reading": f"gamma=0.0 {name}", **numbers(base, gamma=0.0)}
-    for name in ("gamma", "t_up", "average"):
-        for value in readings("cocoserve")[name].alternatives:
-            yield {"reading": f"{name}={value}", **numbers(HFT, **{name: value})}
-
-
 def _fig8(
     base: Served, gamma: str | float = "literal", t_up: float = 0.3, average: str = "five"
 ) -> Numbers:
@@ -155,7 +130,9 @@ def _fig8(
     return found
 
 
-def _results(ours: Numbers) -> Iterator[Result]:
+def _results(**reading: Any) -> Iterator[Result]:
+    base, others = server(reading)
+    ours = _fig8(base, **others)
     for key, value in ours.items():
         model, load, name, metric = key.split(".")
         if (model, load) == ("13b", "high"):
@@ -187,7 +164,14 @@ def _fig10(
     return found
 
 
-def _of_memory(hft2: float, hft4: float, coco2: float, ours: Numbers) -> Iterator[Result]:
+def _of_instances(**reading: Any) -> Iterator[Result]:
+    base, others = server(reading)
+    ours = _fig10(base, **others)
+    yield from (answer(f"cocoserve.fig10.{name}", value) for name, value in ours.items())
+    scaled = coco(base, **{name: others[name] for name in others if name != "average"})
+    hft2, hft4, coco2 = (
+        memory_mib(replace(one, instances=n)) for one, n in ((base, 2), (base, 4), (scaled, 2))
+    )
     without = "Algorithm 1 copies nothing with the literal gamma: two instances hold what HFT's do."
     yield answer("cocoserve.sec63.mem_hft2", hft2)
     yield answer("cocoserve.sec63.mem_hft4", hft4)

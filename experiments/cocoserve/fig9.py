@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -9,8 +11,9 @@ import pyarrow as pa
 from c2c.hardware import load_node
 from c2c.models import load_spec, param_count
 from c2c.systems.cocoserve import kv_bytes
-from experiments.claims import answer
-from experiments.cocoserve.compared import HFT, VLLM, coco
+from experiments.claims import Result, answer
+from experiments.claims.robust import readings_table, under_readings
+from experiments.cocoserve.compared import HFT, SAID, VLLM, coco, server
 from experiments.cocoserve.drained import (
     ANSWER_TOKENS,
     CARD_BYTES,
@@ -33,7 +36,7 @@ _CARDS: Final = (CARD_BYTES, 40_000_000_000, 42_949_672_960)
 
 @figure("cocoserve.fig9", title="CoCoServe, Figs. 2, 9: memory in use",
         draw="cocoserve.draw_used", needs=SIMULATOR)  # fmt: skip
-def compute(_: Context) -> Computed:
+def compute(context: Context) -> Computed:
     """Return the memory that systems use at the peak, and what is idle at low rates."""
     systems = {"HFT": HFT, "vLLM": VLLM, "CoCoServe": coco()}
     used: list[dict[str, Any]] = [
@@ -49,20 +52,14 @@ def compute(_: Context) -> Computed:
         for name, served in (("HFT", HFT), ("vLLM", VLLM))
         for rate in _LOW
     ]
-    of = {r["system"]: r for r in used if r["hbm_bytes"] == CARD_BYTES}
-    ours, hft, vllm = of["CoCoServe"], of["HFT"], of["vLLM"]
-    shares = [r["memory"] for r in idle]
-    without = "Algorithm 1 copies nothing with the literal gamma, so that it holds what HFT does."
+    results = under_readings(_results(), _results, SAID | {"idle"}, everything=not context.quick)
     return Computed(
-        tables={"used": pa.Table.from_pylist(used), "idle": pa.Table.from_pylist(idle)},
-        results=(
-            answer("cocoserve.fig2.idle_low_rate", [min(shares), max(shares)]),
-            answer("cocoserve.fig9.used", ours["used_gb"], without),
-            answer("cocoserve.fig9.waste_vs_hft", ours["used_gb"] - hft["used_gb"], without),
-            answer("cocoserve.fig9.waste_vs_vllm", ours["used_gb"] - vllm["used_gb"], without),
-            answer("cocoserve.fig9.frag_vs_hft", hft["idle_gb"] / ours["idle_gb"], without),
-            answer("cocoserve.fig9.frag_vs_vllm", vllm["idle_gb"] / ours["idle_gb"], without),
-        ),
+        tables={
+            "used": pa.Table.from_pylist(used),
+            "idle": pa.Table.from_pylist(idle),
+            "readings": readings_table(results),
+        },
+        results=results,
         caption=(
             "LLaMA-13B on an A100 of 40 GB. Left: weights, 499 MiB of a process, and keys and "
             f"values at their most with {PEAK} requests at once: a batch of 15, or as many as fit "
@@ -71,6 +68,22 @@ def compute(_: Context) -> Computed:
             "An engine reserves 0.9 of the card at once, whatever is in it."
         ),
     )
+
+
+def _results(*, idle: str = "memory", **reading: Any) -> Iterator[Result]:
+    base, _ = server(reading)
+    servers = (coco(base), base, replace(base, engine="continuous"))
+    used = [bytes_used(served, PEAK, base.hbm_bytes) / 1e9 for served in servers]
+    ours, hft, vllm = used
+    left, hft_left, vllm_left = (base.hbm_bytes / 1e9 - gb for gb in used)
+    shares = [idle_percent(served, rate)[idle] for served in servers[1:] for rate in _LOW]
+    without = "Algorithm 1 copies nothing with the literal gamma, so that it holds what HFT does."
+    yield answer("cocoserve.fig2.idle_low_rate", [min(shares), max(shares)])
+    yield answer("cocoserve.fig9.used", ours, without)
+    yield answer("cocoserve.fig9.waste_vs_hft", ours - hft, without)
+    yield answer("cocoserve.fig9.waste_vs_vllm", ours - vllm, without)
+    yield answer("cocoserve.fig9.frag_vs_hft", hft_left / left, without)
+    yield answer("cocoserve.fig9.frag_vs_vllm", vllm_left / left, without)
 
 
 def bytes_used(served: Served, rate: int, hbm_bytes: float = CARD_BYTES) -> float:
@@ -94,5 +107,5 @@ def idle_percent(served: Served, rate: int) -> dict[str, Any]:
     gpu = load_node(NODE).platforms[0].gpu
     done = 2 * param_count(load_spec(served.model)) * rate * ANSWER_TOKENS
     compute = 100.0 * (1.0 - done / (drained(served, rate).makespan_s * gpu.bf16_tflops * 1e12))
-    memory = 100.0 * (1.0 - bytes_used(served, rate) / gpu.hbm_bytes)
+    memory = 100.0 * (1.0 - bytes_used(served, rate, served.hbm_bytes) / served.hbm_bytes)
     return {"memory": memory, "compute": compute, "mean": (memory + compute) / 2}

@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from experiments.claims import Row
 from experiments.claims.compare import TOLERANCE
 from experiments.claims.nulls import pairs_of
-from experiments.figures.style import COLOURS, GREY, bare_png, canvas, finish, look
+from experiments.figures.style import COLOURS, GREY, bare_picture, canvas, finish, look
 
-__all__ = ["CAPTION", "claims_png", "draw_claims"]
+__all__ = ["CAPTION", "claims_picture", "draw_claims"]
 
 CAPTION: Final = (
     "Each number in its own unit; grey: within 20 %. Filled: nothing was chosen with the number in "
@@ -62,7 +62,7 @@ def draw_claims(rows: Sequence[Row]) -> Figure:
     return finish(figure, "Printed numbers and ours", CAPTION)
 
 
-def claims_png(rows: Sequence[Row]) -> bytes:
+def claims_picture(rows: Sequence[Row]) -> bytes:
     """Return the picture without title and caption, which a page has."""
     with look():
-        return bare_png(draw_claims(rows))
+        return bare_picture(draw_claims(rows))

@@ -13,6 +13,7 @@ import pyarrow as pa
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from PIL import Image
 
 __all__ = [
     "BLUE",
@@ -26,7 +27,7 @@ __all__ = [
     "SKY",
     "VERMILION",
     "Tables",
-    "bare_png",
+    "bare_picture",
     "beside",
     "canvas",
     "draw_table",
@@ -42,6 +43,7 @@ Tables = Mapping[str, pa.Table]
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
 SKY, VERMILION = "#56B4E9", "#D55E00"
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION)
+_COLOURS = 64  # of a picture for a page
 INK, GREY = "#222222", "#767676"
 
 PUBLISHED: dict[str, Any] = {
@@ -116,8 +118,12 @@ def finish(figure: Figure, title: str, caption: str) -> Figure:
     return figure
 
 
-def bare_png(figure: Figure) -> bytes:
-    """Return the figure without title and caption, which `finish` wrote: a page has its own."""
+def bare_picture(figure: Figure) -> bytes:
+    """Return the figure as WebP without title and caption, which `finish` wrote: a page has them.
+
+    Pictures of 64 colours are a fifth of their PNG, and a page of all figures is small enough to
+    send.
+    """
     written = figure.texts[-2:]
     for text in written:
         text.set_visible(False)
@@ -125,7 +131,11 @@ def bare_png(figure: Figure) -> bytes:
     figure.savefig(held, format="png", bbox_inches="tight", metadata={"Software": None})
     for text in written:
         text.set_visible(True)
-    return held.getvalue()
+    small = io.BytesIO()
+    with Image.open(held) as picture:
+        colours = picture.convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE)
+        colours.convert("RGB").save(small, format="WEBP", lossless=True)
+    return small.getvalue()
 
 
 def mark_published(

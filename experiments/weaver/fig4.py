@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from typing import Any, Final
 
 import pyarrow as pa
 
 from experiments.claims import Result, answer
-from experiments.claims.classes import readings
+from experiments.claims.robust import readings_table, under_readings
 from experiments.figure import SIMULATOR, Computed, Context, figure
 from experiments.weaver.served import (
     A100,
     L40S,
+    SAID,
     TRACE,
     Found,
     Served,
@@ -30,12 +31,6 @@ PANELS: Final = ((A100, "azure"), (A100, "burstgpt"), (L40S, "azure"), (L40S, "b
 RATES: Final = (1.0, 3.0, 5.0, 7.0, 10.0, 13.0, 15.0, 18.0, 22.0)
 WAYS: Final = ("dedicated", "woven", "temporal", "spatial")
 LOW: Final = 1.0  # the reading `low_rate`
-# Readings of largest rates that settings of a run can say; on the A100 with Azure's lengths.
-_READINGS: Final = (
-    "constants", "hbm_bytes", "kv_share", "host_seconds", "prompts", "batch_limit", "mux_share",
-    "threshold", "poll_seconds",
-)  # fmt: skip
-_UNABLE: Final = {"constants": {"roofline"}}
 
 Key = tuple[str, str, str]
 
@@ -45,17 +40,19 @@ Key = tuple[str, str, str]
 def compute(context: Context) -> Computed:
     """Return TPOT by rate and largest rates of each panel; alternatives in the full profile."""
     base = Served(seed=context.seeds[0], traces=context.traces)
-    largest, rows = dict(_largest(base)), []
-    for done, (node, lengths) in enumerate(PANELS):
-        rows += list(_curves(replace(base, node=node, lengths=lengths), largest))
-        if context.progress:
-            context.progress(done + 1, len(PANELS))
+    largest = dict(_largest(base))
+    rows = list(_rows(base, largest, context.progress))
     best = [
         {"node": node, "lengths": lengths, "way": way, "largest_rps": rate}
         for (node, lengths, way), rate in largest.items()
     ]
     memory = _memory(base)
-    told = [] if context.quick else list(_alternatives(base))
+
+    def answers(*, low_rate: float = LOW, **reading: Any) -> Iterator[Result]:
+        return _results(replace(base, **reading), low_rate)
+
+    able = SAID | {"low_rate"}
+    results = under_readings(answers(), answers, able, everything=not context.quick)
     return Computed(
         tables={
             "curves": pa.Table.from_pylist(rows),
@@ -63,9 +60,9 @@ def compute(context: Context) -> Computed:
             "memory": pa.Table.from_pylist(
                 [{"point": name, **asdict(found)} for name, found in memory.items()]
             ),
-            "readings": pa.Table.from_pylist([*_default(largest), *told], schema=_READINGS_SCHEMA),
+            "readings": readings_table(results),
         },
-        results=tuple(_results(base, largest, rows, memory)),
+        results=results,
         caption=(
             "Llama 3 8B hot and cold (1 request/s), two GPUs for decoding; prompts are never the "
             "limit; sequences of at most 2,048 tokens, BurstGPT's drawn by its means alone. "
@@ -73,11 +70,6 @@ def compute(context: Context) -> Computed:
             "half of the SMs. The largest rate is that at which requests end while many wait."
         ),
     )
-
-
-_READINGS_SCHEMA: Final = pa.schema(
-    [("reading", pa.string()), ("way", pa.string()), ("largest_rps", pa.float64())]
-)
 
 
 def _ways(node: str) -> tuple[str, ...]:
@@ -89,6 +81,15 @@ def _largest(base: Served) -> Iterator[tuple[Key, float]]:
         for way in _ways(node):
             here = replace(base, node=node, lengths=lengths, way=way)
             yield (node, lengths, way), largest_rate(here)
+
+
+def _rows(
+    base: Served, largest: dict[Key, float], progress: Callable[[float, float], None] | None = None
+) -> Iterator[dict[str, Any]]:
+    for done, (node, lengths) in enumerate(PANELS):
+        yield from _curves(replace(base, node=node, lengths=lengths), largest)
+        if progress:
+            progress(done + 1, len(PANELS))
 
 
 def _curves(base: Served, largest: dict[Key, float]) -> Iterator[dict[str, Any]]:
@@ -108,25 +109,9 @@ def _memory(base: Served) -> dict[str, Found]:
     }
 
 
-def _default(largest: dict[Key, float]) -> Iterator[dict[str, Any]]:
-    for way in WAYS:
-        yield {"reading": "default", "way": way, "largest_rps": largest[A100, "azure", way]}
-
-
-def _alternatives(base: Served) -> Iterator[dict[str, Any]]:
-    """Yield largest rates under each alternative of each reading alone."""
-    for name, reading in readings("weaver").items():
-        for value in reading.alternatives if name in _READINGS else ():
-            if value in _UNABLE.get(name, ()):
-                continue
-            for way in WAYS:
-                rate = largest_rate(replace(base, way=way, **{name: value}))
-                yield {"reading": f"{name}={value}", "way": way, "largest_rps": rate}
-
-
-def _results(
-    base: Served, largest: dict[Key, float], rows: list[dict[str, Any]], memory: dict[str, Found]
-) -> Iterator[Result]:
+def _results(base: Served, low_rate: float) -> Iterator[Result]:
+    largest = dict(_largest(base))
+    rows, memory = list(_rows(base, largest)), _memory(base)
     at = {(r["node"], r["lengths"], r["way"], r["hot_rps"]): r for r in rows}
 
     def gain(node: str, lengths: str, *others: str) -> float:
@@ -155,8 +140,10 @@ def _results(
         (way, rate): at[A100, "azure", way, rate] for way in WAYS[:2] for rate in RATES
         if (A100, "azure", way, rate) in at
     }  # fmt: skip
-    low = cold["woven", LOW]["cold_s"] / cold["dedicated", LOW]["cold_s"]
-    yield _answer("fig4.cold.low_load", low, "A100, Azure, one hot request a second.")
+    woven, apart = (
+        served(replace(base, way=way, hot_rate=low_rate)).cold_s for way in ("woven", "dedicated")
+    )
+    yield _answer("fig4.cold.low_load", woven / apart, "A100, Azure, at the lowest hot rate.")
     p99 = [1e3 * r["cold_p99_s"] for (way, _), r in cold.items() if way == "woven"]
     gaps = [1e3 * (r["cold_p99_s"] - r["cold_s"]) for (way, _), r in cold.items() if way == "woven"]
     yield _answer("fig4.cold.p99", [min(p99), max(p99)], "Over the hot rates.")

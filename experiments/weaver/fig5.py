@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from experiments.claims import Result, answer
+from experiments.claims.robust import readings_table, under_readings
 from experiments.figure import SIMULATOR, Computed, Context, figure
-from experiments.weaver.served import TRACE, Served, served
+from experiments.weaver.served import SAID, TRACE, Served, served
 
 __all__ = ["COLD_RATES", "SHARES", "compute", "is_linear"]
 
@@ -25,24 +26,23 @@ WAYS: Final = ("woven", "temporal", "spatial", "dedicated")
 @figure("weaver.fig5", title="WEAVER, Fig. 5: ratios of rates and of sequences",
         draw="weaver.draw_shares", needs=SIMULATOR, traces=(TRACE,))  # fmt: skip
 def compute(context: Context) -> Computed:
-    """Return TPOT by ratio of rates and by share; the alternatives in the full profile."""
+    """Return TPOT by ratio of rates and by share."""
     base = Served(seed=context.seeds[0], traces=context.traces, lengths="burstgpt")
-    rates = [
-        {"cold_rps": cold, "way": way,
-         **asdict(served(replace(base, way=way, hot_rate=_HOT_OF_RATES, cold_rate=cold)))}
-        for cold in COLD_RATES for way in WAYS
-    ]  # fmt: skip
-    shares = list(_by_share(base))
-    told = [] if context.quick else list(_by_reading(base))
+    rates, shares = list(_by_rate(base)), list(_by_share(base))
+
+    def answers(**reading: Any) -> Iterator[Result]:
+        other = replace(base, **reading)
+        yield from _of_rates(list(_by_rate(other)))
+        yield from _of_shares(list(_by_share(other)))
+
+    results = under_readings(answers(), answers, SAID, everything=not context.quick)
     return Computed(
         tables={
             "rates": pa.Table.from_pylist(rates),
             "shares": pa.Table.from_pylist(shares),
-            "readings": pa.Table.from_pylist(
-                [*({"reading": "default", **row} for row in shares), *told]
-            ),
+            "readings": readings_table(results),
         },
-        results=(*_of_rates(rates), *_of_shares(shares)),
+        results=results,
         caption=(
             "A100, lengths of BurstGPT by its means alone. Left: 10 hot requests/s beside 1, 2 and "
             "5 cold ones. Right: 15 hot requests/s and one cold one, by the share of the hot "
@@ -51,22 +51,17 @@ def compute(context: Context) -> Computed:
     )
 
 
+def _by_rate(base: Served) -> Iterator[dict[str, Any]]:
+    for cold in COLD_RATES:
+        for way in WAYS:
+            found = served(replace(base, way=way, hot_rate=_HOT_OF_RATES, cold_rate=cold))
+            yield {"cold_rps": cold, "way": way, **asdict(found)}
+
+
 def _by_share(base: Served) -> Iterator[dict[str, Any]]:
     for share in SHARES:
         found = served(replace(base, ratio=share, hot_rate=_HOT_OF_SHARES))
         yield {"share": share, **asdict(found)}
-
-
-def _by_reading(base: Served) -> Iterator[dict[str, Any]]:
-    changes: tuple[dict[str, Any], ...] = (
-        {"burstgpt_spread": "constant"}, {"burstgpt_spread": "azure_shape"},
-        {"constants": "datasheet"}, {"threshold": "layer"}, {"poll_seconds": 1e-6},
-        {"poll_seconds": 5e-6}, {"host_seconds": 0.002},
-    )  # fmt: skip
-    for change in changes:
-        ((name, value),) = change.items()
-        for row in _by_share(replace(base, **change)):
-            yield {"reading": f"{name}={value}", **row}
 
 
 def _of_rates(rows: list[dict[str, Any]]) -> Iterator[Result]:

@@ -10,8 +10,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from experiments.claims import Result, answer
+from experiments.claims.robust import readings_table, under_readings
 from experiments.figure import SIMULATOR, Computed, Context, figure
-from experiments.weaver.served import Served, largest_rate, served
+from experiments.weaver.served import SAID, Served, largest_rate, served
 
 __all__ = ["RATES", "compute"]
 
@@ -22,19 +23,18 @@ WAYS: Final = ("dedicated", "woven", "temporal", "spatial")
 @figure("weaver.fig6", title="WEAVER, Fig. 6: long outputs", draw="weaver.draw_long",
         needs=SIMULATOR)  # fmt: skip
 def compute(context: Context) -> Computed:
-    """Return TPOT by rate and largest rates; the alternatives of these in the full profile."""
+    """Return TPOT by rate and largest rates."""
     base = Served(seed=context.seeds[0], traces=context.traces, lengths="long")
-    largest = {way: largest_rate(replace(base, way=way)) for way in WAYS}
-    rows = [
-        {"way": way, "hot_rps": rate, **asdict(served(replace(base, way=way, hot_rate=rate)))}
-        for way in WAYS for rate in RATES if rate <= largest[way]
-    ]  # fmt: skip
-    told = [{"reading": "default", "way": w, "largest_rps": r} for w, r in largest.items()]
-    if not context.quick:
-        told += list(_alternatives(base))
+    largest = _largest(base)
+    rows = list(_rows(base, largest))
+
+    def answers(**reading: Any) -> Iterator[Result]:
+        return _results(replace(base, **reading))
+
+    results = under_readings(answers(), answers, SAID, everything=not context.quick)
     return Computed(
-        tables={"curves": pa.Table.from_pylist(rows), "readings": pa.Table.from_pylist(told)},
-        results=tuple(_results(rows, largest)),
+        tables={"curves": pa.Table.from_pylist(rows), "readings": readings_table(results)},
+        results=results,
         caption=(
             "A100, every prompt of 512 tokens and every answer of 1,024, one cold request/s. "
             "Largest rates: "
@@ -44,19 +44,21 @@ def compute(context: Context) -> Computed:
     )
 
 
-def _alternatives(base: Served) -> Iterator[dict[str, Any]]:
-    changes: tuple[dict[str, Any], ...] = (
-        {"batch_limit": 128}, {"batch_limit": "none"}, {"mux_share": "three_quarters"},
-        {"constants": "datasheet"}, {"host_seconds": 0.002}, {"kv_share": 0.85},
-    )  # fmt: skip
-    for change in changes:
-        ((name, value),) = change.items()
-        for way in WAYS:
-            rate = largest_rate(replace(base, way=way, **change))
-            yield {"reading": f"{name}={value}", "way": way, "largest_rps": rate}
+def _largest(base: Served) -> dict[str, float]:
+    return {way: largest_rate(replace(base, way=way)) for way in WAYS}
 
 
-def _results(rows: list[dict[str, Any]], largest: dict[str, float]) -> Iterator[Result]:
+def _rows(base: Served, largest: dict[str, float]) -> Iterator[dict[str, Any]]:
+    for way in WAYS:
+        for rate in RATES:
+            if rate <= largest[way]:
+                found = served(replace(base, way=way, hot_rate=rate))
+                yield {"way": way, "hot_rps": rate, **asdict(found)}
+
+
+def _results(base: Served) -> Iterator[Result]:
+    largest = _largest(base)
+    rows = list(_rows(base, largest))
     # Rates of a few requests a second: whole ones would be too coarse.
     tenth = {way: math.floor(10 * rate) / 10 for way, rate in largest.items()}
     mux = max(tenth["temporal"], tenth["spatial"])

@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from c2c.systems.weaver.times import fitted
 from experiments.claims import Result, answer
+from experiments.claims.robust import readings_table, under_readings
 from experiments.figure import SIMULATOR, Computed, Context, figure
-from experiments.weaver.served import L40S, TRACE, Found, Served, served
+from experiments.weaver.served import L40S, SAID, TRACE, Found, Served, served
 
 __all__ = ["HOT_RATE", "compute", "variants"]
 
@@ -23,19 +24,18 @@ CUTS: Final = ("none", "printed", "guarded", "best")
 @figure("weaver.fig7", title="WEAVER, Fig. 7(a): control and cuts", draw="weaver.draw_ablation",
         needs=SIMULATOR, traces=(TRACE,))  # fmt: skip
 def compute(context: Context) -> Computed:
-    """Return TPOT of both models by variant; cuts by each threshold in the full profile."""
+    """Return TPOT of both models by variant."""
     base = Served(seed=context.seeds[0], traces=context.traces, node=L40S, hot_rate=HOT_RATE)
-    found = variants(base)
-    told = [] if context.quick else list(_alternatives(base))
-    rows = [{"variant": name, **asdict(one)} for name, one in found.items()]
+    rows = [{"variant": name, **asdict(one)} for name, one in variants(base).items()]
+
+    def answers(*, ablation_rate: float = HOT_RATE, **reading: Any) -> Iterator[Result]:
+        return _results(variants(replace(base, hot_rate=ablation_rate, **reading)))
+
+    able = SAID | {"ablation_rate"}
+    results = under_readings(answers(), answers, able, everything=not context.quick)
     return Computed(
-        tables={
-            "variants": pa.Table.from_pylist(rows),
-            "readings": pa.Table.from_pylist(
-                [*({"reading": "default", **row} for row in rows), *told]
-            ),
-        },
-        results=tuple(_results(found)),
+        tables={"variants": pa.Table.from_pylist(rows), "readings": readings_table(results)},
+        results=results,
         caption=(
             "L40S over PCIe, Azure's lengths, 6 hot requests/s and one cold one, 45 % away. The "
             "CPU issues 3.8 ms of the cold model's kernels ahead, fitted to the printed 175 ms "
@@ -55,16 +55,6 @@ def variants(base: Served) -> dict[str, Found]:
         "splitting": served(base),
         "ours": served(replace(base, cut="best")),
     }
-
-
-def _alternatives(base: Served) -> Iterator[dict[str, Any]]:
-    for of in ("layer", "operator"):
-        found = served(replace(base, threshold=of))
-        yield {"reading": f"threshold={of}", "variant": "splitting", **asdict(found)}
-    for rate in (2.0, 4.0, 10.0):
-        for name, found in variants(replace(base, hot_rate=rate)).items():
-            if name != "cpu":
-                yield {"reading": f"rate={rate:g}", "variant": name, **asdict(found)}
 
 
 def _results(found: dict[str, Found]) -> Iterator[Result]:

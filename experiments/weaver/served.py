@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, fields, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -26,10 +27,12 @@ from c2c.workloads import RequestBlock, Workload
 __all__ = [
     "A100",
     "L40S",
+    "SAID",
     "TRACE",
     "Found",
     "Lengths",
     "Served",
+    "constants_of",
     "gpu_share",
     "largest_rate",
     "lengths_of",
@@ -46,6 +49,11 @@ BURST_MEANS: Final = (575, 340)
 LONG: Final = (512, 1024)  # of Fig. 6
 NO_LIMIT: Final = 1024  # sequences of a batch, which is more than both GPUs hold
 _SPAN_S: Final = 150.0
+_SLOW_S: Final = 0.1  # a TPOT that another reading of the largest rate ends at
+_KERNELS_S: Final = (  # what a kernel takes beside its bytes and operations
+    "launch_s", "gemm_launch_s", "gemm_tile_s", "prefill_floor_s", "prefill_head_s",
+    "prefill_token_s", "decode_floor_s", "decode_head_s", "elementwise_s", "step_overhead_s",
+)  # fmt: skip
 _HOME: Final = 0x40E  # as `c2c.policies.vary` draws
 
 Lengths = str
@@ -67,7 +75,7 @@ class Served:
       seed: of arrivals, lengths and homes.
       traces: folder of the public traces, or None.
       constants, hbm_bytes, kv_share, host_seconds, prompts, batch_limit, mux_share, threshold,
-        poll_seconds, burstgpt_spread: readings.
+        poll_seconds, burstgpt_spread, largest_rate: readings.
     """
 
     way: str = "woven"
@@ -91,6 +99,14 @@ class Served:
     threshold: str = "iteration"
     poll_seconds: float = 2e-6
     burstgpt_spread: str = "geometric"
+    largest_rate: str = "queue"
+
+
+_SAID: Final = (
+    "constants", "hbm_bytes", "kv_share", "host_seconds", "prompts", "batch_limit", "mux_share",
+    "threshold", "poll_seconds", "burstgpt_spread", "largest_rate",
+)  # fmt: skip
+SAID: Final = frozenset(_SAID)  # readings that settings of a run can say
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +151,22 @@ def mean_of(what: Served, seeds: int = 4) -> Found:
 
 @cache
 def largest_rate(what: Served) -> float:
-    """Return the requests a second that end while many wait: no larger rate goes on for ever."""
-    return served(replace(what, hot_rate=math.inf)).rate
+    """Return the rate that is called largest, in requests a second.
+
+    It is the rate at which requests end while many wait, as no larger rate goes on for ever, or the
+    last tenth below it by another reading: hot TPOT of 100 ms, or memory that sequences may fill.
+    """
+    alone = replace(what, largest_rate="queue")
+    most = served(replace(alone, hot_rate=math.inf)).rate
+    if what.largest_rate == "queue":
+        return most
+
+    def is_carried(tenths: int) -> bool:
+        found = served(replace(alone, hot_rate=tenths / 10))
+        return found.hot_s <= _SLOW_S if what.largest_rate == "tpot_100_ms" else found.kept < 1.0
+
+    rates = range(1, int(10 * most) + 1)
+    return rates[max(0, bisect_left(rates, True, key=lambda n: not is_carried(n)) - 1)] / 10
 
 
 def lengths_of(lengths: Lengths, traces: Path | None, spread: str = "geometric") -> np.ndarray:
@@ -185,11 +215,17 @@ def _models() -> tuple[Deployment, ...]:
     return load_catalog("hot_and_cold")
 
 
-def _constants(what: Served) -> Constants:
-    name = load_node(what.node).gpus[0]
-    if name != "a100_40":
-        return load_constants(calibration_for(name))
-    return load_constants({"same_sms": "a100_sxm", "datasheet": "datasheet"}[what.constants])
+def constants_of(reading: str, gpu: str = "a100_40") -> Constants:
+    """Return the constants of a GPU: an unmeasured A100 of 40 GB has those of the reading."""
+    if gpu != "a100_40":
+        return load_constants(calibration_for(gpu))
+    if reading != "roofline":
+        return load_constants({"same_sms": "a100_sxm", "datasheet": "datasheet"}[reading])
+    known = load_constants("datasheet")
+    names = [item.name for item in fields(known)]
+    bounds: dict[str, Any] = {name: 1.0 for name in names if name.endswith("_efficiency")}
+    bounds |= dict.fromkeys(_KERNELS_S, 0.0)
+    return replace(known, **bounds)
 
 
 def _rows(what: Served) -> int:
@@ -256,7 +292,8 @@ def _requests(what: Served) -> RequestBlock:
 
 def _served(what: Served) -> Found:
     given = _weaving(what)
-    prepared = _prepared(given, what.node, _rows(what), _constants(what))
+    constants = constants_of(what.constants, load_node(what.node).gpus[0])
+    prepared = _prepared(given, what.node, _rows(what), constants)
     prepared = replace(prepared, setup=replace(prepared.setup, seed=what.seed))
     block = _requests(what)
 

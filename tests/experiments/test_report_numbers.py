@@ -11,7 +11,7 @@ PROVENANCE = {"git": {"commit": "0" * 40}}
 
 def page(out: Path, **more: object) -> str:
     (out / "one").mkdir(exist_ok=True)
-    (out / "one" / "one_bare.png").write_bytes(b"picture")
+    (out / "one" / "one_bare.webp").write_bytes(b"picture")
     figure = {"name": "one", "title": "One", "caption": "caption", **more}
     return report_html(out, [figure], [], PROVENANCE, profile="quick", results=out / "absent")
 

@@ -30,7 +30,7 @@ def test_the_report_reads_on_a_screen_and_on_a_telephone(tmp_path: Path) -> None
     if not BROWSER.exists():
         pytest.skip("there is no browser: make browser")
     (tmp_path / "fig1").mkdir()
-    (tmp_path / "fig1" / "fig1_bare.png").write_bytes(picture())
+    (tmp_path / "fig1" / "fig1_bare.webp").write_bytes(picture())
     claims = load_claims()
     numbers = [c for c in claims.values() if isinstance(c.value, float)][:3]
     note = "a long note about_a_name_that_does_not_break_anywhere_by_itself " * 6

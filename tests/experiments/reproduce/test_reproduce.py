@@ -117,7 +117,7 @@ def test_a_run_leaves_all_it_should_and_is_resumed(tmp_path: Path) -> None:
     assert len(found["claims"]) == 577
     assert found["totals"]["out-of-sample"] == 1  # Fig. 8's trend; Table 1 is an input
     page = (out / "index.html").read_text()
-    assert page.count("data:image/png;base64,") == 3  # all claims, and a picture a figure
+    assert page.count("data:image/webp;base64,") == 3  # all claims, and a picture a figure
     assert "http" not in page.replace("http-equiv", "")  # nothing is fetched
     assert "fig8.m_tile" in page
 

@@ -1,0 +1,108 @@
+"""Results under the alternatives of what a paper leaves open (`readings.yaml`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from experiments.claims.classes import Reading, class_of, readings, readings_of
+from experiments.claims.compare import Result, compare
+from experiments.claims.load import claim
+
+__all__ = ["Standing", "readings_table", "standing", "under_readings"]
+
+type Answers = Callable[..., Iterable[Result]]
+Standing = Literal["robust", "fragile", "untried"]
+
+
+def under_readings(
+    results: Iterable[Result], answers: Answers, able: Collection[str], *, everything: bool = False
+) -> tuple[Result, ...]:
+    """Return results with ours under each alternative of the readings that their claims name.
+
+    An alternative is computed while a predicted claim that names its reading agrees under all
+    alternatives before it.
+
+    Args:
+      results: by the default of every reading, all of one system.
+      answers: takes one reading by its name and returns results; none where an alternative cannot
+        be computed.
+      able: names of readings that `answers` takes.
+      everything: compute alternatives of claims that do not agree as well.
+    """
+    found = tuple(results)
+    told: dict[str, dict[str, Any]] = {result.claim_id: {} for result in found}
+    system = found[0].claim_id.split(".", 1)[0]
+    for reading in readings(system).values():
+        for value in reading.alternatives if reading.name in able else ():
+            named = [r for r in found if reading in (readings_of(r.claim_id) or ())]
+            if not any(_is_asked(r, told[r.claim_id], everything=everything) for r in named):
+                continue
+            ours = {r.claim_id: r.ours for r in answers(**{reading.name: value})}
+            for result in named:
+                if result.claim_id in ours:
+                    told[result.claim_id][_label(reading, value)] = ours[result.claim_id]
+    return tuple(replace(result, by_reading=told[result.claim_id]) for result in found)
+
+
+def standing(result: Result) -> Standing:
+    """Return how a result that agrees with its claim stands under the readings that it names.
+
+    `robust`: it agrees under every alternative, or nothing is left open. `fragile`: under one that
+    was computed it does not. `untried`: no figure computes an alternative, or no readings of its
+    system are written down.
+    """
+    answers = _answers(result)
+    if not all(answers.values()):
+        return "fragile"
+    named = readings_of(result.claim_id)
+    if named is None:
+        return "untried"
+    asked = {_label(reading, value) for reading in named for value in reading.alternatives}
+    return "robust" if asked <= answers.keys() else "untried"
+
+
+def readings_table(results: Sequence[Result]) -> pa.Table:
+    """Return ours under each reading, the default too: claim, reading, ours as JSON, agrees."""
+    rows = [
+        {"claim": r.claim_id, "reading": name, "ours": json.dumps(ours), "agrees": agrees}
+        for r in results
+        for name, ours, agrees in (
+            ("default", r.ours, compare(claim(r.claim_id), r).agrees),
+            *((name, r.by_reading[name], agrees) for name, agrees in _answers(r).items()),
+        )
+    ]
+    columns = [(name, pa.string()) for name in ("claim", "reading", "ours")]
+    return pa.Table.from_pylist(rows, schema=pa.schema([*columns, ("agrees", pa.bool_())]))
+
+
+def _is_asked(result: Result, told: Mapping[str, Any], *, everything: bool) -> bool:
+    if everything:
+        return True
+    entry = class_of(result.claim_id)
+    is_predicted = entry is None or entry.name == "predicted"
+    so_far = replace(result, by_reading=told)
+    return (
+        is_predicted
+        and result.sample == "out-of-sample"
+        and compare(claim(result.claim_id), result).agrees
+        and all(_answers(so_far).values())
+    )
+
+
+def _answers(result: Result) -> dict[str, bool]:
+    """Return whether ours agrees under each alternative that was computed."""
+    asked = claim(result.claim_id)
+    alone = replace(result, by_reading={}, by_seed=(), by_model={})
+    return {
+        name: compare(asked, replace(alone, ours=ours)).agrees
+        for name, ours in result.by_reading.items()
+    }
+
+
+def _label(reading: Reading, value: Any) -> str:
+    return f"{reading.name}={value}"
