@@ -15,11 +15,9 @@ from c2c.policies import AtOutstanding
 from c2c.serving import FAIL_NONE, Plan, Prepared, ServingSetup, prepare
 from c2c.simulator import simulate_in_memory
 from c2c.systems.medusa import (
-    NODES_A_LAYER,
-    NODES_OUTSIDE,
+    launched_extra_s,
     load_measured_start,
     loaded_bytes,
-    stages_of,
     start_works,
 )
 from c2c.workloads import Workload, build_workload, workload_config
@@ -93,10 +91,8 @@ def prepared(fleet: Fleet) -> Prepared:
     works = start_works(fleet.start, [spec], measured, is_copied=True)
     constants = serving.constants
     if fleet.start == "no_graph":
-        # one pass of the host over the launches of a step; with graphs there is one launch
-        launches = NODES_A_LAYER * spec.layers + NODES_OUTSIDE
-        extra_s = launches * stages_of(spec, measured).host_s / 2
-        constants = replace(constants, step_overhead_s=constants.step_overhead_s + extra_s)
+        step_s = constants.step_overhead_s + launched_extra_s(spec, measured)
+        constants = replace(constants, step_overhead_s=step_s)
     scale = AtOutstanding(at=fleet.at)
     system = replace(serving.system, start=_always_from_disk(works), scale=scale)
     return prepare(replace(serving, system=system, constants=constants))

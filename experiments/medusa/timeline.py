@@ -11,11 +11,10 @@ import pyarrow as pa
 from c2c.cost import load_constants
 from c2c.models import ModelSpec
 from c2c.systems.medusa import (
-    NODES_A_LAYER,
-    NODES_OUTSIDE,
     STARTS,
     Stages,
     graph_nodes,
+    launched_extra_s,
     load_measured_start,
     loaded_bytes,
     loading_s,
@@ -85,7 +84,7 @@ def _row(model: TableModel, stages: Stages) -> dict[str, Any]:
         **{f"{start}_s": seconds for start, seconds in load.items()},
         "kv_share": stages.kv_profiled_s / load["vllm"],
         "capture_share": stages.captured_s / load["vllm"],
-        "graph_speedup": _graph_speedup(spec, stages),
+        "graph_speedup": _graph_speedup(spec),
         "has_bubble": stages.weights_s < stages.tokenizer_s + stages.kv_profiled_s,
         "vs_vllm": 1 - load["medusa"] / load["vllm"],
         "vs_async": 1 - load["medusa"] / load["vllm_async"],
@@ -95,12 +94,11 @@ def _row(model: TableModel, stages: Stages) -> dict[str, Any]:
     }
 
 
-def _graph_speedup(spec: ModelSpec, stages: Stages) -> float:
+def _graph_speedup(spec: ModelSpec) -> float:
     """Return what one sequence's decode step gains from a graph: one launch instead of many."""
     graph_s = loaded_bytes(spec) / (load_measured_start().hbm_gbps * 1e9)
     graph_s += load_constants("a100_80").step_overhead_s  # of the same host and engine
-    launches = NODES_A_LAYER * spec.layers + NODES_OUTSIDE
-    return 1 + launches * stages.host_s / 2 / graph_s
+    return 1 + launched_extra_s(spec, load_measured_start()) / graph_s
 
 
 def _of_models(rows: Sequence[Mapping[str, Any]]) -> tuple[Result, ...]:
@@ -128,7 +126,8 @@ def _of_models(rows: Sequence[Mapping[str, Any]]) -> tuple[Result, ...]:
         "fig3.graph_speedup_max": (
             fastest["graph_speedup"],
             f"{fastest['model']}, decode of one sequence. A launch costs half of what a node of a "
-            "capture does, and the host's other work of a step is that of a newer engine.",
+            "capture does and runs beside the GPU; the host's other work of a step is that of a "
+            "newer engine.",
         ),
     }
     return tuple(_result(name, value, note) for name, (value, note) in found.items())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -12,9 +12,10 @@ from c2c.cost.kernel_graph import StepKernel, kernel_s
 from c2c.hardware import Gpu, load_platform
 from c2c.systems.tessera import load_pair, work_of
 from experiments.claims import Result
+from experiments.claims.robust import readings_table, under_readings
 from experiments.figure import SYSTEMS, Computed, Context, figure
 from experiments.tessera.answering import answer
-from experiments.tessera.workloads import GPT_OSS, LABELS, WORKLOADS, workload
+from experiments.tessera.workloads import GPT_OSS, LABELS, SAID, WORKLOADS, workload
 
 __all__ = ["compute"]
 
@@ -34,31 +35,8 @@ def compute(context: Context) -> Computed:
         rows += _kernels(name)
         if context.progress:
             context.progress(k + 1, len(WORKLOADS))
-    shares: list[dict[str, Any]] = [
-        {"workload": name, **_shares([r for r in rows if r["workload"] == name])}
-        for name in WORKLOADS
-    ]
-    ours = [r for r in rows if r["workload"] == GPT_OSS]
-    groups = {
-        "prefill": [r for r in ours if r["phase"] == "prefill"],
-        "decode": [r for r in ours if r["phase"] == "decode"],
-        "attention": [r for r in ours if r["attends"] and r["layer"] >= 0],
-        "ffn": [r for r in ours if not r["attends"] and r["layer"] >= 0],
-    }
-    by_group = {group: _shares(found)["count_percent"] for group, found in groups.items()}
-    average = {
-        key: float(np.mean([s[key] for s in shares])) for key in ("count_percent", "time_percent")
-    }
-    simulated = "Simulated; the paper measured kernels of vLLM and PyTorch."
-    results = (
-        answer("fig2a.kernels_faster_l40s", average["count_percent"], simulated),
-        answer("fig2b.time_share", average["time_percent"], simulated),
-        answer("fig2b.time_share_diffusion", shares[-1]["time_percent"], simulated),
-        *(answer(f"fig3a.{g}", by_group[g], simulated) for g in ("prefill", "decode")),
-        *(answer(f"fig3b.{g}", by_group[g], simulated) for g in ("attention", "ffn")),
-        *_hardware(),
-        *_examples(),
-    )
+    shares, by_group = _shares_of(rows)
+    results = under_readings(_results(), _results, SAID, everything=not context.quick)
     caption = (
         "Times of each kernel on an L40s over those on an A100, five workloads, prefill and "
         "decode: products by public measurements of both (the cost model), tensor cores, CUDA "
@@ -66,6 +44,7 @@ def compute(context: Context) -> Computed:
         "published, measured. One number is fitted: how fast the L40s is in the mean."
     )
     tables = {
+        "readings": readings_table(results),
         "kernels": pa.Table.from_pylist(rows),
         "shares": pa.Table.from_pylist(
             [
@@ -78,10 +57,44 @@ def compute(context: Context) -> Computed:
     return Computed(tables=tables, results=results, caption=caption)
 
 
-def _kernels(name: str) -> list[dict[str, Any]]:
+def _shares_of(
+    rows: list[dict[str, Any]],
+) -> tuple[list[dict[str, Any]], dict[str, float]]:
+    """Return shares of kernels that are faster on the second GPU, by workload and by group."""
+    shares = [
+        {"workload": name, **_shares([r for r in rows if r["workload"] == name])}
+        for name in WORKLOADS
+    ]
+    ours = [r for r in rows if r["workload"] == GPT_OSS]
+    groups = {
+        "prefill": [r for r in ours if r["phase"] == "prefill"],
+        "decode": [r for r in ours if r["phase"] == "decode"],
+        "attention": [r for r in ours if r["attends"] and r["layer"] >= 0],
+        "ffn": [r for r in ours if not r["attends"] and r["layer"] >= 0],
+    }
+    return shares, {group: _shares(found)["count_percent"] for group, found in groups.items()}
+
+
+def _results(**reading: Any) -> Iterator[Result]:
+    rows = [row for name in WORKLOADS for row in _kernels(name, **reading)]
+    shares, by_group = _shares_of(rows)
+    count, time = (
+        float(np.mean([s[key] for s in shares])) for key in ("count_percent", "time_percent")
+    )
+    simulated = "Simulated; the paper measured kernels of vLLM and PyTorch."
+    yield answer("fig2a.kernels_faster_l40s", count, simulated)
+    yield answer("fig2b.time_share", time, simulated)
+    yield answer("fig2b.time_share_diffusion", shares[-1]["time_percent"], simulated)
+    yield from (answer(f"fig3a.{g}", by_group[g], simulated) for g in ("prefill", "decode"))
+    yield from (answer(f"fig3b.{g}", by_group[g], simulated) for g in ("attention", "ffn"))
+    yield from _hardware()
+    yield from _examples(**reading)
+
+
+def _kernels(name: str, **reading: Any) -> list[dict[str, Any]]:
     pair = load_pair(_PAIR)
     rows = []
-    for phase in workload(name).phases:
+    for phase in workload(name, **reading).phases:
         times = work_of(phase.kernels, pair.gpus).times
         rows += [
             {
@@ -151,7 +164,7 @@ def _stated(gpu: Gpu, name: str) -> float:
     return float(value)
 
 
-def _examples() -> tuple[Result, ...]:
+def _examples(**reading: Any) -> tuple[Result, ...]:
     """Return the paper's two kernels: a matrix times a vector, and attention of a prompt."""
     pair = load_pair(_PAIR)
     a100, l40s = pair.gpus
@@ -162,7 +175,7 @@ def _examples() -> tuple[Result, ...]:
     n = 8192
     gemv = StepKernel(kind="gemv", layer=0, tensor_flops=2 * n * n, weight_bytes=2 * n * n,
                       read_bytes=2 * n, write_bytes=2 * n, product=(1, n, n))  # fmt: skip
-    prefill = workload(GPT_OSS).phases[0].kernels
+    prefill = workload(GPT_OSS, **reading).phases[0].kernels
     flash = next(k for k in prefill if k.kind == "attention" and k.layer == 1)
     moved = gemv.weight_bytes + gemv.read_bytes + gemv.write_bytes
     return (

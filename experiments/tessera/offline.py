@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -10,9 +11,10 @@ import pyarrow as pa
 
 from c2c.systems.tessera import WAYS, load_pair, ways
 from experiments.claims import Result, claim
+from experiments.claims.robust import readings_table, under_readings
 from experiments.figure import SYSTEMS, Computed, Context, figure
 from experiments.tessera.answering import answer
-from experiments.tessera.workloads import LABELS, PAIRS, WORKLOADS, workload
+from experiments.tessera.workloads import LABELS, PAIRS, SAID, WORKLOADS, workload
 
 __all__ = ["TABLE3", "compute", "published_for_price"]
 
@@ -27,13 +29,12 @@ _GAP: Final = {"quick": 0.03, "full": 0.01}
         draw="tessera.draw_offline", needs=SYSTEMS)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return requests a second of each way, cell by cell, and the means for the price."""
-    cells = [(pair, name) for pair in PAIRS for name in WORKLOADS]
-    rows = []
-    for k, (pair, name) in enumerate(cells):
-        rows += _cell(pair, name, _GAP[context.profile])
-        if context.progress:
-            context.progress(k + 1, len(cells))
-    means = [_mean(rows, pair, way) for pair in PAIRS for way in WAYS]
+    rows, means = _rows_and_means(context)
+
+    def answers(**reading: Any) -> tuple[Result, ...]:
+        return _results(*_rows_and_means(replace(context, progress=None), **reading))
+
+    results = under_readings(_results(rows, means), answers, SAID, everything=not context.quick)
     best = max(r["gap"] for r in rows if r["gap"] is not None)
     caption = (
         "Requests a second that each way sustains, relative to the left GPU alone; crosses: the "
@@ -43,11 +44,27 @@ def compute(context: Context) -> Computed:
         f"fitted. Times of stages overlap in full; plans are at most {best:.0%} from the best."
     )
     return Computed(
-        tables={"cells": pa.Table.from_pylist(rows), "means": pa.Table.from_pylist(means)},
-        results=_results(rows, means),
+        tables={
+            "cells": pa.Table.from_pylist(rows),
+            "means": pa.Table.from_pylist(means),
+            "readings": readings_table(results),
+        },
+        results=results,
         caption=caption,
         report=_report(rows),
     )
+
+
+def _rows_and_means(
+    context: Context, **reading: Any
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    cells = [(pair, name) for pair in PAIRS for name in WORKLOADS]
+    rows = []
+    for k, (pair, name) in enumerate(cells):
+        rows += _cell(pair, name, _GAP[context.profile], **reading)
+        if context.progress:
+            context.progress(k + 1, len(cells))
+    return rows, [_mean(rows, pair, way) for pair in PAIRS for way in WAYS]
 
 
 def published_for_price(pair: str, way: str) -> float | None:
@@ -61,11 +78,11 @@ def published_for_price(pair: str, way: str) -> float | None:
     return None if column is None else float(claim(f"tessera.table3.{pair}.{column}").value)
 
 
-def _cell(name: str, model: str, gap: float) -> list[dict[str, Any]]:
+def _cell(name: str, model: str, gap: float, **reading: Any) -> list[dict[str, Any]]:
     pair = load_pair(name)
     link = pair.link()
     found = ways(
-        workload(model), pair.gpus, gbps=pair.wire.gbps, latency_s=link.latency_s[0][1],
+        workload(model, **reading), pair.gpus, gbps=pair.wire.gbps, latency_s=link.latency_s[0][1],
         gap=gap,
     )  # fmt: skip
     left = found[0]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
 from typing import Final
@@ -30,7 +31,16 @@ from c2c.models import load_spec
 from c2c.systems.tessera import Pair, load_pair, work_of
 from experiments.claims import claim
 
-__all__ = ["GPT_OSS", "LABELS", "MXFP4_BYTES", "PAIRS", "WORKLOADS", "fitted_share", "workload"]
+__all__ = [
+    "GPT_OSS",
+    "LABELS",
+    "MXFP4_BYTES",
+    "PAIRS",
+    "SAID",
+    "WORKLOADS",
+    "fitted_share",
+    "workload",
+]
 
 PAIRS: Final = ("a100_l40s", "h100_rtx", "b200_h100")
 GPT_OSS: Final = "gpt-oss-20b"
@@ -51,7 +61,10 @@ MXFP4_BYTES: Final = 4.25 / 8  # of a weight with its share of a scale, as GPT-o
 
 # Inputs: Splitwise's medians; 512 x 512 pixels are 36 x 36 patches, merged to 324 tokens.
 MEDIANS: Final = (1020, 129)  # tokens of a prompt and an answer in Azure's conversation trace
-_CHAT: Final = Load(prompt=MEDIANS[0], output=MEDIANS[1])
+# Readings (`readings.yaml`): tokens of a prompt and an answer, and prompts of a step by its rows.
+_LENGTHS: Final = {"conversation": MEDIANS, "code": (1500, 13), "alike": (512, 512)}
+_PROMPTS: Final = {16: 1, 64: 4, 256: 8}
+SAID: Final = frozenset({"batch", "lengths"})
 _PATCHES: Final = 36 * 36
 _IMAGE_TOKENS: Final = _PATCHES // 4
 # Assumptions: words of a question about an image and of its answer; images made at once.
@@ -60,17 +73,25 @@ _STEPS: Final = 28
 
 
 @cache
-def workload(name: str) -> Served:
-    """Return one of `WORKLOADS`, as it is served offline."""
+def workload(name: str, batch: int = 64, lengths: str = "conversation") -> Served:
+    """Return one of `WORKLOADS`, as it is served offline.
+
+    Args:
+      name: of the workload.
+      batch: rows of a decode step; a reading.
+      lengths: of prompts and answers of text; a reading.
+    """
+    prompt, output = _LENGTHS[lengths]
+    chat = Load(prompt=prompt, output=output, rows=batch, prompts=_PROMPTS[batch])
     if name == "sd3.5-medium":
         return diffusion(name, SD35, images=_IMAGES, steps=_STEPS)
     if name == "mamba-codestral-7b":
-        return state_space(name, MAMBA, _CHAT)
+        return state_space(name, MAMBA, chat)
     spec = load_spec(name)
     if name == "qwen2.5-vl-7b":
-        load = Load(prompt=_IMAGE_TOKENS + _QUESTION, output=_ANSWER)
+        load = replace(chat, prompt=_IMAGE_TOKENS + _QUESTION, output=_ANSWER)
         return decoder(spec, load, before=vision_kernels(VISION, load.prompts, _PATCHES))
-    return decoder(spec, _CHAT, expert_bytes=MXFP4_BYTES if spec.experts else 2)
+    return decoder(spec, chat, expert_bytes=MXFP4_BYTES if spec.experts else 2)
 
 
 def relative(pair: Pair, names: Sequence[str] = WORKLOADS) -> dict[str, float]:

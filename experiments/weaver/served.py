@@ -169,6 +169,7 @@ def largest_rate(what: Served) -> float:
     return rates[max(0, bisect_left(rates, True, key=lambda n: not is_carried(n)) - 1)] / 10
 
 
+@cache
 def lengths_of(lengths: Lengths, traces: Path | None, spread: str = "geometric") -> np.ndarray:
     """Return pairs of prompt and output tokens, [request, 2], none longer than the paper has."""
     pairs = _pairs(lengths, traces, spread)
@@ -211,10 +212,12 @@ def _stay_weighted(pairs: np.ndarray) -> int:
     return round(float((output * (prompt + output / 2)).sum() / output.sum()))
 
 
+@cache
 def _models() -> tuple[Deployment, ...]:
     return load_catalog("hot_and_cold")
 
 
+@cache
 def constants_of(reading: str, gpu: str = "a100_40") -> Constants:
     """Return the constants of a GPU: an unmeasured A100 of 40 GB has those of the reading."""
     if gpu != "a100_40":
@@ -323,10 +326,7 @@ def _measured(what: Served, records: Any, block: RequestBlock, prepared: Prepare
     tokens = (block.prompt_tokens + out / 2) * stay_s
     whole = (block.prompt_tokens + out) * stay_s
     ratio = what.ratio if what.way == "woven" else 0.0
-    away = np.array(
-        [bool(h) and draw(what.seed, int(k), 0, _HOME, 0) < ratio
-         for k, h in zip(records["id"], hot, strict=True)]
-    )  # fmt: skip
+    away = hot & (_homes(what.seed, len(hot))[records["id"]] < ratio)
     layout, one = prepared.setup.system.layout, kv_bytes_per_token(_models()[0].spec)
     rooms = [room / one for room in layout.memories.values()]
     lone = cold & is_in
@@ -340,6 +340,12 @@ def _measured(what: Served, records: Any, block: RequestBlock, prepared: Prepare
         kept=float(whole[hot & ~away].sum() / rooms[0]),
         rate=float(rate),
     )
+
+
+@lru_cache(maxsize=8)
+def _homes(seed: int, requests: int) -> np.ndarray:
+    """Return the draw that decides on which GPU each request attends."""
+    return np.array([draw(seed, k, 0, _HOME, 0) for k in range(requests)])
 
 
 def gpu_share(found: Found, what: Served) -> float:

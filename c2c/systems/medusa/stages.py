@@ -15,6 +15,7 @@ __all__ = [
     "MeasuredStart",
     "Stages",
     "graph_nodes",
+    "launched_extra_s",
     "load_measured_start",
     "loaded_bytes",
     "stages_of",
@@ -156,6 +157,17 @@ def stages_of(spec: ModelSpec, measured: MeasuredStart) -> Stages:
         runtime_s=whole_s * measured.runtime_share,
         first_token_s=first_token_s,
     )
+
+
+def launched_extra_s(spec: ModelSpec, measured: MeasuredStart) -> float:
+    """Return what a decode step takes more where the host launches its kernels one by one.
+
+    Launches are asynchronous: the host runs beside the GPU, and a step takes the longer of the two.
+    A launch costs half of what a node of a capture costs the host, which passes it twice.
+    """
+    launches = NODES_A_LAYER * spec.layers + NODES_OUTSIDE
+    host_s = launches * stages_of(spec, measured).host_s / 2
+    return max(0.0, host_s - loaded_bytes(spec) / (measured.hbm_gbps * 1e9))
 
 
 def _first_token_s(spec: ModelSpec, host_s: float, hbm: float) -> float:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, Literal, get_args
 
 import numpy as np
@@ -122,12 +123,12 @@ class Cut:
     @property
     def lengths(self) -> tuple[float, ...]:
         """Seconds of all pieces, in program order."""
-        return tuple(t for pieces in self.pieces for t in pieces)
+        return tuple(chain.from_iterable(self.pieces))
 
     @property
     def splits(self) -> int:
         """Pieces more than operators."""
-        return len(self.lengths) - len(self.pieces)
+        return sum(map(len, self.pieces)) - len(self.pieces)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -100,6 +101,7 @@ class Times:
         return Cost(prefill=curve(tokens, seconds + table.step_overhead_s + self.host_s))
 
 
+@lru_cache(maxsize=64)
 def times_of(
     spec: ModelSpec, part: Slice, constants: Constants, *, rows: int, tokens: int = 0,
     host_s: float = 0.0, collective_s: float = 0.0, gbps: float = 0.0,
