@@ -12,6 +12,7 @@ from typing import Any
 from c2c.cost import load_constants
 from experiments.claims import NEAR, Improvement, Row, totals
 from experiments.claims.fidelity import brief
+from experiments.claims.nulls import beside
 from experiments.figures.claims import CAPTION, claims_picture
 from experiments.gpu.cli import RESULTS
 from experiments.gpu.report import findings, read
@@ -79,6 +80,7 @@ def report_html(
         "<a href='#improvements'>What ours adds</a> · <a href='#gpu'>On a GPU</a> · "
         "<a href='#provenance'>Provenance</a></p>",
         _picture(rows),
+        _by_figure(rows),
         *(_figure(out, figure) for figure in figures),
         "<h2 id='claims'>Claim by claim</h2>",
         _table([r for r in rows if r.comparison is not None]),
@@ -129,6 +131,10 @@ def _tiles(rows: Sequence[Row]) -> str:
             f"{inside['numbers_within_20']} of {inside['numbers']}",
             "in-sample numbers (not counted)",
         ),
+        (
+            f"{outside['robust']}, {outside['fragile']}, {outside['untried']}",
+            "of those that agree: robust, fragile, untried under other readings",
+        ),
         (f"{found['explained']}", "claims no figure can answer, each with why"),
         (f"{found['not-yet']}", "claims not yet"),
         (f"{found['claims']}", "claims in all"),
@@ -144,23 +150,66 @@ def _tiles(rows: Sequence[Row]) -> str:
 
 def _nulls(rows: Sequence[Row]) -> str:
     """Return a table of ours beside null models, by paper."""
-    heads = (
-        "out of sample", "numbers", "ours agree", "best constant of each unit", "no effect",
-        "median error", "rank correlation",
-    )  # fmt: skip
-    body = []
+    cells: list[tuple[object, ...]] = [
+        (
+            "out of sample", "numbers", "ours agree", "best constant of each unit", "no effect",
+            "median error", "rank correlation",
+        )
+    ]  # fmt: skip
     for system, n in totals(rows)["null_models"].items():
         ranks = ", ".join(f"{unit} {r:.2f}" for unit, r in n["rank_correlation"].items())
         error = "" if n["median_error"] is None else f"{n['median_error']:.0%}"
-        cells = (
-            system, n["numbers"], n["agree"], n["constant_agree"], n["no_effect_agree"], error,
-            ranks,
+        cells.append(
+            (
+                system, n["numbers"], n["agree"], n["constant_agree"], n["no_effect_agree"], error,
+                ranks,
+            )
         )  # fmt: skip
-        body.append(f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in cells)}</tr>")
+    return _cells(cells)
+
+
+def _by_figure(rows: Sequence[Row]) -> str:
+    """Return a table of what each figure of the papers has, of those that are answered."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if row.comparison is not None:
+            system, figure = row.claim.id.split(".")[:2]
+            groups.setdefault((system, figure), []).append(row)
+    cells: list[tuple[object, ...]] = [
+        (
+            "paper", "figure", "predicted", "agree", "robust", "fragile", "untried",
+            "best constant", "calibrated or given", "identities", "repeats",
+        )
+    ]  # fmt: skip
+    for (system, figure), mine in groups.items():
+        status = Counter(row.status for row in mine)
+        stand = Counter(row.standing for row in mine)
+        unseen = [row for row in mine if row.status == "out-of-sample"]
+        cells.append(
+            (
+                system, figure, len(unseen), sum(bool(row.agrees) for row in unseen),
+                stand["robust"], stand["fragile"], stand["untried"],
+                beside(unseen)["constant_agree"], status["in-sample"], status["identity"],
+                status["repeat"],
+            )
+        )  # fmt: skip
     return (
-        "<div class='scroll'><table><thead><tr>"
-        f"{''.join(f'<th>{h}</th>' for h in heads)}</tr></thead>"
-        f"<tbody>{''.join(body)}</tbody></table></div>"
+        "<h2 id='by-figure'>By figure</h2><p class='soft'>Robust: agrees under every reading of "
+        "what the paper leaves open (readings.yaml); fragile: under ours and not under another; "
+        "untried: not all were computed, or none are written down.</p>" + _cells(cells)
+    )
+
+
+def _cells(rows: Sequence[Sequence[object]]) -> str:
+    """Return a table; the first row is its header."""
+    head, *body = (
+        "".join(f"<{tag}>{escape(str(cell))}</{tag}>" for cell in row)
+        for tag, row in zip(["th", *["td"] * (len(rows) - 1)], rows, strict=True)
+    )
+    lines = "".join(f"<tr>{row}</tr>" for row in body)
+    return (
+        f"<div class='scroll'><table><thead><tr>{head}</tr></thead>"
+        f"<tbody>{lines}</tbody></table></div>"
     )
 
 
@@ -210,14 +259,7 @@ def _numbers(rows: Sequence[Sequence[str]]) -> str:
     """Return the table below a figure, folded; the first row is its header."""
     if not rows:
         return ""
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in rows[0])
-    body = "".join(
-        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows[1:]
-    )
-    return (
-        "<details><summary>Numbers</summary><div class='scroll'><table>"
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></details>"
-    )
+    return f"<details><summary>Numbers</summary>{_cells(rows)}</details>"
 
 
 def _table(rows: Sequence[Row]) -> str:

@@ -151,7 +151,9 @@ def test_same_settings_same_bytes(tmp_path: Path) -> None:
         make(tmp_path / name, "fig4")
         done.append(json.loads((tmp_path / name / "fig4" / "DONE").read_text())["results"])
     assert done[0] == done[1]
-    assert {Path(n).suffix for n in done[0]} == {".parquet", ".json", ".png", ".svg", ".pdf"}
+    assert {Path(n).suffix for n in done[0]} == {
+        ".parquet", ".json", ".png", ".svg", ".pdf", ".webp",
+    }  # fmt: skip
 
 
 def test_a_failed_figure_does_not_stop_the_others(
