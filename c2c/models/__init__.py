@@ -9,6 +9,7 @@ from c2c.models.spec import Latent, LinearAttention, ModelSpec, RopeScaling, Wei
 from c2c.models.weights import (
     Gemm,
     active_param_count,
+    check_plain_layers,
     expected_active_experts,
     flops_per_token,
     gemm_bytes,
@@ -33,6 +34,7 @@ __all__ = [
     "active_param_count",
     "catalog_names",
     "catalogs",
+    "check_plain_layers",
     "expected_active_experts",
     "flops_per_token",
     "from_hf_config",

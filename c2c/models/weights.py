@@ -14,6 +14,7 @@ from c2c.models.spec import ModelSpec, WeightFormat
 __all__ = [
     "Gemm",
     "active_param_count",
+    "check_plain_layers",
     "expected_active_experts",
     "flops_per_token",
     "gemm_bytes",
@@ -243,6 +244,19 @@ def state_bytes(spec: ModelSpec) -> int:
     matrix = 4 * linear.value_heads * linear.key_dim * linear.value_dim
     past = spec.dtype_bytes * linear.channels * (linear.kernel - 1)
     return len(linear.layers) * (matrix + past)
+
+
+def check_plain_layers(spec: ModelSpec) -> None:
+    """Return if a layer is q, k, v and o, then one block or experts alone: for who names its parts.
+
+    Raises:
+      SettingError: attention is latent or linear or has a gate, or there are shared experts.
+    """
+    if spec.latent or spec.linear or spec.attention_gate or spec.shared_intermediate:
+        raise SettingError(
+            f"model.{spec.name}.family", spec.family, "a family with keys and values of its own in "
+            "each layer, without gates and shared experts",
+        )  # fmt: skip
 
 
 def _windowed(spec: ModelSpec) -> tuple[int, int]:

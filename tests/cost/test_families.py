@@ -9,7 +9,9 @@ import pytest
 
 from c2c.cost import Constants, step_table
 from c2c.cost.gemm_time import gemm_time
+from c2c.cost.kernel_graph import Batch, step_kernels
 from c2c.cost.resident import expert_layer_time, resident_gemm_time
+from c2c.errors import SettingError
 from c2c.hardware import Slice
 from c2c.models import (
     ModelSpec,
@@ -19,6 +21,7 @@ from c2c.models import (
     streamed_bytes,
     weight_bytes,
 )
+from c2c.systems.cocoserve.modules import modules
 from tests.models.published import CONFIGS
 
 LINK = 375.0
@@ -101,3 +104,13 @@ def test_latent_attention_reads_little_and_computes_much(
     plain = step_table(replace(spec, latent=None), full_gpu, constants, LINK, **SIZE)
     assert plain.attn_s_per_pair / table.attn_s_per_pair == pytest.approx(2 * 192 / (192 + 128))
     assert plain.kv_bytes_per_token / table.kv_bytes_per_token == 2 * 128 * 192 / 576
+
+
+def test_parts_of_a_layer_are_named_of_usual_layers_only() -> None:
+    batch = Batch(rows=2, chunk=1, context=8)
+    assert step_kernels(spec_of("gemma2_9b"), batch)
+    assert modules(spec_of("olmo2_7b"))
+    for name in ("deepseek_v2_lite", "qwen3_next_80b", "glm45_air"):
+        for call in (lambda s: step_kernels(s, batch), modules):
+            with pytest.raises(SettingError, match="a family with keys and values of its own in"):
+                call(spec_of(name))

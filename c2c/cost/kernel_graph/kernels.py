@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from c2c.errors import SettingError
-from c2c.models import ModelSpec
+from c2c.models import ModelSpec, check_plain_layers
 
 __all__ = [
     "Batch",
@@ -127,7 +127,11 @@ def step_kernels(
       spec: the model.
       batch: what the step works on.
       expert_bytes: of a weight of an expert, which a kernel turns into 16 bits as it reads it.
+
+    Raises:
+      SettingError: a layer has parts that are not known here.
     """
+    check_plain_layers(spec)
     builder = _Builder(spec, batch, expert_bytes)
     x = builder.add("embed", -1, read=0, write=spec.hidden, weight=batch.tokens * spec.hidden)
     for layer in range(spec.layers):

@@ -10,7 +10,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from c2c.errors import SettingError, unknown_name
-from c2c.models import ModelSpec, gemms, kv_bytes_per_token, param_count, weight_bytes
+from c2c.models import (
+    ModelSpec,
+    check_plain_layers,
+    gemms,
+    kv_bytes_per_token,
+    param_count,
+    weight_bytes,
+)
 
 __all__ = [
     "BLOCK_BYTES",
@@ -77,8 +84,9 @@ def modules(spec: ModelSpec) -> Mapping[str, Module]:
     """Return the modules of any layer of a model by name; all but `kv` have weights.
 
     Raises:
-      SettingError: layers are not alike.
+      SettingError: layers are not alike, or have parts that are not known here.
     """
+    check_plain_layers(spec)
     if spec.dense_layers:
         raise SettingError(
             f"model.{spec.name}.dense_layers", list(spec.dense_layers), "layers that are all alike"
