@@ -7,7 +7,7 @@ what the front end made of it; the outermost one links every function once, and 
 whole. That takes half the compile time, and what is inlined across levels runs faster.
 
 Numba lets a function have a compiler of its own (`pipeline_class`); the libraries below it are its
-internals, whose names may change with a version: a test holds them.
+internals, whose names may change with a version: see `c2c.compiling.compilers`.
 """
 
 # ruff: noqa: SLF001
@@ -19,50 +19,18 @@ from typing import Any, Final
 
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
-from numba.core.typed_passes import (
-    NativeLowering,
-    NoPythonBackend,
-    NopythonTypeInference,
-    PreLowerStripPhis,
-)
-from numba.core.untyped_passes import (
-    FixupArgs,
-    GenericRewrites,
-    IRProcessing,
-    ReconstructSSA,
-    TranslateByteCode,
-)
 
-from c2c.compiling import bookkeeping, calls, elements, flags, lookups, operators, optimising
-from c2c.compiling.ours import MODULES, SYMBOLS
+from c2c.compiling.passes import FewPasses, OwnFlags, make_small, optimise
 
 __all__ = ["InnerCompiler", "OuterCompiler"]
 
-bookkeeping.install()
-calls.install()
-elements.install()
-flags.install()
-lookups.install()
-operators.install()
-optimising.install()
-
+MODULES: Final = "c2c."  # all other code is compiled as Numba does it
+SYMBOLS: Final = "_ZN3c2c"  # as compiled functions are called
 _Library: Final[Any] = JITCodeLibrary  # Numba brings no types for it
 _Compiler: Final[Any] = CompilerBase
 # How symbols of small formulas begin, which are inlined as always.
 _FORMULAS: Final = f"{SYMBOLS}4cost"
 _COUNTING: Final = "NRT_"  # of functions that count references
-
-_PASSES: Final[tuple[Any, ...]] = (
-    TranslateByteCode,
-    FixupArgs,
-    IRProcessing,
-    GenericRewrites,
-    ReconstructSSA,
-    NopythonTypeInference,
-    PreLowerStripPhis,
-    NativeLowering,
-    NoPythonBackend,
-)
 
 
 class _NoMachineCode:
@@ -85,13 +53,13 @@ class _OwnLibrary(_Library):  # type: ignore[misc]
         if _counts_references(module):
             super()._optimize_functions(module)
         else:
-            optimising.make_small(module, self._codegen)
+            make_small(module, self._codegen)
 
     def _optimize_final_module(self) -> None:
         if _counts_references(self._final_module):
             super()._optimize_final_module()
         else:
-            optimising.optimise(self._final_module, self._codegen)
+            optimise(self._final_module, self._codegen)
 
 
 def _counts_references(module: Any) -> bool:
@@ -184,28 +152,19 @@ def _called(library: Any) -> Iterator[Any]:
             waiting += found._linking_libraries
 
 
-def _few_passes(state: Any) -> Any:  # noqa: ARG001
-    """Return the passes that the package's own functions need, half of Numba's.
-
-    They have no closures, no objects, no array expressions, no branches on types, and nothing
-    that counts references: where variables end, which Numba would write code for, is no matter.
-    """
-    made: Any = bookkeeping.LightPasses("c2c")
-    for each in _PASSES:
-        made.add_pass(each, each.name())
-    made.finalize()
-    return made
-
-
 class _OwnCompiler(_Compiler):  # type: ignore[misc]
     library: Any
+
+    def compile_extra(self, func: Any) -> Any:
+        self.state.flags = OwnFlags(self.state.flags)
+        return super().compile_extra(func)
 
     def define_pipelines(self) -> list[Any]:
         state = self.state
         state.library = self.library(state.targetctx.codegen(), state.func_id.func_qualname)
         state.library.enable_object_caching()
         if state.func_id.modname.startswith(MODULES):
-            return [_few_passes(state)]
+            return [FewPasses()]
         builder: Any = DefaultPassBuilder
         return [builder.define_nopython_pipeline(state)]
 

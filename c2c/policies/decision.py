@@ -19,7 +19,7 @@ from numba.core import types
 from numba.core.typing.templates import infer_global
 from numba.extending import models, overload, register_model
 
-from c2c.compiling.linking import InnerCompiler, OuterCompiler
+from c2c.compiling.compilers import INNER, OUTER
 from c2c.errors import PolicyError
 from c2c.policies.guard import (
     Returns,
@@ -45,15 +45,11 @@ __all__ = [
 ]
 
 # No reference counting: the compiled loop allocates nothing. It is five times faster without.
-OPTIONS: Final[dict[str, Any]] = {
-    "_nrt": False,
-    "no_cfunc_wrapper": True,
-    "pipeline_class": OuterCompiler,
-}
+OPTIONS: Final[dict[str, Any]] = {"_nrt": False, "no_cfunc_wrapper": True} | OUTER
 # What compiled code calls at an address needs no entry from Python.
 BY_ADDRESS: Final[dict[str, Any]] = OPTIONS | {"no_cpython_wrapper": True}
 # Said outright, since Numba hands a caller's options down to what it calls.
-_INNER: Final[Any] = BY_ADDRESS | {"pipeline_class": InnerCompiler, "forceinline": False}
+_INNER: Final[Any] = BY_ADDRESS | {"forceinline": False} | INNER
 
 # An array is seven numbers to a compiled call and the state has thirty: calls on the way of every
 # event would spend their time on passing them.

@@ -17,6 +17,7 @@ import numpy as np
 from llvmlite import ir
 from numba.core.imputils import lower_getattr_generic
 from numba.core.typing.templates import AttributeTemplate
+from numba.np.numpy_support import as_dtype
 
 __all__ = ["Packed", "as_array", "pack", "read", "read_words", "words"]
 
@@ -116,7 +117,7 @@ class _Reader:
         model, item = context.data_model_manager[kind], context.get_data_type(kind.dtype)
         data = builder.inttoptr(self.word(), item.as_pointer())
         shape = [self.word() for _ in range(kind.ndim)]
-        size = shape[0].type(context.get_abi_sizeof(item))
+        size = shape[0].type(as_dtype(kind.dtype).itemsize)
         is_row = kind.ndim == 1 and kind.layout == "C"  # whose elements lie side by side
         strides = [size] if is_row else [self.word() for _ in range(kind.ndim)]
         self._next += is_row

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 import pytest
-from numba.core.event import Listener, install_listener
 from numba.core.itanium_mangler import mangle
 
-from c2c.compiling.linking import _PASSES, _InnerLibrary
+from c2c.compiling import passes
+from c2c.compiling.compilers import INNER, OUTER, compilers
+from c2c.compiling.linking import _InnerLibrary, _OuterLibrary
 from c2c.errors import PolicyError
 from c2c.policies import decision, jitable
 from c2c.policies.decision import OPTIONS
@@ -68,23 +70,39 @@ def test_an_inner_function_is_whole_where_others_link_it() -> None:
     assert numba.njit(caller)(3) == caller(3)
 
 
-def test_the_package_s_own_functions_take_few_passes() -> None:
+def test_the_package_s_own_functions_take_few_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """What Numba offers beyond them (closures, objects, array expressions) none of them uses."""
-    taken: dict[str, set[str]] = {}
+    taken: list[str] = []
+    real = passes.FewPasses.run
+    monkeypatch.setattr(
+        passes.FewPasses,
+        "run",
+        lambda self, state: (taken.append(state.func_id.modname), real(self, state))[1],
+    )
+    assert numba.njit(**OPTIONS)(span_s)(1.0, 0.5, 2.0, 0, 4) == span_s(1.0, 0.5, 2.0, 0, 4)
+    assert numba.njit(**OPTIONS)(root)(3) == root(3)
+    assert set(taken) == {span_s.__module__}
 
-    class Note(Listener):  # type: ignore[misc]
-        def on_start(self, event: Any) -> None:
-            name, _, _ = event.data["name"].partition(" [")
-            taken.setdefault(event.data["module"], set()).add(name)
 
-        def on_end(self, event: Any) -> None:
-            pass
+def test_a_numba_that_is_not_known_is_tried() -> None:
+    assert compilers("99.0") == (INNER, OUTER)
+    assert INNER.keys() == OUTER.keys() == {"pipeline_class"}
 
-    with install_listener("numba:run_pass", Note()):
-        assert numba.njit(**OPTIONS)(span_s)(1.0, 0.5, 2.0, 0, 4) == span_s(1.0, 0.5, 2.0, 0, 4)
-        assert numba.njit(**OPTIONS)(root)(3) == root(3)
-    assert taken[span_s.__module__] == {each.name() for each in _PASSES}
-    assert taken[span_s.__module__] < taken[__name__]
+
+@pytest.mark.parametrize("change", ["gone", "fails", "forgets"])
+def test_a_numba_that_cannot_link_compiles_as_it_does(
+    change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if change == "gone":
+        monkeypatch.setitem(sys.modules, "c2c.compiling.linking", None)
+    elif change == "fails":
+        monkeypatch.delattr(_OuterLibrary, "finalize")
+        monkeypatch.setattr(numba.core.codegen.CPUCodeLibrary, "finalize", None)
+    else:
+        monkeypatch.setattr(_OuterLibrary, "_get_module_for_linking", None)
+        monkeypatch.setattr(_InnerLibrary, "alone", None)
+    with pytest.warns(RuntimeWarning, match="with 99.0 it cannot .*three times as long"):
+        assert compilers("99.0") == ({}, {})
 
 
 def test_symbols_do_not_spell_out_the_state() -> None:

@@ -1,0 +1,106 @@
+"""Numba's and LLVM's passes over the package's own functions: those that find something to do."""
+
+# ruff: noqa: SLF001
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from llvmlite.binding import (
+    create_new_function_pass_manager,
+    create_pass_builder,
+    create_pipeline_tuning_options,
+)
+from numba.core.compiler import Flags
+from numba.core.errors import NumbaError
+from numba.core.typed_passes import (
+    NativeLowering,
+    NoPythonBackend,
+    NopythonTypeInference,
+    PreLowerStripPhis,
+)
+from numba.core.untyped_passes import (
+    FixupArgs,
+    GenericRewrites,
+    IRProcessing,
+    ReconstructSSA,
+    TranslateByteCode,
+)
+
+__all__ = ["PASSES", "FewPasses", "OwnFlags", "make_small", "optimise"]
+
+# They have no closures, no objects, no array expressions, no branches on types, and nothing that
+# counts references: where variables end, which Numba would write code for, is no matter.
+PASSES: Final[tuple[Any, ...]] = (
+    TranslateByteCode,
+    FixupArgs,
+    IRProcessing,
+    GenericRewrites,
+    ReconstructSSA,
+    NopythonTypeInference,
+    PreLowerStripPhis,
+    NativeLowering,
+    NoPythonBackend,
+)
+_NumbaFlags: Final[Any] = Flags  # Numba brings no types for it
+_HASH: Final = hash(_NumbaFlags())  # the same for all flags: it is made of the options' names
+_LEVEL: Final = 3
+
+
+class OwnFlags(_NumbaFlags):  # type: ignore[misc]
+    """Numba's flags, compared by what is set: each look-up of a callee compares them."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        return _HASH
+
+    def __eq__(self, other: Any) -> Any:
+        return self._values == other._values if type(other) is OwnFlags else super().__eq__(other)
+
+
+class FewPasses:
+    """Stands for Numba's manager of passes, which finds where variables live after each pass."""
+
+    pipeline_name: Final = "c2c"
+
+    def __init__(self) -> None:
+        self.exec_times: dict[str, Any] = {}  # read by Numba
+        self._passes = [each() for each in PASSES]
+
+    def run(self, state: Any) -> None:
+        """Take a function through all passes; errors say at which."""
+        for each in self._passes:
+            try:
+                each.run_initialization(state)
+                each.run_pass(state)
+                each.run_finalizer(state)
+            except NumbaError as error:
+                error.args = (f"Failed in {self.pipeline_name} at {each.name()}\n{error}",)
+                raise
+
+
+def make_small(module: Any, codegen: Any) -> None:
+    """Bring a function's values into registers and drop what is plainly of no use."""
+    module.data_layout = codegen._data_layout
+    builder = codegen._pass_builder()
+    passes = create_new_function_pass_manager()
+    passes.add_sroa_pass()
+    passes.add_instruction_combine_pass()
+    passes.add_simplify_cfg_pass()
+    for function in module.functions:
+        if not function.is_declaration:
+            passes.run(function, builder)
+
+
+def optimise(module: Any, codegen: Any) -> None:
+    """Optimise a function together with all that it calls.
+
+    Numba's pipeline looks for loops to turn into vectors and to repeat as well, of which the event
+    loop has none that are worth it.
+    """
+    tuning = create_pipeline_tuning_options(speed_level=_LEVEL)
+    tuning.loop_vectorization = tuning.slp_vectorization = False
+    tuning.loop_unrolling = tuning.loop_interleaving = False
+    builder = create_pass_builder(codegen._tm, tuning)
+    builder.getModulePassManager().run(module, builder)
