@@ -1,4 +1,4 @@
-"""Drift of a machine: its step costs from one time to another, relative to the whole run."""
+"""Where a run is off the fit of its step costs: by time (a machine drifts) and by shape."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from experiments.serving.calibration import StepFit
 
-__all__ = ["Drift", "drift_of"]
+__all__ = ["Drift", "Shape", "drift_of", "shapes_of"]
 
 _WINDOW_S = 10.0
 _LEAST = 20  # steps of a window, to say anything of it
@@ -31,15 +31,39 @@ class Drift:
     usual: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Steps of one shape: what they took, and what the fit says.
+
+    Attributes:
+      model: of the steps.
+      kind: decode, or prompt (with chunks of prompts, and whatever decodes beside).
+      size: rows of a decode step, or padded tokens of all chunks.
+      steps: of this shape.
+      live_s: mean seconds, of device and host.
+      fitted_s: mean by the fit.
+      is_seen: the fit was made with steps of this shape.
+    """
+
+    model: str
+    kind: str
+    size: int
+    steps: int
+    live_s: float
+    fitted_s: float
+    is_seen: bool
+
+    @property
+    def error(self) -> float:
+        """By how much the fit is over what was live, as a share."""
+        return self.fitted_s / self.live_s - 1.0
+
+
 def drift_of(steps: pa.Table, fits: Mapping[str, StepFit]) -> Drift:
     """Return how far the windows of a run are from the fit."""
-    c = {name: steps[name].to_numpy(zero_copy_only=False) for name in steps.column_names}
-    which = (c["number"] >= 0) & (c["again"] == 0) & (c["prompt_tokens"] == 0)
-    fitted = np.zeros(len(which))
-    for model, fit in fits.items():
-        mine = which & (c["model"] == model)
-        rows = np.array([fit.rows_s.get(int(r), np.nan) for r in c["rows"][mine]], float)
-        fitted[mine] = rows + fit.kv_s * c["kv_tokens"][mine] + fit.turn_s * c["is_turn"][mine]
+    c = _columns(steps)
+    which = _usual(c) & (c["prompt_tokens"] == 0)
+    fitted = _fitted_s(c, fits)
     which &= fitted > 0  # a row class that the fit has not seen says nothing
     spent = (c["seconds"] + c["host_s"])[which]
     window = (c["heard_s"][which] // _WINDOW_S).astype(np.int64)
@@ -51,3 +75,49 @@ def drift_of(steps: pa.Table, fits: Mapping[str, StepFit]) -> Drift:
     if not off:
         return Drift(windows=0, worst=0.0, usual=0.0)
     return Drift(windows=len(off), worst=max(off), usual=float(np.median(off)))
+
+
+def shapes_of(steps: pa.Table, fits: Mapping[str, StepFit]) -> list[Shape]:
+    """Return live and fitted seconds by model, kind and size of steps."""
+    c = _columns(steps)
+    usual, is_prompt = _usual(c), c["prompt_tokens"] > 0
+    padded = np.array([sum(chunk for chunk in calls if chunk) for calls in c["calls"]], np.int64)
+    size = np.where(is_prompt, padded, c["rows"])
+    spent, fitted = c["seconds"] + c["host_s"], _fitted_s(c, fits)
+    found = []
+    for model, fit in fits.items():
+        for kind, of_kind in (("decode", ~is_prompt), ("prompt", is_prompt)):
+            mine = usual & of_kind & (c["model"] == model)
+            for n in np.unique(size[mine]).tolist():
+                one = mine & (size == n)
+                known = fit.rows_s if kind == "decode" else fit.chunk_s
+                found.append(
+                    Shape(
+                        model=model, kind=kind, size=int(n), steps=int(one.sum()),
+                        live_s=float(spent[one].mean()), fitted_s=float(fitted[one].mean()),
+                        is_seen=int(n) in known,
+                    )
+                )  # fmt: skip
+    return found
+
+
+def _columns(steps: pa.Table) -> dict[str, np.ndarray]:
+    return {name: steps[name].to_numpy(zero_copy_only=False) for name in steps.column_names}
+
+
+def _usual(c: Mapping[str, np.ndarray]) -> np.ndarray:
+    return np.asarray((c["number"] >= 0) & (c["again"] == 0))
+
+
+def _fitted_s(c: Mapping[str, np.ndarray], fits: Mapping[str, StepFit]) -> np.ndarray:
+    """Return what the fit says of each step; 0 where it has not seen its rows or chunks."""
+    out = np.zeros(len(c["model"]))
+    for model, fit in fits.items():
+        for k in np.flatnonzero((c["model"] == model) & (c["number"] >= 0)):
+            chunks = [chunk for chunk in c["calls"][k] if chunk]
+            sizes = [fit.chunk_s.get(chunk) for chunk in chunks]
+            sizes = sizes or [fit.rows_s.get(int(c["rows"][k]))]
+            if None not in sizes:
+                out[k] = sum(s for s in sizes if s is not None)
+                out[k] += fit.kv_s * c["kv_tokens"][k] + fit.turn_s * c["is_turn"][k]
+    return out

@@ -32,6 +32,7 @@ from c2c.serving.port import (
 from c2c.transformer import pieces
 from experiments.calibrate import calibrate
 from experiments.serving.calibration import fit_steps, with_costs
+from experiments.serving.drift import shapes_of
 from experiments.serving.inputs import Inputs, inputs_from
 from experiments.serving.machine import write_machine
 from experiments.serving.record import STEPS
@@ -295,3 +296,23 @@ def test_settings_are_told_before_anything_starts() -> None:
             settings_of(load(overrides_of(["port=0", *wrong.split()]), "serve"))
         assert error.value.field == field
     assert ServeConf().port == 8123
+
+
+def test_steps_are_told_by_shape_and_what_the_fit_has_not_seen() -> None:
+    steps = recorded()
+    found = {(one.kind, one.size): one for one in shapes_of(steps, fit_steps([steps]))}
+    assert sum(one.steps for one in found.values()) == 400  # loads are no steps
+    for (kind, size), one in found.items():
+        if kind == "decode" or size in CHUNK:
+            assert one.is_seen
+        assert one.error == pytest.approx(0.0, abs=1e-6), (kind, size)
+    slow = steps.set_column(
+        steps.column_names.index("seconds"), "seconds",
+        pa.array([2 * s for s in steps["seconds"].to_pylist()]),
+    )  # fmt: skip
+    for one in shapes_of(slow, fit_steps([steps])):
+        assert one.error == pytest.approx(-0.5, abs=1e-6)
+    fewer = {"m": replace(fit_steps([steps])["m"], rows_s={1: A[1]})}
+    unseen = next(one for one in shapes_of(steps, fewer) if (one.kind, one.size) == ("decode", 8))
+    assert not unseen.is_seen
+    assert unseen.fitted_s == 0.0

@@ -40,7 +40,7 @@ from experiments.bench.servers.traffic import Mix, check_span, trace
 from experiments.command import command
 from experiments.plain_settings import read_settings
 from experiments.serving.calibration import StepFit, with_costs
-from experiments.serving.drift import drift_of
+from experiments.serving.drift import Shape, drift_of, shapes_of
 from experiments.serving.machine import read_machine
 from experiments.serving.recorded import retell
 from experiments.serving.replaying import (
@@ -245,6 +245,7 @@ def _work(settings: PredictionSettings, folder: RunDir, out: Console) -> None:
     found: list[Judged] = []
     compared: list[list[list[Comparison]]] = []
     about: list[dict[str, Any]] = []
+    shapes: list[tuple[float, Shape]] = []
     total = sum(len(runs) for runs in live.predicted.values())
     with progress_bar("predictions", total) as advance:
         for load, runs in live.predicted.items():
@@ -253,13 +254,18 @@ def _work(settings: PredictionSettings, folder: RunDir, out: Console) -> None:
                 comparison, known = _predict(run, fits)
                 compared[-1].append(comparison)
                 about.append(dict(known, load=load))
+                shapes += [(load, one) for one in shapes_of(recorded_steps(run), fits)]
                 advance(len(about))
             found += judge(load, compared[-1])
     first_line = verdict(found)
     out.print(first_line)
     out.print(_table(settings, found))
+    out.print(_by_shape(shapes))
     out.print(_words(live, about, fits))
     folder.write_table("prediction", _tidy(live, compared))
+    folder.write_table(
+        "shapes", pa.Table.from_pylist([{"load": load, **asdict(one)} for load, one in shapes])
+    )
     folder.write_json(
         "prediction",
         {
@@ -302,6 +308,29 @@ def _table(settings: PredictionSettings, found: Sequence[Judged]) -> Table:
             f"{1e3 * one.live_s:.2f}", f"{1e3 * one.simulated_s:.2f}", f"{100 * one.error:+.1f}",
             "-" if one.target is None else f"{100 * one.target:g}", f"{100 * one.floor:.1f}",
         )  # fmt: skip
+    return table
+
+
+def _by_shape(shapes: Sequence[tuple[float, Shape]]) -> Table:
+    """Return where the seconds of steps go, live and by the fit, of all runs."""
+    table = Table(box=SIMPLE_HEAD, title="steps by shape, all models", title_justify="left")
+    for name in ("load", "kind", "rows or tokens", "steps", "of the seconds, %", "live, ms"):
+        table.add_column(name, justify="left" if name == "kind" else "right")
+    table.add_column("fit, error %", justify="right")
+    for load in dict.fromkeys(load for load, _ in shapes):
+        mine = [one for at, one in shapes if at == load]
+        whole_s = sum(one.steps * one.live_s for one in mine)
+        for kind, size in sorted({(one.kind, one.size) for one in mine}):
+            same = [one for one in mine if (one.kind, one.size) == (kind, size)]
+            steps, live_s, fitted_s = (
+                sum(one.steps * value(one) for one in same)
+                for value in (lambda _: 1, lambda one: one.live_s, lambda one: one.fitted_s)
+            )
+            table.add_row(
+                f"{load:g}", kind, f"{size}", f"{steps}", f"{100 * live_s / whole_s:.0f}",
+                f"{1e3 * live_s / steps:.2f}",
+                f"{100 * (fitted_s / live_s - 1):+.1f}" if fitted_s else "not seen",
+            )  # fmt: skip
     return table
 
 
