@@ -36,7 +36,6 @@ SHOWN = {
 }
 SHOWN_HOURS = 40.0  # of the trace replay
 TALLEST = 1.25  # of the axes of Fig. 14, times the largest printed number
-LEAST_REQUESTS = 30  # in a window, for its percentiles to be drawn
 MODELS = {
     "llama-3-3b": "Llama-3 3B",
     "llama-3-8b": "Llama-3 8B",
@@ -117,7 +116,7 @@ def draw_fig12(tables: Tables, caption: str) -> Figure:
     top.bar([r["start_h"] for r in load], rates, 0.94 * width, color=GREY, align="edge")
     top.set(ylabel="requests/s")
     top.set_title("(a) Load", fontsize=9.5)
-    rows = [r for r in rows if r["requests"] >= LEAST_REQUESTS]
+    rows = [r for r in rows if r["is_drawn"]]
     shown_h = min(SHOWN_HOURS, max(r["start_h"] for r in load) + width - first)
     hours = (first + width * np.arange(round(shown_h / width))).tolist()
     summary = rows_of(tables["summary"])
