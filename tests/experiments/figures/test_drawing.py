@@ -76,7 +76,8 @@ def test_trace_replay_with_gaps(seeds: int) -> None:
                 p50 = level * float(rng.uniform(0.9, 1.1))
                 rows.append(
                     {"system": system, "seed": seed, "start_h": window * 0.5, "hours": 0.5,
-                     "requests": 50, "is_drawn": True, "p5_s": p50 / 2, "p50_s": p50, "p95_s": 2 * p50}
+                     "requests": 50, "is_drawn": True, "p5_s": p50 / 2, "p50_s": p50,
+                     "p95_s": 2 * p50}
                 )  # fmt: skip
             totals.append(
                 {"system": system, "seed": seed, "ttft_p50_s": level, "ttft_p95_s": 2 * level,
