@@ -4,6 +4,9 @@ The functions on the serving path are written in the subset of Python that Numba
 same code runs interpreted, compiled in the simulator, and in a live engine.
 """
 
+from c2c.compiling.decision import decision, implementations, inlined, jitable, policy_name
+from c2c.compiling.decision import outside as outside_policies
+from c2c.compiling.on_demand import Apart, apart
 from c2c.draws import draw
 from c2c.policies.admit import (
     ReserveAll,
@@ -33,7 +36,6 @@ from c2c.policies.alpha import (
     link_price,
     others_weight,
 )
-from c2c.policies.apart import Apart, apart
 from c2c.policies.chunk import (
     ByCost,
     ByQueue,
@@ -46,7 +48,6 @@ from c2c.policies.chunk import (
     largest_chunk,
     smallest_chunk,
 )
-from c2c.policies.decision import decision, implementations, inlined, jitable, policy_name
 from c2c.policies.evict import (
     AfterWaiting,
     ByPriority,
@@ -135,7 +136,6 @@ from c2c.policies.system import (
     System,
     check_policy,
     make_policy,
-    outside_policies,
     policy_settings,
 )
 from c2c.policies.turn import (

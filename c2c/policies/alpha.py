@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from c2c.compiling.decision import decision, jitable
+from c2c.compiling.guard import Returns
 from c2c.cost import max_min_rates
 from c2c.errors import SettingError
-from c2c.policies.decision import decision, jitable
-from c2c.policies.guard import Returns
 from c2c.policies.returns import A_CHUNK, SECONDS, YES_OR_NO
 
 __all__ = [

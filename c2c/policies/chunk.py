@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from c2c.compiling.decision import decision
 from c2c.errors import SettingError
-from c2c.policies.decision import decision
 from c2c.policies.returns import A_CHUNK, A_COUNT, A_NUMBER
 
 __all__ = [

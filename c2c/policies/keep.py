@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from c2c.compiling.decision import decision
 from c2c.errors import SettingError
-from c2c.policies.decision import decision
 from c2c.policies.returns import LAYERS, SHARE_OR_NEVER, YES_OR_NO
 
 __all__ = [

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from c2c.compiling.decision import decision
 from c2c.errors import SettingError
-from c2c.policies.decision import decision
 from c2c.policies.evict import AfterWaiting, look_every_s, should_drain
 from c2c.policies.returns import SECONDS
 

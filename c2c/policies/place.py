@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from c2c.compiling.decision import decision, inlined
 from c2c.errors import SettingError
-from c2c.policies.decision import decision, inlined
 from c2c.policies.returns import A_CANDIDATE, A_SHARE, YES_OR_NO
 
 __all__ = [

@@ -6,8 +6,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from c2c.compiling.decision import jitable
 from c2c.errors import SettingError
-from c2c.policies.decision import jitable
 from c2c.policies.turn import reads_token_lines, turn_taken, urgency
 
 __all__ = ["Quota", "quota_s", "round_alpha"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from c2c.policies.decision import jitable
-from c2c.policies.guard import Returns
+from c2c.compiling.decision import jitable
+from c2c.compiling.guard import Returns
 
 __all__ = [
     "A_CANDIDATE",

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from c2c.policies.decision import decision
+from c2c.compiling.decision import decision
 from c2c.policies.returns import A_ROUTE, YES_OR_NO
 
 __all__ = [

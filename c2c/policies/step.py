@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from c2c.policies.decision import decision
+from c2c.compiling.decision import decision
 from c2c.policies.returns import PARTS
 
 __all__ = ["ByLayer", "Whole", "step_parts"]

@@ -6,14 +6,14 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, get_args, get_type_hints
 
+from c2c.compiling.decision import DecisionPoint, policy_name
+from c2c.compiling.entries import Nothing
 from c2c.errors import SettingError
 from c2c.policies.admit import ReserveAll, may_join
 from c2c.policies.alpha import Feedback, initial_alpha
 from c2c.policies.chunk import Profiled, chunk_tokens
-from c2c.policies.decision import DecisionPoint, implementations, policy_name
 from c2c.policies.evict import AfterWaiting, LeastRecentlyUsed, goes_before, should_drain
 from c2c.policies.experts import AllExperts, NoPrefetch, expert_worth, tracing
-from c2c.policies.guard import is_outside
 from c2c.policies.keep import NothingKept, layers_to_keep
 from c2c.policies.load import Stream, weights_in
 from c2c.policies.place import BandwidthAware, place
@@ -31,7 +31,6 @@ __all__ = [
     "System",
     "check_policy",
     "make_policy",
-    "outside_policies",
     "policy_settings",
 ]
 
@@ -52,6 +51,10 @@ class System(NamedTuple):
     keep: Any = NothingKept()
     experts: Any = AllExperts()
     prefetch: Any = NoPrefetch()
+
+    def decision(self, setting: str) -> DecisionPoint:
+        """Return what every policy of a setting decides."""
+        return DECISIONS[setting]
 
 
 # Policies that are asked once, before the start.
@@ -77,10 +80,6 @@ DECISIONS: Final[Mapping[str, DecisionPoint]] = {
 }
 
 
-class Nothing(NamedTuple):
-    """The memory of a policy that has none."""
-
-
 class Own(NamedTuple):
     """Arrays of the policies' own; a policy type makes its by a method `memory(self, fleet)`."""
 
@@ -88,15 +87,6 @@ class Own(NamedTuple):
     place: Any = Nothing()
     turn: Any = Nothing()
     vary: Any = Nothing()
-
-
-def outside_policies(system: Any) -> dict[str, Any]:
-    """Return the policies of a system that are not the package's own, by setting."""
-    return {
-        setting: policy
-        for setting, policy in system._asdict().items()
-        if any(map(is_outside, implementations(type(policy))))
-    }
 
 
 def policy_settings(policy_type: type) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from c2c.compiling.decision import decision, jitable
 from c2c.draws import draw
 from c2c.errors import SettingError
-from c2c.policies.decision import decision, jitable
 from c2c.policies.returns import A_COUNT, A_HOME, DUE, SHARE_OR_NEVER, YES_OR_NO
 
 __all__ = [

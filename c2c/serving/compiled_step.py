@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from c2c.compiling.machine_code import compiled, is_kept
 from c2c.serving import loop
 from c2c.serving.actions import ACT_INTERRUPT, ACT_RUN
-from c2c.serving.machine_code import compiled, is_kept
 from c2c.serving.port import Action, Arrival, Event, Interrupt, Ready, RunSteps, StepEnd
 from c2c.serving.rows import row_type
 from c2c.serving.state import PLAN_DTYPE, REPORT_DTYPE, Fleet, Rules, Serving

@@ -433,7 +433,7 @@ class Fleet(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """Who decides: policies, the arrays of their own, a seed; `apart`: `c2c.policies.apart`."""
+    """Who decides: policies, the arrays of their own, a seed; `apart`: see `on_demand`."""
 
     system: System
     own: Own

@@ -1,11 +1,11 @@
-"""The compiled event loop of the simulator, see `c2c.serving.machine_code`."""
+"""The compiled event loop of the simulator, see `c2c.compiling.machine_code`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from c2c.serving.machine_code import compiled, is_kept
+from c2c.compiling.machine_code import compiled, is_kept
 from c2c.simulator import core
 
 __all__ = ["compiled_drive", "is_compiled"]

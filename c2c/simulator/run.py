@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from c2c.compiling.mistakes import policy_error
 from c2c.serving import RESOURCES, Prepared, start_asked
 from c2c.serving.growing import grow_records, grow_requests
 from c2c.serving.layout import change_layout
-from c2c.serving.mistakes import policy_error
 from c2c.serving.state import Rules, Serving
 from c2c.serving.timers import has_timers, set_timer
 from c2c.simulator.backend import submit

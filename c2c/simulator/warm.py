@@ -7,11 +7,11 @@ import time
 
 import numpy as np
 
+from c2c.compiling.machine_code import cache_dir
 from c2c.cost import load_constants
 from c2c.hardware import load_platform
 from c2c.models import Deployment, load_spec
 from c2c.serving import Profile, ServingSetup, SystemSpec, prepare
-from c2c.serving.machine_code import cache_dir
 from c2c.simulator.machine import build_machine
 from c2c.simulator.run import Simulation, run_blocks
 from c2c.workloads import RequestBlock

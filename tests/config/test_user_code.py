@@ -14,12 +14,12 @@ import numba
 import numpy as np
 import pytest
 
+from c2c.compiling.decision import OPTIONS
+from c2c.compiling.machine_code import variant_key
+from c2c.compiling.mistakes import policy_error
 from c2c.config import build, load, load_code
 from c2c.errors import PolicyError, SettingError
 from c2c.policies import CANDIDATE_DTYPE, DECISIONS, Nothing, System, place
-from c2c.policies.decision import OPTIONS
-from c2c.serving.machine_code import variant_key
-from c2c.serving.mistakes import policy_error
 from c2c.simulator import simulate_in_memory, try_policies
 
 # Sixteen models on seven slices, several of which are idle when one is placed.

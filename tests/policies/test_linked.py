@@ -12,6 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from c2c.compiling.decision import OPTIONS, POINTS, place_in_tables
+from c2c.compiling.entries import decide_at, link
+from c2c.compiling.linked import FIELDS
+from c2c.compiling.packed import pack
 from c2c.errors import PolicyError
 from c2c.policies import (
     DECISIONS,
@@ -29,10 +33,6 @@ from c2c.policies import (
     urgency,
     wants_another,
 )
-from c2c.policies.decision import OPTIONS, POINTS, place_in_tables
-from c2c.policies.entries import decide_at, link
-from c2c.policies.linked import FIELDS
-from c2c.policies.packed import pack
 from c2c.policies.turn import ENGINE_DTYPE
 
 # Hypothesis runs a test in one thread: one dispatcher serves all examples.

@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from c2c.compiling import machine_code
+from c2c.compiling.cache_folder import writable
+from c2c.compiling.machine_code import _sources, cache_dir, cache_key, compiled, forget
+from c2c.compiling.on_demand import PARTS
 from c2c.errors import PolicyError
 from c2c.policies import Apart, Own, Resident, RoundRobin, System
-from c2c.policies.apart import PARTS
-from c2c.serving import machine_code, prepare
-from c2c.serving.cache_folder import writable
-from c2c.serving.machine_code import _sources, cache_dir, cache_key, compiled, forget
+from c2c.serving import prepare
 from c2c.serving.state import Rules
 from c2c.simulator import build_machine
 from c2c.simulator.events import FLEET, new_tournament, next_end, replay

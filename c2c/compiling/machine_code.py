@@ -28,15 +28,14 @@ import numpy as np
 from numba.core.caching import UserProvidedCacheLocator
 from numba.core.errors import NumbaError
 
+from c2c.compiling.cache_folder import is_damage, prune, writable
+from c2c.compiling.decision import BY_ADDRESS, OPTIONS, implementations
+from c2c.compiling.entries import Tables, decide_at, link
+from c2c.compiling.fingerprint import fingerprint
+from c2c.compiling.mistakes import policy_error
+from c2c.compiling.on_demand import PARTS, Apart
+from c2c.compiling.packed import pack
 from c2c.errors import PolicyError
-from c2c.policies.apart import PARTS, Apart
-from c2c.policies.decision import BY_ADDRESS, OPTIONS, implementations
-from c2c.policies.entries import Tables, decide_at, link
-from c2c.policies.fingerprint import fingerprint
-from c2c.policies.packed import pack
-from c2c.serving.cache_folder import is_damage, prune, writable
-from c2c.serving.mistakes import policy_error
-from c2c.serving.state import Rules
 
 __all__ = [
     "Compiled",
@@ -296,7 +295,8 @@ def _part(name: str) -> Any:
 def _parts(arguments: tuple[Any, ...], kinds: list[Any]) -> Apart:
     """Return the addresses of the parts that the rules' system needs, made or read."""
     known = {type(value): kind for value, kind in zip(arguments, kinds, strict=True)}
-    known |= {type(part): _kind_of(part) for value in arguments for part in _tuples_in(value)}
+    others = (*arguments[:_RULES], *arguments[_RULES + 1 :])
+    known |= {type(part): _kind_of(part) for value in others for part in _tuples_in(value)}
     values = {type(value): value for value in arguments}
     found = {}
     for name, part in PARTS.items():
@@ -309,7 +309,7 @@ def _parts(arguments: tuple[Any, ...], kinds: list[Any]) -> Apart:
 
 
 def _tuples_in(value: Any) -> Iterator[Any]:
-    if hasattr(value, "_fields") and not isinstance(value, Rules):
+    if hasattr(value, "_fields"):
         yield from (part for part in value if hasattr(part, "_fields"))
 
 

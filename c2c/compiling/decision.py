@@ -2,8 +2,8 @@
 
 A policy is a NamedTuple of its parameters. Interpreted, a decision point is a look-up by the type
 of its first argument. The compiled event loop knows no types of policies: it calls the address that
-stands in the policy's table (`c2c.policies.linked`). Where compiled code has a policy itself, Numba
-picks the implementation when it compiles.
+stands in the policy's table (`c2c.compiling.linked`). Where compiled code has a policy itself,
+Numba picks the implementation when it compiles.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from numba.core.typing.templates import infer_global
 from numba.extending import models, overload, register_model
 
 from c2c.compiling.compilers import INNER, OUTER
-from c2c.errors import PolicyError
-from c2c.policies.guard import (
+from c2c.compiling.guard import (
     Returns,
     check_signature,
     guarded,
     guarded_compiled,
     is_outside,
 )
-from c2c.policies.linked import Linked, Signature, call_linked, settled
+from c2c.compiling.linked import Linked, Signature, call_linked, settled
+from c2c.errors import PolicyError
 
 __all__ = [
     "BY_ADDRESS",
@@ -40,6 +40,7 @@ __all__ = [
     "implementations",
     "inlined",
     "jitable",
+    "outside",
     "place_in_tables",
     "policy_name",
 ]
@@ -106,6 +107,15 @@ def policy_name(policy_type: type) -> str:
 def implementations(policy_type: type) -> list[Callable[..., Any]]:
     """Return every implementation that is given for a type of policy; empty if it is none."""
     return list(_IMPLEMENTATIONS.get(policy_type, ()))
+
+
+def outside(system: Any) -> dict[str, Any]:
+    """Return the policies of a named tuple that are not the package's own, by their fields."""
+    return {
+        setting: policy
+        for setting, policy in system._asdict().items()
+        if any(map(is_outside, implementations(type(policy))))
+    }
 
 
 @overload_typing

@@ -9,14 +9,13 @@ import numba
 import numba.extending
 import numpy as np
 
+from c2c.compiling.decision import INLINED, POINTS, DecisionPoint, place_in_tables
+from c2c.compiling.guard import is_outside
+from c2c.compiling.linked import FIELDS, Linked
+from c2c.compiling.packed import as_array, read, words
 from c2c.errors import PolicyError
-from c2c.policies.decision import INLINED, POINTS, DecisionPoint, place_in_tables
-from c2c.policies.guard import is_outside
-from c2c.policies.linked import FIELDS, Linked
-from c2c.policies.packed import as_array, read, words
-from c2c.policies.system import DECISIONS, Nothing, Own, System
 
-__all__ = ["Tables", "decide_at", "link"]
+__all__ = ["Nothing", "Tables", "decide_at", "link"]
 
 # Numba has no types for most of what it offers.
 types: Any = numba.types
@@ -67,6 +66,10 @@ def _returned(typing: Any, point: Any, value: Any) -> Any:
     return wanted(point, value), generate
 
 
+class Nothing(NamedTuple):
+    """The memory of a policy that has none."""
+
+
 class Tables(NamedTuple):
     """A system as compiled code takes it.
 
@@ -76,17 +79,17 @@ class Tables(NamedTuple):
       kept: what lies at the addresses: it must live as long as they are used.
     """
 
-    system: System
-    own: Own
+    system: Any
+    own: Any
     kept: tuple[Any, ...]
 
 
-def link(system: System, own: Own, address_of: Callable[[bool, tuple[Any, ...]], int]) -> Tables:
+def link(system: Any, own: Any, address_of: Callable[[bool, tuple[Any, ...]], int]) -> Tables:
     """Return the tables of a system's policies.
 
     Args:
-      system: the policies.
-      own: arrays of their own.
+      system: the policies, a `c2c.policies.System`.
+      own: arrays of their own, a `c2c.policies.Own`.
       address_of: takes whether a policy is from outside the package and the types of `decide_at`'s
         arguments; returns where the machine code begins.
 
@@ -100,7 +103,7 @@ def link(system: System, own: Own, address_of: Callable[[bool, tuple[Any, ...]],
         fields, arrays = _words(policy, policy), _words(policy, memory)
         table = np.zeros(FIELDS + len(POINTS), np.int64)
         table[0] = fields.ctypes.data
-        for point in _points_of(setting):
+        for point in _points_of(system.decision(setting)):
             _check(point, policy)
             if point.signature.is_settled:
                 answer = _words(policy, point(policy))
@@ -113,7 +116,7 @@ def link(system: System, own: Own, address_of: Callable[[bool, tuple[Any, ...]],
         memories[setting] = arrays.ctypes.data
         kept += [fields, arrays, table, memory]
     return Tables(
-        System(**policies), Own(**{name: memories[name] for name in Own._fields}), tuple(kept)
+        type(system)(**policies), type(own)(*(memories[name] for name in own._fields)), tuple(kept)
     )
 
 
@@ -124,9 +127,9 @@ def _words(policy: Any, value: Any) -> np.ndarray:
         raise PolicyError(type(policy).__name__, f"{value!r}: {error}") from None
 
 
-def _points_of(setting: str) -> list[DecisionPoint]:
-    """Return the decisions that the package's own policies of a setting take."""
-    ours = {p for p in DECISIONS[setting].policies.values() if not is_outside(p)}
+def _points_of(first: DecisionPoint) -> list[DecisionPoint]:
+    """Return the decisions that the package's own policies of a setting take, by the one of all."""
+    ours = {p for p in first.policies.values() if not is_outside(p)}
     return [point for point in POINTS.values() if not ours.isdisjoint(point.policies.values())]
 
 

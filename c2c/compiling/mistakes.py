@@ -10,8 +10,8 @@ from typing import Any
 
 from numba.core.errors import NumbaError
 
+from c2c.compiling.decision import implementations, outside
 from c2c.errors import DataError, PolicyError
-from c2c.policies import implementations, outside_policies
 
 __all__ = ["policy_error"]
 
@@ -20,7 +20,7 @@ _NOISE = re.compile(
     r"(\^|No match\.|During|raised from|<source elided>|def |With argument|Overload|- |Rejected|"
     r"There are|>>>|Use|File|\()"
 )
-# What the check of a decision's type says (`c2c.policies.guard`).
+# What the check of a decision's type says (`c2c.compiling.guard`).
 _SAID = re.compile(r"policy (\w+): (.+?, line \d+: .+)")
 
 
@@ -33,7 +33,7 @@ def policy_error(error: Exception, rules: Any) -> Exception:
       error: raised while the rules were compiled or applied.
       rules: with the policies.
     """
-    policies = outside_policies(rules.system)
+    policies = outside(rules.system)
     if not policies or isinstance(error, DataError):
         return error
     if isinstance(error, NumbaError):

@@ -15,7 +15,7 @@ import numba
 import numba.core.cgutils
 import numba.extending
 
-from c2c.policies.decision import INLINED
+from c2c.compiling.decision import INLINED
 
 __all__ = ["PARTS", "Apart", "Part", "apart"]
 

@@ -17,7 +17,7 @@ from llvmlite import ir
 from numba.core import cgutils
 from numba.np.numpy_support import from_dtype
 
-from c2c.policies.packed import read_words
+from c2c.compiling.packed import read_words
 
 __all__ = ["FIELDS", "Linked", "Signature", "call_linked", "settled"]
 
