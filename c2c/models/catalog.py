@@ -120,12 +120,6 @@ def _entry(entry: object, where: str) -> list[Deployment]:
     if isinstance(copies, bool) or not isinstance(copies, int) or copies < 1:
         raise SettingError(f"{where}.copies", copies, "a whole number above 0")
     spec = load_spec(model)
-    if spec.weights is not None:
-        raise SettingError(
-            f"{where}.spec", model, "a model of unquantised weights",
-            "Bytes of quantised ones are counted (c2c.models.weight_bytes), not yet served: take "
-            "quantization_config out of its config.",
-        )  # fmt: skip
     spec_name = entry.get("spec_name") or spec.name
     if not isinstance(spec_name, str):
         raise SettingError(f"{where}.spec_name", spec_name, "a string")

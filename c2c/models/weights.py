@@ -250,13 +250,17 @@ def check_plain_layers(spec: ModelSpec) -> None:
     """Return if a layer is q, k, v and o, then one block or experts alone: for who names its parts.
 
     Raises:
-      SettingError: attention is latent or linear or has a gate, or there are shared experts.
+      SettingError: attention is latent or linear or has a gate, there are shared experts, or
+        weights are quantised.
     """
     if spec.latent or spec.linear or spec.attention_gate or spec.shared_intermediate:
         raise SettingError(
             f"model.{spec.name}.family", spec.family, "a family with keys and values of its own in "
             "each layer, without gates and shared experts",
         )  # fmt: skip
+    if spec.weights is not None:
+        field = f"model.{spec.name}.quantization_config.quant_method"
+        raise SettingError(field, spec.weights.kind, "unquantised weights")
 
 
 def _windowed(spec: ModelSpec) -> tuple[int, int]:

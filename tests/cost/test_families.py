@@ -21,6 +21,7 @@ from c2c.models import (
     streamed_bytes,
     weight_bytes,
 )
+from c2c.serving.prepare import tables
 from c2c.systems.cocoserve.modules import modules
 from tests.models.published import CONFIGS
 
@@ -114,3 +115,14 @@ def test_parts_of_a_layer_are_named_of_usual_layers_only() -> None:
         for call in (lambda s: step_kernels(s, batch), modules):
             with pytest.raises(SettingError, match="a family with keys and values of its own in"):
                 call(spec_of(name))
+
+
+def test_a_simulation_loads_what_the_checkpoint_stores() -> None:
+    spec = spec_of("deepseek_v3")
+    # 58 layers of 256 experts of three matrices, and scales of 128 x 128
+    one = 3 * (7168 * 2048 + 16 * 56 * 4)
+    assert tables.expert_bytes(spec) == one
+    assert tables.dense_bytes(spec) == weight_bytes(spec) - 58 * 256 * one
+    beside = 2 * (129280 * 7168 + 61 * (1536 + 512 + 2 * 7168) + 7168) + 4 * 58 * 256
+    matrices = 61 * tables.layer_bytes(spec) + tables.head_bytes(spec)
+    assert matrices == pytest.approx(weight_bytes(spec) - beside, rel=1e-12)

@@ -16,6 +16,7 @@ from c2c.hardware import Slice
 from c2c.models import (
     Deployment,
     ModelSpec,
+    gemm_bytes,
     gemms,
     kv_bytes_per_token,
     streamed_bytes,
@@ -88,19 +89,17 @@ SPREAD_SHARES = np.linspace(0.0, 1.0, 9)
 
 def head_bytes(spec: ModelSpec) -> float:
     """Return the weights of the output projection."""
-    return float(
-        sum(g.k * g.n * g.count * spec.dtype_bytes for g in gemms(spec) if g.kind == "head")
-    )
+    return float(sum(gemm_bytes(spec, g) * g.count for g in gemms(spec) if g.kind == "head"))
 
 
 def layer_bytes(spec: ModelSpec) -> float:
     """Return the weights that one layer streams, every expert's."""
     total = sum(
-        g.k * g.n * g.count * (spec.experts if g.kind == "expert" else 1)
+        gemm_bytes(spec, g) * g.count * (spec.experts if g.kind == "expert" else 1)
         for g in gemms(spec)
         if g.kind != "head"
     )
-    return float(total * spec.dtype_bytes / spec.layers)
+    return float(total / spec.layers)
 
 
 def largest_step_chunk(system: SystemSpec) -> int:
@@ -295,7 +294,7 @@ def activation_bytes(spec: ModelSpec, tokens: int) -> float:
 
 def expert_bytes(spec: ModelSpec) -> float:
     """Return the weights of one expert of one layer; 0 of a dense model."""
-    return float(sum(g.k * g.n * spec.dtype_bytes for g in gemms(spec) if g.kind == "expert"))
+    return float(sum(gemm_bytes(spec, g) for g in gemms(spec) if g.kind == "expert"))
 
 
 def expert_layers(spec: ModelSpec) -> int:
