@@ -7,7 +7,7 @@ from typing import Any
 
 from c2c.errors import SettingError
 from c2c.hardware.conf import check_positive, read_fields, read_yaml
-from c2c.hardware.platform import Gpu, Platform, load_platform
+from c2c.hardware.platform import Gpu, Platform, load_platform, platforms
 
 __all__ = [
     "MigConfig",
@@ -136,7 +136,9 @@ def load_mig(name: str) -> MigConfig:
     return mig_from_mapping(read_yaml("mig", name), where=f"mig.{name}")
 
 
-def mig_from_mapping(data: Mapping[str, Any], *, where: str = "mig") -> MigConfig:
+def mig_from_mapping(
+    data: Mapping[str, Any], *, where: str = "mig", here: Platform | None = None
+) -> MigConfig:
     """Build a layout from data in the form of `conf/mig/*.yaml`, as Hydra composes it.
 
     Args:
@@ -144,6 +146,7 @@ def mig_from_mapping(data: Mapping[str, Any], *, where: str = "mig") -> MigConfi
         (platforms on which it is the whole chip) or profiles (platform, as `profiles_name` of
         `Platform` says it -> name, sm_count, hbm_bytes, hbm_gbps, source).
       where: prefix of the field names in errors.
+      here: the run's platform, which may be of a folder of the user's.
 
     Raises:
       SettingError: a field is missing, unknown or out of range.
@@ -167,7 +170,9 @@ def mig_from_mapping(data: Mapping[str, Any], *, where: str = "mig") -> MigConfi
         raise SettingError(f"{where}.profiles", cut, "a mapping from platforms to profiles")
     if whole and instances != 1:
         raise SettingError(f"{where}.instances", instances, "1, as the layout is the whole GPU")
-    profiles = [_whole(str(p), load_platform(str(p)).gpu) for p in whole]
+    own = {here.name: here} if here is not None and here.name not in platforms() else {}
+    chips = {str(p): own.get(str(p)) or load_platform(str(p)) for p in whole}
+    profiles = [_whole(name, chip.gpu) for name, chip in chips.items()]
     for platform, entry in cut.items():
         chip = load_platform(str(platform).partition("/")[0]).gpu
         spot = f"{where}.profiles.{platform}"

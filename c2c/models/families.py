@@ -17,7 +17,7 @@ from c2c.models.spec import Latent, LinearAttention
 
 __all__ = ["FAMILIES", "RECIPE", "Family", "nearest"]
 
-RECIPE = "docs/howto.md, 'Add a family of models', has the recipe."
+RECIPE = "docs/recipes.md, 'A model family', has the recipe."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,7 +326,7 @@ _GEMMA3 = Family(
 _QWEN2 = Family(fields=_qwen2, defaults=_QWEN_WINDOW, windowed=_the_last)
 _DEEPSEEK_V3 = Family(fields=_deepseek_v3, defaults={"norm_topk_prob": True})
 
-FAMILIES: Mapping[str, Family] = {
+FAMILIES: dict[str, Family] = {
     "deepseek_v2": Family(fields=_deepseek_v2),
     "deepseek_v3": _DEEPSEEK_V3,
     "falcon": Family(fields=_falcon),

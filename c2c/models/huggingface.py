@@ -17,7 +17,7 @@ _DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
 
 
 def from_hf_config(
-    config: Mapping[str, Any], name: str, *, families: Collection[str] = tuple(FAMILIES)
+    config: Mapping[str, Any], name: str, *, families: Collection[str] = FAMILIES.keys()
 ) -> ModelSpec:
     """Build a spec from the content of a Hugging Face config.json.
 

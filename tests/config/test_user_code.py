@@ -1,4 +1,4 @@
-"""Policies from a folder of the user's: the example of docs/howto.md, imports, mistakes."""
+"""Policies from a folder of the user's: the examples of the docs, imports, mistakes."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ BUSY = (
     "workload.rate_rps=0.3",
 )  # fmt: skip
 SHORT = ("workload=poisson", "workload.requests=20", "timeline.rows=0")
+OURS = re.compile(r"# (mydir/system/(?:mine|staged)\S*)\n")
 PLACE = "policy, own, table, count, tokens, demand_gbps, key"
 
 
@@ -46,10 +47,11 @@ def _own_names() -> Iterator[None]:
 
 
 def examples(repository: Path) -> dict[str, str]:
-    """Return the blocks of docs/howto.md that begin with a file's name, and the one of a cell."""
-    text = (repository / "docs" / "howto.md").read_text("utf-8")
+    """Return the blocks of two pages that begin with a file's name, and the one of a cell."""
+    pages = (repository / "docs" / name for name in ("howto.md", "recipes.md"))
+    text = "".join(page.read_text("utf-8") for page in pages)
     blocks = re.findall(r"```(?:python|yaml)\n(.*?)```", text, re.DOTALL)
-    files = {found[1]: block for block in blocks if (found := re.match(r"# (mydir/\S+)\n", block))}
+    files = {found[1]: block for block in blocks if (found := OURS.match(block))}
     (cell,) = [block for block in blocks if "wants_another.by" in block]
     return files | {"cell": cell}
 
@@ -74,7 +76,7 @@ def test_the_start_of_the_howto_is_served(tmp_path: Path, repository: Path) -> N
     assert 0.0 < staged.started_s[0] - staged.arrival_s[0] < cold.started_s[0] - cold.arrival_s[0]
 
 
-def test_the_mechanism_of_the_howto_fills_the_start(tmp_path: Path, repository: Path) -> None:
+def test_the_documented_mechanism_fills_the_start(tmp_path: Path, repository: Path) -> None:
     folder = written(tmp_path, repository)
     chosen = ["system=mine_start", "catalog=dense", *SHORT]
     setup = build(load(chosen, folder=folder))

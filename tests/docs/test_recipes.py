@@ -1,0 +1,163 @@
+"""Recipes of docs/recipes.md, added in a temporary folder and run; files that docs/design names."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FEW = ("workload.requests=5", "figures=false", "timeline.rows=0")
+COMMENT = re.compile(r"(?:#|//) (\S+\.\w+)\n")
+
+
+def blocks(repository: Path) -> dict[str, str]:
+    """Return the examples of the page by their paths, which their first lines say."""
+    text = (repository / "docs" / "recipes.md").read_text("utf-8")
+    found = {}
+    for block in re.findall(r"```\w+\n(.*?)```", text, re.DOTALL):
+        if first := COMMENT.match(block):
+            found[first[1]] = block[first.end() :] if block[:2] == "//" else block
+            if first[1].endswith(".csv"):
+                found[first[1]] = block[first.end() :]
+    return found
+
+
+def command(repository: Path, part: str) -> list[str]:
+    """Return the page's command that contains `part`, for this Python."""
+    text = (repository / "docs" / "recipes.md").read_text("utf-8")
+    (line,) = [one for one in text.splitlines() if one.startswith("    .venv/") and part in one]
+    return [sys.executable, *shlex.split(line)[1:]]
+
+
+def written(folder: Path, repository: Path, *paths: str) -> None:
+    known = blocks(repository)
+    for path in paths:
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(known[path])
+
+
+def run(folder: Path, words: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        words, cwd=folder, capture_output=True, text=True,
+        env=os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
+    )  # fmt: skip
+
+
+def overlay(folder: Path, repository: Path, package: str) -> None:
+    """Make a package of links, so that a module can be added to it outside the repository."""
+    (folder / package).mkdir()
+    for inner in (repository / package).iterdir():
+        if inner.name != "__pycache__":
+            (folder / package / inner.name).symlink_to(inner)
+
+
+# By what the command contains: the example's files, and what the run prints.
+SIMULATED = {
+    "system=mine_start": (
+        ("mydir/system/mine_start.py", "mydir/system/mine_start.yaml"),
+        "mine_start on 1 x gh200",
+    ),
+    "hardware=lab": (
+        ("mydir/hardware/lab.yaml", "mydir/mig/whole_lab.yaml"),
+        "1 x lab, mig whole_lab",
+    ),
+    "mydir/lab-1b": (
+        ("mydir/system/lab_family.py", "mydir/lab-1b/config.json"),
+        "chunk: lab-1b",
+    ),
+    "mydir/lab.csv": (("mydir/system/lab_trace.py", "mydir/lab.csv"), "2 of 2 used (format lab)"),
+}
+
+
+@pytest.mark.parametrize("part", SIMULATED)
+def test_a_recipe_is_simulated_and_without_it_is_refused(
+    part: str, tmp_path: Path, repository: Path
+) -> None:
+    files, said = SIMULATED[part]
+    few = FEW[1:] if "csv" in part else FEW
+    words = [*command(repository, part), *few, f"out={tmp_path / 'out'}"]
+    written(tmp_path, repository, *files)
+    done = run(tmp_path, words)
+    assert done.returncode == 0, done.stderr
+    assert said in " ".join(done.stdout.split())
+    (tmp_path / files[0]).unlink()
+    assert run(tmp_path, words).returncode == 2
+
+
+# The policy of the page is run by tests/config/test_user_code.py, with its mistakes.
+
+
+@pytest.mark.parametrize("added", [True, False])
+def test_a_figure_is_found_computed_and_drawn(
+    added: bool, tmp_path: Path, repository: Path
+) -> None:
+    overlay(tmp_path, repository, "experiments")
+    if added:
+        written(tmp_path, repository, "experiments/lab/weights.py")
+    code = (
+        "from experiments.figure import Context, choose\n"
+        "(spec,) = choose('lab.weights')\n"
+        "made = spec.compute(Context(profile='quick', link_variant='measured', seeds=(0,)))\n"
+        "spec.drawing(made.tables, made.caption).savefig('lab.png')\n"
+        "print(made.tables['models'].num_rows)\n"
+    )
+    done = run(tmp_path, [sys.executable, "-c", code])
+    assert (done.returncode == 0) is added, done.stderr
+    if added:
+        assert done.stdout == "2\n"
+        assert (tmp_path / "lab.png").stat().st_size > 1000
+    else:
+        assert "figures='lab.weights'" in done.stderr
+
+
+@pytest.mark.slow
+def test_the_command_of_the_figure_writes_its_page(tmp_path: Path, repository: Path) -> None:
+    overlay(tmp_path, repository, "experiments")
+    written(tmp_path, repository, "experiments/lab/weights.py")
+    (tmp_path / "experiments" / "lab" / "__init__.py").write_text('"""The lab."""\n')
+    done = run(tmp_path, [*command(repository, "figures=lab.weights"), "workers=1"])
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "lab" / "lab.weights" / "lab.weights.svg").is_file()
+
+
+def test_a_kernel_agrees_with_its_reference(tmp_path: Path, repository: Path) -> None:
+    overlay(tmp_path, repository, "pallas_kernels")
+    written(tmp_path, repository, "pallas_kernels/scaled_rows/__init__.py", "try_it.py")
+    words = command(repository, "try_it.py")
+    done = run(tmp_path, words)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "the kernel and its reference agree: True\n"
+    kernel = tmp_path / "pallas_kernels" / "scaled_rows" / "__init__.py"
+    kernel.write_text(kernel.read_text().replace("x[row] * factor[row]", "x[row] + factor[row]"))
+    assert run(tmp_path, words).stdout.endswith("False\n")
+    shutil.rmtree(kernel.parent)
+    assert "scaled_rows" in run(tmp_path, words).stderr
+
+
+def test_files_and_functions_of_the_request_s_path_exist(repository: Path) -> None:
+    text = (repository / "docs" / "design" / "serving.md").read_text("utf-8")
+    named = re.findall(r"`(c2c/[\w/]+\.py)`", text)
+    assert [path for path in named if not (repository / path).is_file()] == []
+    table = text[: text.index("A policy answers")]
+    rows = re.findall(r"^\| [^|]+ \| `(c2c/\S+\.py)` \| (.*) \|$", table, re.MULTILINE)
+    assert len(rows) == 11  # ten files, and one return
+    assert len({path for path, _ in rows}) == 10
+    for path, what in rows:
+        code = (repository / path).read_text("utf-8")
+        for name in re.findall(r"`(\w+)`", what):
+            assert re.search(rf"^(?:def|class) {name}\b", code, re.MULTILINE), (path, name)
+
+
+def test_every_example_of_the_page_is_run(repository: Path) -> None:
+    ran = {path for files, _ in SIMULATED.values() for path in files}
+    others = {
+        "mydir/system/mine.py", "mydir/system/mine.yaml", "experiments/lab/weights.py",
+        "pallas_kernels/scaled_rows/__init__.py", "try_it.py",
+    }  # fmt: skip
+    assert set(blocks(repository)) == ran | others
