@@ -369,7 +369,7 @@ def test_what_is_wrong_is_named(name: str, changes: dict[str, Any], message: str
 
 
 def test_an_unknown_family_names_the_nearest_and_the_recipe() -> None:
-    with pytest.raises(SettingError, match=r"'gemma4'.*gemma3 is nearest.*Add a family of models"):
+    with pytest.raises(SettingError, match=r"'gemma4'.*gemma3 is nearest.*A model family"):
         spec_of("gemma3_4b", model_type="gemma4")
     assert nearest("longcat", {"kv_lora_rank": 512}) == "deepseek_v3"
     assert nearest(None, {"num_experts": 8}) == "qwen3_moe"
