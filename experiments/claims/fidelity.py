@@ -324,11 +324,11 @@ def print_fidelity(rows: Sequence[Row], console: Console, *, everything: bool = 
     if len(of_systems) > 1:
         counts |= {f"out-of-sample, {system}": t for system, t in of_systems.items()}
     for status, t in counts.items():
-        standing = ", ".join(f"{t[name]} {name}" for name in get_args(Standing))
+        stood = ", ".join(f"{t[name]} {name}" for name in get_args(Standing))
         console.print(
             f"{status}: {t['numbers_within_20']} of {t['numbers']} numbers within 20%, "
             f"{t['trends_agree']} of {t['trends']} trends the right way"
-            + (f"; {standing} under other readings" if status.startswith("out-of") else "")
+            + (f"; {stood} under other readings" if status.startswith("out-of") else "")
         )
     for system, n in found["null_models"].items():
         ranks = ", ".join(f"{unit} {r:.2f}" for unit, r in n["rank_correlation"].items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -91,6 +92,7 @@ def _results(**reading: Any) -> Iterator[Result]:
     yield from _examples(**reading)
 
 
+@cache
 def _kernels(name: str, **reading: Any) -> list[dict[str, Any]]:
     pair = load_pair(_PAIR)
     rows = []
