@@ -8,10 +8,8 @@ between two GPUs are listed as unmeasured.
 from __future__ import annotations
 
 import functools
-import pathlib
 import random
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -38,6 +36,7 @@ from c2c.transformer.spread import OverDevices, Path, Spread, layer_bytes
 from c2c.transformer.weights.checkpoint import random_params
 from experiments.cocoserve.live import Change, Load, scaled
 from experiments.gpu.cases import Case, Context, Row, Scale, Unmeasurable
+from experiments.gpu.files import scratch
 from pallas_kernels.host_memory import to_host
 
 UNMEASURED: Mapping[str, str] = {
@@ -102,8 +101,9 @@ def _model(linear: str, scale: Scale) -> Model:
     params = random_params(
         spec, np.random.default_rng(0), dtype=dtype, placement=strategy.placement
     )
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="c2c-gpu-cocoserve-")) / "repository"
-    return Model(spec=spec, params=params, linear=strategy, executables=Executables(folder))
+    return Model(
+        spec=spec, params=params, linear=strategy, executables=Executables(scratch("cocoserve"))
+    )
 
 
 def _texts(model: Model, context: Context) -> list[Row]:

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import functools
 import statistics
-import tempfile
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,6 +32,7 @@ from c2c.transformer.executables import Executables
 from c2c.transformer.linear import linear_by_name
 from c2c.transformer.weights.checkpoint import DTYPES, random_params
 from experiments.gpu.cases import Case, Context, Row, Scale
+from experiments.gpu.files import scratch
 
 ROWS, BUDGET, NEW = 4, 64, 24
 PROMPTS = (5, 70, 130, 33, 64, 17)
@@ -85,7 +84,7 @@ def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
 def _runners(linear: str, dtype: str, scale: Scale) -> tuple[tuple[Runner, ...], Executables]:
     """Return a runner for each model, all that they run compiled."""
     strategy = linear_by_name(linear)
-    executables = Executables(Path(tempfile.mkdtemp(prefix="c2c-gpu-engine-")) / "repository")
+    executables = Executables(scratch("engine"))
     specs = [
         from_hf_config(
             {"model_type": family, "num_key_value_heads": heads, "rms_norm_eps": 1e-6,

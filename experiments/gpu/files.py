@@ -1,10 +1,13 @@
-"""Tables of rows and archives of results, whole or not there at all."""
+"""Tables of rows and archives of results, whole or not there at all; folders that go at the end."""
 
 from __future__ import annotations
 
+import atexit
 import io
 import json
+import shutil
 import tarfile
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +15,13 @@ from typing import Any
 
 from c2c.atomic import atomic_file
 from experiments.gpu.cases import Row
+
+
+def scratch(name: str) -> Path:
+    """Return a new folder that is removed when this process ends."""
+    folder = tempfile.mkdtemp(prefix=f"c2c-gpu-{name}-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def write_parquet(path: Path, rows: Sequence[Row], notes: Mapping[str, Any]) -> None:
