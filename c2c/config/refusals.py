@@ -123,7 +123,8 @@ def as_setting_error(
 def check_choices(overrides: Sequence[str], sweep: str | None = SWEEP) -> None:
     """Raise where a group is given several choices: of a list, Hydra takes the last in silence.
 
-    Overlays, which add to other settings, may be several.
+    Overlays, which add to other settings, may be several, and so may the choices of a set, such as
+    system/mechanism, no two of which set the same.
 
     Args:
       overrides: of the command line; what is none is passed over.
@@ -131,7 +132,8 @@ def check_choices(overrides: Sequence[str], sweep: str | None = SWEEP) -> None:
         None where there is none.
 
     Raises:
-      SettingError: several choices, or a list of none; a setting that has another name now.
+      SettingError: several choices, or a list of none; two of a set that exclude each other; a
+        setting that has another name now.
     """
     is_sweep = sweep == "" or any(one in ("-m", "--multirun") for one in overrides)
     for override in overrides:
@@ -148,7 +150,9 @@ def check_choices(overrides: Sequence[str], sweep: str | None = SWEEP) -> None:
         several = value.list if isinstance(value, ChoiceSweep) else [value]
         for one in several if is_sweep else [several if len(several) > 1 else several[0]]:
             names = [str(each) for each in one] if isinstance(one, list) else [""]
-            if len(names) != 1 and not (names and all(_is_overlay(given[1], n) for n in names)):
+            if _is_set(given[1]):
+                _check_together(given[1], names)
+            elif len(names) != 1 and not (names and all(_is_overlay(given[1], n) for n in names)):
                 raise _several(given[1], given[2], ",".join(names), sweep)
 
 
@@ -178,6 +182,29 @@ def _is_group(name: str) -> bool:
 def _is_overlay(group: str, name: str) -> bool:
     file = conf_dir() / group / f"{name}.yaml"
     return file.is_file() and file.read_text("utf-8").startswith("# @package _global_")
+
+
+def _is_set(group: str) -> bool:
+    """Return whether a group's files are parts of what their first line names, of which any go."""
+    first = next(iter(sorted((conf_dir() / group).glob("*.yaml"))), None)
+    line = first.read_text("utf-8").partition("\n")[0] if first else ""
+    return line.startswith("# @package ") and line != "# @package _global_"
+
+
+def _check_together(group: str, names: Sequence[str]) -> None:
+    """Raise where two of a set give another value to the same setting, or choose another file."""
+    given: dict[str, tuple[str, Any]] = {}
+    for name in names:
+        file = conf_dir() / group / f"{name}.yaml"
+        settings = yaml.safe_load(file.read_text("utf-8")) if file.is_file() else {}
+        chosen = [d for d in settings.pop("defaults", ()) if isinstance(d, dict)]
+        for key, value in [*settings.items(), *(pair for each in chosen for pair in each.items())]:
+            other, theirs = given.setdefault(key, (name, value))
+            if theirs != value:
+                what = key.removeprefix("override ").partition("@")[0].strip("/")
+                raise SettingError(
+                    group, f"[{','.join(names)}]", f"{other} or {name}: both set {what}"
+                )
 
 
 def _of_message(text: str, given: Mapping[str, str]) -> SettingError:

@@ -144,6 +144,8 @@ class SystemSpec:
             raise SettingError("system.on_oom", self.on_oom, "refuse or fail")
         if self.start and swaps_weights(self.load):
             raise SettingError("system.start", "a graph", "none where engines swap weights")
+        if keeps_weights(self.keep) and weights_in(self.load) != "host":
+            raise SettingError("system.keep", self.keep, "nothing_kept where weights are not streamed")
         self._check_engines(copied)
         self._check_experts(copied)
         if self.layout is not None:
