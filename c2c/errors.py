@@ -22,6 +22,7 @@ class SettingError(ValueError):
         self.field = field
         self.value = value
         self.allowed = allowed
+        self.hint = hint
 
 
 def unknown_name(

@@ -203,7 +203,7 @@ def _check_together(group: str, names: Sequence[str]) -> None:
             if theirs != value:
                 what = key.removeprefix("override ").partition("@")[0].strip("/")
                 raise SettingError(
-                    group, f"[{','.join(names)}]", f"{other} or {name}: both set {what}"
+                    group, f"[{','.join(names)}]", f"{other} or {name}", f"Both set {what}."
                 )
 
 
@@ -261,9 +261,16 @@ def wrong_kind(field: str, value: str) -> SettingError:
 
 
 def choices(group: str) -> list[str]:
-    """Return what the group holds, folders included; Hydra leaves it out for lists and `+`."""
+    """Return what the group holds, folders included; Hydra leaves it out for lists and `+`.
+
+    A folder of parts of which any go together is a group of its own.
+    """
     folder = conf_dir() / group
-    found = {p.relative_to(folder).with_suffix("").as_posix() for p in folder.rglob("*.yaml")}
+    found = {
+        p.relative_to(folder).with_suffix("").as_posix()
+        for p in folder.rglob("*.yaml")
+        if p.parent == folder or not _is_set(p.parent.relative_to(conf_dir()).as_posix())
+    }
     return sorted(found | _stored(group, "config")) or ["(none found)"]
 
 

@@ -15,7 +15,7 @@ from experiments.c2cserve.measures import measures, medians
 from experiments.c2cserve.settings import GH200, composed
 from experiments.figure import SIMULATOR, Computed, Context, figure
 
-__all__ = ["CLOSE_POINTS", "PAPER", "SYSTEMS", "Point", "best_of", "compute"]
+__all__ = ["CLOSE_POINTS", "PAPER", "SYSTEMS", "Point", "arrivals", "best_of", "compute"]
 
 # Name -> settings, and which of the chip's layouts: the whole, four or seven slices.
 SYSTEMS: Final[dict[str, tuple[str, int]]] = {
@@ -120,24 +120,31 @@ def _memories() -> Iterator[Point]:
 
 def _run(context: Context, point: Point, name: str, seed: int) -> dict[str, Any]:
     system, layout = SYSTEMS[name]
-    arrivals: Sequence[str] = ("workload=poisson",)
-    values: dict[str, Any] = {"workload.rate_rps": point.rate_rps, "seed": seed}
-    if point.bursts == "bursty":
-        compression = point.rate_rps * DAYS * 86400 / REQUESTS
-        arrivals = ("workload=synthetic", f"workload.days={DAYS}")
-        values = {"workload.compression": float(f"{compression:.6g}"), "seed": seed}
+    chosen, values = arrivals(point.bursts, point.rate_rps, REQUESTS)
+    values["seed"] = seed
     if point.memory_gb is not None:
         values["hardware.host.memory_bytes"] = point.memory_gb * 10**9
     settings = composed(
         [
             *(GH200 if point.chip == "gh200" else (f"hardware={point.chip}",)),
             f"mig={load_platform(point.chip).mig[layout]}",
-            *catalog(point.models), *arrivals, f"workload.requests={REQUESTS}",
-            f"system={system}", f"link={context.link_variant}",
+            *catalog(point.models), *chosen, f"system={system}", f"link={context.link_variant}",
         ],
         values,
     )  # fmt: skip
     return measures(simulate(build(settings)))
+
+
+def arrivals(bursts: str, rate_rps: float, requests: int) -> tuple[list[str], dict[str, Any]]:
+    """Return overrides and values of requests that come steadily, or as in GenTD26's bursts."""
+    values: dict[str, Any] = {"workload.rate_rps": rate_rps}
+    chosen = ["workload=poisson", f"workload.requests={requests}"]
+    if bursts == "bursty":
+        compression = rate_rps * DAYS * 86400 / requests
+        chosen[0] = "workload=synthetic"
+        chosen.append(f"workload.days={DAYS}")
+        values = {"workload.compression": float(f"{compression:.6g}")}
+    return chosen, values
 
 
 def _at(row: dict[str, Any]) -> tuple[Any, ...]:

@@ -174,8 +174,9 @@ def models(system: str) -> int:
 @functools.cache
 def _spec(system: str) -> SystemSpec:
     """Return what a file of `conf/system` says."""
-    named = system if system in _FILES else "pd"
-    settings = [f"system={named}", "workload=poisson"]
+    name, _, mechanisms = system.partition("=")
+    settings = [f"system={name if name in _FILES else 'pd'}", "workload=poisson"]
+    settings += [f"system/mechanism={mechanisms}"] * bool(mechanisms)
     if system not in LAYOUTS:  # two Superchips have a slice for each model of the catalog
         settings += ["system.check_slo=false", "superchips=2"]
     cfg = load(settings)
@@ -186,7 +187,7 @@ def _spec(system: str) -> SystemSpec:
 
 @functools.cache
 def prepared(system: str, fleet: str) -> Prepared:
-    """Return a system on a fleet, ready to serve."""
+    """Return a system on a fleet, ready to serve; "composed=[kept,streamed]" is a set."""
     tight = fleet == "tight"
     if system in MIXES:
         made = setup(*_MODELS, **FLEETS[fleet], **MIXES[system])

@@ -15,7 +15,7 @@ from c2c.serving.port import Cancelled, DeviceLost
 from c2c.simulator import build_machine
 from c2c.simulator.port import SimulatorBackend
 from tests.contracts.stubborn import StubbornBackend
-from tests.contracts.systems import EACH, ON_FLEETS, models, prepared
+from tests.contracts.systems import EACH, FLEETS, ON_FLEETS, models, prepared
 from tests.contracts.watching import serve
 from tests.simulator.worlds import random_requests, simulate
 
@@ -71,6 +71,25 @@ def _backend(system: str, fleet: str, block: Any, **more: Any) -> SimulatorBacke
 def test_the_simulator_gives_the_same_records_compiled_interpreted_and_over_the_port(
     system: str, fleet: str, load: tuple[int, float, int]
 ) -> None:
+    _hold_laws(system, fleet, load)
+
+
+@settings(max_examples=6, deadline=None, phases=AS_DRAWN)
+@given(
+    names=st.sets(st.sampled_from(["streamed", "kept", "turns", "restored", "apart"])),
+    fleet=st.sampled_from(sorted(FLEETS)),
+    load=loads,
+)
+def test_any_set_of_mechanisms_that_works_holds_the_same_laws(
+    names: set[str], fleet: str, load: tuple[int, float, int]
+) -> None:
+    if names & {"kept", "turns"}:
+        names.add("streamed")
+    _hold_laws(f"composed=[{','.join(sorted(names))}]", fleet, load)
+
+
+def _hold_laws(system: str, fleet: str, load: tuple[int, float, int]) -> None:
+    """Hold that records are the same in each form, and what is moved what was asked for."""
     n, rate, seed = load
     what, block = prepared(system, fleet), random_requests(n, models(system), rate, seed)
     over_port, state, _ = serve(what, _backend(system, fleet, block))

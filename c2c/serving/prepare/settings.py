@@ -145,7 +145,9 @@ class SystemSpec:
         if self.start and swaps_weights(self.load):
             raise SettingError("system.start", "a graph", "none where engines swap weights")
         if keeps_weights(self.keep) and weights_in(self.load) != "host":
-            raise SettingError("system.keep", self.keep, "nothing_kept where weights are not streamed")
+            raise SettingError(
+                "system.keep", self.keep, "nothing_kept where weights are not streamed"
+            )
         self._check_engines(copied)
         self._check_experts(copied)
         if self.layout is not None:
@@ -154,15 +156,17 @@ class SystemSpec:
     def _check_layout(self, copied: bool) -> None:
         if not isinstance(self.layout, StepLayout):
             raise SettingError("system.layout", self.layout, "a mechanism, a StepLayout or null")
-        for setting, works, wanted in (
-            ("load", copied and not swaps_weights(self.load), "resident"),
-            ("start", not self.start, "no graph"),
-            ("engines.residents", self.engines.residents == 1, "1"),
-            ("keep", not keeps_weights(self.keep), "nothing_kept"),
-            ("experts", not caches_experts(self.experts), "all_experts"),
-            ("step", step_parts(self.step, 2) == 1, "whole"),
-            ("starts_active", self.starts_active, "true"),
-            ("scale", keep_alive_s(self.scale) == math.inf, "a policy without keep-alive"),
+        there = "The instances of a layout are there from the start."
+        shared = "A layout has steps over several devices whose HBM holds all weights."
+        for setting, works, wanted, why in (
+            ("load", copied and not swaps_weights(self.load), "resident", shared),
+            ("start", not self.start, "no graph", there),
+            ("engines.residents", self.engines.residents == 1, "1", shared),
+            ("keep", not keeps_weights(self.keep), "nothing_kept", shared),
+            ("experts", not caches_experts(self.experts), "all_experts", shared),
+            ("step", step_parts(self.step, 2) == 1, "whole", shared),
+            ("starts_active", self.starts_active, "true", there),
+            ("scale", keep_alive_s(self.scale) == math.inf, "a policy without keep-alive", there),
         ):
             if not works:
                 given = attrgetter(setting)(self)
@@ -170,6 +174,7 @@ class SystemSpec:
                     f"system.{setting}",
                     [work.name for work in given] if setting == "start" else given,
                     f"{wanted} with system.layout={self.layout.name}",
+                    why,
                 )
 
     def _check_engines(self, copied: bool) -> None:
@@ -365,7 +370,10 @@ class ServingSetup:
             raise SettingError("mig_changes", len(self.changes), "none where engines move")
         if self.system.layout is not None and self.system.disaggregation.prompt_share > 0.0:
             share = self.system.disaggregation.prompt_share
-            raise SettingError("system.disaggregation.prompt_share", share, "0 with system.layout")
+            raise SettingError(
+                "system.disaggregation.prompt_share", share, "0 with system.layout",
+                "A layout says itself which devices take prompts.",
+            )  # fmt: skip
         if self.system.layout is not None and moves:
             name = policy_name(type(self.system.preempt))
             raise SettingError("system.preempt.policy", name, "another one with system.layout")

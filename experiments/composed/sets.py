@@ -1,0 +1,118 @@
+"""Sets of mechanisms: which can work, and the share of each in what a set is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import combinations
+from math import factorial
+
+from c2c.config import build, load
+from c2c.errors import SettingError
+from c2c.hardware import conf_dir
+
+__all__ = ["as_markdown", "mechanisms", "pairs", "refusal", "settings_of", "shapley", "subsets"]
+
+type Set = frozenset[str]
+
+
+def mechanisms() -> tuple[str, ...]:
+    """Return the names of all mechanisms, the files of `conf/system/mechanism`."""
+    return tuple(sorted(f.stem for f in (conf_dir() / "system" / "mechanism").glob("*.yaml")))
+
+
+def settings_of(names: Collection[str]) -> tuple[str, ...]:
+    """Return the overrides that choose a set of mechanisms.
+
+    >>> settings_of({"streamed", "kept"})
+    ('system=composed', 'system/mechanism=[kept,streamed]')
+    """
+    return "system=composed", f"system/mechanism=[{','.join(sorted(names))}]"
+
+
+def refusal(names: Collection[str], settings: Sequence[str] = ()) -> SettingError | None:
+    """Return the error of a set of mechanisms that cannot work, None if it can.
+
+    Raises:
+      SettingError: other settings that cannot work.
+    """
+    try:
+        build(load([*settings, *settings_of(names), "workload.requests=1"]))
+    except SettingError as error:
+        if not error.field.startswith("system"):
+            raise
+        return error
+    return None
+
+
+def subsets(names: Collection[str]) -> Iterator[Set]:
+    """Yield every subset, the small ones first."""
+    ordered = sorted(names)
+    for count in range(len(ordered) + 1):
+        yield from map(frozenset, combinations(ordered, count))
+
+
+def pairs() -> dict[tuple[str, str], SettingError | None]:
+    """Return for each two mechanisms the error of both together, None if they can work.
+
+    `streamed` is there too, where one of the two needs it.
+    """
+    names = mechanisms()
+    alone = {n: refusal({n}) for n in names}
+    found = {}
+    for one, other in combinations(names, 2):
+        need = {"streamed"} if alone[one] or alone[other] else set()
+        found[one, other] = refusal({one, other} | need)
+    return found
+
+
+def shapley(worth: Mapping[Set, float]) -> dict[str, float]:
+    """Return each mechanism's mean gain over all orders in which mechanisms come to a system.
+
+    The values sum to the worth of all together less that of none. What cannot work in a set adds
+    nothing to it: a set that is not among the keys has the worth of the largest one in it.
+
+    >>> shapley({frozenset(): 0.0, frozenset("a"): 1.0, frozenset("ab"): 4.0})
+    {'a': 2.5, 'b': 1.5}
+
+    Args:
+      worth: of every set that can work, the empty one among them.
+
+    Raises:
+      ValueError: a set has several largest ones in it.
+    """
+    names = sorted(frozenset().union(*worth))
+    whole = {each: worth[_largest(each, worth)] for each in subsets(names)}
+    count = len(names)
+    orders = [factorial(k) * factorial(count - k - 1) / factorial(count) for k in range(count)]
+    return {
+        name: sum(
+            orders[len(each)] * (whole[each | {name}] - whole[each])
+            for each in whole
+            if name not in each
+        )
+        for name in names
+    }
+
+
+def _largest(names: Set, worth: Mapping[Set, float]) -> Set:
+    inside = [each for each in worth if each <= names]
+    largest = max(inside, key=len)
+    if any(not each <= largest for each in inside):
+        raise ValueError(f"{sorted(names)} has several largest sets that can work")
+    return largest
+
+
+def as_markdown() -> str:
+    """Return the table of pairs for docs/systems/composed.md."""
+    names, found = mechanisms(), pairs()
+    why = {pair: error.hint or str(error) for pair, error in found.items() if error}
+    reasons = list(dict.fromkeys(why.values()))
+    lines = [f"| | {' | '.join(names[1:])} |", f"| --- |{' --- |' * (len(names) - 1)}"]
+    for k, one in enumerate(names[:-1]):
+        cells = ["" for _ in names[1 : k + 1]]
+        for other in names[k + 1 :]:
+            reason = why.get((one, other))
+            cells.append("yes" if reason is None else f"no ({reasons.index(reason) + 1})")
+        lines.append(f"| {one} | {' | '.join(cells)} |")
+    lines += ["", *(f"{k + 1}. {reason}" for k, reason in enumerate(reasons))]
+    return "\n".join(lines)

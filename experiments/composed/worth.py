@@ -1,0 +1,149 @@
+"""The worth of each mechanism, alone and with the others, on slices of GH200 (beyond the paper)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import Any, Final
+
+import pyarrow as pa
+
+from c2c.config import build, simulate
+from experiments.answers.interval import interval_of
+from experiments.c2cserve.fleets import catalog
+from experiments.c2cserve.measures import measures
+from experiments.c2cserve.settings import GH200, composed
+from experiments.c2cserve.workload_map import arrivals
+from experiments.composed.sets import refusal, settings_of, shapley, subsets
+from experiments.figure import SIMULATOR, Computed, Context, figure
+
+__all__ = ["MECHANISMS", "Load", "compute"]
+
+# Those that work on slices of one chip; the others lie over the GPUs of a node.
+MECHANISMS: Final = ("streamed", "kept", "turns", "restored", "apart")
+NOTHING: Final = "none of them"
+MODELS: Final = 16  # a chip
+CHIPS: Final = (1, 4, 36)
+RATES: Final = (0.5, 1.0, 2.0, 4.0)  # requests/s a chip
+BURSTS: Final = ("steady", "bursty")
+REQUESTS: Final = 2000  # a chip, as far as the most
+MOST_REQUESTS: Final = 16_000
+SEEDS: Final = 3  # of the full profile
+CLOSE_POINTS: Final = 1.0  # of attainment: no difference worth a name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """A workload of a fleet."""
+
+    chips: int
+    bursts: str
+    rate_rps: float
+
+    @property
+    def text(self) -> str:
+        """The load in words."""
+        chips = f"{self.chips} GH200"
+        return f"{chips}, {self.bursts}, {self.rate_rps:g} requests/s a chip"
+
+
+@figure("worth", title="What each mechanism is worth, alone and together (beyond the paper)",
+        draw="composed.draw_worth", needs=SIMULATOR)  # fmt: skip
+def compute(context: Context) -> Computed:
+    """Return attainment of every set of mechanisms under every load, and Shapley values."""
+    quick = context.quick
+    loads = [
+        Load(chips=chips, bursts=bursts, rate_rps=rate)
+        for chips in (CHIPS[:1] if quick else CHIPS)
+        for bursts in BURSTS
+        for rate in (RATES[1::2] if quick else RATES)
+    ]
+    seeds = context.seeds[: 1 if quick else SEEDS]
+    sets = [each for each in subsets(MECHANISMS) if refusal(each, GH200) is None]
+    runs = [(load, each, seed) for load in loads for each in sets for seed in seeds]
+    rows: list[dict[str, Any]] = []
+    for done, (load, each, seed) in enumerate(runs):
+        names = [name for name in MECHANISMS if name in each]
+        found = _run(context, load, names, seed)
+        rows.append(asdict(load) | {"set": " + ".join(names) or NOTHING, "seed": seed, **found})
+        if context.progress is not None:
+            context.progress(done + 1, len(runs))
+    shares = [row for load in loads for row in _shares(load, _at(rows, load), seeds)]
+    caption = (
+        f"{len(sets)} sets of mechanisms that can work together, of {', '.join(MECHANISMS)}; "
+        f"{MODELS} models a chip, half Llama-3 3B (TPOT target 0.15 s), half 8B (0.3 s), TTFT "
+        f"target 1 s; steady: Poisson arrivals; bursty: the generator of GenTD26's statistics; "
+        f"link variant '{context.link_variant}', seeds {list(seeds)}. A set without streamed "
+        "weights has the whole chip, one with them seven slices. Bars: Shapley values of the share "
+        "of requests within both targets; a mechanism that cannot work in a set adds nothing to "
+        "it. Lines: 95 % interval over seeds."
+    )
+    return Computed(
+        tables={"sets": pa.Table.from_pylist(rows), "shares": pa.Table.from_pylist(shares)},
+        results=(),
+        caption=caption,
+        report=_report(loads, rows, shares),
+    )
+
+
+def _run(context: Context, load: Load, names: Sequence[str], seed: int) -> dict[str, Any]:
+    count = min(REQUESTS * load.chips, MOST_REQUESTS)
+    chosen, values = arrivals(load.bursts, load.rate_rps * load.chips, count)
+    settings = composed(
+        [*GH200, f"superchips={load.chips}", *catalog(MODELS * load.chips), *chosen,
+         *settings_of(names), f"link={context.link_variant}"],
+        values | {"seed": seed},
+    )  # fmt: skip
+    found = measures(simulate(build(settings)))
+    return found | {"goodput_rps": found["both_percent"] / 100 * load.rate_rps}
+
+
+def _at(rows: Sequence[dict[str, Any]], load: Load) -> list[dict[str, Any]]:
+    return [r for r in rows if all(r[k] == v for k, v in asdict(load).items())]
+
+
+def _members(row: dict[str, Any]) -> frozenset[str]:
+    return frozenset(row["set"].split(" + ")) - {NOTHING}
+
+
+def _shares(load: Load, rows: Sequence[dict[str, Any]], seeds: Sequence[int]) -> list[Any]:
+    """Return a row a mechanism: its Shapley value over seeds, and what it adds to nothing."""
+    by_seed = [
+        shapley({_members(r): r["both_percent"] for r in rows if r["seed"] == seed})
+        for seed in seeds
+    ]
+    return [
+        asdict(load) | {"mechanism": name, "points": got.mean, "half": got.half}
+        for name in MECHANISMS
+        for got in (interval_of([values[name] for values in by_seed]),)
+    ]
+
+
+def _report(
+    loads: Sequence[Load], rows: Sequence[dict[str, Any]], shares: Sequence[dict[str, Any]]
+) -> tuple[tuple[str, ...], ...]:
+    """Return a row a load: the smallest set that is close to the best, and what is worth what."""
+    body = []
+    for load in loads:
+        here: dict[str, list[float]] = {}
+        for row in _at(rows, load):
+            here.setdefault(row["set"], []).append(row["both_percent"])
+        mean = {name: fmean(values) for name, values in here.items()}
+        best = max(mean.values())
+        close = [name for name, value in mean.items() if value >= best - CLOSE_POINTS]
+        take = min(close, key=lambda name: (name.count("+") + (name != NOTHING), -mean[name]))
+        worth = sorted(_at(shares, load), key=lambda r: -r["points"])
+        body.append(
+            (
+                load.text,
+                "nothing helps" if take == NOTHING else take,
+                f"{mean[take]:.1f}", f"{best:.1f}", f"{mean[NOTHING]:.1f}",
+                ", ".join(f"{r['mechanism']} {r['points']:+.1f}" for r in worth),
+            )
+        )  # fmt: skip
+    title = (
+        "load", "take", "within both targets %", "best set %", "none %",
+        "Shapley values, points",
+    )  # fmt: skip
+    return (title, *body)

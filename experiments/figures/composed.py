@@ -1,0 +1,57 @@
+"""The figure of what mechanisms are worth alone and together."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+from experiments.figures.style import (
+    BLUE,
+    GREEN,
+    INK,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    Tables,
+    canvas,
+    finish,
+    rows_of,
+)
+
+__all__ = ["draw_worth"]
+
+COLOURS = (GREEN, BLUE, PURPLE, ORANGE, VERMILION, SKY)
+
+
+def draw_worth(tables: Tables, caption: str) -> Figure:
+    """Draw each mechanism's Shapley value over the load, a row a fleet, a column a kind of load."""
+    rows = rows_of(tables["shares"])
+    fleets, kinds = (list(dict.fromkeys(r[k] for r in rows)) for k in ("chips", "bursts"))
+    names = list(dict.fromkeys(r["mechanism"] for r in rows))
+    width = 0.8 / len(names)
+    figure, panels = canvas(
+        4.6 * len(kinds), 1.2 + 2.8 * len(fleets), columns=len(kinds), rows=len(fleets), sharey=True
+    )
+    for place, axes in enumerate(panels):
+        chips, bursts = fleets[place // len(kinds)], kinds[place % len(kinds)]
+        here = [r for r in rows if (r["chips"], r["bursts"]) == (chips, bursts)]
+        rates = sorted({r["rate_rps"] for r in here})
+        for k, name in enumerate(names):
+            mine = sorted((r for r in here if r["mechanism"] == name), key=lambda r: r["rate_rps"])
+            at = [x + (k - (len(names) - 1) / 2) * width for x in range(len(rates))]
+            axes.bar(
+                at, [r["points"] for r in mine], width=width, color=COLOURS[k % len(COLOURS)],
+                yerr=[r["half"] or 0.0 for r in mine], error_kw={"linewidth": 0.8, "ecolor": INK},
+                label=name,
+            )  # fmt: skip
+        axes.axhline(0.0, color=INK, linewidth=0.6)
+        axes.set_xticks(range(len(rates)), [f"{rate:g}" for rate in rates])
+        axes.set_title(f"{chips} GH200, {bursts} arrivals", fontsize=9.5)
+        if place % len(kinds) == 0:
+            axes.set_ylabel("points of attainment")
+        if place >= len(panels) - len(kinds):
+            axes.set_xlabel("requests/s a chip")
+    panels[-len(kinds)].legend(
+        loc="upper left", bbox_to_anchor=(0.0, -0.2), ncols=len(names), fontsize=8
+    )
+    return finish(figure, "What each mechanism is worth, alone and together", caption)

@@ -1,0 +1,87 @@
+"""Sets of mechanisms, and what each is worth in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from c2c.config import check_choices, load
+from c2c.errors import SettingError
+from experiments.composed.sets import (
+    as_markdown,
+    mechanisms,
+    refusal,
+    settings_of,
+    shapley,
+    subsets,
+)
+
+PAGE = Path(__file__).parents[3] / "docs" / "systems" / "composed.md"
+worths = st.dictionaries(
+    st.sampled_from(list(subsets("abcd"))), st.floats(-1e3, 1e3), min_size=16, max_size=16
+)
+
+
+@given(worths)
+def test_shapley_values_sum_to_what_all_add(worth: dict[frozenset[str], float]) -> None:
+    values = shapley(worth)
+    assert sum(values.values()) == pytest.approx(worth[frozenset("abcd")] - worth[frozenset()])
+
+
+@given(worths)
+def test_alike_mechanisms_have_one_value_and_idle_ones_none(
+    worth: dict[frozenset[str], float],
+) -> None:
+    swap = {"a": "b", "b": "a"}
+    alike = {s: worth[s] + worth[frozenset(swap.get(n, n) for n in s)] for s in worth}
+    values = shapley(alike)
+    assert values["a"] == pytest.approx(values["b"], abs=1e-6)
+    idle = {s: worth[s - {"c"}] for s in worth}
+    assert shapley(idle)["c"] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_shapley_values_by_hand_where_one_needs_another() -> None:
+    """b needs a: orders ab and ba both end at 4, and b alone has what nothing has."""
+    of = {frozenset(): 1.0, frozenset("a"): 2.0, frozenset("ab"): 5.0}
+    assert shapley(of) == {"a": 2.5, "b": 1.5}
+    with pytest.raises(ValueError, match="several largest"):
+        shapley({frozenset(): 0.0, frozenset("a"): 1.0, frozenset("b"): 1.0})
+
+
+def test_every_mechanism_works_alone_or_with_streamed_weights() -> None:
+    for name in mechanisms():
+        assert refusal({name}) is None or refusal({name, "streamed"}) is None
+
+
+def test_a_mechanism_that_needs_another_is_refused_with_the_reason() -> None:
+    assert "nothing_kept where weights are not streamed" in str(refusal({"kept"}))
+    assert "expected 1 where each engine's weights are copied" in str(refusal({"turns"}))
+
+
+def test_other_settings_that_cannot_work_are_errors() -> None:
+    with pytest.raises(SettingError, match="superchips"):
+        refusal({"streamed"}, ["superchips=0"])
+
+
+def test_the_page_has_the_table_of_pairs() -> None:
+    assert as_markdown() in PAGE.read_text("utf-8"), as_markdown()
+
+
+def test_two_of_a_set_that_set_the_same_are_refused() -> None:
+    with pytest.raises(SettingError, match=r"expected copies or woven\. Both set layout"):
+        check_choices(["system/mechanism=[copies,streamed,woven]"])
+    check_choices(["system/mechanism=[]", "system/mechanism=[streamed,kept]"])
+    check_choices(["-m", "system/mechanism=[streamed],[streamed,kept]"])
+    with pytest.raises(SettingError, match="expected one of apart"):
+        load(["system=composed", "system/mechanism=[keep]"])
+
+
+def test_mechanisms_do_what_the_systems_of_their_papers_do() -> None:
+    """The default set is c2cserve_plus in all policies; a set without any is not streamed."""
+    plus, ours = load(["system=c2cserve_plus"]).system, load(["system=composed"]).system
+    differ = {k for k in plus if plus[k] != ours[k]}
+    assert differ == {"name"}
+    assert load(settings_of([])).system.load.policy == "resident"
