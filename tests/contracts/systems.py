@@ -102,7 +102,7 @@ LAYOUTS = {
         tokens=4096,
     ),
 }  # fmt: skip
-_LIKE_THEM = {"af", "replicas"}  # the same policies on other layouts
+_LIKE_THEM = {"af", "replicas", "composed"}  # the same policies, on other layouts
 
 MIXES: dict[str, dict[str, Any]] = {
     "by_layer": {"alpha": Feedback(initial=1.0), "step": ByLayer()},
