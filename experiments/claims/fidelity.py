@@ -288,6 +288,10 @@ def print_fidelity(rows: Sequence[Row], console: Console, *, everything: bool = 
     from rich.markup import escape
     from rich.table import Table
 
+    if not everything and all(row.comparison is None for row in rows):
+        console.print("no figure here answers a claim of a paper")
+        return
+
     table = Table(title="Claim by claim", title_justify="left", expand=False)
     least = {"claim": 38, "ratio": 5, "agrees": 6, "sample": 13}
     for name in ("claim", "published", "ours", "ratio", "agrees", "sample"):
