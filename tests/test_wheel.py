@@ -46,6 +46,7 @@ def test_it_holds_all_settings_and_data(wheel: Path) -> None:
     assert not [n for n in names if n.startswith(("tests/", "docs/", "conf/"))]
 
 
+@pytest.mark.slow
 def test_it_runs_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
     """With this environment's packages; `make soak` has pip install it into an empty one."""
     site, here = tmp_path / "site", tmp_path / "here"

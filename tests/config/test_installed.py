@@ -59,6 +59,7 @@ def run(where: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_plug_in_brings_a_system_and_its_policy(tmp_path: Path, installed: Path) -> None:
     one = [*SMALL, "system=theirs", "system.scale.at=0"]
     done = run(tmp_path, *one)

@@ -471,6 +471,7 @@ def test_metrics_and_page(live: Live) -> None:
     assert second["uptime_s"] > first["uptime_s"]
 
 
+@pytest.mark.slow
 def test_sigterm_drains_and_leaves_a_record(live: Live, folder: Path) -> None:
     """Last: it ends the engine of this module, whose other tests may run in another process."""
     for k in range(64):

@@ -96,6 +96,7 @@ def run(
         signal.signal(number, handler)
 
 
+@pytest.mark.slow
 def test_any_text_reaches_the_model_through_the_shell(checkpoint: Path, tmp_path: Path) -> None:
     """As a process: the prompt of a user, standard input, and nothing but text on stdout."""
     texts = []
@@ -128,6 +129,7 @@ def test_any_text_reaches_the_model_through_the_shell(checkpoint: Path, tmp_path
     assert json.loads((tmp_path / "here" / "provenance.json").read_text())["command"][1:]
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(
     st.one_of(
@@ -292,6 +294,7 @@ def test_many_prompts_are_one_batch_and_the_same_texts(
     assert first["tokens"] != second["tokens"]
 
 
+@pytest.mark.slow
 def test_a_sweep_keeps_every_point_and_runs_none_twice(
     run: Callable[..., Done], tmp_path: Path
 ) -> None:
@@ -337,6 +340,7 @@ def test_an_interrupt_leaves_what_was_said(checkpoint: Path, tmp_path: Path) -> 
     )
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_ends_it_quietly(checkpoint: Path, tmp_path: Path) -> None:
     with subprocess.Popen(
         [*COMMAND, f"checkpoint={checkpoint}", "prompt=abc", "chat=false", "max_new_tokens=4000",

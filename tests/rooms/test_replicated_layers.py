@@ -108,6 +108,7 @@ def node(*, room_tokens: int, by_age: bool = True) -> StepLayout:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(
     st.integers(1, 30), st.sampled_from([5.0, 50.0, 1000.0]), st.sampled_from([1500, 6000]),

@@ -123,6 +123,7 @@ def test_what_cannot_work_is_refused_before_anything_runs(kept: Kept) -> None:
     assert model.generate_batch([]) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", tiered(["dynamic", "longrope"]))
 def test_prompts_whose_length_matters_are_not_cut(family: str, made: Callable[..., Any]) -> None:
     """Chunks of 16, prompts of 40 and 33, which change frequencies from 18 positions on."""

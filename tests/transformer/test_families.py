@@ -85,12 +85,12 @@ def test_two_bytes_are_near(name: str, made: Make) -> None:
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        ({"attn_logit_softcapping": None}, "gemma2"),
-        ({"final_logit_softcapping": None}, "gemma2"),
-        ({"query_pre_attn_scalar": 64}, "gemma2"),
-        ({"sliding_window": 8}, "gemma2"),
+        pytest.param(*({"attn_logit_softcapping": None}, "gemma2"), marks=pytest.mark.slow),
+        pytest.param(*({"final_logit_softcapping": None}, "gemma2"), marks=pytest.mark.slow),
+        pytest.param(*({"query_pre_attn_scalar": 64}, "gemma2"), marks=pytest.mark.slow),
+        pytest.param(*({"sliding_window": 8}, "gemma2"), marks=pytest.mark.slow),
         ({"rope_local_base_freq": 1e6}, "gemma3_text"),
-        ({"partial_rotary_factor": 0.5}, "phi3"),
+        pytest.param(*({"partial_rotary_factor": 0.5}, "phi3"), marks=pytest.mark.slow),
         ({"residual_multiplier": 1.0}, "granite"),
         ({"attention_multiplier": 0.1}, "granite"),
         ({"n_group": 1, "topk_group": 1}, "glm4_moe"),

@@ -20,6 +20,7 @@ SHAPES = Shapes(rows=(3,), budgets=(32,), width=2)
 WIDE = {"hidden_size": 128, "intermediate_size": 384, "vocab_size": 320, "num_hidden_layers": 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", tiered(["qwen3", "llama_biased", "mistral"]))
 def test_pieces_give_the_same_tokens_and_logits(family: str, tmp_path: Any) -> None:
     config = config_of(family, **WIDE)

@@ -63,6 +63,7 @@ def test_shares_are_within_the_budget_and_worth_it() -> None:
         best_columns(params, -1.0, machine=GH200)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", tiered([None, "int8"], "int8"))
 def test_caches_hold_the_first_columns_of_every_layer(kind: Any) -> None:
     params = params_of(None if kind is None else Quantization(kind=kind))

@@ -344,6 +344,7 @@ def test_prompts_are_scored_whatever_they_are_cut_into(
         runner.cancel(1)
 
 
+@pytest.mark.slow
 def test_a_step_that_lacks_pages_says_so_and_changes_nothing(two: list[Warm]) -> None:
     runner, texts = two[0]
     other = two[1][0]

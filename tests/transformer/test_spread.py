@@ -98,6 +98,7 @@ def test_changes_and_transitions_are_counted_as_defined(
     assert [texts[n] for n in range(3)] == [text[:4] for text in alone]
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(data=st.data())
 def test_requests_and_blocks_survive_any_changes(

@@ -14,6 +14,7 @@ from tests.tiers import tiered
 from tests.transformer.random_checkpoints import config_of, tensors_of, write
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", tiered(["llama", "qwen2", "qwen3_moe"]))
 def test_stored_executables_and_layers_run_on_any_device(
     family: str, tmp_path: Path, repository: Path

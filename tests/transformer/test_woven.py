@@ -21,6 +21,7 @@ PAIRS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "count", "mixes"), tiered(PAIRS))
 def test_tokens_of_both_models_are_those_of_each_alone(
     family: str, count: int, mixes: int, tmp_path: Path, repository: Path

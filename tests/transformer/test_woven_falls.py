@@ -85,6 +85,7 @@ def answered(pair: Pair, alone: list[list[int]]) -> list[int]:
     return done.fallen
 
 
+@pytest.mark.slow
 def test_a_receiver_without_blocks_gives_them_up(
     model: Model, alone: list[list[int]], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -93,8 +94,9 @@ def test_a_receiver_without_blocks_gives_them_up(
         fallen = answered(pair, alone)
     assert fallen
     assert set(pair.woven.fallbacks) == {"NO_BLOCKS"}
-    assert all("NO_BLOCKS" in record.message for record in caplog.records)
-    told = sum(int(record.message.split()[0]) for record in caplog.records)
+    said = [r.message for r in caplog.records if r.name.startswith("c2c.")]  # XLA may say more
+    assert all("NO_BLOCKS" in line for line in said)
+    told = sum(int(line.split()[0]) for line in said)
     assert told == len(fallen)
     assert pair.free()
 

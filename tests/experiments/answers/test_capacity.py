@@ -44,6 +44,7 @@ def test_crommelins_formula_is_as_pollaczek_and_khinchine_say() -> None:
     assert mean == pytest.approx(load_ / (2 * (1 - load_)), rel=0.02)
 
 
+@pytest.mark.slow
 def test_the_limit_of_md1_is_found_within_two_percent(tmp_path: Path) -> None:
     """Constant service, Poisson arrivals, 95 % of the requests are to wait at most 2.5 services."""
     probe = simulate(build(load([*ONE_AT_A_TIME, "workload.requests=2"])), compiled=False).requests

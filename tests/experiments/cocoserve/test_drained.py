@@ -117,7 +117,7 @@ def test_an_engine_with_pages_uses_nine_tenths_of_a_card_at_most() -> None:
         fig3.compute,
         fig3.compute_failures,
         fig8.compute,
-        fig8.compute_instances,
+        pytest.param(fig8.compute_instances, marks=pytest.mark.slow),
         fig9.compute,
     ],
 )

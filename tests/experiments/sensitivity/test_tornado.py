@@ -41,6 +41,7 @@ STARTS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_headlines_move_the_right_way_with_what_they_are_made_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from c2c.config import build, load
 from experiments.simulation import execute, folder_of
+from tests.tiers import tiered
 
 COMMAND = [sys.executable, "-m", "experiments.simulate"]
 SMALL = ["workload=poisson", "workload.requests=60", "workload.rate_rps=2", "figures=false"]
@@ -22,7 +23,7 @@ SEEDS = (0, 1, 2)
 
 LAUNCHERS = [
     pytest.param((), id="basic"),
-    pytest.param(("hydra/launcher=cores",), id="joblib"),
+    pytest.param(("hydra/launcher=cores",), id="joblib", marks=pytest.mark.slow),
     pytest.param(
         ("hydra/launcher=jobs", "hydra.sweeper.max_batch_size=4"),
         id="submitit",
@@ -144,7 +145,7 @@ def test_two_sweeps_of_the_same_points_share_them(
     assert digests(tmp_path / "out") == undisturbed
 
 
-@pytest.mark.parametrize("dies", [False, True])
+@pytest.mark.parametrize("dies", tiered([True, False]))
 def test_a_point_that_another_process_holds_is_waited_for_at_the_end(
     tmp_path: Path, dies: bool
 ) -> None:

@@ -12,6 +12,7 @@ from experiments.claims import claim, compare
 from experiments.figure import Context
 from experiments.weaver import fig5, fig6, model, table1
 from experiments.weaver.served import L40S, Served, largest_rate, lengths_of, served
+from tests.tiers import tiered
 
 
 def test_two_printed_numbers_are_fitted() -> None:
@@ -55,7 +56,7 @@ def test_a_line_is_told_from_a_bend() -> None:
     assert not fig5.is_linear(x, (np.array(x) ** 4).tolist())
 
 
-@pytest.mark.parametrize("figure", [model, table1, fig6])
+@pytest.mark.parametrize("figure", tiered([model, table1, fig6], model, table1))
 def test_a_figure_answers_claims(figure: object) -> None:
     context = Context(profile="quick", link_variant="measured", seeds=(0,))
     found = figure.compute(context)  # type: ignore[attr-defined]

@@ -148,6 +148,7 @@ def test_the_cold_model_grows_by_what_it_meets() -> None:
     assert took[0.0] < took[0.25] < took[0.5] < took[0.75]
 
 
+@pytest.mark.slow
 def test_the_largest_batch_uses_the_cold_gpu() -> None:
     """More sequences at once than the hot GPU holds, and none beyond both rooms."""
     sizes = {}
