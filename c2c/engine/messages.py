@@ -159,6 +159,7 @@ class Submit(Draws, kw_only=True):
     least: int = 0  # draws before which it does not stop
     scores: int | None = None  # likeliest tokens to tell
     prompt_scores: int | None = None  # likewise, of the tokens of the prompt
+    grammar: str = ""  # in llguidance's form, of the answer; "": any text
     home: int = 0  # of its keys and values, where there are several
 
 
@@ -315,6 +316,7 @@ class Ask(Draws, kw_only=True):
     least: int = 0
     scores: int | None = None
     prompt_scores: int | None = None
+    grammar: str = ""
     deadline_s: float | None = None
     priority: int | None = None
 

@@ -204,6 +204,7 @@ def _submit(ledger: Ledger, request: int, homes: Mapping[int, int]) -> Submit:
         least=ask.least,
         scores=ask.scores,
         prompt_scores=None if entry.delivered else ask.prompt_scores,
+        grammar=ask.grammar,
         home=homes.get(request, 0),
         **ask.sampling(),
     )

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from msgspec import structs
 
+from c2c.engine.constraint import Constraint, Grammars
 from c2c.engine.messages import (
     Load,
     Opening,
@@ -68,6 +69,8 @@ class Residents:
         self._executables = _executables(setup.executables)
         self._shapes = Shapes(rows=setup.rows, budgets=setup.budgets, width=setup.width)
         self._runners: dict[int, Runner] = {}
+        self._models_of: dict[int, str] = {}  # by instance
+        self._grammars: dict[str, Grammars] = {}  # of models that were asked for one
         dtype = DTYPES[setup.dtype]
         self.spreading: Spreading | None = None
         if setup.variants:
@@ -139,7 +142,7 @@ class Residents:
     def _compiled(self, name: str, model: Model) -> Model:
         if model.executables is not None:
             runner = self._made(model)
-            runner.warm(done=partial(self._tell, name, 1))
+            runner.warm(masks=model.tokenizer is not None, done=partial(self._tell, name, 1))
             if self.spreading is not None:
                 self.spreading.ready(runner)
         return model
@@ -169,11 +172,13 @@ class Residents:
     def load(self, load: Load) -> None:
         """Make a model runnable."""
         runner = self._runners[load.instance] = self._made(self._open(load.model))
+        self._models_of[load.instance] = load.model
         if self.spreading is not None:
             self.spreading.opened(load.instance, runner, load.variant, load.moved)
 
     def drop(self, model: str) -> None:
         """Map a model's weights no longer; what they took is free with the last that did."""
+        self._grammars.pop(model, None)
         if self._models.pop(model, None) is not None:
             gc.collect()  # a model's parts know each other
 
@@ -200,7 +205,7 @@ class Residents:
         runner = self._runners[run.instance]
         for submit in run.submits:
             self._place(runner, submit)
-            _submit(runner, submit)
+            self._submit(run.instance, submit)
         calls = _calls(run, self._shapes.budgets)
         following = [Step(decode=_fed(run))]
         for number in range(run.steps):
@@ -213,6 +218,30 @@ class Residents:
                 return
             yield stepped
             calls = following
+
+    def _submit(self, instance: int, submit: Submit) -> None:
+        self._runners[instance].submit(
+            submit.request,
+            submit.ids,
+            new=submit.new,
+            drawn=submit.drawn,
+            stop=submit.stop,
+            sampling=Sampling(**submit.sampling()),
+            least=submit.least,
+            scores=submit.scores,
+            prompt_scores=submit.prompt_scores,
+            constraint=self._constraint(instance, submit) if submit.grammar else None,
+        )
+
+    def _constraint(self, instance: int, submit: Submit) -> Constraint:
+        """Return what a request's grammar allows, by the tokens that it has drawn so far."""
+        model = self._models_of[instance]
+        if model not in self._grammars:
+            opened = self._models[model]
+            assert opened.tokenizer is not None  # the front refuses grammars of such models
+            self._grammars[model] = Grammars(opened.tokenizer, opened.spec.vocab)
+        drawn = submit.ids[len(submit.ids) - submit.drawn :]
+        return self._grammars[model].begin(submit.grammar, drawn)
 
     def _place(self, runner: Runner, submit: Submit) -> None:
         """Have a request's keys and values where the scheduler counts them."""
@@ -282,20 +311,6 @@ def _executables(where: str | None) -> Executables | None:
 
 def _scored(request: int, score: Score) -> Scored:
     return Scored(request=request, logprob=score.logprob, top=score.top)
-
-
-def _submit(runner: Runner, submit: Submit) -> None:
-    runner.submit(
-        submit.request,
-        submit.ids,
-        new=submit.new,
-        drawn=submit.drawn,
-        stop=submit.stop,
-        sampling=Sampling(**submit.sampling()),
-        least=submit.least,
-        scores=submit.scores,
-        prompt_scores=submit.prompt_scores,
-    )
 
 
 def _calls(run: Run, budgets: tuple[int, ...]) -> list[Step]:

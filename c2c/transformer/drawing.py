@@ -14,7 +14,8 @@ from c2c.transformer.executables import Stage
 from c2c.transformer.sampling import SamplingRows, penalised, sample
 
 __all__ = [
-    "BIASED", "DRAW", "FEED", "MOST_HELD", "SCORE", "SCORED", "SEAT", "Score", "Seats", "new_seats",
+    "BIASED", "DRAW", "FEED", "MASK", "MOST_HELD", "SCORE", "SCORED", "SEAT", "Score", "Seats",
+    "new_seats", "words",
 ]  # fmt: skip
 
 BIASED = 1024  # tokens at most that a request can bias, or bar from its first draws
@@ -46,6 +47,11 @@ class Seats:
     drawn: Any
     biased: Any
     bias: Any
+
+
+def words(vocab: int) -> int:
+    """Return the words of a row of `MASK`: a bit a token, and one for a grammar's own end."""
+    return vocab // 32 + 1
 
 
 def new_seats(seats: int, vocab: int) -> Seats:
@@ -113,6 +119,17 @@ def _draw(
     return token, replace(seats, held=held, drawn=drawn)
 
 
+def _mask(logits: jax.Array, allowed: jax.Array) -> jax.Array:
+    """Return the logits with -inf where a row's grammar allows no token.
+
+    Args:
+      logits: float32 [R, vocab].
+      allowed: uint32 [R, vocab // 32 + 1], a bit a token.
+    """
+    bits = (allowed[:, :, None] >> jnp.arange(32, dtype=jnp.uint32)) & 1
+    return jnp.where(bits.reshape(len(logits), -1)[:, : logits.shape[1]] > 0, logits, -jnp.inf)
+
+
 def _score(logits: jax.Array, token: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return the log-probability of each row's token, and the likeliest tokens with theirs."""
     total = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
@@ -124,4 +141,5 @@ def _score(logits: jax.Array, token: jax.Array) -> tuple[jax.Array, jax.Array, j
 FEED = Stage(name="feed", function=_feed)
 SEAT = Stage(name="seat", function=_seat, donated=(0,))
 DRAW = Stage(name="draw", function=_draw, donated=(1,), static=("hot",))
+MASK = Stage(name="mask", function=_mask)
 SCORE = Stage(name="score", function=_score)

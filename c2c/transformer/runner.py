@@ -18,18 +18,30 @@ import jax
 import numpy as np
 
 from c2c.errors import SettingError
-from c2c.transformer.drawing import BIASED, DRAW, FEED, SCORE, SEAT, Score, Seats, new_seats
+from c2c.transformer.drawing import (
+    BIASED,
+    DRAW,
+    FEED,
+    MASK,
+    SCORE,
+    SEAT,
+    Score,
+    Seats,
+    new_seats,
+    words,
+)
 from c2c.transformer.drawn import Drawn, Prompt, prompt_scores, score_of, tokens_of
 from c2c.transformer.executor import Executor, bound
 from c2c.transformer.pages import OutOfPages
 from c2c.transformer.sampling import Sampling, sampling_rows
 from c2c.transformer.shapes import Shapes
-from c2c.transformer.stays import Ended, Laid, Stay, Step
+from c2c.transformer.stays import Constraint, Ended, Laid, Stay, Step
 
 __all__ = ["Result", "Resumable", "Runner", "Step", "Ticket"]
 
 _NEUTRAL = Sampling()
 _NO_TOKEN = np.iinfo(np.int32).max
+_ANY = np.iinfo(np.uint32).max
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +119,7 @@ class Runner:
         least: int = 0,
         scores: int | None = None,
         prompt_scores: int | None = None,
+        constraint: Constraint | None = None,
     ) -> None:
         """Take a request in; its prompt is computed by the steps that say so.
 
@@ -121,6 +134,8 @@ class Runner:
           scores: how many of the likeliest tokens results tell, beside how likely each drawn one
             was; None: neither.
           prompt_scores: likewise of each token of the prompt but the first.
+          constraint: what its grammar allows next, the tokens it drew before taken in; the request
+            is over where that is complete.
 
         Raises:
           SettingError: it can never fit.
@@ -135,6 +150,7 @@ class Runner:
         stay = Stay(
             request=request, ids=ids, new=new, before=drawn, sampling=sampling, stop=stop,
             seat=self._free_seats[-1], least=least, scores=scores, prompt_scores=prompt_scores,
+            constraint=constraint,
         )  # fmt: skip
         bias = stay.biases()
         if len(bias) > BIASED:
@@ -211,11 +227,14 @@ class Runner:
         ended, by a token to stop after or otherwise.
 
         Returns:
-          Whether it was begun: not where a request is over or has all its tokens, blocks lack, or
-          what was begun ahead before has not all been asked for.
+          Whether it was begun: not where a request is over or has all its tokens, or follows a
+          grammar, which has to know the token before; nor where blocks lack, or what was begun
+          ahead before has not all been asked for.
         """
         stays = [self._stays.get(request) for request in step.decode]
-        if self._early_stays() or any(s is None or s.started >= s.new for s in stays):
+        if self._early_stays() or any(
+            s is None or s.started >= s.new or s.constraint is not None for s in stays
+        ):
             return False
         if step.fill is not None or self.missing(step):
             return False
@@ -269,7 +288,7 @@ class Runner:
             return Drawn((), logits, None, prompt)  # of a prompt that goes on: only waited for
         nobody = 0, self.seats, 0, 0
         token, self._seated = self._compiled(DRAW)(
-            logits,
+            self._allowed(logits, laid.drawing),
             self._seated,
             sampling_rows([_NEUTRAL if s is None else s.sampling for s in laid.drawing]),
             np.asarray([nobody if s is None else s.stands for s in laid.drawing], np.int32),
@@ -282,6 +301,17 @@ class Runner:
         if any(stay.scores is not None for stay, _ in rows):
             scores = self._compiled(SCORE)(logits, token)
         return Drawn(rows, token, scores, prompt)
+
+    def _allowed(self, logits: Any, drawing: Sequence[Stay | None]) -> Any:
+        """Return logits without the tokens that grammars bar; found while logits are computed."""
+        bound = [(k, s) for k, s in enumerate(drawing) if s is not None and s.constraint]
+        if not bound:
+            return logits
+        allowed = np.full((len(drawing), words(self.spec.vocab)), _ANY, np.uint32)
+        for row, stay in bound:
+            assert stay.constraint is not None
+            allowed[row] = stay.constraint.mask(stay.stop)
+        return self._compiled(MASK)(logits, allowed)
 
     def _prompt(
         self, stay: Stay, step: Step, rows: int, logits_of: Callable[[np.ndarray], Any]
@@ -336,8 +366,11 @@ class Runner:
         """Take note of a request's token; return why it is over with it, if it is."""
         stay.got.append(token)
         ended: Ended | None = None
+        grammar = stay.constraint
         if token in stay.stop:
             ended = "stop"
+        elif grammar is not None and grammar.take(token):
+            ended = "grammar" if grammar.has_failed else "stop"
         elif len(stay.got) == stay.new:
             ended = "length"
         if ended is not None:
@@ -350,6 +383,7 @@ class Runner:
         decodes: bool = True,
         draws: Sequence[bool] = (False, True),
         scores: bool = True,
+        masks: bool = False,
         done: Callable[[], None] = lambda: None,
     ) -> None:
         """Have ready all that steps of these shapes run; nothing is computed.
@@ -358,6 +392,7 @@ class Runner:
           decodes: steps without a prompt, too.
           draws: whether tokens are drawn at a temperature; by default both ways.
           scores: whether what draws them is told with log probabilities, too.
+          masks: whether grammars bar tokens, too.
           done: is told after each shape.
 
         Raises:
@@ -385,6 +420,8 @@ class Runner:
                 token, _ = ahead(DRAW)(logits, seats, settings, stands, hot=hot)
             if scores:
                 ahead(SCORE)(logits, token)
+            if masks:
+                ahead(MASK)(logits, np.zeros((len(wanted), words(self.spec.vocab)), np.uint32))
             done()
 
     def _fresh(self) -> Seats:

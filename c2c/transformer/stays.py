@@ -4,16 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 
 from c2c.transformer.drawing import MOST_HELD
 from c2c.transformer.sampling import Sampling
 
-__all__ = ["Ended", "Laid", "Stay", "Step"]
+__all__ = ["Constraint", "Ended", "Laid", "Stay", "Step"]
 
-Ended = Literal["stop", "length"]
+Ended = Literal["stop", "length", "grammar"]  # the last: it failed
+
+
+class Constraint(Protocol):
+    """What may come next in one request's answer."""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether nobody can say any more."""
+
+    def mask(self, ends: Collection[int]) -> np.ndarray:
+        """Return a bit a token, uint32 [vocab // 32 + 1]; `ends` end the answer."""
+
+    def take(self, token: int) -> bool:
+        """Go on by a token that was drawn; return whether nothing more can follow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +57,7 @@ class Stay:
     least: int = 0  # draws before which it does not stop
     scores: int | None = None  # likeliest tokens to tell; None: not even the drawn one's
     prompt_scores: int | None = None  # likeliest tokens to tell of each place of its prompt
+    constraint: Constraint | None = None  # what its grammar allows
     filled: int = 0  # prompt tokens computed
     started: int = 0  # draws that were started
     got: list[int] = field(default_factory=list)

@@ -87,7 +87,7 @@ def test_what_is_not_built_is_refused_by_name(path: str, body: dict[str, Any], n
     [
         ("tool_choice", {"tool_choice": "required"}),
         ("tool_choice", {"tool_choice": {"type": "function", "function": {"name": "add"}}}),
-        ("response_format", {"response_format": {"type": "json_object"}}),
+        ("response_format", {"response_format": {"type": "yaml"}}),
         ("guided_of_tomorrow", {"guided_of_tomorrow": 1}),
         ("modalities", {"modalities": ["text", "audio"]}),
         ("parallel_tool_calls", {"parallel_tool_calls": False}),

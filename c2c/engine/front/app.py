@@ -204,6 +204,7 @@ class Front:
                 f"logprobs: up to {told} of them, at most {_MOST_TOLD}; ask for fewer tokens",
                 param="logprobs",
             )
+        grammar = await asyncio.to_thread(served.grammar, asked)
         headers = _headers(request)
         ends = frozenset(asked.stop_token_ids) | (frozenset() if asked.ignore_eos else served.eos)
         served.check_tokens(asked.stop_token_ids, "stop_token_ids")
@@ -246,6 +247,7 @@ class Front:
                 least=asked.min_tokens,
                 scores=asked.scores,
                 prompt_scores=asked.scores if echo else None,
+                grammar=grammar,
                 **asked.sampling(k),
                 **headers,
             )

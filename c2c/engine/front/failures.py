@@ -64,6 +64,7 @@ _AFTER = {
     "draining": (503, "the server takes no new requests", "draining"),
     "worker_lost": (503, "the worker was lost more often than is retried", "worker_lost"),
     "model_failed": (503, "the model's weights could not be loaded", "model_failed"),
+    "grammar": (400, "the grammar was too much to follow", "grammar_failed"),
     "gone": (503, "the engine is gone", "engine_gone"),
     "context_length_exceeded": (
         400, "prompt and answer are longer than the context", "context_length_exceeded",

@@ -25,19 +25,9 @@ REFUSED: Final[Mapping[str, tuple[Any, ...]]] = MappingProxyType({
     "chat_template": (),
     "detokenize": (True,),
     "early_stopping": (False,),
-    "ebnf": (),
     "function_call": ("none", "auto"),
     "functions": ([],),
-    "grammar": (),
-    "guided_choice": (),
-    "guided_decoding_backend": (),
-    "guided_grammar": (),
-    "guided_json": (),
-    "guided_json_object": (False,),
-    "guided_regex": (),
-    "guided_whitespace_pattern": (),
     "include_reasoning": (True,),
-    "json_schema": (),
     "kv_transfer_params": ({},),
     "length_penalty": (1,),
     "logits_processors": ([],),
@@ -49,10 +39,7 @@ REFUSED: Final[Mapping[str, tuple[Any, ...]]] = MappingProxyType({
     "priority": (0,),
     "prompt_embeds": (),
     "prompt_logprobs": (),
-    "regex": (),
-    "response_format": ({"type": "text"},),
     "structural_tag": (),
-    "structured_outputs": (),
     "suffix": ("",),
     "thinking_token_budget": (),
     "truncate_prompt_tokens": (),
@@ -65,9 +52,10 @@ REFUSED: Final[Mapping[str, tuple[Any, ...]]] = MappingProxyType({
 """Fields that ask for what is not built, and the values of them that ask for nothing."""
 
 NO_EFFECT: Final = frozenset({
-    "cache_salt", "media_io_kwargs", "metadata", "mm_processor_kwargs", "prompt_cache_key",
-    "prompt_cache_retention", "request_id", "safety_identifier", "service_tier",
-    "spaces_between_special_tokens", "store", "user",
+    "cache_salt", "guided_decoding_backend", "media_io_kwargs", "metadata",
+    "mm_processor_kwargs", "prompt_cache_key", "prompt_cache_retention",
+    "request_id", "safety_identifier", "service_tier", "spaces_between_special_tokens",
+    "store", "user",
 })  # fmt: skip
 """Fields that change nothing in the answer that is asked for."""
 
@@ -82,7 +70,7 @@ def check(asked: ChatRequest | CompletionRequest) -> None:
         raise ApiError(400, f"{param}: {message}", param=param)
     other = CompletionRequest if isinstance(asked, ChatRequest) else ChatRequest
     for name, value in (asked.model_extra or {}).items():
-        if name in REFUSED or name.startswith("guided_"):
+        if name in REFUSED or (name.startswith("guided_") and name not in NO_EFFECT):
             fine = REFUSED.get(name, ())
             if value not in fine:
                 raise ApiError(400, f"{name}: {_shown(value)} {_allowed(fine)}", param=name)

@@ -25,6 +25,8 @@ Token = Annotated[StrictInt, Field(ge=0)]
 TokenKey = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,9})$")]
 Bias = Annotated[StrictFloat, Field(ge=-100, le=100)]
 Stop = Annotated[str, Field(min_length=1, max_length=1000)]
+Grammar = Annotated[str, Field(min_length=1, max_length=1 << 20)]
+Choices = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
 _MOST_STOPS = 4
 _MOST_CHOICES, _MOST_PROMPTS = 128, 2048
 
@@ -37,6 +39,35 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
     include_obfuscation: bool = False  # nothing here is padded
     continuous_usage_stats: Literal[False] = False
+
+
+class JsonSchema(BaseModel):
+    """Of `response_format`; its name and the like say nothing of the answer."""
+
+    model_config = ConfigDict(extra="allow")
+
+    schema_: dict[str, JsonValue] | None = Field(None, alias="schema")
+
+
+class ResponseFormat(BaseModel):
+    """Of an answer."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class StructuredOutputs(BaseModel):
+    """The same by vLLM's names."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    json_: str | dict[str, JsonValue] | None = Field(None, alias="json")
+    json_object: bool | None = None
+    regex: Grammar | None = None
+    choice: Choices | None = None
+    grammar: Grammar | None = None
 
 
 class SharedFields(BaseModel):
@@ -100,6 +131,30 @@ class SharedFields(BaseModel):
     return_token_ids: bool = Field(False, description="choices have `token_ids`")
     return_tokens_as_token_ids: bool = Field(
         False, description="tokens of `logprobs` are written as `token_id:7`"
+    )
+
+    response_format: ResponseFormat | None = Field(
+        None, description="`json_object`, or `json_schema` with the answer's schema; `text`: any"
+    )
+    guided_json: str | dict[str, JsonValue] | None = Field(
+        None, description="the answer's JSON schema"
+    )
+    json_schema: str | dict[str, JsonValue] | None = Field(None, description="as `guided_json`")
+    guided_json_object: bool | None = Field(None, description="the answer is a JSON object")
+    guided_regex: Grammar | None = Field(None, description="regular expression of the answer")
+    regex: Grammar | None = Field(None, description="as `guided_regex`")
+    guided_choice: Choices | None = Field(None, description="the answer is one of these texts")
+    guided_grammar: Grammar | None = Field(
+        None, description="the answer's grammar, in Lark's form or llama.cpp's (GBNF)"
+    )
+    grammar: Grammar | None = Field(None, description="as `guided_grammar`")
+    ebnf: Grammar | None = Field(None, description="as `guided_grammar`")
+    guided_whitespace_pattern: Grammar | None = Field(
+        None,
+        description="may stand between parts of JSON; by default a space after `,` and `:`",
+    )
+    structured_outputs: StructuredOutputs | None = Field(
+        None, description="`json`, `json_object`, `regex`, `choice` or `grammar` in one field"
     )
 
     @model_validator(mode="before")

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from c2c.engine.front.failures import ApiError
-from c2c.engine.front.protocol import ChatRequest
+from c2c.engine.front.grammars import grammar_of
+from c2c.engine.front.protocol import ChatRequest, SharedFields
 from c2c.engine.messages import ModelInfo
 from c2c.errors import DataError, SettingError
 from c2c.transformer import describe
@@ -92,6 +93,17 @@ class Served:
         except (DataError, SettingError) as error:
             raise ApiError(400, str(error), param="messages") from None
         return self.encoded(text, "messages", add_special_tokens=bool(asked.add_special_tokens))
+
+    def grammar(self, asked: SharedFields) -> str:
+        """Return the grammar of an answer, see `grammar_of`.
+
+        Raises:
+          ApiError: it has faults, or there are no texts here.
+        """
+        grammar = grammar_of(asked)
+        if grammar and self.tokenizer is None:
+            raise ApiError(400, f"{self.info.name} has no tokenizer: no grammars", param="model")
+        return grammar
 
     def unused(self, asked: ChatRequest) -> list[str]:
         """Return the variables that were sent for a template that does not look them up."""

@@ -1,0 +1,112 @@
+"""Fields that ask for an answer of a form, to grammars of the library llguidance."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from c2c.engine.front.failures import ApiError
+from c2c.engine.front.protocol import SharedFields
+
+__all__ = ["FORMS", "checked", "grammar_of", "schema_grammar"]
+
+# JSON on one line: models that may write any white space between its parts may never end it.
+_ONE_LINE: Mapping[str, Any] = {
+    "whitespace_flexible": False,
+    "item_separator": ", ?",
+    "key_separator": ": ?",
+}
+_OBJECT: Mapping[str, Any] = {"type": "object"}
+_MOST_SHOWN = 300
+
+FORMS = {
+    "guided_json": "json", "guided_json_object": "json_object", "guided_regex": "regex",
+    "guided_choice": "choice", "guided_grammar": "grammar",
+    "json_schema": "json", "regex": "regex", "ebnf": "grammar", "grammar": "grammar",
+}  # fmt: skip
+"""Fields of vLLM's, SGLang's and llama.cpp's requests, by what they ask for."""
+
+
+def grammar_of(asked: SharedFields) -> str:
+    """Return the grammar that an answer is to follow, in llguidance's form; "": none.
+
+    Raises:
+      ApiError: it has faults, or there is more than one.
+    """
+    found = list(_forms(asked))
+    if len(found) > 1:
+        names = " and ".join(sorted({name for name, *_ in found}))
+        raise ApiError(400, f"{names}: expected one of them", param=found[1][0])
+    for name, kind, value in found:
+        return checked(_compiled(name, kind, value, asked.guided_whitespace_pattern), name)
+    return ""
+
+
+def _forms(asked: SharedFields) -> Iterator[tuple[str, str, Any]]:
+    """Yield field, kind and value of each form that is asked for."""
+    form = asked.response_format
+    if form is not None and form.type == "json_object":
+        yield "response_format", "json_object", True
+    elif form is not None and form.type == "json_schema":
+        if form.json_schema is None:
+            raise ApiError(
+                400, "response_format: expected json_schema with a schema", param="response_format"
+            )
+        yield "response_format", "json", form.json_schema.schema_ or _OBJECT
+    if asked.structured_outputs is not None:
+        given = asked.structured_outputs.model_dump(by_alias=True, exclude_none=True)
+        for kind, value in given.items():
+            if value is not False:
+                yield "structured_outputs", kind, value
+    for name, kind in FORMS.items():
+        value = getattr(asked, name)
+        if value is not None and value is not False:
+            yield name, kind, value
+
+
+def _compiled(name: str, kind: Any, value: Any, space: str | None) -> str:
+    import llguidance
+
+    if kind in ("json", "json_object"):
+        return schema_grammar(_OBJECT if kind == "json_object" else value, name, space)
+    if kind == "choice":  # written out: the library's own way escapes what its grammars do not know
+        texts = " | ".join(json.dumps(text, ensure_ascii=False) for text in value)
+        return llguidance.LLMatcher.grammar_from_lark(f"start: {texts}")
+    try:
+        return llguidance.grammar_from(kind, value)
+    except ValueError as error:
+        raise ApiError(400, f"{name}: {error}", param=name) from None
+
+
+def schema_grammar(schema: Any, name: str, space: str | None = None) -> str:
+    """Return the grammar of a JSON schema.
+
+    Raises:
+      ApiError: it is no JSON object.
+    """
+    import llguidance
+
+    text = schema if isinstance(schema, str) else json.dumps(schema)
+    more: Any = {"whitespace_pattern": space} if space else _ONE_LINE
+    try:
+        if not isinstance(json.loads(text), dict):
+            raise ValueError("a schema is a JSON object")
+        return llguidance.LLMatcher.grammar_from_json_schema(text, overrides=more)
+    except (ValueError, RecursionError) as error:
+        raise ApiError(400, f"{name}: {error}"[:_MOST_SHOWN], param=name) from None
+
+
+def checked(grammar: str, name: str) -> str:
+    """Return a grammar that the library takes.
+
+    Raises:
+      ApiError: it does not, and why.
+    """
+    import llguidance
+
+    has_failed, said = llguidance.LLMatcher.validate_grammar_with_warnings(grammar)
+    if has_failed:
+        why = " ".join(" ".join(said).split())[:_MOST_SHOWN]
+        raise ApiError(400, f"{name}: {why}", param=name)
+    return grammar

@@ -1,0 +1,169 @@
+"""Answers of a form: JSON, JSON of a schema, grammars; and what else clients ask of a server."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.engine.live import Live, make_step, served
+from tests.engine.talking import make_talking
+
+# The case `json_schema`; the others are what users' schemas have.
+AGE = {
+    "type": "object", "properties": {"years": {"type": "integer"}},
+    "required": ["years"], "additionalProperties": False,
+}  # fmt: skip
+CHOICE = {
+    "type": "object",
+    "properties": {
+        "kind": {"enum": ["oak", "ash"]},
+        "tall": {"type": "boolean"},
+        "rings": {"type": "array", "items": {"const": 7}, "minItems": 1, "maxItems": 2},
+    },
+    "required": ["kind", "tall", "rings"],
+    "additionalProperties": False,
+}
+ASKED = {"model": "talking", "messages": [{"role": "user", "content": "How old is the tree?"}]}
+
+
+def schema(value: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "any", "strict": True, "schema": value}}
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    folder = tmp_path_factory.mktemp("forms")
+    (folder / "executables").mkdir(mode=0o700)
+    settings = (
+        f"catalog={make_talking(folder / 'models')}", "workers=1", "rows=[1,4]", "budgets=[64]",
+        "context=1024", "pool_bytes=16000000", f"executables={folder / 'executables'}",
+        "retries=100", "patience=1000",
+    )  # fmt: skip
+    make_step()
+    with served(*settings, log=folder / "log") as live:
+        yield live
+
+
+def chat(live: Live, **body: Any) -> tuple[str, str]:
+    """Return text and finish of an answer, which is the same in a stream."""
+    body = {"max_tokens": 300, "temperature": 0, **body}
+    whole = live.post("chat/completions", **(ASKED | body))
+    assert whole.status_code == 200, whole.text
+    choice = whole.json()["choices"][0]
+    pieces = [e["choices"][0] for e in live.events("chat/completions", **(ASKED | body))]
+    text = "".join(p["delta"].get("content") or "" for p in pieces)
+    assert (text, pieces[-1]["finish_reason"]) == (
+        choice["message"]["content"], choice["finish_reason"],
+    )  # fmt: skip
+    return text, choice["finish_reason"]
+
+
+@pytest.mark.parametrize("hot", [0, 1.5])
+def test_an_answer_is_of_its_schema(live: Live, hot: float) -> None:
+    own = {"temperature": hot, "seed": 3}
+    for _ in range(2):
+        text, why = chat(live, response_format=schema(CHOICE), **own)
+        answer = json.loads(text)
+        assert why == "stop"
+        assert answer["kind"] in ("oak", "ash")
+        assert isinstance(answer["tall"], bool)
+        assert set(answer["rings"]) == {7}
+        assert set(answer) == {"kind", "tall", "rings"}
+        own["seed"] += 1
+    # Of a whole number there may be more digits than tokens: then it ends by length.
+    text, why = chat(live, response_format=schema(AGE), max_tokens=32, **own)
+    assert re.fullmatch(r'\{\s*"years"\s*:\s*-?\d+\s*\}' if why == "stop" else r"\{[^a-x]*.*", text)
+    assert live.state()["compiled_after_start"] == 0
+
+
+def test_every_way_to_ask_for_a_form(live: Live) -> None:
+    year = r"(19|20)[0-9]{2}"
+    gbnf = 'root ::= "on" | "off"\n'
+    for form, pattern in (
+        ({"guided_regex": year}, year),
+        ({"regex": year}, year),
+        ({"structured_outputs": {"regex": year}}, year),
+        ({"guided_choice": ["é\n", '"b"', "🙂"]}, 'é\n|"b"|🙂'),
+        ({"structured_outputs": {"choice": ["yes", "no"]}}, "yes|no"),
+        ({"guided_grammar": gbnf}, "on|off"),
+        ({"grammar": 'start: "on" | "off"'}, "on|off"),
+        ({"ebnf": gbnf}, "on|off"),
+        ({"guided_json": {"const": 5}}, "5"),
+        ({"json_schema": '{"const": 5}'}, "5"),
+        ({"structured_outputs": {"json": {"const": 5}}}, "5"),
+        ({"guided_json": {"enum": [[1, 2]]}, "guided_whitespace_pattern": "~"}, r"\[~*1~*,~*2~*\]"),
+    ):
+        text, why = chat(live, **form, min_tokens=1)
+        assert re.fullmatch(pattern, text), (form, text)
+        assert why == "stop"
+    for form in (
+        {"response_format": {"type": "json_object"}}, {"guided_json_object": True},
+        {"structured_outputs": {"json_object": True}},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "any"}}},
+    ):  # fmt: skip
+        text, why = chat(live, **form, max_tokens=600, logit_bias={str(b): 5 for b in b'"}'})
+        assert text.startswith("{")
+        if why == "stop":
+            assert isinstance(json.loads(text), dict)
+    plain, _ = chat(live, max_tokens=8)
+    for nothing in ({"type": "text"}, None):
+        assert chat(live, max_tokens=8, response_format=nothing)[0] == plain
+    answer = live.post("completions", model="talking", prompt="T", guided_choice=["ab"])
+    assert answer.json()["choices"][0]["text"] == "ab"
+    more = live.post(
+        "completions", model="talking", prompt="T", guided_choice=["abc"], logprobs=2, n=3,
+        ignore_eos=True, temperature=1.0,
+    ).json()  # fmt: skip
+    assert {c["text"] for c in more["choices"]} == {"abc"}
+    assert all(min(c["logprobs"]["token_logprobs"]) > -99 for c in more["choices"])
+
+
+@pytest.mark.parametrize(
+    ("param", "body"),
+    [
+        ("response_format", {"response_format": {"type": "yaml"}}),
+        ("response_format", {"response_format": "json"}),
+        ("response_format", {"response_format": {"type": "json_schema"}}),
+        ("response_format", {"response_format": schema({"type": "tree"})}),
+        ("response_format", {"response_format": schema({"$ref": "http://127.0.0.1/x"})}),
+        ("response_format", {"response_format": schema({"type": "string", "pattern": "("})}),
+        ("response_format", {"response_format": schema({"uniqueItems": True, "type": "array"})}),
+        ("guided_json", {"guided_json": "no JSON"}),
+        ("guided_json", {"guided_json": "[1]"}),
+        ("guided_json", {"guided_json": "[" * 900 + "]" * 900}),
+        ("guided_regex", {"guided_regex": "("}),
+        ("guided_regex", {"guided_regex": "(" * 5000 + "a" + ")" * 5000}),
+        ("guided_choice", {"guided_choice": []}),
+        ("guided_grammar", {"guided_grammar": "root ::= other"}),
+        ("structured_outputs", {"structured_outputs": {"structural_tag": "x"}}),
+        ("guided_regex", {"guided_regex": "a", "guided_json": {}}),
+        ("structured_outputs", {"structured_outputs": {"regex": "a", "choice": ["a"]}}),
+        ("model", {"guided_regex": "a", "model": "bare", "prompt": [1]}),
+    ],
+)
+def test_a_form_with_faults_is_refused_by_its_field(
+    live: Live, param: str, body: dict[str, Any]
+) -> None:
+    asked = {"model": "talking", "prompt": "T", **body}
+    answer = live.post("completions", **asked)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
+
+
+def test_forms_and_plain_answers_beside_each_other_survive_kills(live: Live) -> None:
+    plain = chat(live, max_tokens=40)[0]
+    alone = chat(live, response_format=schema(CHOICE), temperature=1.2, seed=8)[0]
+
+    def ask(k: int) -> bool:
+        if k % 2:
+            return chat(live, max_tokens=40)[0] == plain
+        return chat(live, response_format=schema(CHOICE), temperature=1.2, seed=8)[0] == alone
+
+    with ThreadPoolExecutor(6) as pool:
+        done = pool.map(ask, range(12))
+        live.kill_worker(0)
+        assert all(done)
