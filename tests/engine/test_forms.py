@@ -154,6 +154,84 @@ def test_a_form_with_faults_is_refused_by_its_field(
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
 
 
+ADD = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "parameters": {
+            "type": "object",
+            "properties": {"a": {"enum": [2, 3]}, "b": {"type": "boolean"}},
+            "required": ["a", "b"],
+            "additionalProperties": False,
+        },
+    },
+}
+NOW = {"type": "function", "function": {"name": "now"}}
+NAMED = {"type": "function", "function": {"name": "add"}}
+
+
+@pytest.mark.parametrize("choice", ["required", NAMED])
+def test_a_call_that_is_demanded_comes_and_is_streamed(live: Live, choice: Any) -> None:
+    body = {
+        **ASKED, "tools": [NOW, ADD], "tool_choice": choice, "parallel_tool_calls": False,
+        "temperature": 1.0, "seed": 5, "max_tokens": 200, "logit_bias": {str(b"a"[0] - 33): 10},
+    }  # fmt: skip
+    whole = live.post("chat/completions", **body).json()["choices"][0]
+    assert whole["finish_reason"] == "tool_calls", whole
+    assert whole["message"]["content"] is None
+    (call,) = whole["message"]["tool_calls"]
+    assert call["function"]["name"] in (("add",) if choice == NAMED else ("add", "now"))
+    if call["function"]["name"] == "add":
+        arguments = json.loads(call["function"]["arguments"])
+        assert arguments["a"] in (2, 3)
+        assert isinstance(arguments["b"], bool)
+    pieces = [e["choices"][0] for e in live.events("chat/completions", **body)]
+    assert pieces[-1]["finish_reason"] == "tool_calls"
+    deltas = [c for p in pieces for c in p["delta"].get("tool_calls", ())]
+    assert {d["index"] for d in deltas} == {0}
+    assert [d["function"].get("name") for d in deltas if "id" in d] == [call["function"]["name"]]
+    assert len(deltas) > 3
+    told = "".join(d["function"]["arguments"] for d in deltas)
+    assert told == call["function"]["arguments"]
+    assert not "".join(p["delta"].get("content") or "" for p in pieces).strip()
+    # The call and its result go back, as an agent sends them.
+    again = [
+        *ASKED["messages"], whole["message"],
+        {"role": "tool", "tool_call_id": call["id"], "content": "5"},
+    ]  # fmt: skip
+    answer = live.post("chat/completions", **{**body, "messages": again, "tool_choice": "none"})
+    assert answer.status_code == 200, answer.text
+    assert live.state()["compiled_after_start"] == 0
+
+
+@pytest.mark.parametrize(
+    ("param", "body"),
+    [
+        ("tool_choice", {"tool_choice": "required"}),
+        ("tool_choice", {"tool_choice": "always", "tools": [ADD]}),
+        ("tool_choice", {"tool_choice": {**NAMED, "function": {"name": "sub"}}, "tools": [ADD]}),
+        ("tool_choice", {"tool_choice": "required", "tools": [ADD], "guided_regex": "a"}),
+        ("tools", {"tool_choice": "required", "tools": [
+            {"type": "function", "function": {"name": "f", "parameters": {"type": "sum"}}}
+        ]}),
+    ],
+)  # fmt: skip
+def test_a_call_that_cannot_be_demanded_is_refused(
+    live: Live, param: str, body: dict[str, Any]
+) -> None:
+    answer = live.post("chat/completions", **(ASKED | body))
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
+
+
+def test_an_answer_without_calls_is_what_it_was(live: Live) -> None:
+    plain, _ = chat(live, max_tokens=30)
+    with_tools = live.post(
+        "chat/completions", **ASKED, tools=[ADD], tool_choice="none", max_tokens=30, temperature=0
+    ).json()["choices"][0]
+    assert with_tools["message"] == {"role": "assistant", "content": plain}
+    assert chat(live, tools=[ADD], max_tokens=30)[1] == "length"
+
+
 def test_forms_and_plain_answers_beside_each_other_survive_kills(live: Live) -> None:
     plain = chat(live, max_tokens=40)[0]
     alone = chat(live, response_format=schema(CHOICE), temperature=1.2, seed=8)[0]

@@ -90,7 +90,7 @@ def test_what_is_not_built_is_refused_by_name(path: str, body: dict[str, Any], n
         ("response_format", {"response_format": {"type": "yaml"}}),
         ("guided_of_tomorrow", {"guided_of_tomorrow": 1}),
         ("modalities", {"modalities": ["text", "audio"]}),
-        ("parallel_tool_calls", {"parallel_tool_calls": False}),
+        ("parallel_tool_calls", {"parallel_tool_calls": "some"}),
         ("prompt_logprobs", {"prompt_logprobs": 0}),
         ("tools", {"tools": "add"}),
         ("tools", {"tools": [{"type": "retrieval"}]}),

@@ -50,6 +50,9 @@ class Shape:
             }
             if self.is_chat:
                 one["message"] = {"role": "assistant", "content": text}
+                if choice.calls is not None and choice.calls.found:
+                    own = {"content": text if text.strip() else None}
+                    one["message"] |= own | {"tool_calls": choice.calls.shown()}
             else:
                 one["text"] = text
             if self.has_tokens:
@@ -69,7 +72,11 @@ class Shape:
         }
         if self.is_chat:
             role = {"role": "assistant"} if is_first else {}
-            one["delta"] = role | ({} if is_last and not piece.text else {"content": piece.text})
+            one["delta"] = role
+            if piece.text or not (is_last or piece.calls):
+                one["delta"]["content"] = piece.text
+            if piece.calls:
+                one["delta"]["tool_calls"] = [call.shown() for call in piece.calls]
         else:
             one["text"] = piece.text
         if self.has_tokens:

@@ -205,6 +205,7 @@ class Front:
                 param="logprobs",
             )
         grammar = await asyncio.to_thread(served.grammar, asked)
+        calls_of, marks = served.reading_calls(asked, is_formed=bool(grammar))
         headers = _headers(request)
         ends = frozenset(asked.stop_token_ids) | (frozenset() if asked.ignore_eos else served.eos)
         served.check_tokens(asked.stop_token_ids, "stop_token_ids")
@@ -237,6 +238,8 @@ class Front:
                 keeps_stop=asked.include_stop_str_in_output,
                 stops=asked.stops,
                 skip_special=asked.skip_special_tokens,
+                kept=marks,
+                calls=calls_of(),
                 after=ids if goes_on and not echo else (),
                 echo=ids if echo else (),
                 only_echo=room == 0,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Collection, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any
 
@@ -13,6 +13,7 @@ from c2c.engine import messages as say
 from c2c.engine.front.failures import after_end
 from c2c.engine.front.link import Link
 from c2c.engine.front.scores import TokenScore
+from c2c.engine.front.tools import Calls, Delta
 from c2c.transformer.text.stop_text import StopText
 from c2c.transformer.text.tokenizer import Tokenizer
 
@@ -26,6 +27,7 @@ class Piece:
     text: str
     tokens: list[int]
     scores: list[TokenScore]
+    calls: list[Delta] = field(default_factory=list)
 
 
 class Choice:
@@ -36,6 +38,7 @@ class Choice:
       tokens: so far, without the one that ends the text.
       scores: of them, where they were asked for.
       finish: why the text is over; None: it is not.
+      calls: of tools, where they are looked for.
       times_s: of the first token and the last.
     """
 
@@ -50,6 +53,8 @@ class Choice:
         stops: Sequence[str],
         keeps_stop: bool,
         skip_special: bool,
+        kept: Collection[int],
+        calls: Calls | None,
         after: Sequence[int],
         echo: Sequence[int],
         only_echo: bool,
@@ -66,6 +71,8 @@ class Choice:
           stops: strings that end it.
           keeps_stop: whether the one that does is part of it.
           skip_special: whether special tokens have no text.
+          kept: those that have one all the same.
+          calls: reads calls of tools; None: all is text.
           after: tokens that the text goes on after; none of an answer that is a text of its own.
           echo: tokens of the prompt, where the text begins with it.
           only_echo: whether nothing follows it.
@@ -76,6 +83,7 @@ class Choice:
         self.scores: list[TokenScore] = []
         self.drawn = 0
         self.finish: str | None = None
+        self.calls = calls
         self._failure = "cancelled"
         self.begun_s = time.monotonic()
         self.times_s: list[float] = []
@@ -83,7 +91,7 @@ class Choice:
         self._text = (
             None
             if tokenizer is None
-            else tokenizer.stream(skip_special_tokens=skip_special, after=after)
+            else tokenizer.stream(skip_special_tokens=skip_special, kept=kept, after=after)
         )
         self._stop = StopText(stops, is_kept=keeps_stop)
         self._echo, self._only_echo = echo, only_echo
@@ -119,20 +127,31 @@ class Choice:
                     if isinstance(frame, say.Ended):
                         self._is_over = True
                         self._end(frame)
-                        if rest := self._rest():
-                            yield Piece(rest, [], [])
+                        rest = self._called(Piece(self._rest(), [], []))
+                        if rest.text or rest.calls:
+                            yield rest
                         return
-                    piece = self._take(frame)
+                    piece = self._called(self._take(frame))
                     if self._stop.found is not None:
-                        self.finish = "stop"
+                        self.finish = self.finish or "stop"
                         self._link.abort(self._number, is_done=True)
                         self._is_over = True
                         yield piece
                         return
-                    if piece.text or piece.tokens:
+                    if piece.text or piece.tokens or piece.calls:
                         yield piece
             finally:
                 self.close()
+
+    def _called(self, piece: Piece) -> Piece:
+        """Return a piece with its calls apart from its text."""
+        if self.calls is None:
+            return piece
+        is_over = self._is_over or self._stop.found is not None
+        text, calls = self.calls.push(piece.text, is_over=is_over)
+        if is_over and self.calls.found and self.finish in (None, "stop"):
+            self.finish = "tool_calls"
+        return replace(piece, text=text, calls=calls)
 
     def _fields_now(self) -> dict[str, Any]:
         """Return the fields of the request; of a deadline what waiting has left."""

@@ -34,7 +34,6 @@ REFUSED: Final[Mapping[str, tuple[Any, ...]]] = MappingProxyType({
     "lora_path": (),
     "mirostat": (0,),
     "modalities": (["text"],),
-    "parallel_tool_calls": (True,),
     "prediction": (),
     "priority": (0,),
     "prompt_embeds": (),

@@ -301,6 +301,19 @@ class Tool(BaseModel):
     function: Function
 
 
+class Named(BaseModel):
+    """A function by name."""
+
+    name: str
+
+
+class NamedTool(BaseModel):
+    """The one that is to be called."""
+
+    type: Literal["function"]
+    function: Named
+
+
 class ChatRequest(SharedFields):
     """Of /v1/chat/completions."""
 
@@ -316,10 +329,15 @@ class ChatRequest(SharedFields):
         description="with `logprobs`: likeliest tokens that are told, up to 20",
     )
     tools: list[Tool] | None = Field(
-        None, description="given to a template that takes them; calls come as text"
+        None, description="given to a template that takes them; calls are told apart from text"
     )
-    tool_choice: Literal["none", "auto"] = Field(
-        "auto", description="`none`: the template gets no tools; a call that is demanded is refused"
+    tool_choice: Literal["none", "auto", "required"] | NamedTool = Field(
+        "auto",
+        description="`none`: the template gets no tools; `required`, or a function by name: the "
+        "answer is calls, by a grammar",
+    )
+    parallel_tool_calls: bool = Field(
+        True, description="whether calls after the first are drawn and told"
     )
     documents: list[dict[str, JsonValue]] | None = Field(
         None, description="given to a template that takes them"
@@ -346,6 +364,20 @@ class ChatRequest(SharedFields):
         return self.max_completion_tokens or self.max_tokens
 
     @property
+    def is_forced(self) -> bool:
+        """Whether the answer has to be calls."""
+        return self.tool_choice not in ("none", "auto")
+
+    @property
+    def callable_tools(self) -> list[dict[str, Any]]:
+        """The functions that may be called."""
+        if self.tool_choice == "none":
+            return []
+        named = self.tool_choice.function.name if isinstance(self.tool_choice, NamedTool) else None
+        found = [tool.function.model_dump() for tool in self.tools or []]
+        return [tool for tool in found if named in (None, tool["name"])]
+
+    @property
     def for_template(self) -> dict[str, Any]:
         """What of the request only some templates take, by its name there."""
         tools = [] if self.tool_choice == "none" else self.tools or []
@@ -363,6 +395,8 @@ class ChatRequest(SharedFields):
             yield "max_tokens", f"{both[0]}: expected max_completion_tokens, {both[1]}, or none"
         if self.top_logprobs and not self.logprobs:
             yield "top_logprobs", f"{self.top_logprobs}: expected logprobs to be true with it"
+        if self.is_forced and not self.callable_tools:
+            yield "tool_choice", "expected a function of `tools`"
         if self.continue_final_message and self.add_generation_prompt:
             yield "add_generation_prompt", "expected false where continue_final_message is true"
 

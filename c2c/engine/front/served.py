@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from c2c.engine.front.failures import ApiError
 from c2c.engine.front.grammars import grammar_of
-from c2c.engine.front.protocol import ChatRequest, SharedFields
+from c2c.engine.front.protocol import ChatRequest, CompletionRequest
+from c2c.engine.front.tools import FORMS, Calls, Form, forced, form_of
 from c2c.engine.messages import ModelInfo
 from c2c.errors import DataError, SettingError
 from c2c.transformer import describe
@@ -94,16 +95,52 @@ class Served:
             raise ApiError(400, str(error), param="messages") from None
         return self.encoded(text, "messages", add_special_tokens=bool(asked.add_special_tokens))
 
-    def grammar(self, asked: SharedFields) -> str:
+    def grammar(self, asked: ChatRequest | CompletionRequest) -> str:
         """Return the grammar of an answer, see `grammar_of`.
 
         Raises:
           ApiError: it has faults, or there are no texts here.
         """
         grammar = grammar_of(asked)
+        if isinstance(asked, ChatRequest) and asked.is_forced and (form := self.form(asked)):
+            if grammar:
+                raise ApiError(400, "tool_choice: calls have no other form", param="tool_choice")
+            assert self.tokenizer is not None  # else there was no template
+            several = asked.tool_choice == "required" and asked.parallel_tool_calls
+            return forced(asked.callable_tools, form, self.tokenizer, several=several)
         if grammar and self.tokenizer is None:
             raise ApiError(400, f"{self.info.name} has no tokenizer: no grammars", param="model")
         return grammar
+
+    def form(self, asked: ChatRequest | CompletionRequest) -> Form | None:
+        """Return how an answer's calls are written; None: they are not looked for."""
+        if not isinstance(asked, ChatRequest) or not asked.callable_tools:
+            return None
+        if self.tokenizer is None or self.tokenizer.chat_template is None:
+            return None
+        known = form_of(self.tokenizer.chat_template.source)
+        return FORMS[-1] if known is None and asked.is_forced else known
+
+    def reading_calls(
+        self, asked: ChatRequest | CompletionRequest, *, is_formed: bool
+    ) -> tuple[Callable[[], Calls | None], frozenset[int]]:
+        """Return what makes a reader of a choice's calls, and the tokens that it has to see.
+
+        Args:
+          asked: the request.
+          is_formed: whether the answer follows a grammar: it has calls only if they are forced.
+        """
+        form = self.form(asked)
+        if form is None or not isinstance(asked, ChatRequest) or is_formed > asked.is_forced:
+            return lambda: None, frozenset()
+        assert self.tokenizer is not None  # there is a template
+        marks = (self.tokenizer.backend.token_to_id(mark) for mark in form.marks if mark)
+        names = {tool["name"] for tool in asked.callable_tools}
+        several = asked.parallel_tool_calls
+        return (
+            lambda: Calls(form, names, several=several),
+            frozenset(mark for mark in marks if mark is not None),
+        )
 
     def unused(self, asked: ChatRequest) -> list[str]:
         """Return the variables that were sent for a template that does not look them up."""

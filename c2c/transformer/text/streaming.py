@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import islice
 
 from c2c.transformer.text.spelling import Spelling
@@ -28,17 +28,25 @@ class TextStream:
     """
 
     def __init__(
-        self, spelling: Spelling, *, skip_special_tokens: bool, after: Sequence[int] = ()
+        self,
+        spelling: Spelling,
+        *,
+        skip_special_tokens: bool,
+        kept: Collection[int] = (),
+        after: Sequence[int] = (),
     ) -> None:
         """Begin a text.
 
         Args:
           spelling: of the tokens.
           skip_special_tokens: whether they have no text.
+          kept: those that have one all the same.
           after: tokens that the text goes on after, whose own text is not given.
         """
         self._spelling = spelling
-        self._skipped = spelling.special if skip_special_tokens else frozenset[int]()
+        self._skipped = (
+            spelling.special.difference(kept) if skip_special_tokens else frozenset[int]()
+        )
         # Of bytes that are no UTF-8 the library makes one U+FFFD each only where they are tokens.
         self._errors = "replace" if spelling.is_byte_level else "surrogateescape"
         self._decoder = codecs.getincrementaldecoder("utf-8")(self._errors)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,9 +69,17 @@ class Tokenizer:
             [int(token) for token in ids], skip_special_tokens=skip_special_tokens
         )
 
-    def stream(self, *, skip_special_tokens: bool = False, after: Sequence[int] = ()) -> TextStream:
+    def stream(
+        self,
+        *,
+        skip_special_tokens: bool = False,
+        kept: Collection[int] = (),
+        after: Sequence[int] = (),
+    ) -> TextStream:
         """Return a decoder for tokens that come one by one; see `TextStream`."""
-        return TextStream(self.spelling, skip_special_tokens=skip_special_tokens, after=after)
+        return TextStream(
+            self.spelling, skip_special_tokens=skip_special_tokens, kept=kept, after=after
+        )
 
     def token_id(self, token: str) -> int:
         """Return the id of a token by its text.

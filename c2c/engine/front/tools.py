@@ -1,0 +1,286 @@
+"""Calls of tools: how a checkpoint's template has them written, and their reading from an answer.
+
+Formats are those of Hermes and Qwen (`<tool_call>`), of Llama 3 (an answer that is JSON) and of
+Mistral (`[TOOL_CALLS]` with a list, or with `name[ARGS]`), told from the chat template.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from c2c.engine.front.grammars import checked, schema_grammar
+from c2c.transformer.text.tokenizer import Tokenizer
+
+__all__ = ["FORMS", "Call", "Calls", "Delta", "Form", "forced", "form_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How calls are written.
+
+    Attributes:
+      name: of the format.
+      opening: what stands before a call, or before all of them.
+      closing: what stands after each; "": nothing.
+      between: what stands between two calls.
+      begins: what a template has that asks for it.
+      key: of the arguments in a call's object; "": its name stands before them.
+    """
+
+    name: str
+    opening: str
+    closing: str
+    between: str
+    begins: re.Pattern[str]
+    key: str = "arguments"
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Texts that calls are told by, special tokens or not."""
+        return (self.opening, self.closing, _ARGS, "[CALL_ID]")
+
+
+FORMS: Final = (
+    Form("mistral_args", "[TOOL_CALLS]", "", "", re.compile(r"\[TOOL_CALLS\](?s:.*)\[ARGS\]"), ""),
+    Form("mistral", "[TOOL_CALLS]", "", ", ", re.compile(r"\[TOOL_CALLS\]")),
+    Form(
+        "hermes", "<tool_call>", "</tool_call>", "\n",
+        re.compile(r"<tool_call>(?!(?s:.*)<function=)"),
+    ),
+    Form(
+        "llama", "<|python_tag|>", "", "; ",
+        re.compile(r"""<\|python_tag\|>|["']parameters["']\s*:"""), "parameters",
+    ),
+)  # fmt: skip
+_HEAD = re.compile(
+    r'\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*"([^"\\]+)"\s*,'
+    r'\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
+)
+_NAMED = re.compile(r"\s*([^\s\[{]+)(?:\[CALL_ID\][^\[]*)?(?:\[ARGS\])?\s*(?=\{)")
+_NEXT = re.compile(r"[\s,;\[]*(?=\{)")
+_ARGS = "[ARGS]"
+_JSON = json.JSONDecoder()
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call: a function and its arguments as JSON, as far as they have come."""
+
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What is new of a call; `name` and `id` come with its first."""
+
+    index: int
+    arguments: str
+    name: str = ""
+    id: str = ""
+
+    def shown(self) -> dict[str, Any]:
+        """Return it as OpenAI writes it in a stream."""
+        if not self.name:
+            return {"index": self.index, "function": {"arguments": self.arguments}}
+        return {"index": self.index, **_shown(self.id, self.name, self.arguments)}
+
+
+def _shown(number: str, name: str, arguments: str) -> dict[str, Any]:
+    function = {"name": name, "arguments": arguments}
+    return {"id": number, "type": "function", "function": function}
+
+
+@functools.cache
+def form_of(template: str) -> Form | None:
+    """Return how a chat template has calls written; None: in no format that is known here."""
+    return next((form for form in FORMS if form.begins.search(template)), None)
+
+
+def forced(
+    tools: Sequence[Mapping[str, Any]], form: Form, tokenizer: Tokenizer, *, several: bool
+) -> str:
+    """Return the grammar of an answer that is calls alone, see `c2c.engine.front.grammars`.
+
+    Args:
+      tools: one of which is called.
+      form: of calls.
+      tokenizer: of the model, in which some marks are special tokens.
+      several: whether there may be more than one.
+
+    Raises:
+      ApiError: a function's parameters are no schema that the library knows.
+    """
+
+    def mark(text: str) -> str:
+        token = tokenizer.backend.token_to_id(text)
+        return f"<[{token}]>" if token in tokenizer.spelling.special else json.dumps(text)
+
+    rules, one = [], []
+    for number, tool in enumerate(tools):
+        schema = tool.get("parameters") or {"type": "object"}
+        checked(schema_grammar(schema, "tools"), "tools")
+        own = json.loads(schema_grammar(schema, "tools"))["grammars"][0]["json_schema"]
+        rules.append(f"a{number}: %json {json.dumps(own, ensure_ascii=False)}")
+        name = json.dumps(tool["name"], ensure_ascii=False)
+        if form.key:
+            before = json.dumps(f'{{"name": {name}, "{form.key}": ', ensure_ascii=False)
+            one.append(f'{before} a{number} "}}"')
+        else:
+            one.append(f"{mark(form.opening)} {name} {mark(_ARGS)} a{number}")
+    call, between = "call", f"{json.dumps(form.between)} " if form.between else ""
+    if form.name == "hermes":
+        call = f'{mark(form.opening)} "\\n" call "\\n" {mark(form.closing)}'
+    start = f"{call} ({between}{call})*" if several else call
+    if form.name == "mistral":
+        start = f'{mark(form.opening)} "[" {start} "]"'
+    return checked(
+        json.dumps({"grammars": [{"lark_grammar": "\n".join(
+            [f"start: {start}", f"call: {' | '.join(one)}", *rules]
+        )}]}),
+        "tools",
+    )  # fmt: skip
+
+
+class Calls:
+    """Takes an answer's text in pieces, gives what is text of it, and its calls.
+
+    The same text gives the same calls, however it is cut into pieces. What looks like a call and is
+    none is text.
+    """
+
+    def __init__(self, form: Form, names: Collection[str], *, several: bool = True) -> None:
+        """Take how calls are written.
+
+        Args:
+          form: of calls.
+          names: of the functions; in a format without marks others are no calls.
+          several: whether those after the first are told.
+        """
+        self._form, self._names, self._several = form, names, several
+        self._text = ""
+        self._told = 0  # characters of what is text
+        self._ids: list[str] = []
+        self._sent: list[int] = []  # characters of each call's arguments
+        self.found: list[Call] = []
+
+    def push(self, text: str, *, is_over: bool = False) -> tuple[str, list[Delta]]:
+        """Take the next piece; return what is new."""
+        self._text += text
+        content, calls = self._read(is_over)
+        self.found = calls if self._several else calls[:1]
+        deltas = []
+        for index, call in enumerate(self.found):
+            if index == len(self._ids):
+                # Mistral's templates take ids of nine letters and digits only.
+                own = secrets.token_hex(12)
+                self._ids.append(own[:9] if "mistral" in self._form.name else f"call_{own}")
+                self._sent.append(len(call.arguments))
+                deltas.append(Delta(index, call.arguments, call.name, self._ids[index]))
+            elif more := call.arguments[self._sent[index] :]:
+                self._sent[index] += len(more)
+                deltas.append(Delta(index, more))
+        new, self._told = content[self._told :], max(self._told, len(content))
+        return new, deltas
+
+    def shown(self) -> list[dict[str, Any]]:
+        """Return the calls as OpenAI writes them in a whole answer."""
+        return [
+            _shown(number, call.name, call.arguments)
+            for number, call in zip(self._ids, self.found, strict=True)
+        ]
+
+    def _read(self, is_over: bool) -> tuple[str, list[Call]]:
+        """Return the text so far that is no call, and the calls."""
+        form, text = self._form, self._text
+        if form.name == "llama":
+            return self._of_json(text, is_over)
+        content, *parts = text.split(form.opening)
+        found: list[Call] = []
+        for number, part in enumerate(parts):
+            body, closed, after = part.partition(form.closing) if form.closing else (part, "", "")
+            own, rest = _of_part(form, part)
+            if own and rest is None and closed:  # its arguments are no JSON
+                own, rest = _of_part(form, body)
+            found += own
+            if own:
+                content += (rest or "").partition(form.closing)[2].strip() if form.closing else ""
+            elif is_over or closed or number + 1 < len(parts):
+                content += form.opening + body + closed + after
+        held = 0 if is_over else _begun(content, form.opening)
+        return content[: len(content) - held], found
+
+    def _of_json(self, text: str, is_over: bool) -> tuple[str, list[Call]]:
+        """Read an answer that is either all calls or none."""
+        body = text.removeprefix(self._form.opening).lstrip()
+        if not body or self._form.opening.startswith(text):
+            return (text if is_over else ""), []
+        if not body.startswith("{"):
+            return text, []
+        calls, rest = _objects(body)
+        if not calls or any(call.name not in self._names for call in calls):
+            return (text if is_over else ""), []
+        return ((rest or "").strip() if is_over else ""), calls
+
+
+def _of_part(form: Form, part: str) -> tuple[list[Call], str | None]:
+    """Return the calls after a mark, and what follows them; None: the last is not over."""
+    if form.name.startswith("mistral") and (head := _NAMED.match(part)) is not None:
+        arguments, end = _arguments(part, head.end())
+        return [Call(head[1], arguments)], None if end is None else part[end:]
+    return _objects(part)
+
+
+def _begun(text: str, mark: str) -> int:
+    """Return how many characters at the end of a text begin a mark."""
+    return next((n for n in range(len(mark) - 1, 0, -1) if text.endswith(mark[:n])), 0)
+
+
+def _objects(text: str) -> tuple[list[Call], str | None]:
+    """Return the calls that a text begins with, each an object; see `_of_part`."""
+    found: list[Call] = []
+    at = 0
+    while (start := _NEXT.match(text, at)) is not None:
+        call, end = _object(text, start.end())
+        if call is None:
+            break
+        found.append(call)
+        if end is None:
+            return found, None
+        at = end
+    return found, text[at:]
+
+
+def _object(text: str, at: int) -> tuple[Call | None, int | None]:
+    """Return the call at a place, and where its object ends; None: it has not come to an end."""
+    head = _HEAD.match(text, at)
+    if head is not None:
+        arguments, end = _arguments(text, head.end())
+        call = Call(head[1], arguments)
+        return call, None if end is None else _end(text, at)
+    end = _end(text, at)
+    value = json.loads(text[at:end]) if end is not None else {}
+    name, given = value.get("name"), value.get("arguments", value.get("parameters", {}))
+    if not isinstance(name, str):
+        return None, None
+    return Call(name, given if isinstance(given, str) else json.dumps(given)), end
+
+
+def _arguments(text: str, at: int) -> tuple[str, int | None]:
+    """Return the object at a place as it is written, as far as it has come, and where it ends."""
+    end = _end(text, at)
+    return text[at:end], end
+
+
+def _end(text: str, at: int) -> int | None:
+    """Return where the JSON at a place ends; None: it has not, or is none."""
+    try:
+        return _JSON.raw_decode(text, at)[1]
+    except (ValueError, RecursionError):
+        return None
