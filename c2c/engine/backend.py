@@ -287,7 +287,7 @@ class LiveBackend:
             place.opened.add(instance)
             self._send_plan(place, load_of(place, doing.plan, instance, model))
             return
-        run, freed = run_of(place, doing, self._ledger)
+        run, freed = run_of(place, doing, self._ledger, self.now_s())
         if freed:
             self._send(place, say.Free(requests=tuple(freed)))
         if run is not None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Final
 
 from c2c.engine.messages import Ask, Scored
 
 __all__ = ["Entry", "Ledger"]
+
+_WAITS_S: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 
 
 @dataclass(slots=True)
@@ -18,6 +23,7 @@ class Entry:
       ask: as the front said it.
       model: its place in the fleet.
       arrived_s: when.
+      begun_s: when a worker was told of it first; None: it waits.
       delivered: its tokens so far, which nobody takes back.
       prompted: tokens of the prompt that were scored, where that is asked for.
       losses: workers that were lost in a step of it alone since its last token.
@@ -26,6 +32,7 @@ class Entry:
     ask: Ask
     model: int
     arrived_s: float
+    begun_s: float | None = None
     delivered: list[int] = field(default_factory=list)
     prompted: int = 1  # nothing is told of the first
     losses: int = 0
@@ -34,6 +41,18 @@ class Entry:
     def left(self) -> int:
         """Tokens that it may still get."""
         return self.ask.new - len(self.delivered)
+
+
+@dataclass(slots=True)
+class Waits:
+    """How long a model's requests waited for their first step."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(_WAITS_S) + 1))
+    total_s: float = 0.0
+
+    def buckets(self) -> list[tuple[float | None, int]]:
+        """Return how many waited at most so long; None: any time."""
+        return list(zip((*_WAITS_S, None), accumulate(self.counts), strict=True))
 
 
 class Ledger:
@@ -55,6 +74,7 @@ class Ledger:
         self._told, self._ended, self._prompted = told, ended, prompted
         self._open: dict[int, Entry] = {}
         self.outcomes: dict[str, int] = {}
+        self.waits: dict[str, Waits] = {}
 
     def __len__(self) -> int:
         return len(self._open)
@@ -71,6 +91,16 @@ class Ledger:
     def get(self, request: int) -> Entry | None:
         """Return a request's entry; None: it is over, or never was."""
         return self._open.get(request)
+
+    def begin(self, request: int, at_s: float) -> None:
+        """Take note that a worker is told of a request; the first time counts."""
+        entry = self._open.get(request)
+        if entry is None or entry.begun_s is not None:
+            return
+        entry.begun_s = at_s
+        waits = self.waits.setdefault(entry.ask.model, Waits())
+        waits.counts[bisect_left(_WAITS_S, at_s - entry.arrived_s)] += 1
+        waits.total_s += at_s - entry.arrived_s
 
     def deliver(self, request: int, token: int, score: Scored | None = None) -> bool:
         """Pass a token on; return whether it was wanted."""

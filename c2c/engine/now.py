@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from statistics import median
@@ -10,18 +11,20 @@ from typing import Any
 from c2c.engine.ledger import Ledger
 from c2c.engine.places import RELAID, Place
 from c2c.engine.record import Tape
+from c2c.engine.stepping import Stepping
 
-__all__ = ["requests_now", "work_done", "worker_now"]
+__all__ = ["requests_now", "work_done", "workers_now"]
 
 
 def requests_now(ledger: Ledger) -> dict[str, Any]:
-    """Return how many requests are open by model, and how many ended by why."""
-    waiting: dict[str, int] = {}
-    for request in ledger:
-        entry = ledger.get(request)
-        if entry is not None:
-            waiting[entry.ask.model] = waiting.get(entry.ask.model, 0) + 1
-    return {"open": waiting, "outcomes": dict(ledger.outcomes)}
+    """Return how many requests are open and wait by model, and how many ended by why."""
+    entries = [entry for entry in map(ledger.get, ledger) if entry is not None]
+    return {
+        "open": Counter(entry.ask.model for entry in entries),
+        "waiting": Counter(entry.ask.model for entry in entries if entry.begun_s is None),
+        "queued": {name: (w.buckets(), w.total_s) for name, w in ledger.waits.items()},
+        "outcomes": dict(ledger.outcomes),
+    }
 
 
 def work_done(tape: Tape, places: Sequence[Place]) -> dict[str, Any]:
@@ -34,8 +37,20 @@ def work_done(tape: Tape, places: Sequence[Place]) -> dict[str, Any]:
     }
 
 
-def worker_now(place: Place) -> dict[str, Any]:
-    """Return what a worker is doing."""
+def workers_now(places: Sequence[Place], stepping: Stepping | None) -> list[dict[str, Any]]:
+    """Return what workers are doing; nobody knows before the loop has begun."""
+    if stepping is None:
+        return []
+    return [_worker_now(place, stepping.state.device[place.device]) for place in places]
+
+
+def _worker_now(place: Place, device: Any) -> dict[str, Any]:
+    """Return what a worker is doing.
+
+    Args:
+      place: of the worker.
+      device: the loop's record of it, `c2c.serving.state.DEVICE_DTYPE`.
+    """
     doing = place.doing
     state = "idle" if doing is None else "busy"
     if place.is_waiting:
@@ -50,6 +65,8 @@ def worker_now(place: Place) -> dict[str, Any]:
         "restarts": place.restarts,
         "residents": sorted(place.instances.values()),
         "held": len(place.held),
+        "kv_bytes": float(device.kv_bytes),
+        "kv_capacity_bytes": float(device.capacity_bytes - device.weight_bytes),
         "model": None if doing is None else place.instances.get(int(doing.action.instance)),
         "layout": {
             "variant": place.variant,

@@ -143,7 +143,7 @@ def note_relaid(place: Place, frame: messages.Relaid) -> None:
     place.longest_piece_s = max(place.longest_piece_s, frame.longest_s)
 
 
-def run_of(place: Place, doing: Doing, ledger: Ledger) -> tuple[Run | None, list[int]]:
+def run_of(place: Place, doing: Doing, ledger: Ledger, at_s: float) -> tuple[Run | None, list[int]]:
     """Return the frame that has a worker do a plan, and which requests it must free before.
 
     What the process does not hold (it is new, or the request was set aside) it computes anew, from
@@ -177,7 +177,9 @@ def run_of(place: Place, doing: Doing, ledger: Ledger) -> tuple[Run | None, list
         else:
             submits.append(_submit(ledger, request, homes))
             fills.append(Fill(request=request, tokens=len(submits[-1].ids)))
-    place.held.update(submit.request for submit in submits)
+    for submit in submits:
+        ledger.begin(submit.request, at_s)
+        place.held.add(submit.request)
     if not fills and not decodes:
         return None, freed
     run = Run(

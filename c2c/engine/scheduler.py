@@ -32,7 +32,7 @@ from c2c.engine.frames import Connection
 from c2c.engine.items import items_of
 from c2c.engine.keeper import Keeper
 from c2c.engine.ledger import Entry, Ledger
-from c2c.engine.now import requests_now, work_done, worker_now
+from c2c.engine.now import requests_now, work_done, workers_now
 from c2c.engine.others import note_others
 from c2c.engine.places import Place
 from c2c.engine.record import Tape
@@ -453,7 +453,7 @@ class Engine:
             **work_done(self.tape, self.places),
             "weights": self._weights(),
             "others_cpu": self.others[-1] if self.others else None,
-            "workers": [worker_now(place) for place in self.places],
+            "workers": workers_now(self.places, self.stepping),
         }
 
     def _weights(self) -> dict[str, Any]:

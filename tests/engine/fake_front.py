@@ -26,9 +26,11 @@ class FakeLink(Link):
         self.hello = say.Models(models=models, max_open=16)
         self.why = why
         self.state: dict[str, Any] = {
-            "is_draining": False, "open": {}, "steps": 0, "compiled_after_start": 0,
+            "is_draining": False, "open": {}, "waiting": {}, "queued": {},
+            "steps": 0, "compiled_after_start": 0,
             "uptime_s": 1.0, "others_cpu": None, "models": {}, "workers": [{
                 "device": 0, "state": "idle", "restarts": 0, "held": 0, "residents": [],
+                "kv_bytes": 0.0, "kv_capacity_bytes": 1.0,
                 "generation": 1,
             }],
         }  # fmt: skip

@@ -6,9 +6,11 @@ import json
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.engine.live import Live, make_step, served
 from tests.engine.talking import make_talking
@@ -245,3 +247,87 @@ def test_forms_and_plain_answers_beside_each_other_survive_kills(live: Live) -> 
         done = pool.map(ask, range(12))
         live.kill_worker(0)
         assert all(done)
+
+
+def test_texts_and_tokens(live: Live) -> None:
+    def ask(path: str, **body: Any) -> Any:
+        return live.client.post(path, json={"model": "talking", **body})
+
+    found = ask("/tokenize", prompt='{"a"}', return_token_strs=True).json()
+    assert (found["count"], found["max_model_len"]) == (len(found["tokens"]), 1024)
+    assert "".join(found["token_strs"]) == '{"a"}'
+    assert ask("/detokenize", tokens=found["tokens"]).json() == {"prompt": '{"a"}'}
+    chat = ask("/tokenize", messages=ASKED["messages"], tools=[ADD], temperature=0).json()
+    used = live.post("chat/completions", **ASKED, tools=[ADD], max_tokens=1).json()["usage"]
+    assert used["prompt_tokens"] == chat["count"]
+    assert used["prompt_tokens_details"] == {"cached_tokens": 0}
+    for path, param, body in (
+        ("/tokenize", "tools", {"messages": ASKED["messages"], "tools": 1}),
+        ("/tokenize", "messages", {"messages": "text"}),
+        ("/tokenize", None, {}),
+        ("/detokenize", "tokens", {"tokens": [270]}),
+        ("/detokenize", "tokens", {"tokens": ["a"]}),
+        ("/detokenize", "model", {"tokens": [1], "model": "bare"}),
+        ("/tokenize", "prompt", {"prompt": "a", "model": "bare"}),
+    ):
+        answer = ask(path, **body)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
+    assert ask("/tokenize", prompt="a", model="none").status_code == 404
+    assert live.client.get("/version").json() == {"version": version("c2c")}
+    listed = {m["id"]: m for m in live.client.get("/v1/models").json()["data"]}
+    assert listed["talking"]["max_model_len"] == 1024
+
+
+def test_a_request_keeps_the_id_that_it_comes_with(live: Live) -> None:
+    def ids(**headers: str) -> str:
+        return live.client.get("/health", headers=headers).headers.get_list("x-request-id")[0]
+
+    assert ids(**{"X-Request-Id": "trace-7:a.b/c"}) == "trace-7:a.b/c"
+    for odd in ("", "a b", "x" * 129, "a;b"):
+        assert ids(**{"X-Request-Id": odd}).startswith("req-")
+    assert ids() != ids()
+
+
+def test_metrics_are_of_their_kinds(live: Live) -> None:
+    def families() -> dict[str, Any]:
+        text = live.client.get("/metrics").text
+        return {f.name: f for f in text_string_to_metric_families(text)}
+
+    def values(name: str) -> dict[tuple[str, ...], float]:
+        return {(s.name, *s.labels.values()): s.value for s in families()[name].samples}
+
+    chat(live, max_tokens=5)
+    before = families()
+    counters = {name for name, f in before.items() if f.type == "counter"}
+    assert {
+        "c2c_requests", "c2c_new_tokens", "c2c_steps", "c2c_compiled_after_start",
+        "c2c_model_prompt_tokens", "c2c_model_device_s", "c2c_worker_restarts",
+    } <= counters  # fmt: skip
+    assert {before[n].type for n in ("c2c_queue_seconds", "c2c_ttft_seconds")} == {"histogram"}
+    for name in counters:
+        for sample in before[name].samples:
+            assert sample.name.endswith(("_total", "_created"))
+    waited = before["c2c_queue_seconds"].samples
+    whole = {s.name.removeprefix("c2c_queue_seconds_"): s.value for s in waited}
+    buckets = [s.value for s in waited if s.name.endswith("_bucket")]
+    assert buckets == sorted(buckets)
+    assert buckets[-1] == whole["count"] > 0
+    assert 0 < whole["sum"] < 60 * whole["count"]
+    room = values("c2c_worker_kv_capacity_bytes")["c2c_worker_kv_capacity_bytes", "0"]
+    assert 8e6 < room <= 16e6
+    live.until(lambda state: not state["open"])
+    assert values("c2c_worker_kv_bytes")["c2c_worker_kv_bytes", "0"] == 0
+    # More than four at once: some wait, and keys and values are in use.
+    body = {"model": "talking", "prompt": "T", "max_tokens": 900, "ignore_eos": True, "n": 9}
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(lambda: live.post("completions", **body))
+        live.until(lambda state: state["waiting"].get("talking", 0) == 5)
+        assert values("c2c_waiting_requests") == {("c2c_waiting_requests", "talking"): 5}
+        assert values("c2c_open_requests") == {("c2c_open_requests", "talking"): 9}
+        assert 0 < values("c2c_worker_kv_bytes")["c2c_worker_kv_bytes", "0"] <= room
+        assert done.result().status_code == 200
+    after = families()
+    for name in counters:
+        now = {(s.name, *s.labels.values()): s.value for s in after[name].samples}
+        for sample in before[name].samples:
+            assert now[sample.name, *sample.labels.values()] >= sample.value

@@ -100,6 +100,7 @@ def test_streams_texts_choices_and_usage(live: Live, models: dict[str, Model]) -
     assert whole["choices"][0]["finish_reason"] == ("stop" if 7 in ids else "length")
     assert whole["usage"] == {
         "prompt_tokens": 3, "completion_tokens": len(ids), "total_tokens": 3 + len(ids),
+        "prompt_tokens_details": {"cached_tokens": 0},
     }  # fmt: skip
     events = list(live.events("completions", **body, stream_options={"include_usage": True}))
     assert "".join(c["text"] for e in events for c in e["choices"]).split() == text.split()
@@ -463,7 +464,7 @@ def test_killed_workers_lose_no_token(live: Live, models: dict[str, Model]) -> N
 def test_metrics_and_page(live: Live) -> None:
     text = live.client.get("/metrics").text
     assert 'c2c_requests_total{model="one",outcome="length"}' in text
-    assert "c2c_compiled_after_start 0.0" in text
+    assert "c2c_compiled_after_start_total 0.0" in text
     assert 'c2c_worker_up{device="1"} 1.0' in text
     page = live.client.get("/").text
     assert 'new EventSource("live")' in page

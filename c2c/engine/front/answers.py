@@ -100,11 +100,12 @@ class Shape:
         return "chat.completion.chunk" if self.is_chat else "text_completion"
 
 
-def usage(choices: Sequence[Choice], prompt: int) -> dict[str, int]:
+def usage(choices: Sequence[Choice], prompt: int) -> dict[str, Any]:
     """Return the tokens of an answer."""
     drawn = sum(choice.drawn for choice in choices)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": drawn,
         "total_tokens": prompt + drawn,
+        "prompt_tokens_details": {"cached_tokens": 0},  # no prompt is kept for another's sake
     }

@@ -29,6 +29,7 @@ from c2c.engine.front.parameters import check, unknown
 from c2c.engine.front.protocol import ChatRequest, CompletionRequest, ManageRequest
 from c2c.engine.front.scores import Written
 from c2c.engine.front.served import Served, served_models
+from c2c.engine.front.texts import Texts
 from c2c.engine.messages import ModelInfo
 from c2c.transformer.drawing import BIASED
 
@@ -66,6 +67,10 @@ def make_app(
     app.get("/v1/models/{model:path}", responses=errors(401, 404))(front.model)
     app.post("/v1/completions", responses=asked)(front.completions)
     app.post("/v1/chat/completions", responses=asked)(front.chat)
+    texts = Texts(front.find)
+    for path, way in (("/tokenize", texts.tokenize), ("/detokenize", texts.detokenize)):
+        app.post(path, responses=errors(400, 401, 404, 413, 503))(way)
+    app.get("/version", responses=errors(401))(texts.version)
     app.get("/health")(front.health)
     app.get("/ready", responses={503: {"description": "not now"}})(front.ready)
     app.get("/metrics", responses=gone, response_class=PlainTextResponse)(front.metrics_text)
@@ -153,7 +158,7 @@ class Front:
                 f"{self._most_choices} in all",
                 param="n",
             )
-        served = self._find(asked.model)
+        served = self.find(asked.model)
         bos = asked.add_special_tokens is not False
         prompts = await asyncio.to_thread(
             lambda: [served.encoded(p, add_special_tokens=bos) for p in asked.prompts]
@@ -163,11 +168,16 @@ class Front:
     async def chat(self, request: Request, asked: ChatRequest) -> Response:
         """Answer a chat."""
         check(asked)
-        served = self._find(asked.model)
+        served = self.find(asked.model)
         ids = await asyncio.to_thread(served.chat, asked)
         return await self._answer(request, asked, served, [ids], default=None)
 
-    def _find(self, model: str) -> Served:
+    def find(self, model: str) -> Served:
+        """Return a model that is served.
+
+        Raises:
+          ApiError: there is none, or it failed.
+        """
         for info in self._link.models:
             if info.name == model and info.failed:
                 why = without_paths(info.failed, info.path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+import re
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,7 @@ __all__ = ["Guard"]
 _log = logging.getLogger("c2c.engine.front")
 _MOST_BODY_BYTES = 1 << 25
 _MOST_DIGITS = 16  # of its length
+_ID = re.compile(rb"[\w.:/@+=-]{1,128}")  # of a request, as clients may give it
 _OPEN = ("/health", "/ready")  # who asks whether this lives has no key
 _ALWAYS = ("/health", "/", "/openapi.json")  # what needs no engine
 _START_S = 5.0  # after which a client may look again whether the start is over
@@ -44,10 +46,10 @@ class Guard:
             await self._app(scope, receive, send)
             return
         is_head = scope["method"] == "HEAD"
-        answer = _Answer(send, is_head=is_head)
+        headers = dict(scope["headers"])
+        answer = _Answer(send, headers.get(b"x-request-id", b""), is_head=is_head)
         if is_head:
             scope = {**scope, "method": "GET"}
-        headers = dict(scope["headers"])
         try:
             self._check_key(scope["path"], headers.get(b"authorization", b""))
             if scope["path"] not in _ALWAYS and (what := self._starting()):
@@ -88,13 +90,13 @@ class _Answer:
     """What is sent to a client.
 
     Attributes:
-      id: of the request.
+      id: of the request, the client's where it sent one that can be written anywhere.
       has_begun: whether the status is sent.
       is_stream: whether events are.
     """
 
-    def __init__(self, send: Any, *, is_head: bool) -> None:
-        self.id = f"req-{uuid.uuid4().hex}"
+    def __init__(self, send: Any, given: bytes, *, is_head: bool) -> None:
+        self.id = given.decode() if _ID.fullmatch(given) else f"req-{uuid.uuid4().hex}"
         self.has_begun, self.is_stream = False, False
         self._send, self._is_head = send, is_head
 

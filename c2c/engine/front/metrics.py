@@ -3,18 +3,105 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
 
 __all__ = ["Metrics"]
 
 _TTFT_S = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 _TPOT_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+_ENGINE: Final = {
+    "steps": "of all workers",
+    "compiled_after_start": "executables that were not ready",
+}
+_OF_MODEL: Final = {
+    "steps": "of all workers",
+    "device_s": "seconds of devices",
+    "prompt_tokens": "computed",
+    "decode_tokens": "rows of steps, one token each",
+    "padded_tokens": "computed for nothing, to fill shapes",
+    "again_tokens": "computed again, after a loss",
+    "turns": "steps after another model's",
+    "loads": "onto a worker",
+    "load_s": "seconds of them, reading weights from disk included",
+}
+_COUNTED_OF_WORKER: Final = {"restarts": "since the start", "generation": "processes so far"}
+_OF_WORKER: Final = {
+    "held": ("requests", "that hold keys and values"),
+    "kv_bytes": ("kv_bytes", "of keys and values that requests have reserved"),
+    "kv_capacity_bytes": ("kv_capacity_bytes", "that they may reserve together"),
+}
+_UP = ("idle", "busy", "loading")
+
+
+class _Engine(Collector):
+    """What the scheduler says, in families of the kinds that it is of."""
+
+    def __init__(self) -> None:
+        self.live: dict[str, Any] | None = None
+
+    def describe(self) -> Iterator[Metric]:
+        """Yield nothing: what there is is known once the scheduler has said it."""
+        yield from ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the families."""
+        live = self.live
+        if live is None:
+            return
+        for name, text in _ENGINE.items():
+            yield CounterMetricFamily(f"c2c_{name}", text, value=live[name])
+        yield GaugeMetricFamily("c2c_uptime_s", "of the scheduler", value=live["uptime_s"])
+        others = math.nan if live["others_cpu"] is None else live["others_cpu"]
+        text = "share of the cores that others had in the last ten seconds"
+        yield GaugeMetricFamily("c2c_others_cpu", text, value=others)
+        for name, text in (("open", "not over"), ("waiting", "that wait for their first step")):
+            yield _gauge(f"c2c_{name}_requests", text, "model", live[name])
+        queue = HistogramMetricFamily(
+            "c2c_queue_seconds", "of a request to its first step", labels=["model"]
+        )
+        for model, (buckets, total_s) in live["queued"].items():
+            pairs = [("+Inf" if at is None else str(at), count) for at, count in buckets]
+            queue.add_metric([model], pairs, total_s)
+        yield queue
+        for name, text in _OF_MODEL.items():
+            family = CounterMetricFamily(f"c2c_model_{name}", text, labels=["model"])
+            for model, totals in live["models"].items():
+                family.add_metric([model], totals[name])
+            yield family
+        workers = {str(worker["device"]): worker for worker in live["workers"]}
+        up = {device: worker["state"] in _UP for device, worker in workers.items()}
+        yield _gauge("c2c_worker_up", "whether it serves", "device", up)
+        residents = {device: len(worker["residents"]) for device, worker in workers.items()}
+        yield _gauge("c2c_worker_residents", "models on it", "device", residents)
+        for key, (name, text) in _OF_WORKER.items():
+            known = {device: worker[key] for device, worker in workers.items()}
+            yield _gauge(f"c2c_worker_{name}", text, "device", known)
+        for key, text in _COUNTED_OF_WORKER.items():
+            family = CounterMetricFamily(f"c2c_worker_{key}", text, labels=["device"])
+            for device, worker in workers.items():
+                family.add_metric([device], worker[key])
+            yield family
+
+
+def _gauge(name: str, text: str, label: str, values: dict[str, Any]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text, labels=[label])
+    for labelled, value in values.items():
+        family.add_metric([labelled], value)
+    return family
 
 
 class Metrics:
-    """Counters of the front, and gauges of what the scheduler says."""
+    """Counters of the front, and what the scheduler says."""
 
     def __init__(self) -> None:
         """Begin at nothing."""
@@ -29,54 +116,12 @@ class Metrics:
         self.tpot = Histogram(
             "c2c_tpot_seconds", "a token after the first", ["model"], buckets=_TPOT_S, **of
         )
-        self._open = Gauge("c2c_open_requests", "not over", ["model"], **of)
-        self._engine = {
-            name: Gauge(f"c2c_{name}", text, **of)
-            for name, text in {
-                "steps": "of all workers",
-                "compiled_after_start": "executables that were not ready",
-                "uptime_s": "of the scheduler",
-                "others_cpu": "share of the cores that others had in the last ten seconds",
-            }.items()
-        }
-        self._of_model = {
-            name: Gauge(f"c2c_model_{name}", text, ["model"], **of)
-            for name, text in {
-                "steps": "of all workers",
-                "device_s": "seconds of devices",
-                "prompt_tokens": "computed",
-                "decode_tokens": "rows of steps, one token each",
-                "padded_tokens": "computed for nothing, to fill shapes",
-                "again_tokens": "computed again, after a loss",
-                "turns": "steps after another model's",
-                "loads": "onto a worker",
-                "load_s": "seconds of them, reading weights from disk included",
-            }.items()
-        }
-        of_worker = {"labelnames": ["device"], **of}
-        self._up = Gauge("c2c_worker_up", "whether it serves", **of_worker)
-        self._restarts = Gauge("c2c_worker_restarts", "since the start", **of_worker)
-        self._held = Gauge("c2c_worker_requests", "that hold keys and values", **of_worker)
-        self._residents = Gauge("c2c_worker_residents", "models on it", **of_worker)
-        self._generation = Gauge("c2c_worker_generation", "processes so far", **of_worker)
+        self._engine = _Engine()
+        self._registry.register(self._engine)
 
     def seen(self, live: dict[str, Any]) -> None:
         """Take how things are."""
-        self._open.clear()  # a model without any is not named
-        for model, count in live["open"].items():
-            self._open.labels(model).set(count)
-        for name, gauge in self._engine.items():
-            gauge.set(math.nan if live[name] is None else live[name])
-        for model, totals in live["models"].items():
-            for name, gauge in self._of_model.items():
-                gauge.labels(model).set(totals[name])
-        for worker in live["workers"]:
-            device = str(worker["device"])
-            self._up.labels(device).set(worker["state"] in ("idle", "busy", "loading"))
-            self._restarts.labels(device).set(worker["restarts"])
-            self._held.labels(device).set(worker["held"])
-            self._residents.labels(device).set(len(worker["residents"]))
-            self._generation.labels(device).set(worker["generation"])
+        self._engine.live = live
 
     def text(self) -> bytes:
         """Return all of it in Prometheus' form."""

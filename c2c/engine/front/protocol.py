@@ -19,7 +19,10 @@ from pydantic import (
 
 from c2c.transformer.drawing import BIASED, SCORED
 
-__all__ = ["ChatRequest", "CompletionRequest", "ManageRequest", "Message", "SharedFields"]
+__all__ = [
+    "ChatRequest", "CompletionRequest", "DetokenizeRequest", "ManageRequest", "Message",
+    "SharedFields", "TokenizeRequest",
+]  # fmt: skip
 
 Token = Annotated[StrictInt, Field(ge=0)]
 TokenKey = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,9})$")]
@@ -399,6 +402,31 @@ class ChatRequest(SharedFields):
             yield "tool_choice", "expected a function of `tools`"
         if self.continue_final_message and self.add_generation_prompt:
             yield "add_generation_prompt", "expected false where continue_final_message is true"
+
+
+class TokenizeRequest(BaseModel):
+    """Of /tokenize: a text, or a chat with what its template takes."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: str
+    prompt: str | None = None
+    messages: list[Message] | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool = False
+
+    @model_validator(mode="after")
+    def _one_text(self) -> TokenizeRequest:
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("expected either prompt or messages")
+        return self
+
+
+class DetokenizeRequest(BaseModel):
+    """Of /detokenize."""
+
+    model: str
+    tokens: list[Token]
 
 
 class ManageRequest(BaseModel):

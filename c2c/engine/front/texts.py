@@ -1,0 +1,64 @@
+"""Tokens of texts, texts of tokens, and the version: what needs no answer of a model."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+from collections.abc import Callable
+from typing import Any
+
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+
+from c2c.engine.front.failures import ApiError
+from c2c.engine.front.parameters import check
+from c2c.engine.front.protocol import ChatRequest, DetokenizeRequest, TokenizeRequest
+from c2c.engine.front.served import Served
+
+__all__ = ["Texts"]
+
+
+class Texts:
+    """The endpoints, in vLLM's form."""
+
+    def __init__(self, find: Callable[[str], Served]) -> None:
+        """Take who knows the models by name."""
+        self._find = find
+
+    async def tokenize(self, asked: TokenizeRequest) -> dict[str, Any]:
+        """Return the tokens of a text or a chat, as a completion would have them."""
+        served = self._find(asked.model)
+        ids = await asyncio.to_thread(_ids, served, asked)
+        names = None
+        if asked.return_token_strs and served.tokenizer is not None:
+            names = [served.tokenizer.spelling.name(token) for token in ids]
+        return {
+            "count": len(ids), "max_model_len": served.info.context, "tokens": ids,
+            "token_strs": names,
+        }  # fmt: skip
+
+    async def detokenize(self, asked: DetokenizeRequest) -> dict[str, str]:
+        """Return the text of tokens, special ones written out."""
+        served = self._find(asked.model)
+        served.check_tokens(asked.tokens, "tokens")
+        if served.tokenizer is None:
+            raise ApiError(400, f"{asked.model} has no tokenizer", param="model")
+        return {"prompt": await asyncio.to_thread(served.tokenizer.decode, asked.tokens)}
+
+    async def version(self) -> dict[str, str]:
+        """Say which version this is."""
+        return {"version": importlib.metadata.version("c2c")}
+
+
+def _ids(served: Served, asked: TokenizeRequest) -> tuple[int, ...]:
+    if asked.messages is None:
+        bos = asked.add_special_tokens is not False
+        return served.encoded(asked.prompt or "", add_special_tokens=bos)
+    given = asked.model_dump(exclude_none=True, exclude={"prompt", "return_token_strs"})
+    try:
+        chat = ChatRequest.model_validate(given)
+    except ValidationError as error:  # of fields that only a chat has
+        at = [{**one, "loc": ("body", *one["loc"])} for one in error.errors()]
+        raise RequestValidationError(at) from None
+    check(chat)
+    return served.chat(chat)
