@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
-import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from importlib import resources
 from typing import Any
@@ -18,7 +16,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Str
 from starlette.exceptions import HTTPException
 
 from c2c.engine.front.answers import Shape
-from c2c.engine.front.body import BodyRoute
+from c2c.engine.front.body import BodyRoute, extra_headers
 from c2c.engine.front.choices import Choice, Piece
 from c2c.engine.front.documented import STREAM, Documented, errors
 from c2c.engine.front.failures import ApiError, after_end, without_paths
@@ -216,7 +214,7 @@ class Front:
             )
         grammar = await asyncio.to_thread(served.grammar, asked)
         calls_of, marks = served.reading_calls(asked, is_formed=bool(grammar))
-        headers = _headers(request)
+        headers = extra_headers(request)
         ends = frozenset(asked.stop_token_ids) | (frozenset() if asked.ignore_eos else served.eos)
         served.check_tokens(asked.stop_token_ids, "stop_token_ids")
         served.check_tokens(map(int, asked.logit_bias), "logit_bias")
@@ -486,23 +484,6 @@ def _shown(info: ModelInfo) -> dict[str, Any]:
 
 def _unknown(model: str) -> ApiError:
     return ApiError(404, f"no model {model[:_MOST_NAME]!r}", param="model", code="model_not_found")
-
-
-def _headers(request: Request) -> dict[str, Any]:
-    """Return deadline and priority, as a request's headers say them."""
-    found: dict[str, Any] = {}
-    if (text := request.headers.get("x-deadline-s")) is not None:
-        try:
-            found["deadline_s"] = float(text)
-        except ValueError:
-            found["deadline_s"] = -1.0
-        if not 0 < found["deadline_s"] < math.inf:
-            raise ApiError(400, "expected seconds above 0", param="x-deadline-s")
-    if (text := request.headers.get("x-priority")) is not None:
-        if not re.fullmatch("-?[0-9]{1,10}", text) or abs(int(text)) >= 2**31:
-            raise ApiError(400, "expected a whole number", param="x-priority")
-        found["priority"] = int(text)
-    return found
 
 
 def _event(value: Any) -> bytes:

@@ -1,8 +1,9 @@
-"""Bodies of requests: JSON in UTF-8, of whole characters."""
+"""Requests: their bodies, JSON in UTF-8 of whole characters, and headers of the engine's own."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -12,7 +13,7 @@ from fastapi.routing import APIRoute
 
 from c2c.engine.front.failures import ApiError
 
-__all__ = ["BodyRoute", "parsed"]
+__all__ = ["BodyRoute", "extra_headers", "parsed"]
 
 _MAY_BE_HALF = re.compile(rb"\\u[dD][89a-fA-F]")  # of a surrogate pair, as JSON escapes it
 
@@ -54,6 +55,27 @@ def parsed(body: bytes) -> Any:
             param=str(at[0]) if at else None,
         )  # fmt: skip
     return value
+
+
+def extra_headers(request: Request) -> dict[str, Any]:
+    """Return deadline and priority, as a request's headers say them.
+
+    Raises:
+      ApiError: they are no such numbers.
+    """
+    found: dict[str, Any] = {}
+    if (text := request.headers.get("x-deadline-s")) is not None:
+        try:
+            found["deadline_s"] = float(text)
+        except ValueError:
+            found["deadline_s"] = -1.0
+        if not 0 < found["deadline_s"] < math.inf:
+            raise ApiError(400, "expected seconds above 0", param="x-deadline-s")
+    if (text := request.headers.get("x-priority")) is not None:
+        if not re.fullmatch("-?[0-9]{1,10}", text) or abs(int(text)) >= 2**31:
+            raise ApiError(400, "expected a whole number", param="x-priority")
+        found["priority"] = int(text)
+    return found
 
 
 def _half(value: Any) -> tuple[str | int, ...] | None:
