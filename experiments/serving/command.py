@@ -23,7 +23,14 @@ from c2c.errors import DataError, SettingError
 from c2c.runs import progress_bar
 from experiments.serving.laid_out import laid_out
 from experiments.serving.record import write_record
-from experiments.serving.settings import Settings, gpus_of, overrides_of, register, settings_of
+from experiments.serving.settings import (
+    Settings,
+    gpus_of,
+    overrides_of,
+    register,
+    settings_of,
+    with_context,
+)
 
 __all__ = ["serve"]
 
@@ -60,6 +67,7 @@ async def _serve(settings: Settings) -> int:
     else:
         catalog = settings.catalog
     entries = find_models(catalog, _say)
+    settings = with_context(settings, max(entry.context for entry in entries) or 2)
     engine = Engine(entries, _over_devices(settings, entries))
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -147,6 +155,7 @@ def _front(socket: Path, settings: Settings, port: int) -> subprocess.Popen[byte
             str(port),
             str(settings.choices),
             str(min(_AT_ONCE, settings.engine.max_open)),
+            "checkpoint" if settings.has_own_sampling else "neutral",
         ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

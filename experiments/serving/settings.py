@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +33,12 @@ __all__ = [
     "register",
     "settings_of",
     "system_of",
+    "with_context",
 ]
 
 _TEXTS = ("catalog", "pools", "out", "executables", "key")
 _GROUPS = {"catalog": "catalog_folder", "linear": "linear_strategy"}  # of the simulator
+_CONTEXT = 2048
 _DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -56,7 +58,8 @@ class ServeConf:
         own, as NVML lists them; or a list of their UUIDs.
       rows: row classes of a step; the last is the most requests of a model at the same time.
       budgets: prompt tokens of one call.
-      context: tokens of a request at most, where the model's own context is not shorter.
+      context: tokens of a request at most, where the model's own context is not shorter; null: the
+        longest of the models' own.
       pool_bytes: keys and values of each worker; null: what all rows of all models take, at most a
         quarter of the memory for all workers.
       memory_fraction: instead of pool_bytes: share of the memory that a worker may have (its
@@ -71,6 +74,8 @@ class ServeConf:
         last; a prompt that comes in meanwhile waits for one step more.
       executables: folder of compiled code, or auto.
       pools: folder of weights in the form that workers map; null: one that ends with the command.
+      sampling: what draws as a request does not say: neutral, or checkpoint (temperature, top_p,
+        top_k, min_p and repetition_penalty of its generation_config.json).
       choices: of all prompts of one request (`n` times their number); more get 400.
       max_open: requests at the same time; further ones get 429.
       retries: losses of workers in a row, without a token between, that a request survives.
@@ -101,7 +106,7 @@ class ServeConf:
     devices: Any = None
     rows: list[int] = field(default_factory=lambda: [1, 8])
     budgets: list[int] = field(default_factory=lambda: [64, 256])
-    context: int = 2048
+    context: int | None = _CONTEXT
     pool_bytes: int | None = None
     memory_fraction: float | None = None
     weights_bytes: int | None = None
@@ -110,6 +115,7 @@ class ServeConf:
     ahead: int = 1
     executables: str | None = "auto"
     pools: str | None = None
+    sampling: str = "neutral"
     choices: int = 2048
     max_open: int = 1024
     retries: int = 3
@@ -139,6 +145,7 @@ class Settings:
     port: int
     key: str | None
     choices: int
+    has_own_sampling: bool
     drain_s: float
     out: Path | None
     engine: EngineSettings
@@ -188,6 +195,8 @@ def settings_of(cfg: DictConfig) -> Settings:
         raise SettingError("dtype", given["dtype"], f"one of {', '.join(_DTYPES)}")
     if given["linear_strategy"] not in ("staged", "reference"):
         raise SettingError("linear", given["linear_strategy"], "staged or reference")
+    if given["sampling"] not in ("neutral", "checkpoint"):
+        raise SettingError("sampling", given["sampling"], "neutral or checkpoint")
     names = [path.stem for path in (conf_dir() / "calibration").glob("*.yaml")]
     if given["constants"] not in names:
         raise unknown_name("constants", given["constants"], names)
@@ -203,6 +212,7 @@ def settings_of(cfg: DictConfig) -> Settings:
         port=given["port"],
         key=given["key"],
         choices=given["choices"],
+        has_own_sampling=given["sampling"] == "checkpoint",
         drain_s=given["drain_s"],
         out=_path(given["out"]),
         engine=EngineSettings(
@@ -257,13 +267,23 @@ def _path(text: str | None) -> Path | None:
     return None if text is None else Path(text).expanduser()
 
 
+def with_context(settings: Settings, tokens: int) -> Settings:
+    """Return the settings with the context that models have, where none was given."""
+    if settings.given["context"] is not None:
+        return settings
+    given = {**settings.given, "context": tokens}
+    options = replace(settings.engine.options, context=tokens)
+    return replace(settings, given=given, engine=replace(settings.engine, options=options))
+
+
 def options_of(given: Mapping[str, Any]) -> Options:
     """Return the workers' part of the settings."""
     return Options(
         workers=given["workers"],
         rows=tuple(given["rows"]),
         budgets=tuple(given["budgets"]),
-        context=given["context"],
+        # null: `with_context` says it once the models are known.
+        context=_CONTEXT if given["context"] is None else given["context"],
         pool_bytes=given["pool_bytes"],
         memory_fraction=given.get("memory_fraction"),
         weights_bytes=given.get("weights_bytes"),

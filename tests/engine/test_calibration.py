@@ -284,7 +284,7 @@ def test_settings_are_told_before_anything_starts() -> None:
         ("port=99999", "port"), ("host=0.0.0.0", "key"), ("host=nowhere", "host"),
         ("workers=0", "workers"), ("rows=[8,1]", "shapes.rows"), ("dtype=int8", "dtype"),
         ("max_open=0", "max_open"), ("hang_s=0", "hang_s"), ("start_s=0", "start_s"),
-        ("constants=moon", "constants"),
+        ("constants=moon", "constants"), ("sampling=hot", "sampling"), ("context=0", "context"),
         ("linear=hybrid", "linear"), ("context=1", "context"), ("drain_s=-1", "drain_s"),
         ("ahead=2", "ahead"), ("weights_bytes=0", "weights_bytes"), ("devices=some", "devices"),
         ("devices=[1]", "devices"), ("executables=/dev/null/x", "executables"),

@@ -43,7 +43,8 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     (folder / "executables").mkdir(mode=0o700)
     settings = (
         f"catalog={make_talking(folder / 'models')}", "workers=1", "rows=[1,4]", "budgets=[64]",
-        "context=1024", "pool_bytes=16000000", f"executables={folder / 'executables'}",
+        "context=null", "pool_bytes=32000000", "sampling=checkpoint",
+        f"executables={folder / 'executables'}",
         "retries=100", "patience=1000",
     )  # fmt: skip
     make_step()
@@ -254,7 +255,7 @@ def test_texts_and_tokens(live: Live) -> None:
         return live.client.post(path, json={"model": "talking", **body})
 
     found = ask("/tokenize", prompt='{"a"}', return_token_strs=True).json()
-    assert (found["count"], found["max_model_len"]) == (len(found["tokens"]), 1024)
+    assert (found["count"], found["max_model_len"]) == (len(found["tokens"]), 4096)
     assert "".join(found["token_strs"]) == '{"a"}'
     assert ask("/detokenize", tokens=found["tokens"]).json() == {"prompt": '{"a"}'}
     chat = ask("/tokenize", messages=ASKED["messages"], tools=[ADD], temperature=0).json()
@@ -275,7 +276,7 @@ def test_texts_and_tokens(live: Live) -> None:
     assert ask("/tokenize", prompt="a", model="none").status_code == 404
     assert live.client.get("/version").json() == {"version": version("c2c")}
     listed = {m["id"]: m for m in live.client.get("/v1/models").json()["data"]}
-    assert listed["talking"]["max_model_len"] == 1024
+    assert listed["talking"]["max_model_len"] == 4096
 
 
 def test_a_request_keeps_the_id_that_it_comes_with(live: Live) -> None:
@@ -314,7 +315,7 @@ def test_metrics_are_of_their_kinds(live: Live) -> None:
     assert buckets[-1] == whole["count"] > 0
     assert 0 < whole["sum"] < 60 * whole["count"]
     room = values("c2c_worker_kv_capacity_bytes")["c2c_worker_kv_capacity_bytes", "0"]
-    assert 8e6 < room <= 16e6
+    assert 16e6 < room <= 32e6
     live.until(lambda state: not state["open"])
     assert values("c2c_worker_kv_bytes")["c2c_worker_kv_bytes", "0"] == 0
     # More than four at once: some wait, and keys and values are in use.

@@ -24,7 +24,7 @@ def test_it_ends_when_the_scheduler_is_gone(tmp_path: Path) -> None:
         probe.close()
         process = subprocess.Popen(
             [sys.executable, "-m", "c2c.engine.front", str(tmp_path / "socket"), "127.0.0.1",
-             str(port), "8", "4"],
+             str(port), "8", "4", "neutral"],
         )  # fmt: skip
         try:
             connection, _ = listening.accept()

@@ -16,10 +16,11 @@ from tokenizers import models, pre_tokenizers
 from c2c.engine.front.failures import ApiError
 from c2c.engine.front.parameters import NO_EFFECT, REFUSED, table
 from c2c.engine.front.protocol import ChatRequest, CompletionRequest
-from c2c.engine.front.served import Served
+from c2c.engine.front.served import Served, served_models
 from c2c.engine.messages import ModelInfo
 from c2c.transformer.text.chat import ChatTemplate
 from c2c.transformer.text.tokenizer import Tokenizer
+from tests.engine.checkpoints import make_catalog
 from tests.engine.fake_front import begun, front_of
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -277,3 +278,28 @@ def test_an_answer_goes_on_with_the_last_message(text: str) -> None:
     assert refused(
         template="{{ messages[0].content }}", messages=messages, continue_final_message=True
     ) == "messages"  # fmt: skip
+
+
+def test_a_checkpoint_may_say_how_tokens_are_drawn(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = make_catalog(tmp_path) / "one"
+    file = path / "generation_config.json"
+    info = ModelInfo(name="one", path=str(path), context=64, vocab=96)
+
+    def drawn(config: dict[str, Any], **body: Any) -> dict[str, Any]:
+        file.write_text(json.dumps(config))
+        served = served_models([info], has_own_sampling=True)["one"]
+        asked = CompletionRequest.model_validate(TEXT | {"seed": 1} | body)
+        return served.as_its_checkpoint(asked).sampling(0)
+
+    neutral = CompletionRequest.model_validate(TEXT | {"seed": 1}).sampling(0)
+    qwen = {"temperature": 0.6, "top_k": 20, "top_p": 0.9, "repetition_penalty": 1.05}
+    assert drawn({}) == neutral
+    assert drawn(qwen | {"do_sample": True, "eos_token_id": 7}) == neutral | qwen
+    assert drawn(qwen, top_k=5, temperature=1.0) == neutral | qwen | {"top_k": 5, "temperature": 1}
+    assert drawn(qwen, top_k=None)["top_k"] == 20
+    assert drawn({"do_sample": False, "temperature": 0.6}) == neutral | {"temperature": 0}
+    assert drawn({"top_p": 7, "min_p": 0.1}) == neutral | {"min_p": 0.1}
+    assert "top_p=7 is no setting" in caplog.text
+    assert served_models([info])["one"].sampling == {}

@@ -1,6 +1,7 @@
-"""The front's process, `python -m c2c.engine.front <socket> <host> <port> <choices> <at once>`.
+"""The front, `python -m c2c.engine.front <socket> <host> <port> <choices> <at once> <draws>`.
 
-The key is that of C2C_KEY, the last two are `make_app`'s bounds of a request's choices.
+The key is that of C2C_KEY. Then there are `make_app`'s bounds of a request's choices, and
+`checkpoint` or `neutral`: who says how tokens are drawn where a request does not.
 It ends with the scheduler, killed or not: the port is free for the next one.
 """
 
@@ -17,7 +18,7 @@ _ENDING_S = 3  # that answers may take which say that the engine is gone
 
 
 def main(arguments: list[str]) -> int:
-    socket, host, port, most_choices, at_once = arguments
+    socket, host, port, most_choices, at_once, sampling = arguments
 
     def end() -> None:
         server.should_exit = True
@@ -28,6 +29,7 @@ def main(arguments: list[str]) -> int:
         key=os.environ.get("C2C_KEY") or None,
         most_choices=int(most_choices),
         at_once=int(at_once),
+        has_own_sampling=sampling == "checkpoint",
     )
     server = uvicorn.Server(
         uvicorn.Config(

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from importlib import resources
 from typing import Any
 
@@ -26,9 +27,8 @@ from c2c.engine.front.metrics import Metrics
 from c2c.engine.front.parameters import check, unknown
 from c2c.engine.front.protocol import ChatRequest, CompletionRequest, ManageRequest
 from c2c.engine.front.scores import Written
-from c2c.engine.front.served import Served, served_models
+from c2c.engine.front.served import Served, served_models, shown
 from c2c.engine.front.texts import Texts
-from c2c.engine.messages import ModelInfo
 from c2c.transformer.drawing import BIASED
 
 __all__ = ["make_app"]
@@ -43,7 +43,12 @@ _MOST_IGNORED = 32  # unknown fields that are told of
 
 
 def make_app(
-    link: Link, *, key: str | None, most_choices: int = 2048, at_once: int = 64
+    link: Link,
+    *,
+    key: str | None,
+    most_choices: int = 2048,
+    at_once: int = 64,
+    has_own_sampling: bool = False,
 ) -> FastAPI:
     """Return the application.
 
@@ -52,8 +57,9 @@ def make_app(
       key: that requests must bear; None: none.
       most_choices: of all prompts of a request.
       at_once: choices of a request that are open at the same time; the others wait for them.
+      has_own_sampling: whether checkpoints say how tokens are drawn where a request does not.
     """
-    front = Front(link, most_choices=most_choices, at_once=at_once)
+    front = Front(link, most_choices, at_once, has_own_sampling=has_own_sampling)
     app = Documented(title="c2c", lifespan=front.lifespan, docs_url=None, redoc_url=None)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _refused)
@@ -105,8 +111,11 @@ async def _refused(_request: Request, error: Exception) -> Response:
 class Front:
     """What the endpoints share."""
 
-    def __init__(self, link: Link, *, most_choices: int, at_once: int) -> None:
+    def __init__(
+        self, link: Link, most_choices: int, at_once: int, *, has_own_sampling: bool
+    ) -> None:
         self._link = link
+        self._read = partial(served_models, has_own_sampling=has_own_sampling)
         self._most_choices, self._at_once = most_choices, at_once
         self._served: dict[str, Served] | None = None  # None: the engine has not said yet
         self._metrics = Metrics()
@@ -126,7 +135,7 @@ class Front:
     async def _begin(self) -> None:
         await self._link.has_models.wait()
         try:
-            self._served = await asyncio.to_thread(served_models, self._link.models)
+            self._served = await asyncio.to_thread(self._read, self._link.models)
         except Exception:  # noqa: BLE001 (the engine notices that its front has ended)
             _log.exception("the models' tokenizers cannot be used")
             self._link.close()
@@ -137,13 +146,13 @@ class Front:
 
     async def models(self) -> dict[str, Any]:
         """List all models; one that cannot be served says why."""
-        return {"object": "list", "data": [_shown(info) for info in self._link.models]}
+        return {"object": "list", "data": [shown(info) for info in self._link.models]}
 
     async def model(self, model: str) -> dict[str, Any]:
         """Say what a model is."""
         for info in self._link.models:
             if info.name == model:
-                return _shown(info)
+                return shown(info)
         raise _unknown(model)
 
     async def completions(self, request: Request, asked: CompletionRequest) -> Response:
@@ -194,6 +203,7 @@ class Front:
         *,
         default: int | None,
     ) -> Response:
+        asked = served.as_its_checkpoint(asked)
         unused = served.unused(asked) if isinstance(asked, ChatRequest) else []
         self._tell_ignored([*unknown(asked), *unused])
         if asked.n > (most := self._link.max_open):
@@ -472,14 +482,6 @@ async def _gone(request: Request) -> None:
     """Return once the client has gone; its whole request is known."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def _shown(info: ModelInfo) -> dict[str, Any]:
-    shown = {
-        "id": info.name, "object": "model", "created": 0, "owned_by": "c2c",
-        "max_model_len": info.context, "status": "failed" if info.failed else "ready",
-    }  # fmt: skip
-    return shown | ({"reason": without_paths(info.failed, info.path)} if info.failed else {})
 
 
 def _unknown(model: str) -> ApiError:

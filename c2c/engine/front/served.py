@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from c2c.engine.front.failures import ApiError
+from pydantic import ValidationError
+
+from c2c.engine.front.failures import ApiError, without_paths
 from c2c.engine.front.grammars import grammar_of
 from c2c.engine.front.protocol import ChatRequest, CompletionRequest
 from c2c.engine.front.tools import FORMS, Calls, Form, forced, form_of
 from c2c.engine.messages import ModelInfo
 from c2c.errors import DataError, SettingError
+from c2c.models import read_json_object
 from c2c.transformer import describe
 from c2c.transformer.text.tokenizer import Tokenizer
 
-__all__ = ["Served", "served_models"]
+__all__ = ["Served", "served_models", "shown"]
+
+_log = logging.getLogger("c2c.engine.front")
+_DRAWS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 _SET_OTHERWISE = {  # of a template's variables
     "messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "now",
@@ -32,12 +40,14 @@ class Served:
       tokenizer: None where it has none.
       eos: tokens that end a text.
       longest: characters that a token stands for at most; None where there is no such number.
+      sampling: fields of a request, as generation_config.json has them.
     """
 
     info: ModelInfo
     tokenizer: Tokenizer | None
     eos: frozenset[int]
     longest: int | None
+    sampling: Mapping[str, Any] = field(default_factory=dict)
 
     def encoded(
         self,
@@ -111,6 +121,13 @@ class Served:
         if grammar and self.tokenizer is None:
             raise ApiError(400, f"{self.info.name} has no tokenizer: no grammars", param="model")
         return grammar
+
+    def as_its_checkpoint(
+        self, asked: ChatRequest | CompletionRequest
+    ) -> ChatRequest | CompletionRequest:
+        """Return a request that draws as the checkpoint's files say, where it does not itself."""
+        given = {n: v for n, v in self.sampling.items() if n not in asked.model_fields_set}
+        return asked.model_copy(update=given)
 
     def form(self, asked: ChatRequest | CompletionRequest) -> Form | None:
         """Return how an answer's calls are written; None: they are not looked for."""
@@ -190,8 +207,10 @@ class Served:
             )
 
 
-def served_models(infos: Sequence[ModelInfo]) -> dict[str, Served]:
-    """Return the models that are served, with their tokenizers."""
+def served_models(
+    infos: Sequence[ModelInfo], *, has_own_sampling: bool = False
+) -> dict[str, Served]:
+    """Return the models that are served, with their tokenizers and, if wanted, their sampling."""
     found = {}
     for info in infos:
         if info.failed:
@@ -200,6 +219,37 @@ def served_models(infos: Sequence[ModelInfo]) -> dict[str, Served]:
         tokenizer = described.tokenizer
         longest = None if tokenizer is None else tokenizer.spelling.longest()
         found[info.name] = Served(
-            info=info, tokenizer=tokenizer, eos=frozenset(described.eos_ids), longest=longest
-        )
+            info=info, tokenizer=tokenizer, eos=frozenset(described.eos_ids), longest=longest,
+            sampling=_sampling(Path(info.path)) if has_own_sampling else {},
+        )  # fmt: skip
+    return found
+
+
+def shown(info: ModelInfo) -> dict[str, Any]:
+    """Return what clients are told of a model."""
+    found = {
+        "id": info.name, "object": "model", "created": 0, "owned_by": "c2c",
+        "max_model_len": info.context, "status": "failed" if info.failed else "ready",
+    }  # fmt: skip
+    return found | ({"reason": without_paths(info.failed, info.path)} if info.failed else {})
+
+
+def _sampling(checkpoint: Path) -> dict[str, Any]:
+    """Return how a checkpoint draws by its generation_config.json, as fields of a request.
+
+    Values that no request may have are left out, and told of in the log.
+    """
+    file = checkpoint / "generation_config.json"
+    config = read_json_object(file) if file.is_file() else {}
+    given = {name: config[name] for name in _DRAWS if config.get(name) is not None}
+    if config.get("do_sample") is False:
+        given["temperature"] = 0.0
+    found = {}
+    for name, value in given.items():
+        try:
+            asked = CompletionRequest.model_validate({"model": "any", "prompt": [0], name: value})
+        except ValidationError:
+            _log.warning("%s: %s=%.40r is no setting of a draw", file, name, value)
+        else:
+            found[name] = getattr(asked, name)
     return found
