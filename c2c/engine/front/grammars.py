@@ -19,6 +19,11 @@ _ONE_LINE: Mapping[str, Any] = {
 }
 _OBJECT: Mapping[str, Any] = {"type": "object"}
 _MOST_SHOWN = 300
+_LARGEST = 10**18 - 1
+_BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "enum", "const"}
+_ONE_SCHEMA = ("items", "additionalProperties", "not", "if", "then", "else")
+_SCHEMAS = ("items", "prefixItems", "anyOf", "oneOf", "allOf")
+_NAMED_SCHEMAS = ("properties", "patternProperties", "$defs", "definitions")
 
 FORMS = {
     "guided_json": "json", "guided_json_object": "json_object", "guided_regex": "regex",
@@ -87,14 +92,35 @@ def schema_grammar(schema: Any, name: str, space: str | None = None) -> str:
     """
     import llguidance
 
-    text = schema if isinstance(schema, str) else json.dumps(schema)
     more: Any = {"whitespace_pattern": space} if space else _ONE_LINE
     try:
-        if not isinstance(json.loads(text), dict):
+        given = json.loads(schema) if isinstance(schema, str) else schema
+        if not isinstance(given, dict):
             raise ValueError("a schema is a JSON object")
+        text = json.dumps(_bounded(given))
         return llguidance.LLMatcher.grammar_from_json_schema(text, overrides=more)
     except (ValueError, RecursionError) as error:
         raise ApiError(400, f"{name}: {error}"[:_MOST_SHOWN], param=name) from None
+
+
+def _bounded(schema: Any) -> Any:
+    """Return a schema whose integers have up to 18 digits, where it says no bounds of its own.
+
+    Models that may write any number of digits may never end one.
+    """
+    if not isinstance(schema, dict):  # true and false are schemas, too
+        return schema
+    found = dict(schema)
+    for name, value in schema.items():
+        if name in _ONE_SCHEMA and isinstance(value, dict):
+            found[name] = _bounded(value)
+        elif name in _SCHEMAS and isinstance(value, list):
+            found[name] = [_bounded(each) for each in value]
+        elif name in _NAMED_SCHEMAS and isinstance(value, dict):
+            found[name] = {key: _bounded(each) for key, each in value.items()}
+    if schema.get("type") == "integer" and not _BOUNDS & schema.keys():
+        found |= {"minimum": -_LARGEST, "maximum": _LARGEST}
+    return found
 
 
 def checked(grammar: str, name: str) -> str:
