@@ -43,7 +43,9 @@ def make_talking(folder: Path) -> Path:
     }  # fmt: skip
     path = write(folder / "talking", config, tensors_of(config, seed=4))
     backend.save(str(path / "tokenizer.json"))
-    declared = {"chat_template": HERMES, "eos_token": END}
+    declared = {
+        "chat_template": HERMES, "eos_token": END, "tokenizer_class": "PreTrainedTokenizerFast",
+    }  # fmt: skip
     (path / "tokenizer_config.json").write_text(json.dumps(declared))
     bare = config_of("llama")
     write(folder / "bare", bare, tensors_of(bare, seed=3))
