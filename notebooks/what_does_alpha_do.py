@@ -115,10 +115,10 @@ assert chosen == sorted(chosen, reverse=True)
 # %%
 from c2c.policies import (
     AlphaObservation,
+    AlphaState,
     Feedback,
     adjust_alpha,
     best_alpha_index,
-    initial_alpha,
 )
 
 params = Feedback(initial=0.0, deadband=0.05, step_fast=0.125, step_slow=0.0625, smoothing=0.5)
@@ -134,7 +134,7 @@ def run_gemm(alpha: float, share: float) -> tuple[float, float, float]:
     return seconds, hbm, float(cost.traffic.link_bytes[0]) / seconds / (share * 1e9)
 
 
-state = initial_alpha(params)
+state = AlphaState(params.initial, -1.0, 0.0, 0.0)  # no sample yet
 feedback, feedback_s, roofline, roofline_s = [], [], [], []
 for share in share_of:
     seconds, hbm, c2c = run_gemm(state.alpha, share)

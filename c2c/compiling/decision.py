@@ -27,7 +27,7 @@ from c2c.compiling.guard import (
     guarded_compiled,
     is_outside,
 )
-from c2c.compiling.linked import Linked, Signature, call_linked, settled
+from c2c.compiling.linked import Linked, Signature, call_linked
 from c2c.errors import PolicyError
 
 __all__ = [
@@ -57,6 +57,7 @@ _INNER: Final[Any] = BY_ADDRESS | {"forceinline": False} | INNER
 INLINED: Final[Any] = _INNER | {"forceinline": True}
 _USERS: Final[Any] = _INNER | {"_nrt": True, "boundscheck": True}
 
+_LINKED: Final[Any] = numba.typeof(Linked(0))
 _NAMED: Final[Any] = types.BaseNamedTuple  # to Numba: a NamedTuple of any types
 _IMPLEMENTATIONS: Final[dict[type, list[Callable[..., Any]]]] = {}
 _Dispatcher: Final[Any] = types.Dispatcher
@@ -229,12 +230,9 @@ def _call_by_address(decide: Callable[..., Any], point: Any) -> None:
 
     @overload(decide, jit_options=INLINED, strict=False)
     def _linked(policy: Any, *args: Any) -> Callable[..., Any] | None:
-        if not isinstance(policy, _NAMED) or policy.instance_class is not Linked:
+        if getattr(policy, "original", policy) != _LINKED:
             return None
         place, signature = place_in_tables(point), point.signature
-        if signature.is_settled:
-            get = settled(signature, place)
-            return lambda policy: get(policy.at)
         call = call_linked(point.__name__, signature, place)
         if signature.own:
             return lambda policy, own, *args: call(policy.at, own, args)

@@ -105,13 +105,7 @@ def link(system: Any, own: Any, address_of: Callable[[bool, tuple[Any, ...]], in
         table[0] = fields.ctypes.data
         for point in _points_of(system.decision(setting)):
             _check(point, policy)
-            if point.signature.is_settled:
-                answer = _words(policy, point(policy))
-                kept.append(answer)
-                found = answer.ctypes.data
-            else:
-                found = _address(point, policy, memory, address_of)
-            table[FIELDS + place_in_tables(point)] = found
+            table[FIELDS + place_in_tables(point)] = _address(point, policy, memory, address_of)
         policies[setting] = Linked(table.ctypes.data)
         memories[setting] = arrays.ctypes.data
         kept += [fields, arrays, table, memory]

@@ -18,7 +18,16 @@ from numba.extending import overload
 
 from c2c.errors import PolicyError
 
-__all__ = ["Returns", "check_signature", "guarded", "guarded_compiled", "is_outside", "where_is"]
+__all__ = [
+    "Returns",
+    "check_signature",
+    "fits",
+    "guarded",
+    "guarded_compiled",
+    "is_outside",
+    "located",
+    "where_is",
+]
 
 
 class Returns(NamedTuple):
@@ -75,13 +84,14 @@ def check_signature(name: str, protocol: Callable[..., Any], function: Callable[
         )
 
 
-def _fits(value: Any, kind: type) -> bool:
+def fits(value: Any, kind: type) -> bool:
+    """Return whether a value is of a type that an implementation may return."""
     if kind is int and isinstance(value, bool):
         return False
     return isinstance(value, _PYTHON.get(kind, (kind,)))
 
 
-def _located(error: Exception, function: Callable[..., Any]) -> str:
+def located(error: Exception, function: Callable[..., Any]) -> str:
     """Return file, line and reason of an error that a function raised."""
     file = function.__code__.co_filename
     frames = traceback.extract_tb(error.__traceback__)
@@ -100,8 +110,8 @@ def guarded(
         except PolicyError:
             raise
         except Exception as error:
-            raise PolicyError(policy, _located(error, function)) from error
-        if not _fits(found, returns.kind) or not (
+            raise PolicyError(policy, located(error, function)) from error
+        if not fits(found, returns.kind) or not (
             returns.test is None or returns.test(found, *args)
         ):
             raise PolicyError(

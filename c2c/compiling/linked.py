@@ -17,9 +17,7 @@ from llvmlite import ir
 from numba.core import cgutils
 from numba.np.numpy_support import from_dtype
 
-from c2c.compiling.packed import read_words
-
-__all__ = ["FIELDS", "Linked", "Signature", "call_linked", "settled"]
+__all__ = ["FIELDS", "Linked", "Signature", "call_linked"]
 
 # Numba has no types for most of what it offers.
 types: Any = numba.types
@@ -53,11 +51,6 @@ class Signature(NamedTuple):
     takes: tuple[Any, ...]
     returns: Any
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether the policy alone decides: then it is asked once, before the start."""
-        return not self.own and not self.takes
-
     @classmethod
     def of(cls, protocol: Callable[..., Any], rows: np.dtype[Any] | None) -> Signature | None:
         """Return the signature that a decision's annotations name, None where they name none.
@@ -89,23 +82,6 @@ def _type(hint: Any) -> Any:
         return None
     kinds: list[Any] = [get_type_hints(hint).get(field) for field in hint._fields]
     return numba.typeof(hint(*(k() for k in kinds))) if set(kinds) <= set(_SCALARS) else None
-
-
-def settled(signature: Signature, place: int) -> Callable[..., Any]:
-    """Return a function for compiled code: `(at)` reads what a decision of a table always is."""
-
-    def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
-        word = context.get_value_type(types.int64)
-        table = builder.inttoptr(arguments[0], word.as_pointer())
-        at = builder.load(builder.gep(table, [ir.Constant(ir.IntType(64), FIELDS + place)]))
-        return read_words(context, builder, at, signature.returns)
-
-    @intrinsic
-    def get(typing: Any, at: Any) -> Any:
-        return signature.returns(types.int64), generate
-
-    found: Callable[..., Any] = get
-    return found
 
 
 def call_linked(name: str, signature: Signature, place: int) -> Callable[..., Any]:

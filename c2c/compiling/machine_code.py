@@ -274,7 +274,7 @@ def _made(
             if place == _RULES:
                 known[place] = (
                     value,
-                    value._replace(system=tables.system, own=tables.own, apart=parts),
+                    pack(value._replace(system=tables.system, own=tables.own, apart=parts)),
                 )
             else:
                 known[place] = value, pack(value)

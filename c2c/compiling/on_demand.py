@@ -16,6 +16,7 @@ import numba.core.cgutils
 import numba.extending
 
 from c2c.compiling.decision import INLINED
+from c2c.compiling.packed import word_of
 
 __all__ = ["PARTS", "Apart", "Part", "apart"]
 
@@ -100,7 +101,7 @@ def apart(
 
     def keep(function: Callable[..., Any]) -> Callable[..., Any]:
         PARTS[name] = Part(function, needed)
-        call, field = _call_at(function, name), Apart._fields.index(name)
+        call, address = _call_at(function, name), word_of(Apart._fields.index(name))
         rules = list(signature(function).parameters).index("rules")
 
         def either(*args: Any) -> Any:
@@ -108,7 +109,7 @@ def apart(
 
         @overload(either, jit_options=INLINED, strict=False)
         def _compiled(*args: Any) -> Callable[..., Any]:
-            return lambda *args: call(args[rules].apart[field], args)
+            return lambda *args: call(address(args[rules].apart), args)
 
         either.__name__, either.__doc__ = function.__name__, function.__doc__
         return either

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numba
@@ -19,7 +20,7 @@ from numba.core.imputils import lower_getattr_generic
 from numba.core.typing.templates import AttributeTemplate
 from numba.np.numpy_support import as_dtype
 
-__all__ = ["Packed", "as_array", "pack", "read", "read_words", "words"]
+__all__ = ["Packed", "as_array", "pack", "read", "read_words", "word_of", "words"]
 
 # Numba has no types for most of what it offers.
 types: Any = numba.types
@@ -148,6 +149,20 @@ def read(typing: Any, kind: Any, at: Any) -> Any:
         return read_words(context, builder, arguments[1], signature.return_type)
 
     return kind.instance_type(kind, types.int64), generate
+
+
+def word_of(number: int) -> Callable[[Any], int]:
+    """Return a function for compiled code: the whole number at a place of a packed tuple."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _Reader(context, builder, arguments[0], number).value(types.int64)
+
+    @intrinsic
+    def get(typing: Any, packed: Any) -> Any:
+        return types.int64(packed), generate
+
+    found: Callable[[Any], int] = get
+    return found
 
 
 class PackedType(types.Type):  # type: ignore[misc]

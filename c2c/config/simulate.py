@@ -21,7 +21,6 @@ from c2c.metrics import (
     summarised_parts,
     utilisation,
 )
-from c2c.policies import link_is_promised
 from c2c.serving import Prepared
 from c2c.serving.roles import DECODES
 from c2c.simulator import (
@@ -109,7 +108,7 @@ def _room(prepared: Prepared, totals: Mapping[str, Any]) -> Room:
         kv_tokens=prepared.fleet.kv_capacity[np.ix_(arch, kinds)],
         max_batch=prepared.fleet.max_batch,
         promise_gbps=np.array(
-            prepared.fleet.deployment.demand_gbps if link_is_promised(system.place) else ()
+            prepared.fleet.deployment.demand_gbps if system.traits.place.link_is_promised else ()
         ),
         budget_gbps=prepared.budget_gbps,
         since_s=_seconds(totals, "since_s"),

@@ -6,15 +6,13 @@ from typing import Any, NamedTuple
 
 from c2c.compiling.decision import decision, jitable
 from c2c.errors import SettingError
-from c2c.policies.returns import A_SHARE, A_SHARE_OR_NONE, JOINS, YES_OR_NO
+from c2c.policies.returns import JOINS
+from c2c.policies.traits import AdmitTraits
 
 __all__ = [
     "ReserveAll",
     "WholeBatches",
     "WithinQuota",
-    "joins_decodes",
-    "kv_ceiling",
-    "kv_floor",
     "may_join",
     "prefill_share",
 ]
@@ -31,33 +29,6 @@ def may_join(policy: Any, need_bytes: float, room_bytes: float, batch: int, max_
       batch: requests in the batch.
       max_batch: most of them.
     """
-
-
-def _nothing(policy: Any) -> float:
-    return 0.0
-
-
-@decision(default=_nothing, returns=A_SHARE_OR_NONE)
-def kv_floor(policy: Any) -> float:
-    """Return the share of a slice's room for KV caches that stays open for each of its models."""
-
-
-def _everything(policy: Any) -> float:
-    return 1.0
-
-
-@decision(default=_everything, returns=A_SHARE)
-def kv_ceiling(policy: Any) -> float:
-    """Return the share of a slice's room for KV caches that one of its models may have."""
-
-
-def _always(policy: Any) -> bool:
-    return True
-
-
-@decision(default=_always, returns=YES_OR_NO)
-def joins_decodes(policy: Any) -> bool:
-    """Return whether a request joins a batch that decodes; else it waits until all of it ends."""
 
 
 class ReserveAll(NamedTuple):
@@ -92,6 +63,11 @@ class WithinQuota(NamedTuple):
                 f"{where}.floor", self.floor, f"a share from 0 to ceiling={self.ceiling}"
             )
 
+    @property
+    def traits(self) -> AdmitTraits:
+        """What is so at any time."""
+        return AdmitTraits(kv_floor=self.floor, kv_ceiling=self.ceiling)
+
 
 class WholeBatches(NamedTuple):
     """As `ReserveAll`, but nobody joins a batch from its first decode step until it is empty.
@@ -99,6 +75,11 @@ class WholeBatches(NamedTuple):
     A server without continuous batching works so, as a library's `generate` behind a queue.
     Requests that end early leave; such a library would compute their rows on as padding.
     """
+
+    @property
+    def traits(self) -> AdmitTraits:
+        """What is so at any time."""
+        return AdmitTraits(joins_decodes=False)
 
 
 @may_join.by(ReserveAll)
@@ -109,21 +90,6 @@ def _reserve(
     batch: int, max_batch: int,
 ) -> bool:  # fmt: skip
     return need_bytes <= room_bytes and batch < max_batch
-
-
-@joins_decodes.by(WholeBatches)
-def _only_when_empty(policy: WholeBatches) -> bool:
-    return False
-
-
-@kv_floor.by(WithinQuota)
-def _floor(policy: WithinQuota) -> float:
-    return policy.floor
-
-
-@kv_ceiling.by(WithinQuota)
-def _ceiling(policy: WithinQuota) -> float:
-    return policy.ceiling
 
 
 @jitable

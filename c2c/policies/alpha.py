@@ -9,7 +9,8 @@ from c2c.compiling.decision import decision, jitable
 from c2c.compiling.guard import Returns
 from c2c.cost import max_min_rates
 from c2c.errors import SettingError
-from c2c.policies.returns import A_CHUNK, SECONDS, YES_OR_NO
+from c2c.policies.returns import SECONDS
+from c2c.policies.traits import AlphaTraits
 
 __all__ = [
     "AlphaObservation",
@@ -22,12 +23,8 @@ __all__ = [
     "adjust_alpha",
     "alpha_index",
     "best_alpha_index",
-    "horizon_steps",
-    "initial_alpha",
-    "knows_costs",
     "least_lost",
     "link_price",
-    "others_weight",
 ]
 
 
@@ -58,26 +55,8 @@ _ALPHA = Returns(AlphaState, "an AlphaState with alpha in [0, 1]", _is_state)
 
 
 @decision(returns=_ALPHA)
-def initial_alpha(policy: Any) -> AlphaState:
-    """Return the controller's state when a model is activated.
-
-    Source: C2CServe section 6.4, alpha = 0; section 6.1 step 4 would take it from the profiling
-    table, which `Roofline` does at every step.
-    """
-
-
-@decision(returns=_ALPHA)
 def adjust_alpha(policy: Any, state: AlphaState, seen: AlphaObservation) -> AlphaState:
     """Return the next state after a step. Pure: equal arguments give equal results."""
-
-
-def _no(policy: Any) -> bool:
-    return False
-
-
-@decision(default=_no, returns=YES_OR_NO)
-def knows_costs(policy: Any) -> bool:
-    """Return whether alpha is chosen anew at every step from the cost model's predictions."""
 
 
 def _free(policy: Any, link_utilisation: float) -> float:
@@ -96,31 +75,6 @@ def link_price(policy: Any, link_utilisation: float) -> float:
     """
 
 
-def _alone(policy: Any) -> float:
-    return 0.0
-
-
-@decision(default=_alone, returns=SECONDS)
-def others_weight(policy: Any) -> float:
-    """Return the seconds that a second counts as by which a step under way elsewhere is delayed.
-
-    At 0 the steps under way are not looked at. Asked where costs are known.
-    """
-
-
-def _to_the_end(policy: Any) -> int:
-    return 1 << 60
-
-
-@decision(default=_to_the_end, returns=A_CHUNK)
-def horizon_steps(policy: Any) -> int:
-    """Return after how many steps of a run of decode steps the choice is made anew."""
-
-
-def _start(policy: Any) -> AlphaState:
-    return AlphaState(policy.initial, -1.0, 0.0, 0.0)
-
-
 def _check_unit(policy: Any, where: str) -> None:
     for name, value in zip(policy._fields, policy, strict=True):
         if not 0.0 <= value <= 1.0:
@@ -135,6 +89,11 @@ class Static(NamedTuple):
     def check(self, where: str) -> None:
         """Raise SettingError for a setting that cannot work."""
         _check_unit(self, where)
+
+    @property
+    def traits(self) -> AlphaTraits:
+        """What is so at any time."""
+        return AlphaTraits(initial=self.initial)
 
 
 @adjust_alpha.by(Static)
@@ -165,6 +124,11 @@ class Feedback(NamedTuple):
     def check(self, where: str) -> None:
         """Raise SettingError for a setting that cannot work."""
         _check_unit(self, where)
+
+    @property
+    def traits(self) -> AlphaTraits:
+        """What is so at any time."""
+        return AlphaTraits(initial=self.initial)
 
 
 @adjust_alpha.by(Feedback)
@@ -199,6 +163,11 @@ class Roofline(NamedTuple):
         """Raise SettingError for a setting that cannot work."""
         _check_unit(self, where)
 
+    @property
+    def traits(self) -> AlphaTraits:
+        """What is so at any time."""
+        return AlphaTraits(initial=self.initial, knows_costs=True)
+
 
 class Priced(NamedTuple):
     """As `Roofline`, but link time has a price that grows with the link's utilisation u.
@@ -221,6 +190,11 @@ class Priced(NamedTuple):
         _check_unit(Static(self.initial), where)
         if not 0.0 <= self.price < math.inf:
             raise SettingError(f"{where}.price", self.price, "a number, at least 0")
+
+    @property
+    def traits(self) -> AlphaTraits:
+        """What is so at any time."""
+        return AlphaTraits(initial=self.initial, knows_costs=True)
 
 
 @link_price.by(Priced)
@@ -256,30 +230,23 @@ class Predictive(NamedTuple):
         if self.horizon < 1:
             raise SettingError(f"{where}.horizon", self.horizon, "a whole number above 0")
 
-
-@others_weight.by(Predictive)
-def _of_others(policy: Predictive) -> float:
-    return policy.others
-
-
-@horizon_steps.by(Predictive)
-def _horizon(policy: Predictive) -> int:
-    return policy.horizon
+    @property
+    def traits(self) -> AlphaTraits:
+        """What is so at any time."""
+        return AlphaTraits(
+            initial=self.initial,
+            knows_costs=True,
+            others_weight=self.others,
+            horizon_steps=self.horizon,
+        )
 
 
 def _leave(policy: Any, state: AlphaState, seen: AlphaObservation) -> AlphaState:
     return state
 
 
-def _yes(policy: Any) -> bool:
-    return True
-
-
 for _knowing in (Roofline, Priced, Predictive):
     adjust_alpha.by(_knowing)(_leave)
-    knows_costs.by(_knowing)(_yes)
-for _policy in (Static, Feedback, Roofline, Priced, Predictive):
-    initial_alpha.by(_policy)(_start)
 
 
 @jitable

@@ -9,7 +9,8 @@ from jaxtyping import Float, Int
 
 from c2c.compiling.decision import decision
 from c2c.errors import SettingError
-from c2c.policies.returns import A_CHUNK, A_COUNT, A_NUMBER
+from c2c.policies.returns import A_CHUNK, A_NUMBER
+from c2c.policies.traits import ChunkTraits
 
 __all__ = [
     "ByCost",
@@ -21,7 +22,6 @@ __all__ = [
     "chunk_cost",
     "chunk_tokens",
     "largest_chunk",
-    "smallest_chunk",
 ]
 
 
@@ -50,15 +50,6 @@ def largest_chunk(policy: Any, candidates: tuple[int, ...]) -> int:
 
     The cost tables go as far: of a larger chunk the rest is left for the next step.
     """
-
-
-def _one_size(policy: Any) -> int:
-    return 0
-
-
-@decision(default=_one_size, returns=A_COUNT)
-def smallest_chunk(policy: Any) -> int:
-    """Return the smallest chunk that is weighed against `chunk_tokens` and its halves; 0: none."""
 
 
 def _nothing(
@@ -181,15 +172,15 @@ class ByCost(NamedTuple):
         if self.smallest > self.largest:
             raise SettingError(f"{where}.smallest", self.smallest, f"at most {self.largest}")
 
+    @property
+    def traits(self) -> ChunkTraits:
+        """What is so at any time."""
+        return ChunkTraits(smallest_chunk=self.smallest)
+
 
 @chunk_tokens.by(ByCost)
 def _largest_size(policy: ByCost, profiled_tokens: int, backlog_tokens: int, decodes: int) -> int:
     return policy.largest
-
-
-@smallest_chunk.by(ByCost)
-def _smallest_size(policy: ByCost) -> int:
-    return policy.smallest
 
 
 @chunk_cost.by(ByCost)

@@ -6,15 +6,14 @@ from typing import Any, NamedTuple
 
 from c2c.compiling.decision import decision
 from c2c.errors import SettingError
-from c2c.policies.returns import SECONDS, YES_OR_NO
+from c2c.policies.returns import YES_OR_NO
+from c2c.policies.traits import PreemptTraits
 
 __all__ = [
     "AfterWaiting",
     "ByPriority",
     "LeastRecentlyUsed",
     "goes_before",
-    "look_every_s",
-    "sets_aside",
     "should_drain",
 ]
 
@@ -54,20 +53,6 @@ def should_drain(policy: Any, oldest_wait_s: float) -> bool:
     """
 
 
-@decision(returns=SECONDS)
-def look_every_s(policy: Any) -> float:
-    """Return after how long a chip looks again whether a model has waited too long."""
-
-
-def _never(policy: Any) -> bool:
-    return False
-
-
-@decision(default=_never, returns=YES_OR_NO)
-def sets_aside(policy: Any) -> bool:
-    """Return whether requests give up their slice for a more urgent one that finds none."""
-
-
 class AfterWaiting(NamedTuple):
     """After `after_s` seconds.
 
@@ -82,15 +67,15 @@ class AfterWaiting(NamedTuple):
         if not self.after_s > 0.0:
             raise SettingError(f"{where}.after_s", self.after_s, "seconds above 0")
 
+    @property
+    def traits(self) -> PreemptTraits:
+        """What is so at any time."""
+        return PreemptTraits(look_every_s=self.after_s / 8.0)
+
 
 @should_drain.by(AfterWaiting)
 def _after_waiting(policy: AfterWaiting, oldest_wait_s: float) -> bool:
     return oldest_wait_s > policy.after_s
-
-
-@look_every_s.by(AfterWaiting)
-def _an_eighth(policy: AfterWaiting) -> float:
-    return policy.after_s / 8.0
 
 
 class ByPriority(NamedTuple):
@@ -109,17 +94,12 @@ class ByPriority(NamedTuple):
         """Raise SettingError for a setting that cannot work."""
         AfterWaiting(self.after_s).check(where)
 
+    @property
+    def traits(self) -> PreemptTraits:
+        """What is so at any time."""
+        return PreemptTraits(look_every_s=self.after_s / 8.0, sets_aside=True)
+
 
 @should_drain.by(ByPriority)
 def _among_equals(policy: ByPriority, oldest_wait_s: float) -> bool:
     return oldest_wait_s > policy.after_s
-
-
-@look_every_s.by(ByPriority)
-def _as_often(policy: ByPriority) -> float:
-    return policy.after_s / 8.0
-
-
-@sets_aside.by(ByPriority)
-def _yes(policy: ByPriority) -> bool:
-    return True

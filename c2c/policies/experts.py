@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 from c2c.compiling.decision import decision
 from c2c.errors import SettingError
-from c2c.policies.returns import A_NUMBER, YES_OR_NO
+from c2c.policies.returns import A_NUMBER
+from c2c.policies.traits import ExpertsTraits, PrefetchTraits
 
 __all__ = [
     "ActivationTrace",
@@ -18,27 +19,15 @@ __all__ = [
     "LongestUnused",
     "MostVisited",
     "NoPrefetch",
-    "Tracing",
-    "caches_experts",
     "expert_worth",
     "layer_factor",
     "mass_to_fetch",
     "prefetch_weight",
-    "tracing",
 ]
-
-
-def _yes(policy: Any) -> bool:
-    return True
 
 
 def _no_factor(policy: Any, layer: int, now: int, layers: int) -> float:
     return 1.0
-
-
-@decision(default=_yes, returns=YES_OR_NO)
-def caches_experts(policy: Any) -> bool:
-    """Return whether HBM holds some of the experts only."""
 
 
 @decision(returns=A_NUMBER)
@@ -71,10 +60,10 @@ def layer_factor(policy: Any, layer: int, now: int, layers: int) -> float:
 class AllExperts(NamedTuple):
     """Experts are wherever the other weights are; there is no cache."""
 
-
-@caches_experts.by(AllExperts)
-def _all_there(policy: AllExperts) -> bool:
-    return False
+    @property
+    def traits(self) -> ExpertsTraits:
+        """What is so at any time."""
+        return ExpertsTraits(caches_experts=False)
 
 
 @expert_worth.by(AllExperts)
@@ -169,38 +158,11 @@ def _most_visited(
     return -float(uses)
 
 
-class Tracing(NamedTuple):
-    """What a prefetcher stores and compares.
-
-    Attributes:
-      rows: matrices [layer, expert] of tokens that took an expert; 0: nothing is stored.
-      of_token: a matrix is of one step, else of a whole sequence.
-      compares_seen: by the layers that have run; else by none, and all are equally far.
-      embedded: layers at the start that are predicted by the requests' embeddings; 0: none.
-      ahead: layers that a prediction reaches; 0: all.
-    """
-
-    rows: int
-    of_token: bool
-    compares_seen: bool
-    embedded: int
-    ahead: int
-
-
-def _in_order(policy: Any, probability: float, ahead: int, layers: int) -> float:
-    return probability
-
-
 def _all_mass(policy: Any, similarity: float) -> float:
     return 1.0
 
 
-@decision
-def tracing(policy: Any) -> Tracing:
-    """Return what is stored of past sequences, and how the most similar one is found."""
-
-
-@decision(default=_in_order, returns=A_NUMBER)
+@decision(returns=A_NUMBER)
 def prefetch_weight(policy: Any, probability: float, ahead: int, layers: int) -> float:
     """Return when an expert is fetched: the largest first, 0 never.
 
@@ -221,9 +183,9 @@ class NoPrefetch(NamedTuple):
     """Experts are fetched when a layer lacks them."""
 
 
-@tracing.by(NoPrefetch)
-def _nothing(policy: NoPrefetch) -> Tracing:
-    return Tracing(0, False, True, 0, 0)
+@prefetch_weight.by(NoPrefetch)
+def _never(policy: NoPrefetch, probability: float, ahead: int, layers: int) -> float:
+    return 0.0
 
 
 class ActivationTrace(NamedTuple):
@@ -241,10 +203,10 @@ class ActivationTrace(NamedTuple):
         if self.capacity < 1:
             raise SettingError(f"{where}.capacity", self.capacity, "a whole number above 0")
 
-
-@tracing.by(ActivationTrace)
-def _sequences(policy: ActivationTrace) -> Tracing:
-    return Tracing(policy.capacity, False, policy.compares_seen, 0, 0)
+    @property
+    def traits(self) -> PrefetchTraits:
+        """What is so at any time."""
+        return PrefetchTraits(rows=self.capacity, compares_seen=self.compares_seen)
 
 
 @prefetch_weight.by(ActivationTrace)
@@ -271,10 +233,12 @@ class ExpertMap(NamedTuple):
             if value < 1:
                 raise SettingError(f"{where}.{name}", value, "a whole number above 0")
 
-
-@tracing.by(ExpertMap)
-def _steps(policy: ExpertMap) -> Tracing:
-    return Tracing(policy.capacity, True, True, policy.distance, policy.distance)
+    @property
+    def traits(self) -> PrefetchTraits:
+        """What is so at any time."""
+        return PrefetchTraits(
+            rows=self.capacity, of_token=True, embedded=self.distance, ahead=self.distance
+        )
 
 
 @prefetch_weight.by(ExpertMap)

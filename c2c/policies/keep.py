@@ -7,58 +7,15 @@ from typing import Any, NamedTuple
 
 from c2c.compiling.decision import decision
 from c2c.errors import SettingError
-from c2c.policies.returns import LAYERS, SHARE_OR_NEVER, YES_OR_NO
+from c2c.policies.returns import LAYERS
+from c2c.policies.traits import KeepTraits
 
 __all__ = [
     "ByShare",
     "NothingKept",
     "WhileRoom",
-    "displacing_share",
-    "engines_kept",
-    "keeps_weights",
     "layers_to_keep",
-    "spreads_kept",
 ]
-
-
-def _yes(policy: Any) -> bool:
-    return True
-
-
-@decision(default=_yes, returns=YES_OR_NO)
-def keeps_weights(policy: Any) -> bool:
-    """Return whether weights are ever kept."""
-
-
-def _all_engines(policy: Any) -> int:
-    return 0
-
-
-@decision(default=_all_engines)
-def engines_kept(policy: Any) -> int:
-    """Return how many engines of a slice may have layers in HBM, those that ran last; 0: all."""
-
-
-def _no(policy: Any) -> bool:
-    return False
-
-
-def _never_displaces(policy: Any) -> float:
-    return math.inf
-
-
-@decision(default=_never_displaces, returns=SHARE_OR_NEVER)
-def displacing_share(policy: Any) -> float:
-    """Return from which share of its weights on a model takes the room of others' kept layers.
-
-    The share that it then would have in HBM; inf: never. An engine that has done so keeps its room
-    as long as the policy of turns says (`c2c.policies.stay_s`).
-    """
-
-
-@decision(default=_no, returns=YES_OR_NO)
-def spreads_kept(policy: Any) -> bool:
-    """Return whether so many layers' worth of weights is a share of every matrix."""
 
 
 @decision(returns=LAYERS)
@@ -84,10 +41,10 @@ def _check_spare(spare_bytes: float, where: str) -> None:
 class NothingKept(NamedTuple):
     """Weights are streamed at every step, as in the paper."""
 
-
-@keeps_weights.by(NothingKept)
-def _never(policy: NothingKept) -> bool:
-    return False
+    @property
+    def traits(self) -> KeepTraits:
+        """What is so at any time."""
+        return KeepTraits(keeps_weights=False)
 
 
 @layers_to_keep.by(NothingKept)
@@ -122,6 +79,11 @@ class WhileRoom(NamedTuple):
         if not (0.0 < self.displace <= 1.0 or self.displace == math.inf):
             raise SettingError(f"{where}.displace", self.displace, "a number in (0, 1], or inf")
 
+    @property
+    def traits(self) -> KeepTraits:
+        """What is so at any time."""
+        return KeepTraits(engines_kept=self.engines, displacing_share=self.displace)
+
 
 class ByShare(NamedTuple):
     """As much as fits beside the KV caches, as an equal share of every matrix.
@@ -140,23 +102,13 @@ class ByShare(NamedTuple):
         """Raise SettingError for a setting that cannot work."""
         _check_spare(self.spare_bytes, where)
 
-
-@spreads_kept.by(ByShare)
-def _share(policy: ByShare) -> bool:
-    return True
+    @property
+    def traits(self) -> KeepTraits:
+        """What is so at any time."""
+        return KeepTraits(spreads_kept=True)
 
 
 @layers_to_keep.by(ByShare)
 @layers_to_keep.by(WhileRoom)
 def _while_room(policy: Any, room_bytes: float, layer_bytes: float, left: int) -> int:
     return min(left, max(0, int((room_bytes - policy.spare_bytes) // layer_bytes)))
-
-
-@displacing_share.by(WhileRoom)
-def _displace(policy: WhileRoom) -> float:
-    return policy.displace
-
-
-@engines_kept.by(WhileRoom)
-def _those_that_ran_last(policy: WhileRoom) -> int:
-    return policy.engines

@@ -6,15 +6,14 @@ from typing import Any, Literal, NamedTuple
 
 from c2c.compiling.decision import decision
 from c2c.errors import SettingError
-from c2c.policies.returns import A_PLACE_IN_WEIGHTS, YES_OR_NO
+from c2c.policies.returns import A_PLACE_IN_WEIGHTS
+from c2c.policies.traits import LoadTraits
 
 __all__ = [
     "Resident",
     "Staged",
     "Stream",
     "Swapped",
-    "fetches_ahead",
-    "swaps_weights",
     "weights_in",
 ]
 
@@ -22,20 +21,6 @@ __all__ = [
 @decision(returns=A_PLACE_IN_WEIGHTS)
 def weights_in(policy: Any) -> Literal["host", "hbm", "staged"]:
     """Return where a step finds the weights: see `c2c.cost.step_table`."""
-
-
-def _no(policy: Any) -> bool:
-    return False
-
-
-@decision(default=_no, returns=YES_OR_NO)
-def swaps_weights(policy: Any) -> bool:
-    """Return whether the engines of a slice share one room in HBM for their weights."""
-
-
-@decision(default=_no, returns=YES_OR_NO)
-def fetches_ahead(policy: Any) -> bool:
-    """Return whether the next engine's weights are copied into a second room during a turn."""
 
 
 def _check_start(policy: Any, where: str) -> None:
@@ -123,17 +108,12 @@ class Swapped(NamedTuple):
         """Raise SettingError for a setting that cannot work."""
         _check_start(self, where)
 
+    @property
+    def traits(self) -> LoadTraits:
+        """What is so at any time."""
+        return LoadTraits(swaps_weights=True, fetches_ahead=self.ahead)
+
 
 @weights_in.by(Swapped)
 def _hbm_by_turns(policy: Swapped) -> Literal["hbm"]:
     return "hbm"
-
-
-@swaps_weights.by(Swapped)
-def _at_turns(policy: Swapped) -> bool:
-    return True
-
-
-@fetches_ahead.by(Swapped)
-def _ahead(policy: Swapped) -> bool:
-    return policy.ahead

@@ -8,8 +8,9 @@ import numpy as np
 
 from c2c.compiling.decision import decision
 from c2c.errors import SettingError
-from c2c.policies.evict import AfterWaiting, look_every_s, should_drain
+from c2c.policies.evict import AfterWaiting, should_drain
 from c2c.policies.returns import SECONDS
+from c2c.policies.traits import PreemptTraits
 
 __all__ = ["MovesAway", "move_s"]
 
@@ -62,6 +63,11 @@ class MovesAway(NamedTuple):
             if not 0.0 < getattr(self, name) < np.inf:
                 raise SettingError(f"{where}.{name}", getattr(self, name), "GB/s above 0")
 
+    @property
+    def traits(self) -> PreemptTraits:
+        """What is so at any time."""
+        return PreemptTraits(look_every_s=self.after_s / 8.0)
+
 
 @move_s.by(MovesAway)
 def _resume_and_load(
@@ -74,8 +80,3 @@ def _resume_and_load(
 @should_drain.by(MovesAway)
 def _after_waiting(policy: MovesAway, oldest_wait_s: float) -> bool:
     return oldest_wait_s > policy.after_s
-
-
-@look_every_s.by(MovesAway)
-def _an_eighth(policy: MovesAway) -> float:
-    return policy.after_s / 8.0

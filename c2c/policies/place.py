@@ -9,7 +9,8 @@ import numpy as np
 
 from c2c.compiling.decision import decision, inlined
 from c2c.errors import SettingError
-from c2c.policies.returns import A_CANDIDATE, A_SHARE, YES_OR_NO
+from c2c.policies.returns import A_CANDIDATE
+from c2c.policies.traits import PlaceTraits
 
 __all__ = [
     "CANDIDATE_DTYPE",
@@ -20,10 +21,7 @@ __all__ = [
     "LeastStartTime",
     "RandomIdle",
     "link_demand_gbps",
-    "link_headroom",
-    "link_is_promised",
     "place",
-    "reads_promises",
 ]
 
 # One row a slice that can take the model now: on a free place, or for an idle model that goes.
@@ -77,40 +75,6 @@ def place(
       demand_gbps: link rate that the model's decode target needs.
       key: a non-negative integer below 2**31; random choices are pure functions of it.
     """
-
-
-def _no_promise(policy: Any) -> bool:
-    return False
-
-
-def _whole_link(policy: Any) -> float:
-    return 1.0
-
-
-@decision(default=_no_promise, returns=YES_OR_NO)
-def link_is_promised(policy: Any) -> bool:
-    """Return whether inactive models give way until the promised link rates fit the budget."""
-
-
-def _yes(policy: Any) -> bool:
-    return True
-
-
-def _no(policy: Any) -> bool:
-    return False
-
-
-@decision(default=_yes, returns=YES_OR_NO)
-def reads_promises(policy: Any) -> bool:
-    """Return whether rows' `link_left_gbps`, `is_alone` and `unpromised_gbps` are read.
-
-    They take a look at every instance of a chip, and are not filled in where nothing reads them.
-    """
-
-
-@decision(default=_whole_link, returns=A_SHARE)
-def link_headroom(policy: Any) -> float:
-    """Return the share of the link that may be promised."""
 
 
 Rank = tuple[float, float, float, float]
@@ -177,6 +141,11 @@ class BandwidthAware(NamedTuple):
         if not 0.0 < self.headroom <= 1.0:
             raise SettingError(f"{where}.headroom", self.headroom, "a number in (0, 1]")
 
+    @property
+    def traits(self) -> PlaceTraits:
+        """What is so at any time."""
+        return PlaceTraits(link_is_promised=True, link_headroom=self.headroom)
+
 
 place.by(BandwidthAware)(_least)
 
@@ -191,16 +160,6 @@ def _bandwidth_aware(
     return -float(row.in_host), -float(row.is_free), -row.unpromised_gbps, row.last_used_s
 
 
-@link_is_promised.by(BandwidthAware)
-def _promise(policy: BandwidthAware) -> bool:
-    return True
-
-
-@link_headroom.by(BandwidthAware)
-def _headroom(policy: BandwidthAware) -> float:
-    return policy.headroom
-
-
 class FirstIdle(NamedTuple):
     """A free slice, else the one unused for longest; the link is not looked at.
 
@@ -208,9 +167,13 @@ class FirstIdle(NamedTuple):
     Source: ServerlessLLM, its startup-time scheduler, without the queueing time of either tier.
     """
 
+    @property
+    def traits(self) -> PlaceTraits:
+        """What is so at any time."""
+        return PlaceTraits(reads_promises=False)
+
 
 place.by(FirstIdle)(_least)
-reads_promises.by(FirstIdle)(_no)
 
 
 @rank.by(FirstIdle)
@@ -226,8 +189,10 @@ class RandomIdle(NamedTuple):
     Source: C2CServe section 9.4.2 (the ablation; its candidate set is not given).
     """
 
-
-reads_promises.by(RandomIdle)(_no)
+    @property
+    def traits(self) -> PlaceTraits:
+        """What is so at any time."""
+        return PlaceTraits(reads_promises=False)
 
 
 @place.by(RandomIdle)
@@ -283,9 +248,13 @@ class LeastLoaded(NamedTuple):
                 unit = "a number" if name == "turns" else "seconds"
                 raise SettingError(f"{where}.{name}", value, f"{unit}, at least 0")
 
+    @property
+    def traits(self) -> PlaceTraits:
+        """What is so at any time."""
+        return PlaceTraits(reads_promises=False)
+
 
 place.by(LeastLoaded)(_least)
-reads_promises.by(LeastLoaded)(_no)
 
 
 @rank.by(LeastLoaded)
@@ -377,6 +346,11 @@ class LeastStartTime(NamedTuple):
         """Return what it remembers at the start."""
         return LoaderQueue(np.zeros(len(fleet.chip_first) - 1))
 
+    @property
+    def traits(self) -> PlaceTraits:
+        """What is so at any time."""
+        return PlaceTraits(reads_promises=False)
+
 
 @inlined
 def _start_s(policy: LeastStartTime, own: Any, row: Any) -> float:
@@ -384,9 +358,6 @@ def _start_s(policy: LeastStartTime, own: Any, row: Any) -> float:
     rate = policy.link_gbps if row.in_host != 0 else policy.disk_gbps
     waits_s = max(0.0, own.until_s[row.chip] - row.now_s)
     return float(waits_s + row.weight_bytes / (rate * 1e9))
-
-
-reads_promises.by(LeastStartTime)(_no)
 
 
 @rank.by(LeastStartTime)

@@ -8,7 +8,8 @@ import numpy as np
 
 from c2c.compiling.decision import jitable
 from c2c.errors import SettingError
-from c2c.policies.turn import reads_token_lines, turn_taken, urgency
+from c2c.policies.traits import TurnTraits
+from c2c.policies.turn import turn_taken, urgency
 
 __all__ = ["Quota", "quota_s", "round_alpha"]
 
@@ -90,6 +91,11 @@ class Quota(NamedTuple):
         n = fleet.instances
         return Turns(np.zeros(n), np.zeros(n, np.int64))
 
+    @property
+    def traits(self) -> TurnTraits:
+        """What is so at any time."""
+        return TurnTraits(reads_token_lines=False)
+
 
 @urgency.by(Quota)
 def _by_quota(policy: Quota, own: Any, row: Any, now_s: float) -> float:
@@ -101,11 +107,6 @@ def _by_quota(policy: Quota, own: Any, row: Any, now_s: float) -> float:
     if row.is_last != 0 and own.until[i] - row.decode_clock >= 1.0:
         return _GOES_ON
     return float(row.order)
-
-
-@reads_token_lines.by(Quota)
-def _reads_none(policy: Quota) -> bool:
-    return False
 
 
 @turn_taken.by(Quota)

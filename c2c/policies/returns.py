@@ -23,6 +23,7 @@ __all__ = [
     "PARTS",
     "SECONDS",
     "SHARE_OR_NEVER",
+    "UNIT",
     "YES_OR_NO",
 ]
 
@@ -79,6 +80,11 @@ def _is_share(value: float, *args: Any) -> bool:
 
 
 @jitable
+def _is_in_unit(value: float, *args: Any) -> bool:
+    return 0.0 <= value <= 1.0
+
+
+@jitable
 def _is_later(due_s: float, own: Any, table: Any, count: int, chip: int, now_s: float) -> bool:
     return due_s > now_s
 
@@ -107,6 +113,7 @@ A_NUMBER: Final = Returns(float, "a number", _is_number)
 SECONDS: Final = Returns(float, "seconds, at least 0", _is_not_negative)
 A_SHARE_OR_NONE: Final = Returns(float, "a share, at least 0", _is_not_negative)
 A_SHARE: Final = Returns(float, "a number in (0, 1]", _is_share)
+UNIT: Final = Returns(float, "a number in [0, 1]", _is_in_unit)
 DUE: Final = Returns(float, "a time after `now_s`, or inf", _is_later)
 SHARE_OR_NEVER: Final = Returns(float, "a share above 0, or inf", _is_positive)
 A_PLACE_IN_WEIGHTS: Final = Returns(

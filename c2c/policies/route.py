@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from c2c.compiling.decision import decision
-from c2c.policies.returns import A_ROUTE, YES_OR_NO
+from c2c.policies.returns import A_ROUTE
+from c2c.policies.traits import RouteTraits
 
 __all__ = [
     "ROUTE_DTYPE",
@@ -15,7 +16,6 @@ __all__ = [
     "LeastOutstanding",
     "TogetherAtFirst",
     "WhereWorkIs",
-    "reads_end_times",
     "route",
 ]
 
@@ -45,15 +45,6 @@ def route(policy: Any, own: Any, table: Any, count: int, tokens: int) -> int:
       count: number of active instances of the model.
       tokens: prompt plus output tokens that must fit the instance's KV capacity.
     """
-
-
-def _no(policy: Any) -> bool:
-    return False
-
-
-@decision(default=_no, returns=YES_OR_NO)
-def reads_end_times(policy: Any) -> bool:
-    """Return whether `ends_s` of the rows is to be found for it."""
 
 
 class LeastOutstanding(NamedTuple):
@@ -105,6 +96,11 @@ class EndsFirst(NamedTuple):
     Ours, for instances on unlike devices: the slower one takes a smaller part.
     """
 
+    @property
+    def traits(self) -> RouteTraits:
+        """What is so at any time."""
+        return RouteTraits(reads_end_times=True)
+
 
 @route.by(EndsFirst)
 def _ends_first(policy: EndsFirst, own: Any, table: Any, count: int, tokens: int) -> int:
@@ -115,11 +111,6 @@ def _ends_first(policy: EndsFirst, own: Any, table: Any, count: int, tokens: int
         if best < 0 or table[row].ends_s < table[best].ends_s:
             best = row
     return best
-
-
-@reads_end_times.by(EndsFirst)
-def _yes(policy: EndsFirst) -> bool:
-    return True
 
 
 class TogetherAtFirst(NamedTuple):

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from c2c.compiling.decision import decision
 from c2c.errors import SettingError
-from c2c.policies.returns import SECONDS, YES_OR_NO
+from c2c.policies.returns import YES_OR_NO
+from c2c.policies.traits import ScaleTraits
 
 __all__ = [
     "AtBacklog",
     "AtOutstanding",
     "KeepAlive",
     "OneInstance",
-    "keep_alive_s",
     "wants_another",
 ]
 
@@ -30,15 +28,6 @@ def wants_another(policy: Any, outstanding: int, backlog_s: float, is_full: bool
       backlog_s: seconds its prompts that are not prefilled yet would take alone.
       is_full: whether the request cannot join its batch now, for want of KV cache or of a place.
     """
-
-
-def _for_good(policy: Any) -> float:
-    return np.inf
-
-
-@decision(default=_for_good, returns=SECONDS)
-def keep_alive_s(policy: Any) -> float:
-    """Return for how long an instance without work serves a request that comes; inf: any time."""
 
 
 class OneInstance(NamedTuple):
@@ -107,14 +96,14 @@ class KeepAlive(NamedTuple):
         if not self.seconds >= 0.0:
             raise SettingError(f"{where}.seconds", self.seconds, "seconds, at least 0")
 
+    @property
+    def traits(self) -> ScaleTraits:
+        """What is so at any time."""
+        return ScaleTraits(keep_alive_s=self.seconds)
+
 
 @wants_another.by(KeepAlive)
 def _above_target(
     policy: KeepAlive, outstanding: int, backlog_s: float, is_full: bool
 ) -> bool:  # fmt: skip
     return outstanding >= policy.target
-
-
-@keep_alive_s.by(KeepAlive)
-def _as_set(policy: KeepAlive) -> float:
-    return policy.seconds

@@ -10,16 +10,17 @@ from c2c.compiling.decision import DecisionPoint, policy_name
 from c2c.compiling.entries import Nothing
 from c2c.errors import SettingError
 from c2c.policies.admit import ReserveAll, may_join
-from c2c.policies.alpha import Feedback, initial_alpha
+from c2c.policies.alpha import Feedback, adjust_alpha
 from c2c.policies.chunk import Profiled, chunk_tokens
 from c2c.policies.evict import AfterWaiting, LeastRecentlyUsed, goes_before, should_drain
-from c2c.policies.experts import AllExperts, NoPrefetch, expert_worth, tracing
+from c2c.policies.experts import AllExperts, NoPrefetch, expert_worth, prefetch_weight
 from c2c.policies.keep import NothingKept, layers_to_keep
 from c2c.policies.load import Stream, weights_in
 from c2c.policies.place import BandwidthAware, place
 from c2c.policies.route import LeastOutstanding, route
 from c2c.policies.scale import OneInstance, wants_another
 from c2c.policies.step import Whole, step_parts
+from c2c.policies.traits import KINDS, Traits, traits_of
 from c2c.policies.turn import One, urgency
 from c2c.policies.vary import AsAlpha, variant
 
@@ -56,6 +57,11 @@ class System(NamedTuple):
         """Return what every policy of a setting decides."""
         return DECISIONS[setting]
 
+    @property
+    def traits(self) -> Traits:
+        """What is so of the policies at any time."""
+        return Traits(*(traits_of(KINDS[name], getattr(self, name)) for name in Traits._fields))
+
 
 # Policies that are asked once, before the start.
 PREPARATION: Final[Mapping[str, Any]] = {"step": Whole(), "load": Stream()}
@@ -70,11 +76,11 @@ DECISIONS: Final[Mapping[str, DecisionPoint]] = {
     "admit": may_join,
     "turn": urgency,
     "chunk": chunk_tokens,
-    "alpha": initial_alpha,
+    "alpha": adjust_alpha,
     "vary": variant,
     "keep": layers_to_keep,
     "experts": expert_worth,
-    "prefetch": tracing,
+    "prefetch": prefetch_weight,
     "step": step_parts,
     "load": weights_in,
 }
@@ -154,6 +160,8 @@ def check_policy(setting: str, policy: Any, where: str = "system") -> None:
         raise SettingError(place_of, policy, f"a policy of {point.__name__}", hint)
     if hasattr(policy, "check"):
         policy.check(place_of)
+    if setting in KINDS:
+        traits_of(KINDS[setting], policy)
 
 
 def _typed(value: Any, hint: Any, field: str) -> Any:

@@ -8,13 +8,8 @@ import numpy as np
 
 from c2c.compiling.decision import decision
 from c2c.errors import SettingError
-from c2c.policies.returns import (
-    A_NUMBER,
-    A_SHARE_OR_NONE,
-    SECONDS,
-    SHARE_OR_NEVER,
-    YES_OR_NO,
-)
+from c2c.policies.returns import A_NUMBER, SECONDS
+from c2c.policies.traits import TurnTraits
 
 __all__ = [
     "ENGINE_DTYPE",
@@ -22,12 +17,7 @@ __all__ = [
     "One",
     "RoundRobin",
     "given_up_s",
-    "goes_by_order",
-    "link_gate",
-    "protected_share",
-    "reads_token_lines",
     "stay_s",
-    "takes_turns",
     "token_due_s",
     "turn_taken",
     "urgency",
@@ -74,22 +64,6 @@ def urgency(policy: Any, own: Any, row: Any, now_s: float) -> float:
     """
 
 
-def _yes(policy: Any) -> bool:
-    return True
-
-
-def _by_more(policy: Any) -> bool:
-    return False
-
-
-def _never_gated(policy: Any) -> float:
-    return np.inf
-
-
-def _none_protected(policy: Any) -> float:
-    return 0.0
-
-
 def _on_the_line(
     policy: Any, first_token_s: float, generated: int, last_token_s: float, tpot_slo_s: float
 ) -> float:
@@ -125,32 +99,6 @@ def turn_taken(
     """
 
 
-@decision(default=_yes, returns=YES_OR_NO)
-def takes_turns(policy: Any) -> bool:
-    """Return whether a slice may have several engines with work, of which one is chosen."""
-
-
-@decision(default=_never_gated, returns=SHARE_OR_NEVER)
-def link_gate(policy: Any) -> float:
-    """Return the share of the chip's link at which steps that only decode wait; inf: never.
-
-    A step that only decodes starts while the steps under way on the chip demand less than this.
-    """
-
-
-@decision(default=_none_protected, returns=A_SHARE_OR_NONE)
-def protected_share(policy: Any) -> float:
-    """Return the share of the link up to which active engines are protected; 0: none is."""
-
-
-@decision(default=_by_more, returns=YES_OR_NO)
-def goes_by_order(policy: Any) -> bool:
-    """Return whether nothing of engines' rows is read but `order`; the rest is then not filled in.
-
-    Only where no step waits for the link, and no engine is protected.
-    """
-
-
 def _does_not_stay(policy: Any, switch_s: float, kept_share: float) -> float:
     return 0.0
 
@@ -164,11 +112,6 @@ def stay_s(policy: Any, switch_s: float, kept_share: float) -> float:
       switch_s: what copying its weights takes.
       kept_share: of its layers that are in HBM.
     """
-
-
-@decision(default=_yes, returns=YES_OR_NO)
-def reads_token_lines(policy: Any) -> bool:
-    """Return whether `token_due_s` of engines' rows is read; it takes a look at every sequence."""
 
 
 @decision(default=_on_the_line, returns=A_NUMBER)
@@ -201,24 +144,24 @@ def given_up_s(policy: Any, first_token_s: float, generated: int, tpot_slo_s: fl
 class One(NamedTuple):
     """One engine a slice: it runs whenever it has work. Source: C2CServe, all evaluated systems."""
 
+    @property
+    def traits(self) -> TurnTraits:
+        """What is so at any time."""
+        return TurnTraits(takes_turns=False)
+
 
 @urgency.by(One)
 def _first(policy: One, own: Any, row: Any, now_s: float) -> float:
     return 0.0
 
 
-@takes_turns.by(One)
-def _no(policy: One) -> bool:
-    return False
-
-
 class RoundRobin(NamedTuple):
     """Engines with work take one step each, in turn."""
 
-
-@goes_by_order.by(RoundRobin)
-def _by_order(policy: RoundRobin) -> bool:
-    return True
+    @property
+    def traits(self) -> TurnTraits:
+        """What is so at any time."""
+        return TurnTraits(goes_by_order=True)
 
 
 @urgency.by(RoundRobin)
@@ -272,6 +215,11 @@ class GateAndTriage(NamedTuple):
             if not getattr(self, name) >= 0.0:
                 raise SettingError(f"{where}.{name}", getattr(self, name), "seconds, at least 0")
 
+    @property
+    def traits(self) -> TurnTraits:
+        """What is so at any time."""
+        return TurnTraits(link_gate=self.gate, protected_share=self.protect)
+
 
 @urgency.by(GateAndTriage)
 def _triage(policy: GateAndTriage, own: Any, row: Any, now_s: float) -> float:
@@ -288,16 +236,6 @@ def _triage(policy: GateAndTriage, own: Any, row: Any, now_s: float) -> float:
     if row.is_protected != 0:
         return float(row.token_due_s - now_s)
     return float(1e9 + row.token_due_s - now_s)
-
-
-@link_gate.by(GateAndTriage)
-def _gate(policy: GateAndTriage) -> float:
-    return policy.gate
-
-
-@protected_share.by(GateAndTriage)
-def _protect(policy: GateAndTriage) -> float:
-    return policy.protect
 
 
 @stay_s.by(GateAndTriage)

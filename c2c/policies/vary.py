@@ -10,7 +10,8 @@ import numpy as np
 from c2c.compiling.decision import decision, jitable
 from c2c.draws import draw
 from c2c.errors import SettingError
-from c2c.policies.returns import A_COUNT, A_HOME, DUE, SHARE_OR_NEVER, YES_OR_NO
+from c2c.policies.returns import A_COUNT, A_HOME, DUE, YES_OR_NO
+from c2c.policies.traits import VaryTraits
 
 __all__ = [
     "HOME_DTYPE",
@@ -22,10 +23,8 @@ __all__ = [
     "ByWaiting",
     "Waits",
     "answer",
-    "follows_waits",
     "kv_home",
     "note_end",
-    "timer_s",
     "variant",
 ]
 
@@ -79,29 +78,12 @@ def _fewest(
     return best
 
 
-def _no_timer(policy: Any) -> float:
-    return math.inf
-
-
 def _once(policy: Any, own: Any, table: Any, count: int, chip: int, now_s: float) -> float:
     return math.inf
 
 
 def _nothing(policy: Any, own: Any, chip: int, latency_s: float, execution_s: float) -> bool:
     return False
-
-
-def _no(policy: Any) -> bool:
-    return False
-
-
-def _yes(policy: Any) -> bool:
-    return True
-
-
-@decision(default=_no, returns=YES_OR_NO)
-def follows_waits(policy: Any) -> bool:
-    """Return whether it is told of requests that end, and chooses the variant."""
 
 
 @decision(default=_first, returns=A_COUNT)
@@ -154,11 +136,6 @@ def kv_home(
     """
 
 
-@decision(default=_no_timer, returns=SHARE_OR_NEVER)
-def timer_s(policy: Any) -> float:
-    """Return when each chip's timer is due first; inf: it needs none."""
-
-
 @decision(default=_once, returns=DUE, rows=WATCH_DTYPE)
 def answer(policy: Any, own: Any, table: Any, count: int, chip: int, now_s: float) -> float:
     """Answer the timer of a chip; return when it is due next, or inf.
@@ -180,9 +157,7 @@ class AsAlpha(NamedTuple):
     """The one that `alpha` says, for good: the first at 0, the last at 1."""
 
 
-follows_waits.by(AsAlpha)(_no)
 variant.by(AsAlpha)(_first)
-timer_s.by(AsAlpha)(_no_timer)
 answer.by(AsAlpha)(_once)
 kv_home.by(AsAlpha)(_fewest)
 
@@ -207,9 +182,7 @@ class ByRatio(NamedTuple):
             raise SettingError(f"{where}.ratio", self.ratio, "a share in [0, 1]")
 
 
-follows_waits.by(ByRatio)(_no)
 variant.by(ByRatio)(_first)
-timer_s.by(ByRatio)(_no_timer)
 answer.by(ByRatio)(_once)
 
 
@@ -287,8 +260,10 @@ class ByWait(NamedTuple):
         """Return what it remembers at the start."""
         return _no_waits(fleet, self.window_s)
 
-
-follows_waits.by(ByWait)(_yes)
+    @property
+    def traits(self) -> VaryTraits:
+        """What is so at any time."""
+        return VaryTraits(follows_waits=True)
 
 
 @note_end.by(ByWait)
@@ -346,8 +321,10 @@ class ByWaiting(NamedTuple):
         """Return what it remembers at the start."""
         return _no_waits(fleet, self.window_s)
 
-
-follows_waits.by(ByWaiting)(_yes)
+    @property
+    def traits(self) -> VaryTraits:
+        """What is so at any time."""
+        return VaryTraits(follows_waits=True)
 
 
 @variant.by(ByWaiting)
@@ -439,13 +416,10 @@ class ByVacancy(NamedTuple):
             variants=np.array([fleet.costs.body_s.shape[2]]),
         )
 
-
-follows_waits.by(ByVacancy)(_yes)
-
-
-@timer_s.by(ByVacancy)
-def _period_s(policy: ByVacancy) -> float:
-    return policy.period_s
+    @property
+    def traits(self) -> VaryTraits:
+        """What is so at any time."""
+        return VaryTraits(follows_waits=True, timer_s=self.period_s)
 
 
 @note_end.by(ByVacancy)

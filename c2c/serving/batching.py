@@ -8,26 +8,15 @@ from c2c.cost import attention_pairs, chunk_kv_tokens, decode_kv_tokens
 from c2c.policies import (
     alpha_index,
     best_alpha_index,
-    caches_experts,
     chunk_cost,
     chunk_tokens,
-    displacing_share,
-    engines_kept,
-    follows_waits,
-    horizon_steps,
     inlined,
     jitable,
-    joins_decodes,
-    keeps_weights,
-    knows_costs,
     layers_to_keep,
     least_lost,
-    link_gate,
     link_price,
     may_join,
-    others_weight,
     prefill_share,
-    smallest_chunk,
 )
 from c2c.serving.actions import ACT_RUN, emit
 from c2c.serving.costs import depends_on_alpha, step_alone_s, step_bytes
@@ -70,7 +59,7 @@ def _admit(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None
     dev = s.device[inst.on_device]
     if fleet.hands_directly:
         join_come(fleet, rules, s, i)
-    if not joins_decodes(rules.system.admit) and _is_closed(s, i):
+    if not rules.traits.admit.joins_decodes and _is_closed(s, i):
         return
     while inst.n_wait > 0:
         if fleet.hands_directly and has_prompt_done(s, inst.wait_head):
@@ -185,10 +174,10 @@ def _plan_weights(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) 
     plan = s.plan[inst.on_device]
     plan.kept = 0
     plan.copied = 0
-    if not keeps_weights(rules.system.keep):
+    if not rules.traits.keep.keeps_weights:
         return
     arch = fleet.deployment[inst.model].arch
-    most = engines_kept(rules.system.keep)
+    most = rules.traits.keep.engines_kept
     if most > 0:
         drop_older(fleet, s, i, most)
     plan.kept = inst.kept
@@ -199,7 +188,7 @@ def _plan_weights(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) 
     room = room_bytes(s, d) + idle_weight_bytes(fleet, s, d)
     fill = layers_to_keep(rules.system.keep, room, fleet.layer_bytes[arch], left)
     displaces = False
-    least = displacing_share(rules.system.keep) * fleet.layers[arch]
+    least = rules.traits.keep.displacing_share * fleet.layers[arch]
     if fill < left and inst.kept + left >= least:
         all_room = room_bytes(s, d) + s.device[d].weight_bytes - kept_bytes(fleet, s, i)
         most = layers_to_keep(rules.system.keep, all_room, fleet.layer_bytes[arch], left)
@@ -246,7 +235,7 @@ def _best_variant(
     layers = fleet.layers[fleet.deployment[inst.model].arch]
     report = s.report[inst.on_device]
     first, last = 0, variants
-    if not knows_costs(rules.system.alpha):
+    if not rules.traits.alpha.knows_costs:
         first = alpha_index(inst.alpha, variants)
         last = first + 1
     differ = depends_on_alpha(fleet.costs, plan, layers)
@@ -260,7 +249,7 @@ def _best_variant(
     if first + 1 == last:
         return first, max(s.alone_s[first], s.link_bytes[first] / (report.available_gbps * 1e9))
     link_gbps = s.chip[inst.chip].link_gbps
-    weight = others_weight(rules.system.alpha)
+    weight = rules.traits.alpha.others_weight
     if weight > 0.0:
         others = _draws_of_others(s, inst.on_device)
         return least_lost(
@@ -278,12 +267,12 @@ def _plan_alpha(fleet: Fleet, rules: Rules, s: Serving, i: int, pair: int) -> No
     plan = s.plan[inst.on_device]
     variants = len(s.alone_s)
     layers = fleet.layers[fleet.deployment[inst.model].arch]
-    if knows_costs(rules.system.alpha):
+    if rules.traits.alpha.knows_costs:
         plan.alpha = _best_variant(fleet, rules, s, i, pair)[0]
         inst.alpha = plan.alpha / max(1, variants - 1)
     else:
         plan.alpha = alpha_index(inst.alpha, variants)
-    if link_gate(rules.system.turn) < math.inf or others_weight(rules.system.alpha) > 0.0:
+    if rules.traits.turn.link_gate < math.inf or rules.traits.alpha.others_weight > 0.0:
         alone_s = step_alone_s(fleet.costs, pair, plan, layers, plan.alpha)
         plan.link_gbps = step_bytes(fleet.costs, pair, plan, layers, plan.alpha)[0] / alone_s / 1e9
 
@@ -321,7 +310,7 @@ def _chunk(fleet: Fleet, rules: Rules, s: Serving, i: int, pair: int) -> int:
     profiled = fleet.chunk[fleet.deployment[inst.model].arch, inst.kind]
     tokens = chunk_tokens(rules.system.chunk, profiled, inst.backlog, inst.n_decode)
     tokens = min(tokens, fleet.costs.body_s.shape[1] - 1 - fleet.max_batch)  # tables end there
-    least = smallest_chunk(rules.system.chunk)
+    least = rules.traits.chunk.smallest_chunk
     if least > 0 and inst.n_prefill > 0:
         return _weigh_chunks(fleet, rules, s, i, pair, least, tokens)
     return int(tokens)
@@ -351,8 +340,8 @@ def compose(fleet: Fleet, rules: Rules, s: Serving, i: int, most: int, now_s: fl
     _plan_prefill(fleet, s, i, pair, _chunk(fleet, rules, s, i, pair))
     _note_starts(s, i, now_s)
     _plan_decode(fleet, s, i, pair)
-    plan.steps = min(plan.steps, most, horizon_steps(rules.system.alpha))
-    if caches_experts(rules.system.experts) and not fleet.folds_experts:
+    plan.steps = min(plan.steps, most, rules.traits.alpha.horizon_steps)
+    if rules.traits.experts.caches_experts and not fleet.folds_experts:
         plan.steps = 1  # each takes other experts
     plan.part = 0
     plan.parts = 1
@@ -360,7 +349,7 @@ def compose(fleet: Fleet, rules: Rules, s: Serving, i: int, most: int, now_s: fl
         plan.parts = fleet.parts[fleet.deployment[inst.model].arch]
     _plan_weights(fleet, rules, s, i, now_s)
     _plan_alpha(fleet, rules, s, i, pair)
-    if follows_waits(rules.system.vary):
+    if rules.traits.vary.follows_waits:
         plan.alpha = vary_now(fleet, rules, s, i, now_s)
         if inst.deals != 0:
             plan.steps = 1

@@ -7,7 +7,7 @@ read all weights twice, and what comes later goes to the emptier one in any case
 
 from __future__ import annotations
 
-from c2c.policies import apart, follows_waits, jitable
+from c2c.policies import apart, jitable
 from c2c.serving.handover import send
 from c2c.serving.queues import append_waiting
 from c2c.serving.records import release_kv
@@ -58,7 +58,7 @@ def _go(fleet: Fleet, s: Serving, i: int, slot: int, j: int, made: int, now_s: f
     s.instance[i].backlog -= req.prompt
 
 
-@apart("deal", needed=lambda values: follows_waits(values[Rules].system.vary))
+@apart("deal", needed=lambda values: values[Rules].traits.vary.follows_waits)
 def deal(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
     """Route the requests of instance `i` anew, the youngest first; it is at a step boundary.
 

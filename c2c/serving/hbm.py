@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 
 from c2c.policies import (
-    displacing_share,
     goes_before,
     inlined,
     jitable,
-    kv_ceiling,
-    kv_floor,
     stay_s,
 )
 from c2c.serving.state import ASSIGNED, FREE, IDLE, READY, Fleet, Rules, Serving
@@ -129,7 +126,7 @@ def quota_bytes(fleet: Fleet, rules: Rules, s: Serving, i: int, room: float) -> 
 
     All of it for the first: bounds that kept that out could keep it out for good.
     """
-    floor, ceiling = kv_floor(rules.system.admit), kv_ceiling(rules.system.admit)
+    floor, ceiling = rules.traits.admit.kv_floor, rules.traits.admit.kv_ceiling
     if (floor > 0.0 or ceiling < 1.0) and s.instance[i].kv_used > 0:
         return _within(fleet, s, i, room, floor, ceiling)
     return room
@@ -200,7 +197,7 @@ def left_of_stay_s(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float)
 
     At most 0 where it no longer does, or has no work.
     """
-    if displacing_share(rules.system.keep) == math.inf:
+    if rules.traits.keep.displacing_share == math.inf:
         return 0.0
     holder = s.device[d].holder
     if holder < 0 or not is_in_use(s, holder):

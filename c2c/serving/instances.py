@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from c2c.policies import goes_before, initial_alpha, jitable
+from c2c.policies import goes_before, jitable
 from c2c.serving.actions import ACT_UNLOAD, emit
 from c2c.serving.hbm import (
     could_hold,
@@ -37,9 +37,8 @@ def assign(fleet: Fleet, rules: Rules, s: Serving, m: int, i: int, now_s: float)
     inst.kv_capacity = fleet.kv_capacity[fleet.deployment[m].arch, inst.kind]
     inst.next_same = s.model[m].active
     s.model[m].active = i
-    start = initial_alpha(rules.system.alpha)
-    inst.alpha = start.alpha
-    inst.seen_latency_s = start.latency_s
+    inst.alpha = rules.traits.alpha.initial
+    inst.seen_latency_s = -1.0  # no sample yet
     measure(fleet, s, inst.on_device)
     if s.device[inst.on_device].residents == 1:
         s.report[inst.on_device].available_gbps = s.chip[inst.chip].budget_gbps

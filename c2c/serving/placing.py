@@ -7,10 +7,7 @@ from typing import Any
 from c2c.policies import (
     inlined,
     jitable,
-    link_is_promised,
-    look_every_s,
     place,
-    reads_promises,
     should_drain,
 )
 from c2c.serving.hbm import holds_on, is_in_use, kept_share, movable_bytes, room_bytes
@@ -123,7 +120,7 @@ def make_active(fleet: Fleet, rules: Rules, s: Serving, m: int, i: int, now_s: f
     if inst.state != FREE:
         evict(fleet, s, i, now_s)
     c = inst.chip
-    if link_is_promised(rules.system.place):
+    if rules.traits.place.link_is_promised:
         first = s.device[s.chip[c].first].first
         last = first + (s.chip[c].last - s.chip[c].first) * fleet.residents
         while reserved_gbps(fleet, s, c)[1] + demand > s.chip[c].budget_gbps:
@@ -175,7 +172,7 @@ def _add_candidates(
     if not could_hold_weights(fleet, s, home, m):
         return n
     reserved, unpromised = 0.0, 0.0
-    if reads_promises(rules.system.place):
+    if rules.traits.place.reads_promises:
         reserved, total = reserved_gbps(fleet, s, c)
         unpromised = chip.budget_gbps - total
     arch = fleet.deployment[m].arch
@@ -283,7 +280,7 @@ def _open_all(fleet: Fleet, rules: Rules, s: Serving, m: int) -> None:
 def _needs_no_room(fleet: Fleet, rules: Rules, c: Any, m: int) -> bool:
     if c.is_free == 0 or c.in_host == 0:
         return False
-    if not link_is_promised(rules.system.place):
+    if not rules.traits.place.link_is_promised:
         return True
     return bool(c.unpromised_gbps >= fleet.deployment[m].demand_gbps)
 
@@ -396,7 +393,7 @@ def make_room(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) -> i
     chip = s.chip[c]
     if s.count[0].pending == 0 or now_s < chip.next_look_s:
         return -1
-    chip.next_look_s = now_s + look_every_s(rules.system.preempt)
+    chip.next_look_s = now_s + rules.traits.preempt.look_every_s
     m = chip.claim
     if m < 0:
         if chip.n_waiting == 0:

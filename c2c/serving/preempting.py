@@ -6,7 +6,7 @@ cache is computed anew and it goes on from there, on its slice or another.
 
 from __future__ import annotations
 
-from c2c.policies import inlined, jitable, sets_aside
+from c2c.policies import inlined, jitable
 from c2c.serving.actions import ACT_ASIDE, ACT_INTERRUPT, emit
 from c2c.serving.charging import charge
 from c2c.serving.pools import could_hold_weights, entry_of
@@ -125,7 +125,7 @@ def clear_for(fleet: Fleet, rules: Rules, s: Serving, m: int) -> int:
     Returns:
       The instance where it computes nothing and `set_aside` may come at once; else -1.
     """
-    if not sets_aside(rules.system.preempt) or s.model[m].claim_chip >= 0:
+    if not rules.traits.preempt.sets_aside or s.model[m].claim_chip >= 0:
         return -1
     best = -1
     for k in range(fleet.home_first[m], fleet.home_first[m + 1]):

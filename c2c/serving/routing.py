@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from c2c.policies import inlined, jitable, may_join, reads_end_times, route, wants_another
+from c2c.policies import inlined, jitable, may_join, route, wants_another
 from c2c.serving.costs import decode_alone_s, prompt_alone_s
 from c2c.serving.hbm import movable_bytes, pair_of, quota_bytes, request_bytes, room_bytes
 from c2c.serving.placing import device_load_s
@@ -56,7 +56,7 @@ def routed(fleet: Fleet, rules: Rules, s: Serving, m: int, slot: int, decodes: b
     if s.model[m].active < 0:
         return -1
     n = _routes(fleet, s, m, decodes)
-    if reads_end_times(rules.system.route):
+    if rules.traits.route.reads_end_times:
         _find_ends(fleet, s, n, slot)
     tokens = s.request[slot].prompt + s.request[slot].output
     row = route(rules.system.route, rules.own.route, s.routes, n, tokens)

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from c2c.policies import Apart, Own, System
+from c2c.policies import Apart, Own, System, Traits
 from c2c.serving.costs import CostTables
 
 __all__ = [
@@ -433,11 +433,12 @@ class Fleet(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """Who decides: policies, the arrays of their own, a seed; `apart`: see `on_demand`."""
+    """Who decides: policies, their arrays, a seed, what is always so; `apart`: see `on_demand`."""
 
     system: System
     own: Own
     seed: int
+    traits: Traits
     apart: Apart = Apart()
 
 

@@ -12,10 +12,8 @@ from c2c.policies import (
     AlphaState,
     adjust_alpha,
     apart,
-    follows_waits,
     inlined,
     jitable,
-    keep_alive_s,
     move_s,
     note_end,
 )
@@ -110,7 +108,7 @@ def _let_die(fleet: Fleet, rules: Rules, s: Serving, m: int, now_s: float) -> No
         inst = s.instance[i]
         following = int(inst.next_same)
         unused_s = now_s - inst.last_used_s
-        is_kept = unused_s < keep_alive_s(rules.system.scale) or inst.comes_from >= 0
+        is_kept = unused_s < rules.traits.scale.keep_alive_s or inst.comes_from >= 0
         if inst.state == IDLE and not is_kept:
             evict(fleet, s, i, now_s)
         i = following
@@ -153,7 +151,7 @@ def on_arrival(
     if tokens > fleet.deployment[m].max_context:
         fail(s, slot, now_s, FAIL_CONTEXT)
         return
-    if keep_alive_s(rules.system.scale) < math.inf:
+    if rules.traits.scale.keep_alive_s < math.inf:
         _let_die(fleet, rules, s, m, now_s)
     i = routed(fleet, rules, s, m, slot, False)
     if i >= 0:
@@ -321,7 +319,7 @@ def _end_decodes(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -
     kept = 0
     for k in range(inst.n_decode):
         if s.decoding[i, k, ENDS_AT] == inst.decode_clock:
-            if follows_waits(rules.system.vary):
+            if rules.traits.vary.follows_waits:
                 _note_end(rules, s, i, s.decoding[i, k, SLOT], now_s)
             finish(fleet, s, i, s.decoding[i, k, SLOT], now_s)
             continue
@@ -351,7 +349,7 @@ def _end_prefills(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) 
         req.first_token_s = now_s
         req.from_alone_s += inst.sum_alone_s
         if req.output == 1:
-            if follows_waits(rules.system.vary):
+            if rules.traits.vary.follows_waits:
                 _note_end(rules, s, i, slot, now_s)
             finish(fleet, s, i, slot, now_s)
         else:
@@ -401,7 +399,7 @@ def account_step(fleet: Fleet, rules: Rules, s: Serving, d: int) -> bool:
     inst.sum_alpha += steps * plan.alpha / max(1, len(s.alone_s) - 1)
     inst.sum_link += report.link_bytes / participants
     inst.sum_hbm += report.hbm_bytes / participants
-    if follows_waits(rules.system.vary):
+    if rules.traits.vary.follows_waits:
         _count_alone(fleet, s, d, steps)
     _control_alpha(rules, s, plan.instance)
     return next_part(fleet, rules, s, d)

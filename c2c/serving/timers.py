@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from c2c.policies import answer, apart, jitable, timer_s
+from c2c.policies import answer, apart, jitable
 from c2c.serving.state import Fleet, Rules, Serving
 from c2c.serving.variants import vary_now
 
@@ -19,13 +19,13 @@ __all__ = ["answer_timer", "has_timers", "set_timer", "start_timers"]
 
 def has_timers(rules: Rules) -> bool:
     """Return whether a policy of these rules has timers."""
-    return bool(timer_s(rules.system.vary) < math.inf)
+    return bool(rules.traits.vary.timer_s < math.inf)
 
 
 def start_timers(rules: Rules, s: Serving) -> None:
     """Set the timers of chips for the first time."""
     for number in range(1, len(s.timer_s)):
-        set_timer(s, number, timer_s(rules.system.vary))
+        set_timer(s, number, rules.traits.vary.timer_s)
 
 
 @jitable

@@ -8,13 +8,8 @@ from typing import Final
 from c2c.policies import (
     apart,
     given_up_s,
-    goes_by_order,
     inlined,
-    link_gate,
     may_join,
-    protected_share,
-    reads_token_lines,
-    takes_turns,
     token_due_s,
     turn_taken,
     urgency,
@@ -161,7 +156,7 @@ def _kept_up(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> in
     # How many sequences of instance i are not given up.
     inst = s.instance[i]
     n = inst.n_wait + inst.n_prefill
-    if not reads_token_lines(rules.system.turn):
+    if not rules.traits.turn.reads_token_lines:
         return int(n)
     if inst.looked_at != inst.n_decode or now_s > inst.line_until_s:
         _look_at_lines(rules, s, i, fleet.deployment[inst.model].tpot_slo_s, now_s)
@@ -174,7 +169,7 @@ def _watch_decodes(fleet: Fleet, rules: Rules, s: Serving, i: int, e: int) -> No
     inst, row = s.instance[i], s.engines[e]
     pair, n, costs = pair_of(fleet, s, i), inst.n_decode, fleet.costs
     row.token_due_s = math.inf
-    if reads_token_lines(rules.system.turn):
+    if rules.traits.turn.reads_token_lines:
         row.token_due_s = inst.line_due_s - costs.decode_s[pair]
     row.last_token_s = inst.last_step_s
     if inst.n_wait > 0 and has_prompt_done(s, inst.wait_head):
@@ -203,8 +198,8 @@ def _watch(fleet: Fleet, rules: Rules, s: Serving, d: int, of_chip: bool, now_s:
     # share of the link.
     chip = s.chip[s.device[d].chip]
     first = s.device[chip.first].first
-    share = protected_share(rules.system.turn)
-    is_brief = goes_by_order(rules.system.turn)
+    share = rules.traits.turn.protected_share
+    is_brief = rules.traits.turn.goes_by_order
     n, begin, end = 0, s.device[d].first, s.device[d].first + fleet.residents
     stayed_on, stays_s = -1, 0.0
     if of_chip or share > 0.0:
@@ -327,7 +322,7 @@ def _next_of_chip(
 ) -> tuple[int, int]:  # fmt: skip
     # Prompts start at once; then, most urgent first, what else the link has room for.
     chip = s.chip[c]
-    limit = link_gate(rules.system.turn) * chip.link_gbps
+    limit = rules.traits.turn.link_gate * chip.link_gbps
     first = s.device[chip.first].first
     best_d, best_i, best_n, best_urgency = -1, -1, 0, 0.0
     drawn = _drawn_gbps(s, c)
@@ -353,13 +348,13 @@ def _next_of_chip(
     return best_i, _UNLIMITED if is_alone else 1
 
 
-@apart("turns", needed=lambda values: takes_turns(values[Rules].system.turn))
+@apart("turns", needed=lambda values: values[Rules].traits.turn.takes_turns)
 def _next_turn(
     fleet: Fleet, rules: Rules, s: Serving, d: int, nth: int, now_s: float
 ) -> tuple[int, int]:  # fmt: skip
     # The nth engine that begins now for what has happened on device d, or -1, and its most steps.
     c = s.device[d].chip
-    if link_gate(rules.system.turn) < math.inf:
+    if rules.traits.turn.link_gate < math.inf:
         if nth == 0:
             if s.chip[c].started == s.count[0].events:
                 return -1, 0
@@ -384,7 +379,7 @@ def _next_engine(
     fleet: Fleet, rules: Rules, s: Serving, d: int, nth: int, now_s: float
 ) -> tuple[int, int]:  # fmt: skip
     # The nth engine that begins now on device d, or -1, and its most steps.
-    if takes_turns(rules.system.turn):
+    if rules.traits.turn.takes_turns:
         i, most = _next_turn(fleet, rules, s, d, nth, now_s)
         return i, most
     i = s.device[d].first

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from c2c.cost import max_min_rates
-from c2c.policies import caches_experts, inlined, jitable
+from c2c.policies import inlined, jitable
 from c2c.serving.actions import (
     ACT_HAND,
     ACT_INTERRUPT,
@@ -183,7 +183,7 @@ def _begin_run(
     p.base_s = step_alone_s(costs, pair, plan, layers, plan.alpha)
     p.slope_s = step_growth_s(costs, pair, plan)
     p.link_bytes, p.hbm_bytes, p.hbm_growth = step_bytes(costs, pair, plan, layers, plan.alpha)
-    if caches_experts(rules.system.experts):
+    if rules.traits.experts.caches_experts:
         waits_s, fetched = experts_of_step(
             fleet, rules, machine.misses, experts, state, d, p.steps, p.base_s
         )
@@ -260,7 +260,7 @@ def submit(
         elif code == ACT_LOAD:
             _begin_load(rules, machine, state, world, d, now_s)
             m, kind = state.instance[state.plan[d].instance].model, state.device[d].kind
-            if caches_experts(rules.system.experts):
+            if rules.traits.experts.caches_experts:
                 experts_of_start(fleet, rules, machine.misses, experts, m, kind, d)
         elif code == ACT_HAND and state.request[d].handed_bytes > 0.0:
             send_kv(machine, state, world, d, now_s)

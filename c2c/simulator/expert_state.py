@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from c2c.policies import tracing
+from c2c.policies import PrefetchTraits
 from c2c.simulator.tokens import Followed, nothing_followed
 from c2c.simulator.traces import Traces, new_traces
 from c2c.workloads import RouterTables
@@ -53,6 +53,7 @@ class Experts(NamedTuple):
     """The changing part; D devices, L layers, E experts."""
 
     tables: ExpertTables
+    tracing: PrefetchTraits
     cache: Any  # CACHE_DTYPE [D]
     held: Any  # i1[D, L, E]
     uses: Any  # i8[D, L, E]
@@ -72,7 +73,7 @@ class Experts(NamedTuple):
 
 
 def new_experts(
-    tables: ExpertTables, prefetch: Any, devices: int, models: int, caches: bool
+    tables: ExpertTables, tracing: PrefetchTraits, devices: int, models: int, caches: bool
 ) -> Experts:
     """Return empty caches; where nothing is cached, as small as can be."""
     router = tables.router
@@ -86,13 +87,14 @@ def new_experts(
     of_each = (devices, layers, experts)
     return Experts(
         tables=tables,
+        tracing=tracing,
         cache=cache,
         held=np.zeros(of_each, np.int8),
         uses=np.zeros(of_each, np.int64),
         last=np.zeros(of_each, np.int64),
         recent=np.zeros(of_each),
         worst=np.full((devices, layers), STALE),
-        traces=new_traces(tracing(prefetch).rows, layers, experts, models),
+        traces=new_traces(tracing.rows, layers, experts, models),
         chance=np.zeros((layers, experts)),
         want=np.zeros((layers, experts)),
         best=np.full(layers, STALE),

@@ -14,14 +14,12 @@ import numpy as np
 
 from c2c.cost import kernel_link_gbps
 from c2c.policies import (
-    caches_experts,
     expert_worth,
     inlined,
     jitable,
     layer_factor,
     mass_to_fetch,
     prefetch_weight,
-    tracing,
 )
 from c2c.serving import Prepared, expert_bytes, expert_layers
 from c2c.serving.state import SLOT, Fleet, Serving
@@ -71,9 +69,9 @@ def build_experts(prepared: Prepared, state: Serving) -> Experts:
         is_host_for_copies=system.expert_cache.host_per == "fetch",
         is_streamed=system.expert_cache.on_miss == "stream",
     )
-    caches = caches_experts(system.experts)
+    caches = system.traits.experts.caches_experts
     models = len(setup.deployments)
-    experts = new_experts(tables, system.prefetch, len(state.device), models, caches)
+    experts = new_experts(tables, system.traits.prefetch, len(state.device), models, caches)
     for inst in state.instance:
         if caches and inst.model >= 0:
             m, d = int(inst.model), int(inst.on_device)
@@ -248,26 +246,25 @@ def nth_request(x: Experts, state: Serving, d: int) -> int:
 
 
 @jitable
-def end_sequence(prefetch: Any, x: Experts, arch: int, d: int) -> None:
+def end_sequence(x: Experts, arch: int, d: int) -> None:
     """Store the sequence that device `d` has traced, if its traces are of whole sequences.
 
     Args:
-      prefetch: says so.
       x: the caches.
       arch: of the model that the device's cache is about.
       d: the device.
     """
     cache, router = x.cache[d], x.tables.router
-    how = tracing(prefetch)
+    how = x.tracing
     if cache.request >= 0 and how.rows > 0 and not how.of_token:
         share = how.embedded / router.layers[arch]
         store(x.traces, router, arch, cache.model, cache.request, x.recent, d, share, False)
 
 
 @jitable
-def _begin_sequence(prefetch: Any, x: Experts, arch: int, d: int, request: int) -> None:
+def _begin_sequence(x: Experts, arch: int, d: int, request: int) -> None:
     # Another sequence is traced: the one before is stored, and its counts go.
-    end_sequence(prefetch, x, arch, d)
+    end_sequence(x, arch, d)
     cache, router = x.cache[d], x.tables.router
     cache.request = request
     for layer in range(router.layers[arch]):
@@ -323,11 +320,11 @@ def walk_experts(
     """
     i, kind = int(state.plan[d].instance), int(state.device[d].kind)
     arch = int(fleet.deployment[state.instance[i].model].arch)
-    tables, cache, how = x.tables, x.cache[d], tracing(prefetch)
+    tables, cache, how = x.tables, x.cache[d], x.tracing
     layers = tables.router.layers[arch]
     lead = _lead(state, i)
     if cache.request != lead:
-        _begin_sequence(prefetch, x, arch, d, lead)
+        _begin_sequence(x, arch, d, lead)
     bytes_before = cache.fetched_bytes
     cache.flying = NONE
     layer_s = alone_s / layers

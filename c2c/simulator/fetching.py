@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from c2c.policies import apart, caches_experts
+from c2c.policies import apart
 from c2c.serving.state import Fleet, Rules, Serving
 from c2c.simulator.expert_state import Experts
 from c2c.simulator.experts import (
@@ -20,7 +20,7 @@ __all__ = ["experts_of_start", "experts_of_step"]
 
 
 def _has_caches(values: Mapping[type, Any]) -> bool:
-    return bool(caches_experts(values[Rules].system.experts))
+    return bool(values[Rules].traits.experts.caches_experts)
 
 
 @apart("step_experts", needed=_has_caches)
@@ -59,7 +59,7 @@ def experts_of_step(
 @apart("start_experts", needed=_has_caches)
 def experts_of_start(
     fleet: Fleet,
-    rules: Rules,
+    rules: Rules,  # noqa: ARG001 (by which a part is found)
     misses: MissTable,
     experts: Experts,
     m: int,
@@ -73,5 +73,5 @@ def experts_of_start(
     before = experts.cache[d].model
     if before >= 0 and not misses.is_used:
         arch = int(fleet.deployment[before].arch)
-        end_sequence(rules.system.prefetch, experts, arch, d)
+        end_sequence(experts, arch, d)
     fill_experts(experts, fleet, m, kind, d)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from c2c.models import weight_bytes
-from c2c.policies import fetches_ahead, swaps_weights, weights_in
+from c2c.policies import weights_in
 from c2c.serving import (
     DRAWS,
     RESOURCES,
@@ -74,7 +74,7 @@ def build_machine(prepared: Prepared) -> Machine:
         # the model as at a switch.
         cold_init_s=constants.engine_init_s,
         turn_s=float(setup.system.engines.turn_s),
-        turn_bytes=weights * swaps_weights(setup.system.load),
+        turn_bytes=weights * setup.system.load_traits.swaps_weights,
         is_ahead=_are_ahead(prepared, weights),
         between=float(setup.system.disaggregation.hand_over_gbps) * 1e9,
         sends_directly=prepared.fleet.hands_directly,
@@ -142,7 +142,7 @@ def _are_ahead(prepared: Prepared, weights: np.ndarray) -> np.ndarray:
     """Return whether HBM has a second room for a model's weights [model, kind]."""
     system = prepared.setup.system
     room = np.array([k.hbm_bytes - system.hbm_reserve_bytes for k in prepared.slice_kinds])
-    fits: np.ndarray = fetches_ahead(system.load) & (2.0 * weights[:, None] < room)
+    fits: np.ndarray = system.load_traits.fetches_ahead & (2.0 * weights[:, None] < room)
     return fits
 
 

@@ -10,7 +10,6 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from c2c.config import SimulationResult, build, simulate
-from c2c.policies import caches_experts
 from experiments.c2cserve.settings import GH200, composed
 from experiments.figure import Context
 
@@ -96,7 +95,7 @@ def serve_alone(
     OmegaConf.update(settings, "catalog", {"models": [{"spec": model}]}, merge=False)
     setup = build(settings)
     # A few requests are interpreted sooner than compiled, unless each layer looks for experts.
-    walks_layers = caches_experts(setup.serving.system.experts)
+    walks_layers = setup.serving.system.traits.experts.caches_experts
     return _alone(simulate(setup, compiled=walks_layers), output)
 
 

@@ -104,6 +104,60 @@ def policy(folder: Path, body: str, name: str = "mine", more: str = "") -> Path:
     return folder
 
 
+LOOKS = """
+class Mine(NamedTuple):
+    after_s: float = 2.0
+    traits = PreemptTraits({traits})
+@should_drain.by(Mine)
+def mine(policy, oldest_wait_s):
+    return oldest_wait_s > policy.after_s
+"""
+
+
+def preempting(folder: Path, traits: str, imported: str = "PreemptTraits, should_drain") -> Path:
+    """Write a policy of preemption, `Mine`, with such traits into a folder of settings."""
+    (folder / "system").mkdir(parents=True)
+    body = f"from typing import NamedTuple\nfrom c2c.policies import {imported}\n"
+    (folder / "system" / "mine.py").write_text(body + LOOKS.format(traits=traits))
+    return folder
+
+
+def test_a_users_traits_are_read_alike_interpreted_and_compiled(tmp_path: Path) -> None:
+    chosen = [*BUSY, "system/preempt=mine", "system.preempt.after_s=10"]
+    setup = build(load(chosen, folder=preempting(tmp_path, "look_every_s=1, sets_aside=False")))
+    traits = setup.prepared.rules.traits.preempt
+    assert (traits.look_every_s, type(traits.look_every_s)) == (1.0, float)
+    runs = [
+        simulate_in_memory(setup.prepared, setup.workload, compiled=is_compiled).records.tobytes()
+        for is_compiled in (False, True)
+    ]
+    assert runs[0] == runs[1]
+    rarely = build(load([*BUSY, "system/preempt=after_waiting"]))
+    assert rarely.prepared.rules.traits.preempt.look_every_s == 1.25
+
+
+@pytest.mark.parametrize(
+    ("traits", "said"),
+    [
+        ("look_every_s=-1.0", r"mine\.py, line 4: the trait look_every_s is -1\.0, not seconds"),
+        ("2.0, sets_aside=3", r"mine\.py, line 4: the trait sets_aside is 3, not true or false"),
+        ("1.0)._replace(look_every_s='x'", r"mine\.py, line 4: the trait look_every_s is 'x'"),
+        ("1.0) and (1.0,", r"mine\.py, line 4: traits is \(1\.0,\), not a PreemptTraits"),
+        ("often=1", r"mine\.py: line 6: TypeError: .*'often'"),
+    ],
+)
+def test_wrong_traits_are_said_with_file_and_line(traits: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match=said):
+        build(load([*SHORT, "system/preempt=mine"], folder=preempting(tmp_path, traits)))
+
+
+def test_a_decision_of_old_that_is_a_trait_says_what_to_write(tmp_path: Path) -> None:
+    folder = preempting(tmp_path, "1.0", "PreemptTraits, look_every_s, should_drain")
+    said = r"mine\.py: line 2: .*write traits = PreemptTraits\(look_every_s=\.\.\.\) in the"
+    with pytest.raises(PolicyError, match=said):
+        build(load([*SHORT, "system/preempt=mine"], folder=folder))
+
+
 def test_the_documented_system_runs_alike_interpreted_and_compiled(
     tmp_path: Path, repository: Path
 ) -> None:

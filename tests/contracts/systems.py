@@ -34,7 +34,6 @@ from c2c.policies import (
     WhereWorkIs,
     WhileRoom,
     WithinQuota,
-    caches_experts,
     weights_in,
 )
 from c2c.serving import Prepared, SystemSpec, prepare
@@ -228,7 +227,7 @@ def prepared(system: str, fleet: str) -> Prepared:
     if tight:  # for two or three of six models
         host = replace(made.platform.host, memory_bytes=int(40e9))
         made = replace(made, platform=replace(made.platform, host=host))
-    if caches_experts(made.system.experts):
+    if made.system.traits.experts.caches_experts:
         made = few_experts(made)
         if isinstance(made.system.prefetch, ExpertMap):
             changes["prefetch"] = made.system.prefetch._replace(capacity=30, distance=1)

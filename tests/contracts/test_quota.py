@@ -43,7 +43,8 @@ class Device:
     def __init__(self, admit: Any, *, models: int = 2) -> None:
         self.prepared = served(models)
         rules = self.prepared.new_rules()
-        self.rules = rules._replace(system=rules.system._replace(admit=admit))
+        system = rules.system._replace(admit=admit)
+        self.rules = rules._replace(system=system, traits=system.traits)
         self.state: Serving = self.prepared.new_serving(rules=self.rules)
         self.tokens = int(self.prepared.fleet.kv_capacity.max()) // PARTS
         self.doing: Action | None = None

@@ -16,7 +16,6 @@ from c2c.policies import (
     adjust_alpha,
     alpha_index,
     best_alpha_index,
-    initial_alpha,
     link_price,
 )
 
@@ -58,7 +57,7 @@ def test_settles_after_a_step_change_of_the_link() -> None:
         return AlphaObservation(0.5, 1.0, 0.9 - 0.6 * alpha, min(1.0, (0.2 + 0.6 * alpha) / link))
 
     for start in (0.0, 0.5, 1.0):
-        state = initial_alpha(POLICY)._replace(alpha=start)
+        state = AlphaState(start, -1.0, 0.0, 0.0)
         history = []
         for step in range(80):
             state = adjust_alpha(POLICY, state, plant(state.alpha, 1.0 if step < 40 else 0.5))

@@ -25,9 +25,8 @@ from c2c.policies import (
     Own,
     System,
     adjust_alpha,
+    check_policy,
     draw,
-    initial_alpha,
-    link_gate,
     may_join,
     should_drain,
     urgency,
@@ -93,8 +92,6 @@ def ask() -> Callable[..., Any]:
         return (
             may_join(system.admit, x, 10.0, 3, 8),
             should_drain(system.preempt, x),
-            link_gate(system.turn),
-            initial_alpha(system.alpha),
             adjust_alpha(system.alpha, state, seen),
             urgency(system.turn, own.turn, row, x),
         )
@@ -127,7 +124,7 @@ def test_every_policy_answers_by_address_as_interpreted(ask: Callable[..., Any])
 
 def test_decisions_have_one_place_each() -> None:
     assert sorted(place_in_tables(p) for p in POINTS.values()) == list(range(len(POINTS)))
-    assert {"place", "route", "urgency", "may_join", "link_gate"} <= POINTS.keys()
+    assert {"place", "route", "urgency", "may_join", "step_parts"} <= POINTS.keys()
 
 
 class Lazy(NamedTuple):
@@ -149,8 +146,9 @@ def _named(policy: Named, oldest_wait_s: float) -> bool:
 
 
 def test_what_cannot_be_linked_is_said_before_the_start() -> None:
-    with pytest.raises(PolicyError, match=r"policy Lazy: no implementation of 'look_every_s'"):
-        link(System(preempt=Lazy()), Own(), address_of)
+    where = r"policy Lazy: test_linked.py, line \d+"
+    with pytest.raises(PolicyError, match=rf"{where}: .* traits = PreemptTraits\(look_every_s="):
+        check_policy("preempt", Lazy())
     with pytest.raises(PolicyError, match=r"policy Named: .*str is neither a number nor an array"):
         link(System(preempt=Named()), Own(), address_of)
 

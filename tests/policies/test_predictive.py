@@ -20,13 +20,9 @@ from c2c.policies import (
     Roofline,
     chunk_cost,
     chunk_tokens,
-    horizon_steps,
-    knows_costs,
     largest_chunk,
     least_lost,
-    others_weight,
     place,
-    smallest_chunk,
 )
 
 seconds = st.floats(1e-3, 1.0)
@@ -78,10 +74,11 @@ def test_alpha_leaves_the_link_to_those_who_need_it() -> None:
 
 
 def test_the_horizon_recedes_only_with_the_predictive_one() -> None:
-    assert horizon_steps(Predictive(horizon=3)) == 3
-    assert horizon_steps(Roofline()) > 1 << 40 < horizon_steps(Feedback())
-    assert (others_weight(Predictive(others=2.0)), others_weight(Roofline())) == (2.0, 0.0)
-    assert knows_costs(Predictive())
+    assert Predictive(horizon=3).traits.horizon_steps == 3
+    assert Roofline().traits.horizon_steps > 1 << 40 < Feedback().traits.horizon_steps
+    assert Predictive(others=2.0).traits.others_weight == 2.0
+    assert Roofline().traits.others_weight == 0.0
+    assert Predictive().traits.knows_costs
 
 
 def cost(**given: Any) -> float:
@@ -104,7 +101,7 @@ def test_a_chunk_costs_its_prompts_wait_and_its_decodes_lateness() -> None:
 
 def test_sizes_that_are_weighed() -> None:
     policy = ByCost(smallest=256, largest=2048)
-    assert smallest_chunk(policy) == 256
+    assert policy.traits.smallest_chunk == 256
     assert chunk_tokens(policy, 512, 9000, 3) == largest_chunk(policy, (128,)) == 2048
 
 

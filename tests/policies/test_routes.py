@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from c2c.policies import ROUTE_DTYPE, EndsFirst, TogetherAtFirst, reads_end_times, route
+from c2c.policies import ROUTE_DTYPE, EndsFirst, System, TogetherAtFirst, route
 
 
 def table(*rows: dict[str, float]) -> Any:
@@ -28,8 +28,8 @@ def test_the_one_that_ends_first_of_those_that_take_it() -> None:
     assert chosen(EndsFirst(), slow, fast | {"draining": 1}) == 0
     assert chosen(EndsFirst(), slow, fast | {"kv_capacity": 9}) == 0
     assert chosen(EndsFirst(), slow, tokens=101) == -1
-    assert reads_end_times(EndsFirst())
-    assert not reads_end_times(TogetherAtFirst())
+    assert EndsFirst().traits.reads_end_times
+    assert not System(route=TogetherAtFirst()).traits.route.reads_end_times
 
 
 def test_together_in_the_first_variant_and_apart_in_the_second() -> None:

@@ -18,11 +18,10 @@ from c2c.policies import (
     ByVacancy,
     ByWait,
     ByWaiting,
+    System,
     answer,
-    follows_waits,
     kv_home,
     note_end,
-    timer_s,
     variant,
 )
 from c2c.transformer.woven import is_away
@@ -122,7 +121,7 @@ def looked(rule: Rule, now_s: float, *used: int) -> list[int]:
 
 def test_copies_come_where_memory_is_vacant_and_go_while_requests_are_late() -> None:
     rule = Rule(ByVacancy(late=2.0, t_up=0.3, t_down=0.2, theta=0.1, cool_down_s=1.5))
-    assert timer_s(rule.policy) == 1.0
+    assert rule.policy.traits.timer_s == 1.0
     assert looked(rule, 1.0, 69, 71) == [1, 0]  # one has more than 30 % free
     assert looked(rule, 2.0, 69, 69) == [1, 1]  # the other changes: the first cools down
     rule.end(2.0, 2.0, 2.0, 2.0, 2.1)  # a fifth is late
@@ -168,10 +167,10 @@ def test_a_timer_changes_a_variant_by_one_and_not_within_the_cool_down(
 
 
 def test_alphas_variant_needs_no_word_of_waits() -> None:
-    assert not follows_waits(AsAlpha())
-    assert follows_waits(ByWait())
-    assert follows_waits(ByWaiting())
-    assert follows_waits(ByVacancy())
+    assert not System(vary=AsAlpha()).traits.vary.follows_waits
+    assert ByWait().traits.follows_waits
+    assert ByWaiting().traits.follows_waits
+    assert ByVacancy().traits.follows_waits
 
 
 @pytest.mark.parametrize(

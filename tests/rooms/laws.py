@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from c2c.draws import hashed
-from c2c.policies import answer, follows_waits, timer_s, variant
+from c2c.policies import VaryTraits, answer, variant
 from c2c.serving import Plan, Prepared, Serving, ServingSetup, Work, path_ends, prepare
 from c2c.serving.loop import step
 from c2c.serving.plans import CACHED, GROWTH, PREFILL, ROWS
@@ -42,15 +42,10 @@ class Anything(NamedTuple):
         """Return what it remembers at the start."""
         return Chosen(np.zeros(fleet.instances, np.int64), np.zeros(1, np.int64))
 
-
-@follows_waits.by(Anything)
-def _follows(policy: Anything) -> bool:
-    return True
-
-
-@timer_s.by(Anything)
-def _first_s(policy: Anything) -> float:
-    return policy.period_s
+    @property
+    def traits(self) -> VaryTraits:
+        """What is so at any time."""
+        return VaryTraits(follows_waits=True, timer_s=self.period_s)
 
 
 @variant.by(Anything)

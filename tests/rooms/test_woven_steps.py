@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from c2c.draws import draw
 from c2c.hardware import load_platform, slices
 from c2c.models import kv_bytes_per_token, load_spec
-from c2c.policies import follows_waits, kv_home, timer_s, variant
+from c2c.policies import kv_home, variant
 from c2c.serving import FAIL_DEVICE, Cost, Curve, Lane, StepLayout, Work
 from c2c.serving.port import DeviceLost
 from tests.rooms.laws import served, served_while_lost
@@ -43,16 +43,6 @@ def _home(
 @variant.by(Away)
 def _first(policy: Away, own: Any, chip: int, instance: int, waiting: int, now_s: float) -> int:
     return 0
-
-
-@follows_waits.by(Away)
-def _never(policy: Away) -> bool:
-    return False
-
-
-@timer_s.by(Away)
-def _at_no_time(policy: Away) -> float:
-    return float("inf")
 
 
 def flat(seconds: float, rows_s: float = 0.0) -> Curve:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from c2c.policies import answer, follows_waits, note_end, timer_s, variant
+from c2c.policies import VaryTraits, answer, note_end, variant
 
 __all__ = ["Load", "Looks"]
 
@@ -54,15 +54,10 @@ class Load(NamedTuple):
             at_s=np.zeros(1000),
         )
 
-
-@follows_waits.by(Load)
-def _follows(policy: Load) -> bool:
-    return True
-
-
-@timer_s.by(Load)
-def _first_s(policy: Load) -> float:
-    return policy.period_s
+    @property
+    def traits(self) -> VaryTraits:
+        """What is so at any time."""
+        return VaryTraits(follows_waits=True, timer_s=self.period_s)
 
 
 @note_end.by(Load)

@@ -94,7 +94,7 @@ def test_a_damaged_cache_is_deleted_and_made_again(
     monkeypatch.setenv("C2C_CACHE", str(tmp_path))
     forget()
     try:
-        arguments = (_Number(3), Rules(System(), Own(), 0))
+        arguments = (_Number(3), Rules(System(), Own(), 0, System().traits))
         assert compiled(_twice, arguments)(*arguments) == 6
         (kept,) = cache_dir().rglob("*_twice*.nbc")
         for content in (b"", kept.read_bytes()[:50], b"something else altogether"):
@@ -127,7 +127,9 @@ def test_garbage_is_not_looked_for_while_it_compiles_and_afterwards_as_before(
     (gc.enable if is_on else gc.disable)()
     try:
         with pytest.raises(PolicyError):
-            compiled(_twice, (_Number(3), Rules(System(route="no policy"), Own(), 0)))
+            compiled(
+                _twice, (_Number(3), Rules(System(route="no policy"), Own(), 0, System().traits))
+            )
         assert gc.isenabled() == is_on
     finally:
         gc.enable()

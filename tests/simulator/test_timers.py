@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from c2c.errors import PolicyError, SettingError
-from c2c.policies import answer, follows_waits, timer_s, variant
+from c2c.policies import VaryTraits, answer, variant
 from c2c.serving import StepLayout, prepare
 from c2c.serving.loop import step
 from c2c.serving.port import SetTimer, Timer
@@ -70,10 +70,10 @@ def test_a_cool_down_and_a_window_of_latencies() -> None:
 class Alone(NamedTuple):
     """Has a timer and chooses no variant."""
 
-
-@timer_s.by(Alone)
-def _soon(policy: Alone) -> float:
-    return 0.1
+    @property
+    def traits(self) -> VaryTraits:
+        """What is so at any time."""
+        return VaryTraits(timer_s=0.1)
 
 
 @variant.by(Alone)
@@ -84,15 +84,10 @@ def _nowhere(policy: Alone, own: Any, chip: int, instance: int, waiting: int, no
 class Backwards(NamedTuple):
     """Wants its timer in the past."""
 
-
-@timer_s.by(Backwards)
-def _at_once(policy: Backwards) -> float:
-    return 0.1
-
-
-@follows_waits.by(Backwards)
-def _follows(policy: Backwards) -> bool:
-    return True
+    @property
+    def traits(self) -> VaryTraits:
+        """What is so at any time."""
+        return VaryTraits(follows_waits=True, timer_s=0.1)
 
 
 @variant.by(Backwards)

@@ -13,7 +13,7 @@ import numpy as np
 from c2c.cost import StepTable
 from c2c.hardware import Slice, link_gbps
 from c2c.models import ModelSpec, weight_bytes
-from c2c.policies import ChunkChoice, link_headroom, step_parts, swaps_weights
+from c2c.policies import ChunkChoice, step_parts
 from c2c.serving.costs import stack_tables
 from c2c.serving.new_state import new_serving
 from c2c.serving.placing import start_active
@@ -178,7 +178,7 @@ def prepare(setup: ServingSetup) -> Prepared:
         )
         for spec, row in zip(specs, tables, strict=True)
     )
-    budget = shared_gbps * link_headroom(system.place)
+    budget = shared_gbps * system.traits.place.link_headroom
     for at in layouts.layouts:
         cut = [k for k, kind in enumerate(kinds) if kind in [per_chip[d] for d in at]]
         check(
@@ -220,7 +220,7 @@ def prepare(setup: ServingSetup) -> Prepared:
         instances=setup.superchips * len(per_chip) * max(engines),
         engine_bytes=float(system.engines.bytes),
         kv_host_bytes=float(system.engines.kv_host_bytes),
-        folds_turns=swaps_weights(system.load) and len(per_chip) == 1,
+        folds_turns=system.load_traits.swaps_weights and len(per_chip) == 1,
         hands_to=handed,
         takes_new=np.array([int(k not in handed) for k in range(len(kinds))], np.int64),
         opens_all=system.layout is not None,
@@ -233,7 +233,13 @@ def prepare(setup: ServingSetup) -> Prepared:
         costs=stacked,
         kv=kv_homes(system.layout, specs, kinds),
     )
-    rules = Rules(system=system.policies, own=own_memory(system.policies, fleet), seed=setup.seed)
+    policies = system.policies
+    rules = Rules(
+        system=policies,
+        own=own_memory(policies, fleet),
+        seed=setup.seed,
+        traits=policies.traits,
+    )
     return Prepared(
         setup=setup,
         fleet=fleet,

@@ -10,7 +10,6 @@ from c2c.cost import StepTable, step_time
 from c2c.errors import SettingError
 from c2c.hardware import Slice
 from c2c.models import ModelSpec, weight_bytes
-from c2c.policies import caches_experts, tracing
 from c2c.serving.prepare.settings import ServingSetup
 from c2c.serving.prepare.tables import expert_layers, roles
 
@@ -100,7 +99,7 @@ def check(
 
 def _check_experts(spec: ModelSpec, name: str, setup: ServingSetup, slots: int) -> None:
     system = setup.system
-    if not caches_experts(system.experts):
+    if not system.traits.experts.caches_experts:
         return
     if not spec.experts:
         raise SettingError(
@@ -115,7 +114,7 @@ def _check_experts(spec: ModelSpec, name: str, setup: ServingSetup, slots: int) 
             f"a share that holds the {spec.experts_per_token} experts of a token of {spec.name} in "
             f"one layer; it holds {slots}",
         )
-    ahead = tracing(system.prefetch).ahead
+    ahead = system.traits.prefetch.ahead
     if ahead >= expert_layers(spec):
         raise SettingError(
             "system.prefetch.distance",

@@ -16,22 +16,16 @@ from c2c.models import Deployment
 from c2c.policies import (
     DECISIONS,
     PREPARATION,
+    LoadTraits,
     Static,
     System,
-    caches_experts,
+    Traits,
     check_policy,
-    follows_waits,
-    keep_alive_s,
-    keeps_weights,
-    kv_floor,
     make_policy,
     move_s,
     policy_name,
     step_parts,
-    swaps_weights,
-    takes_turns,
-    timer_s,
-    tracing,
+    traits_of,
     weights_in,
 )
 from c2c.serving.prepare.groups import (
@@ -142,9 +136,9 @@ class SystemSpec:
             )
         if self.on_oom not in ("refuse", "fail"):
             raise SettingError("system.on_oom", self.on_oom, "refuse or fail")
-        if self.start and swaps_weights(self.load):
+        if self.start and self.load_traits.swaps_weights:
             raise SettingError("system.start", "a graph", "none where engines swap weights")
-        if keeps_weights(self.keep) and weights_in(self.load) != "host":
+        if self.traits.keep.keeps_weights and weights_in(self.load) != "host":
             raise SettingError(
                 "system.keep", self.keep, "nothing_kept where weights are not streamed"
             )
@@ -159,14 +153,19 @@ class SystemSpec:
         there = "The instances of a layout are there from the start."
         shared = "A layout has steps over several devices whose HBM holds all weights."
         for setting, works, wanted, why in (
-            ("load", copied and not swaps_weights(self.load), "resident", shared),
+            ("load", copied and not self.load_traits.swaps_weights, "resident", shared),
             ("start", not self.start, "no graph", there),
             ("engines.residents", self.engines.residents == 1, "1", shared),
-            ("keep", not keeps_weights(self.keep), "nothing_kept", shared),
-            ("experts", not caches_experts(self.experts), "all_experts", shared),
+            ("keep", not self.traits.keep.keeps_weights, "nothing_kept", shared),
+            ("experts", not self.traits.experts.caches_experts, "all_experts", shared),
             ("step", step_parts(self.step, 2) == 1, "whole", shared),
             ("starts_active", self.starts_active, "true", there),
-            ("scale", keep_alive_s(self.scale) == math.inf, "a policy without keep-alive", there),
+            (
+                "scale",
+                self.traits.scale.keep_alive_s == math.inf,
+                "a policy without keep-alive",
+                there,
+            ),
         ):
             if not works:
                 given = attrgetter(setting)(self)
@@ -187,26 +186,26 @@ class SystemSpec:
                 engines.kv_host_bytes,
                 "0 where a slice has one engine, or system.start is a graph",
             )
-        if move_s(self.preempt, 0, 0.0, True) < math.inf and takes_turns(self.turn):
+        if move_s(self.preempt, 0, 0.0, True) < math.inf and self.traits.turn.takes_turns:
             raise SettingError(
                 "system.preempt.policy",
                 policy_name(type(self.preempt)),
                 "one that moves no engine where engines of a slice take turns",
             )
-        if kv_floor(self.admit) * engines.residents > 1.0:
+        if self.traits.admit.kv_floor * engines.residents > 1.0:
             raise SettingError(
                 "system.admit.floor",
-                kv_floor(self.admit),
+                self.traits.admit.kv_floor,
                 f"at most {1.0 / engines.residents:.3g}, with residents={engines.residents} on a "
                 "slice",
             )
-        if engines.residents > 1 and copied and not swaps_weights(self.load):
+        if engines.residents > 1 and copied and not self.load_traits.swaps_weights:
             raise SettingError(
                 f"{where}.residents",
                 engines.residents,
                 "1 where each engine's weights are copied into HBM at its start",
             )
-        if engines.residents > 1 and not takes_turns(self.turn):
+        if engines.residents > 1 and not self.traits.turn.takes_turns:
             raise SettingError(
                 f"{where}.residents",
                 engines.residents,
@@ -221,14 +220,14 @@ class SystemSpec:
 
     def _check_experts(self, copied: bool) -> None:
         if self.expert_cache.misses == "table" and (
-            not caches_experts(self.experts) or self.max_batch > 1
+            not self.traits.experts.caches_experts or self.max_batch > 1
         ):
             raise SettingError(
                 "system.expert_cache.misses",
                 "table",
                 "exact where system.experts caches none, or system.max_batch is above 1",
             )
-        if caches_experts(self.experts):
+        if self.traits.experts.caches_experts:
             if not copied:
                 raise SettingError(
                     "system.load.policy",
@@ -241,7 +240,7 @@ class SystemSpec:
                     self.starts_active,
                     "false where system.experts caches some: a start fills the cache",
                 )
-        elif tracing(self.prefetch).rows > 0:
+        elif self.traits.prefetch.rows > 0:
             raise SettingError(
                 "system.prefetch.policy",
                 policy_name(type(self.prefetch)),
@@ -252,6 +251,17 @@ class SystemSpec:
     def policies(self) -> System:
         """The policies that the serving loop asks."""
         return System(*(getattr(self, name) for name in System._fields))
+
+    @property
+    def traits(self) -> Traits:
+        """What is so of them at any time."""
+        return self.policies.traits
+
+    @property
+    def load_traits(self) -> LoadTraits:
+        """What is so of the way of weights at any time."""
+        found: LoadTraits = traits_of(LoadTraits, self.load)
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,14 +329,14 @@ class ServingSetup:
             raise SettingError(
                 "system.expert_cache.misses", "table", "exact where the layout changes"
             )
-        vary = self.system.vary
-        if self.system.layout is None and (follows_waits(vary) or timer_s(vary) < math.inf):
+        vary, how = self.system.vary, self.system.traits.vary
+        if self.system.layout is None and (how.follows_waits or how.timer_s < math.inf):
             raise SettingError(
                 "system.vary.policy",
                 policy_name(type(vary)),
                 "as_alpha where no system.layout gives a step variants",
             )
-        if timer_s(vary) < math.inf and not follows_waits(vary):
+        if how.timer_s < math.inf and not how.follows_waits:
             raise SettingError(
                 "system.vary.policy",
                 policy_name(type(vary)),
@@ -346,8 +356,7 @@ class ServingSetup:
             here = [d.name for d in self.deployments if d.spec.name in lane.steps]
             if len(here) > 1:
                 raise SettingError("catalog", here, f"one model for lane {lane.place.name}")
-        vary = self.system.vary
-        stays = isinstance(self.system.alpha, Static) or follows_waits(vary)
+        stays = isinstance(self.system.alpha, Static) or self.system.traits.vary.follows_waits
         if not stays and any(lane.copies for lane in layout.lanes):
             name = policy_name(type(self.system.alpha))
             allowed = "static where variants need copies and system.vary chooses none"

@@ -25,17 +25,9 @@ from c2c.models import (
 from c2c.policies import (
     ChunkChoice,
     Fixed,
-    caches_experts,
     choose_chunk,
-    displacing_share,
-    engines_kept,
-    fetches_ahead,
-    initial_alpha,
-    keeps_weights,
     largest_chunk,
     link_demand_gbps,
-    spreads_kept,
-    swaps_weights,
     weights_in,
 )
 from c2c.serving.costs import KeptTables
@@ -110,7 +102,7 @@ def largest_step_chunk(system: SystemSpec) -> int:
 
 def first_variant(system: SystemSpec, table: StepTable) -> int:
     """Return the position on the alpha grid that a model starts with."""
-    start: float = initial_alpha(system.alpha).alpha
+    start: float = system.traits.alpha.initial
     return round(start * (len(table.alphas) - 1))
 
 
@@ -184,12 +176,12 @@ def kept_tables(
     setup: ServingSetup, specs: tuple[ModelSpec, ...], kinds: tuple[Slice, ...], shared_gbps: float
 ) -> tuple[tuple[KeptTables, ...], ...]:
     """Return the step costs [arch][kind] of weights on their way into HBM, and in it."""
-    if not keeps_weights(setup.system.keep):
+    if not setup.system.traits.keep.keeps_weights:
         return ()
 
     def of(spec: ModelSpec, kind: Slice) -> KeptTables:
         copied, kept = (_table(setup, spec, kind, shared_gbps, at) for at in ("staged", "hbm"))
-        if not spreads_kept(setup.system.keep):
+        if not setup.system.traits.keep.spreads_kept:
             return KeptTables(copied, kept)
         spread = [
             _table(setup, spec, kind, shared_gbps, "host", float(share)) for share in SPREAD_SHARES
@@ -312,7 +304,7 @@ def expert_slots(spec: ModelSpec, kind: Slice, system: SystemSpec, tokens: int) 
     if not spec.experts:
         return 0
     every = expert_layers(spec) * spec.experts
-    if not caches_experts(system.experts):
+    if not system.traits.experts.caches_experts:
         return every
     used = system.hbm_reserve_bytes + activation_bytes(spec, tokens) + dense_bytes(spec)
     room = (kind.hbm_bytes - used) * system.expert_cache.share
@@ -324,9 +316,9 @@ def shared_room_bytes(specs: Sequence[ModelSpec], kind: Slice, system: SystemSpe
 
     With a staging room twice as much.
     """
-    if not swaps_weights(system.load):
+    if not system.load_traits.swaps_weights:
         return 0.0
-    rooms = 2.0 if fetches_ahead(system.load) else 1.0
+    rooms = 2.0 if system.load_traits.fetches_ahead else 1.0
     sizes = [rooms * float(weight_bytes(s)) for s in specs]
     return max((s for s in sizes if s < kind.hbm_bytes - system.hbm_reserve_bytes), default=0.0)
 
@@ -344,8 +336,8 @@ def switch_s(spec: ModelSpec, kind: Slice, system: SystemSpec, shared_gbps: floa
 
     Whether its weights are copied before its first step or by it.
     """
-    copied = engines_kept(system.keep) > 0 or displacing_share(system.keep) < math.inf
-    if not swaps_weights(system.load) and not copied:
+    copied = system.traits.keep.engines_kept > 0 or system.traits.keep.displacing_share < math.inf
+    if not system.load_traits.swaps_weights and not copied:
         return system.engines.turn_s
     rate = min(kind.link_cap_gbps, shared_gbps) * 1e9
     return system.engines.turn_s + float(weight_bytes(spec)) / rate
@@ -367,7 +359,7 @@ def kv_tokens(
         return lane_tokens(system.layout, spec, kind)
     used = system.hbm_reserve_bytes + activation_bytes(spec, tokens)
     where = weights_in(system.load)
-    if where == "hbm" and caches_experts(system.experts):
+    if where == "hbm" and system.traits.experts.caches_experts:
         slots = expert_slots(spec, kind, system, tokens)
         used += dense_bytes(spec) + slots * expert_bytes(spec)
     elif where == "hbm":
