@@ -303,6 +303,17 @@ def test_texts_and_tokens(live: Live) -> None:
     assert listed["talking"]["max_model_len"] == 4096
 
 
+def test_each_chunk_may_say_what_was_used(live: Live) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = {**ASKED, "max_tokens": 6, "ignore_eos": True, "stream_options": options}
+    used = [event["usage"] for event in live.events("chat/completions", **body)]
+    drawn = [one["completion_tokens"] for one in used]
+    assert drawn == sorted(drawn)
+    assert (drawn[0], drawn[-1]) == (1, 6)
+    whole = live.post("chat/completions", **ASKED, max_tokens=6, ignore_eos=True).json()["usage"]
+    assert used[-1] == used[-2] == whole
+
+
 def test_a_request_keeps_the_id_that_it_comes_with(live: Live) -> None:
     def ids(**headers: str) -> str:
         return live.client.get("/health", headers=headers).headers.get_list("x-request-id")[0]

@@ -110,7 +110,7 @@ def test_what_is_not_built_is_refused_by_name(path: str, body: dict[str, Any], n
         ("max_tokens", {"max_tokens": 0}),
         ("max_completion_tokens", {"max_completion_tokens": 0}),
         ("stream_options", {"stream": True, "stream_options": {"every": 1}}),
-        ("stream_options", {"stream": True, "stream_options": {"continuous_usage_stats": True}}),
+        ("stream_options", {"stream": True, "stream_options": {"continuous_usage_stats": "any"}}),
         ("best_of", {"best_of": 2}),
         ("presence_penalty", {"presence_penalty": 2.1}),
         ("presence_penalty", {"presence_penalty": "much"}),

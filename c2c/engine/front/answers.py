@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from c2c.engine.front.choices import Choice, Piece
 from c2c.engine.front.scores import TokenScore, Written, of_chat, of_text
 
-__all__ = ["Shape"]
+__all__ = ["Shape", "usage"]
 
 
 class Shape:
@@ -20,6 +20,7 @@ class Shape:
       is_chat: which.
       has_tokens: whether choices show their token ids.
       has_scores: whether they show log-probabilities.
+      used: returns what each chunk says was used up to it; None: they do not say.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class Shape:
     ) -> None:
         self.is_chat, self.has_tokens, self.has_scores = is_chat, has_tokens, has_scores
         self._written = written
+        self.used: Callable[[], dict[str, Any]] | None = None
         self._head = {
             "id": f"{'chatcmpl' if is_chat else 'cmpl'}-{uuid.uuid4().hex}",
             "created": int(time.time()),
@@ -81,7 +83,8 @@ class Shape:
             one["text"] = piece.text
         if self.has_tokens:
             one["token_ids"] = piece.tokens
-        return {**self._head, "object": self._chunk_kind, "choices": [one]}
+        used = {} if self.used is None else {"usage": self.used()}
+        return {**self._head, "object": self._chunk_kind, "choices": [one], **used}
 
     def last(self, choices: Sequence[Choice], prompt: int) -> dict[str, Any]:
         """Return the chunk that says what was used."""

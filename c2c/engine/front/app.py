@@ -16,7 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
-from c2c.engine.front.answers import Shape
+from c2c.engine.front.answers import Shape, usage
 from c2c.engine.front.body import BodyRoute, extra_headers
 from c2c.engine.front.choices import Choice, Piece
 from c2c.engine.front.documented import STREAM, Documented, errors
@@ -278,7 +278,10 @@ class Front:
         prompt = sum(map(len, prompts))
         self._metrics.prompt.labels(asked.model).inc(prompt)
         if asked.stream:
-            has_usage = asked.stream_options is not None and asked.stream_options.include_usage
+            options = asked.stream_options
+            if options is not None and options.continuous_usage_stats:
+                shape.used = partial(usage, choices, prompt)
+            has_usage = options is not None and options.include_usage
             events = self._events(shape, asked.model, choices, prompt if has_usage else None)
             first = await _first(request, events)
             return StreamingResponse(_after(first, events), media_type="text/event-stream")

@@ -41,7 +41,7 @@ class StreamOptions(BaseModel):
 
     include_usage: bool = False
     include_obfuscation: bool = False  # nothing here is padded
-    continuous_usage_stats: Literal[False] = False
+    continuous_usage_stats: bool = False
 
 
 class JsonSchema(BaseModel):
@@ -81,7 +81,8 @@ class SharedFields(BaseModel):
     model: str = Field(description="served model by name")
     stream: bool = Field(False, description="chunks as they come")
     stream_options: StreamOptions | None = Field(
-        None, description="`include_usage`: a last chunk says what was used"
+        None,
+        description="`include_usage`: a last chunk says what was used; `continuous_usage_stats`: all do",
     )
     n: int = Field(1, ge=1, le=_MOST_CHOICES, description="choices of each prompt, up to 128")
     temperature: float = Field(
