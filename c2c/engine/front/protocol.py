@@ -82,7 +82,8 @@ class SharedFields(BaseModel):
     stream: bool = Field(False, description="chunks as they come")
     stream_options: StreamOptions | None = Field(
         None,
-        description="`include_usage`: a last chunk says what was used; `continuous_usage_stats`: all do",
+        description="`include_usage`: a last chunk says what was used; `continuous_usage_stats`: "
+        "all do",
     )
     n: int = Field(1, ge=1, le=_MOST_CHOICES, description="choices of each prompt, up to 128")
     temperature: float = Field(
