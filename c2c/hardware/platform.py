@@ -80,7 +80,8 @@ class Gpu:
 
     What only some uses need is None where no file states it: `fp32_tflops` of the CUDA cores,
     `clock_ghz` (boost), `l2_gbps` (reads that hit), `nvlink_gbps` (each way, to GPUs of
-    its node), `price` relative to an L40S.
+    its node), `price` relative to an L40S, `usd_per_hour` of an instance with one such GPU (what
+    it rents for, host included), `power_w` at most.
     """
 
     name: str
@@ -95,6 +96,8 @@ class Gpu:
     l2_gbps: float | None = None
     nvlink_gbps: float | None = None
     price: float | None = None
+    usd_per_hour: float | None = None
+    power_w: float | None = None
     source: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -102,7 +105,9 @@ class Gpu:
             check_positive(f"gpu.{name}", getattr(self, name), whole=True)
         for name in ("hbm_gbps", "bf16_tflops"):
             check_positive(f"gpu.{name}", getattr(self, name))
-        for name in ("fp32_tflops", "clock_ghz", "l2_gbps", "nvlink_gbps", "price"):
+        for name in (
+            "fp32_tflops", "clock_ghz", "l2_gbps", "nvlink_gbps", "price", "usd_per_hour", "power_w",
+        ):  # fmt: skip
             if getattr(self, name) is not None:
                 check_positive(f"gpu.{name}", getattr(self, name))
 

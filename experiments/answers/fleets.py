@@ -1,146 +1,134 @@
-"""The search space for the best fleet: system, layout, chunk and size."""
+"""The fleets that a search compares: chips, layouts, systems and whatever else is named."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
-from math import prod
+from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from omegaconf import OmegaConf
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
 
-from c2c.config import RunSetup, build, load
+from c2c.config import load
 from c2c.errors import SettingError
-from experiments.sweeping.search_space import as_text, space_of
+from c2c.hardware import platforms
+from experiments.sweeping.search_space import as_text, choices_of
 
-__all__ = ["CHUNK", "OWN", "FleetSpace", "planned_layouts"]
+__all__ = ["Arm", "FleetSpace"]
 
-CHUNK, OWN = "chunk", "own"  # a dimension that is no setting: the system's own rule, or tokens
-_CHUNK_SETTINGS = ("system/chunk", "system.chunk.tokens", "system.chunk")
+_CHIP, _LAYOUT, _SYSTEM, _COUNT = "hardware", "mig", "system", "superchips"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """A kind of fleet, of any number of chips.
+
+    Attributes:
+      params: what tells it from the others, by setting.
+      usd_per_hour: of a chip.
+      power_w: of a chip at most; None where no file states it.
+    """
+
+    params: Mapping[str, Any]
+    usd_per_hour: float
+    power_w: float | None
+
+    @property
+    def name(self) -> str:
+        """The fleet as part of a command line."""
+        return " ".join(f"{key}={as_text(value)}" for key, value in self.params.items())
 
 
 class FleetSpace:
-    """The dimensions of a search, and the run that a point in it is.
+    """All kinds of fleets that a command line leaves open, and the run that one of them is.
 
-    What the command line fixes is fixed; a sweep on it (`superchips=1,2,4`) is a dimension. System,
-    number of Superchips and chunk are dimensions with the given defaults where it says nothing of
-    them; `layouts` are tried where it does not name one.
+    What the command line fixes is fixed, a sweep on it (`system.max_batch=64,256`) is tried.
+    Chips, systems and layouts are tried where it says nothing of them: `systems`, every chip that
+    has a price, and each chip's layouts of equal slices.
     """
 
     def __init__(
-        self,
-        overrides: Sequence[str],
-        folder: str | None,
-        *,
-        systems: Sequence[str],
-        chunks: Sequence[str | int],
-        superchips: Sequence[int],
+        self, overrides: Sequence[str], folder: str | None, *, systems: Sequence[str]
     ) -> None:
         self.folder = folder
-        self.dimensions, self.fixed = space_of(overrides)
-        named = {text.partition("=")[0].lstrip("+~") for text in self.fixed} | set(self.dimensions)
-        defaults: Mapping[str, Sequence[Any]] = {"system": systems, "superchips": superchips}
-        for name, choices in defaults.items():
-            if name not in named:
-                self.dimensions[name] = CategoricalDistribution(list(choices))
-        if not named.intersection(_CHUNK_SETTINGS):
-            self.dimensions[CHUNK] = CategoricalDistribution([str(one) for one in chunks])
-        self.plans = "mig" not in named
-        if self.plans and "hardware" in self.dimensions:
+        self.open, self.fixed = choices_of(overrides)
+        self.named = {o.partition("=")[0].lstrip("+~") for o in self.fixed} | set(self.open)
+        if _COUNT in self.named:
             raise SettingError(
-                "hardware", "several", "one platform, whose layouts are planned",
-                "Or name the layouts: mig=7x12gb,1x96gb.",
+                _COUNT, self.open.get(_COUNT) or "a number", "nothing: the number is the answer",
+                "Set advise.most=<number> for the most that may be taken.",
             )  # fmt: skip
+        if _SYSTEM not in self.named:
+            self.open[_SYSTEM] = list(systems)
+        self._cached: dict[tuple[str, ...], dict[str, Any]] = {}
 
-    @property
-    def systems(self) -> list[str]:
-        """The systems that are tried."""
-        found = self.dimensions.get("system")
-        if isinstance(found, CategoricalDistribution):
-            return [str(one) for one in found.choices]
-        given = [t.partition("=")[2] for t in self.fixed if t.startswith("system=")]
-        return given or [str(load(self.fixed, folder=self.folder).system.name)]
+    def arms(self) -> list[Arm]:
+        """Return every kind of fleet.
 
-    @property
-    def size(self) -> float:
-        """How many points there are; infinite with a dimension that is continuous."""
-        return prod(_count(one) for one in self.dimensions.values())
+        Raises:
+          SettingError: a choice that does not exist, or a chip that has no price.
+        """
+        every = []
+        rest = {k: v for k, v in self.open.items() if k not in (_CHIP, _LAYOUT)}
+        for chip in self._chips():
+            for layout in self._layouts(chip):
+                for values in product(*rest.values()):
+                    params = {**chip, **layout, **dict(zip(rest, values, strict=True))}
+                    every.append(self._priced(params))
+        return every
 
-    def overrides(self, params: Mapping[str, Any]) -> list[str]:
-        """Return the command line of a point."""
-        told = [f"{key}={as_text(value)}" for key, value in params.items() if key != CHUNK]
-        if (tokens := params.get(CHUNK, OWN)) != OWN:
-            told += ["system/chunk=fixed", f"system.chunk.tokens={tokens}"]
-        return told
+    def settings(self, params: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a run's settings as plain data.
 
-    def settings(self, params: Mapping[str, Any], more: Sequence[str] = ()) -> dict[str, Any]:
-        """Return a point's settings as plain data.
+        Args:
+          params: of an arm.
+          more: values of settings that choose no file, by their names.
 
         Raises:
           SettingError: they do not go together.
         """
-        cfg = load([*self.fixed, *self.overrides(params), *more], folder=self.folder)
-        plain: Any = OmegaConf.to_container(cfg, resolve=True)
-        return dict(plain)
+        words = tuple(f"{key}={as_text(value)}" for key, value in params.items())
+        if words not in self._cached:
+            made: Any = OmegaConf.to_container(
+                load([*self.fixed, *words], folder=self.folder), resolve=True
+            )
+            self._cached[words] = made
+        plain = copy.deepcopy(self._cached[words])
+        for key, value in more.items():
+            *parents, last = key.split(".")
+            node = plain
+            for parent in parents:
+                node = node[parent]
+            node[last] = value
+        return plain
 
-    def check(self) -> None:
-        """Raise where a choice names what does not exist, before anything is run.
+    def _chips(self) -> list[dict[str, Any]]:
+        if _CHIP in self.open:
+            return [{_CHIP: chip} for chip in self.open[_CHIP]]
+        if {_CHIP, "node"} & self.named:
+            return [{}]
+        names = [name for name in platforms() if name != "cpu"]
+        return [{_CHIP: n} for n in names if self._gpu({_CHIP: n}).get("usd_per_hour")]
 
-        Raises:
-          SettingError: it does.
-        """
-        for name, dimension in self.dimensions.items():
-            if isinstance(dimension, CategoricalDistribution):
-                for choice in dimension.choices:
-                    self.settings(self.first() | {name: choice})
+    def _layouts(self, chip: Mapping[str, Any]) -> list[dict[str, Any]]:
+        if _LAYOUT in self.open:
+            return [{_LAYOUT: layout} for layout in self.open[_LAYOUT]]
+        if _LAYOUT in self.named:
+            return [{}]
+        return [{_LAYOUT: name} for name in self.settings(chip, {})["hardware"]["mig"]]
 
-    def add_layouts(self, layouts: Sequence[str]) -> None:
-        """Make the layout a dimension."""
-        self.dimensions["mig"] = CategoricalDistribution(list(dict.fromkeys(layouts)))
+    def _gpu(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.settings(params, {})["hardware"].get("gpu", {})
+        return found
 
-    def first(self) -> dict[str, Any]:
-        """Return the point of first choices."""
-        return {name: _first(one) for name, one in self.dimensions.items()}
-
-
-def planned_layouts(
-    space: FleetSpace, system: str, *, count: int, requests: int
-) -> tuple[list[str], RunSetup]:
-    """Return the layouts on which a system serves the workload's first requests best, and the plan.
-
-    Raises:
-      SettingError: a setting cannot work, or no layout can serve the catalog.
-    """
-    params = space.first() | {"system": system}
-    if "system" not in space.dimensions:
-        del params["system"]
-    setup = build(space.settings(params, ["mig=planned", f"mig.requests={requests}"]))
-    assert setup.plan is not None
-    ranked = setup.plan.as_dict()["candidates"]
-    able = [str(one["mig"]) for one in ranked if one["attainment"] is not None]
-    return able[:count], setup
-
-
-def _count(one: BaseDistribution) -> float:
-    match one:
-        case CategoricalDistribution():
-            return len(one.choices)
-        case IntDistribution():
-            return (one.high - one.low) // one.step + 1
-        case FloatDistribution():
-            return float("inf")
-    raise AssertionError(one)  # there are no others
-
-
-def _first(one: BaseDistribution) -> Any:
-    match one:
-        case CategoricalDistribution():
-            return one.choices[0]
-        case IntDistribution() | FloatDistribution():
-            return one.low
-    raise AssertionError(one)
+    def _priced(self, params: Mapping[str, Any]) -> Arm:
+        gpu = self._gpu(params)
+        usd = gpu.get("usd_per_hour")
+        if usd is None:
+            name = self.settings(params, {})["hardware"].get("name", "of a node")
+            raise SettingError(
+                "hardware.gpu.usd_per_hour", None, f"a price, which {name} has not",
+                "Set hardware.gpu.usd_per_hour=<US dollars an hour>.",
+            )  # fmt: skip
+        return Arm(params=params, usd_per_hour=float(usd), power_w=gpu.get("power_w"))

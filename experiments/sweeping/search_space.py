@@ -16,7 +16,7 @@ from optuna.distributions import (
 
 from c2c.errors import SettingError
 
-__all__ = ["as_text", "distribution", "space_of"]
+__all__ = ["as_text", "choices_of", "distribution", "space_of"]
 
 
 def space_of(overrides: Sequence[str]) -> tuple[dict[str, BaseDistribution], list[str]]:
@@ -35,6 +35,25 @@ def space_of(overrides: Sequence[str]) -> tuple[dict[str, BaseDistribution], lis
         if not o.is_sweep_override()
     ]
     return space, fixed
+
+
+def choices_of(overrides: Sequence[str]) -> tuple[dict[str, list[Any]], list[str]]:
+    """Return the values of each sweep among overrides, by key, and the overrides that are fixed.
+
+    Raises:
+      SettingError: an interval, which has no end of values.
+    """
+    space, fixed = space_of(overrides)
+    found: dict[str, list[Any]] = {}
+    for key, one in space.items():
+        match one:
+            case CategoricalDistribution():
+                found[key] = list(one.choices)
+            case IntDistribution() if not one.log:
+                found[key] = list(range(one.low, one.high + 1, one.step))
+            case _:
+                raise SettingError(key, str(one), "values to compare, such as 1,2,4 or range(1,9)")
+    return found, fixed
 
 
 def distribution(override: Override) -> BaseDistribution:
