@@ -106,7 +106,8 @@ class Gpu:
         for name in ("hbm_gbps", "bf16_tflops"):
             check_positive(f"gpu.{name}", getattr(self, name))
         for name in (
-            "fp32_tflops", "clock_ghz", "l2_gbps", "nvlink_gbps", "price", "usd_per_hour", "power_w",
+            "fp32_tflops", "clock_ghz", "l2_gbps", "nvlink_gbps", "price", "usd_per_hour",
+            "power_w",
         ):  # fmt: skip
             if getattr(self, name) is not None:
                 check_positive(f"gpu.{name}", getattr(self, name))

@@ -129,6 +129,6 @@ class FleetSpace:
             name = self.settings(params, {})["hardware"].get("name", "of a node")
             raise SettingError(
                 "hardware.gpu.usd_per_hour", None, f"a price, which {name} has not",
-                "Set hardware.gpu.usd_per_hour=<US dollars an hour>.",
+                "Set +hardware.gpu.usd_per_hour=<US dollars an hour>.",
             )  # fmt: skip
         return Arm(params=params, usd_per_hour=float(usd), power_w=gpu.get("power_w"))

@@ -1,0 +1,400 @@
+"""The cheapest fleets that serve a workload within its targets: chips, layouts, systems, counts.
+
+    python -m experiments.advise workload=file workload.path=my.csv catalog=mine slo.ttft_s=1
+    python -m experiments.advise workload=poisson workload.rate_rps=4 hardware=gh200,h100_sxm
+    python -m experiments.advise system=c2cserve_plus,aegaeon mig=7x12gb system.max_batch=32,64
+
+Settings are those of `experiments.simulate`. A sweep among them (a,b or range(1,9)) is compared,
+all others are fixed. Every chip that has a price (`hardware.gpu.usd_per_hour`), its layouts of
+equal slices and `advise.systems` are compared where the command line says nothing of them. A fleet
+serves if `slo.attainment` of the requests meet both of their targets and no queue grows without
+end. Kinds of fleets race over a sixteenth of the requests, a quarter and all of them, each with
+the fewest chips that serve; the dearer half of them is out each time.
+
+    advise.systems=[...]    c2cserve_plus, c2cserve, serverlessllm_fast, aegaeon
+    advise.seeds=[0,1,2]    a fleet must serve with each; the first one alone before the last part
+    advise.most=64          chips of a fleet
+    advise.keep=4           kinds that stay in the race at least
+    advise.within=2         fleets up to so many times as dear as the best are told apart
+    advise.error=0.2        of the cost model: does the best fleet serve if all steps take longer?
+    advise.workers=null     processes; null: one a core
+
+Runs are folders in `<out>/points`: the same command goes on where one was stopped. The answer is a
+folder in `out=`, or `folder=`: a table of all runs (Parquet), a figure, answer.json with the
+command that replays each fleet, settings and provenance.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Final
+
+import pyarrow as pa
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from c2c.config import RunSetup, build
+from c2c.errors import SettingError
+from c2c.runs import NOT_INPUTS, RunDir, progress_bar, storage_error
+from experiments.answers.command import answering, own_settings
+from experiments.answers.fleets import Arm, FleetSpace
+from experiments.answers.interval import interval_of
+from experiments.answers.points import Point, PointRunner, needs_compiling
+from experiments.answers.quantity import quantity_of, with_value
+from experiments.answers.race import Outcome, Trial, parts_of, race
+from experiments.children import workers_of
+from experiments.simulation.execute import CODE
+from experiments.simulation.report import console
+
+__all__ = ["AdviseSettings", "main"]
+
+OUT = "runs/advise"
+PACKAGES = (*CODE, "experiments.answers", "experiments.figures.advise")
+NAMES = ("advise.parquet", "answer.json", "advise.png", "advise.svg")
+LOADS: Final = (
+    1.1,
+    1.25,
+    1.5,
+    2.0,
+    3.0,
+    4.0,
+    6.0,
+    8.0,
+)  # times the workload's, until the best fleet breaks
+
+
+@dataclass
+class AdviseSettings:
+    """Settings of the race, see the module's docstring."""
+
+    systems: list[str] = field(
+        default_factory=lambda: ["c2cserve_plus", "c2cserve", "serverlessllm_fast", "aegaeon"]
+    )
+    seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
+    most: int = 64
+    keep: int = 4
+    within: float = 2.0
+    error: float = 0.2
+    workers: int | None = None
+
+    def check(self) -> None:
+        """Raise where a value cannot work."""
+        if not self.systems or len(set(self.systems)) < len(self.systems):
+            raise SettingError("advise.systems", self.systems, "at least one name, each once")
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
+            raise SettingError("advise.seeds", self.seeds, "whole numbers from 0 on, each once")
+        for name in ("most", "keep"):
+            if (value := getattr(self, name)) < 1:
+                raise SettingError(f"advise.{name}", value, "a whole number above 0")
+        if not self.within >= 1.0:
+            raise SettingError("advise.within", self.within, "a number, at least 1")
+        if not 0.0 <= self.error < 10.0:
+            raise SettingError("advise.error", self.error, "a share, at least 0")
+
+
+class Runs:
+    """The runs of a race: asks for trials, and keeps what came of each."""
+
+    def __init__(
+        self, space: FleetSpace, arms: Sequence[Arm], more: Mapping[str, Any], requests: int,
+        workers: int, *, alone_first: bool,
+    ) -> None:  # fmt: skip
+        self.space, self.arms, self.more = space, arms, more
+        self.requests, self.workers, self.alone_first = requests, workers, alone_first
+        self.found: dict[Trial, Point] = {}
+
+    def settings(self, trial: Trial) -> dict[str, Any]:
+        """Return the settings of a trial."""
+        more = {**self.more, "superchips": trial.chips, "seed": trial.seed}
+        if trial.part < self.requests:
+            more["workload.max_requests"] = trial.part
+        return self.space.settings(self.arms[trial.arm].params, more)
+
+    def serve(self, asked: Sequence[Trial]) -> list[Outcome]:
+        """Run trials; what was run before is only told again."""
+        new = [trial for trial in asked if trial not in self.found]
+        with progress_bar("runs", len(new)) as advance:
+            for some in (new[:1], new[1:]) if self.alone_first else (new,):
+                points = self.run([self.settings(t) for t in some], advance)
+                self.found.update(zip(some, points, strict=True))
+        self.alone_first = False
+        return [outcome_of(self.found[trial]) for trial in asked]
+
+    def run(self, settings: Sequence[Mapping[str, Any]], advance: Any = None) -> list[Point]:
+        """Run configurations, each in a run folder of its own."""
+        points: dict[int, Point] = {}
+        with PointRunner(self.workers) as runner:
+            for number, one in enumerate(settings):
+                runner.ask(number, one)
+            for number, point in runner.done():
+                points[number] = point
+                if advance is not None:
+                    advance(len(points))
+        return [points[number] for number in range(len(settings))]
+
+
+def outcome_of(point: Point) -> Outcome:
+    """Return whether a run met its targets."""
+    state = (point.summary.get("verdict") or {}).get("state")
+    return Outcome(meets=state == "served", error=point.error)
+
+
+def main(arguments: list[str]) -> int:
+    """Advise; return the exit status: 1 if no fleet serves, 2 for settings that cannot work."""
+    return answering(_advise, arguments, str(__doc__), sweep="")
+
+
+def _advise(arguments: list[str], folder: str | None) -> int:
+    for old in (a for a in arguments if a.startswith("search.")):
+        raise SettingError(old.partition("=")[0], old.partition("=")[2], "a setting of advise.")
+    asked, given = own_settings(AdviseSettings, "advise", arguments)
+    asked.check()
+    workers = workers_of(asked.workers, "advise.workers")
+    if seed := [a for a in given if a.startswith("seed=")]:
+        raise SettingError("seed", seed[0][5:], "no value here", "Set advise.seeds=[0,1,2].")
+    space = FleetSpace([f"out={OUT}", *given], folder, systems=asked.systems)
+    arms = space.arms()
+    base = _first_that_builds(space, arms)
+    out = console()
+    told = {
+        "command": "advise",
+        "advise": {k: v for k, v in asdict(asked).items() if k != "workers"},
+        "fleets": [arm.name for arm in arms],
+        **{k: v for k, v in base.settings.items() if k not in NOT_INPUTS and k != "seed"},
+    }
+    root = Path(base.settings["out"]).expanduser()
+    where = _where(base, told, root)
+    try:
+        with RunDir.open(
+            where, told, packages=PACKAGES, files=base.files, seed=None,
+            resume=base.settings["resume"], overwrite=base.settings["overwrite"], names=NAMES,
+            field="folder" if base.settings["folder"] else "out",
+        ) as run:  # fmt: skip
+            if run.is_complete:
+                found = json.loads((where / "answer.json").read_text(encoding="utf-8"))
+                print(f"{found['answer']}\nanswered already: {where}")
+                return int(not found["fleets"])
+            more = {
+                "out": str(root / "points"), "folder": None, "overwrite": False, "figures": False,
+                "timeline.rows": 0, "objective": None,
+            }  # fmt: skip
+            requests = int(base.workload.description["requests"])
+            runs = Runs(
+                space, arms, more, requests, workers, alone_first=needs_compiling(base)
+            )  # fmt: skip
+            print(
+                f"{requests:,} requests of {base.workload.description['name']} for "
+                f"{len(base.serving.deployments)} models; comparing {len(arms)} kinds of fleets, "
+                f"processes: {workers}"
+            )
+            standings = race(
+                arms, parts_of(requests), runs.serve, seeds=asked.seeds, most=asked.most,
+                keep=asked.keep, within=asked.within,
+            )  # fmt: skip
+            fleets = sorted(
+                (
+                    _fleet(runs, arm, int(standing.serves), given)
+                    for arm, standing in standings.items()
+                    if standing.serves < float("inf")
+                ),
+                key=lambda one: (one["usd_per_hour"], one["ttft_p99_s"]),
+            )
+            margin = _margin(runs, fleets[0], asked) if fleets else {}
+            answer = _answer(fleets, margin, asked, base)
+            _write(run, base, runs, fleets, margin, answer)
+    except OSError as error:
+        raise storage_error(error, where) from error
+    _print(out, fleets)
+    print(f"{answer}\nwritten: {where} (runs in {root / 'points'})")
+    return int(not fleets)
+
+
+def _first_that_builds(space: FleetSpace, arms: Sequence[Arm]) -> RunSetup:
+    """Return a run of the first kind that can work, with few chips or many.
+
+    Raises:
+      SettingError: none can.
+    """
+    wrong: SettingError | None = None
+    for chips in (1, 64):
+        for arm in arms:
+            try:
+                return build(space.settings(arm.params, {"superchips": chips}))
+            except SettingError as error:
+                wrong = wrong or error
+    assert wrong is not None
+    raise wrong
+
+
+def _fleet(runs: Runs, arm: int, chips: int, given: Sequence[str]) -> dict[str, Any]:
+    """Return what is told of a fleet: its price, what it serves, and the command of its run."""
+    kind = runs.arms[arm]
+    mine = {
+        trial.seed: point.summary
+        for trial, point in runs.found.items()
+        if (trial.arm, trial.chips, trial.part) == (arm, chips, runs.requests)
+    }
+    every = list(mine.values())
+    met = interval_of([one["verdict"]["met"] for one in every])
+    usd = chips * kind.usd_per_hour
+    million_hours = 1e6 / fmean(one["output_tokens_per_s"] for one in every) / 3600.0
+    power = None if kind.power_w is None else chips * kind.power_w * million_hours / 1e3
+    fixed = [
+        g for g in given
+        if not g.startswith(("out=", "folder=")) and g.partition("=")[0] not in kind.params
+    ]  # fmt: skip
+    return {
+        "arm": arm,
+        "fleet": f"{kind.name} superchips={chips}",
+        "params": dict(kind.params),
+        "chips": chips,
+        "usd_per_hour": usd,
+        "usd_per_million_tokens": usd * million_hours,
+        "kwh_per_million_tokens_at_most": power,
+        "met": met.mean,
+        "met_half": met.half,
+        "ttft_p99_s": fmean(one["ttft_s"]["p99"] for one in every),
+        "tpot_p99_s": fmean(one["tpot_s"]["p99"] or 0.0 for one in every),
+        "command": " ".join(
+            ["python -m experiments.simulate", *map(_quoted, fixed), kind.name,
+             f"superchips={chips}", f"seed={min(mine)}"]
+        ),
+    }  # fmt: skip
+
+
+def _quoted(word: str) -> str:
+    return f"'{word}'" if re.search(r"[^\w.=/:@,+~-]", word) else word
+
+
+def _margin(runs: Runs, best: Mapping[str, Any], asked: AdviseSettings) -> dict[str, Any]:
+    """Return how far the best fleet is from breaking: by load, and by the cost model's error."""
+    trial = Trial(best["arm"], best["chips"], runs.requests, asked.seeds[0])
+    settings = runs.settings(trial)
+    slower = {
+        "scale": {key: value / (1.0 + asked.error) for key, value in settings["scale"].items()}
+    }
+    every = [
+        runs.settings(Trial(trial.arm, trial.chips, trial.part, s)) | slower for s in asked.seeds
+    ]
+    served = [outcome_of(point).meets for point in runs.run(every)]
+    found: dict[str, Any] = {"error": asked.error, "serves_if_slower": all(served)}
+    if settings["workload"]["kind"] == "closed_loop":
+        return found
+    setup = build(settings)
+    quantity = quantity_of("rate", setup)
+    for load in LOADS:
+        more = with_value(settings, quantity, load * quantity.start, trial.seed)
+        (point,) = runs.run([more])
+        if not outcome_of(point).meets:
+            binds = (point.summary.get("verdict") or {}).get("binds")
+            return found | {"breaks_at_load": load, "binds": binds}
+        found["serves_load"] = load
+    return found
+
+
+def _answer(
+    fleets: Sequence[Mapping[str, Any]], margin: Mapping[str, Any], asked: AdviseSettings,
+    base: RunSetup,
+) -> str:  # fmt: skip
+    wanted = f"{100 * float(base.settings['slo']['attainment']):g} % of the requests on target"
+    if not fleets:
+        return f"answer: none. No fleet of up to {asked.most} chips has {wanted}"
+    best = fleets[0]
+    said = [
+        f"answer: {best['fleet']}, {best['usd_per_hour']:.2f} $/h, "
+        f"{best['usd_per_million_tokens']:.2f} $ a million tokens, "
+        f"{100 * best['met']:.2f} % on target ({wanted} asked, seeds {asked.seeds})"
+    ]
+    if "breaks_at_load" in margin:
+        least = margin.get("serves_load", 1.0)
+        binds = f": {margin['binds']} binds" if margin["binds"] else ""
+        said.append(
+            f"it serves {least:g} times the load and breaks at {margin['breaks_at_load']:g}{binds}"
+        )
+    elif "serves_load" in margin:
+        said.append(f"it serves {margin['serves_load']:g} times the load")
+    word = "still serves" if margin["serves_if_slower"] else "does not serve"
+    said.append(f"it {word} if every step takes {100 * asked.error:g} % longer")
+    return "; ".join(said)
+
+
+def _rows(runs: Runs, fleets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    told = {(one["arm"], one["chips"]) for one in fleets}
+    rows = []
+    for trial, point in runs.found.items():
+        verdict = point.summary.get("verdict") or {}
+        arm = runs.arms[trial.arm]
+        ttft, tpot = (point.summary.get(key) or {} for key in ("ttft_s", "tpot_s"))
+        rows.append(
+            {**{key: str(value) for key, value in arm.params.items()},
+             "chips": trial.chips, "requests": trial.part, "seed": trial.seed,
+             "usd_per_hour": trial.chips * arm.usd_per_hour, "meets": outcome_of(point).meets,
+             "met": verdict.get("met"), "binds": verdict.get("binds"),
+             "ttft_p99_s": ttft.get("p99"), "tpot_p99_s": tpot.get("p99"),
+             "is_whole": trial.part == runs.requests,
+             "is_told": trial.part == runs.requests and (trial.arm, trial.chips) in told,
+             "run": point.folder.name if point.folder else None, "error": point.error or None}
+        )  # fmt: skip
+    return rows
+
+
+def _write(
+    run: RunDir, base: RunSetup, runs: Runs, fleets: Sequence[Mapping[str, Any]],
+    margin: Mapping[str, Any], answer: str,
+) -> None:  # fmt: skip
+    rows = _rows(runs, fleets)
+    run.write_table("advise", pa.Table.from_pylist(rows))
+    run.write_json(
+        "answer",
+        {"answer": answer, "fleets": list(fleets), "margin": dict(margin), "runs": len(rows)},
+    )
+    if not base.settings["figures"]:
+        return
+    from experiments.figures.advise import draw_advice
+    from experiments.figures.style import look
+
+    caption = (
+        f"{answer[0].upper()}{answer[1:]}. Workload {base.settings['workload']['name']}, "
+        f"simulated, link variant '{base.serving.link_variant}'. A point is a fleet on all "
+        "requests, filled if it met the targets; rings: the cheapest number of chips of its kind."
+    )
+    with look():
+        run.write_figure("advise", draw_advice(
+            rows, caption=caption, title=f"Fleets for {base.settings['workload']['name']}",
+        ))  # fmt: skip
+
+
+def _print(out: Console, fleets: Sequence[Mapping[str, Any]]) -> None:
+    table = Table(title="Fleets that serve", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("fleet", overflow="fold")
+    for name in ("$/h", "$/M tokens", "kWh/M, most", "on target %", "TTFT p99 s", "TPOT p99 ms"):
+        table.add_column(name, justify="right")
+    for one in fleets:
+        energy = one["kwh_per_million_tokens_at_most"]
+        half = "" if one["met_half"] is None else f" ± {100 * one['met_half']:.2f}"
+        table.add_row(
+            one["fleet"], f"{one['usd_per_hour']:.2f}", f"{one['usd_per_million_tokens']:.2f}",
+            "" if energy is None else f"{energy:.2f}", f"{100 * one['met']:.2f}{half}",
+            f"{one['ttft_p99_s']:.3f}", f"{1e3 * one['tpot_p99_s']:.1f}",
+        )  # fmt: skip
+    out.print(table)
+
+
+def _where(base: RunSetup, told: Mapping[str, Any], root: Path) -> Path:
+    if base.settings["folder"]:
+        return Path(base.settings["folder"]).expanduser()
+    digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
+    name = re.sub(r"[^\w.-]+", "-", base.settings["workload"]["name"])
+    return root / f"{name}_{digest}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

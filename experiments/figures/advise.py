@@ -1,0 +1,54 @@
+"""Price against latency of the fleets that were compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from experiments.figures.style import COLOURS, INK, canvas, finish
+
+__all__ = ["draw_advice"]
+
+_PANELS = (("ttft_p99_s", 1.0, "TTFT p99 (s)"), ("tpot_p99_s", 1e3, "TPOT p99 (ms)"))
+
+
+def draw_advice(rows: Sequence[Mapping[str, Any]], *, title: str, caption: str) -> Figure:
+    """Draw the fleets that ran on all requests.
+
+    Args:
+      rows: a run each: system, hardware, usd_per_hour, meets, is_whole, is_told and latencies.
+      title: above.
+      caption: below.
+    """
+    fleets: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if row["is_whole"] and row["ttft_p99_s"] is not None:
+            name = " on ".join(str(row[k]) for k in ("system", "hardware") if k in row)
+            key = (name, row.get("mig"), row["usd_per_hour"])
+            fleets.setdefault(key, []).append(row)
+    names = sorted({name for name, *_ in fleets})
+    colour = dict(zip(names, COLOURS * len(names), strict=False))
+    figure, axes = canvas(9.6, 4.2, columns=2)
+    for panel, (column, factor, label) in zip(axes, _PANELS, strict=True):
+        shown = set()
+        for (name, _, usd), runs in fleets.items():
+            value = factor * fmean(r[column] or 0.0 for r in runs)
+            meets = all(r["meets"] for r in runs)
+            panel.plot(
+                [usd], [value], "o", color=colour[name], markersize=5,
+                markerfacecolor=colour[name] if meets else "white",
+                label=name if meets and name not in shown else None,
+            )  # fmt: skip
+            shown |= {name} if meets else set()
+            if runs[0]["is_told"]:
+                panel.plot(
+                    [usd], [value], "o", markersize=9.5, markerfacecolor="none", color=INK,
+                    markeredgewidth=1.1, label=None if INK in shown else "fewest chips that serve",
+                )  # fmt: skip
+                shown.add(INK)
+        panel.set(xlabel="US dollars an hour", ylabel=label, xlim=(0, None), yscale="log")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize=8)
+    return finish(figure, title, caption)

@@ -1,0 +1,126 @@
+"""The command that advises: its space, that it finds the cheapest and goes on, bad settings."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from itertools import product
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from c2c.config import build, load, simulate
+from c2c.errors import SettingError
+from experiments import advise
+from experiments.answers.fleets import FleetSpace
+
+# Two chips, two systems and two layouts of each chip: eight kinds of fleets.
+TINY = (
+    "workload=poisson", "workload.requests=400", "catalog=dense6", "hardware=gh200,h100_sxm",
+    "system=c2cserve_plus,serverlessllm_fast", "system.max_batch=64", "slo.tpot_s=0.15",
+    "slo.ttft_s=1", "figures=false", "advise.seeds=[0]", "advise.most=4",
+)  # fmt: skip
+
+
+def space(*overrides: str) -> FleetSpace:
+    return FleetSpace(overrides, None, systems=["c2cserve_plus", "aegaeon"])
+
+
+def test_what_the_command_line_leaves_open_is_compared() -> None:
+    whole = space("workload=poisson").arms()
+    chips = {arm.params["hardware"] for arm in whole}
+    assert {"gh200", "h100_sxm"} <= chips
+    assert "rubin" not in chips  # which has no price
+    assert {arm.params["system"] for arm in whole} == {"c2cserve_plus", "aegaeon"}
+    named = space("hardware=gh200", "mig=7x12gb,1x96gb", "system.max_batch=range(2,4)").arms()
+    assert len(named) == 2 * 2 * 2
+    assert all(arm.usd_per_hour == 2.29 for arm in named)
+    assert named[0].name == "mig=7x12gb system.max_batch=2 system=c2cserve_plus"
+    own = space("hardware=rubin", "mig=1x288gb", "+hardware.gpu.usd_per_hour=9").arms()
+    assert own[0].usd_per_hour == 9.0
+
+
+def test_values_are_set_without_composing_again() -> None:
+    found = space("workload=poisson").settings({"hardware": "gh200"}, {"workload.max_requests": 7})
+    assert found["workload"]["max_requests"] == 7
+    assert space("workload=poisson").settings({}, {})["workload"]["max_requests"] == 0
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ("advise.most=0", "advise.most=0: expected a whole number above 0"),
+        ("advise.within=0.5", "advise.within=0.5: expected a number, at least 1"),
+        ("advise.x=1", "expected a key among error, keep"),
+        ("search.trials=4", "search.trials='4': expected a setting of advise"),
+        ("superchips=2", "the number is the answer. Set advise.most"),
+        ("seed=3", "Set advise.seeds"),
+        ("hardware=rubin", "a price, which rubin has not"),
+        ("hardware=gh200,nope", "hardware='nope': expected one of"),
+        ("workload.rate_rps=interval(1,2)", "expected values to compare, such as 1,2,4"),
+        ("-m", "option='-m': expected no sweep"),
+    ],
+)
+def test_what_cannot_work_is_refused_in_one_line(
+    argument: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert advise.main(["workload=poisson", "workload.requests=60", argument]) == 2
+    got = capsys.readouterr()
+    assert said in got.err
+    assert got.err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rate", [0.5, 4.0, 12.0])
+def test_the_answer_is_the_cheapest_of_all_fleets(
+    rate: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The grid is served as well: no fleet of it that meets the targets is cheaper."""
+    given = [*TINY, f"workload.rate_rps={rate}", f"out={tmp_path}"]
+    assert advise.main(given) in (0, 1)
+    (file,) = tmp_path.glob("poisson_*/answer.json")
+    found = json.loads(file.read_text())
+    arms = space(*(g for g in given if not g.startswith("advise."))).arms()
+    serving = []
+    for arm, chips in product(arms, range(1, 5)):
+        words = [f"{k}={v}" for k, v in arm.params.items()]
+        fixed = [g for g in TINY if not g.startswith(("advise.", "hardware=", "system="))]
+        try:
+            run = build(load([*fixed, f"workload.rate_rps={rate}", *words, f"superchips={chips}"]))
+        except SettingError:
+            continue
+        if simulate(run).summary["verdict"]["state"] == "served":
+            serving.append(chips * arm.usd_per_hour)
+    best = found["fleets"][0]["usd_per_hour"] if found["fleets"] else None
+    assert best == pytest.approx(min(serving)) if serving else best is None
+    capsys.readouterr()
+    assert advise.main(given) == int(not found["fleets"])  # answered already
+    assert "answered already" in capsys.readouterr().out
+
+
+def test_a_fleet_is_told_with_the_command_that_replays_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [
+        *(g for g in TINY if not g.startswith(("hardware=", "system=", "figures="))),
+        "workload.rate_rps=1", "hardware=gh200", "mig=7x12gb,1x96gb", "system=c2cserve_plus",
+        f"out={tmp_path}",
+    ]  # fmt: skip
+    assert advise.main(given) == 0
+    (folder,) = tmp_path.glob("poisson_*")
+    best = json.loads((folder / "answer.json").read_text())["fleets"][0]
+    assert best["fleet"] in capsys.readouterr().out
+    assert (best["chips"], best["usd_per_hour"]) == (1, 2.29)
+    assert 0.0 < best["kwh_per_million_tokens_at_most"]
+    replayed = [w for w in shlex.split(best["command"])[3:] if not w.startswith("advise.")]
+    summary = simulate(build(load(replayed))).summary
+    assert summary["ttft_s"]["p99"] == pytest.approx(best["ttft_p99_s"])
+    rows = pq.read_table(folder / "advise.parquet").to_pylist()
+    assert {row["run"] for row in rows if row["run"]} <= {
+        path.name for path in (tmp_path / "points").iterdir()
+    }
+    assert (folder / "advise.png").stat().st_size > 0

@@ -1,0 +1,66 @@
+"""A race of fleets finds the cheapest, in few runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.answers.fleets import Arm
+from experiments.answers.race import Outcome, Trial, parts_of, race
+
+needs = st.lists(
+    st.tuples(st.integers(1, 70), st.sampled_from([1.0, 1.35, 2.29, 3.2, 6.0])),
+    min_size=1, max_size=20,
+)  # fmt: skip
+
+
+def raced(
+    kinds: Sequence[tuple[int, float]], *, broken: Sequence[int] = (), requests: int = 8000
+) -> tuple[float | None, list[Trial]]:
+    """Race fleets that serve from so many chips on; return the best price and all trials."""
+    trials: list[Trial] = []
+
+    def serve(asked: Sequence[Trial]) -> list[Outcome]:
+        trials.extend(asked)
+        return [
+            Outcome(meets=False, error="it does not fit") if t.arm in broken
+            else Outcome(meets=t.chips >= kinds[t.arm][0])
+            for t in asked
+        ]  # fmt: skip
+
+    arms = [Arm(params={"k": k}, usd_per_hour=p, power_w=None) for k, (_, p) in enumerate(kinds)]
+    found = race(arms, parts_of(requests), serve, seeds=(0, 1, 2))
+    costs = [s.serves * kinds[a][1] for a, s in found.items() if s.serves <= 64]
+    return min(costs, default=None), trials
+
+
+@given(needs, st.sets(st.integers(0, 19), max_size=3))
+def test_the_cheapest_is_that_of_all(kinds: list[tuple[int, float]], broken: set[int]) -> None:
+    """Fleets are equal on each part: what races has the price that trying all finds."""
+    able = [n * p for k, (n, p) in enumerate(kinds) if n <= 64 and k not in broken]
+    best, trials = raced(kinds, broken=sorted(broken))
+    assert best == min(able, default=None)
+    assert len(set(trials)) == len(trials)
+    assert all(1 <= t.chips <= 64 for t in trials)
+
+
+def test_few_requests_are_simulated() -> None:
+    """Twenty kinds, up to 64 chips, three seeds: less than a tenth of all, in requests."""
+    kinds = [(1 + 7 * k % 19, 1.0 + 0.3 * (k % 5)) for k in range(20)]
+    _, trials = raced(kinds, requests=16_000)
+    assert sum(t.part for t in trials) < 0.1 * 20 * 64 * 3 * 16_000
+
+
+def test_a_part_that_asks_for_more_moves_the_answer() -> None:
+    """The whole needs more chips than its beginning: the answer serves the whole."""
+
+    def serve(asked: Sequence[Trial]) -> list[Outcome]:
+        return [Outcome(meets=t.chips * 2000 >= t.part * (1 + t.arm)) for t in asked]
+
+    arms = [Arm(params={}, usd_per_hour=p, power_w=None) for p in (2.0, 1.5)]
+    found = race(arms, parts_of(8000), serve, seeds=(0,))
+    assert (found[0].serves, found[1].serves) == (4, 8)
+    alone = race(arms[1:], parts_of(200_000), serve, seeds=(0,))
+    assert alone[0].out == "64 chips fail"
