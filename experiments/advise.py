@@ -59,16 +59,8 @@ __all__ = ["AdviseSettings", "main"]
 OUT = "runs/advise"
 PACKAGES = (*CODE, "experiments.answers", "experiments.figures.advise")
 NAMES = ("advise.parquet", "answer.json", "advise.png", "advise.svg")
-LOADS: Final = (
-    1.1,
-    1.25,
-    1.5,
-    2.0,
-    3.0,
-    4.0,
-    6.0,
-    8.0,
-)  # times the workload's, until the best fleet breaks
+# Times the workload's load, until the best fleet breaks.
+LOADS: Final = (1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 
 
 @dataclass
@@ -187,9 +179,7 @@ def _advise(arguments: list[str], folder: str | None) -> int:
                 "timeline.rows": 0, "objective": None,
             }  # fmt: skip
             requests = int(base.workload.description["requests"])
-            runs = Runs(
-                space, arms, more, requests, workers, alone_first=needs_compiling(base)
-            )  # fmt: skip
+            runs = Runs(space, arms, more, requests, workers, alone_first=needs_compiling(base))
             print(
                 f"{requests:,} requests of {base.workload.description['name']} for "
                 f"{len(base.serving.deployments)} models; comparing {len(arms)} kinds of fleets, "
@@ -309,8 +299,8 @@ def _answer(
         return f"answer: none. No fleet of up to {asked.most} chips has {wanted}"
     best = fleets[0]
     said = [
-        f"answer: {best['fleet']}, {best['usd_per_hour']:.2f} $/h, "
-        f"{best['usd_per_million_tokens']:.2f} $ a million tokens, "
+        f"answer: {best['fleet']}, {best['usd_per_hour']:.2f} USD/h, "
+        f"{best['usd_per_million_tokens']:.2f} USD a million tokens, "
         f"{100 * best['met']:.2f} % on target ({wanted} asked, seeds {asked.seeds})"
     ]
     if "breaks_at_load" in margin:
@@ -375,7 +365,14 @@ def _write(
 def _print(out: Console, fleets: Sequence[Mapping[str, Any]]) -> None:
     table = Table(title="Fleets that serve", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("fleet", overflow="fold")
-    for name in ("$/h", "$/M tokens", "kWh/M, most", "on target %", "TTFT p99 s", "TPOT p99 ms"):
+    for name in (
+        "USD/h",
+        "USD/M tokens",
+        "kWh/M, most",
+        "on target %",
+        "TTFT p99 s",
+        "TPOT p99 ms",
+    ):
         table.add_column(name, justify="right")
     for one in fleets:
         energy = one["kwh_per_million_tokens_at_most"]

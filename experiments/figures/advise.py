@@ -49,6 +49,9 @@ def draw_advice(rows: Sequence[Mapping[str, Any]], *, title: str, caption: str) 
                     markeredgewidth=1.1, label=None if INK in shown else "fewest chips that serve",
                 )  # fmt: skip
                 shown.add(INK)
-        panel.set(xlabel="US dollars an hour", ylabel=label, xlim=(0, None), yscale="log")
+        panel.set(xlabel="US dollars an hour", ylabel=label, xlim=(0, None))
+        values = [factor * r[column] for runs in fleets.values() for r in runs if r[column]]
+        if values and max(values) > 20 * min(values):
+            panel.set_yscale("log")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize=8)
     return finish(figure, title, caption)
