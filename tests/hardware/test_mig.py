@@ -61,6 +61,14 @@ DRIVER: dict[str, dict[str, tuple[int, float | None]]] = {
     "gb200": {"1g.23gb": (18, 22.0), "1g.47gb": (32, 45.5), "2g.47gb": (38, 45.5),
               "3g.95gb": (70, None), "4g.95gb": (72, None)},
     "rtx_pro_6000": {"1g.24gb": (46, 23.12), "2g.48gb": (94, 46.5)},
+    "gh200_144": {"1g.18gb": (16, None), "1g.36gb": (26, None), "2g.36gb": (32, None),
+                  "3g.72gb": (60, None), "4g.72gb": (64, None)},
+    "h100_nvl": {"1g.12gb": (16, None), "1g.24gb": (26, None), "2g.24gb": (32, None),
+                 "3g.47gb": (60, None), "4g.47gb": (64, None)},
+    "b300": {"1g.34gb": (18, None), "1g.67gb": (30, None), "2g.67gb": (36, None),
+             "3g.135gb": (70, None), "4g.135gb": (72, None)},
+    "gb300": {"1g.35gb": (18, None), "1g.70gb": (32, None), "2g.70gb": (38, None),
+              "3g.139gb": (70, None), "4g.139gb": (72, None)},
 }  # fmt: skip
 
 
