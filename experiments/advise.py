@@ -97,10 +97,10 @@ class Runs:
 
     def __init__(
         self, space: FleetSpace, arms: Sequence[Arm], more: Mapping[str, Any], requests: int,
-        workers: int, *, alone_first: bool,
+        runner: PointRunner, *, alone_first: bool,
     ) -> None:  # fmt: skip
         self.space, self.arms, self.more = space, arms, more
-        self.requests, self.workers, self.alone_first = requests, workers, alone_first
+        self.requests, self.runner, self.alone_first = requests, runner, alone_first
         self.found: dict[Trial, Point] = {}
 
     def settings(self, trial: Trial) -> dict[str, Any]:
@@ -123,13 +123,12 @@ class Runs:
     def run(self, settings: Sequence[Mapping[str, Any]], advance: Any = None) -> list[Point]:
         """Run configurations, each in a run folder of its own."""
         points: dict[int, Point] = {}
-        with PointRunner(self.workers) as runner:
-            for number, one in enumerate(settings):
-                runner.ask(number, one)
-            for number, point in runner.done():
-                points[number] = point
-                if advance is not None:
-                    advance(len(points))
+        for number, one in enumerate(settings):
+            self.runner.ask(number, one)
+        for number, point in self.runner.done():
+            points[number] = point
+            if advance is not None:
+                advance(len(points))
         return [points[number] for number in range(len(settings))]
 
 
@@ -179,25 +178,27 @@ def _advise(arguments: list[str], folder: str | None) -> int:
                 "timeline.rows": 0, "objective": None,
             }  # fmt: skip
             requests = int(base.workload.description["requests"])
-            runs = Runs(space, arms, more, requests, workers, alone_first=needs_compiling(base))
             print(
                 f"{requests:,} requests of {base.workload.description['name']} for "
                 f"{len(base.serving.deployments)} models; comparing {len(arms)} kinds of fleets, "
                 f"processes: {workers}"
             )
-            standings = race(
-                arms, parts_of(requests), runs.serve, seeds=asked.seeds, most=asked.most,
-                keep=asked.keep, within=asked.within,
-            )  # fmt: skip
-            fleets = sorted(
-                (
-                    _fleet(runs, arm, int(standing.serves), given)
-                    for arm, standing in standings.items()
-                    if standing.serves < float("inf")
-                ),
-                key=lambda one: (one["usd_per_hour"], one["ttft_p99_s"]),
-            )
-            margin = _margin(runs, fleets[0], asked) if fleets else {}
+            alone_first = needs_compiling(base)
+            with PointRunner(workers) as runner:
+                runs = Runs(space, arms, more, requests, runner, alone_first=alone_first)
+                standings = race(
+                    arms, parts_of(requests), runs.serve, seeds=asked.seeds, most=asked.most,
+                    keep=asked.keep, within=asked.within,
+                )  # fmt: skip
+                fleets = sorted(
+                    (
+                        _fleet(runs, arm, int(standing.serves), given)
+                        for arm, standing in standings.items()
+                        if standing.serves < float("inf")
+                    ),
+                    key=lambda one: (one["usd_per_hour"], one["ttft_p99_s"]),
+                )
+                margin = _margin(runs, fleets[0], asked) if fleets else {}
             answer = _answer(fleets, margin, asked, base)
             _write(run, base, runs, fleets, margin, answer)
     except OSError as error:

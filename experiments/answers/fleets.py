@@ -71,6 +71,9 @@ class FleetSpace:
         """
         every = []
         rest = {k: v for k, v in self.open.items() if k not in (_CHIP, _LAYOUT)}
+        for key, choices in rest.items():
+            for choice in choices:
+                self.settings({key: choice}, {})
         for chip in self._chips():
             for layout in self._layouts(chip):
                 for values in product(*rest.values()):
@@ -123,10 +126,11 @@ class FleetSpace:
         return found
 
     def _priced(self, params: Mapping[str, Any]) -> Arm:
-        gpu = self._gpu(params)
+        of_chip = {k: v for k, v in params.items() if k.startswith(_CHIP)}
+        gpu = self._gpu(of_chip)
         usd = gpu.get("usd_per_hour")
         if usd is None:
-            name = self.settings(params, {})["hardware"].get("name", "of a node")
+            name = self.settings(of_chip, {})["hardware"].get("name", "of a node")
             raise SettingError(
                 "hardware.gpu.usd_per_hour", None, f"a price, which {name} has not",
                 "Set +hardware.gpu.usd_per_hour=<US dollars an hour>.",
