@@ -1,4 +1,4 @@
-"""Where a run is off the fit of its step costs: by time (a machine drifts) and by shape."""
+"""Deviations of a run from the fit of its step costs: by time (a machine drifts) and by shape."""
 
 from __future__ import annotations
 
