@@ -203,7 +203,10 @@ def _advise(arguments: list[str], folder: str | None) -> int:
             _write(run, base, runs, fleets, margin, answer)
     except OSError as error:
         raise storage_error(error, where) from error
-    _print(out, fleets)
+    if fleets:
+        _print(out, fleets)
+    if refused := _refused(runs):
+        print(f"{len(refused)} of {len(arms)} kinds cannot work, the first: {refused[0]}")
     print(f"{answer}\nwritten: {where} (runs in {root / 'points'})")
     return int(not fleets)
 
@@ -259,6 +262,14 @@ def _fleet(runs: Runs, arm: int, chips: int, given: Sequence[str]) -> dict[str, 
              f"superchips={chips}", f"seed={min(mine)}"]
         ),
     }  # fmt: skip
+
+
+def _refused(runs: Runs) -> list[str]:
+    """Return the error of each kind that no number of chips made work."""
+    by_arm: dict[int, list[str]] = {}
+    for trial, point in runs.found.items():
+        by_arm.setdefault(trial.arm, []).append(point.error)
+    return [f"{runs.arms[arm].name}: {every[0]}" for arm, every in by_arm.items() if all(every)]
 
 
 def _quoted(word: str) -> str:
