@@ -19,6 +19,7 @@ from c2c.policies import (
     prefill_share,
 )
 from c2c.serving.actions import ACT_RUN, emit
+from c2c.serving.batch import batch_size, generated, kv_tokens, tokens_left
 from c2c.serving.costs import depends_on_alpha, step_alone_s, step_bytes
 from c2c.serving.handover import has_prompt_done, join_come, join_decodes
 from c2c.serving.hbm import (
@@ -36,7 +37,7 @@ from c2c.serving.instances import make_room_for
 from c2c.serving.kv_homes import choose_home, count_step, take_home
 from c2c.serving.parking import bring_in
 from c2c.serving.queues import pop_waiting
-from c2c.serving.state import ENDS_AT, LENGTH, RUNNING, SLOT, Fleet, Rules, Serving
+from c2c.serving.state import RUNNING, Fleet, Rules, Serving
 from c2c.serving.variants import vary_now
 
 __all__ = ["compose", "next_part"]
@@ -45,12 +46,10 @@ __all__ = ["compose", "next_part"]
 @jitable
 def _is_closed(s: Serving, i: int) -> bool:
     # Whether a sequence of the batch has more than the token that its prompt gave.
-    inst = s.instance[i]
-    for k in range(inst.n_decode):
-        row = s.decoding[i, k]
-        if row[ENDS_AT] - inst.decode_clock < s.request[row[SLOT]].output - 1:
-            return True
-    return False
+    most = 0
+    for k in range(s.instance[i].n_decode):
+        most = max(most, generated(s, i, k))
+    return most > 1
 
 
 @inlined
@@ -67,7 +66,7 @@ def _admit(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None
         head = s.request[inst.wait_head]
         tokens = head.prompt + head.output
         need = request_bytes(fleet, s, i, tokens)
-        batch = inst.n_prefill + inst.n_decode
+        batch = batch_size(s, i)
         if need > room_bytes(s, inst.on_device):
             make_room_for(fleet, rules, s, i, need, now_s)
         room = quota_bytes(fleet, rules, s, i, room_bytes(s, inst.on_device))
@@ -152,10 +151,8 @@ def _plan_decode(fleet: Fleet, s: Serving, i: int, pair: int) -> None:
     plan.decode_kv = 0
     plan.growth = 0
     steps = 1 << 60
-    batch = s.decoding[i]
     for k in range(inst.n_decode):
-        left = batch[k, ENDS_AT] - inst.decode_clock
-        length = batch[k, LENGTH] - left
+        left, length = tokens_left(s, i, k), kv_tokens(s, i, k)
         plan.decode_kv += decode_kv_tokens(length, window)
         steps = min(steps, left)
         if window <= 0:

@@ -8,11 +8,12 @@ read all weights twice, and what comes later goes to the emptier one in any case
 from __future__ import annotations
 
 from c2c.policies import apart, jitable
+from c2c.serving.batch import batch_size, generated, outstanding, remove_decode, remove_prompt
 from c2c.serving.handover import send
 from c2c.serving.queues import append_waiting
 from c2c.serving.records import release_kv
 from c2c.serving.routing import routed
-from c2c.serving.state import ENDS_AT, SLOT, Fleet, Rules, Serving
+from c2c.serving.state import SLOT, Fleet, Rules, Serving
 from c2c.serving.turns import wake
 
 __all__ = ["deal"]
@@ -27,8 +28,7 @@ def _has_room(fleet: Fleet, s: Serving, j: int, slot: int) -> bool:
     while waits >= 0:
         tokens += s.request[waits].prompt + s.request[waits].output
         waits = int(s.request[waits].next)
-    outstanding = other.n_wait + other.n_prefill + other.n_decode
-    return bool(outstanding < fleet.max_batch and tokens <= other.kv_capacity)
+    return bool(outstanding(s, j) < fleet.max_batch and tokens <= other.kv_capacity)
 
 
 @jitable
@@ -40,8 +40,7 @@ def _taker(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int) -> int:
         return -1
     other = s.instance[j]
     is_beside = other.chip == inst.chip and other.kind == inst.kind
-    is_batch = other.n_prefill + other.n_decode > 0
-    return j if is_beside and is_batch and _has_room(fleet, s, j, slot) else -1
+    return j if is_beside and batch_size(s, j) > 0 and _has_room(fleet, s, j, slot) else -1
 
 
 @jitable
@@ -74,19 +73,13 @@ def deal(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
         j = _taker(fleet, rules, s, i, slot)
         if j >= 0:
             _go(fleet, s, i, slot, j, 0, now_s)
-            inst.n_prefill -= 1
-            for later in range(k, inst.n_prefill):
-                s.prefilling[i, later] = s.prefilling[i, later + 1]
+            remove_prompt(s, i, k)
     for k in range(inst.n_decode - 1, -1, -1):
         slot = s.decoding[i, k, SLOT]
         j = _taker(fleet, rules, s, i, slot)
         if j >= 0:
-            made = s.request[slot].output - (s.decoding[i, k, ENDS_AT] - inst.decode_clock)
-            _go(fleet, s, i, slot, j, int(made), now_s)
-            inst.n_decode -= 1
-            for later in range(k, inst.n_decode):
-                for column in range(3):
-                    s.decoding[i, later, column] = s.decoding[i, later + 1, column]
+            _go(fleet, s, i, slot, j, generated(s, i, k), now_s)
+            remove_decode(s, i, k)
     chip = s.chip[inst.chip]
     for d in range(chip.first, chip.last):
         j = s.device[d].first

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from c2c.policies import apart, jitable
+from c2c.serving.batch import generated, keep_decode, outstanding
 from c2c.serving.handover import carry, send
 from c2c.serving.hbm import pair_of, request_bytes
 from c2c.serving.placing import place_decodes
 from c2c.serving.roles import DECODES
 from c2c.serving.routing import is_too_busy, routed
-from c2c.serving.state import ENDS_AT, FREE, IDLE, SLOT, Fleet, Rules, Serving
+from c2c.serving.state import FREE, IDLE, SLOT, Fleet, Rules, Serving
 from c2c.serving.turns import wake
 
 __all__ = ["hand_on"]
@@ -40,7 +41,7 @@ def hand_on(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> Non
     kept = 0
     for k in range(inst.n_decode):
         slot = s.decoding[i, k, SLOT]
-        made = int(s.request[slot].output - (s.decoding[i, k, ENDS_AT] - inst.decode_clock))
+        made = generated(s, i, k)
         if is_lane:
             j = _lane_for(fleet, s, i, slot)
         else:
@@ -52,9 +53,7 @@ def hand_on(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> Non
             if fleet.hands_directly:
                 carry(fleet, rules, s, s.instance[j].on_device, now_s)
             continue
-        if kept < k:
-            for column in range(3):
-                s.decoding[i, kept, column] = s.decoding[i, k, column]
+        keep_decode(s, i, k, kept)
         kept += 1
     inst.n_decode = kept
 
@@ -67,7 +66,7 @@ def _lane_for(fleet: Fleet, s: Serving, i: int, slot: int) -> int:
     j = s.model[req.model].active
     while j >= 0:
         other = s.instance[j]
-        busy = other.n_wait + other.n_prefill + other.n_decode
+        busy = outstanding(s, j)
         is_right = other.chip == s.instance[i].chip and other.draining == 0
         is_right = is_right and other.kind == fleet.hands_to[s.instance[i].kind]
         if is_right and (best < 0 or busy < least):
@@ -102,12 +101,10 @@ def _can_take(fleet: Fleet, s: Serving, i: int, j: int, slot: int, made: int) ->
     # The batch has a place, host memory has room if the cache goes there, and so has HBM: nothing
     # that waits on a device with its KV cache ever has to go.
     req, inst = s.request[slot], s.instance[j]
-    outstanding = 0
-    if inst.model == req.model:
-        outstanding = inst.n_wait + inst.n_prefill + inst.n_decode
+    before = outstanding(s, j) if inst.model == req.model else 0
     moved = request_bytes(fleet, s, i, req.prompt + made)
     has_room = fleet.hands_directly or moved <= s.chip[inst.chip].kv_room_bytes
-    return bool(outstanding < fleet.max_batch and has_room and _finds_room(fleet, s, i, j, slot))
+    return bool(before < fleet.max_batch and has_room and _finds_room(fleet, s, i, j, slot))
 
 
 @jitable

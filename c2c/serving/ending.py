@@ -9,19 +9,19 @@ from __future__ import annotations
 import numpy as np
 
 from c2c.serving.actions import ACT_FORGET, ACT_INTERRUPT, emit
+from c2c.serving.batch import batch_size, member, place_among_decodes
 from c2c.serving.charging import keep_charge
 from c2c.serving.handover import has_prompt_done, let_go
 from c2c.serving.instances import take_back_start
 from c2c.serving.placing import drop_claim, place_pending, try_place
 from c2c.serving.queues import end_waiting, unlink
 from c2c.serving.records import fail, write_record
-from c2c.serving.reported import end_in_batch, generated
+from c2c.serving.reported import end_in_batch
 from c2c.serving.state import (
     ASSIGNED,
     FAIL_DEADLINE,
     FAIL_NONE,
     RUNNING,
-    SLOT,
     Fleet,
     Rules,
     Serving,
@@ -76,7 +76,7 @@ def _is_in_step(s: Serving, slot: int) -> bool:
     req = s.request[slot]
     if s.instance[req.instance].state != RUNNING:
         return False
-    return bool(req.step_tokens > 0) or generated(s, slot) > 0
+    return bool(req.step_tokens > 0) or place_among_decodes(s, req.instance, slot) >= 0
 
 
 def end_request(
@@ -95,7 +95,7 @@ def end_request(
         if s.plan[inst.on_device].steps > 1:
             emit(s, ACT_INTERRUPT, inst.on_device)
         return
-    if slot in s.prefilling[i, : inst.n_prefill] or slot in s.decoding[i, : inst.n_decode, SLOT]:
+    if slot in [member(s, i, k) for k in range(batch_size(s, i))]:
         req.ending = reason
         emit(s, ACT_FORGET, req.id)
         end_in_batch(fleet, s, slot, now_s)

@@ -20,6 +20,7 @@ from typing import Any
 
 from c2c.policies import apart, inlined, jitable, may_join
 from c2c.serving.actions import ACT_HAND, ask, emit
+from c2c.serving.batch import batch_size
 from c2c.serving.charging import charge, keep_charge
 from c2c.serving.hbm import quota_bytes, request_bytes, room_bytes
 from c2c.serving.instances import make_room_for
@@ -143,7 +144,7 @@ def join_decodes(fleet: Fleet, s: Serving, i: int, slot: int) -> None:
 @inlined
 def _join(s: Serving, i: int, slot: int) -> None:
     inst, req = s.instance[i], s.request[slot]
-    if inst.n_prefill + inst.n_decode == 0:
+    if batch_size(s, i) == 0:
         inst.last_step_s = req.handed_s  # since then there has been work
     append_decode(s, i, slot, req.output - req.made)
     req.made = 0
@@ -200,7 +201,7 @@ def _carry_to(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> N
             if need > room_bytes(s, d):
                 make_room_for(fleet, rules, s, i, need, now_s)
             room = quota_bytes(fleet, rules, s, i, room_bytes(s, d))
-            batch = inst.n_prefill + inst.n_decode + s.inbound[i].sent
+            batch = batch_size(s, i) + s.inbound[i].sent
             if not may_join(rules.system.admit, need, room, batch, fleet.max_batch):
                 return
             s.inbound[i].sent += 1

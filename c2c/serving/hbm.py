@@ -10,6 +10,7 @@ from c2c.policies import (
     jitable,
     stay_s,
 )
+from c2c.serving.batch import outstanding
 from c2c.serving.state import ASSIGNED, FREE, IDLE, READY, Fleet, Rules, Serving
 
 __all__ = [
@@ -44,8 +45,7 @@ def pair_of(fleet: Fleet, s: Serving, i: int) -> int:
 @inlined
 def is_in_use(s: Serving, i: int) -> bool:
     """Return whether instance `i` has any request."""
-    inst = s.instance[i]
-    return bool(inst.n_wait + inst.n_prefill + inst.n_decode > 0)
+    return outstanding(s, i) > 0
 
 
 @inlined

@@ -13,6 +13,7 @@ from c2c.serving.pools import (
     could_hold_weights,
     entry_of,
     hold,
+    instances_of,
     let_go,
     never_came,
 )
@@ -29,7 +30,7 @@ def keep_weights_of(fleet: Fleet, rules: Rules, s: Serving, m: int, c: int, now_
     k = entry_of(fleet, m, c)
     if k < 0 or not could_hold_weights(fleet, s, k, m):
         return False
-    first, last = _instances(fleet, s, c)
+    first, last = instances_of(fleet, s, c)
     while not can_hold(fleet, s, k, m):
         victim = idle_victim(rules, s, first, last, -1)
         if victim < 0:
@@ -59,7 +60,7 @@ def release_weights_of(
 def drop_weights_of(fleet: Fleet, rules: Rules, s: Serving, m: int, c: int, now_s: float) -> bool:
     """Free the weights of model `m` unless something needs them; return whether they are gone."""
     k = entry_of(fleet, m, c)
-    first, last = _instances(fleet, s, c)
+    first, last = instances_of(fleet, s, c)
     mine = [i for i in range(first, last) if s.instance[i].model == m]
     if s.hold[k].pins != len(mine) or any(s.instance[i].state != IDLE for i in mine):
         return False
@@ -71,8 +72,3 @@ def drop_weights_of(fleet: Fleet, rules: Rules, s: Serving, m: int, c: int, now_
         s.count[0].dropped += 1
         place_pending(fleet, rules, s, c, now_s)
     return True
-
-
-def _instances(fleet: Fleet, s: Serving, c: int) -> tuple[int, int]:
-    first = s.device[s.chip[c].first].first
-    return first, first + (s.chip[c].last - s.chip[c].first) * fleet.residents

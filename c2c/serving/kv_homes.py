@@ -14,11 +14,10 @@ from typing import Any
 from c2c.cost import decode_kv_tokens
 from c2c.policies import apart, jitable, kv_home
 from c2c.serving.actions import ACT_INTERRUPT, ACT_RELAYOUT, ask, emit, is_new_run
+from c2c.serving.batch import batch_size, kv_tokens
 from c2c.serving.hbm import pair_of, request_bytes, room_bytes
 from c2c.serving.plans import CACHED, GROWTH, PREFILL, ROWS
 from c2c.serving.state import (
-    ENDS_AT,
-    LENGTH,
     RUNNING,
     SENDS,
     SENT,
@@ -198,7 +197,7 @@ def _settle(fleet: Fleet, s: Serving, c: int) -> None:
         elif inst.state == RUNNING and s.plan[d].steps > 1 and not is_new_run(s, d):
             head = s.request[inst.wait_head]
             need = request_bytes(fleet, s, i, head.prompt + head.output)
-            if need <= room_bytes(s, d) and inst.n_prefill + inst.n_decode < fleet.max_batch:
+            if need <= room_bytes(s, d) and batch_size(s, i) < fleet.max_batch:
                 emit(s, ACT_INTERRUPT, d)
 
 
@@ -225,8 +224,7 @@ def _send(fleet: Fleet, s: Serving, d: int) -> bool:
         slot = s.prefilling[i, k]
         _send_kv(fleet, s, i, slot, s.request[slot].prefilled)
     for k in range(inst.n_decode):
-        left = s.decoding[i, k, ENDS_AT] - inst.decode_clock
-        _send_kv(fleet, s, i, s.decoding[i, k, SLOT], s.decoding[i, k, LENGTH] - left)
+        _send_kv(fleet, s, i, s.decoding[i, k, SLOT], kv_tokens(s, i, k))
     s.count[0].relayouts += 1
     move.state = SENDS
     total = 0.0
@@ -291,7 +289,7 @@ def count_step(fleet: Fleet, rules: Rules, s: Serving, i: int) -> None:  # noqa:
         s.split[d, req.kv_home, PREFILL] += max(0, req.step_tokens)
     for k in range(inst.n_decode):
         h = s.request[s.decoding[i, k, SLOT]].kv_home
-        length = s.decoding[i, k, LENGTH] - (s.decoding[i, k, ENDS_AT] - inst.decode_clock)
+        length = kv_tokens(s, i, k)
         s.split[d, h, ROWS] += 1
         s.split[d, h, CACHED] += decode_kv_tokens(length, window)
         s.split[d, h, GROWTH] += 1 if window <= 0 or length < window else 0

@@ -6,6 +6,7 @@ Such changes are rare; that is why nothing here is compiled.
 from __future__ import annotations
 
 from c2c.serving.actions import ACT_INTERRUPT, emit
+from c2c.serving.batch import batch_size
 from c2c.serving.ending import place_again
 from c2c.serving.instances import take_back_start
 from c2c.serving.leaving import ask_for_the_layout, go_out, take_out
@@ -102,7 +103,7 @@ def _send_off(fleet: Fleet, s: Serving, i: int, drain: bool, now_s: float) -> No
         inst.state = NOWHERE
         go_out(fleet, s, d, now_s)
         return
-    has_batch = inst.n_prefill + inst.n_decode > 0
+    has_batch = batch_size(s, i) > 0
     if has_batch and not drain and _fits_elsewhere(fleet, s, i):
         if inst.state == RUNNING:
             inst.aside = 1

@@ -7,6 +7,7 @@ instance computes their KV cache anew and goes on from there. Reached through th
 from __future__ import annotations
 
 from c2c.serving.actions import ACT_ASIDE, emit
+from c2c.serving.batch import batch_size, generated, member
 from c2c.serving.ending import fail_unserved, place_again
 from c2c.serving.handover import begin_again, has_prompt_done, let_go
 from c2c.serving.instances import vacate
@@ -17,7 +18,6 @@ from c2c.serving.pools import entry_of, never_came
 from c2c.serving.preempting import start_over
 from c2c.serving.queues import append_pending, end_waiting, unlink
 from c2c.serving.records import release_kv
-from c2c.serving.reported import generated
 from c2c.serving.state import (
     ASSIGNED,
     FAIL_DEVICE,
@@ -28,7 +28,6 @@ from c2c.serving.state import (
     LOADING,
     NOWHERE,
     SETTLED,
-    SLOT,
     Fleet,
     Rules,
     Serving,
@@ -74,11 +73,10 @@ def lose_device(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) ->
 def _clear(fleet: Fleet, s: Serving, i: int, others: set[int], now_s: float) -> list[int]:
     # Empties instance i and returns the slots of its requests.
     inst = s.instance[i]
-    batch = [int(k) for k in s.decoding[i, : inst.n_decode, SLOT]]
-    batch += [int(k) for k in s.prefilling[i, : inst.n_prefill]]
     slots = []
-    for slot in batch:
-        start_over(s, slot, generated(s, slot))
+    for k in range(batch_size(s, i)):
+        slot = member(s, i, k)
+        start_over(s, slot, generated(s, i, k) if k < inst.n_decode else 0)
         req = s.request[slot]
         if req.ending != FAIL_NONE:
             fail_unserved(s, slot, now_s, int(req.ending))

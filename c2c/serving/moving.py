@@ -10,17 +10,16 @@ import math
 
 from c2c.policies import jitable, move_s
 from c2c.serving.actions import ACT_INTERRUPT, ask, emit
+from c2c.serving.batch import kv_tokens
 from c2c.serving.placing import make_active, place_on, place_pending
-from c2c.serving.pools import could_hold_weights
+from c2c.serving.pools import could_hold_weights, homes_of, instances_of
 from c2c.serving.preempting import set_aside
 from c2c.serving.queues import take_pending
 from c2c.serving.roles import DECODES
 from c2c.serving.state import (
     ASSIGNED,
-    ENDS_AT,
     FREE,
     HELD,
-    LENGTH,
     LOADING,
     READY,
     RUNNING,
@@ -39,8 +38,7 @@ def _tokens(s: Serving, i: int) -> int:
     inst = s.instance[i]
     total = 0
     for k in range(inst.n_decode):
-        left = s.decoding[i, k, ENDS_AT] - inst.decode_clock
-        total += s.decoding[i, k, LENGTH] - left
+        total += kv_tokens(s, i, k)
     for k in range(inst.n_prefill):
         total += s.request[s.prefilling[i, k]].prefilled
     return int(total)
@@ -67,7 +65,7 @@ def _elsewhere(fleet: Fleet, rules: Rules, s: Serving, i: int) -> tuple[int, flo
     arch = fleet.deployment[m].arch
     tokens = _tokens(s, i)
     best, best_s = -1, math.inf
-    for k in range(fleet.home_first[m], fleet.home_first[m + 1]):
+    for k in homes_of(fleet, m):
         c = fleet.home_chip[k]
         if s.chip[c].claim >= 0 or not could_hold_weights(fleet, s, k, m):
             continue
@@ -96,12 +94,12 @@ def move_for(fleet: Fleet, rules: Rules, s: Serving, m: int, now_s: float) -> bo
     need = head.prompt + head.output
     arch = fleet.deployment[m].arch
     best, best_to, best_s = -1, -1, math.inf
-    for k in range(fleet.home_first[m], fleet.home_first[m + 1]):
+    for k in homes_of(fleet, m):
         c = fleet.home_chip[k]
         if s.chip[c].claim >= 0 or not could_hold_weights(fleet, s, k, m):
             continue
-        first = s.device[s.chip[c].first].first
-        for i in range(first, first + (s.chip[c].last - s.chip[c].first) * fleet.residents):
+        first, last = instances_of(fleet, s, c)
+        for i in range(first, last):
             inst = s.instance[i]
             if inst.state != RUNNING and inst.state != READY:
                 continue

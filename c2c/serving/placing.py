@@ -10,9 +10,10 @@ from c2c.policies import (
     place,
     should_drain,
 )
+from c2c.serving.batch import batch_size, outstanding
 from c2c.serving.hbm import holds_on, is_in_use, kept_share, movable_bytes, room_bytes
 from c2c.serving.instances import assign, evict, idle_victim
-from c2c.serving.pools import can_hold, could_hold_weights, entry_of
+from c2c.serving.pools import can_hold, could_hold_weights, entry_of, homes_of, instances_of
 from c2c.serving.queues import take_pending
 from c2c.serving.roles import DECODES
 from c2c.serving.state import (
@@ -224,7 +225,7 @@ def _choose(
 ) -> int:  # fmt: skip
     # The row of s.candidates that model m is placed on, or -1.
     n = 0
-    for k in range(fleet.home_first[m], fleet.home_first[m + 1]):
+    for k in homes_of(fleet, m):
         c = fleet.home_chip[k]
         if only_chip < 0 or only_chip == c:
             n = _add_candidates(fleet, rules, s, m, tokens, k, n, now_s, decodes)
@@ -264,7 +265,7 @@ def start_active(fleet: Fleet, rules: Rules, s: Serving) -> None:
 
 @jitable
 def _open_all(fleet: Fleet, rules: Rules, s: Serving, m: int) -> None:
-    for k in range(fleet.home_first[m], fleet.home_first[m + 1]):
+    for k in homes_of(fleet, m):
         c = fleet.home_chip[k]
         if s.hold[k].state != HELD:
             continue
@@ -411,8 +412,8 @@ def make_room(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) -> i
         return -1
     victim = -1
     least = 0
-    first = s.device[chip.first].first
-    for i in range(first, first + (chip.last - chip.first) * fleet.residents):
+    first, last = instances_of(fleet, s, c)
+    for i in range(first, last):
         inst = s.instance[i]
         if s.device[inst.on_device].service == LEAVES:
             continue
@@ -422,7 +423,7 @@ def make_room(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) -> i
             continue  # no room for prompts
         if inst.model == m or not (inst.state == RUNNING or inst.state == READY):
             continue
-        busy = inst.n_wait + inst.n_prefill + inst.n_decode
+        busy = outstanding(s, i)
         if victim < 0 or busy < least:
             victim = i
             least = busy
@@ -431,7 +432,7 @@ def make_room(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) -> i
     inst = s.instance[victim]
     inst.draining = 1
     s.count[0].drains += 1
-    is_empty = inst.n_prefill + inst.n_decode == 0 and not holds_on(fleet, s, victim)
+    is_empty = batch_size(s, victim) == 0 and not holds_on(fleet, s, victim)
     if inst.state == READY and is_empty:
         inst.state = IDLE  # what waits at it had no room beside the slice's other engines
         return victim

@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
-from c2c.policies import goes_before, jitable
+from c2c.policies import goes_before, inlined, jitable
 from c2c.serving.state import ABSENT, COMING, HELD, IDLE, Fleet, Rules, Serving
 
-__all__ = ["arrived", "can_hold", "could_hold_weights", "entry_of", "hold", "let_go", "never_came"]
+__all__ = [
+    "arrived",
+    "can_hold",
+    "could_hold_weights",
+    "entry_of",
+    "hold",
+    "homes_of",
+    "instances_of",
+    "let_go",
+    "never_came",
+]
+
+
+@inlined
+def homes_of(fleet: Fleet, m: int) -> range:
+    """Return the positions of model `m` in the list of homes, one a chip."""
+    return range(fleet.home_first[m], fleet.home_first[m + 1])
+
+
+@inlined
+def instances_of(fleet: Fleet, s: Serving, c: int) -> tuple[int, int]:
+    """Return the first instance of chip `c`, and the one after its last."""
+    chip = s.chip[c]
+    first = s.device[chip.first].first
+    return first, first + (chip.last - chip.first) * fleet.residents
 
 
 @jitable
 def entry_of(fleet: Fleet, m: int, c: int) -> int:
     """Return the position of (model, chip) in the list of homes, or -1."""
-    for k in range(fleet.home_first[m], fleet.home_first[m + 1]):
+    for k in homes_of(fleet, m):
         if fleet.home_chip[k] == c:
             return int(k)
     return -1
@@ -33,8 +57,7 @@ def could_hold_weights(fleet: Fleet, s: Serving, k: int, m: int) -> bool:
         return True
     chip = s.chip[fleet.home_chip[k]]
     room = chip.host_bytes - chip.pinned_bytes
-    first = s.device[chip.first].first
-    last = first + (chip.last - chip.first) * fleet.residents
+    first, last = instances_of(fleet, s, fleet.home_chip[k])
     for i in range(first, last):
         if s.instance[i].state == IDLE:
             other = s.instance[i].model

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from c2c.policies import inlined, jitable
 from c2c.serving.actions import ACT_ASIDE, ACT_INTERRUPT, emit
+from c2c.serving.batch import batch_size, generated, member
 from c2c.serving.charging import charge
-from c2c.serving.pools import could_hold_weights, entry_of
+from c2c.serving.pools import could_hold_weights, entry_of, homes_of, instances_of
 from c2c.serving.queues import return_pending, return_waiting
 from c2c.serving.records import release_kv
 from c2c.serving.roles import DECODES
-from c2c.serving.state import ENDS_AT, READY, RUNNING, SLOT, Fleet, Rules, Serving
+from c2c.serving.state import READY, RUNNING, SLOT, Fleet, Rules, Serving
 
 __all__ = ["clear_for", "is_cleared", "set_aside", "start_over"]
 
@@ -62,9 +63,7 @@ def set_aside(fleet: Fleet, s: Serving, i: int) -> None:
         inst.backlog -= s.request[slot].prompt - s.request[slot].prefilled
         _put_aside(fleet, s, i, slot, 0)
     for k in range(inst.n_decode - 1, -1, -1):
-        slot = s.decoding[i, k, SLOT]
-        left = s.decoding[i, k, ENDS_AT] - inst.decode_clock
-        _put_aside(fleet, s, i, slot, int(s.request[slot].output - left))
+        _put_aside(fleet, s, i, s.decoding[i, k, SLOT], generated(s, i, k))
     inst.n_prefill = 0
     inst.n_decode = 0
 
@@ -79,11 +78,8 @@ def is_cleared(s: Serving, i: int) -> bool:
 def _is_below(s: Serving, i: int, priority: int) -> bool:
     # Whether every request of instance i is less urgent.
     inst = s.instance[i]
-    for k in range(inst.n_decode):
-        if s.request[s.decoding[i, k, SLOT]].priority >= priority:
-            return False
-    for k in range(inst.n_prefill):
-        if s.request[s.prefilling[i, k]].priority >= priority:
+    for k in range(batch_size(s, i)):
+        if s.request[member(s, i, k)].priority >= priority:
             return False
     slot = int(inst.wait_head)
     while slot >= 0:
@@ -100,8 +96,8 @@ def _least_to_redo(fleet: Fleet, s: Serving, m: int, c: int, best: int) -> int:
     if s.chip[c].claim >= 0 or not could_hold_weights(fleet, s, entry_of(fleet, m, c), m):
         return best
     arch = fleet.deployment[m].arch
-    first = s.device[s.chip[c].first].first
-    for i in range(first, first + (s.chip[c].last - s.chip[c].first) * fleet.residents):
+    first, last = instances_of(fleet, s, c)
+    for i in range(first, last):
         inst = s.instance[i]
         if inst.draining != 0 or inst.model == m or fleet.role[inst.on_device] == DECODES:
             continue
@@ -128,7 +124,7 @@ def clear_for(fleet: Fleet, rules: Rules, s: Serving, m: int) -> int:
     if not rules.traits.preempt.sets_aside or s.model[m].claim_chip >= 0:
         return -1
     best = -1
-    for k in range(fleet.home_first[m], fleet.home_first[m + 1]):
+    for k in homes_of(fleet, m):
         best = _least_to_redo(fleet, s, m, fleet.home_chip[k], best)
     if best < 0:
         return -1

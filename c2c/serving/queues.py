@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from c2c.policies import inlined, jitable
+from c2c.serving.pools import homes_of
 from c2c.serving.state import ASSIGNED, COLD, LOADING, SWITCH, WARM, Fleet, Serving
 
 __all__ = [
@@ -99,7 +100,7 @@ def unlink(s: Serving, i: int, before: int, slot: int) -> None:
 def _begin_waiting(fleet: Fleet, s: Serving, m: int) -> None:
     # Model m, for which nothing waited, is written down on its chips.
     s.model[m].tried = 0
-    for k in range(fleet.home_first[m], fleet.home_first[m + 1]):
+    for k in homes_of(fleet, m):
         c = fleet.home_chip[k]
         s.waiting[fleet.chip_first[c] + s.chip[c].n_waiting] = m
         s.chip[c].n_waiting += 1
@@ -108,7 +109,7 @@ def _begin_waiting(fleet: Fleet, s: Serving, m: int) -> None:
 @jitable
 def end_waiting(fleet: Fleet, s: Serving, m: int) -> None:
     """Strike model `m`, for which nothing waits any more, from the lists of its chips."""
-    for k in range(fleet.home_first[m], fleet.home_first[m + 1]):
+    for k in homes_of(fleet, m):
         c = fleet.home_chip[k]
         s.chip[c].n_waiting -= 1
         last = fleet.chip_first[c] + s.chip[c].n_waiting

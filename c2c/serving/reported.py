@@ -9,12 +9,20 @@ from typing import Any
 
 from c2c.policies import jitable
 from c2c.serving.actions import ACT_FORGET, emit
+from c2c.serving.batch import (
+    batch_size,
+    generated,
+    member,
+    place_among_decodes,
+    remove_decode,
+    remove_prompt,
+    tokens_left,
+)
 from c2c.serving.records import release_kv, write_record
 from c2c.serving.state import ENDS_AT, FAIL_NONE, LENGTH, SLOT, Fleet, Serving
 
 __all__ = [
     "end_in_batch",
-    "generated",
     "most_steps",
     "not_in_step",
     "take_finished",
@@ -38,26 +46,15 @@ def _ends_prompt(s: Serving, slot: int) -> bool:
 
 
 @jitable
-def generated(s: Serving, slot: int) -> int:
-    """Return how many tokens a request has on its instance, up to the last report."""
-    req = s.request[slot]
-    i = req.instance
-    for k in range(s.instance[i].n_decode):
-        if s.decoding[i, k, SLOT] == slot:
-            return int(req.output - (s.decoding[i, k, ENDS_AT] - s.instance[i].decode_clock))
-    return 0
-
-
-@jitable
 def most_steps(s: Serving, d: int) -> int:
     """Return how many steps device `d` may report: until the first of its batch is at its end."""
     i = s.plan[d].instance
     if s.plan[d].prefill > 0 or s.instance[i].n_decode == 0:
         return 1
-    most = s.decoding[i, 0, ENDS_AT]
+    most = tokens_left(s, i, 0)
     for k in range(1, s.instance[i].n_decode):
-        most = min(most, s.decoding[i, k, ENDS_AT])
-    return int(most - s.instance[i].decode_clock)
+        most = min(most, tokens_left(s, i, k))
+    return most
 
 
 @jitable
@@ -96,7 +93,7 @@ def take_finished(fleet: Fleet, s: Serving, d: int, finished: Any) -> None:
     for k in range(inst.n_decode):
         slot = int(s.decoding[i, k, SLOT])
         req = s.request[slot]
-        more = int(s.decoding[i, k, ENDS_AT] - inst.decode_clock - steps)
+        more = tokens_left(s, i, k) - steps
         if _is_among(finished, req.id):
             _shorten(fleet, s, i, slot, more)
             s.decoding[i, k, ENDS_AT] -= more
@@ -124,17 +121,9 @@ def _shorten(fleet: Fleet, s: Serving, i: int, slot: int, tokens: int) -> None:
 def take_leaving(fleet: Fleet, s: Serving, d: int, finished: Any, now_s: float) -> None:
     """End the requests that were only waiting for the end of the step of device `d` to leave it."""
     i = s.plan[d].instance
-    inst = s.instance[i]
     k = 0
-    while k < inst.n_decode:
-        slot = s.decoding[i, k, SLOT]
-        if s.request[slot].ending == FAIL_NONE:
-            k += 1
-        else:
-            _leave(fleet, s, slot, finished, now_s)
-    k = 0
-    while k < inst.n_prefill:
-        slot = s.prefilling[i, k]
+    while k < batch_size(s, i):
+        slot = member(s, i, k)
         if s.request[slot].ending == FAIL_NONE:
             k += 1
         else:
@@ -149,27 +138,6 @@ def _leave(fleet: Fleet, s: Serving, slot: int, finished: Any, now_s: float) -> 
 
 
 @jitable
-def _take_from_decodes(s: Serving, i: int, slot: int) -> None:
-    kept = 0
-    for k in range(s.instance[i].n_decode):
-        if s.decoding[i, k, SLOT] != slot:
-            for column in range(3):
-                s.decoding[i, kept, column] = s.decoding[i, k, column]
-            kept += 1
-    s.instance[i].n_decode = kept
-
-
-@jitable
-def _take_from_prompts(s: Serving, i: int, slot: int) -> None:
-    kept = 0
-    for k in range(s.instance[i].n_prefill):
-        if s.prefilling[i, k] != slot:
-            s.prefilling[i, kept] = s.prefilling[i, k]
-            kept += 1
-    s.instance[i].n_prefill = kept
-
-
-@jitable
 def end_in_batch(fleet: Fleet, s: Serving, slot: int, now_s: float) -> None:
     """End a request that had joined a batch, and whose KV cache nothing uses any more.
 
@@ -178,11 +146,16 @@ def end_in_batch(fleet: Fleet, s: Serving, slot: int, now_s: float) -> None:
     req = s.request[slot]
     i = req.instance
     inst = s.instance[i]
-    made = generated(s, slot)
-    if made > 0:
-        _take_from_decodes(s, i, slot)
+    k = place_among_decodes(s, i, slot)
+    made = 0
+    if k >= 0:
+        made = generated(s, i, k)
+        remove_decode(s, i, k)
     else:
-        _take_from_prompts(s, i, slot)
+        k = 0
+        while s.prefilling[i, k] != slot:
+            k += 1
+        remove_prompt(s, i, k)
         inst.backlog -= req.prompt - req.prefilled
         if req.prefilled + req.step_tokens == 0:
             req.started_s = now_s

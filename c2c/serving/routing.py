@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from c2c.policies import inlined, jitable, may_join, route, wants_another
+from c2c.serving.batch import batch_size, outstanding
 from c2c.serving.costs import decode_alone_s, prompt_alone_s
 from c2c.serving.hbm import movable_bytes, pair_of, quota_bytes, request_bytes, room_bytes
 from c2c.serving.placing import device_load_s
@@ -22,7 +23,7 @@ def _routes(fleet: Fleet, s: Serving, m: int, decodes: bool) -> int:
         if is_right and fleet.takes_new[inst.kind] != 0:
             row = s.routes[n]
             row.instance = i
-            row.outstanding = inst.n_wait + inst.n_prefill + inst.n_decode
+            row.outstanding = outstanding(s, i)
             row.draining = inst.draining
             row.kv_capacity = inst.kv_capacity
             row.alpha = inst.alpha
@@ -39,8 +40,7 @@ def _find_ends(fleet: Fleet, s: Serving, n: int, slot: int) -> None:
     for k in range(n):
         i = s.routes[k].instance
         inst, pair = s.instance[i], pair_of(fleet, s, i)
-        rows = inst.n_wait + inst.n_prefill + inst.n_decode + 1
-        step_s = decode_alone_s(fleet.costs, pair, rows, inst.kv_used + req.prompt)
+        step_s = decode_alone_s(fleet.costs, pair, outstanding(s, i) + 1, inst.kv_used + req.prompt)
         prompt_s = prompt_alone_s(fleet.costs, pair, inst.backlog + req.prompt)
         s.routes[k].ends_s = prompt_s + step_s * req.output
 
@@ -67,14 +67,12 @@ def routed(fleet: Fleet, rules: Rules, s: Serving, m: int, slot: int, decodes: b
 def is_too_busy(fleet: Fleet, rules: Rules, s: Serving, i: int, tokens: int) -> bool:
     """Return whether the model of instance `i` is to get another one for a request."""
     inst = s.instance[i]
-    outstanding = inst.n_wait + inst.n_prefill + inst.n_decode
     backlog_s = inst.backlog * fleet.costs.prompt_s[pair_of(fleet, s, i)]
-    batch = inst.n_prefill + inst.n_decode
     need = request_bytes(fleet, s, i, tokens)
     room = room_bytes(s, inst.on_device) + s.device[inst.on_device].weight_bytes
     room = quota_bytes(fleet, rules, s, i, room + movable_bytes(fleet, s, i))
-    fits = may_join(rules.system.admit, need, room, batch, fleet.max_batch)
-    return bool(wants_another(rules.system.scale, outstanding, backlog_s, not fits))
+    fits = may_join(rules.system.admit, need, room, batch_size(s, i), fleet.max_batch)
+    return bool(wants_another(rules.system.scale, outstanding(s, i), backlog_s, not fits))
 
 
 @jitable

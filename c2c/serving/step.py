@@ -18,6 +18,7 @@ from c2c.policies import (
     note_end,
 )
 from c2c.serving.actions import ask
+from c2c.serving.batch import batch_size, keep_decode
 from c2c.serving.batching import next_part
 from c2c.serving.costs import decode_alone_s, prompt_alone_s
 from c2c.serving.dealing import deal
@@ -34,7 +35,7 @@ from c2c.serving.moving import (
     place_after_moves,
 )
 from c2c.serving.placing import drop_claim, make_room, place_pending, try_place
-from c2c.serving.pools import arrived, entry_of
+from c2c.serving.pools import arrived, entry_of, homes_of
 from c2c.serving.preempting import clear_for, is_cleared, set_aside
 from c2c.serving.queues import (
     append_pending,
@@ -86,7 +87,7 @@ def largest_kv(fleet: Fleet, s: Serving, m: int, enough: int) -> int:
     The first device that holds `enough` will do.
     """
     largest = -1
-    for k in range(fleet.home_first[m], fleet.home_first[m + 1]):
+    for k in homes_of(fleet, m):
         chip = s.chip[fleet.home_chip[k]]
         for d in range(chip.first, chip.last):
             is_served = s.device[d].service == IN_SERVICE or s.device[d].service == COMES
@@ -243,7 +244,7 @@ def after_leaving(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) 
     """Let others have what requests held that left instance `i` while it computed none of them."""
     inst = s.instance[i]
     d = inst.on_device
-    is_empty = inst.n_prefill + inst.n_decode == 0 and not holds_on(fleet, s, i)
+    is_empty = batch_size(s, i) == 0 and not holds_on(fleet, s, i)
     if inst.state == READY and is_empty and (inst.draining != 0 or inst.n_wait == 0):
         inst.state = IDLE
         after_idle(fleet, rules, s, i, now_s)
@@ -323,9 +324,7 @@ def _end_decodes(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -
                 _note_end(rules, s, i, s.decoding[i, k, SLOT], now_s)
             finish(fleet, s, i, s.decoding[i, k, SLOT], now_s)
             continue
-        if kept < k:
-            for column in range(3):
-                s.decoding[i, kept, column] = s.decoding[i, k, column]
+        keep_decode(s, i, k, kept)
         kept += 1
     inst.n_decode = kept
 

@@ -15,6 +15,7 @@ from c2c.policies import (
     urgency,
 )
 from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ask, emit, is_new_run
+from c2c.serving.batch import batch_size, generated, outstanding
 from c2c.serving.batching import compose
 from c2c.serving.handover import has_prompt_done
 from c2c.serving.hbm import (
@@ -31,7 +32,6 @@ from c2c.serving.instances import make_room_for
 from c2c.serving.kv_homes import settle_memories
 from c2c.serving.state import (
     ASSIGNED,
-    ENDS_AT,
     FREE,
     IDLE,
     LOADING,
@@ -58,7 +58,7 @@ def _head_joins(fleet: Fleet, rules: Rules, s: Serving, i: int) -> bool:
         return bool(s.inbound[i].come > 0)
     head = s.request[inst.wait_head]
     need = request_bytes(fleet, s, i, head.prompt + head.output)
-    batch = inst.n_prefill + inst.n_decode
+    batch = batch_size(s, i)
     room = room_bytes(s, inst.on_device) - inst.parked_bytes
     if need > room and could_hold(fleet, s, i, need):
         room = need
@@ -81,7 +81,7 @@ def _could_begin(fleet: Fleet, rules: Rules, s: Serving, i: int) -> bool:
 def has_work(fleet: Fleet, rules: Rules, s: Serving, i: int) -> bool:
     """Return whether instance `i` could do something if its device turned to it."""
     inst = s.instance[i]
-    if inst.n_prefill + inst.n_decode > 0:
+    if batch_size(s, i) > 0:
         return True
     return bool(inst.n_wait > 0 or inst.comes_from >= 0) and _could_begin(fleet, rules, s, i)
 
@@ -139,13 +139,11 @@ def _look_at_lines(rules: Rules, s: Serving, i: int, tpot_s: float, now_s: float
     inst.line_until_s = math.inf
     for k in range(inst.n_decode):
         req = s.request[s.decoding[i, k, SLOT]]
-        generated = req.output - (s.decoding[i, k, ENDS_AT] - inst.decode_clock)
-        until_s = given_up_s(rules.system.turn, req.first_token_s, generated, tpot_s)
+        made = generated(s, i, k)
+        until_s = given_up_s(rules.system.turn, req.first_token_s, made, tpot_s)
         if now_s > until_s:
             continue
-        due_s = token_due_s(
-            rules.system.turn, req.first_token_s, generated, inst.last_step_s, tpot_s
-        )
+        due_s = token_due_s(rules.system.turn, req.first_token_s, made, inst.last_step_s, tpot_s)
         inst.kept_up += 1
         inst.line_due_s = min(inst.line_due_s, due_s)
         inst.line_until_s = min(inst.line_until_s, until_s)
@@ -209,7 +207,7 @@ def _watch(fleet: Fleet, rules: Rules, s: Serving, d: int, of_chip: bool, now_s:
         row = s.engines[i - first]
         row.instance = -1
         row.is_protected = 0
-        if inst.state == FREE or inst.n_wait + inst.n_prefill + inst.n_decode == 0:
+        if inst.state == FREE or outstanding(s, i) == 0:
             continue
         row.instance = i
         last = s.device[inst.on_device].last

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from c2c.policies import jitable, variant
 from c2c.serving.actions import ACT_INTERRUPT, emit
+from c2c.serving.batch import batch_size
 from c2c.serving.kv_homes import want_version
 from c2c.serving.state import RUNNING, Fleet, Rules, Serving
 
@@ -44,7 +45,7 @@ def vary_now(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> in
         j = s.device[d].first
         other = s.instance[j]
         other.alpha = alpha
-        other.deals = 1 if other.n_prefill + other.n_decode > 0 else 0
+        other.deals = 1 if batch_size(s, j) > 0 else 0
         if other.state == RUNNING and s.plan[d].steps > 1:
             emit(s, ACT_INTERRUPT, d)
     return int(chosen)
