@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from c2c.errors import DataError, SettingError
+from c2c.workloads.prefixes import Hashes, cover
 
 __all__ = ["ClosedLoop", "RequestBlock", "Workload", "concatenate"]
 
@@ -18,12 +19,24 @@ __all__ = ["ClosedLoop", "RequestBlock", "Workload", "concatenate"]
 class RequestBlock:
     """Requests that follow one another, in columns of equal length.
 
+    What a prompt begins with is told by its blocks of `block_tokens` tokens, the last one perhaps
+    cut short by the prompt's end: block j of request r has the key
+    `block_keys[block_first[r] + j]`. A key stands for the model and for all tokens from the
+    prompt's first to the block's last, so that two requests share tokens as far as their keys are
+    equal from the first on, and equal keys need no look at the model. A request's blocks may end
+    before its prompt does; what follows is known to nobody else.
+
     Attributes:
       arrival_s: f64[n], seconds since the start of the workload, ascending.
       model: i32[n], index into the workload's `models`.
       prompt_tokens: i32[n], at least 1.
       output_tokens: i32[n], at least 1.
       ids: i64[n], ascending; None counts on from the block before.
+      block_tokens: 0: nothing is known of prefixes, and `block_first` and `block_keys` are None.
+      block_first: i64[n + 1], from 0 on.
+      block_keys: u64[block_first[n]], at most those that hold `prompt_tokens`.
+      session: i64[n], a number that requests of one conversation share, or -1; None: of none.
+      turn: i32[n], the request's place in its session, from 1, or 0; None where `session` is.
     """
 
     arrival_s: NDArray[np.float64]
@@ -31,6 +44,11 @@ class RequestBlock:
     prompt_tokens: NDArray[np.int32]
     output_tokens: NDArray[np.int32]
     ids: NDArray[np.int64] | None = None
+    block_tokens: int = 0
+    block_first: NDArray[np.int64] | None = None
+    block_keys: NDArray[np.uint64] | None = None
+    session: NDArray[np.int64] | None = None
+    turn: NDArray[np.int32] | None = None
 
     def __post_init__(self) -> None:
         for name in ("model", "prompt_tokens", "output_tokens"):
@@ -38,19 +56,52 @@ class RequestBlock:
             assert column.dtype == np.int32, f"{name} is {column.dtype}, not int32"
             assert column.shape == self.arrival_s.shape, f"{name} differs in length"
         assert self.arrival_s.dtype == np.float64
+        if (hashes := self.hashes()) is not None:
+            assert len(hashes.first) == len(self) + 1, "block_first differs in length"
 
     def __len__(self) -> int:
         return int(self.arrival_s.size)
 
     def take(self, rows: slice | NDArray[Any]) -> RequestBlock:
         """Return the rows a slice, a mask or an index array selects."""
-        return RequestBlock(
+        block = RequestBlock(
             arrival_s=self.arrival_s[rows],
             model=self.model[rows],
             prompt_tokens=self.prompt_tokens[rows],
             output_tokens=self.output_tokens[rows],
             ids=None if self.ids is None else self.ids[rows],
+            session=None if self.session is None else self.session[rows],
+            turn=None if self.turn is None else self.turn[rows],
         )
+        hashes = self.hashes()
+        return block if hashes is None else block.hashed(hashes.take(rows), self.block_tokens)
+
+    def hashes(self) -> Hashes | None:
+        """Return the blocks' keys request by request; None where nothing is known of prefixes."""
+        if self.block_first is None or self.block_keys is None:
+            return None
+        return Hashes(first=self.block_first, values=self.block_keys)
+
+    def hashed(self, keys: Hashes | None, block_tokens: int) -> RequestBlock:
+        """Return the requests with these keys, as far as their prompts go, or with none."""
+        if keys is None:
+            return replace(self, block_tokens=0, block_first=None, block_keys=None)
+        keys = keys.upto(cover(self.prompt_tokens, block_tokens))
+        return replace(
+            self, block_tokens=block_tokens, block_first=keys.first, block_keys=keys.values
+        )
+
+    def apart(self, roots: np.uint64 | NDArray[np.uint64]) -> RequestBlock:
+        """Return the requests with keys that only requests of the same root share.
+
+        Args:
+          roots: of all requests, or of each; see `c2c.workloads.prefixes.root_of`.
+        """
+        if self.block_first is None or self.block_keys is None:
+            return self
+        of_each = np.broadcast_to(roots, len(self))
+        keys = self.block_keys + np.repeat(of_each, np.diff(self.block_first))  # wraps around
+        return replace(self, block_keys=keys)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +166,10 @@ class Workload:
                 raise DataError("workload", "a request names a model outside the catalog")
             if int(block.prompt_tokens.min()) < 1 or int(block.output_tokens.min()) < 1:
                 raise DataError("workload", "a request has no prompt or no output token")
+            if block.block_first is not None and bool(
+                np.any(np.diff(block.block_first) > cover(block.prompt_tokens, block.block_tokens))
+            ):
+                raise DataError("workload", "a request has more blocks than its prompt fills")
             last_s = float(arrival_s[-1])
             yield block
 
@@ -122,10 +177,9 @@ class Workload:
 def concatenate(blocks: Iterable[RequestBlock]) -> RequestBlock:
     """Join blocks into one; the result holds every request in memory.
 
-    It has ids if the blocks have.
+    It has ids if the blocks have, and blocks of prompts and sessions alike.
     """
     parts = list(blocks)
-    ids = [part.ids for part in parts if part.ids is not None]
     if not parts:
         return RequestBlock(
             arrival_s=np.empty(0, np.float64),
@@ -138,5 +192,20 @@ def concatenate(blocks: Iterable[RequestBlock]) -> RequestBlock:
         model=np.concatenate([part.model for part in parts]),
         prompt_tokens=np.concatenate([part.prompt_tokens for part in parts]),
         output_tokens=np.concatenate([part.output_tokens for part in parts]),
-        ids=np.concatenate(ids) if ids else None,
+        ids=_joined([part.ids for part in parts]),
+        block_tokens=parts[0].block_tokens,
+        block_first=_joined_first([part.block_first for part in parts]),
+        block_keys=_joined([part.block_keys for part in parts]),
+        session=_joined([part.session for part in parts]),
+        turn=_joined([part.turn for part in parts]),
     )
+
+
+def _joined[T: np.generic](columns: Iterable[NDArray[T] | None]) -> NDArray[T] | None:
+    there = [column for column in columns if column is not None]
+    return np.concatenate(there) if there else None
+
+
+def _joined_first(columns: Iterable[NDArray[np.int64] | None]) -> NDArray[np.int64] | None:
+    counts = _joined([None if column is None else np.diff(column) for column in columns])
+    return None if counts is None else np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])

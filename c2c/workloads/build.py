@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,19 @@ from c2c.workloads.lengths import (
     read_lengths,
     synthetic_lengths,
 )
-from c2c.workloads.reading import clock_of, has_lengths, refuse_made_up, unused_columns
+from c2c.workloads.prefixes import root_of
+from c2c.workloads.reading import (
+    block_tokens_of,
+    clock_of,
+    has_lengths,
+    refuse_made_up,
+    unused_columns,
+)
 from c2c.workloads.settings import WorkloadConfig, shared_dir, workload_config
 from c2c.workloads.shaping import (
     Source,
     compressed,
+    copied,
     held,
     limited,
     merged,
@@ -122,7 +130,7 @@ def build_workload(
     index_of = {name: i for i, name in enumerate(catalog)}
     target = assigned.target
     lookup = np.array([index_of[target[n]] if n in target else -1 for n in ids], np.int32)
-    source = _renamed(source, lookup)
+    source = _renamed(source, lookup, len(catalog))
     if config.compression != 1:
         source = compressed(source, config.compression)
     requests = sum(requests_of.values())
@@ -222,10 +230,14 @@ def _trace_origin(config: WorkloadConfig) -> _Origin:
         max_total_tokens=config.max_total_tokens,
         keeps_origin=clock.keeps_origin,
         per_second=clock.per_second,
+        block_tokens=block_tokens_of(trace, config.block_tokens) if own else 0,
     )
     found = scan(trace, rules)
     if config.on_bad_row == "reject":
         refuse_bad_rows(trace, found)
+    if not config.block_tokens and (other := found.fit.other_size()):
+        rules = replace(rules, block_tokens=other)
+        found = scan(trace, rules)
     ids = tuple(found.requests_of)
     index_of = {name: i for i, name in enumerate(ids)}
     return _Origin(
@@ -246,6 +258,9 @@ def _trace_origin(config: WorkloadConfig) -> _Origin:
             "on_duplicate": config.on_duplicate,
             "sorted": config.sort,
             "reordered_rows": found.reordered,
+            "blocks": found.fit.as_dict() if rules.block_tokens else None,
+            "hashes_dropped": "hash_ids" in trace.columns and not own,
+            "sessions": found.sessions,
         },
         counted=(found.requests_of, found.last_s),
     )
@@ -349,7 +364,9 @@ def _replicated(
     offsets_s = [0.0, *(rng.random(config.replicas - 1) * period_s).tolist()]
     distinct = config.replica_models == "distinct"
     sources = [
-        rotated(source, offset_s, period_s, len(ids) * i if distinct else 0)
+        rotated(
+            copied(source, i, config.replicas), offset_s, period_s, len(ids) * i if distinct else 0
+        )
         for i, offset_s in enumerate(offsets_s)
     ]
     if not distinct:
@@ -362,14 +379,12 @@ def _replicated(
     return merged(sources), all_ids, counts
 
 
-def _renamed(source: Source, lookup: np.ndarray[Any, np.dtype[np.int32]]) -> Source:
+def _renamed(source: Source, lookup: np.ndarray[Any, np.dtype[np.int32]], models: int) -> Source:
+    roots = np.array([root_of(model) for model in range(models)], np.uint64)
+
     def start() -> Iterator[RequestBlock]:
         for block in source():
-            yield RequestBlock(
-                arrival_s=block.arrival_s,
-                model=lookup[block.model],
-                prompt_tokens=block.prompt_tokens,
-                output_tokens=block.output_tokens,
-            )
+            named = replace(block, model=lookup[block.model])
+            yield named.apart(roots[named.model]) if named.block_tokens else named
 
     return start

@@ -37,6 +37,7 @@ def describe(workload: Workload) -> list[str]:
         if names := said["columns_not_used"]:
             more = f" and {len(names) - _SHOWN_COLUMNS} more" * (len(names) > _SHOWN_COLUMNS)
             lines.append(f"columns not used: {', '.join(names[:_SHOWN_COLUMNS])}{more}")
+        lines += _prefixes(said)
     factors = [f"compression {said['compression']:g}x", f"replicas {said['replicas']}"]
     if said["replica_models"]:
         factors[-1] += f" ({said['replica_models']} models)"
@@ -70,6 +71,23 @@ def describe(workload: Workload) -> list[str]:
         names = of[target]
         more = f" and {len(names) - _SHOWN_IDS} more" if len(names) > _SHOWN_IDS else ""
         lines.append(f"  {target}: {requests:,} requests of {', '.join(names[:_SHOWN_IDS])}{more}")
+    return lines
+
+
+def _prefixes(said: Mapping[str, Any]) -> list[str]:
+    lines = []
+    if said["hashes_dropped"]:
+        lines.append("prefixes: none; the hash_ids are of other lengths than those drawn here")
+    if blocks := said["blocks"]:
+        line = (
+            f"prefixes: {blocks['blocks']:,} blocks of {blocks['block_tokens']:,} tokens in "
+            f"{blocks['requests']:,} requests"
+        )
+        if unlike := [f"{blocks[k]:,} have {k}" for k in ("fewer", "more") if blocks[k]]:
+            line += f", of which {' and '.join(unlike)} hashes than blocks (workload.block_tokens)"
+        lines.append(line)
+    if said["sessions"]:
+        lines.append(f"sessions: {said['sessions']:,}")
     return lines
 
 

@@ -29,6 +29,7 @@ __all__ = [
 
 _BATCH_ROWS = 65_536
 _FIELDS = ("arrival_s", "model", "prompt_tokens", "output_tokens")
+_MORE = ("hash_ids", "session", "parent", "turn")  # fields that any file may lack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +39,16 @@ class TraceFormat:
     Times are either numbers or date-times; which, each column tells by itself.
 
     Attributes:
-      optional: fields whose column may be absent.
+      optional: fields whose column may be absent; those from `hash_ids` on always may.
       label: the model id where there is no such column.
       keeps_origin: times are already relative to the start of the trace.
       unit: of times that are numbers.
       marks: further columns that the format has, by which it is told from others.
+      hash_ids: a list a request, of a hash for each block of its prompt.
+      block_tokens: tokens of a block; 0: the format does not say.
+      session: an id that the requests of a conversation share; with `parent`, a request's own id.
+      parent: the id of the request whose answer this one follows.
+      turn: place of a request in its conversation, from 1.
     """
 
     name: str
@@ -55,15 +61,22 @@ class TraceFormat:
     keeps_origin: bool = False
     unit: str = "s"
     marks: tuple[str, ...] = ()
+    hash_ids: str | None = None
+    block_tokens: int = 0
+    session: str | None = None
+    parent: str | None = None
+    turn: str | None = None
 
     def columns(self) -> dict[str, str]:
         """Return field -> column for the fields this format has."""
-        return {f: column for f in _FIELDS if (column := getattr(self, f)) is not None}
+        fields = (*_FIELDS, *_MORE)
+        return {f: column for f in fields if (column := getattr(self, f)) is not None}
 
     def found(self, present: list[str]) -> dict[str, list[str]] | None:
         """Return field -> columns of its name, but for case and spelling; None: some are absent."""
         found = {f: alike(column, present) for f, column in self.columns().items()}
-        absent = any(not columns for f, columns in found.items() if f not in self.optional)
+        optional = {*self.optional, *_MORE}
+        absent = any(not columns for f, columns in found.items() if f not in optional)
         if absent or not all(alike(mark, present) for mark in self.marks):
             return None
         return {f: columns for f, columns in found.items() if columns}
@@ -82,6 +95,9 @@ FORMATS: dict[str, TraceFormat] = {
             output_tokens="output_tokens",
             optional=frozenset({"model", "prompt_tokens", "output_tokens"}),
             keeps_origin=True,
+            hash_ids="hash_ids",
+            session="session_id",
+            turn="turn",
         ),
         # alibaba/clusterdata, cluster-trace-v2026-GenAI, lora_request_trace.csv. Image
         # generation: it has no token counts.
@@ -110,6 +126,11 @@ FORMATS: dict[str, TraceFormat] = {
             output_tokens="output_length",
             label="bailian",
             marks=("chat_id",),
+            hash_ids="hash_ids",
+            block_tokens=16,
+            session="chat_id",
+            parent="parent_chat_id",
+            turn="turn",
         ),
         # Mooncake, and what is written after it (AIPerf, Dynamo, GuideLLM).
         TraceFormat(
@@ -121,6 +142,10 @@ FORMATS: dict[str, TraceFormat] = {
             optional=frozenset({"model"}),
             label="mooncake",
             unit="ms",
+            hash_ids="hash_ids",
+            block_tokens=512,
+            session="session_id",
+            turn="turn",
         ),
         # vLLM's and SGLang's serving benchmarks, with details of each request.
         TraceFormat(
@@ -150,6 +175,7 @@ class TraceFile:
     present: tuple[str, ...] = ()  # the file's columns, without spaces around their names
     table: pa.Table | None = None  # the requests of a log or of JSON, which are read at once
     malformed: int = 0  # lines of it that are broken
+    block_tokens: int = 0  # that a hash stands for, where the file itself says so
 
     def batches(self, on_malformed: Callable[[], None] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows in file order, from the start, a bounded number at a time.
@@ -235,7 +261,7 @@ _UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)
 
 def _open(path: Path, chars_per_token: float, may_be_log: bool, named: dict[str, str]) -> TraceFile:
     """Return the file with its columns, which are not chosen from; a log complete."""
-    table, malformed = None, 0
+    table, malformed, block_tokens = None, 0, 0
     try:
         container = container_of(path)
         # Lines of a log may be text in a table's cells, so a table is looked for first.
@@ -244,7 +270,9 @@ def _open(path: Path, chars_per_token: float, may_be_log: bool, named: dict[str,
         if may_be_log and not known and (log := log_format_of(path)):
             return _open_log(path, log, chars_per_token)
         if container == "parquet":
-            present = [str(name).strip() for name in pq.read_schema(path).names]
+            schema = pq.read_schema(path)
+            present = [str(name).strip() for name in schema.names]
+            block_tokens = int((schema.metadata or {}).get(b"block_tokens", 0))
         elif container == "json":
             table, malformed = json_table(path)
             present = list(table.column_names)
@@ -254,7 +282,7 @@ def _open(path: Path, chars_per_token: float, may_be_log: bool, named: dict[str,
         raise _unreadable(path, error) from error
     return TraceFile(
         path=path, container=container, format=_NO_FORMAT, columns={}, present=tuple(present),
-        table=table, malformed=malformed,
+        table=table, malformed=malformed, block_tokens=block_tokens,
     )  # fmt: skip
 
 
@@ -314,8 +342,9 @@ def _choose(
     path: Path, present: list[str], format_name: str, columns: dict[str, str]
 ) -> tuple[TraceFormat, dict[str, list[str]]]:
     """Return the first format that fits, and its columns in the file."""
-    if unknown := sorted(set(columns) - set(_FIELDS)):
-        raise SettingError("workload.columns", unknown, f"fields among {', '.join(_FIELDS)}")
+    if unknown := sorted(set(columns) - {*_FIELDS, *_MORE}):
+        known_fields = ", ".join((*_FIELDS, *_MORE))
+        raise SettingError("workload.columns", unknown, f"fields among {known_fields}")
     for field, column in columns.items():
         if column and not alike(column, present):
             raise DataError(
@@ -334,7 +363,9 @@ def _choose(
         return named, named.found(present) or {}
     wanted = "; ".join(
         f"{f.name}: "
-        + ", ".join([*(c for k, c in f.columns().items() if k not in f.optional), *f.marks])
+        + ", ".join(
+            [*(c for k, c in f.columns().items() if k not in {*f.optional, *_MORE}), *f.marks]
+        )
         for f in known
     )
     like = like_fields(present, _FIELDS)

@@ -10,6 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from c2c.workloads.prefixes import Hashes
+
 __all__ = ["GOOD", "KINDS", "RawRows", "kind_code", "parse", "times", "token_counts"]
 
 _MAX_TOKENS = 2**31 - 1
@@ -33,6 +35,8 @@ KINDS: tuple[str, ...] = (
             "too_many",
         )
     ),
+    *(f"{kind}_hash_ids" for kind in ("unreadable", "negative")),
+    *(f"{kind}_turn" for kind in ("missing", "unreadable", "nan", "infinite", "negative")),
     "unordered",
     "duplicate",
 )
@@ -59,6 +63,11 @@ class RawRows:
       prompt_tokens: i32, zeros if lengths are not taken from the trace.
       output_tokens: likewise.
       verdict: i8, GOOD or an index into `KINDS`.
+      hashes: of the prompts' blocks as the file has them; None where they are not read.
+      session: text of each request's session, or of its own id where there is `parent`; None
+        where the file has none.
+      parent: text of the id that a request follows.
+      turn: f64, from 1.
     """
 
     time: NDArray[np.int64] | NDArray[np.float64]
@@ -67,6 +76,10 @@ class RawRows:
     prompt_tokens: NDArray[np.int32]
     output_tokens: NDArray[np.int32]
     verdict: NDArray[np.int8]
+    hashes: Hashes | None = None
+    session: pa.Array | None = None
+    parent: pa.Array | None = None
+    turn: NDArray[np.float64] | None = None
 
 
 def parse(
@@ -76,6 +89,7 @@ def parse(
     label: str,
     with_lengths: bool,
     max_total_tokens: int,
+    with_hashes: bool = False,
 ) -> RawRows:
     """Turn a batch's columns into numbers and judge each row by itself.
 
@@ -85,6 +99,7 @@ def parse(
       label: the model id where the file has no model column.
       with_lengths: whether token counts are taken from the trace, hence judged.
       max_total_tokens: rows with more prompt and output tokens than this are bad; 0: no limit.
+      with_hashes: whether the hashes of prompts' blocks are read.
     """
     rows = batch.num_rows
     verdict = np.full(rows, GOOD, np.int8)
@@ -108,7 +123,66 @@ def parse(
         prompt_tokens=prompt,
         output_tokens=output,
         verdict=verdict,
+        hashes=hash_lists(batch.column(columns["hash_ids"]), verdict) if with_hashes else None,
+        session=_text(batch, columns.get("session")),
+        parent=_text(batch, columns.get("parent")),
+        turn=_turns(batch.column(columns["turn"]), verdict)
+        if {"session", "turn"} <= columns.keys()
+        else None,
     )
+
+
+def hash_lists(raw: pa.Array, verdict: NDArray[np.int8]) -> Hashes:
+    """Return a column of lists of whole numbers, or of text such as "[1, 2]", and judge its cells.
+
+    A cell that is empty has none.
+    """
+    array = _plain(raw)
+    none = array.is_null().to_numpy(zero_copy_only=False)
+    if _is_text(array):
+        empty = pc.fill_null(pc.match_substring_regex(array, r"^\[\s*\]$"), fill_value=False)
+        none |= empty.to_numpy(zero_copy_only=False)
+        looks = pc.match_substring_regex(array, r"(?s)^\[.*\]$")
+        array = pc.if_else(pc.and_not(looks, empty), array, None)
+        array = pc.split_pattern(pc.utf8_slice_codeunits(array, 1, -1), ",")
+    elif not (pa.types.is_list(array.type) or pa.types.is_large_list(array.type)):
+        array = pa.nulls(len(array), pa.list_(pa.uint64()))
+    _judge(verdict, array.is_null().to_numpy(zero_copy_only=False) & ~none, "unreadable_hash_ids")
+    counts = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
+    values, negative = _whole_numbers(_plain(pc.list_flatten(array)))
+    row = np.repeat(np.arange(len(array)), counts)
+    for bad, kind in ((negative, "negative"), (values.is_null(), "unreadable")):
+        at = row[bad.to_numpy(zero_copy_only=False)]
+        _judge(verdict, np.bincount(at, minlength=len(array)) > 0, f"{kind}_hash_ids")
+    return Hashes(
+        first=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)]),
+        values=pc.fill_null(values, 0).to_numpy(zero_copy_only=False),
+    )
+
+
+def _whole_numbers(flat: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return u64, null where a cell is none, and which cells are below 0."""
+    unsigned = pa.uint64()
+    if _is_text(flat):
+        negative = pc.fill_null(pc.match_substring_regex(flat, r"^-\d+$"), fill_value=False)
+        return _cast(flat, (unsigned,), r"^\d+$"), negative
+    if pa.types.is_signed_integer(flat.type):
+        negative = pc.fill_null(pc.less(flat, 0), fill_value=False)
+        return pc.cast(pc.if_else(negative, None, flat), unsigned), negative
+    if not pa.types.is_unsigned_integer(flat.type):
+        flat = pa.nulls(len(flat), unsigned)
+    return pc.cast(flat, unsigned), pa.repeat(pa.scalar(value=False), len(flat))
+
+
+def _turns(raw: pa.Array, verdict: NDArray[np.int8]) -> NDArray[np.float64]:
+    array = _plain(raw)
+    if _is_text(array) or pa.types.is_primitive(array.type):  # 0 where it is not told
+        array = pc.fill_null(array, "0" if _is_text(array) else 0)
+    return _numbers(array, verdict, "turn")
+
+
+def _text(batch: pa.RecordBatch, column: str | None) -> pa.Array | None:
+    return None if column is None else _plain(pc.cast(batch.column(column), pa.string()))
 
 
 def token_counts(raw: pa.Array) -> NDArray[np.float64]:

@@ -14,7 +14,15 @@ from c2c.workloads.formats import TraceFile, mapping
 from c2c.workloads.names import like_fields, plain_name
 from c2c.workloads.parsing import GOOD, times, token_counts
 
-__all__ = ["UNITS", "Clock", "clock_of", "has_lengths", "refuse_made_up", "unused_columns"]
+__all__ = [
+    "UNITS",
+    "Clock",
+    "block_tokens_of",
+    "clock_of",
+    "has_lengths",
+    "refuse_made_up",
+    "unused_columns",
+]
 
 UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 _WORDS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
@@ -95,6 +103,31 @@ def _first_time(trace: TraceFile) -> tuple[float | None, bool]:
     return 0.0, False
 
 
+def block_tokens_of(trace: TraceFile, told: int) -> int:
+    """Return the tokens that a hash of the trace stands for; 0 where it has no hashes.
+
+    Args:
+      trace: opened.
+      told: by the user; 0: the file's own or the format's.
+
+    Raises:
+      SettingError: nobody says, or it is told of a trace without hashes.
+    """
+    if "hash_ids" not in trace.columns:
+        if told:
+            raise SettingError(
+                "workload.block_tokens", told, f"0: {trace.path.name} has no column of hashes",
+                f"Name it with {mapping({'hash_ids': '<column>'})}.",
+            )  # fmt: skip
+        return 0
+    if not (tokens := told or trace.block_tokens or trace.format.block_tokens):
+        raise SettingError(
+            "workload.block_tokens", 0,
+            f"the tokens that one of {trace.columns['hash_ids']!r} stands for",
+        )  # fmt: skip
+    return tokens
+
+
 def has_lengths(trace: TraceFile) -> bool:
     """Return whether the trace has token counts (GenTD26 has the columns, all null)."""
     return len(_filled_lengths(trace)) == len(_LENGTHS)
@@ -155,7 +188,8 @@ def unused_columns(trace: TraceFile, with_lengths: bool) -> list[str]:
       trace: opened.
       with_lengths: token counts are the trace's own.
     """
-    used = {c for f, c in trace.columns.items() if with_lengths or f not in _LENGTHS}
+    of_lengths = (*_LENGTHS, "hash_ids")
+    used = {c for f, c in trace.columns.items() if with_lengths or f not in of_lengths}
     return [column for column in trace.present if column not in used]
 
 

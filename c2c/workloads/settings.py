@@ -56,6 +56,7 @@ class WorkloadConfig:
         (a row equal to an earlier one is a bad row).
       sort: order rows by arrival; without it a row earlier than one before it is bad.
       max_total_tokens: rows with more tokens are bad; 0: no limit.
+      block_tokens: of a prompt's block, of which `hash_ids` has a hash each; 0: the format's.
       time_unit: of times that are numbers: s, ms, us or ns; auto: that of times since 1970 where
         they are such, else the format's.
       origin: time 0 is the first request (first) or the file's own zero (keep, only for numeric
@@ -104,6 +105,7 @@ class WorkloadConfig:
     on_duplicate: str = "keep"
     sort: bool = False
     max_total_tokens: int = 0
+    block_tokens: int = 0
     time_unit: str = "auto"
     origin: str = "auto"
 
@@ -157,7 +159,7 @@ class WorkloadConfig:
             raise SettingError(
                 "workload.requests", self.requests, f"at most {MOST_REQUESTS:,}, with replicas"
             )
-        for name in ("max_total_tokens", "max_requests", "models"):
+        for name in ("max_total_tokens", "max_requests", "models", "block_tokens"):
             if (value := getattr(self, name)) < 0:
                 raise SettingError(f"workload.{name}", value, "a whole number, 0 or more")
         if self.kind == "closed_loop":
@@ -167,6 +169,9 @@ class WorkloadConfig:
                 raise SettingError(f"workload.{name}", value, "a finite number, 0 or more")
         if not 0 < self.compression < float("inf"):
             raise SettingError("workload.compression", self.compression, "a finite number above 0")
+        if self.block_tokens >= 2**31 or (self.kind != "trace" and self.block_tokens):
+            largest = "below 2**31" if self.kind == "trace" else f"0 with kind={self.kind}"
+            raise SettingError("workload.block_tokens", self.block_tokens, largest)
         if self.kind != "trace" and self.lengths == "trace":
             raise SettingError("workload.lengths", "trace", f"another source with kind={self.kind}")
 

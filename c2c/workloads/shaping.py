@@ -7,16 +7,19 @@ bounded by a few blocks.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from c2c.workloads.blocks import RequestBlock, concatenate
 from c2c.workloads.lengths import LengthPool
+from c2c.workloads.prefixes import root_of
 from c2c.workloads.streams import stream_of
 
 __all__ = [
     "Source",
     "compressed",
+    "copied",
     "held",
     "limited",
     "merged",
@@ -32,11 +35,8 @@ _HELD_ROWS = 8_192  # merging many streams holds one such block of each
 
 
 def _moved(block: RequestBlock, shift_s: float, model_offset: int = 0) -> RequestBlock:
-    return RequestBlock(
-        arrival_s=block.arrival_s + shift_s,
-        model=block.model + np.int32(model_offset),
-        prompt_tokens=block.prompt_tokens,
-        output_tokens=block.output_tokens,
+    return replace(
+        block, arrival_s=block.arrival_s + shift_s, model=block.model + np.int32(model_offset)
     )
 
 
@@ -52,6 +52,26 @@ def held(source: Source) -> Source:
     def start() -> Iterator[RequestBlock]:
         for at in range(0, len(everything), _HELD_ROWS):
             yield everything.take(slice(at, at + _HELD_ROWS))
+
+    return start
+
+
+def copied(source: Source, number: int, copies: int) -> Source:
+    """Return one of several copies of a stream: other people's sessions, and prompts of their own.
+
+    Args:
+      source: what is copied.
+      number: of the copy, from 0, the stream itself.
+      copies: in all.
+    """
+
+    def start() -> Iterator[RequestBlock]:
+        for block in source():
+            own = block
+            if own.session is not None:
+                session = np.where(own.session < 0, -1, own.session * copies + number)
+                own = replace(own, session=session)
+            yield own.apart(root_of(number)) if number else own
 
     return start
 
@@ -132,12 +152,7 @@ def compressed(source: Source, factor: float) -> Source:
 
     def start() -> Iterator[RequestBlock]:
         for block in source():
-            yield RequestBlock(
-                arrival_s=block.arrival_s / factor,
-                model=block.model,
-                prompt_tokens=block.prompt_tokens,
-                output_tokens=block.output_tokens,
-            )
+            yield replace(block, arrival_s=block.arrival_s / factor)
 
     return start
 
@@ -164,11 +179,7 @@ def with_lengths(source: Source, pool: LengthPool, seed: int) -> Source:
         rng = stream_of(seed, "lengths")
         for block in source():
             prompt, output = pool.draw(rng, len(block))
-            yield RequestBlock(
-                arrival_s=block.arrival_s,
-                model=block.model,
-                prompt_tokens=prompt,
-                output_tokens=output,
-            )
+            drawn = replace(block, prompt_tokens=prompt, output_tokens=output)
+            yield drawn.hashed(None, 0)  # hashes are those of other prompts
 
     return start

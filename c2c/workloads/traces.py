@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,7 @@ from c2c.errors import DataError
 from c2c.workloads.blocks import RequestBlock
 from c2c.workloads.formats import TraceFile
 from c2c.workloads.parsing import GOOD, KINDS, RawRows, kind_code, parse
+from c2c.workloads.prefixes import Fit, Hashes, block_keys
 
 __all__ = ["RowRules", "TraceScan", "refuse_bad_rows", "scan", "stream"]
 
@@ -35,6 +36,7 @@ class RowRules:
       keeps_origin: whether numeric times are kept as they are; otherwise, and for date-times
         always, time 0 is the first request.
       per_second: of the unit of numeric times.
+      block_tokens: that a hash of `hash_ids` stands for; 0: hashes are not read.
     """
 
     sort: bool = False
@@ -43,6 +45,7 @@ class RowRules:
     max_total_tokens: int = 0
     keeps_origin: bool = False
     per_second: float = 1.0
+    block_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +62,8 @@ class TraceScan:
       requests_of: model id -> good rows, in order of first appearance.
       first_s: arrival of the first good row.
       last_s: arrival of the last.
+      fit: how the hashes go together with the prompts.
+      sessions: how many the requests belong to; 0: the trace has none.
     """
 
     rows: int
@@ -70,6 +75,33 @@ class TraceScan:
     requests_of: dict[str, int]
     first_s: float
     last_s: float
+    fit: Fit
+    sessions: int
+
+
+@dataclass(slots=True)
+class _Sessions:
+    """Numbers of sessions, by first appearance, and how many turns of each came."""
+
+    of: dict[str, int] = field(default_factory=dict)  # id of a session, or of a request
+    turns: list[int] = field(default_factory=list)  # of each session
+
+    def add(
+        self, names: list[str | None], parents: list[str | None] | None
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Return session and turn of requests in order; without an id, -1 and 0."""
+        session, turn = np.full(len(names), -1), np.zeros(len(names), np.int32)
+        for k, name in enumerate(names):
+            if name is None:
+                continue
+            known = self.of.get(name if parents is None else parents[k] or "")
+            if known is None:
+                known = len(self.turns)
+                self.turns.append(0)
+            self.of[name] = known
+            self.turns[known] += 1
+            session[k], turn[k] = known, self.turns[known]
+        return session, turn
 
 
 @dataclass(slots=True)
@@ -81,6 +113,12 @@ class _Tally:
     first_rows: dict[str, list[int]] = field(default_factory=dict)
     duplicates: int = 0
     reordered: int = 0
+    fit: Fit = field(default_factory=lambda: Fit(block_tokens=0))
+    sessions: _Sessions = field(default_factory=_Sessions)
+
+    @classmethod
+    def of(cls, rules: RowRules) -> Self:
+        return cls(fit=Fit(block_tokens=rules.block_tokens))
 
     def add(self, verdict: NDArray[np.int8], numbers: NDArray[np.int64]) -> None:
         self.rows += verdict.size
@@ -101,7 +139,7 @@ def scan(trace: TraceFile, rules: RowRules) -> TraceScan:
     Raises:
       DataError: the file is corrupt, or no row of it is good.
     """
-    tally = _Tally()
+    tally = _Tally.of(rules)
     requests_of: dict[str, int] = {}
     first_s = last_s = 0.0
     good = 0
@@ -130,6 +168,8 @@ def scan(trace: TraceFile, rules: RowRules) -> TraceScan:
         requests_of=requests_of,
         first_s=first_s,
         last_s=last_s,
+        fit=tally.fit,
+        sessions=len(tally.sessions.turns),
     )
 
 
@@ -169,15 +209,10 @@ def _time_hint(bad: Mapping[str, int]) -> list[str]:
 
 def stream(trace: TraceFile, rules: RowRules, index_of: dict[str, int]) -> Iterator[RequestBlock]:
     """Yield the good rows, `model` being looked up in `index_of`."""
-    for ids, block in _good_rows(trace, rules, _Tally()):
+    for ids, block in _good_rows(trace, rules, _Tally.of(rules)):
         # Ids of rows that are bad have no index and are never looked up.
         lookup = np.array([index_of.get(name, -1) for name in ids], np.int32)
-        yield RequestBlock(
-            arrival_s=block.arrival_s,
-            model=lookup[block.model],
-            prompt_tokens=block.prompt_tokens,
-            output_tokens=block.output_tokens,
-        )
+        yield replace(block, model=lookup[block.model])
 
 
 def _good_rows(
@@ -205,7 +240,7 @@ def _good_rows(
         tally.add(verdict, numbers)
         good = np.flatnonzero(verdict == GOOD)
         if good.size:
-            yield rows.ids, _block(rows, good, origin, rules)
+            yield rows.ids, _with_more(_block(rows, good, origin, rules), rows, good, tally)
 
 
 def _parse(trace: TraceFile, rules: RowRules, batch: pa.RecordBatch) -> RawRows:
@@ -215,6 +250,7 @@ def _parse(trace: TraceFile, rules: RowRules, batch: pa.RecordBatch) -> RawRows:
         label=trace.format.label,
         with_lengths=rules.with_lengths,
         max_total_tokens=rules.max_total_tokens,
+        with_hashes=rules.block_tokens > 0,
     )
 
 
@@ -310,6 +346,25 @@ def _block(rows: RawRows, good: NDArray[np.int64], origin: Any, rules: RowRules)
         prompt_tokens=rows.prompt_tokens[good],
         output_tokens=rows.output_tokens[good],
     )
+
+
+def _with_more(
+    block: RequestBlock, rows: RawRows, good: NDArray[np.int64], tally: _Tally
+) -> RequestBlock:
+    """Return the requests with what the trace knows of their prompts' blocks and sessions."""
+    if rows.session is not None:
+        chosen = pa.array(good)
+        parents = None if rows.parent is None else rows.parent.take(chosen).to_pylist()
+        session, turn = tally.sessions.add(rows.session.take(chosen).to_pylist(), parents)
+        if rows.turn is not None:
+            told = np.clip(rows.turn[good], 0, 2**31 - 1).astype(np.int32)
+            turn = np.where(told > 0, told, turn)
+        block = replace(block, session=session, turn=turn)
+    if rows.hashes is None:
+        return block
+    hashes, size = rows.hashes.take(good), tally.fit.block_tokens
+    tally.fit.add(np.diff(hashes.first), block.prompt_tokens)
+    return block.hashed(Hashes(first=hashes.first, values=block_keys(hashes, size)), size)
 
 
 def _listed(tally: _Tally) -> str:

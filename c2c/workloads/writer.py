@@ -9,24 +9,26 @@ import pyarrow.parquet as pq
 
 from c2c.atomic import atomic_file
 from c2c.errors import SettingError
-from c2c.workloads.blocks import Workload
+from c2c.workloads.blocks import RequestBlock, Workload
 
 __all__ = ["write_trace"]
 
-_SCHEMA = pa.schema(
-    [
-        ("arrival_s", pa.float64()),
-        ("model", pa.dictionary(pa.int32(), pa.string())),
-        ("prompt_tokens", pa.int32()),
-        ("output_tokens", pa.int32()),
-    ]
-)
+_FIELDS = [
+    pa.field("arrival_s", pa.float64()),
+    pa.field("model", pa.dictionary(pa.int32(), pa.string())),
+    pa.field("prompt_tokens", pa.int32()),
+    pa.field("output_tokens", pa.int32()),
+]
+_SESSION = [pa.field("session_id", pa.int64()), pa.field("turn", pa.int32())]
+_HASHES = pa.field("hash_ids", pa.list_(pa.uint64()))
 
 
 def write_trace(path: str | Path, workload: Workload, *, overwrite: bool = False) -> int:
     """Write arrival_s, model, prompt_tokens and output_tokens to Parquet, block by block.
 
-    The file appears under its name only when it is complete and on disk.
+    Requests of sessions have session_id and turn as well. Where prompts' blocks are known, there
+    are hash_ids, their keys, and the file's metadata have `block_tokens`. The file appears under
+    its name only when it is complete and on disk.
 
     Args:
       path: of the file, which must not be there yet.
@@ -46,9 +48,11 @@ def write_trace(path: str | Path, workload: Workload, *, overwrite: bool = False
         raise SettingError("path", str(path), "a file that is not there yet", "Or overwrite=True.")
     names = pa.array(workload.models, pa.string())
     written = 0
+    first = next(workload.blocks(), None)
+    schema = _schema(first)
     with (
         atomic_file(path) as whole,
-        pq.ParquetWriter(whole, _SCHEMA, compression="zstd") as file,
+        pq.ParquetWriter(whole, schema, compression="zstd") as file,
     ):
         for block in workload.blocks():
             model = pa.DictionaryArray.from_arrays(pa.array(block.model), names)
@@ -58,6 +62,26 @@ def write_trace(path: str | Path, workload: Workload, *, overwrite: bool = False
                 pa.array(block.prompt_tokens),
                 pa.array(block.output_tokens),
             ]
-            file.write_batch(pa.record_batch(columns, schema=_SCHEMA))
+            if block.session is not None:
+                none = block.session < 0
+                columns += [pa.array(block.session, mask=none), pa.array(block.turn, mask=none)]
+            if block.block_keys is not None:
+                columns.append(_lists(block))
+            file.write_batch(pa.record_batch(columns, schema=schema))
             written += len(block)
     return written
+
+
+def _schema(block: RequestBlock | None) -> pa.Schema:
+    fields, metadata = list(_FIELDS), {}
+    if block is not None and block.session is not None:
+        fields += _SESSION
+    if block is not None and block.block_keys is not None:
+        fields.append(_HASHES)
+        metadata["block_tokens"] = str(block.block_tokens)
+    return pa.schema(fields, metadata)
+
+
+def _lists(block: RequestBlock) -> pa.Array:
+    offsets = pa.array(block.block_first, pa.int32())
+    return pa.ListArray.from_arrays(offsets, pa.array(block.block_keys))

@@ -1,0 +1,140 @@
+"""Hashes of a prompt's blocks, from the lists in a trace to flat arrays of keys.
+
+A block is a stretch of `block_tokens` tokens of a prompt, the last one being shorter where the
+prompt ends. Its key stands for the model and for all tokens up to the block's end: two requests
+share a prefix exactly as far as their keys are equal from the first on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["SIZES", "Fit", "Hashes", "block_keys", "cover", "root_of"]
+
+SIZES = tuple(2**k for k in range(3, 13))  # tokens a block, that a trace may be told to fit
+_TELLING = 10  # requests; fewer may fit a size by chance
+_ODD = 0x9E3779B97F4A7C15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hashes:
+    """The hashes of requests, flat: those of request r are `values[first[r]:first[r + 1]]`.
+
+    Attributes:
+      first: i64[n + 1], from 0 on.
+      values: u64[first[n]].
+    """
+
+    first: NDArray[np.int64]
+    values: NDArray[np.uint64]
+
+    def take(self, rows: slice | NDArray[np.generic]) -> Hashes:
+        """Return those of the requests that a slice, a mask or an index array selects."""
+        if isinstance(rows, slice) and rows.step in (None, 1):  # neighbours: nothing is copied
+            start, stop, _ = rows.indices(len(self.first) - 1)
+            first = self.first[start : max(start, stop) + 1]
+            return Hashes(first=first - first[0], values=self.values[first[0] : first[-1]])
+        return self._of(self.first[:-1][rows], np.diff(self.first)[rows])
+
+    def upto(self, most: NDArray[np.int64]) -> Hashes:
+        """Return at most the first `most[r]` of each request."""
+        counts = np.diff(self.first)
+        if not (counts > most).any():
+            return self
+        return self._of(self.first[:-1], np.minimum(counts, most))
+
+    def _of(self, begin: NDArray[np.int64], counts: NDArray[np.int64]) -> Hashes:
+        first = np.concatenate([[0], np.cumsum(counts)])
+        at = np.arange(first[-1]) + np.repeat(begin - first[:-1], counts)
+        return Hashes(first=first, values=self.values[at])
+
+
+def cover(tokens: NDArray[np.int32], block_tokens: int) -> NDArray[np.int64]:
+    """Return how many blocks hold so many tokens, the last one perhaps in part."""
+    return -(-tokens.astype(np.int64) // block_tokens)
+
+
+def block_keys(hashes: Hashes, block_tokens: int) -> NDArray[np.uint64]:
+    """Return the key of each block: of its hash and of all before it, from a root for the size.
+
+    A block's key is that of the block before it plus a value mixed from its hash and its place, so
+    that a longer prefix goes on where a shorter one ends. Hashes that stand for a block's own
+    tokens and hashes that already stand for the whole prefix are both right.
+    """
+    first, values = hashes.first, hashes.values
+    counts = np.diff(first)
+    place = np.arange(len(values)) - np.repeat(first[:-1], counts)
+    with np.errstate(over="ignore"):
+        mixed = _mix(values ^ _mix(place.astype(np.uint64)))
+        sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed, dtype=np.uint64)])
+        before = np.repeat(sums[first[:-1]], counts)
+        return np.asarray(sums[1:] - before + root_of(block_tokens))
+
+
+def root_of(*what: int) -> np.uint64:
+    """Return what is added to keys so that nothing else shares them: of a model, a copy, a size."""
+    root = np.zeros(1, np.uint64)
+    for number in what:
+        root = _mix(root ^ np.array([number], np.uint64))
+    return np.uint64(root[0])
+
+
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return 64 bits of which each depends on all of x (splitmix64, Steele et al. 2014)."""
+    with np.errstate(over="ignore"):
+        x = x + np.uint64(_ODD)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+@dataclass(slots=True)
+class Fit:
+    """How the hashes of a trace go together with its prompts; counted as rows pass.
+
+    Attributes:
+      block_tokens: as told, or the format's.
+      requests: that have hashes.
+      blocks: of all requests, within their prompts.
+      fewer: requests whose prompt has a whole block without a hash.
+      more: requests with more hashes than their prompt has blocks.
+      misfits: requests with another number of hashes, by a block's size and by whether the last
+        block is hashed though it is not whole.
+    """
+
+    block_tokens: int
+    requests: int = 0
+    blocks: int = 0
+    fewer: int = 0
+    more: int = 0
+    misfits: dict[tuple[int, bool], int] = field(
+        default_factory=lambda: dict.fromkeys(product(SIZES, (True, False)), 0)
+    )
+
+    def add(self, counts: NDArray[np.int64], prompt_tokens: NDArray[np.int32]) -> None:
+        """Count requests by their hashes and prompts."""
+        having = counts > 0
+        counts, prompt = counts[having], prompt_tokens[having]
+        size = self.block_tokens
+        self.requests += counts.size
+        self.blocks += int(np.minimum(counts, cover(prompt, size)).sum())
+        self.fewer += int(np.count_nonzero(counts < prompt // size))
+        self.more += int(np.count_nonzero(counts > cover(prompt, size)))
+        for one in SIZES:
+            self.misfits[one, True] += int(np.count_nonzero(counts != cover(prompt, one)))
+            self.misfits[one, False] += int(np.count_nonzero(counts != prompt // one))
+
+    def as_dict(self) -> dict[str, int]:
+        """Return the counts as plain data."""
+        names = ("block_tokens", "requests", "blocks", "fewer", "more")
+        return {name: getattr(self, name) for name in names}
+
+    def other_size(self) -> int:
+        """Return a size that all requests fit where most do not fit this one; 0: there is none."""
+        fitting = sorted((not partly, size) for (size, partly), n in self.misfits.items() if not n)
+        unlike = self.fewer + self.more
+        return fitting[0][1] if fitting and unlike >= _TELLING and 2 * unlike > self.requests else 0
