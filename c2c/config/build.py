@@ -18,7 +18,7 @@ from c2c.config.bounds import (
     check_workload,
     free_bytes,
 )
-from c2c.config.installed import load_installed, source_folders
+from c2c.config.installed import load_installed, search_settings, source_folders
 from c2c.config.layout import choose_layout, layout_changes, planned_requests
 from c2c.config.mechanisms import is_by_mechanism, mechanisms_of, with_parts
 from c2c.config.nodes import node_of
@@ -41,7 +41,7 @@ from c2c.hardware import (
     MigConfig,
     Node,
     Platform,
-    conf_dir,
+    conf_folders,
     load_mig,
     platform_from_mapping,
     scaled,
@@ -130,6 +130,7 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
         raise SettingError("timeline.rows", rows, "a whole number, at least 0")
     load_installed()
     load_code(plain["code"])
+    search_settings(plain["conf"])
     node = node_of(plain)
     platform = _platform(plain, node)
     constants, said = _constants(plain, platform)
@@ -180,7 +181,7 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
     notes = (*notes, *_in_one(plain["shards"], prepared, workload))
     code = [Path(file).expanduser().resolve() for file in plain["code"]]
     groups = ("hardware", "mig", "node", "kernel", "calibration", "engines", "starts")
-    folders = [conf_dir() / group for group in groups]
+    folders = [f / group for f in conf_folders() for group in groups if (f / group).is_dir()]
     return RunSetup(
         prepared=prepared,
         workload=workload,
@@ -214,6 +215,7 @@ def build_layout(cfg: DictConfig | Mapping[str, Any]) -> Layout:
       SettingError: see `build`.
     """
     plain = _plain(cfg)
+    search_settings(plain["conf"])
     system = _system(plain["system"])
     platform = _platform(plain, node_of(plain))
     if planned_requests(plain["mig"]):

@@ -7,6 +7,7 @@ beside it, if there is one, is searched for settings as a folder given with `--c
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -16,9 +17,11 @@ from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
+from c2c.config.user_code import settings_folder
 from c2c.errors import DataError, PolicyError, SettingError
+from c2c.hardware import search_also
 
-__all__ = ["GROUP", "load_installed", "plug_ins", "source_folders"]
+__all__ = ["GROUP", "load_installed", "plug_ins", "search_settings", "source_folders"]
 
 GROUP = "c2c.plugins"
 
@@ -33,14 +36,28 @@ def load_installed() -> None:
     Plugins.instance().register(C2cPlugins)
 
 
+def search_settings(own: Iterable[str | Path]) -> None:
+    """Have chips, layouts, nodes and calibrations found by name in these folders and in plug-ins'.
+
+    Raises:
+      SettingError: a folder is none.
+    """
+    folders = [settings_folder(folder, "conf") for folder in own]
+    search_also([*folders, *_settings_of_plug_ins().values()])
+
+
 class C2cPlugins(SearchPathPlugin):
     """Has Hydra search the settings of plug-ins."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         """Append their folders."""
-        for name, module in plug_ins().items():
-            if (folder := _folder(module) / "conf").is_dir():
-                search_path.append(f"c2c.plugins.{name}", f"file://{folder}")
+        for name, folder in _settings_of_plug_ins().items():
+            search_path.append(f"c2c.plugins.{name}", f"file://{folder}")
+
+
+def _settings_of_plug_ins() -> dict[str, Path]:
+    folders = {name: _folder(module) / "conf" for name, module in plug_ins().items()}
+    return {name: folder for name, folder in folders.items() if folder.is_dir()}
 
 
 def source_folders(used: object) -> tuple[Path, ...]:

@@ -13,7 +13,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from c2c.config.installed import load_installed
+from c2c.config.installed import load_installed, search_settings
 from c2c.config.layout import NAMELESS
 from c2c.config.refusals import SWEEP, as_setting_error, check_choices
 from c2c.config.schema import RunConf
@@ -29,7 +29,7 @@ def config_dir() -> Path:
     return conf_dir()
 
 
-def register(code: Sequence[Path] | None = None) -> None:
+def register(code: Sequence[Path] | None = None, folder: Path | None = None) -> None:
     """Tell Hydra the schema, the layouts that no file names (`auto` and the like) and all policies.
 
     Installed plug-ins are imported first, so that theirs are among them.
@@ -39,11 +39,16 @@ def register(code: Sequence[Path] | None = None) -> None:
     Args:
       code: files with the user's policies, imported already; every run of this process has them
         as its `code`. None: as before.
+      folder: of the user's settings, which every run has as its `conf`; with `code`.
     """
     load_installed()
     store = ConfigStore.instance()
     if code is not None or "schema.yaml" not in store.list(""):
-        schema: Any = OmegaConf.structured(RunConf(code=[str(file) for file in code or ()]))
+        own = [] if folder is None else [str(folder)]
+        search_settings(own)
+        schema: Any = OmegaConf.structured(
+            RunConf(code=[str(file) for file in code or ()], conf=own)
+        )
         for name in ("columns", "assignment_map"):  # whose keys are a trace's own
             OmegaConf.set_struct(schema.workload[name], False)
         store.store(name="schema", node=schema, provider="c2c")
@@ -72,7 +77,7 @@ def load(
     Raises:
       SettingError: an unknown choice or key, a value of the wrong type, an override not understood.
     """
-    chosen, code = list(overrides), None
+    chosen, code, found = list(overrides), None, None
     if folder is not None:
         found = settings_folder(folder, "folder")
         code = code_in(found)
@@ -92,4 +97,5 @@ def load(
         GlobalHydra.instance().hydra = outer
     if code is not None:
         composed.code = [*composed.code, *map(str, code)]
+        composed.conf = [*composed.conf, str(found)]
     return composed

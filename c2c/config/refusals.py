@@ -25,7 +25,7 @@ from omegaconf.errors import (
 )
 
 from c2c.errors import DataError, SettingError, unknown_name
-from c2c.hardware import conf_dir
+from c2c.hardware import conf_dir, conf_folders
 from c2c.policies import DECISIONS
 
 __all__ = [
@@ -265,11 +265,11 @@ def choices(group: str) -> list[str]:
 
     A folder of parts of which any go together is a group of its own.
     """
-    folder = conf_dir() / group
     found = {
-        p.relative_to(folder).with_suffix("").as_posix()
-        for p in folder.rglob("*.yaml")
-        if p.parent == folder or not _is_set(p.parent.relative_to(conf_dir()).as_posix())
+        p.relative_to(folder / group).with_suffix("").as_posix()
+        for folder in conf_folders()
+        for p in (folder / group).rglob("*.yaml")
+        if p.parent == folder / group or not _is_set(p.parent.relative_to(folder).as_posix())
     }
     return sorted(found | _stored(group, "config")) or ["(none found)"]
 

@@ -134,6 +134,8 @@ class RunConf:
       system: `conf/system`, see `c2c.serving.SystemSpec`; its policies are groups in it, such as
         system/alpha, see `c2c.policies`.
       code: Python files with policies of the user's own, see `c2c.config.user_code`.
+      conf: folders of the user's own settings, in which chips, layouts, nodes and calibrations are
+        looked for by name after `conf/`, see `c2c.config.installed.search_settings`.
       link: variant of the link's capacity, measured or datasheet.
       superchips: how many of the platform.
       cells: parts of the fleet that share no model: each has its chips, and its models on them.
@@ -168,6 +170,7 @@ class RunConf:
     workload: Any = WorkloadConf
     system: Any = SystemConf
     code: list[str] = field(default_factory=list)
+    conf: list[str] = field(default_factory=list)
     link: str = "measured"
     superchips: int = 1
     cells: int = 1

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import yaml
 
 from c2c.errors import DataError, SettingError
-from c2c.hardware import Slice, conf_dir
+from c2c.hardware import Slice, conf_file, conf_names
 
 __all__ = [
     "GENERIC",
@@ -156,7 +156,7 @@ def _is_of_hbm(name: str) -> bool:
 
 def calibration_names() -> tuple[str, ...]:
     """Return the names of the calibrations at hand."""
-    return tuple(sorted(p.stem for p in (conf_dir() / "calibration").glob("*.yaml")))
+    return conf_names("calibration")
 
 
 def calibration_path(name: str) -> Path:
@@ -168,7 +168,7 @@ def calibration_path(name: str) -> Path:
     known = calibration_names()
     if name not in known:
         raise SettingError("calibration", name, f"one of {', '.join(known) or '(none found)'}")
-    return conf_dir() / "calibration" / f"{name}.yaml"
+    return conf_file("calibration", name)
 
 
 def calibration_for(platform: str) -> str:

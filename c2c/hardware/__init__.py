@@ -1,6 +1,13 @@
 """Chips, links and MIG layouts as data. Values and their sources are in `conf/`."""
 
-from c2c.hardware.conf import conf_dir, conf_names, read_yaml
+from c2c.hardware.conf import (
+    conf_dir,
+    conf_file,
+    conf_folders,
+    conf_names,
+    read_yaml,
+    search_also,
+)
 from c2c.hardware.cutting import Placed, Slice, joined, placed, profiles, slices
 from c2c.hardware.kv_record import KvRecord, check_memory_fraction, kv_bytes_of
 from c2c.hardware.machine import free_memory_bytes, memory_bytes
@@ -43,6 +50,8 @@ __all__ = [
     "Slice",
     "check_memory_fraction",
     "conf_dir",
+    "conf_file",
+    "conf_folders",
     "conf_names",
     "cpu_platform",
     "free_memory_bytes",
@@ -63,5 +72,6 @@ __all__ = [
     "read_yaml",
     "reconfiguration",
     "scaled",
+    "search_also",
     "slices",
 ]

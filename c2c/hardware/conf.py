@@ -4,18 +4,29 @@ import math
 import os
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
 
 from c2c.errors import DataError, SettingError, unknown_name
 
-__all__ = ["SOURCE_KINDS", "check_positive", "conf_dir", "conf_names", "read_fields", "read_yaml"]
+__all__ = [
+    "SOURCE_KINDS",
+    "check_positive",
+    "conf_dir",
+    "conf_file",
+    "conf_folders",
+    "conf_names",
+    "read_fields",
+    "read_yaml",
+    "search_also",
+]
 
 SOURCE_KINDS = ("datasheet", "paper", "measured", "derived", "assumption")
 
 _GROUPS = ("hardware", "mig")
+_also: list[Path] = []  # folders of the user's and of plug-ins, searched after `conf_dir()`
 
 
 def conf_dir() -> Path:
@@ -36,24 +47,73 @@ def conf_dir() -> Path:
     return folder
 
 
+def search_also(folders: Iterable[Path]) -> None:
+    """Search these folders of settings after `conf_dir()`, in order, and no others from now on."""
+    _also[:] = folders
+
+
+def conf_folders() -> tuple[Path, ...]:
+    """Return the folders of settings that are searched: `conf_dir()`, then the user's own."""
+    return (conf_dir(), *_also)
+
+
 def conf_names(group: str) -> tuple[str, ...]:
     """Return the names of the files in one group of the settings."""
-    return tuple(sorted(p.stem for p in (conf_dir() / group).glob("*.yaml")))
+    return tuple(sorted({p.stem for f in conf_folders() for p in (f / group).glob("*.yaml")}))
 
 
-def read_yaml(group: str, name: str) -> dict[str, Any]:
-    """Return `conf/<group>/<name>.yaml` as a mapping.
+def conf_file(group: str, name: str) -> Path:
+    """Return the first `<group>/<name>.yaml` of the settings.
 
     Raises:
       SettingError: there is no such file; lists those that exist.
-      DataError: the file is not YAML, or not a mapping.
     """
-    import yaml  # not before: GPU machines that only measure have none
-
     known = conf_names(group)
     if name not in known:
         raise unknown_name(group, name, known)
-    path = conf_dir() / group / f"{name}.yaml"
+    files = (folder / group / f"{name}.yaml" for folder in conf_folders())
+    return next(file for file in files if file.is_file())
+
+
+def read_yaml(group: str, name: str) -> dict[str, Any]:
+    """Return `<group>/<name>.yaml` of the settings as a mapping.
+
+    `defaults` of the file, which name others of its group and `_self_`, are followed as Hydra does.
+
+    Raises:
+      SettingError: there is no such file; lists those that exist.
+      DataError: the file is not YAML, or not a mapping, or its defaults are of another kind.
+    """
+    return _composed(group, name, ())
+
+
+def _composed(group: str, name: str, within: tuple[str, ...]) -> dict[str, Any]:
+    path = conf_file(group, name)
+    own = _mapping(path)
+    bases = own.pop("defaults", [])
+    if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
+        raise DataError(str(path), f"defaults that name no files of {group}: {bases}")
+    if name in within:
+        raise DataError(str(path), "its defaults lead back to it")
+    merged: dict[str, Any] = {}
+    for base in bases if "_self_" in bases else [*bases, "_self_"]:
+        part = own if base == "_self_" else _composed(group, base, (*within, name))
+        merged = _merged(merged, part)
+    return merged
+
+
+def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return both, mappings within them merged as well, where `over` has the last word."""
+    both = {**under, **over}
+    for key in under.keys() & over.keys():
+        if isinstance(under[key], Mapping) and isinstance(over[key], Mapping):
+            both[key] = _merged(under[key], over[key])
+    return both
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    import yaml  # not before: GPU machines that only measure have none
+
     try:
         # libyaml where the wheel has it, ten times as fast
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -19,9 +19,9 @@ from c2c.workloads.records import json_table
 
 __all__ = [
     "FORMATS",
-    "FORMAT_NAMES",
     "TraceFile",
     "TraceFormat",
+    "format_names",
     "mapping",
     "open_lengths",
     "open_trace",
@@ -161,7 +161,9 @@ FORMATS: dict[str, TraceFormat] = {
 }
 
 
-FORMAT_NAMES = ("auto", *FORMATS, *LOGS)
+def format_names() -> tuple[str, ...]:
+    """Return what `workload.format` may be, formats of the user's own included."""
+    return ("auto", *FORMATS, *LOGS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,8 +227,8 @@ def open_trace(
     path = Path(path).expanduser()
     if not path.is_file():
         raise SettingError("workload.path", str(path), "an existing Parquet or CSV file")
-    if format_name not in FORMAT_NAMES:
-        raise SettingError("workload.format", format_name, f"one of {', '.join(FORMAT_NAMES)}")
+    if format_name not in format_names():
+        raise SettingError("workload.format", format_name, f"one of {', '.join(format_names())}")
     if format_name in LOGS:
         return _open_log(path, format_name, chars_per_token)
     opened = _open(path, chars_per_token, format_name == "auto", dict(columns or {}))

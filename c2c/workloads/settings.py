@@ -10,14 +10,13 @@ from typing import Any
 
 from c2c.errors import SettingError, unknown_name
 from c2c.workloads.assignment import RULES
-from c2c.workloads.formats import FORMAT_NAMES
+from c2c.workloads.formats import format_names
 from c2c.workloads.reading import UNITS
 
 __all__ = ["WorkloadConfig", "shared_dir", "workload_config"]
 
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "kind": ("trace", "synthetic", "poisson", "deterministic", "closed_loop"),
-    "format": FORMAT_NAMES,
     "on_bad_row": ("reject", "skip"),
     "on_duplicate": ("keep", "refuse"),
     "time_unit": ("auto", *UNITS),
@@ -141,7 +140,7 @@ class WorkloadConfig:
     assignment_map: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, allowed in _CHOICES.items():
+        for name, allowed in {**_CHOICES, "format": format_names()}.items():
             if (value := getattr(self, name)) not in allowed:
                 raise SettingError(f"workload.{name}", value, f"one of {', '.join(allowed)}")
         if self.kind == "trace" and not self.path:

@@ -16,8 +16,8 @@ def with_own_settings(arguments: Sequence[str]) -> list[str]:
     """Import what a command line's `--config-dir` brings; return the command line for Hydra.
 
     The folder is searched for settings beside `conf/`; Python files in its `system/` may define
-    policies, which `system/mine.yaml` then names. Every run has those files as its `code`, so that
-    workers of a sweep import them, too.
+    policies, which `system/mine.yaml` then names. Every run has those files as its `code` and the
+    folder as its `conf`, so that workers of a sweep find both, too.
 
     Raises:
       SettingError: no such folder.
@@ -40,6 +40,6 @@ def with_own_settings(arguments: Sequence[str]) -> list[str]:
     found = settings_folder(folder, "config-dir")
     code = code_in(found)
     load_code(code)
-    register(code)
+    register(code, found)
     # One argument: what reads the overrides of a sweep takes all that begin with no dash.
     return [f"--config-dir={found}", *rest]
