@@ -1,6 +1,6 @@
 """Requests: trace readers, synthetic generators, composition and trace statistics."""
 
-from c2c.workloads.blocks import ClosedLoop, RequestBlock, Workload, concatenate
+from c2c.workloads.blocks import MEASURED, ClosedLoop, RequestBlock, Workload, concatenate
 from c2c.workloads.build import build_workload, source_models
 from c2c.workloads.describe import describe
 from c2c.workloads.files import workload_files
@@ -21,6 +21,7 @@ from c2c.workloads.writer import write_trace
 __all__ = [
     "EMBEDDING",
     "GUIDE_SHIFT",
+    "MEASURED",
     "ClosedLoop",
     "RequestBlock",
     "Router",

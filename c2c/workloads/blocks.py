@@ -12,7 +12,10 @@ from numpy.typing import NDArray
 from c2c.errors import DataError, SettingError
 from c2c.workloads.prefixes import Hashes, cover
 
-__all__ = ["ClosedLoop", "RequestBlock", "Workload", "concatenate"]
+__all__ = ["MEASURED", "ClosedLoop", "RequestBlock", "Workload", "concatenate"]
+
+MEASURED = ("measured_ttft_s", "measured_tpot_s")
+_OPTIONAL = ("ids", "session", "turn", *MEASURED)  # columns of a value a request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +40,8 @@ class RequestBlock:
       block_keys: u64[block_first[n]], at most those that hold `prompt_tokens`.
       session: i64[n], a number that requests of one conversation share, or -1; None: of none.
       turn: i32[n], the request's place in its session, from 1, or 0; None where `session` is.
+      measured_ttft_s: f64[n], of the request where it was served, NaN if unknown; None: of none.
+      measured_tpot_s: f64[n], likewise.
     """
 
     arrival_s: NDArray[np.float64]
@@ -49,6 +54,8 @@ class RequestBlock:
     block_keys: NDArray[np.uint64] | None = None
     session: NDArray[np.int64] | None = None
     turn: NDArray[np.int32] | None = None
+    measured_ttft_s: NDArray[np.float64] | None = None
+    measured_tpot_s: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         for name in ("model", "prompt_tokens", "output_tokens"):
@@ -64,14 +71,13 @@ class RequestBlock:
 
     def take(self, rows: slice | NDArray[Any]) -> RequestBlock:
         """Return the rows a slice, a mask or an index array selects."""
+        there = {name: column for name in _OPTIONAL if (column := getattr(self, name)) is not None}
         block = RequestBlock(
             arrival_s=self.arrival_s[rows],
             model=self.model[rows],
             prompt_tokens=self.prompt_tokens[rows],
             output_tokens=self.output_tokens[rows],
-            ids=None if self.ids is None else self.ids[rows],
-            session=None if self.session is None else self.session[rows],
-            turn=None if self.turn is None else self.turn[rows],
+            **{name: column[rows] for name, column in there.items()},
         )
         hashes = self.hashes()
         return block if hashes is None else block.hashed(hashes.take(rows), self.block_tokens)
@@ -177,7 +183,7 @@ class Workload:
 def concatenate(blocks: Iterable[RequestBlock]) -> RequestBlock:
     """Join blocks into one; the result holds every request in memory.
 
-    It has ids if the blocks have, and blocks of prompts and sessions alike.
+    It has ids if the blocks have, and likewise what else is optional.
     """
     parts = list(blocks)
     if not parts:
@@ -192,16 +198,14 @@ def concatenate(blocks: Iterable[RequestBlock]) -> RequestBlock:
         model=np.concatenate([part.model for part in parts]),
         prompt_tokens=np.concatenate([part.prompt_tokens for part in parts]),
         output_tokens=np.concatenate([part.output_tokens for part in parts]),
-        ids=_joined([part.ids for part in parts]),
         block_tokens=parts[0].block_tokens,
         block_first=_joined_first([part.block_first for part in parts]),
         block_keys=_joined([part.block_keys for part in parts]),
-        session=_joined([part.session for part in parts]),
-        turn=_joined([part.turn for part in parts]),
+        **{name: _joined([getattr(part, name) for part in parts]) for name in _OPTIONAL},
     )
 
 
-def _joined[T: np.generic](columns: Iterable[NDArray[T] | None]) -> NDArray[T] | None:
+def _joined(columns: Iterable[NDArray[Any] | None]) -> NDArray[Any] | None:
     there = [column for column in columns if column is not None]
     return np.concatenate(there) if there else None
 

@@ -261,6 +261,7 @@ def _trace_origin(config: WorkloadConfig) -> _Origin:
             "blocks": found.fit.as_dict() if rules.block_tokens else None,
             "hashes_dropped": "hash_ids" in trace.columns and not own,
             "sessions": found.sessions,
+            "measured": found.measured,
         },
         counted=(found.requests_of, found.last_s),
     )

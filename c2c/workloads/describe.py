@@ -37,7 +37,7 @@ def describe(workload: Workload) -> list[str]:
         if names := said["columns_not_used"]:
             more = f" and {len(names) - _SHOWN_COLUMNS} more" * (len(names) > _SHOWN_COLUMNS)
             lines.append(f"columns not used: {', '.join(names[:_SHOWN_COLUMNS])}{more}")
-        lines += _prefixes(said)
+        lines += _carried(said)
     factors = [f"compression {said['compression']:g}x", f"replicas {said['replicas']}"]
     if said["replica_models"]:
         factors[-1] += f" ({said['replica_models']} models)"
@@ -74,7 +74,7 @@ def describe(workload: Workload) -> list[str]:
     return lines
 
 
-def _prefixes(said: Mapping[str, Any]) -> list[str]:
+def _carried(said: Mapping[str, Any]) -> list[str]:
     lines = []
     if said["hashes_dropped"]:
         lines.append("prefixes: none; the hash_ids are of other lengths than those drawn here")
@@ -88,6 +88,8 @@ def _prefixes(said: Mapping[str, Any]) -> list[str]:
         lines.append(line)
     if said["sessions"]:
         lines.append(f"sessions: {said['sessions']:,}")
+    if said["measured"]:
+        lines.append(f"measured: latencies of {said['measured']:,} requests, in seconds")
     return lines
 
 

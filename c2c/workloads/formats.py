@@ -29,7 +29,8 @@ __all__ = [
 
 _BATCH_ROWS = 65_536
 _FIELDS = ("arrival_s", "model", "prompt_tokens", "output_tokens")
-_MORE = ("hash_ids", "session", "parent", "turn")  # fields that any file may lack
+# Fields that any file may lack.
+_MORE = ("hash_ids", "session", "parent", "turn", "measured_ttft_s", "measured_tpot_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,8 @@ class TraceFormat:
       session: an id that the requests of a conversation share; with `parent`, a request's own id.
       parent: the id of the request whose answer this one follows.
       turn: place of a request in its conversation, from 1.
+      measured_ttft_s: what the request took where it was served, in seconds.
+      measured_tpot_s: likewise, per token after the first.
     """
 
     name: str
@@ -66,6 +69,8 @@ class TraceFormat:
     session: str | None = None
     parent: str | None = None
     turn: str | None = None
+    measured_ttft_s: str | None = None
+    measured_tpot_s: str | None = None
 
     def columns(self) -> dict[str, str]:
         """Return field -> column for the fields this format has."""
@@ -98,6 +103,8 @@ FORMATS: dict[str, TraceFormat] = {
             hash_ids="hash_ids",
             session="session_id",
             turn="turn",
+            measured_ttft_s="measured_ttft_s",
+            measured_tpot_s="measured_tpot_s",
         ),
         # alibaba/clusterdata, cluster-trace-v2026-GenAI, lora_request_trace.csv. Image
         # generation: it has no token counts.
@@ -156,6 +163,8 @@ FORMATS: dict[str, TraceFormat] = {
             output_tokens="output_lens",
             optional=frozenset({"model"}),
             label="benchmark",
+            measured_ttft_s="ttfts",
+            measured_tpot_s="tpots",
         ),
     )
 }

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from c2c.workloads.blocks import MEASURED
 from c2c.workloads.prefixes import Hashes
 
 __all__ = ["GOOD", "KINDS", "RawRows", "kind_code", "parse", "times", "token_counts"]
@@ -68,6 +69,7 @@ class RawRows:
         where the file has none.
       parent: text of the id that a request follows.
       turn: f64, from 1.
+      measured: f64 by name, `c2c.workloads.blocks.MEASURED`; NaN where a cell tells nothing.
     """
 
     time: NDArray[np.int64] | NDArray[np.float64]
@@ -80,6 +82,7 @@ class RawRows:
     session: pa.Array | None = None
     parent: pa.Array | None = None
     turn: NDArray[np.float64] | None = None
+    measured: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
 
 def parse(
@@ -129,6 +132,11 @@ def parse(
         turn=_turns(batch.column(columns["turn"]), verdict)
         if {"session", "turn"} <= columns.keys()
         else None,
+        measured={
+            name: _measured(batch.column(columns[name]))
+            for name in MEASURED
+            if name in columns and with_lengths
+        },
     )
 
 
@@ -172,6 +180,12 @@ def _whole_numbers(flat: pa.Array) -> tuple[pa.Array, pa.Array]:
     if not pa.types.is_unsigned_integer(flat.type):
         flat = pa.nulls(len(flat), unsigned)
     return pc.cast(flat, unsigned), pa.repeat(pa.scalar(value=False), len(flat))
+
+
+def _measured(raw: pa.Array) -> NDArray[np.float64]:
+    judged = np.full(len(raw), GOOD, np.int8)  # by itself: a row is simulated without it
+    values = _numbers(_plain(raw), judged, "tokens")
+    return np.where(judged == GOOD, values, np.nan)
 
 
 def _turns(raw: pa.Array, verdict: NDArray[np.int8]) -> NDArray[np.float64]:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from c2c.errors import DataError, SettingError
+from c2c.workloads.blocks import MEASURED
 from c2c.workloads.formats import TraceFile, mapping
 from c2c.workloads.names import like_fields, plain_name
 from c2c.workloads.parsing import GOOD, times, token_counts
@@ -188,7 +189,7 @@ def unused_columns(trace: TraceFile, with_lengths: bool) -> list[str]:
       trace: opened.
       with_lengths: token counts are the trace's own.
     """
-    of_lengths = (*_LENGTHS, "hash_ids")
+    of_lengths = (*_LENGTHS, "hash_ids", *MEASURED)
     used = {c for f, c in trace.columns.items() if with_lengths or f not in of_lengths}
     return [column for column in trace.present if column not in used]
 

@@ -25,7 +25,7 @@ def json_table(path: Path) -> tuple[pa.Table, int]:
 
     An object within a record is spread over columns ("usage.prompt_tokens"). The object that a
     benchmark writes, with a list for each of `input_lens`, `output_lens` and so on, is one record
-    a request.
+    a request, in which `tpots`, the mean time per token after the first, stands for `itls`.
 
     Raises:
       DataError: broken or truncated JSON that has no lines, or lists of unlike lengths.
@@ -79,8 +79,11 @@ def _of_benchmark(path: Path, result: Mapping[str, Any]) -> list[dict[str, Any]]
             raise DataError(
                 str(path), f"{name} has {len(lists[name])} entries and input_lens has {count}"
             )
+    if len(lists.get("itls", ())) == count:
+        tokens = lists.get("output_lens", [0] * count)
+        lists["tpots"] = list(map(_mean_gap, lists.pop("itls"), tokens))
     lists = {name: value for name, value in lists.items() if len(value) == count}
-    common = {name: value for name, value in result.items() if name not in lists}
+    common = {name: value for name, value in result.items() if name not in {*lists, "itls"}}
     rows = [
         common | dict(zip(lists, values, strict=True))
         for values in zip(*lists.values(), strict=True)
@@ -89,6 +92,14 @@ def _of_benchmark(path: Path, result: Mapping[str, Any]) -> list[dict[str, Any]]
     if all(isinstance(start, int | float) for start in starts):
         rows.sort(key=lambda row: row.get("start_times", 0))
     return rows
+
+
+def _mean_gap(gaps: Any, output_tokens: Any) -> float | None:
+    """Return the time per token after the first, of the gaps between the pieces of an answer."""
+    try:
+        return sum(gaps) / (output_tokens - 1) if output_tokens > 1 and gaps else None
+    except TypeError:  # no list of numbers, or no number of tokens
+        return None
 
 
 def json_records(path: Path) -> Iterator[dict[str, Any] | None]:

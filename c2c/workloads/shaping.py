@@ -179,7 +179,10 @@ def with_lengths(source: Source, pool: LengthPool, seed: int) -> Source:
         rng = stream_of(seed, "lengths")
         for block in source():
             prompt, output = pool.draw(rng, len(block))
-            drawn = replace(block, prompt_tokens=prompt, output_tokens=output)
+            drawn = replace(
+                block, prompt_tokens=prompt, output_tokens=output,
+                measured_ttft_s=None, measured_tpot_s=None,
+            )  # fmt: skip
             yield drawn.hashed(None, 0)  # hashes are those of other prompts
 
     return start

@@ -64,6 +64,7 @@ class TraceScan:
       last_s: arrival of the last.
       fit: how the hashes go together with the prompts.
       sessions: how many the requests belong to; 0: the trace has none.
+      measured: requests of which a measured latency is told.
     """
 
     rows: int
@@ -77,6 +78,7 @@ class TraceScan:
     last_s: float
     fit: Fit
     sessions: int
+    measured: int
 
 
 @dataclass(slots=True)
@@ -114,6 +116,7 @@ class _Tally:
     duplicates: int = 0
     reordered: int = 0
     fit: Fit = field(default_factory=lambda: Fit(block_tokens=0))
+    measured: int = 0
     sessions: _Sessions = field(default_factory=_Sessions)
 
     @classmethod
@@ -170,6 +173,7 @@ def scan(trace: TraceFile, rules: RowRules) -> TraceScan:
         last_s=last_s,
         fit=tally.fit,
         sessions=len(tally.sessions.turns),
+        measured=tally.measured,
     )
 
 
@@ -351,7 +355,7 @@ def _block(rows: RawRows, good: NDArray[np.int64], origin: Any, rules: RowRules)
 def _with_more(
     block: RequestBlock, rows: RawRows, good: NDArray[np.int64], tally: _Tally
 ) -> RequestBlock:
-    """Return the requests with what the trace knows of their prompts' blocks and sessions."""
+    """Return the requests with prompts' blocks, sessions and measured latencies."""
     if rows.session is not None:
         chosen = pa.array(good)
         parents = None if rows.parent is None else rows.parent.take(chosen).to_pylist()
@@ -360,6 +364,16 @@ def _with_more(
             told = np.clip(rows.turn[good], 0, 2**31 - 1).astype(np.int32)
             turn = np.where(told > 0, told, turn)
         block = replace(block, session=session, turn=turn)
+    if rows.measured:
+        measured = {name: values[good] for name, values in rows.measured.items()}
+        told = np.logical_or.reduce([~np.isnan(values) for values in measured.values()])
+        tally.measured += int(np.count_nonzero(told))
+        unknown = np.full(len(block), np.nan)
+        block = replace(
+            block,
+            measured_ttft_s=measured.get("measured_ttft_s", unknown),
+            measured_tpot_s=measured.get("measured_tpot_s", unknown),
+        )
     if rows.hashes is None:
         return block
     hashes, size = rows.hashes.take(good), tally.fit.block_tokens

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from c2c.atomic import atomic_file
 from c2c.errors import SettingError
-from c2c.workloads.blocks import RequestBlock, Workload
+from c2c.workloads.blocks import MEASURED, RequestBlock, Workload
 
 __all__ = ["write_trace"]
 
@@ -20,13 +20,15 @@ _FIELDS = [
     pa.field("output_tokens", pa.int32()),
 ]
 _SESSION = [pa.field("session_id", pa.int64()), pa.field("turn", pa.int32())]
+_MEASURED = [pa.field(name, pa.float64()) for name in MEASURED]
 _HASHES = pa.field("hash_ids", pa.list_(pa.uint64()))
 
 
 def write_trace(path: str | Path, workload: Workload, *, overwrite: bool = False) -> int:
     """Write arrival_s, model, prompt_tokens and output_tokens to Parquet, block by block.
 
-    Requests of sessions have session_id and turn as well. Where prompts' blocks are known, there
+    Requests of sessions have session_id and turn as well, those that were served before their
+    measured latencies. Where prompts' blocks are known, there
     are hash_ids, their keys, and the file's metadata have `block_tokens`. The file appears under
     its name only when it is complete and on disk.
 
@@ -65,6 +67,8 @@ def write_trace(path: str | Path, workload: Workload, *, overwrite: bool = False
             if block.session is not None:
                 none = block.session < 0
                 columns += [pa.array(block.session, mask=none), pa.array(block.turn, mask=none)]
+            if block.measured_ttft_s is not None:
+                columns += [pa.array(getattr(block, name), from_pandas=True) for name in MEASURED]
             if block.block_keys is not None:
                 columns.append(_lists(block))
             file.write_batch(pa.record_batch(columns, schema=schema))
@@ -76,6 +80,8 @@ def _schema(block: RequestBlock | None) -> pa.Schema:
     fields, metadata = list(_FIELDS), {}
     if block is not None and block.session is not None:
         fields += _SESSION
+    if block is not None and block.measured_ttft_s is not None:
+        fields += _MEASURED
     if block is not None and block.block_keys is not None:
         fields.append(_HASHES)
         metadata["block_tokens"] = str(block.block_tokens)

@@ -23,6 +23,7 @@ from c2c.simulator import RunStats, phases_table
 from c2c.simulator.shards import Shard, split
 from experiments.children import usable_cores, worker_pool
 from experiments.simulation.freed_memory import keep_freed_memory
+from experiments.simulation.measured import beside_simulated, has_measured
 from experiments.simulation.serving import Served, serve, serve_in_shards
 
 __all__ = [
@@ -220,6 +221,8 @@ def _simulate(
             summary = summary_of(setup, records, totals, pool.map)
     else:
         summary = summary_of(setup, records, totals)
+    if has_measured(setup):
+        summary["measured"] = beside_simulated(records)
     run.write_json("summary", summary)
     _write_timeline(setup, run, served)
     speed = Speed(

@@ -87,8 +87,21 @@ def print_outcome(out: Console, outcome: Outcome) -> None:
     out.print(_machine_table(summary, run, outcome))
     for line in layout_lines(run):
         out.print(line, markup=False, soft_wrap=True)
+    for line in _measured_lines(summary.get("measured", {})):
+        out.print(line, markup=False, soft_wrap=True)
     for line in (summary["verdict"] or {}).get("text", ()):
         out.print(f"[bold]{escape(line)}[/]", soft_wrap=True)
+
+
+def _measured_lines(measured: Mapping[str, Any]) -> Iterator[str]:
+    for name, shown in (("ttft_s", _seconds), ("tpot_s", _millis)):
+        if one := measured.get(name):
+            unit = "s" if name == "ttft_s" else "ms"
+            told, own = shown(one["measured"]["p50"]), shown(one["simulated"]["p50"])
+            yield (
+                f"{name[:4].upper()} p50 of {one['requests']:,} requests with a measured one: "
+                f"measured {told} {unit}, simulated {own} {unit}"
+            )
 
 
 def print_folder(out: Console, outcome: Outcome) -> None:

@@ -20,6 +20,7 @@ from c2c.simulator.shards import Shard, merged_stats, merged_timeline, only
 from experiments.children import gather
 from experiments.ray_cluster import cluster_is_named, started_ray
 from experiments.simulation.freed_memory import keep_freed_memory
+from experiments.simulation.measured import Measured, has_measured
 
 __all__ = ["Served", "serve", "serve_in_shards"]
 
@@ -92,16 +93,20 @@ def serve(
     generating, recording = _Watch(), _Watch()
     started = time.perf_counter()
     with ExitStack() as open_files:
-        streams = [open_files.enter_context(ParquetStream(f, RECORD_SCHEMA)) for f in files]
+        measured = Measured() if has_measured(setup) else None
+        schema = RECORD_SCHEMA if measured is None else measured.schema
+        streams = [open_files.enter_context(ParquetStream(f, schema)) for f in files]
         part_of = _parts(len(prepared.setup.deployments), shard)
 
         def keep(records: Any) -> None:
             for part, rows in _by_part(part_of[records["model"]], len(streams)):
-                streams[part].append(requests_table(prepared, records[rows]))
+                table = requests_table(prepared, records[rows])
+                streams[part].append(table if measured is None else measured.added(table))
 
+        mine = blocks if shard is None else only(blocks, shard.models)
         stats = run_blocks(
             simulation,
-            generating.over(blocks if shard is None else only(blocks, shard.models)),
+            generating.over(mine if measured is None else measured.over(mine)),
             recording.around(keep),
             lambda done, _: on_progress(float(done)),
         )

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -21,7 +22,7 @@ from c2c.config import build, load
 from c2c.errors import SettingError
 from c2c.metrics import RECORD_SCHEMA
 from experiments.simulation import execute, folder_of, point
-from experiments.simulation.report import console, print_outcome
+from experiments.simulation.report import console, print_outcome, print_setup
 
 COMMAND = [sys.executable, "-m", "experiments.simulate"]
 SMALL = ["workload=poisson", "workload.requests=60", "workload.rate_rps=2", "figures=false"]
@@ -101,6 +102,46 @@ def test_a_trace_nobody_prepared_becomes_a_run_folder(tmp_path: Path) -> None:
     again = run(tmp_path, "workload=file", "workload.path=trace.csv", "system=c2cserve_letter",
                 "mig=7x12gb")  # fmt: skip
     assert "complete already, skipped" in again.stdout
+
+
+def test_measured_latencies_of_a_benchmark_stand_beside_simulated_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    count = 40
+    result: dict[str, Any] = {
+        "input_lens": [100 + k for k in range(count)],
+        "output_lens": [1 + k % 5 for k in range(count)],
+        "start_times": [1_716_000_000_000 + 250 * k for k in range(count)],
+        "ttfts": [0.1 + k / 100 for k in range(count)],
+        "itls": [[0.01 * (1 + k)] * (k % 5) for k in range(count)],
+    }  # fmt: skip
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(result))
+    told = ("workload=file", f"workload.path={path}", "system=c2cserve_plus", "mig=7x12gb",
+            "workload.replicas=2", "workload.compression=2")  # fmt: skip
+    setup = build(load([*told, "figures=false", f"out={tmp_path}"]))
+    done = execute(setup)
+    table = pq.read_table(done.folder / "requests.parquet")
+    assert table.schema.names == [*RECORD_SCHEMA.names, "measured_ttft_s", "measured_tpot_s"]
+    rows = table.to_pylist()
+    assert len(rows) == 2 * count
+    for row in rows:  # each with what the request of its prompt brought
+        k = row["prompt_tokens"] - 100
+        assert row["measured_ttft_s"] == result["ttfts"][k]
+        gaps = result["itls"][k]
+        assert row["measured_tpot_s"] == (pytest.approx(gaps[0]) if gaps else None)
+    beside = done.summary["measured"]
+    assert beside["ttft_s"]["requests"] == 2 * count
+    assert beside["ttft_s"]["measured"]["p50"] == pytest.approx(np.median(result["ttfts"]))
+    assert beside["ttft_s"]["simulated"] == done.summary["ttft_s"]
+    assert beside["tpot_s"]["requests"] == 2 * sum(1 for gaps in result["itls"] if gaps)
+    assert beside["tpot_s"]["simulated"]["p50"] == done.summary["tpot_s"]["p50"]
+    print_setup(console(), setup)
+    print_outcome(console(), done)
+    said = capsys.readouterr().out
+    assert "times: milliseconds since 1970; 0 is the first request" in said
+    assert "TTFT p50 of 80 requests with a measured one: measured 0.295 s, simulated" in said
+    assert "TPOT p50 of 64 requests with a measured one: measured" in said
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from c2c.errors import DataError, SettingError
-from c2c.workloads import Workload, build_workload, concatenate, describe
+from c2c.workloads import Workload, build_workload, concatenate, describe, write_trace
 
 EPOCH_S = 1_716_000_000
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
@@ -264,10 +264,25 @@ def test_the_result_of_a_serving_benchmark_is_a_trace(tmp_path: Path, indent: in
     workload = build(path)
     assert columns(workload) == ([0.0, 0.5, 2.0], [0, 0, 0], [200, 100, 300], [20, 10, 30])
     assert workload.description["assignment"]["map"] == {"m": "small"}
-    assert "columns not used: date, backend, completed, ttfts, itls, errors" in describe(workload)
+    assert "columns not used: date, backend, completed, errors" in describe(workload)
+    assert "measured: latencies of 3 requests, in seconds" in describe(workload)
+    block = concatenate(workload.blocks())
+    assert block.measured_ttft_s is not None
+    assert block.measured_tpot_s is not None
+    assert block.measured_ttft_s.tolist() == [0.2, 0.1, 0.3]
+    np.testing.assert_allclose(block.measured_tpot_s, [np.nan, 0.1 / 9, 0.5 / 29])
+    write_trace(tmp_path / "t.parquet", workload)
+    again = concatenate(build(tmp_path / "t.parquet").blocks())
+    assert again.measured_tpot_s is not None
+    np.testing.assert_array_equal(again.measured_tpot_s, block.measured_tpot_s)
+    drawn = concatenate(build(path, lengths="fixed").blocks())
+    assert (drawn.measured_ttft_s, drawn.measured_tpot_s) == (None, None)
     path.write_text(json.dumps({k: v for k, v in RESULT.items() if k != "start_times"}))
     with pytest.raises(DataError, match=r"lengths, not arrivals\. Use it as workload\.lengths="):
         build(path)
+    odd = {"ttfts": ["x", None, -1], "itls": [3, ["a"], None]}  # what tells nothing is no bad row
+    path.write_text(json.dumps(RESULT | odd))
+    assert not any(line.startswith("measured") for line in describe(build(path)))
     path.write_text(json.dumps({**RESULT, "output_lens": [1]}))
     with pytest.raises(DataError, match="output_lens has 1 entries and input_lens has 3"):
         build(path)

@@ -1,0 +1,79 @@
+"""Latencies that a trace brings, measured where its requests were served, beside simulated ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from c2c.config import RunSetup
+from c2c.metrics import RECORD_SCHEMA, Records, percentiles, tpot_s, ttft_s
+from c2c.workloads import MEASURED, RequestBlock
+
+__all__ = ["Measured", "beside_simulated", "has_measured"]
+
+
+def has_measured(setup: RunSetup) -> bool:
+    """Return whether a run's requests have measured latencies."""
+    said = setup.workload.description
+    return bool(said.get("measured")) and said["lengths"]["name"] == "the trace's own"
+
+
+class Measured:
+    """Keeps what requests bring as they pass, and gives it to their records by id."""
+
+    schema = pa.schema([*RECORD_SCHEMA, *(pa.field(name, pa.float64()) for name in MEASURED)])
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._ids: list[npt.NDArray[np.int64]] = []
+        self._values: dict[str, list[npt.NDArray[np.float64]]] = {name: [] for name in MEASURED}
+
+    def over(self, blocks: Iterable[RequestBlock]) -> Iterator[RequestBlock]:
+        """Yield the blocks, remembering their latencies."""
+        for block in blocks:
+            count = np.arange(self._next, self._next + len(block))
+            self._ids.append(count if block.ids is None else block.ids)
+            self._next += len(block)
+            for name, found in self._values.items():
+                column = getattr(block, name)
+                found.append(np.full(len(block), np.nan) if column is None else column)
+            yield block
+
+    def added(self, records: pa.Table) -> pa.Table:
+        """Return records with two more columns, those of `schema`; empty where it is not known."""
+        at = np.searchsorted(np.concatenate(self._ids), records.column("id").to_numpy())
+        for name, found in self._values.items():
+            values = np.concatenate(found)[at]
+            records = records.append_column(name, pa.array(values, from_pandas=True))
+        return records
+
+
+def beside_simulated(records: Records) -> dict[str, Any]:
+    """Return percentiles of measured and simulated latencies, of the requests that have both.
+
+    Returns:
+      ttft_s and tpot_s, each {requests, measured {mean, p50, p95, p99}, simulated {the same}};
+      without those that no request has.
+    """
+    names = ("arrival_s", "first_token_s", "finished_s", "output_tokens", *MEASURED)
+    parts = [records.read(part, names) for part in range(len(records.parts))]
+    of = {name: np.concatenate([part[name].to_numpy() for part in parts]) for name in names}
+    simulated: Mapping[str, npt.NDArray[np.float64]] = {
+        "ttft_s": ttft_s(of["arrival_s"], of["first_token_s"]),
+        "tpot_s": tpot_s(of["first_token_s"], of["finished_s"], of["output_tokens"]),
+    }
+    found = {}
+    for name, own in simulated.items():
+        measured = of[f"measured_{name}"]
+        both = ~np.isnan(own) & ~np.isnan(measured)
+        if both.any():
+            found[name] = {
+                "requests": int(np.count_nonzero(both)),
+                "measured": percentiles(measured[both]),
+                "simulated": percentiles(own[both]),
+            }
+    return found
