@@ -35,7 +35,7 @@ def with_own_settings(arguments: Sequence[str]) -> list[str]:
         if folder is None:
             raise SettingError(flag, "", "a folder of settings")
     if folder is None:
-        register()
+        register(())
         return rest
     found = settings_folder(folder, "config-dir")
     code = code_in(found)

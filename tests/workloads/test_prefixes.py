@@ -310,3 +310,15 @@ def test_turns_are_counted_where_they_are_not_told(tmp_path: Path) -> None:
     rows[2]["turn"] = -1
     with pytest.raises(DataError, match="negative_turn 1"):
         build(lines(tmp_path / "t.jsonl", rows))
+
+
+def test_rows_that_are_dropped_or_moved_take_their_blocks_along(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"timestamp": at, "input_length": 600, "output_length": output, "hash_ids": [at, 9]}
+        for at, output in ((3, 1), (1, 5_000), (0, 1), (2, 0), (4, 1))
+    ]
+    path = lines(tmp_path / "t.jsonl", rows)
+    told: dict[str, Any] = {"sort": True, "max_total_tokens": 2_000, "on_bad_row": "skip"}
+    block = concatenate(build(path, models=("x",), **told).blocks())
+    assert block.arrival_s.tolist() == [0.0, 0.003, 0.004]
+    same_as(keys_of(block), [[(at, 0), (at, 9)] for at in (0, 3, 4)])
