@@ -65,13 +65,15 @@ def copied(source: Source, number: int, copies: int) -> Source:
       copies: in all.
     """
 
+    root = root_of(number)
+
     def start() -> Iterator[RequestBlock]:
         for block in source():
             own = block
             if own.session is not None:
                 session = np.where(own.session < 0, -1, own.session * copies + number)
                 own = replace(own, session=session)
-            yield own.apart(root_of(number)) if number else own
+            yield own.apart(root) if number else own
 
     return start
 
