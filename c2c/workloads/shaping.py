@@ -64,7 +64,6 @@ def copied(source: Source, number: int, copies: int) -> Source:
       number: of the copy, from 0, the stream itself.
       copies: in all.
     """
-
     root = root_of(number)
 
     def start() -> Iterator[RequestBlock]:
