@@ -76,6 +76,11 @@ def _all_the_same(
 class LongestUnused(NamedTuple):
     """The expert whose last use is longest ago."""
 
+    @property
+    def traits(self) -> ExpertsTraits:
+        """What is so at any time."""
+        return ExpertsTraits(reads_probability=False)
+
 
 @expert_worth.by(LongestUnused)
 def _longest_unused(
@@ -86,6 +91,11 @@ def _longest_unused(
 
 class LeastFrequentlyUsed(NamedTuple):
     """The expert that fewest steps have used."""
+
+    @property
+    def traits(self) -> ExpertsTraits:
+        """What is so at any time."""
+        return ExpertsTraits(reads_probability=False)
 
 
 @expert_worth.by(LeastFrequentlyUsed)
@@ -108,6 +118,11 @@ class ByScore(NamedTuple):
         """Raise SettingError for a setting that cannot work."""
         if not self.unused > 0.0:
             raise SettingError(f"{where}.unused", self.unused, "a number above 0")
+
+    @property
+    def traits(self) -> ExpertsTraits:
+        """What is so at any time."""
+        return ExpertsTraits(reads_probability=False)
 
 
 @expert_worth.by(ByScore)
@@ -149,6 +164,11 @@ class MostVisited(NamedTuple):
 
     Source: MoE-Infinity's public code (March 2026), which sorts by visits descending.
     """
+
+    @property
+    def traits(self) -> ExpertsTraits:
+        """What is so at any time."""
+        return ExpertsTraits(reads_probability=False)
 
 
 @expert_worth.by(MostVisited)

@@ -197,9 +197,12 @@ class ExpertsTraits(NamedTuple):
 
     Attributes:
       caches_experts: whether HBM holds some of the experts only.
+      reads_probability: whether what an expert is worth depends on its `probability`; where it does
+        not, a new prediction leaves open no question of who gives way.
     """
 
     caches_experts: bool = True
+    reads_probability: bool = True
 
 
 class PrefetchTraits(NamedTuple):

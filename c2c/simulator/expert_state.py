@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from c2c.policies import PrefetchTraits
+from c2c.policies import ExpertsTraits, PrefetchTraits
 from c2c.simulator.tokens import Followed, nothing_followed
 from c2c.simulator.traces import Traces, new_traces
 from c2c.workloads import RouterTables
@@ -41,6 +41,7 @@ class ExpertTables(NamedTuple):
 
     router: RouterTables
     slots: Any  # i8[A, kind] experts that HBM holds
+    holds_all: Any  # b1[A, kind] for good, and no other slice compares with what is traced here
     fetch_s: Any  # f8[A, kind] of one, over the link
     read_s: Any  # f8[A, kind] that a kernel takes longer to read one from host memory
     expert_bytes: Any  # f8[A]
@@ -53,6 +54,7 @@ class Experts(NamedTuple):
     """The changing part; D devices, L layers, E experts."""
 
     tables: ExpertTables
+    eviction: ExpertsTraits
     tracing: PrefetchTraits
     cache: Any  # CACHE_DTYPE [D]
     held: Any  # i1[D, L, E]
@@ -61,6 +63,9 @@ class Experts(NamedTuple):
     recent: Any  # f8[D, L, E] tokens of the present sequence
     worst: Any  # i8[D, L] the expert of a layer that is worth least
     traces: Traces
+    row: Any  # scratch i8[L] the stored row that predicts a layer, or -1
+    mass: Any  # scratch f8[L] of its probability that is to be fetched
+    is_old: Any  # scratch i1[L] whether `chance` and `want` are another's
     chance: Any  # scratch f8[L, E] predicted for this step
     want: Any  # scratch f8[L, E] the same, of what is to be fetched
     best: Any  # scratch i8[L] the likeliest that is wanted
@@ -73,20 +78,21 @@ class Experts(NamedTuple):
 
 
 def new_experts(
-    tables: ExpertTables, tracing: PrefetchTraits, devices: int, models: int, caches: bool
+    tables: ExpertTables, eviction: ExpertsTraits, tracing: PrefetchTraits, devices: int, models: int
 ) -> Experts:
     """Return empty caches; where nothing is cached, as small as can be."""
     router = tables.router
     layers, experts, most = (
         max(1, int(sizes.max())) for sizes in (router.layers, router.experts, router.per_token)
     )
-    if not caches:
+    if not eviction.caches_experts:
         devices, layers, experts = 1, 1, 1
     cache = np.zeros(devices, CACHE_DTYPE).view(np.recarray)
     cache.model, cache.request = NONE, NONE
     of_each = (devices, layers, experts)
     return Experts(
         tables=tables,
+        eviction=eviction,
         tracing=tracing,
         cache=cache,
         held=np.zeros(of_each, np.int8),
@@ -94,7 +100,12 @@ def new_experts(
         last=np.zeros(of_each, np.int64),
         recent=np.zeros(of_each),
         worst=np.full((devices, layers), STALE),
-        traces=new_traces(tracing.rows, layers, experts, models),
+        traces=new_traces(
+            tracing.rows, layers, experts, models, 1 if tracing.of_token else devices
+        ),
+        row=np.full(layers, NONE),
+        mass=np.zeros(layers),
+        is_old=np.zeros(layers, np.int8),
         chance=np.zeros((layers, experts)),
         want=np.zeros((layers, experts)),
         best=np.full(layers, STALE),

@@ -26,10 +26,13 @@ from c2c.serving.state import SLOT, Fleet, Serving
 from c2c.simulator.expert_state import NONE, STALE, Experts, ExpertTables, new_experts
 from c2c.simulator.needs import draw_step
 from c2c.simulator.traces import (
+    add_tokens,
     begin_compare,
     compare_layer,
     embedded_row,
+    forget_tokens,
     predict,
+    renew_dot,
     store,
 )
 from c2c.workloads import router_tables
@@ -62,6 +65,7 @@ def build_experts(prepared: Prepared, state: Serving) -> Experts:
             setup.seed,
         ),
         slots=prepared.expert_slots,
+        holds_all=_held_for_good(prepared),
         fetch_s=np.outer(one, 1e-9 / copy_gbps),
         read_s=np.outer(one, 1e-9 * np.maximum(longer, 0.0)),
         expert_bytes=one,
@@ -69,14 +73,24 @@ def build_experts(prepared: Prepared, state: Serving) -> Experts:
         is_host_for_copies=system.expert_cache.host_per == "fetch",
         is_streamed=system.expert_cache.on_miss == "stream",
     )
-    caches = system.traits.experts.caches_experts
-    models = len(setup.deployments)
-    experts = new_experts(tables, system.traits.prefetch, len(state.device), models, caches)
+    traits = system.traits
+    experts = new_experts(
+        tables, traits.experts, traits.prefetch, len(state.device), len(setup.deployments)
+    )
     for inst in state.instance:
-        if caches and inst.model >= 0:
+        if traits.experts.caches_experts and inst.model >= 0:
             m, d = int(inst.model), int(inst.on_device)
             fill_experts(experts, prepared.fleet, m, int(inst.kind), d)
     return experts
+
+
+def _held_for_good(prepared: Prepared) -> Any:
+    """Return b1[A, kind]: all experts are held, and what other slices do needs no traces of it."""
+    every = [[expert_layers(s) * s.experts] for s in prepared.architectures]
+    held = prepared.expert_slots >= np.array(every)
+    if prepared.setup.system.traits.prefetch.rows > 0:
+        held &= held.all(axis=1, keepdims=True)
+    return held
 
 
 @jitable
@@ -98,6 +112,21 @@ def fill_experts(x: Experts, fleet: Fleet, m: int, kind: int, d: int) -> None:
     cache.model = m
     cache.clock = 0
     cache.request = NONE
+
+
+@jitable
+def _read_prediction(x: Experts, arch: int, layer: int) -> None:
+    # Take the probabilities of a layer from the row that predicts it now.
+    x.is_old[layer] = 0
+    router, row = x.tables.router, x.row[layer]
+    experts = router.experts[arch]
+    if row >= 0:
+        least = router.per_token[arch]
+        predict(x.traces, row, layer, x.mass[layer], least, experts, x.chance, x.want)
+        return
+    for e in range(experts):
+        x.chance[layer, e] = 0.0
+        x.want[layer, e] = 0.0
 
 
 @jitable
@@ -125,6 +154,8 @@ def _give_way(policy: Any, x: Experts, arch: int, d: int, now: int, guarded: int
     for layer in range(layers):
         if layer == guarded:
             continue
+        if x.is_old[layer] != 0 and x.eviction.reads_probability:
+            _read_prediction(x, arch, layer)
         if x.worst[d, layer] == STALE:
             x.worst[d, layer] = _find_worst(policy, x, d, layer, experts, layer == now)
         e = x.worst[d, layer]
@@ -181,6 +212,8 @@ def _fetch_ahead(
         chosen, most = NONE, 0.0
         for layer in range(now + 1, layers):
             if x.best[layer] == STALE:
+                if x.is_old[layer] != 0:
+                    _read_prediction(x, arch, layer)
                 x.best[layer] = _find_best(x, d, layer, experts)
             if x.best[layer] < 0:
                 continue
@@ -203,24 +236,26 @@ def _fetch_ahead(
 
 
 @jitable
-def _forget_predictions(x: Experts, layers: int, experts: int) -> None:
+def _forget_predictions(x: Experts, layers: int) -> None:
     for layer in range(layers):
         x.best[layer] = NONE
-        for e in range(experts):
-            x.chance[layer, e] = 0.0
-            x.want[layer, e] = 0.0
+        x.row[layer] = NONE
+        x.is_old[layer] = 1
 
 
 @jitable
 def _predict_layers(
-    prefetch: Any, x: Experts, arch: int, d: int, row: int, similarity: float, first: int, last: int
+    prefetch: Any, x: Experts, d: int, row: int, similarity: float, first: int, last: int
 ) -> None:
-    # Take the layers [first, last) from a stored row.
+    # Let a stored row predict the layers [first, last).
     mass = mass_to_fetch(prefetch, similarity)
     for layer in range(first, last):
-        predict(x.traces, row, layer, mass, x.tables.router.per_token[arch], x.chance, x.want)
+        x.row[layer] = row
+        x.mass[layer] = mass
+        x.is_old[layer] = 1
         x.best[layer] = STALE
-        x.worst[d, layer] = STALE
+        if x.eviction.reads_probability:
+            x.worst[d, layer] = STALE
 
 
 @inlined
@@ -258,7 +293,11 @@ def end_sequence(x: Experts, arch: int, d: int) -> None:
     how = x.tracing
     if cache.request >= 0 and how.rows > 0 and not how.of_token:
         share = how.embedded / router.layers[arch]
-        store(x.traces, router, arch, cache.model, cache.request, x.recent, d, share, False)
+        model, layers, experts = cache.model, router.layers[arch], router.experts[arch]
+        row = store(x.traces, router, arch, model, cache.request, x.recent, d, share, False)
+        for other in range(len(x.cache)):
+            if other != d and x.cache[other].model == model:
+                renew_dot(x.traces, x.recent, other, layers, experts, row)
 
 
 @jitable
@@ -271,18 +310,27 @@ def _begin_sequence(x: Experts, arch: int, d: int, request: int) -> None:
         x.worst[d, layer] = STALE
         for e in range(router.experts[arch]):
             x.recent[d, layer, e] = 0.0
+        if x.tracing.rows > 0 and not x.tracing.of_token:
+            forget_tokens(x.traces, d, layer, cache.model)
 
 
 @jitable
 def _used(x: Experts, d: int, layer: int, n: int) -> None:
     # Count the use of the n experts of the step.
-    cache = x.cache[d]
+    cache, how = x.cache[d], x.tracing
+    if how.of_token:
+        forget_tokens(x.traces, 0, layer, cache.model)
     for k in range(n):
         e = x.need[layer, k]
         cache.clock += 1
         x.uses[d, layer, e] += 1
         x.last[d, layer, e] = cache.clock
-        x.recent[d, layer, e] += x.step[0, layer, e]
+        tokens = x.step[0, layer, e]
+        if how.of_token:
+            add_tokens(x.traces, 0, layer, e, 0.0, tokens, cache.model)
+        elif how.rows > 0:
+            add_tokens(x.traces, d, layer, e, x.recent[d, layer, e], tokens, cache.model)
+        x.recent[d, layer, e] += tokens
     x.worst[d, layer] = STALE
     cache.uses += n
 
@@ -304,6 +352,25 @@ def _missing(
 
 
 @jitable
+def _walk_held(x: Experts, state: Serving, arch: int, i: int, d: int, alone_s: float) -> float:
+    # Return the seconds of a step that finds all its experts in HBM, where they stay: of a single
+    # token nothing need be drawn.
+    tables, cache, inst = x.tables, x.cache[d], state.instance[i]
+    layers = tables.router.layers[arch]
+    is_drawn = inst.n_prefill > 0 or inst.n_decode > 1
+    if is_drawn:
+        draw_step(x, state, arch, i, d)
+    now_s = 0.0
+    for layer in range(layers):
+        n = x.needs[layer] if is_drawn else tables.router.per_token[arch]
+        host_s = 0.0 if tables.is_host_for_copies else tables.host_s * n
+        cache.uses += n
+        cache.host_s += max(0.0, now_s + host_s - now_s)
+        now_s = now_s + host_s + alone_s / layers
+    return now_s
+
+
+@jitable
 def walk_experts(
     policy: Any, prefetch: Any, x: Experts, fleet: Fleet, state: Serving, d: int, alone_s: float
 ) -> tuple[float, float]:
@@ -321,6 +388,8 @@ def walk_experts(
     i, kind = int(state.plan[d].instance), int(state.device[d].kind)
     arch = int(fleet.deployment[state.instance[i].model].arch)
     tables, cache, how = x.tables, x.cache[d], x.tracing
+    if tables.holds_all[arch, kind]:
+        return _walk_held(x, state, arch, i, d, alone_s) - alone_s, 0.0
     layers = tables.router.layers[arch]
     lead = _lead(state, i)
     if cache.request != lead:
@@ -331,12 +400,12 @@ def walk_experts(
     now_s, free_s = 0.0, 0.0
     row = NONE
     if how.rows > 0:
-        _forget_predictions(x, layers, tables.router.experts[arch])
+        _forget_predictions(x, layers)
         begin_compare(x.traces, cache.model)
         if how.embedded > 0:
             first, alike = embedded_row(x.traces, tables.router, cache.model, lead)
             if first >= 0:
-                _predict_layers(prefetch, x, arch, d, first, alike, 0, how.embedded)
+                _predict_layers(prefetch, x, d, first, alike, 0, how.embedded)
     draw_step(x, state, arch, i, d)
     for layer in range(layers):
         n = x.needs[layer]
@@ -363,16 +432,15 @@ def walk_experts(
         _used(x, d, layer, n)
         if how.rows > 0:
             found, alike = compare_layer(
-                x.traces, x.step if how.of_token else x.recent, 0 if how.of_token else d, layer,
-                cache.model, how.compares_seen,
-            )  # fmt: skip
+                x.traces, 0 if how.of_token else d, layer, cache.model, how.compares_seen
+            )
             if how.ahead > 0:
                 if found >= 0 and layer + how.ahead < layers:
                     _predict_layers(
-                        prefetch, x, arch, d, found, alike, layer + how.ahead, layer + how.ahead + 1
+                        prefetch, x, d, found, alike, layer + how.ahead, layer + how.ahead + 1
                     )
             elif found >= 0 and found != row:
-                _predict_layers(prefetch, x, arch, d, found, alike, layer + 1, layers)
+                _predict_layers(prefetch, x, d, found, alike, layer + 1, layers)
             row = found
             free_s = max(free_s, now_s)
             free_s = _fetch_ahead(

@@ -14,11 +14,14 @@ from c2c.workloads import EMBEDDING, RouterTables, embed
 
 __all__ = [
     "Traces",
+    "add_tokens",
     "begin_compare",
     "compare_layer",
     "embedded_row",
+    "forget_tokens",
     "new_traces",
     "predict",
+    "renew_dot",
     "store",
 ]
 
@@ -28,55 +31,72 @@ _NONE: Final = -1
 class Traces(NamedTuple):
     """R rows of [layer, expert] a model, a row's numbers apart: all rows are compared at once.
 
-    A model's rows are its own, one range for each of M models: its engine is a process.
+    A model's rows are its own, one range for each of M models: its engine is a process. What is
+    compared with them is K matrices, whose products with the rows are kept: a step adds what its
+    few experts add. Counts are whole, hence the sums are exact in any order.
     """
 
     count: Any  # i8[M] rows in use
     rows: Any  # f4[L, E, M * R]
-    length: Any  # f8[L, M * R] of a row's layer as a vector
+    inverse: Any  # f8[L, M * R] 1 over the length of a row's layer as a vector, 0 of an empty one
     embedding: Any  # f8[M * R, EMBEDDING]
+    dots: Any  # f8[K, L, R] of a matrix with each row of its model
+    square: Any  # f8[K, L] of a matrix with itself
     seen: Any  # scratch f8[R] sum of the cosines of the layers that have run
-    own: Any  # scratch f8[EMBEDDING]
-    dots: Any  # scratch f8[R]
+    own: Any  # f8[EMBEDDING] of the request in `whose`
+    alike: Any  # f8[R] of `own` with the rows of the model in `whose`
+    whose: Any  # i8[2] a model and a request
 
 
-def new_traces(rows: int, layers: int, experts: int, models: int = 1) -> Traces:
-    """Return empty stores."""
+def new_traces(rows: int, layers: int, experts: int, models: int = 1, matrices: int = 1) -> Traces:
+    """Return empty stores, and so many matrices that are to be compared with them."""
     return Traces(
         count=np.zeros(models, np.int64),
         rows=np.zeros((layers, experts, models * rows), np.float32),
-        length=np.zeros((layers, models * rows)),
+        inverse=np.zeros((layers, models * rows)),
         embedding=np.zeros((models * rows, EMBEDDING)),
+        dots=np.zeros((matrices, layers, rows)),
+        square=np.zeros((matrices, layers)),
         seen=np.zeros(rows),
         own=np.zeros(EMBEDDING),
-        dots=np.zeros(rows),
+        alike=np.zeros(rows),
+        whose=np.full(2, _NONE),
     )
 
 
 @jitable
-def _length(matrix: Any, k: int, layer: int) -> float:
-    total = 0.0
-    for e in range(matrix.shape[2]):
-        total += float(matrix[k, layer, e]) * float(matrix[k, layer, e])
-    return float(total**0.5)
+def _inverse(square: float) -> float:
+    return 1.0 / square**0.5 if square > 0.0 else 0.0
 
 
 @jitable
-def _compare(traces: Traces, matrix: Any, k: int, layer: int, model: int) -> None:
-    # Adds the cosine of a layer to what each row of the model has. All rows in one go for each
-    # expert that tokens took: few did, and what is read lies side by side.
-    n, length, first = traces.count[model], _length(matrix, k, layer), model * len(traces.seen)
-    for row in range(n):
-        traces.dots[row] = 0.0
-    for e in range(matrix.shape[2]):
-        tokens = float(matrix[k, layer, e])
-        if tokens != 0.0:
-            for row in range(n):
-                traces.dots[row] += tokens * float(traces.rows[layer, e, first + row])
-    for row in range(n):
-        both = length * traces.length[layer, first + row]
-        if both > 0.0:
-            traces.seen[row] += traces.dots[row] / both
+def forget_tokens(traces: Traces, k: int, layer: int, model: int) -> None:
+    """Let no token have taken an expert in a layer of matrix `k`, which is of a model."""
+    traces.square[k, layer] = 0.0
+    for row in range(traces.count[model]):
+        traces.dots[k, layer, row] = 0.0
+
+
+@jitable
+def add_tokens(
+    traces: Traces, k: int, layer: int, e: int, before: float, tokens: float, model: int
+) -> None:
+    """Add `tokens` to the `before` of expert `e` in a layer of matrix `k`, which is of a model."""
+    traces.square[k, layer] += tokens * (2.0 * before + tokens)
+    first = model * len(traces.seen)
+    for row in range(traces.count[model]):
+        traces.dots[k, layer, row] += tokens * float(traces.rows[layer, e, first + row])
+
+
+@jitable
+def renew_dot(traces: Traces, matrix: Any, k: int, layers: int, experts: int, row: int) -> None:
+    """Find the products of `matrix[k]` with a row that has changed."""
+    own = row % len(traces.seen)
+    for layer in range(layers):
+        total = 0.0
+        for e in range(experts):
+            total += matrix[k, layer, e] * float(traces.rows[layer, e, row])
+        traces.dots[k, layer, own] = total
 
 
 @jitable
@@ -87,17 +107,25 @@ def begin_compare(traces: Traces, model: int) -> None:
 
 
 @jitable
+def _compare(traces: Traces, k: int, layer: int, model: int) -> None:
+    # Adds the cosine of a layer to what each row of the model has.
+    own, first = _inverse(traces.square[k, layer]), model * len(traces.seen)
+    for row in range(traces.count[model]):
+        both = own * traces.inverse[layer, first + row]
+        traces.seen[row] += traces.dots[k, layer, row] * both
+
+
+@jitable
 def compare_layer(
-    traces: Traces, matrix: Any, k: int, layer: int, model: int, compares_seen: bool
+    traces: Traces, k: int, layer: int, model: int, compares_seen: bool
 ) -> tuple[int, float]:
-    """Return the row most similar to `matrix[k]` in the layers up to this one, and how similar.
+    """Return the row most similar to matrix `k` in the layers up to this one, and how similar.
 
     Of equals the first.
 
     Args:
-      traces: the store.
-      matrix: counts [.., layer, expert].
-      k: position on its first axis.
+      traces: the store, whose products with the matrix are known.
+      k: the matrix.
       layer: the next one; the ones before have been compared.
       model: whose rows.
       compares_seen: False compares nothing: all rows are equally far.
@@ -107,7 +135,7 @@ def compare_layer(
     """
     best, most = _NONE, 0.0
     if compares_seen:
-        _compare(traces, matrix, k, layer, model)
+        _compare(traces, k, layer, model)
     first = model * len(traces.seen)
     for row in range(traces.count[model]):
         if best < 0 or traces.seen[row] > most:
@@ -124,24 +152,36 @@ def _alike(traces: Traces, row: int) -> float:
 
 
 @jitable
+def _embed(traces: Traces, router: RouterTables, model: int, request: int) -> None:
+    # Compare the request's embedding with those of the model's rows, unless that is done.
+    if traces.whose[0] == model and traces.whose[1] == request:
+        return
+    traces.whose[0], traces.whose[1] = model, request
+    embed(router, request, traces.own)
+    first = model * len(traces.seen)
+    for row in range(traces.count[model]):
+        traces.alike[row] = _alike(traces, first + row)
+
+
+@jitable
 def embedded_row(
     traces: Traces, router: RouterTables, model: int, request: int
 ) -> tuple[int, float]:
     """Return the row whose request's embedding is most similar, of equals the last, or -1."""
-    embed(router, request, traces.own)
+    _embed(traces, router, model, request)
     best, most = _NONE, 0.0
     first = model * len(traces.seen)
-    for row in range(first, first + traces.count[model]):
-        alike = _alike(traces, row)
-        if best < 0 or alike >= most:
-            best, most = row, alike
+    for row in range(traces.count[model]):
+        if best < 0 or traces.alike[row] >= most:
+            best, most = first + row, traces.alike[row]
     return best, min(1.0, max(0.0, most))
 
 
 @jitable
 def predict(
-    traces: Traces, row: int, layer: int, mass: float, least: int, chance: Any, want: Any
-) -> None:
+    traces: Traces, row: int, layer: int, mass: float, least: int, experts: int, chance: Any,
+    want: Any,
+) -> None:  # fmt: skip
     """Write the probabilities of a stored layer, and those of the experts that are to be fetched.
 
     Args:
@@ -150,10 +190,10 @@ def predict(
       layer: of the row.
       mass: of probability that is fetched, the likeliest experts first; 1: all.
       least: experts that are fetched at least.
+      experts: of the layer.
       chance: f8[layers, experts] of all.
       want: likewise, 0 where an expert is not to be fetched.
     """
-    experts = chance.shape[1]
     total = 0.0
     for e in range(experts):
         total += float(traces.rows[layer, e, row])
@@ -177,18 +217,12 @@ def predict(
 
 
 @jitable
-def _redundant(
-    traces: Traces, matrix: Any, k: int, model: int, layers: int, share: float, is_compared: bool
-) -> int:
+def _redundant(traces: Traces, model: int, layers: int, share: float) -> int:
     # The stored row of the model that is most like the new one.
-    if not is_compared:
-        begin_compare(traces, model)
-        for layer in range(layers):
-            _compare(traces, matrix, k, layer, model)
     first = model * len(traces.seen)
     best, most = first, -1.0
     for row in range(traces.count[model]):
-        alike = share * _alike(traces, first + row) + (1.0 - share) * traces.seen[row] / layers
+        alike = share * traces.alike[row] + (1.0 - share) * traces.seen[row] / layers
         if alike > most:
             best, most = first + row, alike
     return best
@@ -198,11 +232,11 @@ def _redundant(
 def store(
     traces: Traces, router: RouterTables, arch: int, model: int, request: int, matrix: Any, k: int,
     share: float, is_compared: bool,
-) -> None:  # fmt: skip
+) -> int:  # fmt: skip
     """Keep `matrix[k]`; in a full store it takes the place of the row most like it.
 
     Args:
-      traces: the store.
+      traces: the store, whose products with the matrix are known.
       router: which knows the requests' embeddings.
       arch: the model's row in it.
       model: whose matrix it is.
@@ -211,17 +245,27 @@ def store(
       k: position on its first axis.
       share: of the embeddings in what counts as alike.
       is_compared: whether all layers of `matrix[k]` are what has been compared last.
+
+    Returns:
+      The row.
     """
-    embed(router, request, traces.own)
+    _embed(traces, router, model, request)
     layers = router.layers[arch]
-    row = model * len(traces.seen) + traces.count[model]
+    first = model * len(traces.seen)
+    row = first + traces.count[model]
     if traces.count[model] < len(traces.seen):
         traces.count[model] += 1
     else:
-        row = _redundant(traces, matrix, k, model, layers, share, is_compared)
+        if not is_compared:
+            begin_compare(traces, model)
+            for layer in range(layers):
+                _compare(traces, k, layer, model)
+        row = _redundant(traces, model, layers, share)
     for j in range(len(traces.own)):
         traces.embedding[row, j] = traces.own[j]
+    traces.alike[row - first] = _alike(traces, row)
     for layer in range(layers):
-        traces.length[layer, row] = _length(matrix, k, layer)
-        for e in range(matrix.shape[2]):
+        traces.inverse[layer, row] = _inverse(traces.square[k, layer])
+        for e in range(router.experts[arch]):
             traces.rows[layer, e, row] = matrix[k, layer, e]
+    return int(row)
