@@ -115,14 +115,14 @@ def fill_experts(x: Experts, fleet: Fleet, m: int, kind: int, d: int) -> None:
 
 
 @jitable
-def _read_prediction(x: Experts, arch: int, layer: int) -> None:
+def _read_prediction(x: Experts, arch: int, d: int, layer: int) -> None:
     # Take the probabilities of a layer from the row that predicts it now.
     x.is_old[layer] = 0
     router, row = x.tables.router, x.row[layer]
     experts = router.experts[arch]
     if row >= 0:
-        least = router.per_token[arch]
-        predict(x.traces, row, layer, x.mass[layer], least, experts, x.chance, x.want)
+        model, least = x.cache[d].model, router.per_token[arch]
+        predict(x.traces, model, row, layer, x.mass[layer], least, experts, x.chance, x.want)
         return
     for e in range(experts):
         x.chance[layer, e] = 0.0
@@ -155,7 +155,7 @@ def _give_way(policy: Any, x: Experts, arch: int, d: int, now: int, guarded: int
         if layer == guarded:
             continue
         if x.is_old[layer] != 0 and x.eviction.reads_probability:
-            _read_prediction(x, arch, layer)
+            _read_prediction(x, arch, d, layer)
         if x.worst[d, layer] == STALE:
             x.worst[d, layer] = _find_worst(policy, x, d, layer, experts, layer == now)
         e = x.worst[d, layer]
@@ -213,7 +213,7 @@ def _fetch_ahead(
         for layer in range(now + 1, layers):
             if x.best[layer] == STALE:
                 if x.is_old[layer] != 0:
-                    _read_prediction(x, arch, layer)
+                    _read_prediction(x, arch, d, layer)
                 x.best[layer] = _find_best(x, d, layer, experts)
             if x.best[layer] < 0:
                 continue
@@ -247,15 +247,16 @@ def _forget_predictions(x: Experts, layers: int) -> None:
 def _predict_layers(
     prefetch: Any, x: Experts, d: int, row: int, similarity: float, first: int, last: int
 ) -> None:
-    # Let a stored row predict the layers [first, last).
+    # Let a stored row predict the layers [first, last). With a step's first prediction what the step
+    # before needed may give way.
     mass = mass_to_fetch(prefetch, similarity)
     for layer in range(first, last):
+        if x.eviction.reads_probability or x.row[layer] < 0:
+            x.worst[d, layer] = STALE
         x.row[layer] = row
         x.mass[layer] = mass
         x.is_old[layer] = 1
         x.best[layer] = STALE
-        if x.eviction.reads_probability:
-            x.worst[d, layer] = STALE
 
 
 @inlined
@@ -297,7 +298,7 @@ def end_sequence(x: Experts, arch: int, d: int) -> None:
         row = store(x.traces, router, arch, model, cache.request, x.recent, d, share, False)
         for other in range(len(x.cache)):
             if other != d and x.cache[other].model == model:
-                renew_dot(x.traces, x.recent, other, layers, experts, row)
+                renew_dot(x.traces, x.recent, other, layers, experts, model, row)
 
 
 @jitable

@@ -31,15 +31,15 @@ _NONE: Final = -1
 class Traces(NamedTuple):
     """R rows of [layer, expert] a model, a row's numbers apart: all rows are compared at once.
 
-    A model's rows are its own, one range for each of M models: its engine is a process. What is
-    compared with them is K matrices, whose products with the rows are kept: a step adds what its
-    few experts add. Counts are whole, hence the sums are exact in any order.
+    Each of M models has its own rows: its engine is a process. What is compared with them is K
+    matrices, whose products with the rows are kept: a step adds what its few experts add. Counts
+    are whole, hence the sums are exact in any order.
     """
 
     count: Any  # i8[M] rows in use
-    rows: Any  # f4[L, E, M * R]
-    inverse: Any  # f8[L, M * R] 1 over the length of a row's layer as a vector, 0 of an empty one
-    embedding: Any  # f8[M * R, EMBEDDING]
+    rows: Any  # f4[M, L, E, R]
+    inverse: Any  # f8[M, L, R] 1 over the length of a row's layer as a vector, 0 of an empty one
+    embedding: Any  # f8[M, R, EMBEDDING]
     dots: Any  # f8[K, L, R] of a matrix with each row of its model
     square: Any  # f8[K, L] of a matrix with itself
     seen: Any  # scratch f8[R] sum of the cosines of the layers that have run
@@ -52,9 +52,9 @@ def new_traces(rows: int, layers: int, experts: int, models: int = 1, matrices: 
     """Return empty stores, and so many matrices that are to be compared with them."""
     return Traces(
         count=np.zeros(models, np.int64),
-        rows=np.zeros((layers, experts, models * rows), np.float32),
-        inverse=np.zeros((layers, models * rows)),
-        embedding=np.zeros((models * rows, EMBEDDING)),
+        rows=np.zeros((models, layers, experts, rows), np.float32),
+        inverse=np.zeros((models, layers, rows)),
+        embedding=np.zeros((models, rows, EMBEDDING)),
         dots=np.zeros((matrices, layers, rows)),
         square=np.zeros((matrices, layers)),
         seen=np.zeros(rows),
@@ -83,20 +83,20 @@ def add_tokens(
 ) -> None:
     """Add `tokens` to the `before` of expert `e` in a layer of matrix `k`, which is of a model."""
     traces.square[k, layer] += tokens * (2.0 * before + tokens)
-    first = model * len(traces.seen)
     for row in range(traces.count[model]):
-        traces.dots[k, layer, row] += tokens * float(traces.rows[layer, e, first + row])
+        traces.dots[k, layer, row] += tokens * float(traces.rows[model, layer, e, row])
 
 
 @jitable
-def renew_dot(traces: Traces, matrix: Any, k: int, layers: int, experts: int, row: int) -> None:
-    """Find the products of `matrix[k]` with a row that has changed."""
-    own = row % len(traces.seen)
+def renew_dot(
+    traces: Traces, matrix: Any, k: int, layers: int, experts: int, model: int, row: int
+) -> None:
+    """Find the products of `matrix[k]`, which is of a model, with a row that has changed."""
     for layer in range(layers):
         total = 0.0
         for e in range(experts):
-            total += matrix[k, layer, e] * float(traces.rows[layer, e, row])
-        traces.dots[k, layer, own] = total
+            total += matrix[k, layer, e] * float(traces.rows[model, layer, e, row])
+        traces.dots[k, layer, row] = total
 
 
 @jitable
@@ -109,9 +109,9 @@ def begin_compare(traces: Traces, model: int) -> None:
 @jitable
 def _compare(traces: Traces, k: int, layer: int, model: int) -> None:
     # Adds the cosine of a layer to what each row of the model has.
-    own, first = _inverse(traces.square[k, layer]), model * len(traces.seen)
+    own = _inverse(traces.square[k, layer])
     for row in range(traces.count[model]):
-        both = own * traces.inverse[layer, first + row]
+        both = own * traces.inverse[model, layer, row]
         traces.seen[row] += traces.dots[k, layer, row] * both
 
 
@@ -133,21 +133,25 @@ def compare_layer(
     Returns:
       The row, -1 without any, and the mean cosine.
     """
-    best, most = _NONE, 0.0
     if compares_seen:
         _compare(traces, k, layer, model)
-    first = model * len(traces.seen)
+    # No cosine is below 0, and the bits of such numbers have their order: the machine compares
+    # several whole numbers at once, not several floating ones.
+    bits = traces.seen.view(np.int64)
+    most = 0
     for row in range(traces.count[model]):
-        if best < 0 or traces.seen[row] > most:
-            best, most = first + row, traces.seen[row]
-    return best, most / (layer + 1)
+        most = max(most, bits[row])
+    for row in range(traces.count[model]):
+        if bits[row] == most:
+            return row, traces.seen[row] / (layer + 1)
+    return _NONE, 0.0
 
 
 @jitable
-def _alike(traces: Traces, row: int) -> float:
+def _alike(traces: Traces, model: int, row: int) -> float:
     total = 0.0
     for k in range(len(traces.own)):
-        total += traces.own[k] * traces.embedding[row, k]
+        total += traces.own[k] * traces.embedding[model, row, k]
     return total
 
 
@@ -158,9 +162,8 @@ def _embed(traces: Traces, router: RouterTables, model: int, request: int) -> No
         return
     traces.whose[0], traces.whose[1] = model, request
     embed(router, request, traces.own)
-    first = model * len(traces.seen)
     for row in range(traces.count[model]):
-        traces.alike[row] = _alike(traces, first + row)
+        traces.alike[row] = _alike(traces, model, row)
 
 
 @jitable
@@ -170,22 +173,22 @@ def embedded_row(
     """Return the row whose request's embedding is most similar, of equals the last, or -1."""
     _embed(traces, router, model, request)
     best, most = _NONE, 0.0
-    first = model * len(traces.seen)
     for row in range(traces.count[model]):
         if best < 0 or traces.alike[row] >= most:
-            best, most = first + row, traces.alike[row]
+            best, most = row, traces.alike[row]
     return best, min(1.0, max(0.0, most))
 
 
 @jitable
 def predict(
-    traces: Traces, row: int, layer: int, mass: float, least: int, experts: int, chance: Any,
-    want: Any,
+    traces: Traces, model: int, row: int, layer: int, mass: float, least: int, experts: int,
+    chance: Any, want: Any,
 ) -> None:  # fmt: skip
     """Write the probabilities of a stored layer, and those of the experts that are to be fetched.
 
     Args:
       traces: the store.
+      model: whose row.
       row: of it.
       layer: of the row.
       mass: of probability that is fetched, the likeliest experts first; 1: all.
@@ -196,9 +199,9 @@ def predict(
     """
     total = 0.0
     for e in range(experts):
-        total += float(traces.rows[layer, e, row])
+        total += float(traces.rows[model, layer, e, row])
     for e in range(experts):
-        share = float(traces.rows[layer, e, row]) / total if total > 0.0 else 0.0
+        share = float(traces.rows[model, layer, e, row]) / total if total > 0.0 else 0.0
         chance[layer, e] = share
         want[layer, e] = share if mass >= 1.0 else 0.0
     if mass >= 1.0:
@@ -219,12 +222,11 @@ def predict(
 @jitable
 def _redundant(traces: Traces, model: int, layers: int, share: float) -> int:
     # The stored row of the model that is most like the new one.
-    first = model * len(traces.seen)
-    best, most = first, -1.0
+    best, most = 0, -1.0
     for row in range(traces.count[model]):
         alike = share * traces.alike[row] + (1.0 - share) * traces.seen[row] / layers
         if alike > most:
-            best, most = first + row, alike
+            best, most = row, alike
     return best
 
 
@@ -251,8 +253,7 @@ def store(
     """
     _embed(traces, router, model, request)
     layers = router.layers[arch]
-    first = model * len(traces.seen)
-    row = first + traces.count[model]
+    row = traces.count[model]
     if traces.count[model] < len(traces.seen):
         traces.count[model] += 1
     else:
@@ -262,10 +263,10 @@ def store(
                 _compare(traces, k, layer, model)
         row = _redundant(traces, model, layers, share)
     for j in range(len(traces.own)):
-        traces.embedding[row, j] = traces.own[j]
-    traces.alike[row - first] = _alike(traces, row)
+        traces.embedding[model, row, j] = traces.own[j]
+    traces.alike[row] = _alike(traces, model, row)
     for layer in range(layers):
-        traces.inverse[layer, row] = _inverse(traces.square[k, layer])
+        traces.inverse[model, layer, row] = _inverse(traces.square[k, layer])
         for e in range(router.experts[arch]):
-            traces.rows[layer, e, row] = matrix[k, layer, e]
+            traces.rows[model, layer, e, row] = matrix[k, layer, e]
     return int(row)
