@@ -42,6 +42,7 @@ class ExpertTables(NamedTuple):
     router: RouterTables
     slots: Any  # i8[A, kind] experts that HBM holds
     holds_all: Any  # b1[A, kind] for good, and no other slice compares with what is traced here
+    factor: Any  # f8[A, L, L] by what a layer's worth counts while another (axis 1) runs
     fetch_s: Any  # f8[A, kind] of one, over the link
     read_s: Any  # f8[A, kind] that a kernel takes longer to read one from host memory
     expert_bytes: Any  # f8[A]
@@ -62,6 +63,7 @@ class Experts(NamedTuple):
     last: Any  # i8[D, L, E] the clock of the last use
     recent: Any  # f8[D, L, E] tokens of the present sequence
     worst: Any  # i8[D, L] the expert of a layer that is worth least
+    least: Any  # f8[D, L] what it is worth
     traces: Traces
     row: Any  # scratch i8[L] the stored row that predicts a layer, or -1
     mass: Any  # scratch f8[L] of its probability that is to be fetched
@@ -69,6 +71,7 @@ class Experts(NamedTuple):
     chance: Any  # scratch f8[L, E] predicted for this step
     want: Any  # scratch f8[L, E] the same, of what is to be fetched
     best: Any  # scratch i8[L] the likeliest that is wanted
+    weight: Any  # scratch f8[L] when it is fetched: the largest first
     step: Any  # f8[1, L, E] tokens of this step
     needs: Any  # i8[L] experts of it
     need: Any  # i8[L, E] which, in the order in which tokens take them
@@ -100,6 +103,7 @@ def new_experts(
         last=np.zeros(of_each, np.int64),
         recent=np.zeros(of_each),
         worst=np.full((devices, layers), STALE),
+        least=np.zeros((devices, layers)),
         traces=new_traces(
             tracing.rows, layers, experts, models, 1 if tracing.of_token else devices
         ),
@@ -109,6 +113,7 @@ def new_experts(
         chance=np.zeros((layers, experts)),
         want=np.zeros((layers, experts)),
         best=np.full(layers, STALE),
+        weight=np.zeros(layers),
         step=np.zeros((1, layers, experts)),
         needs=np.zeros(layers, np.int64),
         need=np.zeros((layers, experts), np.int64),

@@ -66,6 +66,7 @@ def build_experts(prepared: Prepared, state: Serving) -> Experts:
         ),
         slots=prepared.expert_slots,
         holds_all=_held_for_good(prepared),
+        factor=_layer_factors(prepared),
         fetch_s=np.outer(one, 1e-9 / copy_gbps),
         read_s=np.outer(one, 1e-9 * np.maximum(longer, 0.0)),
         expert_bytes=one,
@@ -91,6 +92,18 @@ def _held_for_good(prepared: Prepared) -> Any:
     if prepared.setup.system.traits.prefetch.rows > 0:
         held &= held.all(axis=1, keepdims=True)
     return held
+
+
+def _layer_factors(prepared: Prepared) -> Any:
+    """Return f8[A, L, L], what the eviction policy says of two layers; asked once."""
+    policy, counts = prepared.setup.system.experts, [expert_layers(s) for s in prepared.architectures]
+    factor = np.ones((len(counts), max(1, *counts), max(1, *counts)))
+    if layer_factor.knows(type(policy)):
+        for arch, layers in enumerate(counts):
+            for now in range(layers):
+                for layer in range(layers):
+                    factor[arch, now, layer] = layer_factor(policy, layer, now, layers)
+    return factor
 
 
 @jitable
@@ -130,7 +143,7 @@ def _read_prediction(x: Experts, arch: int, d: int, layer: int) -> None:
 
 
 @jitable
-def _find_worst(policy: Any, x: Experts, d: int, layer: int, experts: int, is_now: bool) -> int:
+def _find_worst(policy: Any, x: Experts, d: int, layer: int, experts: int, is_now: bool) -> None:
     worst, least = NONE, 0.0
     for e in range(experts):
         if x.held[d, layer, e] == 0 or (is_now and x.is_needed[layer, e] != 0):
@@ -141,7 +154,8 @@ def _find_worst(policy: Any, x: Experts, d: int, layer: int, experts: int, is_no
         )  # fmt: skip
         if worst < 0 or worth < least:
             worst, least = e, worth
-    return worst
+    x.worst[d, layer] = worst
+    x.least[d, layer] = least
 
 
 @jitable
@@ -157,14 +171,16 @@ def _give_way(policy: Any, x: Experts, arch: int, d: int, now: int, guarded: int
         if x.is_old[layer] != 0 and x.eviction.reads_probability:
             _read_prediction(x, arch, d, layer)
         if x.worst[d, layer] == STALE:
-            x.worst[d, layer] = _find_worst(policy, x, d, layer, experts, layer == now)
+            _find_worst(policy, x, d, layer, experts, layer == now)
         e = x.worst[d, layer]
         if e < 0:
             continue
-        worth = expert_worth(
-            policy, x.uses[d, layer, e], x.last[d, layer, e], x.recent[d, layer, e],
-            x.chance[layer, e],
-        ) * layer_factor(policy, layer, now, layers)  # fmt: skip
+        if x.eviction.reads_probability:  # which another step may have said
+            x.least[d, layer] = expert_worth(
+                policy, x.uses[d, layer, e], x.last[d, layer, e], x.recent[d, layer, e],
+                x.chance[layer, e],
+            )  # fmt: skip
+        worth = x.least[d, layer] * x.tables.factor[arch, now, layer]
         if chosen < 0 or worth < least:
             chosen, least = layer, worth
     if chosen < 0:
@@ -201,26 +217,37 @@ def _find_best(x: Experts, d: int, layer: int, experts: int) -> int:
 
 
 @jitable
+def _weigh(prefetch: Any, x: Experts, arch: int, d: int, layer: int, now: int) -> None:
+    # Find the likeliest expert of a layer that is wanted, and when it is fetched.
+    router = x.tables.router
+    if x.best[layer] == STALE:
+        if x.is_old[layer] != 0:
+            _read_prediction(x, arch, d, layer)
+        x.best[layer] = _find_best(x, d, layer, router.experts[arch])
+    x.weight[layer] = 0.0
+    if x.best[layer] >= 0:
+        chance = x.want[layer, x.best[layer]]
+        x.weight[layer] = prefetch_weight(prefetch, chance, layer - now, router.layers[arch])
+
+
+@jitable
 def _fetch_ahead(
     policy: Any, prefetch: Any, x: Experts, arch: int, kind: int, d: int, now: int, free_s: float,
     until_s: float,
 ) -> float:  # fmt: skip
     # Fetch what is predicted as long as the link is free before `until_s`; returns when it is free.
     router, cache = x.tables.router, x.cache[d]
-    layers, experts = router.layers[arch], router.experts[arch]
+    layers = router.layers[arch]
+    if free_s < until_s:
+        for layer in range(now + 1, layers):
+            _weigh(prefetch, x, arch, d, layer, now)
     while free_s < until_s:
         chosen, most = NONE, 0.0
         for layer in range(now + 1, layers):
             if x.best[layer] == STALE:
-                if x.is_old[layer] != 0:
-                    _read_prediction(x, arch, d, layer)
-                x.best[layer] = _find_best(x, d, layer, experts)
-            if x.best[layer] < 0:
-                continue
-            chance = x.want[layer, x.best[layer]]
-            weight = prefetch_weight(prefetch, chance, layer - now, layers)
-            if weight > most:
-                chosen, most = layer, weight
+                _weigh(prefetch, x, arch, d, layer, now)
+            if x.weight[layer] > most:
+                chosen, most = layer, x.weight[layer]
         if chosen < 0:
             return free_s
         e = x.best[chosen]
