@@ -98,8 +98,9 @@ notebook-sync: env
 notebooks: warm ## execute the notebooks
 	$(PYTHON) -m pytest -q -p no:cacheprovider --nbmake --nbmake-timeout=600 notebooks/*.ipynb $(ARGS)
 
-bench: warm ## requests a second and peak memory of the simulator (REQUESTS=3500000)
+bench: warm ## requests a second and peak memory of the simulator (REQUESTS=3500000), and of every system
 	$(PYTHON) -m experiments.bench.simulator requests=$(REQUESTS) $(ARGS)
+	$(PYTHON) -m experiments.bench.systems
 
 gpu: ## measure and check this machine's GPU and the kernels on it (ARGS="kernels --minutes 9")
 	@.ci/gpu $(ARGS)

@@ -81,7 +81,11 @@ class Experts(NamedTuple):
 
 
 def new_experts(
-    tables: ExpertTables, eviction: ExpertsTraits, tracing: PrefetchTraits, devices: int, models: int
+    tables: ExpertTables,
+    eviction: ExpertsTraits,
+    tracing: PrefetchTraits,
+    devices: int,
+    models: int,
 ) -> Experts:
     """Return empty caches; where nothing is cached, as small as can be."""
     router = tables.router

@@ -96,7 +96,10 @@ def _held_for_good(prepared: Prepared) -> Any:
 
 def _layer_factors(prepared: Prepared) -> Any:
     """Return f8[A, L, L], what the eviction policy says of two layers; asked once."""
-    policy, counts = prepared.setup.system.experts, [expert_layers(s) for s in prepared.architectures]
+    policy, counts = (
+        prepared.setup.system.experts,
+        [expert_layers(s) for s in prepared.architectures],
+    )
     factor = np.ones((len(counts), max(1, *counts), max(1, *counts)))
     if layer_factor.knows(type(policy)):
         for arch, layers in enumerate(counts):
@@ -274,8 +277,8 @@ def _forget_predictions(x: Experts, layers: int) -> None:
 def _predict_layers(
     prefetch: Any, x: Experts, d: int, row: int, similarity: float, first: int, last: int
 ) -> None:
-    # Let a stored row predict the layers [first, last). With a step's first prediction what the step
-    # before needed may give way.
+    # Let a stored row predict the layers [first, last). With a step's first prediction what the
+    # step before needed may give way.
     mass = mass_to_fetch(prefetch, similarity)
     for layer in range(first, last):
         if x.eviction.reads_probability or x.row[layer] < 0:

@@ -38,7 +38,7 @@ class Traces(NamedTuple):
 
     count: Any  # i8[M] rows in use
     rows: Any  # f4[M, L, E, R]
-    inverse: Any  # f8[M, L, R] 1 over the length of a row's layer as a vector, 0 of an empty one
+    length: Any  # f8[M, L, R] of a row's layer as a vector
     embedding: Any  # f8[M, R, EMBEDDING]
     dots: Any  # f8[K, L, R] of a matrix with each row of its model
     square: Any  # f8[K, L] of a matrix with itself
@@ -53,7 +53,7 @@ def new_traces(rows: int, layers: int, experts: int, models: int = 1, matrices: 
     return Traces(
         count=np.zeros(models, np.int64),
         rows=np.zeros((models, layers, experts, rows), np.float32),
-        inverse=np.zeros((models, layers, rows)),
+        length=np.zeros((models, layers, rows)),
         embedding=np.zeros((models, rows, EMBEDDING)),
         dots=np.zeros((matrices, layers, rows)),
         square=np.zeros((matrices, layers)),
@@ -62,11 +62,6 @@ def new_traces(rows: int, layers: int, experts: int, models: int = 1, matrices: 
         alike=np.zeros(rows),
         whose=np.full(2, _NONE),
     )
-
-
-@jitable
-def _inverse(square: float) -> float:
-    return 1.0 / square**0.5 if square > 0.0 else 0.0
 
 
 @jitable
@@ -109,10 +104,11 @@ def begin_compare(traces: Traces, model: int) -> None:
 @jitable
 def _compare(traces: Traces, k: int, layer: int, model: int) -> None:
     # Adds the cosine of a layer to what each row of the model has.
-    own = _inverse(traces.square[k, layer])
+    own = traces.square[k, layer] ** 0.5
     for row in range(traces.count[model]):
-        both = own * traces.inverse[model, layer, row]
-        traces.seen[row] += traces.dots[k, layer, row] * both
+        both = own * traces.length[model, layer, row]
+        if both > 0.0:
+            traces.seen[row] += traces.dots[k, layer, row] / both
 
 
 @jitable
@@ -266,7 +262,7 @@ def store(
         traces.embedding[model, row, j] = traces.own[j]
     traces.alike[row] = _alike(traces, model, row)
     for layer in range(layers):
-        traces.inverse[model, layer, row] = _inverse(traces.square[k, layer])
+        traces.length[model, layer, row] = traces.square[k, layer] ** 0.5
         for e in range(router.experts[arch]):
             traces.rows[model, layer, e, row] = matrix[k, layer, e]
     return int(row)

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis.strategies import DataObject, data, integers
 
 from c2c.errors import SettingError
 from c2c.policies import (
@@ -20,12 +22,24 @@ from c2c.policies import (
     LeastFrequentlyUsed,
     LongestUnused,
     MostVisited,
+    NoPrefetch,
     Resident,
     Static,
 )
 from c2c.serving import ServingSetup, prepare
+from c2c.simulator import Simulation, build_machine, run_blocks
 from c2c.simulator.tokens import draw_token, follow, nothing_followed, token_experts
-from c2c.simulator.traces import begin_compare, compare_layer, new_traces, predict, store
+from c2c.simulator.traces import (
+    Traces,
+    add_tokens,
+    begin_compare,
+    compare_layer,
+    forget_tokens,
+    new_traces,
+    predict,
+    renew_dot,
+    store,
+)
 from c2c.workloads import Router, router_tables
 from tests.simulator.worlds import few_experts, requests, setup, simulate, with_room, with_settings
 
@@ -102,6 +116,24 @@ def plain_misses(asked: list[Any], slots: int, policy: str) -> int:
     return misses
 
 
+def take(traces: Traces, matrix: Any, model: int = 0) -> None:
+    """Let tokens take experts as a matrix [layer, expert] says, in two steps."""
+    for layer, counts in enumerate(matrix.tolist()):
+        forget_tokens(traces, 0, layer, model)
+        for part in (0, 1):
+            for e, count in enumerate(counts):
+                before, tokens = (
+                    (0.0, count // 2) if part == 0 else (count // 2, count - count // 2)
+                )
+                add_tokens(traces, 0, layer, e, before, tokens, model)
+
+
+def keep(traces: Traces, router: Any, rows: Any, k: int, model: int = 0) -> int:
+    """Store row `k` of several, as a request of that number."""
+    take(traces, rows[k], model)
+    return store(traces, router, 0, model, k, rows[k : k + 1], 0, 0.0, False)
+
+
 def served_s(records: Any) -> float:
     return float((records.finished_s - records.started_s).sum())
 
@@ -166,6 +198,31 @@ def test_a_cache_of_all_experts_is_resident_weights() -> None:
     assert stats.expert_misses == 0
     for field in ours.dtype.names:
         np.testing.assert_allclose(ours[field], theirs[field], rtol=1e-9, err_msg=field)
+
+
+@pytest.mark.parametrize("prefetch", [NoPrefetch(), ActivationTrace(capacity=20)])
+def test_experts_that_are_held_for_good_cost_what_the_walk_says(prefetch: Any) -> None:
+    """The walk that looks at every expert, made to run where none can be missed."""
+    block = requests([0.0, 0.01, 0.5], prompt=40, output=30)
+    for host_per in ("use", "fetch"):
+        what = prepare(
+            world(
+                room_bytes=1e9, experts=ByScore(), prefetch=prefetch, max_batch=2,
+                expert_cache__host_s=1e-4, expert_cache__host_per=host_per,
+            )
+        )  # fmt: skip
+        got = []
+        for held in (True, False):
+            simulation = Simulation.start(what, build_machine(what), compiled=False)
+            assert simulation.experts.tables.holds_all.all()
+            simulation.experts.tables.holds_all[:] = held
+            records: list[Any] = []
+            got.append((records, run_blocks(simulation, [block], records.append)))
+        (ours, mine), (walked, theirs) = got
+        for one, other in zip(ours, walked, strict=True):
+            assert one.tobytes() == other.tobytes()
+        assert (mine.expert_uses, mine.expert_host_s) == (theirs.expert_uses, theirs.expert_host_s)
+        assert mine.expert_uses > 0 == mine.expert_misses
 
 
 def test_the_host_works_for_each_expert_and_hides_behind_the_link() -> None:
@@ -246,12 +303,13 @@ def test_the_paper_finds_the_right_trace_and_the_code_takes_the_first() -> None:
     router = router_tables(Router(), [(8, 16, 2)], 0)
     traces = new_traces(20, 8, 16)
     for k in range(20):
-        store(traces, router, 0, 0, k, stored, k, 0.0, False)
+        keep(traces, router, stored, k)
     for true in (3, 11, 17):
+        take(traces, stored[true])
         for compares_seen, expected in ((True, true), (False, 0)):
             traces.seen[:] = 0.0
             for layer in range(4):
-                found, alike = compare_layer(traces, stored, true, layer, 0, compares_seen)
+                found, alike = compare_layer(traces, 0, layer, 0, compares_seen)
             assert found == expected
             assert alike == pytest.approx(1.0 if compares_seen else 0.0)
 
@@ -284,8 +342,35 @@ def test_a_full_store_replaces_the_row_most_like_the_new_one() -> None:
     rows = np.array([[[1, 0, 0, 0]], [[0, 1, 0, 0]], [[0, 9, 1, 0]]], np.float32)
     traces = new_traces(2, 1, 4)
     for k in range(3):
-        store(traces, router, 0, 0, k, rows, k, 0.0, False)
-    np.testing.assert_array_equal(traces.rows[0].T, [[1, 0, 0, 0], [0, 9, 1, 0]])
+        keep(traces, router, rows, k)
+    np.testing.assert_array_equal(traces.rows[0, 0].T, [[1, 0, 0, 0], [0, 9, 1, 0]])
+
+
+@given(data())
+def test_products_that_are_kept_are_those_of_the_counts(draws: DataObject) -> None:
+    """Whatever is added in whatever order, and whichever row changes meanwhile."""
+    generator = np.random.default_rng(draws.draw(integers(0, 2**32 - 1)))
+    router = router_tables(Router(), [(3, 5, 2)], 0)
+    traces, counts = new_traces(4, 3, 5, models=2, matrices=2), np.zeros((2, 3, 5))
+    for turn in range(draws.draw(integers(1, 12))):
+        for _ in range(draws.draw(integers(1, 6))):
+            layer, e, tokens = generator.integers((3, 5, 1 << 20)).tolist()
+            add_tokens(traces, 1, layer, e, counts[1, layer, e], float(tokens), 1)
+            counts[1, layer, e] += tokens
+        for layer in range(3):
+            forget_tokens(traces, 0, layer, 1)
+            for e in range(5):
+                counts[0, layer, e] = generator.integers(0, 9)
+                add_tokens(traces, 0, layer, e, 0.0, counts[0, layer, e], 1)
+        row = store(traces, router, 0, 1, turn, counts, 0, 0.5, False)
+        renew_dot(traces, counts, 1, 3, 5, 1, row)
+        for layer in range(3):
+            forget_tokens(traces, 0, layer, 1)
+    n = traces.count[1]
+    stored = traces.rows[1, :, :, :n].astype(float)
+    np.testing.assert_array_equal(traces.dots[1, :, :n], (counts[1, :, :, None] * stored).sum(1))
+    np.testing.assert_array_equal(traces.square[1], (counts[1] ** 2).sum(1))
+    np.testing.assert_array_equal(traces.length[1, :, :n], (stored**2).sum(1) ** 0.5)
 
 
 def test_models_have_stores_of_their_own() -> None:
@@ -295,12 +380,14 @@ def test_models_have_stores_of_their_own() -> None:
     traces = new_traces(2, 1, 4, 2)
     for model, stored in ((0, (0, 1, 2)), (1, (3, 0))):
         for k in stored:
-            store(traces, router, 0, model, 0, rows, k, 0.0, False)
+            keep(traces, router, rows, k, model)
     assert traces.count.tolist() == [2, 2]
-    np.testing.assert_array_equal(traces.rows[0].T[2:], rows[[3, 0], 0])
+    np.testing.assert_array_equal(traces.rows[1, 0].T, rows[[3, 0], 0])
     begin_compare(traces, 1)
-    found, alike = compare_layer(traces, rows, 0, 0, 1, True)
-    assert (found, alike) == (3, pytest.approx(1.0))
+    take(traces, rows[0], 1)
+    found, alike = compare_layer(traces, 0, 0, 1, True)
+    assert found == 1
+    assert alike == pytest.approx(1.0)
 
 
 def test_a_sequence_is_stored_when_its_engine_goes() -> None:
@@ -315,10 +402,10 @@ def test_a_sequence_is_stored_when_its_engine_goes() -> None:
 def test_a_prediction_is_fetched_until_its_mass_and_at_least_some() -> None:
     router = router_tables(Router(), [(1, 4, 1)], 0)
     traces = new_traces(1, 1, 4)
-    store(traces, router, 0, 0, 0, np.array([[[4, 3, 2, 1]]], np.float32), 0, 0.0, False)
+    keep(traces, router, np.array([[[4, 3, 2, 1]]], np.float32), 0)
     for mass, least, wanted in ((1.0, 1, 4), (0.65, 1, 2), (0.0, 3, 3), (0.0, 1, 1)):
         chance, want = np.zeros((1, 4)), np.zeros((1, 4))
-        predict(traces, 0, 0, mass, least, chance, want)
+        predict(traces, 0, 0, 0, mass, least, 4, chance, want)
         np.testing.assert_allclose(chance, [[0.4, 0.3, 0.2, 0.1]])
         assert np.count_nonzero(want) == wanted
 

@@ -1,0 +1,159 @@
+"""Requests a second of every system of `conf/system`, each on its default catalog.
+
+    python -m experiments.bench.systems
+    python -m experiments.bench.systems systems=[moe_infinity,finemoe] requests=3000
+
+A system's run stays in a folder of its own in `runs`: a measurement that was stopped goes on, and a
+system whose settings and code are those of a run there keeps that run's speed. Writes JSON and
+Parquet with provenance to a folder in runs/bench.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from omegaconf import DictConfig
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from c2c.config import build, config_dir, load, simulate
+from c2c.errors import SettingError
+from c2c.runs import RunDir
+from experiments.benchmark import MeasurementSettings, benchmark
+from experiments.simulation import execute
+
+__all__ = ["SystemsSettings", "default_settings", "main", "measure", "systems"]
+
+TARGET_RPS: Final = 1000.0
+"""Requests a second, as this project's plan asks of every system."""
+FEW: Final = 20  # requests of the run that compiles what is not on disk yet
+
+
+def systems() -> list[str]:
+    """Return the names of all systems."""
+    return sorted(path.stem for path in (config_dir() / "system").glob("*.yaml"))
+
+
+@dataclass
+class SystemsSettings(MeasurementSettings):
+    """Settings, as key=value on the command line.
+
+    Attributes:
+      systems: names of them; all where there is none.
+      requests: of each run, at the rate of `workload=poisson`.
+      seed: of the workload.
+      runs: folder of the systems' own runs.
+      again: whether systems are measured that have been.
+    """
+
+    systems: list[str] = field(default_factory=list)
+    requests: int = 10_000
+    seed: int = 0
+    runs: str = "runs/bench/systems"
+    again: bool = False
+
+
+def default_settings(system: str) -> list[str]:
+    """Return the settings with which a system runs: its catalog, and chips for what it needs.
+
+    A system that keeps some experts in HBM needs a catalog of mixtures, one that gives every model
+    a slice for good as many slices as models.
+    """
+    given = [f"system={system}", "workload=poisson"]
+    cfg = load(given)
+    if cfg.system.experts.policy != "all_experts":
+        given.append("catalog=moe")
+    if cfg.system.one_each:
+        given.append(f"superchips={len(load(given).catalog.models)}")
+    return given
+
+
+def measure(settings: SystemsSettings, system: str) -> dict[str, Any]:
+    """Return the speed of a system, of its run in `settings.runs` if there is one."""
+    given = [*default_settings(system), f"seed={settings.seed}", "figures=false", "shards=1"]
+
+    def of(requests: int) -> DictConfig:
+        return load([*given, f"workload.requests={requests}", f"folder={folder}"])
+
+    def compiles(_: bool) -> None:
+        simulate(build(of(FEW)), compiled=True)
+
+    folder = Path(settings.runs) / system
+    cfg = of(settings.requests)
+    cfg.resume, cfg.overwrite = not settings.again, True
+    setup = build(cfg)
+    found = execute(setup, before=compiles)
+    speed = json.loads((found.folder / "speed.json").read_text(encoding="utf-8"))
+    run = found.summary["run"]
+    return {
+        "system": system,
+        "catalog": cfg.catalog.name,
+        "chips": run["chips"],
+        "instances": run["instances"],
+        "requests": speed["requests"],
+        "requests_per_s": speed["requests"] / speed["simulate_s"],
+        "target_rps": TARGET_RPS,
+        "events_s": speed["events_s"],
+        "simulate_s": speed["simulate_s"],
+        "steps": run["steps"],
+        "walked": run["walked"],
+        "finished": found.summary["finished"],
+        "slo_attainment": found.summary["attainment"]["both"],
+        "kept": found.skipped,
+    }
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> Table:
+    title = f"requests/s of each system, goal {TARGET_RPS:,.0f}"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    heads = ("system", "catalog", "slices", "requests", "requests/s", "of the goal", "walked",
+             "us each", "SLO %")  # fmt: skip
+    for head in heads:
+        table.add_column(head, justify="left" if head in heads[:2] else "right", no_wrap=True)
+    for r in rows:
+        table.add_row(
+            r["system"] + (" (kept)" if r["kept"] else ""), r["catalog"], f"{r['instances']}",
+            f"{r['requests']:,}", f"{r['requests_per_s']:,.0f}",
+            f"{r['requests_per_s'] / r['target_rps']:.2g}", f"{r['walked'] / r['requests']:.1f}",
+            f"{1e6 * r['events_s'] / r['walked']:.2f}", f"{100 * r['slo_attainment']:.1f}",
+        )  # fmt: skip
+    return table
+
+
+def _check(settings: SystemsSettings) -> None:
+    known = systems()
+    for system in settings.systems:
+        if system not in known:
+            raise SettingError("systems", system, f"names of systems: {', '.join(known)}")
+    if settings.requests < 1:
+        raise SettingError("requests", settings.requests, "a whole number above 0")
+    if settings.seed < 0:
+        raise SettingError("seed", settings.seed, "a whole number, at least 0")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure what the command line asks for; return the exit status."""
+
+    def work(settings: SystemsSettings, folder: RunDir, out: Console) -> None:
+        rows = []
+        for system in settings.systems or systems():
+            rows.append(measure(settings, system))
+            out.print(f"  {system}: {rows[-1]['requests_per_s']:,.0f} requests/s")
+        out.print(_table(rows))
+        folder.write_json("systems", {"rows": rows})
+        folder.write_table("systems", pa.Table.from_pylist(rows))
+
+    return benchmark(
+        SystemsSettings, arguments, work, check=_check, packages=("c2c",), name="systems"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
