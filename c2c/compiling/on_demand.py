@@ -53,6 +53,11 @@ class Apart(NamedTuple):
     carry: int = 0
     join_come: int = 0
     carried: int = 0
+    shared_tokens: int = 0
+    claim_prefix: int = 0
+    note_computed: int = 0
+    let_prefix_go: int = 0
+    trim_prefixes: int = 0
 
 
 class Part(NamedTuple):

@@ -14,7 +14,7 @@ from hydra_zen.typing import DataclassOptions
 from omegaconf import MISSING
 
 from c2c.policies import DECISIONS
-from c2c.serving import Disaggregation, Engines, ExpertCache, Profile, SystemSpec
+from c2c.serving import Disaggregation, Engines, ExpertCache, PrefixCache, Profile, SystemSpec
 from c2c.workloads import Router, WorkloadConfig
 
 __all__ = ["MigChangeConf", "RoutingConf", "RunConf", "ScaleConf", "SloConf", "TimelineConf"]
@@ -32,6 +32,7 @@ _NONE: dict[str, Any] = dict.fromkeys((*DECISIONS, "start"))
 EnginesConf = _conf(Engines, "EnginesConf")
 DisaggregationConf = _conf(Disaggregation, "DisaggregationConf")
 ExpertCacheConf = _conf(ExpertCache, "ExpertCacheConf")
+PrefixCacheConf = _conf(PrefixCache, "PrefixCacheConf")
 ProfileConf = _conf(Profile, "ProfileConf")
 SystemConf = _conf(
     SystemSpec,
@@ -40,6 +41,7 @@ SystemConf = _conf(
     engines=EnginesConf,
     disaggregation=DisaggregationConf,
     expert_cache=ExpertCacheConf,
+    prefix_cache=PrefixCacheConf,
     profile=ProfileConf,
 )
 RouterConf = _conf(Router, "RouterConf")

@@ -196,6 +196,24 @@ def _parked(stats: RunStats) -> dict[str, Any]:
     return {"kv": {"in_bytes": stats.kv_in_bytes, "out_bytes": stats.kv_out_bytes}}
 
 
+def _prefixes(stats: RunStats) -> dict[str, Any]:
+    """Return what a prefix cache found, where requests carried blocks."""
+    if stats.prefix_asked_tokens == 0:
+        return {}
+    found = stats.prefix_hbm_tokens + stats.prefix_host_tokens
+    return {
+        "prefix": {
+            "prompt_tokens": stats.prefix_asked_tokens,
+            "found_share": found / stats.prefix_asked_tokens,
+            "hbm_tokens": stats.prefix_hbm_tokens,
+            "host_tokens": stats.prefix_host_tokens,
+            "loaded_bytes": stats.prefix_loaded_bytes,
+            "stored_bytes": stats.prefix_stored_bytes,
+            "evicted_bytes": stats.prefix_evicted_bytes,
+        }
+    }
+
+
 def _resources(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
     """Return for which share of the time each device and link of a layout was used.
 
@@ -238,6 +256,7 @@ def run_totals(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
         "hbm_bytes": float(stats.instance_hbm_bytes.sum()),
         **_experts(stats),
         **_parked(stats),
+        **_prefixes(stats),
         **_layouts(prepared, stats),
         **_resources(prepared, stats),
         "link_variant": prepared.setup.link_variant,

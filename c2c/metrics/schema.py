@@ -46,6 +46,8 @@ RECORD_SCHEMA = pa.schema(
         ("alpha_mean", pa.float64()),
         ("link_bytes", pa.float64()),
         ("hbm_bytes", pa.float64()),
+        ("cached_hbm_tokens", pa.int32()),
+        ("cached_host_tokens", pa.int32()),
         ("ttft_slo_s", pa.float64()),
         ("tpot_slo_s", pa.float64()),
         ("status", _NAME),

@@ -62,6 +62,7 @@ from c2c.policies.experts import (
     mass_to_fetch,
     prefetch_weight,
 )
+from c2c.policies.forget import LongestIdle, SessionsOver, block_worth
 from c2c.policies.keep import (
     ByShare,
     NothingKept,
@@ -119,6 +120,7 @@ from c2c.policies.traits import (
     AlphaTraits,
     ChunkTraits,
     ExpertsTraits,
+    ForgetTraits,
     KeepTraits,
     LoadTraits,
     PlaceTraits,
@@ -196,6 +198,7 @@ __all__ = [
     "Feedback",
     "FirstIdle",
     "Fixed",
+    "ForgetTraits",
     "GateAndTriage",
     "KeepAlive",
     "KeepTraits",
@@ -206,6 +209,7 @@ __all__ = [
     "LeastRecentlyUsed",
     "LeastStartTime",
     "LoadTraits",
+    "LongestIdle",
     "LongestUnused",
     "MostVisited",
     "MovesAway",
@@ -229,6 +233,7 @@ __all__ = [
     "RoundRobin",
     "RouteTraits",
     "ScaleTraits",
+    "SessionsOver",
     "Staged",
     "Static",
     "Stream",
@@ -248,6 +253,7 @@ __all__ = [
     "answer",
     "apart",
     "best_alpha_index",
+    "block_worth",
     "check_policy",
     "choose_chunk",
     "chunk_cost",

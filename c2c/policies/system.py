@@ -14,6 +14,7 @@ from c2c.policies.alpha import Feedback, adjust_alpha
 from c2c.policies.chunk import Profiled, chunk_tokens
 from c2c.policies.evict import AfterWaiting, LeastRecentlyUsed, goes_before, should_drain
 from c2c.policies.experts import AllExperts, NoPrefetch, expert_worth, prefetch_weight
+from c2c.policies.forget import LongestIdle, block_worth
 from c2c.policies.keep import NothingKept, layers_to_keep
 from c2c.policies.load import Stream, weights_in
 from c2c.policies.place import BandwidthAware, place
@@ -52,6 +53,7 @@ class System(NamedTuple):
     keep: Any = NothingKept()
     experts: Any = AllExperts()
     prefetch: Any = NoPrefetch()
+    forget: Any = LongestIdle()
 
     def decision(self, setting: str) -> DecisionPoint:
         """Return what every policy of a setting decides."""
@@ -81,6 +83,7 @@ DECISIONS: Final[Mapping[str, DecisionPoint]] = {
     "keep": layers_to_keep,
     "experts": expert_worth,
     "prefetch": prefetch_weight,
+    "forget": block_worth,
     "step": step_parts,
     "load": weights_in,
 }

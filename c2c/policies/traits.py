@@ -33,6 +33,7 @@ __all__ = [
     "AlphaTraits",
     "ChunkTraits",
     "ExpertsTraits",
+    "ForgetTraits",
     "KeepTraits",
     "LoadTraits",
     "PlaceTraits",
@@ -223,6 +224,18 @@ class PrefetchTraits(NamedTuple):
     ahead: int = 0
 
 
+class ForgetTraits(NamedTuple):
+    """Of a policy of `forget`.
+
+    Attributes:
+      weights_first: whether kept weights have HBM before blocks that nobody uses.
+      looks_at: blocks that are weighed, those unused for longest.
+    """
+
+    weights_first: bool = True
+    looks_at: int = 1
+
+
 class LoadTraits(NamedTuple):
     """Of a policy of `load`, read before the start.
 
@@ -250,6 +263,7 @@ class Traits(NamedTuple):
     keep: KeepTraits
     experts: ExpertsTraits
     prefetch: PrefetchTraits
+    forget: ForgetTraits
 
 
 _ALLOWED: Final[Mapping[str, Returns]] = {
@@ -261,6 +275,7 @@ _ALLOWED: Final[Mapping[str, Returns]] = {
     "link_gate": SHARE_OR_NEVER,
     "protected_share": A_SHARE_OR_NONE,
     "smallest_chunk": A_COUNT,
+    "looks_at": A_CHUNK,
     "initial": UNIT,
     "others_weight": SECONDS,
     "horizon_steps": A_CHUNK,

@@ -36,6 +36,7 @@ from c2c.serving.hbm import (
 from c2c.serving.instances import make_room_for
 from c2c.serving.kv_homes import choose_home, count_step, take_home
 from c2c.serving.parking import bring_in
+from c2c.serving.prefixes import claim_prefix, shared_tokens, trim_prefixes
 from c2c.serving.queues import pop_waiting
 from c2c.serving.state import RUNNING, Fleet, Rules, Serving
 from c2c.serving.variants import vary_now
@@ -67,6 +68,8 @@ def _admit(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None
         tokens = head.prompt + head.output
         need = request_bytes(fleet, s, i, tokens)
         batch = batch_size(s, i)
+        if head.blocks > 0 and need > room_bytes(s, inst.on_device):
+            need -= request_bytes(fleet, s, i, shared_tokens(fleet, rules, s, i, inst.wait_head))
         if need > room_bytes(s, inst.on_device):
             make_room_for(fleet, rules, s, i, need, now_s)
         room = quota_bytes(fleet, rules, s, i, room_bytes(s, inst.on_device))
@@ -77,10 +80,13 @@ def _admit(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None
         if home < 0:
             return
         slot = pop_waiting(s, i)
+        is_done = has_prompt_done(s, slot)
+        if s.request[slot].blocks > 0 and not is_done:
+            tokens -= claim_prefix(fleet, rules, s, i, slot, now_s)
         inst.kv_used += tokens
-        dev.kv_bytes += need
-        if has_prompt_done(s, slot):
-            join_decodes(fleet, s, i, slot)
+        dev.kv_bytes += request_bytes(fleet, s, i, tokens)
+        if is_done:
+            join_decodes(fleet, rules, s, i, slot, now_s)
         else:
             s.request[slot].admitted_s = now_s
             s.prefilling[i, inst.n_prefill] = slot
@@ -111,7 +117,7 @@ def _plan_prefill(fleet: Fleet, s: Serving, i: int, pair: int, budget: int) -> N
         plan.pairs += attention_pairs(req.prefilled, share, window)
         plan.prefill_kv += chunk_kv_tokens(req.prefilled, share, window)
         plan.rows += 1 if req.prefilled + share == req.prompt else 0
-        prompts += req.prompt
+        prompts += req.prompt - req.reused
     if prompts > 0:
         # A prefill step's part of the TTFT target is its part of the prompts in it.
         plan.slo_s = fleet.deployment[inst.model].ttft_slo_s * float(plan.prefill) / float(prompts)
@@ -125,7 +131,7 @@ def _note_starts(s: Serving, i: int, now_s: float) -> None:
     inst = s.instance[i]
     for k in range(inst.n_prefill):
         req = s.request[s.prefilling[i, k]]
-        if req.step_tokens <= 0 or req.prefilled > 0:
+        if req.step_tokens <= 0 or req.prefilled > req.reused:
             continue
         req.started_s = now_s
         req.from_steps = inst.sum_steps
@@ -182,12 +188,14 @@ def _plan_weights(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) 
     if left == 0:
         return
     d = inst.on_device
-    room = room_bytes(s, d) + idle_weight_bytes(fleet, s, d)
+    blocks = 0.0 if rules.traits.forget.weights_first else s.blocks.pool[d].idle_bytes
+    room = room_bytes(s, d) + idle_weight_bytes(fleet, s, d) - blocks
     fill = layers_to_keep(rules.system.keep, room, fleet.layer_bytes[arch], left)
     displaces = False
     least = rules.traits.keep.displacing_share * fleet.layers[arch]
     if fill < left and inst.kept + left >= least:
-        all_room = room_bytes(s, d) + s.device[d].weight_bytes - kept_bytes(fleet, s, i)
+        others = s.device[d].weight_bytes - kept_bytes(fleet, s, i)
+        all_room = room_bytes(s, d) + others - blocks
         most = layers_to_keep(rules.system.keep, all_room, fleet.layer_bytes[arch], left)
         if most > fill and inst.kept + most >= least:
             is_last = s.device[d].holder == i
@@ -199,7 +207,7 @@ def _plan_weights(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) 
     if fill <= 0:
         return
     need = fill * fleet.layer_bytes[arch] + (fleet.head_bytes[arch] if fill == left else 0.0)
-    drop_weights(fleet, rules, s, d, need, not displaces, i)
+    drop_weights(fleet, rules, s, d, need + blocks, not displaces, i)
     if displaces and s.device[d].holder != i:
         s.device[d].holder, s.device[d].held_since_s = i, now_s
     before = kept_bytes(fleet, s, i)
@@ -345,6 +353,8 @@ def compose(fleet: Fleet, rules: Rules, s: Serving, i: int, most: int, now_s: fl
     if plan.prefill > 0:
         plan.parts = fleet.parts[fleet.deployment[inst.model].arch]
     _plan_weights(fleet, rules, s, i, now_s)
+    if s.blocks.pool[inst.on_device].idle_bytes > 0.0:
+        trim_prefixes(fleet, rules, s, inst.on_device, now_s)
     _plan_alpha(fleet, rules, s, i, pair)
     if rules.traits.vary.follows_waits:
         plan.alpha = vary_now(fleet, rules, s, i, now_s)

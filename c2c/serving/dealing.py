@@ -11,7 +11,7 @@ from c2c.policies import apart, jitable
 from c2c.serving.batch import batch_size, generated, outstanding, remove_decode, remove_prompt
 from c2c.serving.handover import send
 from c2c.serving.queues import append_waiting
-from c2c.serving.records import release_kv
+from c2c.serving.records import leave
 from c2c.serving.routing import routed
 from c2c.serving.state import SLOT, Fleet, Rules, Serving
 from c2c.serving.turns import wake
@@ -44,13 +44,15 @@ def _taker(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int) -> int:
 
 
 @jitable
-def _go(fleet: Fleet, s: Serving, i: int, slot: int, j: int, made: int, now_s: float) -> None:
+def _go(
+    fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int, j: int, made: int, now_s: float
+) -> None:
     # A request that stands in no batch any more waits at instance j, to go on where it was.
     if made > 0:
-        send(fleet, s, i, slot, made, j, False, now_s)
+        send(fleet, rules, s, i, slot, made, j, False, now_s)
         return
     req = s.request[slot]
-    release_kv(fleet, s, i, slot, req.prompt + req.output)
+    leave(fleet, rules, s, i, slot, now_s)
     start_kind = req.start_kind
     append_waiting(s, j, slot)
     req.start_kind = start_kind
@@ -72,13 +74,13 @@ def deal(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
             continue
         j = _taker(fleet, rules, s, i, slot)
         if j >= 0:
-            _go(fleet, s, i, slot, j, 0, now_s)
+            _go(fleet, rules, s, i, slot, j, 0, now_s)
             remove_prompt(s, i, k)
     for k in range(inst.n_decode - 1, -1, -1):
         slot = s.decoding[i, k, SLOT]
         j = _taker(fleet, rules, s, i, slot)
         if j >= 0:
-            _go(fleet, s, i, slot, j, generated(s, i, k), now_s)
+            _go(fleet, rules, s, i, slot, j, generated(s, i, k), now_s)
             remove_decode(s, i, k)
     chip = s.chip[inst.chip]
     for d in range(chip.first, chip.last):

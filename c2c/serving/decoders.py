@@ -48,7 +48,7 @@ def hand_on(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> Non
             j = _taker(fleet, rules, s, i, slot, made, now_s)
         if j >= 0:
             through_host = not is_lane and not fleet.hands_directly
-            send(fleet, s, i, slot, made, j, through_host, now_s)
+            send(fleet, rules, s, i, slot, made, j, through_host, now_s)
             wake(fleet, rules, s, j)
             if fleet.hands_directly:
                 carry(fleet, rules, s, s.instance[j].on_device, now_s)

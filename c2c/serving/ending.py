@@ -98,7 +98,7 @@ def end_request(
     if slot in [member(s, i, k) for k in range(batch_size(s, i))]:
         req.ending = reason
         emit(s, ACT_FORGET, req.id)
-        end_in_batch(fleet, s, slot, now_s)
+        end_in_batch(fleet, rules, s, slot, now_s)
     else:
         unlink(s, i, _before(s, int(inst.wait_head), slot)[0], slot)
         if has_prompt_done(s, slot):
@@ -116,7 +116,7 @@ def _end_handed(
     req = s.request[slot]
     source = int(req.held_by)
     emit(s, ACT_FORGET, req.id)
-    let_go(fleet, s, slot)
+    let_go(fleet, rules, s, slot, now_s)
     keep_charge(s, slot)
     req.output = req.made
     s.count[0].failed += 1

@@ -134,7 +134,7 @@ def take_end(
     if s.plan[d].part + 1 == s.plan[d].parts:
         take_finished(fleet, s, d, finished)
     if not account_step(fleet, rules, s, d):
-        take_leaving(fleet, s, d, finished, now_s)
+        take_leaving(fleet, rules, s, d, finished, now_s)
         end_step(fleet, rules, s, d, now_s)
 
 

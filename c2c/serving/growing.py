@@ -33,7 +33,10 @@ def grow_requests(state: Serving, extra: int) -> Serving:
     state.count[0].free_slots = n_free + extra
     actions = np.zeros((len(state.actions) + extra, 2), np.int64)
     actions[: len(state.actions)] = state.actions
-    return state._replace(request=request, free_slots=free, actions=actions)
+    blocks = state.blocks
+    if blocks.keys.shape[0] > 1:
+        blocks = blocks.grown(old + extra, 0)
+    return state._replace(request=request, free_slots=free, actions=actions, blocks=blocks)
 
 
 def grow_records(state: Serving, extra: int) -> Serving:

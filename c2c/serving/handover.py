@@ -26,7 +26,7 @@ from c2c.serving.hbm import quota_bytes, request_bytes, room_bytes
 from c2c.serving.instances import make_room_for
 from c2c.serving.preempting import start_over
 from c2c.serving.queues import append_waiting, unlink
-from c2c.serving.records import release_kv
+from c2c.serving.records import leave, release_kv
 from c2c.serving.state import (
     ASSIGNED,
     ENDS_AT,
@@ -77,12 +77,13 @@ def append_decode(s: Serving, i: int, slot: int, left: int) -> None:
 
 @jitable
 def send(
-    fleet: Fleet, s: Serving, i: int, slot: int, made: int, j: int, through_host: bool, now_s: float
-) -> None:
+    fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int, made: int, j: int,
+    through_host: bool, now_s: float,
+) -> None:  # fmt: skip
     """Hand a request of instance `i`, which stands in its batch no more, over to `j` of its model.
 
     Args:
-      fleet, s: what there is.
+      fleet, rules, s: what there is.
       i: the instance that computed its prompt.
       slot: of the request.
       made: tokens that it has generated.
@@ -105,14 +106,14 @@ def send(
     if through_host:
         req.held_by = -1
         req.handed_bytes = request_bytes(fleet, s, j, req.prompt + made)
-        release_kv(fleet, s, i, slot, req.prompt + req.output)
+        leave(fleet, rules, s, i, slot, now_s)
         s.instance[j].coming_bytes += req.handed_bytes
         s.chip[s.instance[j].chip].kv_room_bytes -= req.handed_bytes
         emit(s, ACT_HAND, slot)
 
 
 @jitable
-def let_go(fleet: Fleet, s: Serving, slot: int) -> None:
+def let_go(fleet: Fleet, rules: Rules, s: Serving, slot: int, now_s: float) -> None:
     """Free the memory that the KV cache of a waiting request takes up outside its instance."""
     req = s.request[slot]
     inst, i = s.instance[req.instance], req.held_by
@@ -125,17 +126,17 @@ def let_go(fleet: Fleet, s: Serving, slot: int) -> None:
         s.inbound[req.instance].come -= 1 if i < 0 else 0
     if i >= 0:
         req.held_by = -1
-        release_kv(fleet, s, i, slot, req.prompt + req.output)
+        leave(fleet, rules, s, i, slot, now_s)
         ask(s, s.instance[i].on_device)  # which may have waited for the room
 
 
 @jitable
-def join_decodes(fleet: Fleet, s: Serving, i: int, slot: int) -> None:
+def join_decodes(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int, now_s: float) -> None:
     """Let a request that was handed over, and has room in HBM now, decode on instance `i`."""
     inst, req = s.instance[i], s.request[slot]
     if req.held_by >= 0:
         emit(s, ACT_HAND, slot)
-    let_go(fleet, s, slot)
+    let_go(fleet, rules, s, slot, now_s)
     keep_charge(s, slot)
     s.plan[inst.on_device].kv_in_bytes += req.handed_bytes
     _join(s, i, slot)

@@ -68,7 +68,7 @@ def _begin(fleet: Fleet, rules: Rules, s: Serving, event: ChangeLayout, now_s: f
         for i in range(s.device[d].first, s.device[d].first + fleet.residents):
             if s.instance[i].model >= 0:
                 waiting.add(int(s.instance[i].model))
-            _send_off(fleet, s, i, event.drain, now_s)
+            _send_off(fleet, rules, s, i, event.drain, now_s)
     if not going:
         ask_for_the_layout(s, c)
     for m in sorted(waiting):
@@ -89,7 +89,7 @@ def _finish(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) -> Non
     place_pending(fleet, rules, s, c, now_s)
 
 
-def _send_off(fleet: Fleet, s: Serving, i: int, drain: bool, now_s: float) -> None:
+def _send_off(fleet: Fleet, rules: Rules, s: Serving, i: int, drain: bool, now_s: float) -> None:
     inst = s.instance[i]
     d = int(inst.on_device)
     if inst.state == FREE:
@@ -110,7 +110,7 @@ def _send_off(fleet: Fleet, s: Serving, i: int, drain: bool, now_s: float) -> No
             if s.plan[d].steps > 1:
                 emit(s, ACT_INTERRUPT, d)
         else:
-            set_aside(fleet, s, i)
+            set_aside(fleet, rules, s, i, now_s)
             has_batch = False
     if inst.state == IDLE or (inst.state == READY and not has_batch):
         take_out(fleet, s, i, now_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from c2c.policies import jitable
 from c2c.serving.actions import ACT_RECUT, emit
+from c2c.serving.block_table import clear
 from c2c.serving.instances import evict
 from c2c.serving.state import LEAVES, NOWHERE, OUT, Fleet, Serving
 
@@ -31,6 +32,7 @@ def go_out(fleet: Fleet, s: Serving, d: int, now_s: float) -> None:
     for i in range(dev.first, dev.first + fleet.residents):
         if s.instance[i].state != NOWHERE:
             return
+    clear(s.blocks, d)
     dev.service = OUT
     dev.until_s = now_s
     if dev.is_held != 0:

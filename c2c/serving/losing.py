@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from c2c.serving.actions import ACT_ASIDE, emit
 from c2c.serving.batch import batch_size, generated, member
+from c2c.serving.block_table import clear
 from c2c.serving.ending import fail_unserved, place_again
 from c2c.serving.handover import begin_again, has_prompt_done, let_go
 from c2c.serving.instances import vacate
@@ -16,6 +17,7 @@ from c2c.serving.moving import place_after_moves
 from c2c.serving.placing import drop_claim, place_pending
 from c2c.serving.pools import entry_of, never_came
 from c2c.serving.preempting import start_over
+from c2c.serving.prefixes import let_prefix_go
 from c2c.serving.queues import append_pending, end_waiting, unlink
 from c2c.serving.records import release_kv
 from c2c.serving.state import (
@@ -45,7 +47,7 @@ def lose_device(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) ->
     for i in range(dev.first, dev.first + fleet.residents):
         if s.instance[i].state != FREE and s.instance[i].state != NOWHERE:
             m = int(s.instance[i].model)
-            homeless.setdefault(m, []).extend(_clear(fleet, s, i, others, now_s))
+            homeless.setdefault(m, []).extend(_clear(fleet, rules, s, i, others, now_s))
     for i in range(dev.first, dev.first + fleet.residents):
         s.instance[i].state = NOWHERE
     was = dev.service
@@ -54,6 +56,7 @@ def lose_device(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) ->
         has_left(s, int(dev.chip))
     dev.running, dev.last, dev.holder, dev.residents = -1, -1, -1, 0
     dev.kv_bytes, dev.weight_bytes, dev.capacity_bytes = 0.0, 0.0, 0.0
+    clear(s.blocks, d)
     s.taken[d], s.relayout[d].state = 0.0, SETTLED
     if dev.is_held != 0:
         dev.is_held = 0
@@ -70,12 +73,16 @@ def lose_device(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) ->
     place_after_moves(fleet, rules, s, now_s)
 
 
-def _clear(fleet: Fleet, s: Serving, i: int, others: set[int], now_s: float) -> list[int]:
+def _clear(
+    fleet: Fleet, rules: Rules, s: Serving, i: int, others: set[int], now_s: float
+) -> list[int]:
     # Empties instance i and returns the slots of its requests.
     inst = s.instance[i]
     slots = []
     for k in range(batch_size(s, i)):
         slot = member(s, i, k)
+        if s.request[slot].held > 0:
+            let_prefix_go(fleet, rules, s, i, slot, now_s, True)
         start_over(s, slot, generated(s, i, k) if k < inst.n_decode else 0)
         req = s.request[slot]
         if req.ending != FAIL_NONE:
@@ -86,12 +93,12 @@ def _clear(fleet: Fleet, s: Serving, i: int, others: set[int], now_s: float) -> 
     while slot >= 0:
         if has_prompt_done(s, slot):
             others |= {int(s.request[slot].held_by)} - {-1}
-            let_go(fleet, s, slot)
+            let_go(fleet, rules, s, slot, now_s)
             emit(s, ACT_ASIDE, s.request[slot].id)
             begin_again(s, slot)
         slots.append(slot)
         slot = int(s.request[slot].next)
-    slots += _held_elsewhere(fleet, s, i, others)
+    slots += _held_elsewhere(fleet, rules, s, i, others, now_s)
     if inst.state == ASSIGNED or inst.state == LOADING:
         never_came(fleet, s, entry_of(fleet, inst.model, inst.chip), int(inst.model))
     inst.wait_head, inst.wait_tail = -1, -1
@@ -103,7 +110,9 @@ def _clear(fleet: Fleet, s: Serving, i: int, others: set[int], now_s: float) -> 
     return slots
 
 
-def _held_elsewhere(fleet: Fleet, s: Serving, i: int, others: set[int]) -> list[int]:
+def _held_elsewhere(
+    fleet: Fleet, rules: Rules, s: Serving, i: int, others: set[int], now_s: float
+) -> list[int]:
     # Takes the requests whose KV cache instance i has out of the queues they wait in.
     found = []
     for j, inst in enumerate(s.instance):
@@ -119,6 +128,8 @@ def _held_elsewhere(fleet: Fleet, s: Serving, i: int, others: set[int]) -> list[
                 s.inbound[j].sent -= 1
                 release_kv(fleet, s, j, slot, req.prompt + req.output)
             others.add(j)
+            if req.held > 0:
+                let_prefix_go(fleet, rules, s, i, slot, now_s, True)
             begin_again(s, slot)
             found.append(slot)
             slot = following

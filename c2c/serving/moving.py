@@ -153,7 +153,7 @@ def follow(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None
     j = int(inst.goes_to)
     inst.goes_to = -1
     s.instance[j].comes_from = -1
-    set_aside(fleet, s, i)
+    set_aside(fleet, rules, s, i, now_s)
     take_pending(fleet, s, inst.model, j)
     if s.instance[j].n_wait > 0:
         wake(fleet, rules, s, j)

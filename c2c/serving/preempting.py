@@ -12,7 +12,7 @@ from c2c.serving.batch import batch_size, generated, member
 from c2c.serving.charging import charge
 from c2c.serving.pools import could_hold_weights, entry_of, homes_of, instances_of
 from c2c.serving.queues import return_pending, return_waiting
-from c2c.serving.records import release_kv
+from c2c.serving.records import leave
 from c2c.serving.roles import DECODES
 from c2c.serving.state import READY, RUNNING, SLOT, Fleet, Rules, Serving
 
@@ -23,7 +23,7 @@ __all__ = ["clear_for", "is_cleared", "set_aside", "start_over"]
 def start_over(s: Serving, slot: int, made: int) -> None:
     """Let a request that stands nowhere any more begin again, with `made` tokens generated."""
     req = s.request[slot]
-    if req.prefilled > 0:
+    if req.prefilled > req.reused:
         charge(s, slot, made > 0)
         req.again += 1
     if made > 0:
@@ -35,14 +35,17 @@ def start_over(s: Serving, slot: int, made: int) -> None:
         req.prompt += made
         req.output -= made
     req.prefilled = 0
+    req.reused = 0
     req.step_tokens = 0
 
 
 @jitable
-def _put_aside(fleet: Fleet, s: Serving, i: int, slot: int, made: int) -> None:
+def _put_aside(
+    fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int, made: int, now_s: float
+) -> None:
     req = s.request[slot]
     m = int(req.model)
-    release_kv(fleet, s, i, slot, req.prompt + req.output)
+    leave(fleet, rules, s, i, slot, now_s)
     start_over(s, slot, made)
     emit(s, ACT_ASIDE, req.id)
     s.count[0].preempted += 1
@@ -50,7 +53,7 @@ def _put_aside(fleet: Fleet, s: Serving, i: int, slot: int, made: int) -> None:
 
 
 @jitable
-def set_aside(fleet: Fleet, s: Serving, i: int) -> None:
+def set_aside(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
     """Send all requests of instance `i`, which computes nothing now, back to their model's queue.
 
     They come before those of equal priority that wait there already.
@@ -61,9 +64,9 @@ def set_aside(fleet: Fleet, s: Serving, i: int) -> None:
     for k in range(inst.n_prefill - 1, -1, -1):
         slot = s.prefilling[i, k]
         inst.backlog -= s.request[slot].prompt - s.request[slot].prefilled
-        _put_aside(fleet, s, i, slot, 0)
+        _put_aside(fleet, rules, s, i, slot, 0, now_s)
     for k in range(inst.n_decode - 1, -1, -1):
-        _put_aside(fleet, s, i, s.decoding[i, k, SLOT], generated(s, i, k))
+        _put_aside(fleet, rules, s, i, s.decoding[i, k, SLOT], generated(s, i, k), now_s)
     inst.n_prefill = 0
     inst.n_decode = 0
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from c2c.policies import inlined, jitable
 from c2c.serving.hbm import request_bytes
 from c2c.serving.kv_homes import take_memory
+from c2c.serving.prefixes import let_prefix_go
 from c2c.serving.queues import release_slot
-from c2c.serving.state import FAIL_NONE, Fleet, Serving
+from c2c.serving.state import FAIL_NONE, Fleet, Rules, Serving
 
-__all__ = ["fail", "finish", "release_kv", "write_record"]
+__all__ = ["fail", "finish", "leave", "release_kv", "write_record"]
 
 
 @inlined
@@ -25,6 +26,7 @@ def write_record(s: Serving, slot: int, now_s: float, failure: int) -> None:
     out.failure = failure
     out.start_kind = req.start_kind
     out.chunks = req.chunks
+    out.cached_hbm_tokens, out.cached_host_tokens = req.found_hbm, req.found_host
     out.arrival_s = req.arrival_s
     out.admitted_s = req.admitted_s
     out.started_s = req.started_s
@@ -80,9 +82,18 @@ def release_kv(fleet: Fleet, s: Serving, i: int, slot: int, tokens: int) -> None
 
 
 @inlined
-def finish(fleet: Fleet, s: Serving, i: int, slot: int, now_s: float) -> None:
-    """End a request that instance `i` has served; it stands in no batch any more."""
+def leave(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int, now_s: float) -> None:
+    """Give back all KV cache that was reserved for a request on instance `i`."""
     req = s.request[slot]
-    release_kv(fleet, s, i, slot, req.prompt + req.output)
+    tokens = req.prompt + req.output
+    if req.held > 0:
+        tokens -= let_prefix_go(fleet, rules, s, i, slot, now_s, False)
+    release_kv(fleet, s, i, slot, tokens)
+
+
+@inlined
+def finish(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int, now_s: float) -> None:
+    """End a request that instance `i` has served; it stands in no batch any more."""
+    leave(fleet, rules, s, i, slot, now_s)
     s.count[0].finished += 1
     write_record(s, slot, now_s, FAIL_NONE)

@@ -18,8 +18,8 @@ from c2c.serving.batch import (
     remove_prompt,
     tokens_left,
 )
-from c2c.serving.records import release_kv, write_record
-from c2c.serving.state import ENDS_AT, FAIL_NONE, LENGTH, SLOT, Fleet, Serving
+from c2c.serving.records import leave, release_kv, write_record
+from c2c.serving.state import ENDS_AT, FAIL_NONE, LENGTH, SLOT, Fleet, Rules, Serving
 
 __all__ = [
     "end_in_batch",
@@ -118,7 +118,9 @@ def _shorten(fleet: Fleet, s: Serving, i: int, slot: int, tokens: int) -> None:
 
 
 @jitable
-def take_leaving(fleet: Fleet, s: Serving, d: int, finished: Any, now_s: float) -> None:
+def take_leaving(
+    fleet: Fleet, rules: Rules, s: Serving, d: int, finished: Any, now_s: float
+) -> None:
     """End the requests that were only waiting for the end of the step of device `d` to leave it."""
     i = s.plan[d].instance
     k = 0
@@ -127,18 +129,18 @@ def take_leaving(fleet: Fleet, s: Serving, d: int, finished: Any, now_s: float) 
         if s.request[slot].ending == FAIL_NONE:
             k += 1
         else:
-            _leave(fleet, s, slot, finished, now_s)
+            _leave(fleet, rules, s, slot, finished, now_s)
 
 
 @jitable
-def _leave(fleet: Fleet, s: Serving, slot: int, finished: Any, now_s: float) -> None:
+def _leave(fleet: Fleet, rules: Rules, s: Serving, slot: int, finished: Any, now_s: float) -> None:
     if not _is_among(finished, s.request[slot].id):
         emit(s, ACT_FORGET, s.request[slot].id)
-    end_in_batch(fleet, s, slot, now_s)
+    end_in_batch(fleet, rules, s, slot, now_s)
 
 
 @jitable
-def end_in_batch(fleet: Fleet, s: Serving, slot: int, now_s: float) -> None:
+def end_in_batch(fleet: Fleet, rules: Rules, s: Serving, slot: int, now_s: float) -> None:
     """End a request that had joined a batch, and whose KV cache nothing uses any more.
 
     Why stands in its row (`ending`).
@@ -157,14 +159,14 @@ def end_in_batch(fleet: Fleet, s: Serving, slot: int, now_s: float) -> None:
             k += 1
         remove_prompt(s, i, k)
         inst.backlog -= req.prompt - req.prefilled
-        if req.prefilled + req.step_tokens == 0:
+        if req.prefilled + req.step_tokens == req.reused:
             req.started_s = now_s
             req.from_steps = inst.sum_steps
             req.from_alpha = inst.sum_alpha
             req.from_link = inst.sum_link
             req.from_hbm = inst.sum_hbm
         req.first_token_s = now_s
-    release_kv(fleet, s, i, slot, req.prompt + req.output)
+    leave(fleet, rules, s, i, slot, now_s)
     req.output = made
     s.count[0].failed += 1
     write_record(s, slot, now_s, req.ending)

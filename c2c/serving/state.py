@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from c2c.policies import Apart, Own, System, Traits
+from c2c.serving.block_table import Blocks
 from c2c.serving.costs import CostTables
 
 __all__ = [
@@ -320,6 +321,13 @@ REQUEST_DTYPE = np.dtype(
         # where lanes share memories (`c2c.serving.kv_homes`)
         ("kv_home", "i8"),
         ("kv_next", "i8"),  # where a relayout moves it; else the same
+        # with a prefix cache (`c2c.serving.prefixes`)
+        ("blocks", "i8"),  # of its prompt; 0: it carries none
+        ("held", "i8"),  # of these, the leading ones in HBM that it uses
+        ("reused", "i8"),  # tokens that it found when it joined its batch
+        ("found_hbm", "i8"),  # when it first did
+        ("found_host", "i8"),
+        ("is_over", "i8"),  # 1: its session ends with it
         # what only requests of the port have (`c2c.serving.loop`)
         ("ends_by_s", "f8"),  # its deadline; inf: none
         ("ending", "i8"),  # why it ends at the end of the step under way; FAIL_NONE: it does not
@@ -339,6 +347,8 @@ RECORD_DTYPE = np.dtype(
         ("start_kind", "i4"),
         ("chunks", "i4"),
         ("failure", "i4"),
+        ("cached_hbm_tokens", "i4"),
+        ("cached_host_tokens", "i4"),
         ("arrival_s", "f8"),
         ("admitted_s", "f8"),
         ("started_s", "f8"),
@@ -428,6 +438,7 @@ class Fleet(NamedTuple):
     hands_directly: bool  # KV caches go from device to device, not through host memory
     sure_bytes: Any  # f8[kind] for KV caches whatever engines share a slice
     switch_s: Any  # f8[arch, kind] that turning to an engine takes, alone on the link
+    caches_prefixes: bool
     costs: CostTables
     kv: KvHomes
 
@@ -466,6 +477,7 @@ class Serving(NamedTuple):
     split: Any  # i8[devices, homes, 4] the step's size by home, see `c2c.serving.plans`
     relayout: Any  # RELAYOUT_DTYPE [devices]
     sent_bytes: Any  # f8[devices, ways] by the relayout under way
+    blocks: Blocks  # of the prefix cache
     asked: Any  # i8[devices] that look for work when the event is taken in
     records: Any  # RECORD_DTYPE buffer
     routes: Any  # scratch

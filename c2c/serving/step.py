@@ -37,6 +37,7 @@ from c2c.serving.moving import (
 from c2c.serving.placing import drop_claim, make_room, place_pending, try_place
 from c2c.serving.pools import arrived, entry_of, homes_of
 from c2c.serving.preempting import clear_for, is_cleared, set_aside
+from c2c.serving.prefixes import note_computed
 from c2c.serving.queues import (
     append_pending,
     append_waiting,
@@ -44,7 +45,7 @@ from c2c.serving.queues import (
     take_pending,
     take_slot,
 )
-from c2c.serving.records import fail, finish, release_kv
+from c2c.serving.records import fail, finish, leave
 from c2c.serving.roles import DECODES, EVERYTHING
 from c2c.serving.routing import any_active, has_active, is_too_busy, routed
 from c2c.serving.state import (
@@ -207,7 +208,7 @@ def _clear(fleet: Fleet, rules: Rules, s: Serving, m: int, now_s: float) -> None
     i = clear_for(fleet, rules, s, m)
     if i >= 0:
         before = int(s.instance[i].model)
-        set_aside(fleet, s, i)
+        set_aside(fleet, rules, s, i, now_s)
         if not holds_on(fleet, s, i):
             s.instance[i].state = IDLE
             after_idle(fleet, rules, s, i, now_s)
@@ -265,7 +266,7 @@ def on_carried(fleet: Fleet, rules: Rules, s: Serving, slot: int, now_s: float) 
     req.held_by = -1
     req.handed_s = now_s
     s.inbound[req.instance].come += 1
-    release_kv(fleet, s, i, slot, req.prompt + req.output)
+    leave(fleet, rules, s, i, slot, now_s)
     wake(fleet, rules, s, req.instance)
     after_leaving(fleet, rules, s, i, now_s)
 
@@ -322,7 +323,7 @@ def _end_decodes(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -
         if s.decoding[i, k, ENDS_AT] == inst.decode_clock:
             if rules.traits.vary.follows_waits:
                 _note_end(rules, s, i, s.decoding[i, k, SLOT], now_s)
-            finish(fleet, s, i, s.decoding[i, k, SLOT], now_s)
+            finish(fleet, rules, s, i, s.decoding[i, k, SLOT], now_s)
             continue
         keep_decode(s, i, k, kept)
         kept += 1
@@ -341,6 +342,8 @@ def _end_prefills(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) 
             inst.backlog -= req.step_tokens
             req.step_tokens = 0
             req.chunks += 1
+            if req.held < req.blocks:
+                note_computed(fleet, rules, s, i, slot)
         if req.prefilled < req.prompt:
             s.prefilling[i, kept] = slot
             kept += 1
@@ -350,7 +353,7 @@ def _end_prefills(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) 
         if req.output == 1:
             if rules.traits.vary.follows_waits:
                 _note_end(rules, s, i, slot, now_s)
-            finish(fleet, s, i, slot, now_s)
+            finish(fleet, rules, s, i, slot, now_s)
         else:
             append_decode(s, i, slot, req.output - 1)
     inst.n_prefill = kept
@@ -426,7 +429,7 @@ def end_step(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> No
     if (fleet.role[d] != EVERYTHING or fleet.hands_to[inst.kind] >= 0) and not is_given_up:
         hand_on(fleet, rules, s, i, now_s)
     if is_given_up:
-        set_aside(fleet, s, i)
+        set_aside(fleet, rules, s, i, now_s)
     elif s.count[0].pending > 0:
         drained = make_room(fleet, rules, s, inst.chip, now_s)
         if drained >= 0:

@@ -30,6 +30,7 @@ from c2c.serving.hbm import (
 )
 from c2c.serving.instances import make_room_for
 from c2c.serving.kv_homes import settle_memories
+from c2c.serving.prefixes import trim_prefixes
 from c2c.serving.state import (
     ASSIGNED,
     FREE,
@@ -95,6 +96,8 @@ def _launch(fleet: Fleet, rules: Rules, s: Serving, i: int, most: int, now_s: fl
     plan = s.plan[inst.on_device]
     plan.kv_in_bytes, plan.kv_out_bytes = 0.0, 0.0
     make_room_for(fleet, rules, s, i, 0.0, now_s)
+    if s.blocks.pool[inst.on_device].idle_bytes > 0.0:
+        trim_prefixes(fleet, rules, s, inst.on_device, now_s)
     inst.state = LOADING
     plan.instance = i
     plan.link_gbps = 0.0

@@ -9,6 +9,7 @@ import numpy as np
 from c2c.policies import inlined, jitable
 from c2c.serving.kv_homes import on_relaid
 from c2c.serving.placing import start_active
+from c2c.serving.prefixes import begin_blocks
 from c2c.serving.state import Fleet, Rules, Serving
 from c2c.serving.step import on_arrival, on_carried, on_ready, on_step_end, start_asked
 from c2c.serving.timers import answer_timer
@@ -70,6 +71,9 @@ def drive(
     prompt: Any,
     output: Any,
     ids: Any,
+    block_at: Any,
+    block_count: Any,
+    block_keys: Any,
     until: Any,
     cursor: Any,
     last_s: float,
@@ -89,6 +93,9 @@ def drive(
     Args:
       arrival_s, model, prompt, output, ids: the block, [n] each, group after group, of each
         ascending in time.
+      block_at, block_count: [n] where the blocks of each prompt begin in `block_keys`, and how many
+        there are; no row of any without a prefix cache.
+      block_keys: i8[blocks], see `c2c.workloads.RequestBlock`.
       until: i8[groups], where each group's arrivals end; one entry: the whole fleet is one group.
       cursor: i8[2], the next arrival of the block and the group; kept between calls.
       last_s: when the last request of the block arrives.
@@ -128,6 +135,9 @@ def drive(
             m = model[k]
             if is_closed:
                 take_client(clients)
+            if len(block_at) > 0:
+                slot = state.free_slots[state.count[0].free_slots - 1]
+                begin_blocks(state, slot, block_keys, block_at[k], block_count[k])
             urgent = fleet.deployment[m].priority
             on_arrival(fleet, rules, state, now_s, ids[k], m, prompt[k], output[k], urgent)
             cursor[0] = k + 1

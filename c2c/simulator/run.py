@@ -13,6 +13,7 @@ from c2c.compiling.mistakes import policy_error
 from c2c.serving import RESOURCES, Prepared, start_asked
 from c2c.serving.growing import grow_records, grow_requests
 from c2c.serving.layout import change_layout
+from c2c.serving.prepare.prefixes import with_blocks
 from c2c.serving.state import Rules, Serving
 from c2c.serving.timers import has_timers, set_timer
 from c2c.simulator.backend import submit
@@ -63,6 +64,12 @@ class RunStats:
     resource_s: np.ndarray  # [chips, resources] of a layout that runs took; no column without one
     kv_in_bytes: float  # KV caches that came back from host memory
     kv_out_bytes: float
+    prefix_asked_tokens: int  # prompts of requests that carry blocks, where a cache keeps some
+    prefix_hbm_tokens: int  # of these, found in HBM
+    prefix_host_tokens: int  # found in host memory
+    prefix_loaded_bytes: float  # from there to HBM
+    prefix_stored_bytes: float  # to host memory
+    prefix_evicted_bytes: float  # of both
     expert_uses: int  # experts that layers ran, where HBM holds some only
     expert_misses: int
     expert_ahead: int  # fetched before their layer
@@ -148,6 +155,7 @@ class Simulation:
         """
         order, until = self._by_group(block)
         ids = self._ids(block)
+        blocks = self._blocks(block, order)
         arrivals = tuple(
             np.ascontiguousarray(a[order], dtype)
             for a, dtype in (
@@ -171,6 +179,7 @@ class Simulation:
                 self.world,
                 self.experts,
                 *arrivals,
+                *blocks,
                 until,
                 cursor,
                 last_s,
@@ -226,6 +235,18 @@ class Simulation:
             return block.ids
         return np.arange(self.next_id, self.next_id + len(block))
 
+    def _blocks(self, block: RequestBlock, order: Any) -> tuple[Any, Any, Any]:
+        """Return where the prompts' blocks begin, how many each has, and their keys."""
+        if not self.prepared.fleet.caches_prefixes or block.block_first is None:
+            return (np.zeros(0, np.int64),) * 3
+        assert block.block_keys is not None
+        first, count = block.block_first[:-1], np.diff(block.block_first)
+        self.state = with_blocks(
+            self.prepared, self.state, block.block_tokens, int(count.max(initial=1))
+        )
+        keys = np.ascontiguousarray(block.block_keys).view(np.int64)
+        return first[order].copy(), count[order].copy(), keys
+
     def _driven(self, arguments: Any) -> int:
         if self._drive is None:
             self._drive = compiled_drive(arguments) if self.compiled else drive
@@ -274,6 +295,7 @@ class Simulation:
         phase = self.world.phase[: len(self.state.device)]
         relayouts = self.world.phase[len(self.state.device) :]
         cache = self.experts.cache
+        table, pool = self.state.blocks.table[0], self.state.blocks.pool
         return RunStats(
             arrived=int(count[0].arrived),
             finished=int(count[0].finished),
@@ -305,6 +327,12 @@ class Simulation:
             resource_s=self.world.works.used[:, len(RESOURCES) :].copy(),
             kv_in_bytes=float(phase.total_kv_in.sum()),
             kv_out_bytes=float(phase.total_kv_out.sum()),
+            prefix_asked_tokens=int(table.asked_tokens),
+            prefix_hbm_tokens=int(table.found_hbm_tokens),
+            prefix_host_tokens=int(table.found_host_tokens),
+            prefix_loaded_bytes=float(pool.in_bytes[: len(phase)].sum()),
+            prefix_stored_bytes=float(pool.in_bytes[len(phase) :].sum()),
+            prefix_evicted_bytes=float(pool.evicted_bytes.sum()),
             expert_uses=int(cache.uses.sum()),
             expert_misses=int(cache.misses.sum()),
             expert_ahead=int(cache.ahead.sum()),

@@ -46,6 +46,8 @@ _COPIED = (
     "alpha_mean",
     "link_bytes",
     "hbm_bytes",
+    "cached_hbm_tokens",
+    "cached_host_tokens",
 )
 _TIMES = ("admitted_s", "started_s", "first_token_s", "finished_s")
 

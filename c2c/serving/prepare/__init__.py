@@ -18,7 +18,14 @@ from c2c.serving.costs import stack_tables
 from c2c.serving.new_state import new_serving
 from c2c.serving.placing import start_active
 from c2c.serving.prepare.checks import check, check_memory
-from c2c.serving.prepare.groups import GROUPS, Disaggregation, Engines, ExpertCache, Profile
+from c2c.serving.prepare.groups import (
+    GROUPS,
+    Disaggregation,
+    Engines,
+    ExpertCache,
+    PrefixCache,
+    Profile,
+)
 from c2c.serving.prepare.lanes import Copy, Lane, StepLayout, Way
 from c2c.serving.prepare.layouts import Change, ChipLayouts, chip_layouts
 from c2c.serving.prepare.memories import kv_homes
@@ -60,6 +67,7 @@ __all__ = [
     "ExpertCache",
     "Lane",
     "LayoutChange",
+    "PrefixCache",
     "Prepared",
     "Profile",
     "ServingSetup",
@@ -230,6 +238,7 @@ def prepare(setup: ServingSetup) -> Prepared:
         hands_directly=bool(role.any()) and system.engines.kv_host_bytes == 0.0,
         sure_bytes=_sure_bytes(system, engines, kv_capacity, stacked.kv_bytes),
         switch_s=np.array([[switch_s(s, k, system, shared_gbps) for k in kinds] for s in specs]),
+        caches_prefixes=system.prefix_cache.is_on,
         costs=stacked,
         kv=kv_homes(system.layout, specs, kinds),
     )

@@ -20,9 +20,12 @@ def check_memory(setup: ServingSetup) -> None:
     """Raise SettingError where KV caches would take all of a chip's host memory."""
     if setup.weight_memory_bytes > 0.0:
         return
+    system = setup.system
+    of_engines, of_prefixes = system.engines.kv_host_bytes, system.prefix_cache.host_bytes
+    is_engines = of_engines >= of_prefixes
     raise SettingError(
-        "system.engines.kv_host_bytes",
-        setup.system.engines.kv_host_bytes,
+        "system.engines.kv_host_bytes" if is_engines else "system.prefix_cache.host_bytes",
+        max(of_engines, of_prefixes),
         f"less than the host memory of {setup.platform.name}, "
         f"{float(setup.platform.host.memory_bytes) / 1e9:.1f} GB",
     )

@@ -9,7 +9,15 @@ from typing import Any, Final
 
 from c2c.errors import SettingError, unknown_name
 
-__all__ = ["GROUPS", "Disaggregation", "Engines", "ExpertCache", "Profile", "as_group"]
+__all__ = [
+    "GROUPS",
+    "Disaggregation",
+    "Engines",
+    "ExpertCache",
+    "PrefixCache",
+    "Profile",
+    "as_group",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,11 +141,39 @@ class Profile:
             raise SettingError(f"{where}.ttft_share", self.ttft_share, "a number in (0, 1]")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixCache:
+    """Blocks of KV caches that later prompts with the same beginning use: `system.prefix_cache`.
+
+    Only requests that carry block hashes have such blocks. Blocks that a request uses are shared in
+    any case where the cache is on.
+
+    Attributes:
+      hbm: blocks that no request uses stay in what HBM has left.
+      host_bytes: of a chip's host memory, for copies of the blocks of requests that have ended.
+    """
+
+    hbm: bool = False
+    host_bytes: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.host_bytes < math.inf:
+            raise SettingError(
+                "system.prefix_cache.host_bytes", self.host_bytes, "bytes, 0 or more"
+            )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is kept."""
+        return self.hbm or self.host_bytes > 0.0
+
+
 GROUPS: Final[Mapping[str, type]] = {
     "engines": Engines,
     "disaggregation": Disaggregation,
     "expert_cache": ExpertCache,
     "profile": Profile,
+    "prefix_cache": PrefixCache,
 }
 
 

@@ -33,6 +33,7 @@ from c2c.serving.prepare.groups import (
     Disaggregation,
     Engines,
     ExpertCache,
+    PrefixCache,
     Profile,
     as_group,
 )
@@ -49,7 +50,7 @@ _DEFAULTS = System()._asdict() | dict(PREPARATION)
 class SystemSpec:
     """A serving system: its policies, and what they do not decide.
 
-    Each of the first fifteen is a policy (`c2c.policies`), or a mapping of settings that
+    Each of the first sixteen is a policy (`c2c.policies`), or a mapping of settings that
     `c2c.policies.make_policy` makes one of.
 
     Attributes:
@@ -66,6 +67,7 @@ class SystemSpec:
       keep: which streamed weights stay in HBM.
       experts: which experts of a mixture give way in HBM, where it holds some only.
       prefetch: which are fetched ahead of their layer.
+      forget: which block of a prefix gives way, where `prefix_cache` keeps some.
       step: whether alpha may change within a step.
       load: how weights get to a slice.
       start: an engine's start as a graph of works (`c2c.serving.Work`, or a mapping each); ()
@@ -75,6 +77,7 @@ class SystemSpec:
       engines: engines of a slice, which take turns.
       disaggregation: prompts and decodes on devices of their own.
       expert_cache: where `experts` caches some.
+      prefix_cache: blocks of KV caches for later prompts that begin alike.
       profile: the table that `chunk` chooses from.
       max_batch: most requests in an instance's batch.
       on_oom: a model whose weights fit no slice stops the run before it starts (refuse), or its
@@ -100,6 +103,7 @@ class SystemSpec:
     keep: Any = field(default=_DEFAULTS["keep"])
     experts: Any = field(default=_DEFAULTS["experts"])
     prefetch: Any = field(default=_DEFAULTS["prefetch"])
+    forget: Any = field(default=_DEFAULTS["forget"])
     step: Any = field(default=_DEFAULTS["step"])
     load: Any = field(default=_DEFAULTS["load"])
     start: Any = ()
@@ -107,6 +111,7 @@ class SystemSpec:
     engines: Engines = field(default_factory=Engines)
     disaggregation: Disaggregation = field(default_factory=Disaggregation)
     expert_cache: ExpertCache = field(default_factory=ExpertCache)
+    prefix_cache: PrefixCache = field(default_factory=PrefixCache)
     profile: Profile = field(default_factory=Profile)
     max_batch: int = 128
     on_oom: str = "refuse"
@@ -160,6 +165,12 @@ class SystemSpec:
             ("experts", not self.traits.experts.caches_experts, "all_experts", shared),
             ("step", step_parts(self.step, 2) == 1, "whole", shared),
             ("starts_active", self.starts_active, "true", there),
+            (
+                "prefix_cache",
+                not self.prefix_cache.is_on,
+                "off",
+                "The homes of KV caches in a layout are not blocks that requests share.",
+            ),
             (
                 "scale",
                 self.traits.scale.keep_alive_s == math.inf,
@@ -219,6 +230,12 @@ class SystemSpec:
             )
 
     def _check_experts(self, copied: bool) -> None:
+        if self.expert_cache.misses == "table" and self.prefix_cache.is_on:
+            raise SettingError(
+                "system.expert_cache.misses",
+                "table",
+                "exact with system.prefix_cache: the table's prompts are computed whole",
+            )
         if self.expert_cache.misses == "table" and (
             not self.traits.experts.caches_experts or self.max_batch > 1
         ):
@@ -390,4 +407,5 @@ class ServingSetup:
     @property
     def weight_memory_bytes(self) -> float:
         """A chip's host memory for weights."""
-        return float(self.platform.host.memory_bytes) - self.system.engines.kv_host_bytes
+        kv_bytes = self.system.engines.kv_host_bytes + self.system.prefix_cache.host_bytes
+        return float(self.platform.host.memory_bytes) - kv_bytes

@@ -1,0 +1,340 @@
+"""Blocks of KV caches that others may use again, in the memories that hold them: one table.
+
+A *pool* is the HBM of a device or the host memory of a chip. An *entry* is a block in a pool, known
+by the key of the whole prefix that it ends. Entries that a request uses are pinned; the others
+stand in their pool's list by the time of their last use, the oldest first. A block never gives way
+before those that follow it in its pool, which nothing could find without it.
+
+Nothing here allocates, and no other table of the serving loop is read.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from c2c.policies import block_worth, jitable
+
+__all__ = [
+    "NO_ROW",
+    "Blocks",
+    "add",
+    "clear",
+    "drop",
+    "find",
+    "give_way",
+    "keep_copy",
+    "new_blocks",
+    "pin",
+    "touch",
+    "unpin",
+]
+
+NO_ROW = -1
+
+ENTRY_DTYPE = np.dtype(
+    [
+        ("key", "i8"),  # of the prefix that ends with this block
+        ("used_s", "f8"),
+        ("bytes", "f8"),
+        ("tokens", "i4"),  # fewer than a block's at the end of a prompt
+        ("depth", "i4"),  # blocks before it
+        ("parent", "i4"),  # the row of the block before it in the same pool; NO_ROW: none
+        ("children", "i4"),  # blocks that follow it in the same pool
+        ("pins", "i4"),  # requests that use it
+        ("uses", "i4"),  # requests that have used it
+        ("older", "i4"),  # in the list of those that nobody uses
+        ("newer", "i4"),
+        ("chain", "i4"),  # the next row of the same bucket; of free rows the next free one
+        ("pool", "i2"),
+        ("is_over", "i2"),  # 1: its session has ended
+    ],
+    align=True,
+)
+
+POOL_DTYPE = np.dtype(
+    [
+        ("oldest", "i8"),  # of the list
+        ("newest", "i8"),
+        ("rows", "i8"),
+        ("bytes", "f8"),  # of all its entries
+        ("idle_bytes", "f8"),  # of those that nobody uses
+        ("capacity_bytes", "f8"),  # of host memory; HBM has what is left
+        ("in_bytes", "f8"),  # copied in from another pool
+        ("evicted_bytes", "f8"),
+        ("evicted", "i8"),
+    ],
+    align=True,
+)
+
+TABLE_DTYPE = np.dtype(
+    [
+        ("free", "i8"),  # the first row that was used and is free; NO_ROW: none
+        ("begun", "i8"),  # rows that were ever used
+        ("block_tokens", "i8"),
+        ("keeps_hbm", "i8"),  # 0: HBM forgets a block with its last user
+        # of requests that carry blocks, once each, as they first join a batch
+        ("asked_tokens", "i8"),  # of their prompts
+        ("found_hbm_tokens", "i8"),  # of these
+        ("found_host_tokens", "i8"),
+    ]
+)
+
+
+class Blocks(NamedTuple):
+    """The table, and which of its rows each request uses.
+
+    Made by `new_blocks`; requests' columns are as wide as the longest prompt has blocks.
+    """
+
+    entry: Any  # ENTRY_DTYPE [rows]
+    bucket: Any  # i4[power of two], the first row + 1
+    pool: Any  # POOL_DTYPE [devices + chips]
+    table: Any  # TABLE_DTYPE [1]
+    keys: Any  # i8[slots, blocks] of a request's prompt
+    rows: Any  # i4[slots, blocks] of those that it uses
+
+    def copy(self) -> Blocks:
+        """Return a table of its own with the same contents."""
+        return Blocks(*(field.copy() for field in self))
+
+    def grown(self, slots: int, most: int) -> Blocks:
+        """Return the table with columns for so many requests, of so many blocks at most."""
+        rows, columns = self.keys.shape
+        if slots <= rows and most <= columns:
+            return self
+        room = ((0, max(0, slots - rows)), (0, max(0, most - columns)))
+        return self._replace(keys=np.pad(self.keys, room), rows=np.pad(self.rows, room))
+
+
+def new_blocks(
+    pools: int,
+    host_bytes: np.ndarray | None = None,
+    *,
+    rows: int = 1,
+    slots: int = 1,
+    most: int = 1,
+    block_tokens: int = 0,
+    keeps_hbm: bool = True,
+) -> Blocks:
+    """Return an empty table.
+
+    Args:
+      pools: devices and chips.
+      host_bytes: f8[chips] capacity of the last pools; None: 0.
+      rows: entries of all pools together; memory is taken as they are used.
+      slots: request slots.
+      most: blocks of a prompt.
+      block_tokens: tokens of a block.
+      keeps_hbm: whether blocks that nobody uses stay in HBM.
+    """
+    pool = np.zeros(pools, POOL_DTYPE).view(np.recarray)
+    pool.oldest, pool.newest = NO_ROW, NO_ROW
+    if host_bytes is not None:
+        pool.capacity_bytes[pools - len(host_bytes) :] = host_bytes
+    table = np.zeros(1, TABLE_DTYPE).view(np.recarray)
+    table.free, table.block_tokens, table.keeps_hbm = NO_ROW, block_tokens, int(keeps_hbm)
+    return Blocks(
+        entry=np.zeros(rows, ENTRY_DTYPE).view(np.recarray),
+        bucket=np.zeros(1 << max(1, (rows * 3 // 2).bit_length()), np.int32),
+        pool=pool,
+        table=table,
+        keys=np.zeros((slots, most), np.int64),
+        rows=np.zeros((slots, most), np.int32),
+    )
+
+
+@jitable
+def _bucket_of(b: Blocks, p: int, key: int) -> int:
+    return int((key ^ (p * 40503)) & (len(b.bucket) - 1))
+
+
+@jitable
+def find(b: Blocks, p: int, key: int) -> int:
+    """Return the row of a block in pool `p`, or NO_ROW."""
+    k = int(b.bucket[_bucket_of(b, p, key)]) - 1
+    while k >= 0 and (b.entry[k].key != key or b.entry[k].pool != p):
+        k = int(b.entry[k].chain)
+    return k
+
+
+@jitable
+def _append_idle(b: Blocks, k: int) -> None:
+    e = b.entry[k]
+    pool = b.pool[e.pool]
+    e.older, e.newer = pool.newest, NO_ROW
+    if pool.newest >= 0:
+        b.entry[pool.newest].newer = k
+    else:
+        pool.oldest = k
+    pool.newest = k
+    pool.idle_bytes += e.bytes
+
+
+@jitable
+def _unlink_idle(b: Blocks, k: int) -> None:
+    e = b.entry[k]
+    pool = b.pool[e.pool]
+    if e.older >= 0:
+        b.entry[e.older].newer = e.newer
+    else:
+        pool.oldest = e.newer
+    if e.newer >= 0:
+        b.entry[e.newer].older = e.older
+    else:
+        pool.newest = e.older
+    pool.idle_bytes -= e.bytes
+
+
+@jitable
+def pin(b: Blocks, k: int) -> None:
+    """Keep an entry until `unpin`."""
+    if b.entry[k].pins == 0:
+        _unlink_idle(b, k)
+    b.entry[k].pins += 1
+
+
+@jitable
+def unpin(b: Blocks, k: int, now_s: float) -> bool:
+    """Let go of an entry; True if nobody uses it any more."""
+    e = b.entry[k]
+    e.pins -= 1
+    if e.pins > 0:
+        return False
+    e.used_s = now_s
+    e.uses += 1
+    _append_idle(b, k)
+    return True
+
+
+@jitable
+def touch(b: Blocks, k: int, now_s: float) -> None:
+    """Note that an entry which nobody pins was used now."""
+    pin(b, k)
+    unpin(b, k, now_s)
+
+
+@jitable
+def drop(b: Blocks, k: int) -> None:
+    """Forget an entry that nobody uses."""
+    _unlink_idle(b, k)
+    e = b.entry[k]
+    spot = _bucket_of(b, int(e.pool), e.key)
+    at = int(b.bucket[spot]) - 1
+    if at == k:
+        b.bucket[spot] = e.chain + 1
+    else:
+        while b.entry[at].chain != k:
+            at = int(b.entry[at].chain)
+        b.entry[at].chain = e.chain
+    if e.parent >= 0:
+        b.entry[e.parent].children -= 1
+    pool = b.pool[e.pool]
+    pool.rows -= 1
+    pool.bytes -= e.bytes
+    e.pool = -1
+    e.chain = b.table[0].free
+    b.table[0].free = k
+
+
+@jitable
+def add(
+    b: Blocks, p: int, key: int, parent: int, depth: int, tokens: int, nbytes: float
+) -> int:  # fmt: skip
+    """Return the row of a new entry, pinned once; NO_ROW where the table is full.
+
+    The caller has made room for it.
+    """
+    table = b.table[0]
+    if table.free >= 0:
+        k = int(table.free)
+        table.free = b.entry[k].chain
+    elif table.begun < len(b.entry):
+        k = int(table.begun)
+        table.begun += 1
+    else:
+        return NO_ROW
+    e = b.entry[k]
+    e.key, e.pool, e.tokens, e.bytes, e.depth, e.parent = key, p, tokens, nbytes, depth, parent
+    e.children, e.pins, e.uses, e.used_s, e.is_over = 0, 1, 0, 0.0, 0
+    e.older, e.newer = NO_ROW, NO_ROW
+    if parent >= 0:
+        b.entry[parent].children += 1
+    spot = _bucket_of(b, p, key)
+    e.chain = b.bucket[spot] - 1
+    b.bucket[spot] = k + 1
+    pool = b.pool[p]
+    pool.rows += 1
+    pool.bytes += nbytes
+    return k
+
+
+@jitable
+def _victim(b: Blocks, p: int, policy: Any, looks_at: int, now_s: float) -> int:
+    # Of the oldest blocks of pool p that no other follows, the one that is worth least.
+    k, seen, best, least = int(b.pool[p].oldest), 0, NO_ROW, 0.0
+    while k >= 0 and seen < looks_at:
+        e = b.entry[k]
+        if e.children == 0:
+            seen += 1
+            worth = block_worth(policy, now_s - e.used_s, int(e.uses), int(e.depth), e.is_over != 0)
+            if best < 0 or worth < least:
+                best, least = k, worth
+        k = int(e.newer)
+    return best
+
+
+@jitable
+def give_way(
+    b: Blocks, p: int, most_bytes: float, policy: Any, looks_at: int, now_s: float
+) -> None:  # fmt: skip
+    """Drop blocks of pool `p` that nobody uses until these take up at most so many bytes."""
+    pool = b.pool[p]
+    while pool.idle_bytes > most_bytes and pool.oldest >= 0:
+        k = _victim(b, p, policy, looks_at, now_s)
+        if k < 0:
+            return  # what follows them is in use
+        pool.evicted += 1
+        pool.evicted_bytes += b.entry[k].bytes
+        drop(b, k)
+
+
+@jitable
+def keep_copy(
+    b: Blocks, p: int, k: int, parent: int, policy: Any, looks_at: int, now_s: float
+) -> int:  # fmt: skip
+    """Have a block of another pool in pool `p` as well, pinned: its row there, or NO_ROW.
+
+    Args:
+      b: the table.
+      p: the pool.
+      k: the row of the block elsewhere.
+      parent: the row in pool `p` of the block before it.
+      policy: says what a block is worth.
+      looks_at: blocks among which the policy chooses.
+      now_s: the time.
+    """
+    e = b.entry[k]
+    there = find(b, p, e.key)
+    if there >= 0:
+        pin(b, there)
+        return there
+    pool = b.pool[p]
+    room = pool.capacity_bytes - (pool.bytes - pool.idle_bytes) - e.bytes
+    if room < 0.0:
+        return NO_ROW
+    give_way(b, p, room, policy, looks_at, now_s)
+    if pool.bytes + e.bytes > pool.capacity_bytes:
+        return NO_ROW
+    there = add(b, p, e.key, parent, int(e.depth), int(e.tokens), e.bytes)
+    if there >= 0:
+        pool.in_bytes += e.bytes
+    return there
+
+
+@jitable
+def clear(b: Blocks, p: int) -> None:
+    """Forget what pool `p` holds and nobody uses: its memory is gone."""
+    while b.pool[p].newest >= 0:
+        drop(b, int(b.pool[p].newest))

@@ -1,0 +1,247 @@
+"""Prefix cache: a prompt begins where the blocks end that other requests left in memory.
+
+A request that joins a batch takes the leading blocks of its prompt from its device's HBM, where all
+share one copy, and then from its chip's host memory, whose copies come over the link before its
+step. Blocks are found from the end of the step on that computed them. When a request leaves its
+instance its blocks go to host memory, over the link's other direction, and stay in HBM as long as
+nothing else needs the room.
+
+Memory is counted in tokens: an instance's `kv_used` has each block that requests use once, however
+many do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from c2c.policies import apart, jitable
+from c2c.serving.block_table import (
+    NO_ROW,
+    Blocks,
+    add,
+    drop,
+    find,
+    give_way,
+    keep_copy,
+    pin,
+    touch,
+    unpin,
+)
+from c2c.serving.hbm import pair_of, room_bytes
+from c2c.serving.state import Fleet, Rules, Serving
+
+__all__ = [
+    "begin_blocks",
+    "caches_prefixes",
+    "claim_prefix",
+    "let_prefix_go",
+    "note_computed",
+    "shared_tokens",
+    "trim_prefixes",
+]
+
+
+def caches_prefixes(values: Mapping[type, Any]) -> bool:
+    """Return whether a run keeps blocks of prefixes."""
+    return bool(values[Fleet].caches_prefixes)
+
+
+@jitable
+def begin_blocks(s: Serving, slot: int, keys: Any, first: int, count: int) -> None:
+    """Note the blocks of the prompt of a request that takes `slot` next."""
+    req = s.request[slot]
+    req.blocks, req.held, req.reused = count, 0, 0
+    req.found_hbm, req.found_host = 0, 0
+    for j in range(count):
+        s.blocks.keys[slot, j] = keys[first + j]
+
+
+@jitable
+def _tokens_of(b: Blocks, prompt: int, j: int) -> int:
+    # Of block j of a prompt, whose last one may be shorter.
+    size = b.table[0].block_tokens
+    return int(min(size, prompt - j * size))
+
+
+@jitable
+def _seek(s: Serving, i: int, slot: int) -> tuple[int, int]:
+    # How many leading blocks of a prompt its device holds, and how many with host memory's after
+    # them. Their rows are written down.
+    b, req, inst = s.blocks, s.request[slot], s.instance[i]
+    prompt = int(req.prompt - req.carried)
+    pool, here, found = int(inst.on_device), 0, 0
+    for j in range(req.blocks):
+        k = find(b, pool, b.keys[slot, j])
+        if k < 0 and found == here:
+            pool = len(s.device) + int(inst.chip)
+            k = find(b, pool, b.keys[slot, j])
+        own = _tokens_of(b, prompt, j)
+        if k < 0 or b.entry[k].tokens > own:
+            break
+        b.rows[slot, j] = k
+        found += 1
+        if pool < len(s.device):
+            here += 1
+        if b.entry[k].tokens < own:
+            break
+    return here, found
+
+
+@apart("shared_tokens", needed=caches_prefixes)
+def shared_tokens(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int) -> int:  # noqa: ARG001
+    """Return how many tokens of a waiting request lie in blocks that others use on its device."""
+    b, tokens = s.blocks, 0
+    for j in range(_seek(s, i, slot)[0]):
+        e = b.entry[b.rows[slot, j]]
+        if e.pins > 0:
+            tokens += e.tokens
+    return int(tokens)
+
+
+@apart("claim_prefix", needed=caches_prefixes)
+def claim_prefix(
+    fleet: Fleet,  # noqa: ARG001 (which says whether this is needed)
+    rules: Rules,  # noqa: ARG001 (among which the address is)
+    s: Serving,
+    i: int,
+    slot: int,
+    now_s: float,
+) -> int:
+    """Let a request that joins the batch of instance `i` begin after the blocks that are there.
+
+    Returns:
+      tokens of it that take up no room, as others use their blocks.
+    """
+    b, req, inst = s.blocks, s.request[slot], s.instance[i]
+    d = int(inst.on_device)
+    here, found = _seek(s, i, slot)
+    tokens, shared = 0, 0
+    for j in range(here):
+        e = b.entry[b.rows[slot, j]]
+        tokens += e.tokens
+        if e.pins > 0:
+            shared += e.tokens
+        pin(b, int(b.rows[slot, j]))
+    tokens_here, held, moved = tokens, here, 0.0
+    while held < found:
+        e = b.entry[b.rows[slot, held]]
+        parent = int(b.rows[slot, held - 1]) if held > 0 else NO_ROW
+        k = add(b, d, b.keys[slot, held], parent, held, int(e.tokens), e.bytes)
+        if k < 0:
+            break
+        b.rows[slot, held] = k
+        tokens += e.tokens
+        moved += e.bytes
+        held += 1
+    for j in range(held - 1, here - 1, -1):
+        touch(b, find(b, len(s.device) + int(inst.chip), b.keys[slot, j]), now_s)
+    reused = min(tokens, req.prompt - 1)  # the last token's step makes the first one
+    if req.again == 0 and req.carried == 0:
+        req.found_hbm = min(tokens_here, reused)
+        req.found_host = reused - req.found_hbm
+        table = b.table[0]
+        table.asked_tokens += req.prompt
+        table.found_hbm_tokens += req.found_hbm
+        table.found_host_tokens += req.found_host
+    req.held, req.reused, req.prefilled = held, reused, reused
+    inst.backlog -= reused
+    b.pool[d].in_bytes += moved
+    s.plan[d].kv_in_bytes += moved
+    return int(shared)
+
+
+@apart("note_computed", needed=caches_prefixes)
+def note_computed(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int) -> None:  # noqa: ARG001
+    """Let others find the blocks of a prompt that the step has computed which ends now.
+
+    Where another request's copy is there already, that one is used and this one's room is free.
+    """
+    b, req, inst = s.blocks, s.request[slot], s.instance[i]
+    d, prompt = int(inst.on_device), int(req.prompt - req.carried)
+    token_bytes = fleet.costs.kv_bytes[pair_of(fleet, s, i)]
+    done = 0
+    if req.held > 0:
+        done = (req.held - 1) * b.table[0].block_tokens + b.entry[b.rows[slot, req.held - 1]].tokens
+    while req.held < req.blocks:
+        j = int(req.held)
+        own = _tokens_of(b, prompt, j)
+        if j * b.table[0].block_tokens != done or done + own > req.prefilled:
+            return
+        k = find(b, d, b.keys[slot, j])
+        if k >= 0:
+            if b.entry[k].tokens != own:
+                return
+            if b.entry[k].pins > 0:
+                inst.kv_used -= own
+                s.device[d].kv_bytes -= own * token_bytes
+            pin(b, k)
+        else:
+            parent = int(b.rows[slot, j - 1]) if j > 0 else NO_ROW
+            k = add(b, d, b.keys[slot, j], parent, j, own, own * token_bytes)
+            if k < 0:
+                return
+        b.rows[slot, j] = k
+        req.held += 1
+        done += own
+
+
+@jitable
+def _store(rules: Rules, s: Serving, host: int, slot: int, now_s: float) -> None:
+    # Host memory keeps the blocks of a request as well, from the first on, as far as they fit.
+    b, looks_at, parent, stored = s.blocks, rules.traits.forget.looks_at, NO_ROW, 0
+    while stored < s.request[slot].held:
+        row = int(b.rows[slot, stored])
+        parent = keep_copy(b, host, row, parent, rules.system.forget, looks_at, now_s)
+        if parent < 0:
+            break
+        stored += 1
+    for j in range(stored - 1, -1, -1):
+        k = find(b, host, b.keys[slot, j])
+        b.entry[k].is_over = s.request[slot].is_over
+        unpin(b, k, now_s)
+
+
+@apart("let_prefix_go", needed=caches_prefixes)
+def let_prefix_go(
+    fleet: Fleet,  # noqa: ARG001
+    rules: Rules,
+    s: Serving,
+    i: int,
+    slot: int,
+    now_s: float,
+    is_lost: bool,
+) -> int:
+    """Let a request that leaves instance `i` use its blocks no more; the last one goes first.
+
+    Args:
+      fleet, rules, s: what there is.
+      i: the instance.
+      slot: of the request.
+      now_s: the time.
+      is_lost: the device is gone, and with it what it holds.
+
+    Returns:
+      tokens of its blocks that others still use, whose room is not free.
+    """
+    b, req, inst = s.blocks, s.request[slot], s.instance[i]
+    host, stays = len(s.device) + int(inst.chip), 0
+    if b.pool[host].capacity_bytes > 0.0 and not is_lost:
+        _store(rules, s, host, slot, now_s)
+    is_kept = b.table[0].keeps_hbm != 0 and inst.parked_bytes == 0.0 and not is_lost
+    for j in range(req.held - 1, -1, -1):
+        k = int(b.rows[slot, j])
+        b.entry[k].is_over = req.is_over
+        if not unpin(b, k, now_s):
+            stays += b.entry[k].tokens
+        elif not is_kept and b.entry[k].children == 0:
+            drop(b, k)
+    req.held = 0
+    return int(stays)
+
+
+@apart("trim_prefixes", needed=caches_prefixes)
+def trim_prefixes(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:  # noqa: ARG001
+    """Let blocks that nobody uses give way on device `d` to what needs their room."""
+    room = max(0.0, room_bytes(s, d))
+    give_way(s.blocks, d, room, rules.system.forget, rules.traits.forget.looks_at, now_s)
