@@ -81,7 +81,7 @@ def check_sums(b: Blocks) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(steps=st.lists(st.tuples(st.sampled_from("begin end way clear".split()), PATHS)))
+@given(steps=st.lists(st.tuples(st.sampled_from(["begin", "end", "way", "clear"]), PATHS)))
 def test_table_holds_what_its_requests_left(steps: list[tuple[str, str]]) -> None:
     b, open_now, now_s = new_blocks(3, rows=64), [], 0.0
     for what, path in steps:
@@ -140,7 +140,8 @@ def test_sessions_that_are_over_go_first() -> None:
 def test_pinned_blocks_never_give_way() -> None:
     b = new_blocks(1, rows=16)
     rows, others = begin(b, 0, "abc"), begin(b, 0, "ad")
-    assert rows is not None and others is not None
+    assert rows is not None
+    assert others is not None
     end(b, others, 1.0)
     give_way(b, 0, 0.0, LongestIdle(), 1, 2.0)
     assert [find(b, 0, key(p)) >= 0 for p in ("a", "ab", "abc", "ad")] == [True, True, True, False]
@@ -176,7 +177,7 @@ def test_a_full_table_adds_nothing() -> None:
     assert add(b, 0, key("c"), NO_ROW, 0, 4, 10.0) >= 0
 
 
-@pytest.mark.parametrize("slots, most", [(1, 1), (9, 4), (3, 9)])
+@pytest.mark.parametrize(("slots", "most"), [(1, 1), (9, 4), (3, 9)])
 def test_columns_grow_and_keep_what_they_hold(slots: int, most: int) -> None:
     b = new_blocks(1, slots=3, most=4)
     b.keys[:] = np.arange(12).reshape(3, 4)
