@@ -37,6 +37,8 @@ def table(n: int, *, failed: tuple[int, ...] = (), seed: int = 0) -> pa.Table:
         "alpha_mean": np.zeros(n),
         "link_bytes": np.ones(n),
         "hbm_bytes": np.ones(n),
+        "cached_hbm_tokens": np.zeros(n, int),
+        "cached_host_tokens": np.zeros(n, int),
         "ttft_slo_s": np.full(n, 1.0),
         "tpot_slo_s": np.full(n, 0.1),
         "status": status,

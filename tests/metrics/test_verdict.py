@@ -64,6 +64,8 @@ def table(
             "start_kind": pa.array([start_kind] * n).dictionary_encode(),
             "link_bytes": np.full(n, link_bytes),
             "hbm_bytes": np.zeros(n),
+            "cached_hbm_tokens": np.zeros(n, int),
+            "cached_host_tokens": np.zeros(n, int),
             "reason": pa.array([""] * n).dictionary_encode(),
         }
     )

@@ -251,7 +251,7 @@ def test_requests_at_once_share_one_copy() -> None:
     each = shared * BLOCK + 410
     assert capacity // each < n - 1 <= 1 + (capacity - each) // 410
     assert (records.cached_hbm_tokens[1:] == shared * BLOCK).all()
-    assert records.admitted_s.max() == 200.0
+    assert records.admitted_s.max() < 200.1  # at the first step boundary
     assert base.admitted_s.max() > 201.0  # some waited for room
 
 
@@ -268,7 +268,7 @@ def test_more_host_memory_finds_no_less_where_requests_come_one_by_one(seed: int
 
 
 def test_a_request_that_begins_again_is_counted_once() -> None:
-    block = talks(160, len(SPECS), 40.0, 9)
+    block = talks(200, len(SPECS), 2.0, 9)
     records, simulation = served(prepared("set_aside"), block)
     stats = simulation.stats()
     hits = records.cached_hbm_tokens + records.cached_host_tokens
