@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from c2c.config import build, load
 from c2c.errors import SettingError
@@ -61,6 +62,11 @@ def with_whole_blocks(block: RequestBlock) -> RequestBlock:
     assert hashes is not None
     kept = hashes.upto(block.prompt_tokens.astype(np.int64) // BLOCK)
     return replace(block, block_first=kept.first, block_keys=kept.values)
+
+
+def spaced(n: int) -> NDArray[np.float64]:
+    """Return arrivals so far apart that each request is alone."""
+    return np.arange(n, dtype=np.float64) * 100.0
 
 
 def without(block: RequestBlock) -> RequestBlock:
@@ -202,7 +208,7 @@ def test_nothing_changes_without_hashes_or_without_a_cache(name: str) -> None:
 
 def test_all_is_found_that_came_before_where_memory_holds_all_and_time_is_enough() -> None:
     block = talks(80, 1, 1.0, 11)
-    block = replace(block, arrival_s=np.arange(80) * 100.0)
+    block = replace(block, arrival_s=spaced(80))
     for cache in ({"hbm": False, "host_bytes": 60e9}, {"hbm": True, "host_bytes": 60e9}):
         records, _ = served(prepared("streamed", **cache), block)
         hits = records.cached_hbm_tokens + records.cached_host_tokens
@@ -218,7 +224,7 @@ def test_all_is_found_that_came_before_where_memory_holds_all_and_time_is_enough
 
 def test_blocks_from_host_memory_are_paid_for() -> None:
     block = talks(40, 1, 1.0, 2)
-    block = replace(block, arrival_s=np.arange(40) * 100.0)
+    block = replace(block, arrival_s=spaced(40))
     records, simulation = served(prepared("streamed", hbm=False, host_bytes=60e9), block)
     stats = simulation.stats()
     token_bytes = simulation.prepared.fleet.costs.kv_bytes[0]
@@ -259,7 +265,7 @@ def test_requests_at_once_share_one_copy() -> None:
 @given(seed=st.integers(0, 2**31))
 def test_more_host_memory_finds_no_less_where_requests_come_one_by_one(seed: int) -> None:
     block = talks(60, 1, 1.0, seed)
-    block = replace(block, arrival_s=np.arange(60) * 100.0)
+    block = replace(block, arrival_s=spaced(60))
     found = []
     for host_bytes in (0.05e9, 0.1e9, 0.2e9, 0.4e9, 4e9):
         records, _ = served(prepared("streamed", hbm=False, host_bytes=host_bytes), block)
