@@ -11,7 +11,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
 
 from c2c.engine import messages as say
 from c2c.engine.between import Between
@@ -48,14 +47,12 @@ from c2c.serving.port import (
     StepEnd,
     Timer,
     Unload,
+    new_report,
 )
-from c2c.serving.rows import as_rows, row_type
-from c2c.serving.state import REPORT_DTYPE
 
 __all__ = ["LiveBackend"]
 
 _log = logging.getLogger("c2c.engine")
-_REPORT: Any = row_type(REPORT_DTYPE)
 _PROMPT = 64  # tokens: prompts are of one kind in steps of so many
 
 
@@ -85,7 +82,7 @@ class LiveBackend:
           store: of weights that come and go; None: all are there.
         """
         self._prepared, self._places, self._ledger = prepared, places, ledger
-        self._fleet = as_rows(prepared.fleet)
+        self._fleet = prepared.fleet
         self._retries, self._on_step, self._store = retries, on_step, store
         self._between = between
         self._outgoing: dict[int, list[say.Frame]] = {}  # by device, while actions are carried out
@@ -369,7 +366,7 @@ class LiveBackend:
         link, hbm = steps * link, steps * hbm + growth * steps * (steps - 1) / 2
         seconds = max(doing.seconds, 1e-9)
         kind = self._prepared.slice_kinds[self._prepared.kind_of[place.device]]
-        report = _REPORT(
+        report = new_report(
             steps=steps,
             latency_s=seconds / steps,
             c2c=min(1.0, link / seconds / (self._prepared.link_capacity_gbps * 1e9)),

@@ -18,9 +18,8 @@ from c2c.engine.process import settle_memory, started
 from c2c.errors import PolicyError
 from c2c.serving.compiled_step import CompiledStep, is_compiled
 from c2c.serving.loop import step
-from c2c.serving.port import Action, Event
-from c2c.serving.rows import as_records, as_rows, row_type
-from c2c.serving.state import RECORD_DTYPE, Fleet, Rules, Serving
+from c2c.serving.port import Action, Event, Record
+from c2c.serving.state import Fleet, Rules, Serving
 
 __all__ = ["Stepping"]
 
@@ -32,8 +31,8 @@ class Stepping:
     """Takes events in.
 
     Attributes:
-      state: what the loop knows; as rows, or as arrays once the step is compiled.
-      fleet: likewise.
+      fleet: as arrays.
+      state: what the loop knows, likewise.
     """
 
     def __init__(self, fleet: Fleet, rules: Rules, state: Serving) -> None:
@@ -42,14 +41,12 @@ class Stepping:
         Args:
           fleet: as arrays.
           rules: who decides.
-          state: as arrays; it is copied.
+          state: as arrays; the caller must not use it again.
         """
-        self._arrays, self._rules = fleet, rules
-        self.fleet, self.state = as_rows(fleet), as_rows(state)
+        self.fleet, self._rules, self.state = fleet, rules, state
         self._compiled: CompiledStep | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._is_closed = False
-        self._record = row_type(RECORD_DTYPE)
 
     @property
     def is_compiled(self) -> bool:
@@ -68,26 +65,13 @@ class Stepping:
         if self._compiled is not None:
             self.state, actions = self._compiled.step(self.state, event)
             now_s, out = self._compiled.time_and_records()
-            ended = [self._record(*row) for row in self.state.records[:out].tolist()] if out else []
         else:
             self.state, actions = step(self.fleet, self._rules, self.state, event, donate=True)
-            count = self.state.count[0]
-            now_s, ended = float(count.now_s), [r.copy() for r in self.state.records[: count.out]]
-        if ended:
-            self.state.count[0].out = 0
-        return now_s, actions, ended
-
-    def compile_now(self) -> None:
-        """Go on compiled, with machine code that is read or made here and now.
-
-        Raises:
-          PolicyError: a user's policy cannot be compiled.
-        """
-        self._go_on(CompiledStep(self._arrays, self._rules, as_records(self.state)))
-
-    def _go_on(self, compiled: CompiledStep) -> None:
-        self.fleet, self.state = self._arrays, as_records(self.state)
-        self._compiled = compiled
+            now_s, out = float(self.state.count[0].now_s), int(self.state.count[0].out)
+        if not out:
+            return now_s, actions, []
+        self.state.count[0].out = 0
+        return now_s, actions, [Record(*row) for row in self.state.records[:out].tolist()]
 
     async def compile(self) -> None:
         """Go on compiled once there is machine code, which is made if there is none.
@@ -98,18 +82,17 @@ class Stepping:
             return
         try:
             # Reading it takes a second of a core; workers' events are taken in between.
-            compiled = await asyncio.to_thread(
-                CompiledStep, self._arrays, self._rules, as_records(self.state)
+            self._compiled = await asyncio.to_thread(
+                CompiledStep, self.fleet, self._rules, self.state
             )
         except PolicyError as error:
             _log.warning("the loop's step stays interpreted: %s", error)
             return
-        self._go_on(compiled)
         settle_memory()  # what was read with it stays
 
     async def _make(self) -> bool:
         try:
-            what = pickle.dumps((self._arrays, self._rules, as_records(self.state)))
+            what = pickle.dumps((self.fleet, self._rules, self.state))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             _log.warning("the loop's step stays interpreted: %s", error)
             return False

@@ -10,10 +10,9 @@ import numpy as np
 from c2c.compiling.machine_code import compiled, is_kept
 from c2c.serving import loop
 from c2c.serving.actions import ACT_INTERRUPT, ACT_RUN
-from c2c.serving.port import Action, Arrival, Event, Interrupt, Ready, RunSteps, StepEnd
-from c2c.serving.rows import row_type
+from c2c.serving.live_step import ARRIVES, ENDS, EVENT_DTYPE, IS_READY, LEFT, Told, take
+from c2c.serving.port import Action, Arrival, Event, Interrupt, Plan, Ready, RunSteps, StepEnd
 from c2c.serving.state import PLAN_DTYPE, REPORT_DTYPE, Fleet, Rules, Serving
-from c2c.serving.taking import ARRIVES, ENDS, EVENT_DTYPE, IS_READY, LEFT, Told, take
 
 __all__ = ["CompiledStep", "is_compiled"]
 
@@ -52,7 +51,6 @@ class CompiledStep:
           PolicyError: a user's policy cannot be compiled; names it, the line and the reason.
         """
         self._fleet, self._rules = fleet, rules
-        self._plan = row_type(PLAN_DTYPE)
         self._code = compiled(take, (fleet, rules, state, self._new_told(state)))
         self._state: Serving | None = None
 
@@ -155,7 +153,7 @@ class CompiledStep:
 
     def _run(self, d: int, asked: list[int], at: int) -> tuple[RunSteps, int]:
         """Return a run whose requests stand in `asked` from a place on, and where they end."""
-        plan: Any = self._plan(*_PLAN.unpack_from(self._plans, d * _PLAN.size))
+        plan = Plan(*_PLAN.unpack_from(self._plans, d * _PLAN.size))
         decodes_at = at + 2 + 3 * asked[at]
         past = decodes_at + asked[at + 1]
         prompts = iter(asked[at + 2 : decodes_at])

@@ -6,15 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from c2c.serving.rows import Rows
 from c2c.serving.state import Serving
 
 __all__ = ["grow_records", "grow_requests"]
 
 
 def _grown(table: Any, extra: int) -> Any:
-    if isinstance(table, Rows):
-        return table.grown(extra)
     old = len(table)
     made = np.zeros(old + extra, table.dtype).view(np.recarray)
     made[:old] = table

@@ -28,7 +28,16 @@ from c2c.serving.ending import (
     expire,
     slot_of,
 )
-from c2c.serving.frequent import (
+from c2c.serving.growing import grow_records, grow_requests
+from c2c.serving.keeping import (
+    drop_weights_of,
+    keep_weights_of,
+    release_weights_of,
+    take_weights_of,
+)
+from c2c.serving.kv_homes import on_relaid
+from c2c.serving.layout import change_layout
+from c2c.serving.live_step import (
     COUNTED,
     COUNTS,
     LATER,
@@ -46,15 +55,6 @@ from c2c.serving.frequent import (
     take_end,
     take_ready,
 )
-from c2c.serving.growing import grow_records, grow_requests
-from c2c.serving.keeping import (
-    drop_weights_of,
-    keep_weights_of,
-    release_weights_of,
-    take_weights_of,
-)
-from c2c.serving.kv_homes import on_relaid
-from c2c.serving.layout import change_layout
 from c2c.serving.losing import lose_device
 from c2c.serving.port import (
     Absent,
@@ -72,6 +72,7 @@ from c2c.serving.port import (
     KeepWeights,
     LayoutChanged,
     Load,
+    Plan,
     Ready,
     Recut,
     Relaid,
@@ -306,7 +307,7 @@ def _said(s: Serving, event: Ready | StepEnd, fault: int) -> tuple[str, Any, str
         stranger = not_in_step(s, d, event.finished)
         return "finished", stranger, "a request with a token in this step"
     name = COUNTS[fault - COUNTED]
-    return f"report.{name}", float(report[name]), "at least 0"
+    return f"report.{name}", float(getattr(report, name)), "at least 0"
 
 
 def _check_layout(s: Serving, event: Event) -> None:
@@ -392,8 +393,8 @@ def action_of(fleet: Fleet, s: Serving, code: int, where: int) -> Action:
             kv_bytes=float(req.handed_bytes),
             directly=bool(fleet.hands_directly),
         )
-    plan = s.plan[where].copy()
-    i = int(plan.instance)
+    plan = Plan(*s.plan[where].item())
+    i = plan.instance
     inst = s.instance[i]
     if code == ACT_LOAD:
         return Load(
@@ -401,7 +402,7 @@ def action_of(fleet: Fleet, s: Serving, code: int, where: int) -> Action:
             instance=i,
             model=int(inst.model),
             is_cold=bool(inst.cold),
-            kv_out_bytes=float(plan.kv_out_bytes),
+            kv_out_bytes=plan.kv_out_bytes,
         )
     prefills = [s.request[k] for k in s.prefilling[i, : inst.n_prefill].tolist()]
     return RunSteps(

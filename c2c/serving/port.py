@@ -6,14 +6,14 @@ The fields of a plan and of a report are stated once, in `c2c.serving.state`.
 from __future__ import annotations
 
 import math
+from collections import namedtuple
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 
-from c2c.serving.rows import Row
-from c2c.serving.state import REPORT_DTYPE
+from c2c.serving.state import PLAN_DTYPE, RECORD_DTYPE, REPORT_DTYPE
 
 __all__ = [
     "Absent",
@@ -33,7 +33,9 @@ __all__ = [
     "LayoutChanged",
     "Layouts",
     "Load",
+    "Plan",
     "Ready",
+    "Record",
     "Recut",
     "Relaid",
     "Relayout",
@@ -81,7 +83,7 @@ class StepEnd:
 
     at_s: float
     device: int
-    report: np.record | Row  # REPORT_DTYPE; see `new_report`
+    report: Any  # a row of REPORT_DTYPE; see `new_report`
     finished: tuple[int, ...] = ()
 
 
@@ -206,7 +208,7 @@ class RunSteps:
     device: int
     instance: int
     model: int
-    plan: np.record  # PLAN_DTYPE
+    plan: Any  # `Plan`
     prefills: tuple[tuple[int, int, int], ...]  # (request id, first prompt token, tokens)
     decodes: tuple[int, ...]  # request ids that get one token a step
     split: Any = None  # i8[homes, 4] the step's size by home of KV caches, of a lane
@@ -342,9 +344,16 @@ class Backend(Protocol):
         ...
 
 
-def new_report(**fields: Any) -> np.record:
+def _row_type(name: str, dtype: np.dtype[Any]) -> Any:
+    return namedtuple(name, dtype.names or (), defaults=np.zeros(1, dtype).tolist()[0])
+
+
+# Rows of tables outside of them: reading a field of a NumPy record takes a microsecond.
+Plan: Final = _row_type("Plan", PLAN_DTYPE)
+Record: Final = _row_type("Record", RECORD_DTYPE)
+_Report: Final = _row_type("Report", REPORT_DTYPE)
+
+
+def new_report(**fields: float) -> Any:
     """Return a report with the given fields of `REPORT_DTYPE`; the others are zero."""
-    made: np.record = np.zeros(1, REPORT_DTYPE).view(np.recarray)[0]
-    for name, value in fields.items():
-        setattr(made, name, value)
-    return made
+    return _Report(**fields)

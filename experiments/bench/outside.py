@@ -121,7 +121,7 @@ async def measure(settings: OutsideSettings, workers: int) -> dict[str, Any]:
         await engine.start()
         assert engine.stepping is not None
         if settings.compiled and not engine.stepping.is_compiled:
-            engine.stepping.compile_now()
+            await engine.stepping.compile()
         settle_memory()
         end_s = time.monotonic() + settings.seconds
         before, cpu_s = cpu_seconds(), time.process_time()

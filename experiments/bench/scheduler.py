@@ -2,10 +2,9 @@
 
     python -m experiments.bench.scheduler requests=300 system=engine
 
-The same requests over the simulated world behind the port: interpreted, with the loop's tables as
-NumPy records and as rows of Python objects, and compiled (half a minute of a core more, where the
-machine code is not on disk); all take the same decisions. Writes JSON with provenance to a folder
-in runs/bench.
+The same requests over the simulated world behind the port: interpreted, and compiled (half a
+minute of a core more, where the machine code is not on disk); both take the same decisions.
+Writes JSON with provenance to a folder in runs/bench.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from c2c.serving import Prepared, prepare
 from c2c.serving.compiled_step import CompiledStep
 from c2c.serving.loop import step
 from c2c.serving.port import Action, Event
-from c2c.serving.rows import as_rows
 from c2c.serving.state import Serving
 from c2c.simulator import build_machine
 from c2c.simulator.port import SimulatorBackend
@@ -72,13 +70,10 @@ def _block(settings: SchedulerSettings, models: int) -> RequestBlock:
     )
 
 
-def _interpreted(form: Callable[[Any], Any]) -> Callable[[Prepared], tuple[Serving, Step]]:
-    def begin(prepared: Prepared) -> tuple[Serving, Step]:
-        fleet, rules = form(prepared.fleet), prepared.new_rules()
-        state = form(prepared.new_serving(buffer=1, rules=rules))
-        return state, lambda s, event: step(fleet, rules, s, event, donate=True)
-
-    return begin
+def _interpreted(prepared: Prepared) -> tuple[Serving, Step]:
+    fleet, rules = prepared.fleet, prepared.new_rules()
+    state = prepared.new_serving(buffer=1, rules=rules)
+    return state, lambda s, event: step(fleet, rules, s, event, donate=True)
 
 
 def _compiled(prepared: Prepared) -> tuple[Serving, Step]:
@@ -89,8 +84,7 @@ def _compiled(prepared: Prepared) -> tuple[Serving, Step]:
 
 # How the step is run -> what begins it.
 WAYS: Final[dict[str, Callable[[Prepared], tuple[Serving, Step]]]] = {
-    "records": _interpreted(lambda tables: tables),
-    "rows": _interpreted(as_rows),
+    "interpreted": _interpreted,
     "compiled": _compiled,
 }
 

@@ -27,9 +27,8 @@ from c2c.serving.port import (
     SetTimer,
     StepEnd,
     Timer,
+    new_report,
 )
-from c2c.serving.rows import new_row
-from c2c.serving.state import REPORT_DTYPE
 from experiments.serving.inputs import Inputs
 from experiments.serving.replaying import records_of
 
@@ -116,9 +115,7 @@ class _Recorded:
             if first + tokens == self._inputs.arrivals[request].prompt_tokens:
                 got[request] = 1
         self._made.update(got)
-        report = new_row(
-            REPORT_DTYPE, steps=steps, latency_s=was.seconds / steps, available_gbps=self._gbps
-        )
+        report = new_report(steps=steps, latency_s=was.seconds / steps, available_gbps=self._gbps)
         finished = tuple(request for request in got if not self._left(request))
         return StepEnd(at_s=end_s, device=action.device, report=report, finished=finished)
 

@@ -17,10 +17,9 @@ from c2c.cost import load_constants
 from c2c.engine import Options, find_models, fleet_of
 from c2c.errors import DataError
 from c2c.serving import Prepared
-from c2c.serving.loop import step
+from c2c.serving.compiled_step import CompiledStep
 from c2c.serving.pools import entry_of
 from c2c.serving.port import Backend, KeepWeights, ReleaseWeights, WeightsHere
-from c2c.serving.rows import as_rows
 from c2c.simulator import build_machine, requests_table
 from c2c.simulator.port import SimulatorBackend
 from experiments.serving.calibration import StepFit, fit_steps
@@ -177,13 +176,13 @@ def _turn_s(fits: Sequence[StepFit]) -> float:
 def records_of(prepared: Prepared, world: Backend) -> pa.Table:
     """Serve in a world; return the records of all requests, by number."""
     rules = prepared.new_rules()
-    start = as_rows(prepared.new_serving(rules=rules))
-    state, fleet, kept = start, as_rows(prepared.fleet), Counter[int]()
+    fleet, state, kept = prepared.fleet, prepared.new_serving(rules=rules), Counter[int]()
+    step = CompiledStep(fleet, rules, state).step
     while (event := world.next_event()) is not None:
         if isinstance(event, WeightsHere | ReleaseWeights) and not kept[event.model]:
             continue  # of a wish that was granted live and is refused here: there was less room
         pins = _pins(fleet, state, event) if isinstance(event, KeepWeights) else 0
-        state, actions = step(fleet, rules, state, event, donate=True)
+        state, actions = step(state, event)
         if isinstance(event, KeepWeights):
             kept[event.model] += _pins(fleet, state, event) - pins
         elif isinstance(event, ReleaseWeights):

@@ -1,4 +1,4 @@
-"""The step takes the same decisions over arrays, over rows and as machine code, for all systems."""
+"""The step takes the same decisions interpreted and as machine code, for all systems."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from c2c.errors import BackendError
 from c2c.serving.compiled_step import CompiledStep
 from c2c.serving.loop import step
 from c2c.serving.port import Action, Arrival, Event, Load, Ready, RunSteps, StepEnd, new_report
-from c2c.serving.rows import as_rows
 from tests.contracts.stubborn import StubbornBackend
 from tests.contracts.systems import ON_FLEETS, models, prepared
 from tests.simulator.worlds import random_requests
@@ -46,17 +45,15 @@ def _serve(system: str, take: Callable[[Event], Taken]) -> list[tuple[Any, ...]]
     return did
 
 
-def _interpreted(
-    system: str, fleet: str, form: Callable[[Any], Any] = as_rows
-) -> list[tuple[Any, ...]]:
-    """Return what is done over tables of a form; that of records grows."""
+def _interpreted(system: str, fleet: str) -> list[tuple[Any, ...]]:
+    """Return what is done as Python, whose records grow."""
     what = prepared(system, fleet)
-    rules, tables, seen = what.new_rules(), form(what.fleet), 0
-    state = form(what.new_serving(slots=2, buffer=1, rules=rules))
+    rules, seen = what.new_rules(), 0
+    state = what.new_serving(slots=2, buffer=1, rules=rules)
 
     def take(event: Event) -> Taken:
         nonlocal state, seen
-        state, actions = step(tables, rules, state, event, donate=True)
+        state, actions = step(what.fleet, rules, state, event, donate=True)
         count, before = state.count[0], seen
         seen = int(count.out)
         return float(count.now_s), actions, [tuple(row) for row in state.records[before:seen]]
@@ -83,9 +80,9 @@ def _compiled(system: str, fleet: str) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize(("system", "fleet"), ON_FLEETS)
-def test_arrays_rows_and_machine_code_serve_alike(system: str, fleet: str) -> None:
-    did = _interpreted(system, fleet, lambda tables: tables)
-    assert did == _interpreted(system, fleet) == _compiled(system, fleet)
+def test_python_and_machine_code_serve_alike(system: str, fleet: str) -> None:
+    did = _interpreted(system, fleet)
+    assert did == _compiled(system, fleet)
     assert sum(len(ended) for _, _, ended in did) == 12
 
 

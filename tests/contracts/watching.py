@@ -13,7 +13,7 @@ import numpy as np
 
 from c2c.policies import given_up_s, token_due_s
 from c2c.serving import FAIL_NONE, Prepared, Serving
-from c2c.serving.loop import step
+from c2c.serving.compiled_step import CompiledStep
 from c2c.serving.port import (
     Absent,
     Action,
@@ -40,7 +40,6 @@ from c2c.serving.port import (
     Unload,
 )
 from c2c.serving.roles import DECODES
-from c2c.serving.rows import as_records, as_rows
 from c2c.serving.state import ABSENT, ASSIGNED, ENDS_AT, FREE, NOWHERE, OUT, RUNNING, SLOT, Rules
 
 __all__ = ["Watch", "serve"]
@@ -305,24 +304,21 @@ class Watch:
 def serve(prepared: Prepared, backend: Backend) -> tuple[Any, Serving, Watch]:
     """Serve until nothing happens any more; return the records by id, the state and the watch.
 
-    The loop has its tables as rows, as a live engine has.
+    The loop's step is machine code, as a live engine's.
     """
-    rules, tables = prepared.new_rules(), as_rows(prepared.fleet)
-    state = as_rows(prepared.new_serving(slots=2, buffer=1, rules=rules))
-    watch = Watch(prepared, state)
+    rules = prepared.new_rules()
+    state = prepared.new_serving(slots=2, buffer=1, rules=rules)
+    step, watch = CompiledStep(prepared.fleet, rules, state).step, Watch(prepared, state)
     while (event := backend.next_event()) is not None:
         watch.event(event)
-        state, actions = step(tables, rules, state, event, donate=True)
+        state, actions = step(state, event)
         watch.actions(actions)
         _check_room(prepared, state)
         _check_pools(prepared, state)
         _check_lines(prepared, rules, state)
         backend.submit(float(state.count[0].now_s), actions)
     watch.end()
-    ended = sorted(state.records[: state.count[0].out], key=lambda row: row.id)
-    records = np.zeros(len(ended), state.records.dtype).view(np.recarray)  # its gaps, too
-    records[:] = [tuple(row) for row in ended]
-    state = as_records(state)
+    records = np.sort(state.records[: state.count[0].out], order="id").view(np.recarray)
     _check_end(watch, records, state)
     return records, state, watch
 

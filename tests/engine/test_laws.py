@@ -33,9 +33,8 @@ from c2c.engine.places import Place
 from c2c.engine.variants import told_of
 from c2c.models import from_hf_config
 from c2c.serving import FAIL_DEADLINE, FAIL_NONE, Prepared, prepare
-from c2c.serving.loop import step
+from c2c.serving.compiled_step import CompiledStep
 from c2c.serving.port import Arrival, Cancelled, Event
-from c2c.serving.rows import as_rows
 from c2c.serving.state import SETTLED
 from experiments.serving.laid_out import laid_out
 from experiments.serving.settings import overrides_of, register, settings_of
@@ -146,8 +145,9 @@ class World:
         self.workers = [
             FakeWorker(p, self.backend, self.rng, ROWS, self.store.here, told) for p in self.places
         ]
-        self.fleet, self.rules = as_rows(prepared.fleet), prepared.new_rules()
-        self.state = as_rows(prepared.new_serving(slots=2, buffer=1, rules=self.rules))
+        self.fleet, rules = prepared.fleet, prepared.new_rules()
+        self.state = prepared.new_serving(slots=2, buffer=1, rules=rules)
+        self.step = CompiledStep(self.fleet, rules, self.state).step
         for number, instance in enumerate(self.state.instance):  # those that are there already
             if instance.model >= 0:
                 self.places[instance.on_device].instances[number] = names[instance.model]
@@ -209,8 +209,7 @@ class World:
         )  # fmt: skip
 
     def take(self, event: Event) -> None:
-        fleet, rules = self.fleet, self.rules
-        self.state, actions = step(fleet, rules, self.state, event, donate=True)
+        self.state, actions = self.step(self.state, event)
         for row in self.state.records[: self.state.count[0].out]:
             assert int(row.id) not in self.recorded
             self.recorded[int(row.id)] = int(row.failure), int(row.output_tokens)
@@ -218,7 +217,7 @@ class World:
                 self.ledger.end(int(row.id), "failed")
         self.state.count[0].out = 0
         self.backend.submit(float(self.state.count[0].now_s), actions)
-        self.keeper.taken(event, fleet, self.state)
+        self.keeper.taken(event, self.fleet, self.state)
 
     def read(self) -> bool:
         """Have some weights come, if any are to; say whether any are."""
