@@ -26,12 +26,10 @@ command that replays each fleet, settings and provenance.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
@@ -43,8 +41,8 @@ from rich.table import Table
 
 from c2c.config import RunSetup, build
 from c2c.errors import SettingError
-from c2c.runs import NOT_INPUTS, RunDir, progress_bar, storage_error
-from experiments.answers.command import answering, own_settings
+from c2c.runs import RunDir, progress_bar
+from experiments.answers.command import answer_folder, answering, own_settings, refuse_seed
 from experiments.answers.fleets import Arm, FleetSpace
 from experiments.answers.interval import interval_of
 from experiments.answers.points import Point, PointRunner, needs_compiling
@@ -81,8 +79,6 @@ class AdviseSettings:
         """Raise where a value cannot work."""
         if not self.systems or len(set(self.systems)) < len(self.systems):
             raise SettingError("advise.systems", self.systems, "at least one name, each once")
-        if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
-            raise SettingError("advise.seeds", self.seeds, "whole numbers from 0 on, each once")
         for name in ("most", "keep"):
             if (value := getattr(self, name)) < 1:
                 raise SettingError(f"advise.{name}", value, "a whole number above 0")
@@ -149,60 +145,47 @@ def _advise(arguments: list[str], folder: str | None) -> int:
     asked, given = own_settings(AdviseSettings, "advise", arguments)
     asked.check()
     workers = workers_of(asked.workers, "advise.workers")
-    if seed := [a for a in given if a.startswith("seed=")]:
-        raise SettingError("seed", seed[0][5:], "no value here", "Set advise.seeds=[0,1,2].")
+    refuse_seed("advise", asked.seeds, given)
     space = FleetSpace([f"out={OUT}", *given], folder, systems=asked.systems)
     arms = space.arms()
     base = _first_that_builds(space, arms)
     out = console()
-    told = {
-        "command": "advise",
-        "advise": {k: v for k, v in asdict(asked).items() if k != "workers"},
-        "fleets": [arm.name for arm in arms],
-        **{k: v for k, v in base.settings.items() if k not in NOT_INPUTS and k != "seed"},
-    }
     root = Path(base.settings["out"]).expanduser()
-    where = _where(base, told, root)
-    try:
-        with RunDir.open(
-            where, told, packages=PACKAGES, files=base.files, seed=None,
-            resume=base.settings["resume"], overwrite=base.settings["overwrite"], names=NAMES,
-            field="folder" if base.settings["folder"] else "out",
-        ) as run:  # fmt: skip
-            if run.is_complete:
-                found = json.loads((where / "answer.json").read_text(encoding="utf-8"))
-                print(f"{found['answer']}\nanswered already: {where}")
-                return int(not found["fleets"])
-            more = {
-                "out": str(root / "points"), "folder": None, "overwrite": False, "figures": False,
-                "timeline.rows": 0, "objective": None,
-            }  # fmt: skip
-            requests = int(base.workload.description["requests"])
-            print(
-                f"{requests:,} requests of {base.workload.description['name']} for "
-                f"{len(base.serving.deployments)} models; comparing {len(arms)} kinds of fleets, "
-                f"processes: {workers}"
+    with answer_folder(
+        "advise", asked, base, (base.settings["workload"]["name"],), packages=PACKAGES,
+        files=NAMES, fleets=[arm.name for arm in arms],
+    ) as (run, where, before):  # fmt: skip
+        if before:
+            print(f"{before['answer']}\nanswered already: {where}")
+            return int(not before["fleets"])
+        more = {
+            "out": str(root / "points"), "folder": None, "overwrite": False, "figures": False,
+            "timeline.rows": 0, "objective": None,
+        }  # fmt: skip
+        requests = int(base.workload.description["requests"])
+        print(
+            f"{requests:,} requests of {base.workload.description['name']} for "
+            f"{len(base.serving.deployments)} models; comparing {len(arms)} kinds of fleets, "
+            f"processes: {workers}"
+        )
+        alone_first = needs_compiling(base)
+        with PointRunner(workers) as runner:
+            runs = Runs(space, arms, more, requests, runner, alone_first=alone_first)
+            standings = race(
+                arms, parts_of(requests), runs.serve, seeds=asked.seeds, most=asked.most,
+                keep=asked.keep, within=asked.within,
+            )  # fmt: skip
+            fleets = sorted(
+                (
+                    _fleet(runs, arm, int(standing.serves), given)
+                    for arm, standing in standings.items()
+                    if standing.serves < float("inf")
+                ),
+                key=lambda one: (one["usd_per_hour"], one["ttft_p99_s"]),
             )
-            alone_first = needs_compiling(base)
-            with PointRunner(workers) as runner:
-                runs = Runs(space, arms, more, requests, runner, alone_first=alone_first)
-                standings = race(
-                    arms, parts_of(requests), runs.serve, seeds=asked.seeds, most=asked.most,
-                    keep=asked.keep, within=asked.within,
-                )  # fmt: skip
-                fleets = sorted(
-                    (
-                        _fleet(runs, arm, int(standing.serves), given)
-                        for arm, standing in standings.items()
-                        if standing.serves < float("inf")
-                    ),
-                    key=lambda one: (one["usd_per_hour"], one["ttft_p99_s"]),
-                )
-                margin = _margin(runs, fleets[0], asked) if fleets else {}
-            answer = _answer(fleets, margin, asked, base)
-            _write(run, base, runs, fleets, margin, answer)
-    except OSError as error:
-        raise storage_error(error, where) from error
+            margin = _margin(runs, fleets[0], asked) if fleets else {}
+        answer = _answer(fleets, margin, asked, base)
+        _write(run, base, runs, fleets, margin, answer)
     if fleets:
         _print(out, fleets)
     if refused := _refused(runs):
@@ -395,14 +378,6 @@ def _print(out: Console, fleets: Sequence[Mapping[str, Any]]) -> None:
             f"{one['ttft_p99_s']:.3f}", f"{1e3 * one['tpot_p99_s']:.1f}",
         )  # fmt: skip
     out.print(table)
-
-
-def _where(base: RunSetup, told: Mapping[str, Any], root: Path) -> Path:
-    if base.settings["folder"]:
-        return Path(base.settings["folder"]).expanduser()
-    digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
-    name = re.sub(r"[^\w.-]+", "-", base.settings["workload"]["name"])
-    return root / f"{name}_{digest}"
 
 
 if __name__ == "__main__":

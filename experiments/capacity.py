@@ -19,12 +19,9 @@ says where the answer goes: a table (Parquet), a figure, answer.json, settings a
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +29,9 @@ from rich.console import Console
 
 from c2c.config import RunSetup, build, load
 from c2c.errors import SettingError
-from c2c.runs import NOT_INPUTS, RunDir, progress_bar, storage_error
+from c2c.runs import NOT_INPUTS, RunDir, progress_bar
 from experiments.answers.capacity import Capacity, Tried, find_capacity, tried_table
-from experiments.answers.command import answering, own_settings
+from experiments.answers.command import answer_folder, answering, own_settings, refuse_seed
 from experiments.answers.points import needs_compiling
 from experiments.answers.quantity import Quantity, quantity_of
 from experiments.answers.saying import answer_line, answer_of, caution
@@ -60,8 +57,6 @@ class CapacitySettings:
 
     def check(self) -> None:
         """Raise where a value cannot work."""
-        if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
-            raise SettingError("capacity.seeds", self.seeds, "whole numbers from 0 on, each once")
         if not 0 < self.tolerance < 1:
             raise SettingError("capacity.tolerance", self.tolerance, "a share above 0 and below 1")
 
@@ -75,41 +70,33 @@ def _answer(arguments: list[str], folder: str | None) -> int:
     asked, given = own_settings(CapacitySettings, "capacity", arguments)
     asked.check()
     workers = workers_of(asked.workers, "capacity.workers")
-    if seed := [a for a in given if a.startswith("seed=")]:
-        raise SettingError("seed", seed[0][5:], "no value here", "Set capacity.seeds=[0,1,2].")
+    refuse_seed("capacity", asked.seeds, given)
     setup = build(load([f"out={OUT}", f"seed={asked.seeds[0]}", *given], folder=folder))
     quantity = quantity_of(asked.of, setup)
     settings = {k: v for k, v in setup.settings.items() if k not in NOT_INPUTS and k != "seed"}
     if setup.plan is not None:  # planned once, for all points
         settings["mig"] = dict(load([f"mig={setup.plan.mig}"]).mig)
-    told = {
-        "command": "capacity",
-        "capacity": {k: v for k, v in asdict(asked).items() if k != "workers"},
-        **{k: v for k, v in setup.settings.items() if k not in NOT_INPUTS and k != "seed"},
-    }
-    where = _where(setup, told)
-    out = console()
-    try:
-        with RunDir.open(
-            where, told, packages=PACKAGES, files=setup.files, seed=None,
-            resume=setup.settings["resume"], overwrite=setup.settings["overwrite"], names=NAMES,
-            field="folder" if setup.settings["folder"] else "out",
-        ) as run:  # fmt: skip
-            if run.is_complete:
-                found = json.loads((where / "answer.json").read_text(encoding="utf-8"))
-                print(*(found[name] for name in ("answer", "note") if found[name]), sep="\n")
-                print(f"answered already: {where}")
-                return 0
-            print_setup(out, setup)
-            points = Path(setup.settings["out"]).expanduser() / "points"
-            settings |= {
-                "out": str(points), "folder": None, "overwrite": False, "objective": None,
-                "resume": setup.settings["resume"], "figures": False, "timeline": {"rows": 0},
-            }  # fmt: skip
-            capacity = _searched(setup, settings, quantity, asked, workers, out)
-            _write(run, setup, capacity)
-    except OSError as error:
-        raise storage_error(error, where) from error
+    serving, out = setup.serving, console()
+    mig = serving.mig if isinstance(serving.mig, str) else serving.mig.name
+    points = Path(setup.settings["out"]).expanduser() / "points"
+    names = (
+        asked.of, serving.system.name, serving.platform.name, mig,
+        setup.settings["workload"]["name"],
+    )  # fmt: skip
+    with answer_folder(
+        "capacity", asked, setup, names, packages=PACKAGES, files=NAMES
+    ) as (run, where, before):  # fmt: skip
+        if before:
+            print(*(before[name] for name in ("answer", "note") if before[name]), sep="\n")
+            print(f"answered already: {where}")
+            return 0
+        print_setup(out, setup)
+        settings |= {
+            "out": str(points), "folder": None, "overwrite": False, "objective": None,
+            "resume": setup.settings["resume"], "figures": False, "timeline": {"rows": 0},
+        }  # fmt: skip
+        capacity = _searched(setup, settings, quantity, asked, workers, out)
+        _write(run, setup, capacity)
     print(answer_line(capacity, setup))
     if note := caution(capacity, setup):
         print(note)
@@ -180,20 +167,6 @@ def _write(run: RunDir, setup: RunSetup, capacity: Capacity) -> None:
             title=f"Capacity of {serving.system.name} on {serving.platform.name}", caption=caption,
         )  # fmt: skip
         run.write_figure("capacity", figure)
-
-
-def _where(setup: RunSetup, told: Mapping[str, Any]) -> Path:
-    if setup.settings["folder"]:
-        return Path(setup.settings["folder"]).expanduser()
-    digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
-    serving, s = setup.serving, setup.settings
-    mig = serving.mig if isinstance(serving.mig, str) else serving.mig.name
-    parts = (
-        told["capacity"]["of"], serving.system.name, serving.platform.name, mig,
-        s["workload"]["name"], digest,
-    )  # fmt: skip
-    name = "_".join(re.sub(r"[^\w.-]+", "-", str(p)) for p in parts)
-    return Path(s["out"]).expanduser() / name
 
 
 if __name__ == "__main__":

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any, get_type_hints
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException, ValidationError
 from yaml import YAMLError
 
-from c2c.config import SWEEP, as_setting_error
+from c2c.config import SWEEP, RunSetup, as_setting_error
 from c2c.errors import SettingError
+from c2c.runs import NOT_INPUTS, RunDir, storage_error
 from experiments.command import command
 from experiments.simulation.own_settings import with_own_settings
 from experiments.sweeping import check_arguments, is_sweep
 
-__all__ = ["answering", "own_settings"]
+__all__ = ["answer_folder", "answering", "own_settings", "refuse_seed"]
 
 CONFIG_DIR = "--config-dir="
 
@@ -72,3 +79,57 @@ def own_settings(schema: type, group: str, arguments: Sequence[str]) -> tuple[An
         except YAMLError as error:
             raise SettingError(key, value, "a value that YAML understands") from error
     return OmegaConf.to_object(merged[group]), [a for a in arguments if a not in own]
+
+
+def refuse_seed(group: str, seeds: Sequence[int], given: Sequence[str]) -> None:
+    """Check the seeds of a question, which take the place of a run's one.
+
+    Raises:
+      SettingError: a seed is below 0, there twice, or given as a run's.
+    """
+    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
+        raise SettingError(f"{group}.seeds", seeds, "whole numbers from 0 on, each once")
+    if seed := [a for a in given if a.startswith("seed=")]:
+        raise SettingError("seed", seed[0][5:], "no value here", f"Set {group}.seeds=[0,1,2].")
+
+
+@contextmanager
+def answer_folder(
+    group: str, asked: Any, setup: RunSetup, names: Sequence[object], *,
+    packages: Sequence[str], files: Sequence[str], **more: Any,
+) -> Iterator[tuple[RunDir, Path, dict[str, Any]]]:  # fmt: skip
+    """Open the folder of an answer; give it, its path, and what was answered before (or nothing).
+
+    Args:
+      group: the command.
+      asked: its own settings; how many `workers` compute changes no answer.
+      setup: of a run.
+      names: the folder's, in `out`, where the settings name none; a digest of all settings follows.
+      packages: whose sources decide.
+      files: that the answer makes.
+      more: what else decides.
+
+    Raises:
+      SettingError: the folder cannot be written, or holds another answer.
+    """
+    settings = setup.settings
+    told = {
+        "command": group,
+        group: {k: v for k, v in asdict(asked).items() if k != "workers"},
+        **more,
+        **{k: v for k, v in settings.items() if k not in NOT_INPUTS and k != "seed"},
+    }
+    digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
+    name = "_".join(re.sub(r"[^\w.-]+", "-", str(part)) for part in (*names, digest))
+    where = Path(settings["folder"] or Path(settings["out"]) / name).expanduser()
+    try:
+        with RunDir.open(
+            where, told, packages=packages, files=setup.files, seed=None,
+            resume=settings["resume"], overwrite=settings["overwrite"], names=files,
+            field="folder" if settings["folder"] else "out",
+        ) as run:  # fmt: skip
+            said = where / "answer.json"
+            before = json.loads(said.read_text(encoding="utf-8")) if run.is_complete else {}
+            yield run, where, before
+    except OSError as error:
+        raise storage_error(error, where) from error
