@@ -1,0 +1,98 @@
+"""How much of what the fleet can serve a workload asks for: an estimate before a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from c2c.config import RunSetup
+from c2c.simulator import simulate_in_memory
+from c2c.workloads import RequestBlock
+
+__all__ = ["Load", "estimate_load"]
+
+# Requests that are given at once: enough to fill every batch of the fleet a few times over.
+FILLS: Final = 4
+FEWEST: Final = 100
+MOST: Final = 20_000
+MIDDLE: Final = (
+    0.2,
+    0.8,
+)  # of them, counted by when they end: starts and the last ones are left out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What is asked of a fleet, and what it can serve.
+
+    Attributes:
+      asked_rps: requests a second of the workload, the mean over its time.
+      served_rps: requests a second of the fleet, as long as requests wait.
+      tried: requests that this was found with.
+    """
+
+    asked_rps: float
+    served_rps: float
+    tried: int
+
+    @property
+    def times(self) -> float:
+        """How often the fleet would be needed; above 1 waiting grows until the workload ends."""
+        return self.asked_rps / self.served_rps
+
+    def line(self) -> str:
+        """Say it on the console."""
+        said = (
+            f"load (estimate, from the first {self.tried:,} requests given at once): the workload "
+            f"asks for {self.asked_rps:.3g} requests/s, the fleet serves {self.served_rps:.3g}: "
+        )
+        if self.times > 1.0:
+            return said + f"{self.times:.3g} times what it can; requests wait ever longer"
+        return said + f"{self.times:.0%}"
+
+
+def estimate_load(setup: RunSetup) -> Load | None:
+    """Return the load of a run, from a short simulation of the same fleet in overload.
+
+    The first requests of the workload come all at once, and the rate is that at which the middle of
+    them end. Compiled. Rates of runs in overload are within a factor of 2 of it.
+
+    Returns:
+      None for a closed loop, a workload without a rate, or requests of which too few are served.
+    """
+    asked_rps = setup.workload.description.get("mean_rate_rps")
+    if setup.workload.loop is not None or not asked_rps:
+        return None
+    wanted = _wanted(setup)
+
+    def at_once() -> Iterator[RequestBlock]:
+        left = wanted
+        for block in setup.workload.blocks():
+            part = block.take(slice(left))
+            yield replace(part, arrival_s=np.zeros(len(part)))
+            left -= len(part)
+            if left <= 0:
+                return
+
+    got = simulate_in_memory(setup.prepared, replace(setup.workload, source=at_once))
+    ended_s = np.sort(got.records.finished_s[got.records.failure == 0])
+    first, last = (int(share * len(ended_s)) for share in MIDDLE)
+    if len(ended_s) < FEWEST // 2 or ended_s[last] <= ended_s[first]:
+        return None
+    served_rps = float((last - first) / (ended_s[last] - ended_s[first]))
+    return Load(asked_rps=float(asked_rps), served_rps=served_rps, tried=len(got.records))
+
+
+def _wanted(setup: RunSetup) -> int:
+    """Return how many requests fill the batches of all slices several times, by mean lengths."""
+    prepared = setup.prepared
+    block = next(setup.workload.blocks(), None)
+    if block is None:
+        return 0
+    tokens = float((block.prompt_tokens + block.output_tokens).mean())
+    room = prepared.fleet.kv_capacity[:, prepared.kind_of].max(axis=0) / tokens
+    batches = np.clip(room, 1.0, prepared.fleet.max_batch).sum()
+    return int(np.clip(FILLS * batches, FEWEST, MOST))
