@@ -11,7 +11,7 @@ nothing else names the figure.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -95,6 +95,13 @@ class Context:
     def quick(self) -> bool:
         """Whether to compute the small version."""
         return self.profile == "quick"
+
+    def each[T](self, runs: Sequence[T]) -> Iterator[T]:
+        """Give each of the runs, and tell how many are done when the next is asked for."""
+        for done, run in enumerate(runs, 1):
+            yield run
+            if self.progress is not None:
+                self.progress(done, len(runs))
 
     def link_text(self, gbps: float) -> str:
         """Return how a caption names the link variant."""

@@ -83,7 +83,7 @@ def compute(context: Context) -> Computed:
     runs = [(p, name, seed) for p in points for name in points[p] for seed in context.seeds]
     rows: list[dict[str, Any]] = []
     link_gbps = 0.0
-    for done, ((models, compression, mig), name, seed) in enumerate(runs):
+    for (models, compression, mig), name, seed in context.each(runs):
         settings = [*catalog(models), *PLUS, f"mig={mig}", *VARIANTS[name]]
         if context.quick:
             settings.append(f"workload.max_requests={QUICK_REQUESTS}")
@@ -97,8 +97,6 @@ def compute(context: Context) -> Computed:
                 **measures(got),
             }
         )
-        if context.progress is not None:
-            context.progress(done + 1, len(runs))
     part = f" (its first {QUICK_REQUESTS:,} requests)" if context.quick else ""
     left_out = "" if context.quick else "; under the bursts only what matters there"
     loads = dict.fromkeys(load for _, load, _ in points)

@@ -130,11 +130,9 @@ def compute(context: Context) -> Computed:
         for seed in seeds
     ]
     rows: list[dict[str, Any]] = []
-    for done, (family, system, rate, seed) in enumerate(runs):
+    for family, system, rate, seed in context.each(runs):
         at = {"family": family.name, "system": system, "rate_rps": rate}
         rows.append(at | {"seed": seed} | _run(context, family, system, rate, seed))
-        if context.progress is not None:
-            context.progress(done + 1, len(runs))
     middle = medians(rows, ("family", "system", "rate_rps"))
     requests = ", ".join(f"{_requests(context, f):,} ({f.name})" for f in FAMILIES)
     return Computed(

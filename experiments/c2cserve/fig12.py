@@ -44,13 +44,11 @@ def compute(context: Context) -> Computed:
     compression = load_of_half(context, SYSTEMS["ServerlessLLM"])
     names = QUICK_SYSTEMS if context.quick else tuple(SYSTEMS)
     runs = [(name, seed) for name in names for seed in context.seeds]
-    for done, (name, seed) in enumerate(runs):
+    for name, seed in context.each(runs):
         got = replay(context, compression, SYSTEMS[name], seed)
         windows += _windows(name, seed, got)
         summary.append({"system": name, "seed": seed, **totals(got)})
         link_gbps = got.stats.link_capacity_gbps
-        if context.progress is not None:
-            context.progress(done + 1, len(runs))
     caption = (
         f"{describe(context, compression)}. Catalog dense6 (three Llama-3 3B, three 8B) on one "
         f"GH200: C2CServe on 7x12gb, ServerlessLLM and Aegaeon on the full GPU; dashed, beside "

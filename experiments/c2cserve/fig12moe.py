@@ -41,7 +41,7 @@ def compute(context: Context) -> Computed:
     seeds = context.seeds[:SEEDS]
     runs = [(load, name, seed) for load in loads for name in names for seed in seeds]
     rows: list[dict[str, Any]] = []
-    for done, (load, name, seed) in enumerate(runs):
+    for load, name, seed in context.each(runs):
         got = replay(context, loads[load], SYSTEMS[name], seed)
         rows.append(
             {
@@ -53,8 +53,6 @@ def compute(context: Context) -> Computed:
                 **totals(got),
             }
         )
-        if context.progress is not None:
-            context.progress(done + 1, len(runs))
     return Computed(
         tables={"totals": pa.Table.from_pylist(rows)},
         results=_results(context, rows),

@@ -113,7 +113,7 @@ def _rows(
     rows: list[dict[str, Any]] = []
     prompts, link_gbps = 0.0, 0.0
     runs = [(variant, seed) for variant in variants for seed in context.seeds]
-    for done, ((panel, name, overrides), seed) in enumerate(runs):
+    for (panel, name, overrides), seed in context.each(runs):
         base, load = {
             "placement": (CLUSTER, loads.four),
             UNLIKE: (ONE_CHIP, loads.one * UNLIKE_SHARE),
@@ -140,8 +140,6 @@ def _rows(
                 "published_p99_s": None,
             }
         )
-        if context.progress is not None:
-            context.progress(done + 1, len(runs))
     return rows, link_gbps
 
 

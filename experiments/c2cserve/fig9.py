@@ -66,7 +66,7 @@ def served(
       output: tokens of each.
     """
     rows = []
-    for done, (model, system) in enumerate(pairs):
+    for model, system in context.each(pairs):
         got = serve_alone(context, model, system, output=output, requests=requests)
         rows.append(
             {
@@ -78,8 +78,6 @@ def served(
                 "experts_found": got.found_share,
             }
         )
-        if context.progress is not None:
-            context.progress(done + 1, len(pairs))
     return rows
 
 

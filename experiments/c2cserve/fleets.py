@@ -64,7 +64,7 @@ def compute(context: Context) -> Computed:
     runs = [(p, name, seed) for p in _points(context.quick) for name in names for seed in seeds]
     rows: list[dict[str, Any]] = []
     link_gbps = 0.0
-    for done, (point, name, seed) in enumerate(runs):
+    for point, name, seed in context.each(runs):
         got = replay(
             context,
             point.compression,
@@ -80,8 +80,6 @@ def compute(context: Context) -> Computed:
                 **measures(got),
             }
         )
-        if context.progress is not None:
-            context.progress(done + 1, len(runs))
     middle = medians(rows, ("compression", "models", "draw_gbps", "system"))
     leads = _leads(middle)
     part = f" (its first {QUICK_REQUESTS:,} requests)" if context.quick else ""

@@ -39,7 +39,7 @@ def compute(context: Context) -> Computed:
     runs = [(*setting, name, seed) for setting in SETTINGS for name in systems for seed in seeds]
     rows: list[dict[str, Any]] = []
     link_gbps = 0.0
-    for done, (model, layout, name, seed) in enumerate(runs):
+    for model, layout, name, seed in context.each(runs):
         setup = build(
             composed(
                 [
@@ -66,8 +66,6 @@ def compute(context: Context) -> Computed:
                 **measures(got),
             }
         )
-        if context.progress is not None:
-            context.progress(done + 1, len(runs))
     caption = (
         f"{_describe(context)}, as one Llama-3 service on one GH200; "
         f"{context.link_text(link_gbps)}; targets: TTFT 1 s, TPOT 0.3 s (8B) and 0.15 s (3B). "

@@ -90,10 +90,8 @@ def compute(context: Context) -> Computed:
     seeds = context.seeds[:2] if context.quick else context.seeds
     runs = [(w, seed) for w in workloads for seed in seeds]
     rows: list[dict[str, Any]] = []
-    for done, (workload, seed) in enumerate(runs):
+    for workload, seed in context.each(runs):
         rows += _of_seed(context, workload, seed)
-        if context.progress is not None:
-            context.progress(done + 1, len(runs))
     part = f" (its first {QUICK_REQUESTS:,} requests)" if context.quick else ""
     choices = " x ".join(f"{len(options)} of {name}" for name, options in PARTS.items())
     return Computed(

@@ -67,11 +67,9 @@ def compute(context: Context) -> Computed:
         points += [(point, name) for point in _memories() for name in STORED]
     runs = [(*point, seed) for point in points for seed in seeds]
     rows = []
-    for done, (point, name, seed) in enumerate(runs):
+    for point, name, seed in context.each(runs):
         found = _run(context, point, name, seed)
         rows.append(asdict(point) | {"system": name, "seed": seed, **found})
-        if context.progress is not None:
-            context.progress(done + 1, len(runs))
     middle = medians(rows, (*_WORKLOAD, "memory_gb", "system"))
     best = [
         _with_band(here, [r for r in rows if r["memory_gb"] is None and _at(r) == _at(here)])

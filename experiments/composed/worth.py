@@ -63,12 +63,10 @@ def compute(context: Context) -> Computed:
     sets = [each for each in subsets(MECHANISMS) if refusal(each, GH200) is None]
     runs = [(load, each, seed) for load in loads for each in sets for seed in seeds]
     rows: list[dict[str, Any]] = []
-    for done, (load, each, seed) in enumerate(runs):
+    for load, each, seed in context.each(runs):
         names = [name for name in MECHANISMS if name in each]
         found = _run(context, load, names, seed)
         rows.append(asdict(load) | {"set": " + ".join(names) or NOTHING, "seed": seed, **found})
-        if context.progress is not None:
-            context.progress(done + 1, len(runs))
     shares = [row for load in loads for row in _shares(load, _at(rows, load), seeds)]
     caption = (
         f"{len(sets)} sets of mechanisms that can work together, of {', '.join(MECHANISMS)}; "

@@ -102,15 +102,13 @@ def compute(context: Context) -> Computed:
         serving: {r.claim_id: r for r in _results(context, serving)}
         for serving in dict.fromkeys(f.serving for f in folds)
     }
-    for done, fold in enumerate(folds):
+    for fold in context.each(folds):
         base = bases[fold.serving]
         values = fold.constants()
         with _set(values):
             without = {r.claim_id: r for r in _results(context, fold.serving)}
         for name, ours in base.items():
             rows += _rows(fold, values, ours, without[name])
-        if context.progress is not None:
-            context.progress(done + 1, len(folds))
     rest = "" if len(folds) == len(FOLDS) else "The full profile leaves out starts as well. "
     lost = sum(r["agrees"] and not r["agrees_without"] for r in rows)
     said = " ".join(f"{f.left_out}: {f.why}." for f in folds)

@@ -82,7 +82,7 @@ def compute(context: Context) -> Computed:
     knobs = [*chip_knobs(), *(k for k in constant_knobs() if not context.quick or k.name in QUICK)]
     base = _all(context)
     rows: list[dict[str, Any]] = []
-    for done, knob in enumerate(knobs):
+    for knob in context.each(knobs):
         for factor, found in _scaled(context, knob):
             for name, (value, unit) in base.items():
                 rows.append(
@@ -96,8 +96,6 @@ def compute(context: Context) -> Computed:
                         "ratio": found[name][0] / value,
                     }
                 )
-        if context.progress is not None:
-            context.progress(done + 1, len(knobs))
     return Computed(
         tables={"headlines": pa.Table.from_pylist(rows)},
         results=(),

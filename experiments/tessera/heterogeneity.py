@@ -32,10 +32,8 @@ _TABLE1: Final = {
 def compute(context: Context) -> Computed:
     """Return the ratio of each kernel's times, and shares of kernels by workload and group."""
     rows = []
-    for k, name in enumerate(WORKLOADS):
+    for name in context.each(WORKLOADS):
         rows += _kernels(name)
-        if context.progress:
-            context.progress(k + 1, len(WORKLOADS))
     shares, by_group = _shares_of(rows)
     results = under_readings(_results(), _results, SAID, everything=not context.quick)
     caption = (

@@ -60,10 +60,8 @@ def _rows_and_means(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     cells = [(pair, name) for pair in PAIRS for name in WORKLOADS]
     rows = []
-    for k, (pair, name) in enumerate(cells):
+    for pair, name in context.each(cells):
         rows += _cell(pair, name, _GAP[context.profile], **reading)
-        if context.progress:
-            context.progress(k + 1, len(cells))
     return rows, [_mean(rows, pair, way) for pair in PAIRS for way in WAYS]
 
 

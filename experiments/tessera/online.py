@@ -30,7 +30,7 @@ def compute(context: Context) -> Computed:
     seeds = context.seeds[:1] if context.quick else context.seeds
     rows = []
     points = [(name, load) for name in PAIRS for load in LOADS]
-    for k, (name, load) in enumerate(points):
+    for name, load in context.each(points):
         rate = load * capacity_rps(name)
         drawn = [poisson(context, rate, _REQUESTS[context.profile], seed) for seed in seeds]
         rows += [
@@ -43,8 +43,6 @@ def compute(context: Context) -> Computed:
             }
             for way in ONLINE
         ]
-        if context.progress:
-            context.progress(k + 1, len(points))
     rates = [
         {"pair": name, "way": way, "rate_rps": _rate_at(_of(rows, name, way), slo_s)}
         for name in PAIRS

@@ -44,10 +44,8 @@ def compute(context: Context) -> Computed:
     pieces = [of_trace(context, _SECONDS, rate, piece) for piece in range(PIECES)]
     settings = _settings()
     rows = []
-    for k, (varied, value, what) in enumerate(settings):
+    for varied, value, what in context.each(settings):
         rows.append({"varied": varied, "value": value, **_row([served(what, p) for p in pieces])})
-        if context.progress:
-            context.progress(k + 1, len(settings))
     return Computed(
         tables={"settings": pa.Table.from_pylist(rows)},
         results=_results(rows),
