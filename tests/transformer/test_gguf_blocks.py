@@ -9,7 +9,7 @@ from gguf import GGMLQuantizationType
 from hypothesis import given
 from hypothesis import strategies as st
 
-from c2c.transformer.gguf.blocks import QUANTIZED_KINDS, centred, requantized, unpack
+from c2c.transformer.gguf.blocks import QUANTIZED_KINDS, centred, unpack
 from tests.transformer.gguf_files import quantised_rows
 
 EPS = float(np.finfo(np.float32).eps)
@@ -34,29 +34,6 @@ def test_long_matrices_are_unpacked_in_parts() -> None:
     packed = quantised_rows(np.random.default_rng(3), kind, 5000, 512)  # 1.6 MB: two parts
     parts = unpack(packed, kind)
     np.testing.assert_array_equal(parts.dequantize(), gguf.dequantize(packed, kind))
-
-
-@given(kind=kinds, seed=st.integers(0, 99), bits=st.sampled_from([4, 8]))
-def test_requantised_weights_move_by_half_a_step(kind: str, seed: int, bits: int) -> None:
-    number = GGMLQuantizationType[kind]
-    parts = unpack(quantised_rows(np.random.default_rng(seed), number, 4, 512), number)
-    new = requantized(parts, bits)
-    before, after = parts.dequantize(), new.dequantize()
-    if parts.minima is None and parts.bits <= bits:
-        assert new is parts
-        return
-    assert new.minima is None
-    assert np.abs(new.values).max() <= 2 ** (bits - 1) - 1
-    # Half a step, and three roundings of float32: the scale, the quotient, the product.
-    step = np.repeat(np.abs(new.scales), new.group, axis=1)
-    limit = 2 ** (bits - 1) - 1
-    assert (np.abs(after - before) <= step * (0.5 + 3 * EPS * limit)).all()
-
-
-def test_requantising_zeros() -> None:
-    kind = GGMLQuantizationType.Q4_1
-    parts = requantized(unpack(gguf.quantize(np.zeros((2, 64), np.float32), kind), kind))
-    np.testing.assert_array_equal(parts.dequantize(), np.zeros((2, 64)))
 
 
 @pytest.mark.parametrize("kind", ["Q4_1", "Q4_K"])

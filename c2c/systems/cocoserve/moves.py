@@ -14,22 +14,7 @@ from c2c.systems.cocoserve.operations import Operation
 from c2c.systems.cocoserve.placement import Placement
 from c2c.transformer.spread import Path, Spread
 
-__all__ = ["after", "spread_of"]
-
-
-def spread_of(placement: Placement) -> Spread:
-    """Return a placement's layers, with a path through the originals and one a further copy.
-
-    Raises:
-      SettingError: the placement has parts of layers elsewhere, or does not begin on device 0.
-    """
-    if placement.parts:
-        raise SettingError("placement.parts", placement.parts, "none: whole layers move live")
-    if placement.first:
-        raise SettingError("placement.first", placement.first, "device 0, where a step begins")
-    most = max(placement.counts)
-    paths = [tuple(held[min(j, len(held) - 1)] for held in placement.copies) for j in range(most)]
-    return Spread(placement.copies, tuple(dict.fromkeys(paths)))
+__all__ = ["after"]
 
 
 def after(

@@ -5,7 +5,7 @@
 | Q8_0 | -128 … 127  | 32    | no     | int8, exact                                    |
 | Q4_0 | -8 … 7      | 32    | no     | int4, exact                                    |
 | Q6_K | -32 … 31    | 16    | no     | int8, exact                                    |
-| Q4_1 | 0 … 15      | 32    | yes    | `requantized` (rounds), or `centred`, see there |
+| Q4_1 | 0 … 15      | 32    | yes    | int4 by `centred`, see there                   |
 | Q4_K | 0 … 15      | 32    | yes    | the same                                       |
 """
 
@@ -13,13 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from jaxtyping import Float32, Int8, UInt8
 
-__all__ = ["QUANTIZED_KINDS", "QuantizedTensor", "centred", "requantized", "unpack"]
+__all__ = ["QUANTIZED_KINDS", "QuantizedTensor", "centred", "unpack"]
 
 _CHUNK_BYTES = 1 << 20  # of packed rows at a time, so that temporaries stay in the cache
 
@@ -96,27 +95,6 @@ def centred(tensor: QuantizedTensor) -> QuantizedTensor:
         return tensor
     values = tensor.values - np.int8(8)
     return replace(tensor, values=values, minima=tensor.minima + np.float32(8) * tensor.scales)
-
-
-def requantized(tensor: QuantizedTensor, bits: Literal[4, 8] = 8) -> QuantizedTensor:
-    """Return a symmetric tensor of the same groups, rounded where the format has minima.
-
-    Each weight moves by at most half of its new scale: largest |w| of the group / (2 * 127) with 8
-    bits, / (2 * 7) with 4. Symmetric tensors that fit into `bits` are returned as they are.
-    """
-    if tensor.minima is None and tensor.bits <= bits:
-        return tensor
-    limit = 2 ** (bits - 1) - 1
-    rows, columns = tensor.values.shape
-    weights = tensor.dequantize().reshape(rows, -1, tensor.group)
-    scales = np.abs(weights).max(axis=2) / np.float32(limit)
-    # A group of zeros has scale 0; any divisor gives its zeros.
-    weights /= np.where(scales > 0, scales, np.float32(1))[:, :, None]
-    values = np.rint(weights, out=weights).clip(-limit, limit).astype(np.int8)
-    return QuantizedTensor(
-        kind=tensor.kind, bits=bits, group=tensor.group, values=values.reshape(rows, columns),
-        scales=scales, minima=None,
-    )  # fmt: skip
 
 
 def _half(column: np.ndarray) -> np.ndarray:

@@ -9,13 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from c2c.errors import SettingError
-from c2c.systems.cocoserve.moves import after, spread_of
+from c2c.systems.cocoserve.moves import after
 from c2c.systems.cocoserve.operations import Operation
-from c2c.systems.cocoserve.placement import Part, Placement
 from c2c.transformer.spread import Spread
 from tests.tiers import tiered
 from tests.transformer.random_checkpoints import config_of, tensors_of, write
@@ -47,16 +44,6 @@ def test_an_operation_changes_copies_paths_and_homes(
     assert (found.copies, found.paths, there) == (copies, paths, homes)
 
 
-@given(st.integers(1, 12), st.data())
-def test_a_placement_has_paths_over_every_copy(layers: int, data: st.DataObject) -> None:
-    on = st.lists(st.integers(0, 3), min_size=1, unique=True)
-    copies = tuple(tuple(data.draw(on)) for _ in range(layers))
-    spread = spread_of(Placement(copies))
-    assert spread.copies == copies
-    used = [{path[n] for path in spread.paths} for n in range(layers)]
-    assert used == list(map(set, copies))
-
-
 @pytest.mark.parametrize(
     ("operation", "message"),
     [
@@ -70,13 +57,6 @@ def test_a_placement_has_paths_over_every_copy(layers: int, data: st.DataObject)
 def test_operations_that_cannot_be_are_refused(operation: Operation, message: str) -> None:
     with pytest.raises(SettingError, match=message):
         after(operation, TWO_PATHS, {})
-
-
-def test_parts_of_layers_and_other_first_devices_do_not_move_live() -> None:
-    with pytest.raises(SettingError, match="parts"):
-        spread_of(Placement(((0,),), parts=(Part(0, "kv", 1),)))
-    with pytest.raises(SettingError, match="first"):
-        spread_of(Placement.unscaled(2, device=1))
 
 
 FAMILIES = (
