@@ -82,7 +82,7 @@ def _clear(
     for k in range(batch_size(s, i)):
         slot = member(s, i, k)
         if s.request[slot].held > 0:
-            let_prefix_go(fleet, rules, s, i, slot, now_s, True)
+            let_prefix_go(fleet, rules, s, i, slot, now_s, True, False)
         start_over(s, slot, generated(s, i, k) if k < inst.n_decode else 0)
         req = s.request[slot]
         if req.ending != FAIL_NONE:
@@ -129,7 +129,7 @@ def _held_elsewhere(
                 release_kv(fleet, s, j, slot, req.prompt + req.output)
             others.add(j)
             if req.held > 0:
-                let_prefix_go(fleet, rules, s, i, slot, now_s, True)
+                let_prefix_go(fleet, rules, s, i, slot, now_s, True, False)
             begin_again(s, slot)
             found.append(slot)
             slot = following

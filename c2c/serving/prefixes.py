@@ -48,10 +48,23 @@ def caches_prefixes(values: Mapping[type, Any]) -> bool:
 
 
 @jitable
-def begin_blocks(s: Serving, slot: int, keys: Any, first: int, count: int) -> None:
-    """Note the blocks of the prompt of a request that takes `slot` next."""
+def begin_blocks(
+    s: Serving, slot: int, keys: Any, first: int, count: int, of_prompt: int, is_over: int
+) -> None:
+    """Note the blocks of a request that takes `slot` next.
+
+    Args:
+      s: what there is.
+      slot: the request's.
+      keys: of the blocks of all requests.
+      first: where this one's begin.
+      count: how many it has, those of its answer included.
+      of_prompt: how many its prompt has.
+      is_over: 1: its session ends with it.
+    """
     req = s.request[slot]
-    req.blocks, req.held, req.reused = count, 0, 0
+    req.blocks, req.prompt_blocks, req.held, req.reused = count, of_prompt, 0, 0
+    req.is_over = is_over
     req.found_hbm, req.found_host = 0, 0
     for j in range(count):
         s.blocks.keys[slot, j] = keys[first + j]
@@ -71,7 +84,7 @@ def _seek(s: Serving, i: int, slot: int) -> tuple[int, int]:
     b, req, inst = s.blocks, s.request[slot], s.instance[i]
     prompt = int(req.prompt - req.carried)
     pool, here, found = int(inst.on_device), 0, 0
-    for j in range(req.blocks):
+    for j in range(req.prompt_blocks):
         k = find(b, pool, b.keys[slot, j])
         if k < 0 and found == here:
             pool = len(s.device) + int(inst.chip)
@@ -163,7 +176,7 @@ def note_computed(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int) -> 
     done = 0
     if req.held > 0:
         done = (req.held - 1) * b.table[0].block_tokens + b.entry[b.rows[slot, req.held - 1]].tokens
-    while req.held < req.blocks:
+    while req.held < req.prompt_blocks:
         j = int(req.held)
         own = _tokens_of(b, prompt, j)
         if j * b.table[0].block_tokens != done or done + own > req.prefilled:
@@ -187,6 +200,24 @@ def note_computed(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int) -> 
 
 
 @jitable
+def _note_answer(fleet: Fleet, s: Serving, i: int, slot: int) -> None:
+    # The whole blocks of a prompt with its answer, whose last token is in no KV cache.
+    b, req, inst = s.blocks, s.request[slot], s.instance[i]
+    d, size = int(inst.on_device), int(b.table[0].block_tokens)
+    token_bytes = fleet.costs.kv_bytes[pair_of(fleet, s, i)]
+    while req.held < req.blocks and (req.held + 1) * size < req.prompt + req.output:
+        j = int(req.held)
+        if find(b, d, b.keys[slot, j]) >= 0:
+            return
+        parent = int(b.rows[slot, j - 1]) if j > 0 else NO_ROW
+        k = add(b, d, b.keys[slot, j], parent, j, size, size * token_bytes)
+        if k < 0:
+            return
+        b.rows[slot, j] = k
+        req.held += 1
+
+
+@jitable
 def _store(rules: Rules, s: Serving, host: int, slot: int, now_s: float) -> None:
     # Host memory keeps the blocks of a request as well, from the first on, as far as they fit.
     b, looks_at, parent, stored = s.blocks, rules.traits.forget.looks_at, NO_ROW, 0
@@ -204,13 +235,14 @@ def _store(rules: Rules, s: Serving, host: int, slot: int, now_s: float) -> None
 
 @apart("let_prefix_go", needed=caches_prefixes)
 def let_prefix_go(
-    fleet: Fleet,  # noqa: ARG001
+    fleet: Fleet,
     rules: Rules,
     s: Serving,
     i: int,
     slot: int,
     now_s: float,
     is_lost: bool,
+    is_done: bool,
 ) -> int:
     """Let a request that leaves instance `i` use its blocks no more; the last one goes first.
 
@@ -220,12 +252,15 @@ def let_prefix_go(
       slot: of the request.
       now_s: the time.
       is_lost: the device is gone, and with it what it holds.
+      is_done: it has its whole answer, whose blocks others find from now on.
 
     Returns:
       tokens of its blocks that others still use, whose room is not free.
     """
     b, req, inst = s.blocks, s.request[slot], s.instance[i]
     host, stays = len(s.device) + int(inst.chip), 0
+    if is_done and req.held == req.prompt_blocks:
+        _note_answer(fleet, s, i, slot)
     if b.pool[host].capacity_bytes > 0.0 and not is_lost:
         _store(rules, s, host, slot, now_s)
     is_kept = b.table[0].keeps_hbm != 0 and inst.parked_bytes == 0.0 and not is_lost

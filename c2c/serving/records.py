@@ -82,18 +82,28 @@ def release_kv(fleet: Fleet, s: Serving, i: int, slot: int, tokens: int) -> None
 
 
 @inlined
-def leave(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int, now_s: float) -> None:
-    """Give back all KV cache that was reserved for a request on instance `i`."""
+def leave(
+    fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int, now_s: float, is_done: bool = False
+) -> None:
+    """Give back all KV cache that was reserved for a request on instance `i`.
+
+    Args:
+      fleet, rules, s: what there is.
+      i: the instance.
+      slot: of the request.
+      now_s: the time.
+      is_done: it has its whole answer.
+    """
     req = s.request[slot]
     tokens = req.prompt + req.output
-    if req.held > 0:
-        tokens -= let_prefix_go(fleet, rules, s, i, slot, now_s, False)
+    if req.blocks > 0 and (is_done or req.held > 0):
+        tokens -= let_prefix_go(fleet, rules, s, i, slot, now_s, False, is_done)
     release_kv(fleet, s, i, slot, tokens)
 
 
 @inlined
 def finish(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int, now_s: float) -> None:
     """End a request that instance `i` has served; it stands in no batch any more."""
-    leave(fleet, rules, s, i, slot, now_s)
+    leave(fleet, rules, s, i, slot, now_s, True)
     s.count[0].finished += 1
     write_record(s, slot, now_s, FAIL_NONE)

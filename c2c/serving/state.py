@@ -322,7 +322,8 @@ REQUEST_DTYPE = np.dtype(
         ("kv_home", "i8"),
         ("kv_next", "i8"),  # where a relayout moves it; else the same
         # with a prefix cache (`c2c.serving.prefixes`)
-        ("blocks", "i8"),  # of its prompt; 0: it carries none
+        ("blocks", "i8"),  # of its prompt, and of its answer where it is known; 0: it carries none
+        ("prompt_blocks", "i8"),  # of these, those of its prompt
         ("held", "i8"),  # of these, the leading ones in HBM that it uses
         ("reused", "i8"),  # tokens that it found when it joined its batch
         ("found_hbm", "i8"),  # when it first did

@@ -342,7 +342,7 @@ def _end_prefills(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) 
             inst.backlog -= req.step_tokens
             req.step_tokens = 0
             req.chunks += 1
-            if req.held < req.blocks:
+            if req.held < req.prompt_blocks:
                 note_computed(fleet, rules, s, i, slot)
         if req.prefilled < req.prompt:
             s.prefilling[i, kept] = slot

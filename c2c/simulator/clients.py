@@ -52,6 +52,8 @@ def take_client(clients: Clients) -> None:
 def give_back(clients: Clients, ended: int, now_s: float) -> None:
     """So many requests have ended now: their clients think, then send."""
     free_s, ring, size = clients.free_s, clients.ring, len(clients.free_s)
+    if size == 0:
+        return
     at_s = now_s + clients.think_s
     for _ in range(ended):
         place = ring[1]

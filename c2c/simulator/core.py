@@ -19,6 +19,7 @@ from c2c.simulator.clients import Clients, give_back, next_free_s, take_client
 from c2c.simulator.events import FLEET, next_end
 from c2c.simulator.expert_state import Experts
 from c2c.simulator.graphs import end_relayout, follow_works
+from c2c.simulator.sessions import Sessions, next_turn_s, skip_turns, take_turn, turns_ended
 from c2c.simulator.world import Machine, World
 
 __all__ = ["BLOCK_DONE", "DRAINED", "LAYOUT_DUE", "NEED_SLOTS", "RECORDS_FULL", "drive"]
@@ -58,6 +59,32 @@ def _end(
     return d
 
 
+@inlined
+def _next_arrival(
+    arrival_s: Any, cursor: Any, n: int, clients: Clients, sessions: Sessions
+) -> tuple[float, bool]:
+    # When the next request comes, inf: none does, and whether it is a turn that is due.
+    if len(sessions.follows) > 0:
+        skip_turns(sessions, cursor, n)
+    arrives_s = np.inf
+    if cursor[0] < n:
+        is_closed = len(clients.free_s) > 0
+        arrives_s = next_free_s(clients) if is_closed else arrival_s[cursor[0]]
+    due_s = next_turn_s(sessions)
+    return min(arrives_s, due_s), due_s < arrives_s
+
+
+@inlined
+def _taken(cursor: Any, is_turn: bool, clients: Clients, sessions: Sessions) -> int:
+    # The row of the request that comes next.
+    if is_turn:
+        return take_turn(sessions)
+    if len(clients.free_s) > 0:
+        take_client(clients)
+    cursor[0] += 1
+    return int(cursor[0] - 1)
+
+
 @jitable
 def drive(
     fleet: Fleet,
@@ -73,19 +100,23 @@ def drive(
     ids: Any,
     block_at: Any,
     block_count: Any,
+    prompt_blocks: Any,
+    is_over: Any,
     block_keys: Any,
     until: Any,
     cursor: Any,
     last_s: float,
     is_last: bool,
     clients: Clients,
+    sessions: Sessions,
 ) -> int:
     """Run until the block of arrivals is used up (and, after the last one, all work is done).
 
     Order: by time; at equal times phase ends come before timers (changes of layouts, then those of
     chips), and these before arrivals; phase ends by device number and before those of
     the chip's wires, arrivals as in the block. In a closed loop a request of the block arrives when
-    a client is free. Timers of chips are answered while something is under way or to come.
+    a client is free, and a turn of a session after the answer before it. Timers of chips are
+    answered while something is under way or to come.
 
     Groups of chips that share no model are run one after another, each to the end of the block:
     what one group needs stays in the processor's caches, which the state of a large fleet exceeds.
@@ -93,14 +124,17 @@ def drive(
     Args:
       arrival_s, model, prompt, output, ids: the block, [n] each, group after group, of each
         ascending in time.
-      block_at, block_count: [n] where the blocks of each prompt begin in `block_keys`, and how many
-        there are; no row of any without a prefix cache.
+      block_at, block_count: [n] where the blocks of each request begin in `block_keys`, and how
+        many there are; no row of any without a prefix cache.
+      prompt_blocks: [n] those of its prompt.
+      is_over: [n] 1: its session ends with it.
       block_keys: i8[blocks], see `c2c.workloads.RequestBlock`.
       until: i8[groups], where each group's arrivals end; one entry: the whole fleet is one group.
       cursor: i8[2], the next arrival of the block and the group; kept between calls.
       last_s: when the last request of the block arrives.
       is_last: no block follows, so run on until nothing is left to do.
       clients: of a closed loop, where `arrival_s` means nothing.
+      sessions: of a block that holds all requests; without any its arrays are empty.
 
     Returns:
       BLOCK_DONE, DRAINED, LAYOUT_DUE, RECORDS_FULL or NEED_SLOTS.
@@ -108,7 +142,6 @@ def drive(
     n = until[cursor[1]]
     root = FLEET if len(until) == 1 else world.tournament.roots[cursor[1]]
     room = len(state.records) - fleet.max_batch - 2
-    is_closed = len(clients.free_s) > 0
     ended = state.count[0].out
     if state.count[0].to_start != 0:
         start_active(fleet, rules, state)
@@ -116,10 +149,8 @@ def drive(
         if state.count[0].out > room:
             return RECORDS_FULL
         d, now_s = next_end(world.tournament, root)
+        arrives_s, is_turn = _next_arrival(arrival_s, cursor, n, clients, sessions)
         k = cursor[0]
-        arrives_s = np.inf
-        if k < n:
-            arrives_s = next_free_s(clients) if is_closed else arrival_s[k]
         timer = _due_timer(state, now_s, arrives_s) if k < n or is_last else -1
         if timer == 0:
             return LAYOUT_DUE
@@ -132,15 +163,16 @@ def drive(
                 return NEED_SLOTS
             d = -1
             now_s = arrives_s
-            m = model[k]
-            if is_closed:
-                take_client(clients)
+            k = _taken(cursor, is_turn, clients, sessions)
             if len(block_at) > 0:
                 slot = state.free_slots[state.count[0].free_slots - 1]
-                begin_blocks(state, slot, block_keys, block_at[k], block_count[k])
+                begin_blocks(
+                    state, slot, block_keys, block_at[k], block_count[k], prompt_blocks[k],
+                    is_over[k],
+                )  # fmt: skip
+            m = model[k]
             urgent = fleet.deployment[m].priority
             on_arrival(fleet, rules, state, now_s, ids[k], m, prompt[k], output[k], urgent)
-            cursor[0] = k + 1
         elif (k >= n and not is_last and now_s >= last_s) or now_s == np.inf:
             if cursor[1] + 1 == len(until):
                 return DRAINED if is_last else BLOCK_DONE
@@ -158,6 +190,7 @@ def drive(
             d = _end(fleet, rules, machine, state, world, d, now_s)
         start_asked(fleet, rules, state, now_s)
         submit(fleet, rules, machine, state, world, experts, d, now_s)
-        if is_closed and state.count[0].out > ended:
+        if state.count[0].out > ended:
             give_back(clients, state.count[0].out - ended, now_s)
+            turns_ended(state, sessions, ended, now_s)
             ended = state.count[0].out

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,13 @@ from c2c.simulator.expert_state import Experts
 from c2c.simulator.experts import build_experts
 from c2c.simulator.groups import Ranges, ranges_of
 from c2c.simulator.layouts import LayoutRow, LayoutSchedule
+from c2c.simulator.sessions import (
+    Sessions,
+    begin_turns,
+    new_sessions,
+    session_ends,
+    turns_ended,
+)
 from c2c.simulator.world import Machine, World, new_world
 from c2c.workloads import ClosedLoop, RequestBlock, concatenate
 
@@ -95,6 +102,7 @@ class Simulation:
     world: World
     experts: Experts
     clients: Clients
+    sessions: Sessions
     layouts: LayoutSchedule
     ranges: Ranges
     compiled: bool
@@ -134,6 +142,7 @@ class Simulation:
             world=world,
             experts=build_experts(prepared, state),
             clients=new_clients(loop),
+            sessions=new_sessions(),
             layouts=layouts,
             ranges=ranges,
             compiled=compiled,
@@ -155,7 +164,10 @@ class Simulation:
         """
         order, until = self._by_group(block)
         ids = self._ids(block)
-        blocks = self._blocks(block, order)
+        is_whole = is_last and self.next_id == 0
+        if block.think_s is not None and is_whole:
+            self.sessions = begin_turns(block, ids)
+        blocks = self._blocks(block, order, is_whole)
         arrivals = tuple(
             np.ascontiguousarray(a[order], dtype)
             for a, dtype in (
@@ -185,6 +197,7 @@ class Simulation:
                 last_s,
                 is_last,
                 self.clients,
+                self.sessions,
             )
             why = self._driven(arguments)
             n_out = int(self.state.count[0].out)
@@ -219,6 +232,7 @@ class Simulation:
         groups, world = len(self.ranges.first_chip), self.world
         is_common = (
             len(self.clients.free_s) > 0
+            or block.think_s is not None
             or len(self.prepared.layouts.changes) > 0
             or has_timers(self.rules)
             or world.n_timeline[0] < self.timeline_rows
@@ -235,17 +249,22 @@ class Simulation:
             return block.ids
         return np.arange(self.next_id, self.next_id + len(block))
 
-    def _blocks(self, block: RequestBlock, order: Any) -> tuple[Any, Any, Any]:
-        """Return where the prompts' blocks begin, how many each has, and their keys."""
+    def _blocks(self, block: RequestBlock, order: Any, is_whole: bool) -> tuple[Any, ...]:
+        """Return what `drive` takes of the requests' blocks.
+
+        The ends of sessions are known where the block holds all requests.
+        """
         if not self.prepared.fleet.caches_prefixes or block.block_first is None:
-            return (np.zeros(0, np.int64),) * 3
+            return (np.zeros(0, np.int64),) * 5
         assert block.block_keys is not None
         first, count = block.block_first[:-1], np.diff(block.block_first)
         self.state = with_blocks(
             self.prepared, self.state, block.block_tokens, int(count.max(initial=1))
         )
         keys = np.ascontiguousarray(block.block_keys).view(np.int64)
-        return first[order].copy(), count[order].copy(), keys
+        over = session_ends(block) if is_whole else np.zeros(len(block), np.int64)
+        columns = (first, count, block.prompt_blocks(), over)
+        return *(column[order].astype(np.int64) for column in columns), keys
 
     def _driven(self, arguments: Any) -> int:
         if self._drive is None:
@@ -276,8 +295,8 @@ class Simulation:
             submit(fleet, rules, self.machine, state, world, self.experts, -1, now_s)
             self._note_who_left(now_s)
         set_timer(self.state, 0, layouts.next_s)
-        if len(self.clients.free_s) > 0:
-            give_back(self.clients, int(count.out) - ended, now_s)
+        give_back(self.clients, int(count.out) - ended, now_s)
+        turns_ended(self.state, self.sessions, ended, now_s)
 
     def _note_who_left(self, now_s: float) -> None:
         for c in np.flatnonzero(self.state.chip.change == 2):
@@ -345,6 +364,16 @@ class Simulation:
         )
 
 
+def _whole_sessions(blocks: Iterable[RequestBlock]) -> Iterator[RequestBlock]:
+    """Yield the blocks, or one of them all where turns of sessions wait for the answer before."""
+    stream = iter(blocks)
+    for block in stream:
+        if block.think_s is not None:
+            yield concatenate([block, *stream])
+        else:
+            yield block
+
+
 def run_blocks(
     simulation: Simulation,
     blocks: Iterable[RequestBlock],
@@ -358,6 +387,7 @@ def run_blocks(
       on_progress: called after each block with (requests arrived, simulated seconds).
     """
     waiting: RequestBlock | None = None
+    blocks = _whole_sessions(blocks)
     for block in blocks:
         if len(block) == 0:
             continue

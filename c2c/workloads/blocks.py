@@ -15,7 +15,7 @@ from c2c.workloads.prefixes import Hashes, cover
 __all__ = ["MEASURED", "ClosedLoop", "RequestBlock", "Workload", "concatenate"]
 
 MEASURED = ("measured_ttft_s", "measured_tpot_s")
-_OPTIONAL = ("ids", "session", "turn", *MEASURED)  # columns of a value a request
+_OPTIONAL = ("ids", "session", "turn", "think_s", *MEASURED)  # columns of a value a request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +38,12 @@ class RequestBlock:
       block_tokens: 0: nothing is known of prefixes, and `block_first` and `block_keys` are None.
       block_first: i64[n + 1], from 0 on.
       block_keys: u64[block_first[n]], at most those that hold `prompt_tokens`.
+      keys_answers: keys are of whole blocks only, and go on over the answer as the next turn of the
+        session has it in its prompt.
       session: i64[n], a number that requests of one conversation share, or -1; None: of none.
       turn: i32[n], the request's place in its session, from 1, or 0; None where `session` is.
+      think_s: f64[n], from the end of the turn before to this request, whose `arrival_s` then gives
+        nothing but its place in the order; NaN for one that comes at its time. None: all do.
       measured_ttft_s: f64[n], of the request where it was served, NaN if unknown; None: of none.
       measured_tpot_s: f64[n], likewise.
     """
@@ -52,8 +56,10 @@ class RequestBlock:
     block_tokens: int = 0
     block_first: NDArray[np.int64] | None = None
     block_keys: NDArray[np.uint64] | None = None
+    keys_answers: bool = False
     session: NDArray[np.int64] | None = None
     turn: NDArray[np.int32] | None = None
+    think_s: NDArray[np.float64] | None = None
     measured_ttft_s: NDArray[np.float64] | None = None
     measured_tpot_s: NDArray[np.float64] | None = None
 
@@ -77,6 +83,7 @@ class RequestBlock:
             model=self.model[rows],
             prompt_tokens=self.prompt_tokens[rows],
             output_tokens=self.output_tokens[rows],
+            keys_answers=self.keys_answers,
             **{name: column[rows] for name, column in there.items()},
         )
         hashes = self.hashes()
@@ -89,13 +96,27 @@ class RequestBlock:
         return Hashes(first=self.block_first, values=self.block_keys)
 
     def hashed(self, keys: Hashes | None, block_tokens: int) -> RequestBlock:
-        """Return the requests with these keys, as far as their prompts go, or with none."""
+        """Return the requests with these keys, as far as their tokens go, or with none."""
         if keys is None:
             return replace(self, block_tokens=0, block_first=None, block_keys=None)
-        keys = keys.upto(cover(self.prompt_tokens, block_tokens))
+        keys = keys.upto(self.most_blocks(block_tokens))
         return replace(
             self, block_tokens=block_tokens, block_first=keys.first, block_keys=keys.values
         )
+
+    def most_blocks(self, block_tokens: int) -> NDArray[np.int64]:
+        """Return how many blocks of so many tokens each request may have keys of."""
+        if self.keys_answers:
+            return (self.prompt_tokens.astype(np.int64) + self.output_tokens) // block_tokens
+        return cover(self.prompt_tokens, block_tokens)
+
+    def prompt_blocks(self) -> NDArray[np.int64]:
+        """Return how many of each request's blocks are of its prompt."""
+        assert self.block_first is not None
+        counts = np.diff(self.block_first)
+        if self.keys_answers:
+            return np.minimum(counts, self.prompt_tokens // self.block_tokens)
+        return counts
 
     def apart(self, roots: np.uint64 | NDArray[np.uint64]) -> RequestBlock:
         """Return the requests with keys that only requests of the same root share.
@@ -173,9 +194,9 @@ class Workload:
             if int(block.prompt_tokens.min()) < 1 or int(block.output_tokens.min()) < 1:
                 raise DataError("workload", "a request has no prompt or no output token")
             if block.block_first is not None and bool(
-                np.any(np.diff(block.block_first) > cover(block.prompt_tokens, block.block_tokens))
+                np.any(np.diff(block.block_first) > block.most_blocks(block.block_tokens))
             ):
-                raise DataError("workload", "a request has more blocks than its prompt fills")
+                raise DataError("workload", "a request has more blocks than its tokens fill")
             last_s = float(arrival_s[-1])
             yield block
 
@@ -199,6 +220,7 @@ def concatenate(blocks: Iterable[RequestBlock]) -> RequestBlock:
         prompt_tokens=np.concatenate([part.prompt_tokens for part in parts]),
         output_tokens=np.concatenate([part.output_tokens for part in parts]),
         block_tokens=parts[0].block_tokens,
+        keys_answers=parts[0].keys_answers,
         block_first=_joined_first([part.block_first for part in parts]),
         block_keys=_joined([part.block_keys for part in parts]),
         **{name: _joined([getattr(part, name) for part in parts]) for name in _OPTIONAL},

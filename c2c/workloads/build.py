@@ -12,6 +12,7 @@ import numpy as np
 from c2c.errors import DataError, SettingError
 from c2c.workloads.assignment import assign_models, describe_assignment
 from c2c.workloads.blocks import ClosedLoop, RequestBlock, Workload
+from c2c.workloads.conversations import Conversations, conversations
 from c2c.workloads.formats import open_trace
 from c2c.workloads.lengths import (
     LengthFilter,
@@ -283,8 +284,29 @@ def _find(path: str) -> Path:
     return shared
 
 
+def _conversations_origin(config: WorkloadConfig, models: int, seed: int) -> _Origin:
+    names = (*Conversations.__slots__,)
+    what = Conversations(**{name: getattr(config, name) for name in names} | {"models": models})
+    pool = length_pool(config)
+    block = conversations(what, pool, seed)
+    ids = tuple(f"model-{rank:02d}" for rank in range(1, models + 1))
+    return _Origin(
+        source=lambda: iter([block]),
+        ids=ids,
+        own_lengths=True,
+        description={
+            "source": "conversations generator",
+            "parameters": {name: getattr(what, name) for name in names},
+            "texts": pool.describe(),
+            "sessions": int(block.session.max()) + 1 if block.session is not None else 0,
+        },
+    )
+
+
 def _generated_origin(config: WorkloadConfig, catalog_size: int, seed: int) -> _Origin:
     models = config.models or catalog_size
+    if config.kind == "conversations":
+        return _conversations_origin(config, models, seed)
     ids = tuple(f"model-{rank:02d}" for rank in range(1, models + 1))
     parameters: dict[str, Any]
     counted: tuple[dict[str, int], float] | None = None

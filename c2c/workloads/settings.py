@@ -16,7 +16,7 @@ from c2c.workloads.reading import UNITS
 __all__ = ["WorkloadConfig", "shared_dir", "workload_config"]
 
 _CHOICES: Mapping[str, tuple[str, ...]] = {
-    "kind": ("trace", "synthetic", "poisson", "deterministic", "closed_loop"),
+    "kind": ("trace", "synthetic", "poisson", "deterministic", "closed_loop", "conversations"),
     "on_bad_row": ("reject", "skip"),
     "on_duplicate": ("keep", "refuse"),
     "time_unit": ("auto", *UNITS),
@@ -43,7 +43,7 @@ class WorkloadConfig:
     Attributes:
       name: shown in summaries and figures.
       kind: trace (a file), synthetic (GenTD26's statistics), poisson, deterministic or closed_loop
-        (clients that send when their last request has ended).
+        (clients that send when their last request has ended) or conversations (sessions of turns).
 
       path: trace file, Parquet, CSV or JSON, or a log; a name without a folder is also looked for
         among the shared traces (`<shared>/traces`).
@@ -54,8 +54,10 @@ class WorkloadConfig:
       on_duplicate: keep (rows equal in all columns are separate requests, and counted) or refuse
         (a row equal to an earlier one is a bad row).
       sort: order rows by arrival; without it a row earlier than one before it is bad.
-      max_total_tokens: rows with more tokens are bad; 0: no limit.
+      max_total_tokens: rows with more tokens are bad; conversations: a session ends before a turn
+        with more; 0: no limit.
       block_tokens: of a prompt's block, of which `hash_ids` has a hash each; 0: the format's.
+        conversations: of the blocks that prompts share.
       time_unit: of times that are numbers: s, ms, us or ns; auto: that of times since 1970 where
         they are such, else the format's.
       origin: time 0 is the first request (first) or the file's own zero (keep, only for numeric
@@ -68,10 +70,14 @@ class WorkloadConfig:
       hour_spread: synthetic: how much a model's load differs from hour to hour.
       session_h: synthetic: hours over which a model's activity stays correlated.
       day_night: synthetic: how strongly all models follow the time of day.
-      rate_rps: poisson, deterministic: requests per second.
-      zipf_exponent: poisson, closed_loop: popularity, rank^-exponent.
+      rate_rps: poisson, deterministic: requests per second; conversations: were all answers there
+        at once.
+      zipf_exponent: poisson, closed_loop, conversations: popularity, rank^-exponent.
       concurrency: closed_loop: clients, the most requests in flight.
-      think_s: closed_loop: from the end of a client's request to its next one.
+      think_s: closed_loop: from the end of a client's request to its next one; conversations: its
+        mean.
+      turns: conversations: mean turns of a session.
+      system_tokens: conversations: with which all prompts of a model begin.
       ramp_s: closed_loop: over which the clients begin, evenly; 0: all at once.
 
       lengths: auto (the trace's own, else synthetic), trace, synthetic, fixed, sharegpt, azure2023
@@ -120,6 +126,8 @@ class WorkloadConfig:
     concurrency: int = 1
     think_s: float = 0.0
     ramp_s: float = 0.0
+    turns: float = 4.0
+    system_tokens: int = 256
 
     lengths: str = "auto"
     prompt_tokens: int = 128
@@ -161,24 +169,25 @@ class WorkloadConfig:
         for name in ("max_total_tokens", "max_requests", "models", "block_tokens"):
             if (value := getattr(self, name)) < 0:
                 raise SettingError(f"workload.{name}", value, "a whole number, 0 or more")
-        if self.kind == "closed_loop":
+        if self.kind in ("closed_loop", "conversations"):
             self._check_closed()
         for name in ("start_s", "duration_s", "chars_per_token"):
             if not 0 <= (value := getattr(self, name)) < float("inf"):
                 raise SettingError(f"workload.{name}", value, "a finite number, 0 or more")
         if not 0 < self.compression < float("inf"):
             raise SettingError("workload.compression", self.compression, "a finite number above 0")
-        if self.block_tokens >= 2**31 or (self.kind != "trace" and self.block_tokens):
-            largest = "below 2**31" if self.kind == "trace" else f"0 with kind={self.kind}"
+        has_blocks = self.kind in ("trace", "conversations")
+        if self.block_tokens >= 2**31 or (self.block_tokens and not has_blocks):
+            largest = "below 2**31" if has_blocks else f"0 with kind={self.kind}"
             raise SettingError("workload.block_tokens", self.block_tokens, largest)
         if self.kind != "trace" and self.lengths == "trace":
             raise SettingError("workload.lengths", "trace", f"another source with kind={self.kind}")
 
     def _check_closed(self) -> None:
-        # A request comes when a client is free: there is no time to cut, squeeze or shift.
+        # Requests come after answers: there is no time to cut, squeeze or shift.
         for name, only in {"start_s": 0, "duration_s": 0, "replicas": 1, "compression": 1}.items():
             if (value := getattr(self, name)) != only:
-                raise SettingError(f"workload.{name}", value, f"{only} with kind=closed_loop")
+                raise SettingError(f"workload.{name}", value, f"{only} with kind={self.kind}")
 
 
 def workload_config(settings: Mapping[str, Any] | WorkloadConfig) -> WorkloadConfig:

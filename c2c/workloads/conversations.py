@@ -1,0 +1,141 @@
+"""Conversations: sessions of several turns, whose prompts hold all that was said before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from c2c.errors import SettingError
+from c2c.workloads.blocks import RequestBlock
+from c2c.workloads.lengths import LengthPool
+from c2c.workloads.prefixes import Hashes, block_keys
+from c2c.workloads.simple import zipf_shares
+from c2c.workloads.streams import stream_of
+
+__all__ = ["Conversations", "conversations"]
+
+_PLACES = 1 << 24  # blocks of a session, in the hash of each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversations:
+    """Sessions that begin as a Poisson process; turns after the first wait for the answer before.
+
+    Attributes:
+      requests: turns of all sessions, exactly; the last session may be cut short.
+      models: models; a session stays with its own.
+      rate_rps: requests per second, were all answers there at once.
+      zipf_exponent: a model's popularity is its rank^-exponent.
+      turns: mean turns of a session, geometrically distributed.
+      think_s: mean time from an answer's end to the next turn, exponentially distributed.
+      system_tokens: with which all prompts of a model begin.
+      block_tokens: of the blocks that prompts share.
+      max_total_tokens: a session ends before a prompt and answer with more; 0: no bound.
+    """
+
+    requests: int = 10_000
+    models: int = 1
+    rate_rps: float = 1.0
+    zipf_exponent: float = 0.0
+    turns: float = 4.0
+    think_s: float = 10.0
+    system_tokens: int = 256
+    block_tokens: int = 64
+    max_total_tokens: int = 8192
+
+    def __post_init__(self) -> None:
+        for name in ("requests", "models", "block_tokens"):
+            if (count := getattr(self, name)) < 1:
+                raise SettingError(f"workload.{name}", count, "a whole number above 0")
+        if not 0 < self.rate_rps < float("inf"):
+            raise SettingError("workload.rate_rps", self.rate_rps, "a finite number above 0")
+        if not 0 <= self.zipf_exponent <= 10:
+            raise SettingError(
+                "workload.zipf_exponent", self.zipf_exponent, "a number from 0 to 10"
+            )
+        if not 1 <= self.turns <= 1e6:
+            raise SettingError("workload.turns", self.turns, "a number from 1 to 1e6")
+        if not 0 <= self.think_s < float("inf"):
+            raise SettingError("workload.think_s", self.think_s, "seconds, 0 or more")
+        if not 0 <= self.system_tokens < 2**24:
+            raise SettingError(
+                "workload.system_tokens", self.system_tokens, "a whole number from 0 to 2**24 - 1"
+            )
+
+
+def conversations(what: Conversations, pool: LengthPool, seed: int) -> RequestBlock:
+    """Return all requests, by the time at which they would come if answers took none.
+
+    A turn's prompt is the system's tokens, all turns and answers before, and new text. Text and
+    answer are a pair of the pool each.
+
+    Raises:
+      SettingError: no first turn is within `max_total_tokens`.
+    """
+    session, turn, text, answer = _turns(what, pool, seed)
+    n, begins = len(session), turn == 1
+    said = np.cumsum(text + answer)
+    before = said - text - answer
+    prompt = what.system_tokens + before - before[begins][session] + text
+    gaps = stream_of(seed, "sessions").standard_exponential(int(session[-1]) + 1)
+    begin_s = np.cumsum(gaps) * what.turns / what.rate_rps
+    think_s = stream_of(seed, "think").standard_exponential(n) * what.think_s
+    think_s[begins] = 0.0
+    waited = np.cumsum(think_s)
+    arrival_s = begin_s[session] + waited - waited[begins][session]
+    edges = np.cumsum(zipf_shares(what.models, what.zipf_exponent))[:-1]
+    choices = stream_of(seed, "models").random(int(session[-1]) + 1)
+    model = np.searchsorted(edges, choices, side="right").astype(np.int32)
+    think_s[begins] = np.nan
+    made = RequestBlock(
+        arrival_s=arrival_s,
+        model=model[session],
+        prompt_tokens=prompt.astype(np.int32),
+        output_tokens=answer.astype(np.int32),
+        keys_answers=True,
+        session=session,
+        turn=turn.astype(np.int32),
+        think_s=think_s,
+    )
+    counts = (prompt + answer) // what.block_tokens
+    first = np.concatenate([[0], np.cumsum(counts)])
+    place = np.arange(first[-1]) - np.repeat(first[:-1], counts)
+    is_common = place < what.system_tokens // what.block_tokens
+    own = np.repeat(session + 1, counts) * _PLACES + place
+    hashes = Hashes(first=first, values=np.where(is_common, place, own).astype(np.uint64))
+    keys = Hashes(first=first, values=block_keys(hashes, what.block_tokens))
+    return made.hashed(keys, what.block_tokens).take(np.argsort(arrival_s, kind="stable"))
+
+
+def _turns(
+    what: Conversations, pool: LengthPool, seed: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return session, turn, text and answer of each request, session after session."""
+    lengths, ends = stream_of(seed, "lengths"), stream_of(seed, "turns")
+    parts: list[NDArray[np.int64]] = []
+    total, sessions = 0, 0
+    while total < what.requests:
+        wanted = max(64, int((what.requests - total) / what.turns))
+        counts = ends.geometric(1.0 / what.turns, wanted)
+        session = np.repeat(np.arange(wanted), counts)
+        at = np.cumsum(counts) - counts
+        turn = np.arange(len(session)) - at[session] + 1
+        text, answer = (x.astype(np.int64) for x in pool.draw(lengths, len(session)))
+        said = np.cumsum(text + answer)
+        whole = what.system_tokens + said - (said - text - answer)[at][session]
+        fits = (whole <= what.max_total_tokens) | (what.max_total_tokens == 0)
+        if not fits[at].any():
+            raise SettingError(
+                "workload.max_total_tokens", what.max_total_tokens,
+                f"room for a first turn, {int(whole[at].min())} tokens at least",
+            )  # fmt: skip
+        # Sessions whose first turn does not fit are none; the others are numbered anew.
+        number = np.cumsum(fits[at]) - 1 + sessions
+        rows = np.stack([number[session], turn, text, answer])[:, fits]
+        parts.append(rows)
+        total += rows.shape[1]
+        sessions += int(fits[at].sum())
+    session, turn, text, answer = np.concatenate(parts, axis=1)[:, : what.requests]
+    return session, turn, text, answer
