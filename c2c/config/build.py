@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -63,6 +63,8 @@ from c2c.workloads import (
 
 __all__ = ["Layout", "RunSetup", "build", "build_layout"]
 
+
+MOST_WALKED: Final = 1000  # requests whose experts are walked where `misses` is auto: 5 to 20 s
 
 # Whose keys are known by a schema; the other groups check theirs.
 _SCHEMAS: Mapping[str, type] = {
@@ -177,8 +179,9 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
     if prepared is None:
         plan = plan_layout(serving, platform.layouts, workload, requests=to_plan)
         prepared, notes = plan.prepared, plan.notes
+    prepared, of_misses = _with_table(prepared, workload)
     try_policies(prepared, workload)
-    notes = (*notes, *_in_one(plain["shards"], prepared, workload))
+    notes = (*notes, *of_misses, *_in_one(plain["shards"], prepared, workload))
     code = [Path(file).expanduser().resolve() for file in plain["code"]]
     groups = ("hardware", "mig", "node", "kernel", "calibration", "engines", "starts")
     folders = [f / group for f in conf_folders() for group in groups if (f / group).is_dir()]
@@ -265,6 +268,28 @@ def _on_disk(prepared: Prepared) -> tuple[str, ...]:
         f"host memory of {memory_gb:.0f} GB holds less than the catalog's "
         f"{fleet.weight_bytes.sum() / 1e9:.0f} GB: {absent} of {len(fleet.weight_bytes)} models "
         "are read from disk when they are asked for, and others give way",
+    )
+
+
+def _with_table(prepared: Prepared, workload: Workload) -> tuple[Prepared, tuple[str, ...]]:
+    """Return what takes misses of experts from a table where that is left open, and say so.
+
+    A few requests are walked, as are all where there is no table for the system.
+    """
+    system, requests = prepared.setup.system, int(workload.description["requests"])
+    caches = system.traits.experts.caches_experts
+    if system.expert_cache.misses != "auto" or not caches or requests <= MOST_WALKED:
+        return prepared, ()
+    try:
+        cache = replace(system.expert_cache, misses="table")
+        found = prepare(replace(prepared.setup, system=replace(system, expert_cache=cache)))
+    except SettingError as error:
+        if error.field != "system.expert_cache.misses":
+            raise
+        return prepared, ()
+    return found, (
+        f"system.expert_cache.misses=auto: from a table, for {requests:,} requests; exact walks "
+        f"the layers of every step, as it does up to {MOST_WALKED:,} requests",
     )
 
 

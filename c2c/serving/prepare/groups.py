@@ -93,6 +93,7 @@ class ExpertCache:
         host memory (fetch).
       misses: what a step lacks is found by walking its layers (exact), or taken from a table that
         the exact walk makes before the start (table), for long traces: one request at a time.
+        auto: a table for a run of more than 1,000 requests, where there is one; else exact.
     """
 
     share: float = 0.9
@@ -107,7 +108,7 @@ class ExpertCache:
             raise SettingError(f"{where}.share", self.share, "a number in (0, 1]")
         if not self.host_s >= 0.0:
             raise SettingError(f"{where}.host_s", self.host_s, "at least 0")
-        pairs = {"on_miss": "copy stream", "host_per": "use fetch", "misses": "exact table"}
+        pairs = {"on_miss": "copy stream", "host_per": "use fetch", "misses": "exact table auto"}
         for name, pair in pairs.items():
             if getattr(self, name) not in pair.split():
                 allowed = " or ".join(pair.split())
