@@ -35,7 +35,7 @@ from c2c.serving.hbm import (
 )
 from c2c.serving.instances import make_room_for
 from c2c.serving.kv_homes import choose_home, count_step, take_home
-from c2c.serving.parking import bring_in
+from c2c.serving.kv_parking import bring_in
 from c2c.serving.prefixes import claim_prefix, shared_tokens, trim_prefixes
 from c2c.serving.queues import pop_waiting
 from c2c.serving.state import RUNNING, Fleet, Rules, Serving

@@ -10,7 +10,7 @@ It waits there in the queue like any other, with the tokens that it has. Its KV 
   the other instance has room, which is kept from then on, the backend carries it. When it has come
   its room at the source is free, and it joins the batch at the next step boundary.
 
-Which instance takes it is decided in `c2c.serving.decoders`.
+Which instance takes it is decided in `c2c.serving.decode_target`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import Any
 from c2c.policies import apart, inlined, jitable, may_join
 from c2c.serving.actions import ACT_HAND, ask, emit
 from c2c.serving.batch import batch_size
-from c2c.serving.charging import charge, keep_charge
+from c2c.serving.charges import charge, keep_charge
 from c2c.serving.hbm import quota_bytes, request_bytes, room_bytes
 from c2c.serving.instances import make_room_for
-from c2c.serving.preempting import start_over
+from c2c.serving.preemption import start_over
 from c2c.serving.queues import append_waiting, unlink
 from c2c.serving.records import leave, release_kv
 from c2c.serving.state import (

@@ -14,7 +14,7 @@ from c2c.serving.hbm import (
     only_waits,
     room_bytes,
 )
-from c2c.serving.parking import move_out
+from c2c.serving.kv_parking import move_out
 from c2c.serving.pools import entry_of, hold, let_go, never_came
 from c2c.serving.queues import return_waiting
 from c2c.serving.state import ASSIGNED, FREE, IDLE, Fleet, Rules, Serving

@@ -14,7 +14,6 @@ import numpy as np
 
 from c2c.policies import jitable
 from c2c.serving.actions import ACT_INTERRUPT, ACT_RUN
-from c2c.serving.reported import most_steps, not_in_step, take_finished, take_leaving
 from c2c.serving.state import (
     FAIL_NONE,
     GONE,
@@ -27,6 +26,7 @@ from c2c.serving.state import (
     Serving,
 )
 from c2c.serving.step import account_step, end_step, on_arrival, on_ready, start_asked
+from c2c.serving.step_report import most_steps, not_in_step, take_finished, take_leaving
 
 __all__ = [
     "ARRIVES",

@@ -1,9 +1,9 @@
 """The serving loop as a pure step over the port, the form that a live engine drives.
 
 `step` runs the same code as the compiled simulator. What only a live engine needs (ends that nobody
-knew before, cancels, deadlines, lost devices) is added around it, in `ending` and `losing`; where
-every length is known and nothing of that happens it changes nothing, and the contract suite holds
-both to the same records.
+knew before, cancels, deadlines, lost devices) is added around it, in `early_end` and `device_loss`;
+where every length is known and nothing of that happens it changes nothing, and the contract suite
+holds both to the same records.
 """
 
 from __future__ import annotations
@@ -22,21 +22,14 @@ from c2c.serving.actions import (
     ACT_RELAYOUT,
     ACT_UNLOAD,
 )
-from c2c.serving.ending import (
+from c2c.serving.device_loss import lose_device
+from c2c.serving.early_end import (
     earliest_deadline_s,
     end_request,
     expire,
     slot_of,
 )
-from c2c.serving.growing import grow_records, grow_requests
-from c2c.serving.keeping import (
-    drop_weights_of,
-    keep_weights_of,
-    release_weights_of,
-    take_weights_of,
-)
 from c2c.serving.kv_homes import on_relaid
-from c2c.serving.layout import change_layout
 from c2c.serving.live_step import (
     COUNTED,
     COUNTS,
@@ -55,7 +48,13 @@ from c2c.serving.live_step import (
     take_end,
     take_ready,
 )
-from c2c.serving.losing import lose_device
+from c2c.serving.mig_layout import change_layout
+from c2c.serving.pins import (
+    drop_weights_of,
+    keep_weights_of,
+    release_weights_of,
+    take_weights_of,
+)
 from c2c.serving.port import (
     Absent,
     Action,
@@ -87,7 +86,6 @@ from c2c.serving.port import (
     Weights,
     WeightsHere,
 )
-from c2c.serving.reported import most_steps, not_in_step
 from c2c.serving.state import (
     ABSENT,
     FAIL_CANCELLED,
@@ -101,6 +99,8 @@ from c2c.serving.state import (
     Serving,
 )
 from c2c.serving.step import on_carried, start_asked
+from c2c.serving.step_report import most_steps, not_in_step
+from c2c.serving.table_growth import grow_records, grow_requests
 from c2c.serving.timers import answer_timer, set_timer
 
 __all__ = [

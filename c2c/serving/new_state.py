@@ -8,7 +8,7 @@ import numpy as np
 
 from c2c.policies import CANDIDATE_DTYPE, ENGINE_DTYPE, HOME_DTYPE, ROUTE_DTYPE, WATCH_DTYPE
 from c2c.serving.block_table import new_blocks
-from c2c.serving.lines import spread_rows
+from c2c.serving.cache_lines import spread_rows
 from c2c.serving.state import (
     ABSENT,
     CHIP_DTYPE,

@@ -135,7 +135,7 @@ INSTANCE_DTYPE = np.dtype(
         ("model", "i8"),
         ("draining", "i8"),
         ("aside", "i8"),  # 1: gives up its requests at the next step boundary
-        ("deals", "i8"),  # 1: routes them anew there (`dealing`)
+        ("deals", "i8"),  # 1: routes them anew there (`rebalance`)
         ("last_used_s", "f8"),
         ("goes_to", "i8"),  # the instance that its requests follow its engine to, or -1
         ("comes_from", "i8"),  # the instance whose requests it waits for, or -1

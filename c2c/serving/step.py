@@ -21,22 +21,21 @@ from c2c.serving.actions import ask
 from c2c.serving.batch import batch_size, keep_decode
 from c2c.serving.batching import next_part
 from c2c.serving.costs import decode_alone_s, prompt_alone_s
-from c2c.serving.dealing import deal
-from c2c.serving.decoders import hand_on
-from c2c.serving.handover import append_decode, carry, goes_directly
-from c2c.serving.hbm import holds_on, pair_of
-from c2c.serving.instances import evict
-from c2c.serving.leaving import is_leaving, take_out
-from c2c.serving.moving import (
+from c2c.serving.decode_target import hand_on
+from c2c.serving.device_exit import is_leaving, take_out
+from c2c.serving.engine_move import (
     follow,
     has_moved,
     interrupt_for_move,
     move_for,
     place_after_moves,
 )
-from c2c.serving.placing import drop_claim, make_room, place_pending, try_place
+from c2c.serving.handover import append_decode, carry, goes_directly
+from c2c.serving.hbm import holds_on, pair_of
+from c2c.serving.instances import evict
+from c2c.serving.placement import drop_claim, make_room, place_pending, try_place
 from c2c.serving.pools import arrived, entry_of, homes_of
-from c2c.serving.preempting import clear_for, is_cleared, set_aside
+from c2c.serving.preemption import clear_for, is_cleared, set_aside
 from c2c.serving.prefixes import note_computed
 from c2c.serving.queues import (
     append_pending,
@@ -45,9 +44,10 @@ from c2c.serving.queues import (
     take_pending,
     take_slot,
 )
+from c2c.serving.rebalance import deal
 from c2c.serving.records import fail, finish, leave
+from c2c.serving.request_routing import any_active, has_active, is_too_busy, routed
 from c2c.serving.roles import DECODES, EVERYTHING
-from c2c.serving.routing import any_active, has_active, is_too_busy, routed
 from c2c.serving.state import (
     COMES,
     ENDS_AT,

@@ -27,8 +27,8 @@ def vary_now(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> in
     """Ask for the variant of instance `i`'s steps, and return it; all of its kind there change.
 
     Where it is another than before, they end their runs at the next step boundary and are dealt out
-    anew there (`dealing`): one variant may be for one large batch, another for several small ones.
-    Where lanes share memories, a relayout comes first (`c2c.serving.kv_homes`).
+    anew there (`rebalance`): one variant may be for one large batch, another for several small
+    ones. Where lanes share memories, a relayout comes first (`c2c.serving.kv_homes`).
     """
     inst, variants = s.instance[i], len(s.alone_s)
     policy, own = rules.system.vary, rules.own.vary

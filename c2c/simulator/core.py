@@ -8,7 +8,7 @@ import numpy as np
 
 from c2c.policies import inlined, jitable
 from c2c.serving.kv_homes import on_relaid
-from c2c.serving.placing import start_active
+from c2c.serving.placement import start_active
 from c2c.serving.prefixes import begin_blocks
 from c2c.serving.state import Fleet, Rules, Serving
 from c2c.serving.step import on_arrival, on_carried, on_ready, on_step_end, start_asked

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from c2c.policies import inlined
-from c2c.serving.lines import in_lines
+from c2c.serving.cache_lines import in_lines
 
 __all__ = ["FLEET", "Tournament", "new_tournament", "next_end", "replay"]
 

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from c2c.compiling.mistakes import policy_error
 from c2c.serving import RESOURCES, Prepared, start_asked
-from c2c.serving.growing import grow_records, grow_requests
-from c2c.serving.layout import change_layout
+from c2c.serving.mig_layout import change_layout
 from c2c.serving.prepare.prefixes import with_blocks
 from c2c.serving.state import Rules, Serving
+from c2c.serving.table_growth import grow_records, grow_requests
 from c2c.serving.timers import has_timers, set_timer
 from c2c.simulator.backend import submit
 from c2c.simulator.clients import Clients, give_back, new_clients

@@ -21,8 +21,8 @@ from c2c.policies import (
     move_s,
 )
 from c2c.serving import Prepared, prepare
-from c2c.serving.moving import move_for
-from c2c.serving.placing import make_active
+from c2c.serving.engine_move import move_for
+from c2c.serving.placement import make_active
 from c2c.serving.state import ABSENT, HELD, RUNNING
 from tests.contracts.stubborn import StubbornBackend
 from tests.contracts.watching import serve

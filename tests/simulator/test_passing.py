@@ -19,7 +19,7 @@ from c2c.policies import (
     WhereWorkIs,
 )
 from c2c.serving import ServingSetup, prepare
-from c2c.serving.growing import grow_requests
+from c2c.serving.table_growth import grow_requests
 from tests.simulator.worlds import random_requests, requests, setup, simulate
 from tests.tiers import tiered
 

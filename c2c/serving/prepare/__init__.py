@@ -16,7 +16,7 @@ from c2c.models import ModelSpec, weight_bytes
 from c2c.policies import ChunkChoice, step_parts
 from c2c.serving.costs import stack_tables
 from c2c.serving.new_state import new_serving
-from c2c.serving.placing import start_active
+from c2c.serving.placement import start_active
 from c2c.serving.prepare.checks import check, check_memory
 from c2c.serving.prepare.groups import (
     GROUPS,

@@ -10,13 +10,12 @@ import numpy as np
 
 from c2c.serving.actions import ACT_FORGET, ACT_INTERRUPT, emit
 from c2c.serving.batch import batch_size, member, place_among_decodes
-from c2c.serving.charging import keep_charge
+from c2c.serving.charges import keep_charge
 from c2c.serving.handover import has_prompt_done, let_go
 from c2c.serving.instances import take_back_start
-from c2c.serving.placing import drop_claim, place_pending, try_place
+from c2c.serving.placement import drop_claim, place_pending, try_place
 from c2c.serving.queues import end_waiting, unlink
 from c2c.serving.records import fail, write_record
-from c2c.serving.reported import end_in_batch
 from c2c.serving.state import (
     ASSIGNED,
     FAIL_DEADLINE,
@@ -27,6 +26,7 @@ from c2c.serving.state import (
     Serving,
 )
 from c2c.serving.step import after_leaving, serve_pending
+from c2c.serving.step_report import end_in_batch
 
 __all__ = [
     "earliest_deadline_s",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from c2c.policies import inlined, jitable
 from c2c.serving.actions import ACT_ASIDE, ACT_INTERRUPT, emit
 from c2c.serving.batch import batch_size, generated, member
-from c2c.serving.charging import charge
+from c2c.serving.charges import charge
 from c2c.serving.pools import could_hold_weights, entry_of, homes_of, instances_of
 from c2c.serving.queues import return_pending, return_waiting
 from c2c.serving.records import leave

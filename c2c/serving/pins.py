@@ -6,7 +6,7 @@ Only a live engine is told so; that is why nothing here is compiled.
 from __future__ import annotations
 
 from c2c.serving.instances import evict, idle_victim
-from c2c.serving.placing import place_pending
+from c2c.serving.placement import place_pending
 from c2c.serving.pools import (
     arrived,
     can_hold,

@@ -9,14 +9,14 @@ from __future__ import annotations
 from c2c.serving.actions import ACT_ASIDE, emit
 from c2c.serving.batch import batch_size, generated, member
 from c2c.serving.block_table import clear
-from c2c.serving.ending import fail_unserved, place_again
+from c2c.serving.device_exit import has_left
+from c2c.serving.early_end import fail_unserved, place_again
+from c2c.serving.engine_move import place_after_moves
 from c2c.serving.handover import begin_again, has_prompt_done, let_go
 from c2c.serving.instances import vacate
-from c2c.serving.leaving import has_left
-from c2c.serving.moving import place_after_moves
-from c2c.serving.placing import drop_claim, place_pending
+from c2c.serving.placement import drop_claim, place_pending
 from c2c.serving.pools import entry_of, never_came
-from c2c.serving.preempting import start_over
+from c2c.serving.preemption import start_over
 from c2c.serving.prefixes import let_prefix_go
 from c2c.serving.queues import append_pending, end_waiting, unlink
 from c2c.serving.records import release_kv

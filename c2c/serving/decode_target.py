@@ -11,9 +11,9 @@ from c2c.policies import apart, jitable
 from c2c.serving.batch import generated, keep_decode, outstanding
 from c2c.serving.handover import carry, send
 from c2c.serving.hbm import pair_of, request_bytes
-from c2c.serving.placing import place_decodes
+from c2c.serving.placement import place_decodes
+from c2c.serving.request_routing import is_too_busy, routed
 from c2c.serving.roles import DECODES
-from c2c.serving.routing import is_too_busy, routed
 from c2c.serving.state import FREE, IDLE, SLOT, Fleet, Rules, Serving
 from c2c.serving.turns import wake
 

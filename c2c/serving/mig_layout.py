@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from c2c.serving.actions import ACT_INTERRUPT, emit
 from c2c.serving.batch import batch_size
-from c2c.serving.ending import place_again
+from c2c.serving.device_exit import ask_for_the_layout, go_out, take_out
+from c2c.serving.device_loss import queue_again
+from c2c.serving.early_end import place_again
 from c2c.serving.instances import take_back_start
-from c2c.serving.leaving import ask_for_the_layout, go_out, take_out
-from c2c.serving.losing import queue_again
-from c2c.serving.placing import place_pending
+from c2c.serving.placement import place_pending
 from c2c.serving.port import ChangeLayout, LayoutChanged
-from c2c.serving.preempting import set_aside
+from c2c.serving.preemption import set_aside
 from c2c.serving.queues import return_waiting
 from c2c.serving.state import (
     ASSIGNED,

@@ -11,9 +11,9 @@ import math
 from c2c.policies import jitable, move_s
 from c2c.serving.actions import ACT_INTERRUPT, ask, emit
 from c2c.serving.batch import kv_tokens
-from c2c.serving.placing import make_active, place_on, place_pending
+from c2c.serving.placement import make_active, place_on, place_pending
 from c2c.serving.pools import could_hold_weights, homes_of, instances_of
-from c2c.serving.preempting import set_aside
+from c2c.serving.preemption import set_aside
 from c2c.serving.queues import take_pending
 from c2c.serving.roles import DECODES
 from c2c.serving.state import (

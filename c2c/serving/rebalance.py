@@ -12,7 +12,7 @@ from c2c.serving.batch import batch_size, generated, outstanding, remove_decode,
 from c2c.serving.handover import send
 from c2c.serving.queues import append_waiting
 from c2c.serving.records import leave
-from c2c.serving.routing import routed
+from c2c.serving.request_routing import routed
 from c2c.serving.state import SLOT, Fleet, Rules, Serving
 from c2c.serving.turns import wake
 

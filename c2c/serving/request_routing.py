@@ -6,7 +6,7 @@ from c2c.policies import inlined, jitable, may_join, route, wants_another
 from c2c.serving.batch import batch_size, outstanding
 from c2c.serving.costs import decode_alone_s, prompt_alone_s
 from c2c.serving.hbm import movable_bytes, pair_of, quota_bytes, request_bytes, room_bytes
-from c2c.serving.placing import device_load_s
+from c2c.serving.placement import device_load_s
 from c2c.serving.roles import DECODES
 from c2c.serving.state import Fleet, Rules, Serving
 
