@@ -20,13 +20,14 @@ from experiments.figure import SIMULATOR, Computed, Context, figure
 
 __all__ = ["MECHANISMS", "Load", "compute"]
 
-# Those that work on slices of one chip; the others lie over the GPUs of a node.
-MECHANISMS: Final = ("streamed", "kept", "turns", "restored", "apart")
+# Those that work on slices of one chip; the others lie over the GPUs of a node. Prefixes do
+# something where prompts begin alike, which those of the first two kinds of arrivals do not.
+MECHANISMS: Final = ("streamed", "kept", "turns", "restored", "apart", "prefixes")
 NOTHING: Final = "none of them"
 MODELS: Final = 16  # a chip
 CHIPS: Final = (1, 4, 36)
 RATES: Final = (0.5, 1.0, 2.0, 4.0)  # requests/s a chip
-BURSTS: Final = ("steady", "bursty")
+BURSTS: Final = ("steady", "bursty", "conversations")
 REQUESTS: Final = 2000  # a chip, as far as the most
 MOST_REQUESTS: Final = 16_000
 SEEDS: Final = 3  # of the full profile
@@ -61,7 +62,13 @@ def compute(context: Context) -> Computed:
     ]
     seeds = context.seeds[: 1 if quick else SEEDS]
     sets = [each for each in subsets(MECHANISMS) if refusal(each, GH200) is None]
-    runs = [(load, each, seed) for load in loads for each in sets for seed in seeds]
+    runs = [
+        (load, each, seed)
+        for load in loads
+        for each in sets
+        for seed in seeds
+        if each <= set(_mechanisms(load))
+    ]
     rows: list[dict[str, Any]] = []
     for load, each, seed in context.each(runs):
         names = [name for name in MECHANISMS if name in each]
@@ -72,6 +79,7 @@ def compute(context: Context) -> Computed:
         f"{len(sets)} sets of mechanisms that can work together, of {', '.join(MECHANISMS)}; "
         f"{MODELS} models a chip, half Llama-3 3B (TPOT target 0.15 s), half 8B (0.3 s), TTFT "
         f"target 1 s; steady: Poisson arrivals; bursty: the generator of GenTD26's statistics; "
+        "conversations: sessions of four turns on average, ten seconds from an answer to the next; "
         f"link variant '{context.link_variant}', seeds {list(seeds)}. A set without streamed "
         "weights has the whole chip, one with them seven slices. Bars: Shapley values of the share "
         "of requests within both targets; a mechanism that cannot work in a set adds nothing to "
@@ -85,9 +93,15 @@ def compute(context: Context) -> Computed:
     )
 
 
+def _mechanisms(load: Load) -> tuple[str, ...]:
+    return tuple(m for m in MECHANISMS if m != "prefixes" or load.bursts == "conversations")
+
+
 def _run(context: Context, load: Load, names: Sequence[str], seed: int) -> dict[str, Any]:
     count = min(REQUESTS * load.chips, MOST_REQUESTS)
     chosen, values = arrivals(load.bursts, load.rate_rps * load.chips, count)
+    if load.bursts == "conversations":
+        chosen[0] = "workload=conversations"
     settings = composed(
         [*GH200, f"superchips={load.chips}", *catalog(MODELS * load.chips), *chosen,
          *settings_of(names), f"link={context.link_variant}"],
@@ -113,7 +127,7 @@ def _shares(load: Load, rows: Sequence[dict[str, Any]], seeds: Sequence[int]) ->
     ]
     return [
         asdict(load) | {"mechanism": name, "points": got.mean, "half": got.half}
-        for name in MECHANISMS
+        for name in _mechanisms(load)
         for got in (interval_of([values[name] for values in by_seed]),)
     ]
 

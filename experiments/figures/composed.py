@@ -38,6 +38,8 @@ def draw_worth(tables: Tables, caption: str) -> Figure:
         rates = sorted({r["rate_rps"] for r in here})
         for k, name in enumerate(names):
             mine = sorted((r for r in here if r["mechanism"] == name), key=lambda r: r["rate_rps"])
+            if not mine:  # it does nothing under these arrivals
+                continue
             at = [x + (k - (len(names) - 1) / 2) * width for x in range(len(rates))]
             axes.bar(
                 at, [r["points"] for r in mine], width=width, color=COLOURS[k % len(COLOURS)],
@@ -46,12 +48,16 @@ def draw_worth(tables: Tables, caption: str) -> Figure:
             )  # fmt: skip
         axes.axhline(0.0, color=INK, linewidth=0.6)
         axes.set_xticks(range(len(rates)), [f"{rate:g}" for rate in rates])
-        axes.set_title(f"{chips} GH200, {bursts} arrivals", fontsize=9.5)
+        axes.set_title(f"{chips} GH200, {bursts}", fontsize=9.5)
         if place % len(kinds) == 0:
             axes.set_ylabel("points of attainment")
         if place >= len(panels) - len(kinds):
             axes.set_xlabel("requests/s a chip")
     panels[-len(kinds)].legend(
-        loc="upper left", bbox_to_anchor=(0.0, -0.2), ncols=len(names), fontsize=8
+        *panels[-1].get_legend_handles_labels(),
+        loc="upper left",
+        bbox_to_anchor=(0.0, -0.2),
+        ncols=3,
+        fontsize=8,
     )
     return finish(figure, "What each mechanism is worth, alone and together", caption)
