@@ -175,6 +175,7 @@ def _spec(system: str) -> SystemSpec:
     """Return what a file of `conf/system` says."""
     name, _, mechanisms = system.partition("=")
     settings = [f"system={name if name in _FILES else 'pd'}", "workload=poisson"]
+    settings.append("workload.requests=100")  # experts of a long run may be from a table
     settings += [f"system/mechanism={mechanisms}"] * bool(mechanisms)
     if system not in LAYOUTS:  # two Superchips have a slice for each model of the catalog
         settings += ["system.check_slo=false", "superchips=2"]

@@ -34,7 +34,14 @@ def latencies(*words: str) -> np.ndarray:
     """Return the seconds of each request to its end, of mixtures without their start."""
     mixtures = any(w.removeprefix("system=") in CACHES for w in words)
     catalog = MIXTRAL if mixtures else ("catalog=dense", "workload.models=2")
-    words = (*catalog, "workload=poisson", "system.check_slo=false", *CHUNK, *words)
+    words = (
+        *catalog,
+        "workload=poisson",
+        "workload.requests=100",
+        "system.check_slo=false",
+        *CHUNK,
+        *words,
+    )
     what = build(load(list(words)))
     block = MIXTURE if mixtures else DENSE
     records, _, _ = simulate(what.prepared, block)
