@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,7 @@ class _Origin:
     ids: tuple[str, ...]
     own_lengths: bool
     description: dict[str, Any]
+    lengths: Mapping[str, Any] = field(default_factory=lambda: {"name": "the trace's own"})
     counted: tuple[dict[str, int], float] | None = None
 
 
@@ -165,7 +166,7 @@ def build_workload(
         "replica_models": config.replica_models if config.replicas > 1 else None,
         "compression": config.compression,
         "max_requests": config.max_requests or None,
-        "lengths": {"name": "the trace's own"} if pool is None else pool.describe(),
+        "lengths": origin.lengths if pool is None else pool.describe(),
         "assignment": describe_assignment(
             requests_of, assigned, config.assignment, config.assignment_map
         ),
@@ -294,10 +295,10 @@ def _conversations_origin(config: WorkloadConfig, models: int, seed: int) -> _Or
         source=lambda: iter([block]),
         ids=ids,
         own_lengths=True,
+        lengths=pool.describe(),
         description={
             "source": "conversations generator",
             "parameters": {name: getattr(what, name) for name in names},
-            "texts": pool.describe(),
             "sessions": int(block.session.max()) + 1 if block.session is not None else 0,
         },
     )

@@ -72,7 +72,7 @@ def estimate_load(setup: RunSetup) -> Load | None:
         left = wanted
         for block in setup.workload.blocks():
             part = block.take(slice(left))
-            yield replace(part, arrival_s=np.zeros(len(part)))
+            yield replace(part, arrival_s=np.zeros(len(part)), think_s=None)
             left -= len(part)
             if left <= 0:
                 return

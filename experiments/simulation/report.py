@@ -47,6 +47,8 @@ def print_setup(out: Console, setup: RunSetup) -> None:
         out.print(note, markup=False)
     for line in describe(setup.workload):
         out.print(line, markup=False)
+    if line := _cache_line(setup):
+        out.print(line, markup=False)
     policy = serving.system.chunk
     rule = "profile table" if isinstance(policy, Profiled) else policy_name(type(policy))
     for chunk in chosen_chunks(setup):
@@ -55,6 +57,17 @@ def print_setup(out: Console, setup: RunSetup) -> None:
             f"chunk: {chunk['model']} on {chunk['slice']}: {chunk['tokens']} tokens, {rule}{how}",
             markup=False,
         )
+
+
+def _cache_line(setup: RunSetup) -> str:
+    """Say where a prefix cache has no blocks to find, or blocks have no cache."""
+    said, is_on = setup.workload.description, setup.prepared.fleet.caches_prefixes
+    has_blocks = bool(said.get("blocks")) or said["kind"] == "conversations"
+    if is_on and not has_blocks:
+        return "prefix cache: finds nothing, as no request carries hashes of blocks"
+    if has_blocks and not is_on:
+        return "prefix cache: off, every prompt is computed whole (system.prefix_cache)"
+    return ""
 
 
 def layout_lines(run: Mapping[str, Any]) -> Iterator[str]:
@@ -87,10 +100,22 @@ def print_outcome(out: Console, outcome: Outcome) -> None:
     out.print(_machine_table(summary, run, outcome))
     for line in layout_lines(run):
         out.print(line, markup=False, soft_wrap=True)
+    if found := run.get("prefix"):
+        out.print(_prefix_line(found), markup=False, soft_wrap=True)
     for line in _measured_lines(summary.get("measured", {})):
         out.print(line, markup=False, soft_wrap=True)
     for line in (summary["verdict"] or {}).get("text", ()):
         out.print(f"[bold]{escape(line)}[/]", soft_wrap=True)
+
+
+def _prefix_line(found: Mapping[str, Any]) -> str:
+    of = {name: found[f"{name}_tokens"] / found["prompt_tokens"] for name in ("hbm", "host")}
+    return (
+        f"prefix cache: found {found['found_share']:.1%} of {found['prompt_tokens']:,} prompt tokens "
+        f"(HBM {of['hbm']:.1%}, host memory {of['host']:.1%}); "
+        f"{found['loaded_bytes'] / 1e9:,.1f} GB came from host memory, "
+        f"{found['stored_bytes'] / 1e9:,.1f} GB went there"
+    )
 
 
 def _measured_lines(measured: Mapping[str, Any]) -> Iterator[str]:

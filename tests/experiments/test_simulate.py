@@ -278,3 +278,23 @@ def test_figures_of_a_run_without_a_finished_request_can_be_drawn(tmp_path: Path
     outcome = executed(tmp_path, *lost)
     assert outcome.summary["finished"] == 0
     assert (outcome.folder / "latency_cdf.svg").stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["workload=poisson", "system.prefix_cache.hbm=true"], "finds nothing, as no request"),
+        (["workload=conversations"], "off, every prompt is computed whole"),
+        (["workload=conversations", "system.prefix_cache.host_bytes=10e9"], "found "),
+    ],
+)
+def test_the_console_says_what_a_prefix_cache_has_to_find(
+    settings: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["catalog=dense6", "system=c2cserve_plus", *SMALL, *settings, f"out={tmp_path}"]
+    setup = build(load(given))
+    print_setup(console(), setup)
+    print_outcome(console(), execute(setup))
+    told = [line for line in capsys.readouterr().out.splitlines() if "prefix cache" in line]
+    assert len(told) == 1
+    assert said in told[0]
