@@ -111,8 +111,8 @@ def print_outcome(out: Console, outcome: Outcome) -> None:
 def _prefix_line(found: Mapping[str, Any]) -> str:
     of = {name: found[f"{name}_tokens"] / found["prompt_tokens"] for name in ("hbm", "host")}
     return (
-        f"prefix cache: found {found['found_share']:.1%} of {found['prompt_tokens']:,} prompt tokens "
-        f"(HBM {of['hbm']:.1%}, host memory {of['host']:.1%}); "
+        f"prefix cache: found {found['found_share']:.1%} of {found['prompt_tokens']:,} tokens of "
+        f"prompts (HBM {of['hbm']:.1%}, host memory {of['host']:.1%}); "
         f"{found['loaded_bytes'] / 1e9:,.1f} GB came from host memory, "
         f"{found['stored_bytes'] / 1e9:,.1f} GB went there"
     )
