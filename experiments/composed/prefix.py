@@ -1,0 +1,239 @@
+"""The prefix cache on slices and whole chips: latency over host memory, and on whose link."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from c2c.config import build, simulate
+from c2c.hardware import load_platform
+from experiments.c2cserve.measures import measures
+from experiments.c2cserve.settings import composed
+from experiments.figure import SIMULATOR, Computed, Context, figure
+
+__all__ = ["TRACE", "compute", "write_conversations"]
+
+TRACE: Final = "mooncake_synthetic.jsonl.gz"
+HOST_GB: Final = (0, 100, 200, 400)
+SLOWED: Final = 0.6  # of the trace's speed, on seven slices; a whole chip gets it as it is
+QUICK_REQUESTS: Final = 1000
+MODEL: Final = (
+    "catalog=dense6",
+    "catalog.models=[{spec: llama-3-3b, copies: 1, tpot_slo_s: 0.15}]",
+)
+STREAMED, HELD = "streamed weights", "held weights"
+SYSTEMS: Final = {STREAMED: "system=c2cserve_plus", HELD: "system=serverlessllm"}
+PCIE, SAME_CHIP = "H100, PCIe", "H100, GH200's link"
+# What a stand-in for the trace has: its requests, tokens a prompt and time are about as many.
+SESSIONS, TURNS, GAP_S, THINK_S, BLOCK = 1000, 4.0, 1.0, 60.0, 512
+SYSTEM_PROMPTS, SYSTEM_BLOCKS, TEXT_TOKENS, ANSWER_TOKENS = 4, 4, 4500.0, 180.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One run: where it is, how fast the trace comes, and host memory for blocks in GB."""
+
+    part: str
+    chip: str
+    weights: str
+    host_gb: int
+    speed: float
+    settings: tuple[str, ...]
+
+
+@figure("prefix", title="A prefix cache in host memory (beyond the papers)",
+        draw="prefix.draw_prefix", needs=SIMULATOR, traces=(TRACE,))  # fmt: skip
+def compute(context: Context) -> Computed:
+    """Return latency, tokens found and link bytes by host memory, and by chip and link."""
+    with TemporaryDirectory() as folder:
+        path = _trace(context, Path(folder))
+        rows = [_run(context, case, path) for case in context.each(_cases())]
+    return Computed(
+        tables={"runs": pa.Table.from_pylist(rows)},
+        results=(),
+        caption=f"{_describe(context)} {_told(rows)}",
+        report=_report(rows),
+    )
+
+
+def write_conversations(path: Path, seed: int) -> int:
+    """Write a trace of sessions in Mooncake's format, the same bytes for the same seed.
+
+    A prompt holds its session's earlier prompts, all of which begin with one of a few system
+    prompts. Answers are not part of later prompts; the last block counts where it is whole.
+
+    Returns:
+      the number of requests.
+    """
+    rng = np.random.default_rng(seed)
+    rows: list[dict[str, Any]] = []
+    begin_s = 0.0
+    for session in range(SESSIONS):
+        begin_s += rng.exponential(GAP_S)
+        at_s, tokens = begin_s, SYSTEM_BLOCKS * BLOCK
+        system = int(rng.integers(SYSTEM_PROMPTS))
+        own = SYSTEM_PROMPTS * SYSTEM_BLOCKS + (session << 20)
+        for _ in range(rng.geometric(1.0 / TURNS)):
+            tokens += 1 + int(rng.exponential(TEXT_TOKENS))
+            common = [system * SYSTEM_BLOCKS + j for j in range(SYSTEM_BLOCKS)]
+            hashes = common + [own + j for j in range(tokens // BLOCK - SYSTEM_BLOCKS)]
+            answer = 1 + int(rng.exponential(ANSWER_TOKENS))
+            rows.append(
+                {
+                    "timestamp": int(1000 * at_s), "input_length": tokens,
+                    "output_length": answer, "hash_ids": hashes,
+                }
+            )  # fmt: skip
+            at_s += rng.exponential(THINK_S)
+    rows.sort(key=lambda row: row["timestamp"])
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
+    return len(rows)
+
+
+def _cases() -> list[Case]:
+    plus = SYSTEMS[STREAMED]
+    slices = [
+        Case(part="slices", chip="GH200, 7x12gb", weights=STREAMED, host_gb=gb, speed=SLOWED,
+             settings=("hardware=gh200", "mig=7x12gb", plus))
+        for gb in HOST_GB
+    ]  # fmt: skip
+    link = load_platform("gh200").link
+    gbps = ("datasheet_gbps", "measured_gbps", "both_directions_gbps")
+    h100 = ("hardware=h100_sxm", "mig=1x80gb")
+    chips = {
+        "GH200, NVLink-C2C": ("hardware=gh200", "mig=1x96gb"),
+        PCIE: h100,
+        SAME_CHIP: (*h100, *(f"hardware.link.{name}={getattr(link, name)}" for name in gbps)),
+    }
+    return slices + [
+        Case(part="chips", chip=chip, weights=weights, host_gb=gb, speed=1.0,
+             settings=(*settings, system))
+        for weights, system in SYSTEMS.items()
+        for chip, settings in chips.items()
+        for gb in (HOST_GB[0], HOST_GB[-1])
+    ]  # fmt: skip
+
+
+def _run(context: Context, case: Case, path: Path) -> dict[str, Any]:
+    settings = [
+        *case.settings, *MODEL, "workload=file", f"workload.path='{path}'",
+        "workload.max_total_tokens=60000", "workload.on_bad_row=skip",
+        f"workload.max_requests={QUICK_REQUESTS if context.quick else 0}",
+        f"workload.compression={case.speed}", f"system.prefix_cache.host_bytes={case.host_gb}e9",
+        f"link={context.link_variant}",
+    ]  # fmt: skip
+    got = simulate(build(composed(settings, {"seed": context.seeds[0]})))
+    stats = got.stats
+    found = {"hbm": stats.prefix_hbm_tokens, "host": stats.prefix_host_tokens}
+    asked = max(1, stats.prefix_asked_tokens)
+    return {
+        **{name: getattr(case, name) for name in ("part", "chip", "weights", "host_gb", "speed")},
+        "link_gbps": stats.link_capacity_gbps,
+        **{f"found_{tier}_percent": 100.0 * tokens / asked for tier, tokens in found.items()},
+        "link_tb": float(stats.chip_link_bytes.sum()) / 1e12,
+        "blocks_tb": stats.prefix_loaded_bytes / 1e12,
+        "prompt_tokens": got.summary["throughput"]["prompt_tokens"],
+        **measures(got),
+    }
+
+
+def _has_trace(context: Context) -> bool:
+    return context.traces is not None and (context.traces / TRACE).is_file()
+
+
+def _trace(context: Context, folder: Path) -> Path:
+    if context.traces is not None and _has_trace(context):
+        return context.traces / TRACE
+    path = folder / "conversations.jsonl"
+    write_conversations(path, context.seeds[0])
+    return path
+
+
+def _describe(context: Context) -> str:
+    if _has_trace(context):
+        what = "Mooncake's public trace"
+    else:
+        what = (
+            f"Synthetic conversations ({SESSIONS:,} sessions, {SYSTEM_PROMPTS} system prompts; "
+            "Mooncake's trace is not at hand)"
+        )
+    first = f", the first {QUICK_REQUESTS:,} requests" if context.quick else ""
+    return (
+        f"{what}{first}, prompts and answers up to 60,000 tokens, one Llama-3 3B. (a) Seven slices "
+        f"at {SLOWED:g} of the trace's speed; (b) one whole chip at its speed, the third one an "
+        f"H100 that has GH200's link; link variant '{context.link_variant}'. c2cserve_plus streams "
+        "weights and keeps them in HBM while there is room; serverlessllm always holds them there."
+    )
+
+
+def _told(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Say what binds, as the runs show it."""
+
+    def at(part: str, gb: int, chip: str = "", weights: str = STREAMED) -> Mapping[str, Any]:
+        return next(
+            r for r in rows
+            if r["part"] == part and r["host_gb"] == gb and r["weights"] == weights
+            and chip in ("", r["chip"])
+        )  # fmt: skip
+
+    most = HOST_GB[-1]
+    none, full = at("slices", 0), at("slices", most)
+    found = full["found_host_percent"] / 100.0 * full["prompt_tokens"]
+    text = (
+        f"(a) Without blocks the link carries {_number(1e6 * none['link_tb'] / none['prompt_tokens'])}"
+        f" MB a prompt token, which is weights; a token found in host memory takes "
+        f"{_number(1e6 * full['blocks_tb'] / max(1.0, found))} MB, so that a hit spares the link "
+        f"(with {most} GB blocks are {_number(_share(full))} % of its bytes)."
+    )
+    for weights in SYSTEMS:
+        slow, fast = at("chips", most, PCIE, weights), at("chips", most, SAME_CHIP, weights)
+        without = at("chips", 0, PCIE, weights)
+        text += (
+            f" (b) With {weights} and {most} GB TTFT p50 is {_number(slow['ttft_p50_s'])} s over "
+            f"PCIe and {_number(fast['ttft_p50_s'])} s over GH200's link; without blocks, over "
+            f"PCIe, {_number(without['ttft_p50_s'])} s. {_binds(slow)}"
+        )
+    return text
+
+
+def _share(row: Mapping[str, Any]) -> float:
+    return 100.0 * float(row["blocks_tb"]) / max(1e-9, float(row["link_tb"]))
+
+
+def _binds(row: Mapping[str, Any]) -> str:
+    """Say of a run over PCIe whether the link is busy most of the time, and with what."""
+    how = "binds" if row["link_percent"] >= 50.0 else "does not bind"
+    blocks = _number(_share(row))
+    if _share(row) >= 50.0:
+        what = f"{blocks} % of its bytes are blocks"
+    else:
+        what = f"{blocks} % of its bytes are blocks, the rest is weights that gave way to KV caches"
+    return f"PCIe {how}: it is {_number(row['link_percent'])} % used, and {what}."
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if value >= 10 else f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
+
+
+def _report(rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], ...]:
+    head = (
+        "chip", "weights", "speed", "host memory GB", "TTFT p50 s", "p95", "TPOT p50 ms",
+        "found in HBM %", "in host memory %", "link TB", "of it blocks", "link used %",
+    )  # fmt: skip
+    body = [
+        (
+            r["chip"], r["weights"], f"{r['speed']:g}", str(r["host_gb"]),
+            f"{r['ttft_p50_s']:.3g}", f"{r['ttft_p95_s']:.3g}", f"{1e3 * r['tpot_p50_s']:.0f}",
+            f"{r['found_hbm_percent']:.1f}", f"{r['found_host_percent']:.1f}",
+            f"{r['link_tb']:.3g}", f"{r['blocks_tb']:.2g}", f"{r['link_percent']:.0f}",
+        )
+        for r in rows
+    ]  # fmt: skip
+    return (head, *body)

@@ -1,0 +1,96 @@
+"""The figure of the prefix cache, at a tiny scale: interpreted runs, nothing is compiled."""
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from c2c.config import build, load, simulate
+from experiments.composed import prefix
+from experiments.figure import Context, choose
+from experiments.figures.prefix import draw_prefix
+from experiments.figures.style import look
+
+QUICK = Context(profile="quick", link_variant="measured", seeds=(0, 1))
+
+
+@pytest.fixture
+def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefix, "SESSIONS", 4)
+    monkeypatch.setattr(prefix, "TURNS", 3.0)
+    monkeypatch.setattr(prefix, "TEXT_TOKENS", 600.0)
+    monkeypatch.setattr(prefix, "ANSWER_TOKENS", 3.0)
+    monkeypatch.setattr(prefix, "QUICK_REQUESTS", 6)
+    monkeypatch.setattr(prefix, "HOST_GB", (0, 400))
+    monkeypatch.setattr(prefix, "simulate", lambda setup: simulate(setup, compiled=False))
+
+
+def test_later_prompts_begin_as_earlier_ones_of_their_session(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    count = prefix.write_conversations(path, 0)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len(rows) == count > prefix.SESSIONS
+    common = prefix.SYSTEM_BLOCKS
+    of_session: dict[int, list[int]] = {}
+    systems = set()
+    for row in rows:
+        hashes = row["hash_ids"]
+        assert len(hashes) == row["input_length"] // prefix.BLOCK
+        systems.add(tuple(hashes[:common]))
+        if len(hashes) > common:
+            before = of_session.get(hashes[common], [])
+            assert hashes[: len(before)] == before
+            of_session[hashes[common]] = hashes
+    assert len(systems) == prefix.SYSTEM_PROMPTS
+    assert sorted(r["timestamp"] for r in rows) == [r["timestamp"] for r in rows]
+
+
+def test_a_seed_has_its_trace(tmp_path: Path) -> None:
+    one, same, other = (tmp_path / name for name in ("one", "same", "other"))
+    for path, seed in ((one, 3), (same, 3), (other, 4)):
+        prefix.write_conversations(path, seed)
+    assert one.read_bytes() == same.read_bytes() != other.read_bytes()
+
+
+@pytest.mark.usefixtures("_tiny")
+def test_more_is_found_with_host_memory_and_drawn(tmp_path: Path) -> None:
+    found = prefix.compute(replace(QUICK, traces=tmp_path))
+    rows = found.tables["runs"].to_pylist()
+    assert len(rows) == len(found.report) - 1 == 14
+    for row in rows:
+        share = row["found_hbm_percent"] + row["found_host_percent"]
+        assert row["requests"] == 6
+        assert (share > 0) == (row["host_gb"] > 0) == (row["blocks_tb"] > 0)
+        assert row["blocks_tb"] <= row["link_tb"]
+    pcie = [r for r in rows if r["chip"] == prefix.PCIE]
+    fast = [r for r in rows if r["chip"] == prefix.SAME_CHIP]
+    assert {r["link_gbps"] for r in pcie} == {55.0}
+    assert {r["link_gbps"] for r in fast} == {375.0}
+    assert "not at hand" in found.caption
+    assert found.caption.count("PCIe does not bind") == 2
+    held = io.BytesIO()
+    with look():
+        draw_prefix(found.tables, found.caption).savefig(held, format="png")
+    assert held.getvalue()
+
+
+def test_busy_links_bind_with_what_they_carry() -> None:
+    row = {"link_percent": 69.0, "link_tb": 97.0, "blocks_tb": 1.7}
+    assert "PCIe binds" in prefix._binds(row)
+    assert "weights that gave way" in prefix._binds(row)
+    assert "weights" not in prefix._binds(row | {"blocks_tb": 90.0})
+
+
+def test_the_public_trace_is_read_where_it_is(shared: Path, tmp_path: Path) -> None:
+    context = replace(QUICK, profile="full", traces=shared / "traces")
+    path = prefix._trace(context, tmp_path)
+    assert not list(tmp_path.iterdir())
+    settings = [*prefix.MODEL, "workload=file", f"workload.path='{path}'"]
+    assert build(load(settings)).workload.description["requests"] > 3900
+    assert "Mooncake's public trace" in prefix._describe(context)
+
+
+def test_it_is_a_figure() -> None:
+    assert [spec.name for spec in choose("prefix")] == ["prefix"]
