@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 
 from c2c.config import build, simulate
@@ -18,7 +14,7 @@ from experiments.c2cserve.measures import measures
 from experiments.c2cserve.settings import composed
 from experiments.figure import SIMULATOR, Computed, Context, figure
 
-__all__ = ["TRACE", "compute", "write_conversations"]
+__all__ = ["TRACE", "compute"]
 
 TRACE: Final = "mooncake_synthetic.jsonl.gz"
 HOST_GB: Final = (0, 100, 200, 400)
@@ -31,9 +27,10 @@ MODEL: Final = (
 STREAMED, HELD = "streamed weights", "held weights"
 SYSTEMS: Final = {STREAMED: "system=c2cserve_plus", HELD: "system=serverlessllm"}
 PCIE, SAME_CHIP = "H100, PCIe", "H100, GH200's link"
-# What a stand-in for the trace has: its requests, tokens a prompt and time are about as many.
-SESSIONS, TURNS, GAP_S, THINK_S, BLOCK = 1000, 4.0, 1.0, 60.0, 512
-SYSTEM_PROMPTS, SYSTEM_BLOCKS, TEXT_TOKENS, ANSWER_TOKENS = 4, 4, 4500.0, 180.0
+# Without the public trace, conversations with as many tokens a prompt, at about the trace's load.
+REQUESTS, RATE_RPS, THINK_S, TURNS = 4000, 8.0, 30.0, 10.0
+TEXT_TOKENS, ANSWER_TOKENS, SYSTEM_TOKENS = 1500, 180, 2048
+MOST_TOKENS: Final = 60_000  # of a prompt and its answer, whatever the requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,49 +49,13 @@ class Case:
         draw="prefix.draw_prefix", needs=SIMULATOR, traces=(TRACE,))  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return latency, tokens found and link bytes by host memory, and by chip and link."""
-    with TemporaryDirectory() as folder:
-        path = _trace(context, Path(folder))
-        rows = [_run(context, case, path) for case in context.each(_cases())]
+    rows = [_run(context, case) for case in context.each(_cases())]
     return Computed(
         tables={"runs": pa.Table.from_pylist(rows)},
         results=(),
         caption=f"{_describe(context)} {_told(rows)}",
         report=_report(rows),
     )
-
-
-def write_conversations(path: Path, seed: int) -> int:
-    """Write a trace of sessions in Mooncake's format, the same bytes for the same seed.
-
-    A prompt holds its session's earlier prompts, all of which begin with one of a few system
-    prompts. Answers are not part of later prompts; the last block counts where it is whole.
-
-    Returns:
-      the number of requests.
-    """
-    rng = np.random.default_rng(seed)
-    rows: list[dict[str, Any]] = []
-    begin_s = 0.0
-    for session in range(SESSIONS):
-        begin_s += rng.exponential(GAP_S)
-        at_s, tokens = begin_s, SYSTEM_BLOCKS * BLOCK
-        system = int(rng.integers(SYSTEM_PROMPTS))
-        own = SYSTEM_PROMPTS * SYSTEM_BLOCKS + (session << 20)
-        for _ in range(rng.geometric(1.0 / TURNS)):
-            tokens += 1 + int(rng.exponential(TEXT_TOKENS))
-            common = [system * SYSTEM_BLOCKS + j for j in range(SYSTEM_BLOCKS)]
-            hashes = common + [own + j for j in range(tokens // BLOCK - SYSTEM_BLOCKS)]
-            answer = 1 + int(rng.exponential(ANSWER_TOKENS))
-            rows.append(
-                {
-                    "timestamp": int(1000 * at_s), "input_length": tokens,
-                    "output_length": answer, "hash_ids": hashes,
-                }
-            )  # fmt: skip
-            at_s += rng.exponential(THINK_S)
-    rows.sort(key=lambda row: row["timestamp"])
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
-    return len(rows)
 
 
 def _cases() -> list[Case]:
@@ -121,13 +82,11 @@ def _cases() -> list[Case]:
     ]  # fmt: skip
 
 
-def _run(context: Context, case: Case, path: Path) -> dict[str, Any]:
+def _run(context: Context, case: Case) -> dict[str, Any]:
     settings = [
-        *case.settings, *MODEL, "workload=file", f"workload.path='{path}'",
-        "workload.max_total_tokens=60000", "workload.on_bad_row=skip",
-        f"workload.max_requests={QUICK_REQUESTS if context.quick else 0}",
-        f"workload.compression={case.speed}", f"system.prefix_cache.host_bytes={case.host_gb}e9",
-        f"link={context.link_variant}",
+        *case.settings, *MODEL, *_source(context, case.speed),
+        f"workload.max_total_tokens={MOST_TOKENS}",
+        f"system.prefix_cache.host_bytes={case.host_gb}e9", f"link={context.link_variant}",
     ]  # fmt: skip
     got = simulate(build(composed(settings, {"seed": context.seeds[0]})))
     stats = got.stats
@@ -139,7 +98,7 @@ def _run(context: Context, case: Case, path: Path) -> dict[str, Any]:
         **{f"found_{tier}_percent": 100.0 * tokens / asked for tier, tokens in found.items()},
         "link_tb": float(stats.chip_link_bytes.sum()) / 1e12,
         "blocks_tb": stats.prefix_loaded_bytes / 1e12,
-        "prompt_tokens": got.summary["throughput"]["prompt_tokens"],
+        "prompt_tokens": got.summary["prompt_tokens"],
         **measures(got),
     }
 
@@ -148,28 +107,38 @@ def _has_trace(context: Context) -> bool:
     return context.traces is not None and (context.traces / TRACE).is_file()
 
 
-def _trace(context: Context, folder: Path) -> Path:
+def _source(context: Context, speed: float) -> tuple[str, ...]:
     if context.traces is not None and _has_trace(context):
-        return context.traces / TRACE
-    path = folder / "conversations.jsonl"
-    write_conversations(path, context.seeds[0])
-    return path
+        return (
+            "workload=file", f"workload.path='{context.traces / TRACE}'",
+            "workload.on_bad_row=skip", f"workload.compression={speed}",
+            f"workload.max_requests={QUICK_REQUESTS if context.quick else 0}",
+        )  # fmt: skip
+    return (
+        "workload=conversations", "workload.models=1", f"workload.rate_rps={speed * RATE_RPS}",
+        f"workload.requests={QUICK_REQUESTS if context.quick else REQUESTS}",
+        f"workload.turns={TURNS}", f"workload.think_s={THINK_S}", "workload.block_tokens=512",
+        f"workload.system_tokens={SYSTEM_TOKENS}", "workload.lengths=fixed",
+        f"workload.prompt_tokens={TEXT_TOKENS}", f"workload.output_tokens={ANSWER_TOKENS}",
+    )  # fmt: skip
 
 
 def _describe(context: Context) -> str:
     if _has_trace(context):
-        what = "Mooncake's public trace"
+        what = f"Mooncake's public trace, prompts and answers up to {MOST_TOKENS:,} tokens"
+        first = f", the first {QUICK_REQUESTS:,} requests" if context.quick else ""
     else:
         what = (
-            f"Synthetic conversations ({SESSIONS:,} sessions, {SYSTEM_PROMPTS} system prompts; "
-            "Mooncake's trace is not at hand)"
+            f"Conversations by the generator (Mooncake's trace is not at hand): {TURNS:g} turns of "
+            f"{TEXT_TOKENS:,} tokens and answers of {ANSWER_TOKENS} after {SYSTEM_TOKENS:,} that "
+            f"all share, {RATE_RPS:g} turns/s, {THINK_S:g} s apart"
         )
-    first = f", the first {QUICK_REQUESTS:,} requests" if context.quick else ""
+        first = f", {QUICK_REQUESTS if context.quick else REQUESTS:,} requests"
     return (
-        f"{what}{first}, prompts and answers up to 60,000 tokens, one Llama-3 3B. (a) Seven slices "
-        f"at {SLOWED:g} of the trace's speed; (b) one whole chip at its speed, the third one an "
-        f"H100 that has GH200's link; link variant '{context.link_variant}'. c2cserve_plus streams "
-        "weights and keeps them in HBM while there is room; serverlessllm always holds them there."
+        f"{what}{first}, one Llama-3 3B. (a) Seven slices at {SLOWED:g} of that speed, (b) one "
+        "whole chip at all of it, the third one an H100 that has GH200's link; link variant "
+        f"'{context.link_variant}'. c2cserve_plus streams weights and keeps them in HBM while "
+        "there is room; serverlessllm always holds them there."
     )
 
 
@@ -185,12 +154,14 @@ def _told(rows: Sequence[Mapping[str, Any]]) -> str:
 
     most = HOST_GB[-1]
     none, full = at("slices", 0), at("slices", most)
-    found = full["found_host_percent"] / 100.0 * full["prompt_tokens"]
+    found = max(1.0, full["found_host_percent"] / 100.0 * full["prompt_tokens"])
+    without_mb = 1e6 * none["link_tb"] / none["prompt_tokens"]
+    block_mb = 1e6 * full["blocks_tb"] / found
     text = (
-        f"(a) Without blocks the link carries {_number(1e6 * none['link_tb'] / none['prompt_tokens'])}"
-        f" MB a prompt token, which is weights; a token found in host memory takes "
-        f"{_number(1e6 * full['blocks_tb'] / max(1.0, found))} MB, so that a hit spares the link "
-        f"(with {most} GB blocks are {_number(_share(full))} % of its bytes)."
+        f"(a) Without blocks the link carries {_number(without_mb)} MB of weights a prompt token; "
+        f"a token found in host memory takes {_number(block_mb)} MB, so that a hit "
+        f"{'spares' if block_mb < without_mb else 'burdens'} the link (with {most} GB blocks are "
+        f"{_number(_share(full))} % of its bytes)."
     )
     for weights in SYSTEMS:
         slow, fast = at("chips", most, PCIE, weights), at("chips", most, SAME_CHIP, weights)

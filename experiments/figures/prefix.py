@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from experiments.figures.style import (
     BLUE,
@@ -53,7 +53,9 @@ def _over_memory(late: Axes, found: Axes, rows: Sequence[dict[str, Any]]) -> Non
         late.plot(x, [r[column] for r in rows], marker=mark, color=colour, label=label)
     late.set(xlabel="host memory for blocks (GB)", ylabel="TTFT (s)", yscale="log", xticks=x,
              title="(a) Seven slices of a GH200: wait")  # fmt: skip
+    late.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     late.yaxis.set_major_formatter("{x:g}")
+    late.yaxis.set_minor_formatter(NullFormatter())
     late.legend(loc="upper right")
     at = np.arange(len(rows))
     hbm, host = ([r[f"found_{tier}_percent"] for r in rows] for tier in ("hbm", "host"))
@@ -98,4 +100,7 @@ def _by_chip(axes: Axes, rows: Sequence[dict[str, Any]], column: str) -> None:
 
 
 def _short(value: float) -> str:
-    return f"{value:.0f}" if value >= 10 else f"{value:.2f}" if value >= 0.1 else f"{value:.1g}"
+    digits = 2 if value >= 0.01 else 1
+    return (
+        f"{value:.0f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.{digits}g}"
+    )

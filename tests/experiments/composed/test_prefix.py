@@ -1,7 +1,6 @@
 """The figure of the prefix cache, at a tiny scale: interpreted runs, nothing is compiled."""
 
 import io
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,40 +17,11 @@ QUICK = Context(profile="quick", link_variant="measured", seeds=(0, 1))
 
 @pytest.fixture
 def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefix, "SESSIONS", 4)
-    monkeypatch.setattr(prefix, "TURNS", 3.0)
-    monkeypatch.setattr(prefix, "TEXT_TOKENS", 600.0)
-    monkeypatch.setattr(prefix, "ANSWER_TOKENS", 3.0)
+    monkeypatch.setattr(prefix, "TEXT_TOKENS", 600)
+    monkeypatch.setattr(prefix, "ANSWER_TOKENS", 3)
     monkeypatch.setattr(prefix, "QUICK_REQUESTS", 6)
     monkeypatch.setattr(prefix, "HOST_GB", (0, 400))
     monkeypatch.setattr(prefix, "simulate", lambda setup: simulate(setup, compiled=False))
-
-
-def test_later_prompts_begin_as_earlier_ones_of_their_session(tmp_path: Path) -> None:
-    path = tmp_path / "trace.jsonl"
-    count = prefix.write_conversations(path, 0)
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    assert len(rows) == count > prefix.SESSIONS
-    common = prefix.SYSTEM_BLOCKS
-    of_session: dict[int, list[int]] = {}
-    systems = set()
-    for row in rows:
-        hashes = row["hash_ids"]
-        assert len(hashes) == row["input_length"] // prefix.BLOCK
-        systems.add(tuple(hashes[:common]))
-        if len(hashes) > common:
-            before = of_session.get(hashes[common], [])
-            assert hashes[: len(before)] == before
-            of_session[hashes[common]] = hashes
-    assert len(systems) == prefix.SYSTEM_PROMPTS
-    assert sorted(r["timestamp"] for r in rows) == [r["timestamp"] for r in rows]
-
-
-def test_a_seed_has_its_trace(tmp_path: Path) -> None:
-    one, same, other = (tmp_path / name for name in ("one", "same", "other"))
-    for path, seed in ((one, 3), (same, 3), (other, 4)):
-        prefix.write_conversations(path, seed)
-    assert one.read_bytes() == same.read_bytes() != other.read_bytes()
 
 
 @pytest.mark.usefixtures("_tiny")
@@ -83,12 +53,10 @@ def test_busy_links_bind_with_what_they_carry() -> None:
     assert "weights" not in prefix._binds(row | {"blocks_tb": 90.0})
 
 
-def test_the_public_trace_is_read_where_it_is(shared: Path, tmp_path: Path) -> None:
+def test_the_public_trace_is_read_where_it_is(shared: Path) -> None:
     context = replace(QUICK, profile="full", traces=shared / "traces")
-    path = prefix._trace(context, tmp_path)
-    assert not list(tmp_path.iterdir())
-    settings = [*prefix.MODEL, "workload=file", f"workload.path='{path}'"]
-    assert build(load(settings)).workload.description["requests"] > 3900
+    setup = build(load([*prefix.MODEL, *prefix._source(context, 0.6)]))
+    assert setup.workload.description["requests"] > 3900
     assert "Mooncake's public trace" in prefix._describe(context)
 
 
