@@ -40,7 +40,8 @@ def draw_prefix(tables: Tables, caption: str) -> Figure:
     link.legend(loc="upper right")
     for axes, column in ((wait, "ttft_p50_s"), (link, "link_tb")):
         values = [r[column] for r in chips if r[column]]
-        axes.set_ylim(min(values) / 3, max(values) * 6)  # the legend's room
+        room = (max(values) / min(values)) ** 0.6 * 6  # the legend's
+        axes.set_ylim(min(values) / 3, max(values) * room)
     return finish(figure, "A prefix cache in host memory", caption)
 
 
