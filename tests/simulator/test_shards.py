@@ -16,7 +16,7 @@ from c2c.serving import Prepared, ServingSetup, prepare
 from c2c.simulator import RunStats, Simulation, build_machine, run_blocks
 from c2c.simulator.groups import groups_of, ranges_of
 from c2c.simulator.shards import merged_stats, merged_timeline, only, split
-from c2c.workloads import RequestBlock, Workload
+from c2c.workloads import RequestBlock, Workload, build_workload
 from tests.simulator.worlds import random_requests, setup
 from tests.tiers import tiered
 
@@ -59,6 +59,27 @@ def test_shards_together_are_one_run(more: dict[str, Any]) -> None:
             getattr(together, field.name), getattr(stats, field.name), field.name
         )
     assert merged_timeline([t for _, _, t in runs], 200).tobytes() == timeline.tobytes()
+
+
+def test_conversations_with_a_prefix_cache_in_shards_are_one_run() -> None:
+    prepared = prepare(_fleet(4, prefix_cache__hbm=True, prefix_cache__host_bytes=2e9))
+    given = {"kind": "conversations", "requests": 300, "models": 8, "rate_rps": 8.0,
+             "block_tokens": 32, "max_total_tokens": 4000}  # fmt: skip
+    workload = build_workload(given, [f"model-{k}" for k in range(8)], 2)
+    whole, stats, _ = _run(prepared, workload.blocks(), compiled=True)
+    assert stats.prefix_hbm_tokens > 0
+    shards = split(prepared, workload, shards=2, requests=300, part_rows=10**9)
+    runs = [
+        _run(prepared, only(workload.blocks(), s.models), s.models.tolist(), compiled=True)
+        for s in shards
+    ]
+    records = np.concatenate([r for r, _, _ in runs])
+    assert np.sort(records, order="id").tobytes() == np.sort(whole, order="id").tobytes()
+    together = merged_stats([s for _, s, _ in runs])
+    for field in fields(RunStats):
+        np.testing.assert_array_equal(
+            getattr(together, field.name), getattr(stats, field.name), field.name
+        )
 
 
 @pytest.mark.parametrize(("cells", "more"), [(2, {}), (3, {"place": RandomIdle()})])
