@@ -68,7 +68,8 @@ def _admit(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None
         tokens = head.prompt + head.output
         need = request_bytes(fleet, s, i, tokens)
         batch = batch_size(s, i)
-        if head.blocks > 0 and need > room_bytes(s, inst.on_device):
+        is_done = has_prompt_done(s, inst.wait_head)
+        if head.blocks > 0 and not is_done and need > room_bytes(s, inst.on_device):
             need -= request_bytes(fleet, s, i, shared_tokens(fleet, rules, s, i, inst.wait_head))
         if need > room_bytes(s, inst.on_device):
             make_room_for(fleet, rules, s, i, need, now_s)
@@ -80,7 +81,6 @@ def _admit(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None
         if home < 0:
             return
         slot = pop_waiting(s, i)
-        is_done = has_prompt_done(s, slot)
         if s.request[slot].blocks > 0 and not is_done:
             tokens -= claim_prefix(fleet, rules, s, i, slot, now_s)
         inst.kv_used += tokens
