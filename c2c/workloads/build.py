@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -286,7 +286,7 @@ def _find(path: str) -> Path:
 
 
 def _conversations_origin(config: WorkloadConfig, models: int, seed: int) -> _Origin:
-    names = (*Conversations.__slots__,)
+    names = [each.name for each in fields(Conversations)]
     what = Conversations(**{name: getattr(config, name) for name in names} | {"models": models})
     pool = length_pool(config)
     block = conversations(what, pool, seed)

@@ -11,7 +11,7 @@ from c2c.errors import SettingError
 from c2c.workloads.blocks import RequestBlock
 from c2c.workloads.lengths import LengthPool
 from c2c.workloads.prefixes import Hashes, block_keys
-from c2c.workloads.simple import zipf_shares
+from c2c.workloads.simple import SteadyTrace, zipf_shares
 from c2c.workloads.streams import stream_of
 
 __all__ = ["Conversations", "conversations"]
@@ -20,14 +20,13 @@ _PLACES = 1 << 24  # blocks of a session, in the hash of each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conversations:
+class Conversations(SteadyTrace):
     """Sessions that begin as a Poisson process; turns after the first wait for the answer before.
 
+    `requests` are turns of all sessions, of which the last may be cut short; a session stays with
+    its model; `rate_rps` would be reached were all answers there at once.
+
     Attributes:
-      requests: turns of all sessions, exactly; the last session may be cut short.
-      models: models; a session stays with its own.
-      rate_rps: requests per second, were all answers there at once.
-      zipf_exponent: a model's popularity is its rank^-exponent.
       turns: mean turns of a session, geometrically distributed.
       think_s: mean time from an answer's end to the next turn, exponentially distributed.
       system_tokens: with which all prompts of a model begin.
@@ -35,10 +34,6 @@ class Conversations:
       max_total_tokens: a session ends before a prompt and answer with more; 0: no bound.
     """
 
-    requests: int = 10_000
-    models: int = 1
-    rate_rps: float = 1.0
-    zipf_exponent: float = 0.0
     turns: float = 4.0
     think_s: float = 10.0
     system_tokens: int = 256
@@ -46,15 +41,9 @@ class Conversations:
     max_total_tokens: int = 8192
 
     def __post_init__(self) -> None:
-        for name in ("requests", "models", "block_tokens"):
-            if (count := getattr(self, name)) < 1:
-                raise SettingError(f"workload.{name}", count, "a whole number above 0")
-        if not 0 < self.rate_rps < float("inf"):
-            raise SettingError("workload.rate_rps", self.rate_rps, "a finite number above 0")
-        if not 0 <= self.zipf_exponent <= 10:
-            raise SettingError(
-                "workload.zipf_exponent", self.zipf_exponent, "a number from 0 to 10"
-            )
+        SteadyTrace.__post_init__(self)
+        if self.block_tokens < 1:
+            raise SettingError("workload.block_tokens", self.block_tokens, "a whole number above 0")
         if not 1 <= self.turns <= 1e6:
             raise SettingError("workload.turns", self.turns, "a number from 1 to 1e6")
         if not 0 <= self.think_s < float("inf"):
