@@ -101,6 +101,19 @@ def _seek(s: Serving, i: int, slot: int) -> tuple[int, int]:
     return here, found
 
 
+@jitable
+def _append(b: Blocks, d: int, req: Any, slot: int, tokens: int, nbytes: float) -> bool:
+    # Give a request a block in HBM behind those that it holds; False: the table is full.
+    j = int(req.held)
+    parent = int(b.rows[slot, j - 1]) if j > 0 else NO_ROW
+    k = add(b, d, b.keys[slot, j], parent, j, tokens, nbytes)
+    if k < 0:
+        return False
+    b.rows[slot, j] = k
+    req.held = j + 1
+    return True
+
+
 @apart("shared_tokens", needed=caches_prefixes)
 def shared_tokens(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int) -> int:  # noqa: ARG001
     """Return how many tokens of a waiting request lie in blocks that others use on its device."""
@@ -189,13 +202,10 @@ def note_computed(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int) -> 
                 inst.kv_used -= own
                 s.device[d].kv_bytes -= own * token_bytes
             pin(b, k)
-        else:
-            parent = int(b.rows[slot, j - 1]) if j > 0 else NO_ROW
-            k = add(b, d, b.keys[slot, j], parent, j, own, own * token_bytes)
-            if k < 0:
-                return
-        b.rows[slot, j] = k
-        req.held += 1
+            b.rows[slot, j] = k
+            req.held += 1
+        elif not _append(b, d, req, slot, own, own * token_bytes):
+            return
         done += own
 
 
@@ -209,12 +219,8 @@ def _note_answer(fleet: Fleet, s: Serving, i: int, slot: int) -> None:
         j = int(req.held)
         if find(b, d, b.keys[slot, j]) >= 0:
             return
-        parent = int(b.rows[slot, j - 1]) if j > 0 else NO_ROW
-        k = add(b, d, b.keys[slot, j], parent, j, size, size * token_bytes)
-        if k < 0:
+        if not _append(b, d, req, slot, size, size * token_bytes):
             return
-        b.rows[slot, j] = k
-        req.held += 1
 
 
 @jitable
