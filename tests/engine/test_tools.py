@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from c2c.engine.constraint import Grammars
 from c2c.engine.front.failures import ApiError
-from c2c.engine.front.tools import FORMS, Calls, Form, forced, form_of
+from c2c.engine.front.tools import FORMS, Calls, Form, forced, forced_form, form_of
 from c2c.transformer.text.tokenizer import Tokenizer
 from tests.engine.talking import HERMES, byte_tokenizer
 
@@ -31,11 +31,11 @@ TEMPLATES = {
     ),
     "mistral": ("{{- '[TOOL_CALLS] [' }}{{- '[TOOL_RESULTS] ' }}",),  # Mistral 7B v0.3, Nemo
     "mistral_args": ("{{- '[TOOL_CALLS]' + name + '[ARGS]' + arguments }}",),  # Small 3.2
+    "qwen_coder": (  # Qwen3-Coder
+        "<tool_call>\n<function=example>\n<parameter=a>\n1\n</parameter>\n</function>",
+    ),
 }
-UNKNOWN = (
-    "{% for m in messages %}{{ m.content }}{% endfor %}",
-    "<tool_call>\n<function=example>\n<parameter=a>\n</parameter>",  # Qwen3-Coder
-)
+UNKNOWN = ("{% for m in messages %}{{ m.content }}{% endfor %}",)
 ADD = '{"a": 2, "b": [1, "}</tool_call>"]}'
 FLAT = '{"a": 2, "b": "é"}'
 ANSWERS: list[tuple[str, str, str, list[tuple[str, str]]]] = [
@@ -64,12 +64,40 @@ ANSWERS: list[tuple[str, str, str, list[tuple[str, str]]]] = [
     ("mistral_args", f"Well. [TOOL_CALLS]add[ARGS]{ADD}[TOOL_CALLS]sub[CALL_ID]abcdefghi[ARGS]{{}}",
      "Well. ", [("add", ADD), ("sub", "{}")]),
     ("mistral_args", "[TOOL", "[TOOL", []),
+    ("qwen_coder", "Four <b>.", "Four <b>.", []),
+    ("qwen_coder", "I add. <tool_call>\n<function=add>\n<parameter=a>\n2\n</parameter>\n"
+     "<parameter=b>\n[1,\n 2]\n</parameter>\n<parameter=c>\nan \"é\"\n<x>\n\n</parameter>\n"
+     "</function>\n</tool_call>\n<tool_call>\n<function=sub>\n</function>\n</tool_call> done",
+     "I add. done",
+     [("add", '{"a": 2, "b": [1,\n 2], "c": "an \\"é\\"\\n<x>\\n"}'), ("sub", "{}")]),
+    # Without <tool_call>, without ends of values; what is no JSON of its type, and of no schema.
+    ("qwen_coder", "<function=add>\n<parameter=a>\ntwo\n<parameter=d>\nNone\n</parameter>"
+     "<parameter=e>1</parameter>\n</tool_call>\n", "",
+     [("add", '{"a": "two", "d": null, "e": "1"}')]),
+    ("qwen_coder", "<function=sub>\n<parameter=a>\n2\n</function>", "", [("sub", '{"a": "2"}')]),
+    ("qwen_coder", "<tool_call>\n<function=add>\n<parameter=c>\ntext\n</para", "",
+     [("add", '{"c": "text\\n</para')]),
+    ("qwen_coder", "<tool_call>\n<function=add>\n<parameter=a>\n2", "", [("add", '{"a": ')]),
+    ("qwen_coder", "<tool_call>\n<function=add", "<tool_call>\n<function=add", []),
+    ("qwen_coder", "a <tool_call>no</tool_call> b", "a <tool_call>no</tool_call> b", []),
 ]  # fmt: skip
+SCHEMAS: dict[str, Any] = {
+    "add": {
+        "properties": {
+            "a": {"type": "integer"},
+            "b": {"$ref": "#/$defs/list"},
+            "c": {"type": "string"},
+            "d": {"anyOf": [{"enum": ["x", 2]}, {"type": ["null", "boolean"]}]},
+        },
+        "$defs": {"list": {"type": "array"}},
+    },
+    "sub": None,
+}
 
 
 def in_pieces(name: str, pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
     """Read an answer; what its stream tells is what the whole answer has."""
-    calls = Calls(BY_NAME[name], {"add", "sub"})
+    calls = Calls(BY_NAME[name], SCHEMAS)
     content = ""
     told: dict[int, dict[str, str]] = {}
     for k, piece in enumerate([*pieces, ""]):
@@ -113,14 +141,51 @@ def test_calls_are_told_however_the_text_comes(
 PARTS = [
     "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "{", "}", "[", "]",
     '"', '"name"', ": ", '"add"', ", ", '"arguments": ', "x", " ",
-    '{"name": "add", "arguments": {}}',
+    '{"name": "add", "arguments": {}}', "<function=add>", "</function>", "<function=", "\n",
+    "<parameter=a>", "<parameter=c>", "<parameter=d>", "</parameter>", "</par", "2", "true", ">",
 ]  # fmt: skip
 
 
-@given(st.sampled_from(sorted(BY_NAME)), st.lists(st.sampled_from(PARTS), max_size=14))
+@given(st.sampled_from(sorted(BY_NAME)), st.lists(st.sampled_from(PARTS), max_size=16))
 def test_no_text_is_an_error_and_pieces_make_no_difference(name: str, parts: list[str]) -> None:
     text = "".join(parts)
-    assert in_pieces(name, parts) == in_pieces(name, [text])
+    assert in_pieces(name, parts) == in_pieces(name, list(text)) == in_pieces(name, [text])
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), st.text(st.characters(exclude_characters="<"))))
+def test_values_of_marked_calls_are_of_their_types(given: dict[str, str]) -> None:
+    text = "".join(f"<parameter={k}>\n{v}\n</parameter>\n" for k, v in given.items())
+    _, calls = in_pieces("qwen_coder", [f"<tool_call>\n<function=add>\n{text}</function>"])
+    ((name, arguments),) = calls
+    found = json.loads(arguments)
+    assert (name, list(found)) == ("add", list(given))
+    for key, value in found.items():
+        kinds = {"a": int, "b": list, "d": (int, bool, type(None))}
+        assert value == given[key] if isinstance(value, str) else isinstance(value, kinds[key])
+
+
+TYPED = [
+    ({"type": "number"}, "1e3", "1e3"),
+    ({"type": "number"}, "NaN", '"NaN"'),
+    ({"type": "integer"}, "2.0", "2.0"),
+    ({"type": "integer"}, "2.5", '"2.5"'),
+    ({"type": "boolean"}, "True", "true"),
+    ({"type": "object"}, '{"a": 1}', '{"a": 1}'),
+    ({"type": "object"}, "[" * 99999, json.dumps("[" * 99999)),
+    ({"type": ["string", "null"]}, "null", "null"),
+    ({"type": ["string", "null"]}, '"x"', '"\\"x\\""'),
+    ({"const": 3}, "3", "3"),
+    ({"type": "string"}, "3", '"3"'),
+    ({"type": 7, "enum": 7, "anyOf": {}}, "3", '"3"'),
+    ({"$ref": "#/properties/p"}, "3", '"3"'),  # names itself
+]
+
+
+@pytest.mark.parametrize(("schema", "value", "told"), TYPED)
+def test_a_value_is_what_its_schema_says(schema: Any, value: str, told: str) -> None:
+    calls = Calls(BY_NAME["qwen_coder"], {"add": {"properties": {"p": schema}}})
+    calls.push(f"<function=add><parameter=p>\n{value}\n</parameter></function>", is_over=True)
+    assert [(c.name, c.arguments) for c in calls.found] == [("add", f'{{"p": {told}}}')]
 
 
 TOOLS: list[dict[str, Any]] = [
@@ -138,7 +203,15 @@ TOOLS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
+FORCED = [form for form in FORMS if forced_form(form) is form]
+
+
+def test_calls_of_other_formats_are_forced_in_llamas() -> None:
+    assert {form.name for form in FORMS} - {form.name for form in FORCED} == {"qwen_coder"}
+    assert forced_form(BY_NAME["qwen_coder"]) is forced_form(None) is BY_NAME["llama"]
+
+
+@pytest.mark.parametrize("form", FORCED, ids=lambda form: form.name)
 @pytest.mark.parametrize("is_special", [False, True])
 def test_a_forced_call_is_read_as_one(form: Form, is_special: bool) -> None:
     marks = [(mark, is_special) for mark in form.marks if mark]
@@ -181,7 +254,7 @@ def test_a_forced_call_is_read_as_one(form: Form, is_special: bool) -> None:
 
 
 def in_pieces_of(form: Form, text: str) -> list[tuple[str, Any]]:
-    calls = Calls(form, {"add", "now"})
+    calls = Calls(form, dict.fromkeys(["add", "now"]))
     assert calls.push(text, is_over=True)[0] == ""
     return [(call.name, json.loads(call.arguments)) for call in calls.found]
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from c2c.engine.front.failures import ApiError, without_paths
 from c2c.engine.front.grammars import grammar_of
 from c2c.engine.front.protocol import ChatRequest, CompletionRequest
-from c2c.engine.front.tools import FORMS, Calls, Form, forced, form_of
+from c2c.engine.front.tools import Calls, Form, forced, forced_form, form_of
 from c2c.engine.messages import ModelInfo
 from c2c.errors import DataError, SettingError
 from c2c.models import read_json_object
@@ -136,7 +136,7 @@ class Served:
         if self.tokenizer is None or self.tokenizer.chat_template is None:
             return None
         known = form_of(self.tokenizer.chat_template.source)
-        return FORMS[-1] if known is None and asked.is_forced else known
+        return forced_form(known) if asked.is_forced else known
 
     def reading_calls(
         self, asked: ChatRequest | CompletionRequest, *, is_formed: bool
@@ -152,10 +152,10 @@ class Served:
             return lambda: None, frozenset()
         assert self.tokenizer is not None  # there is a template
         marks = (self.tokenizer.backend.token_to_id(mark) for mark in form.marks if mark)
-        names = {tool["name"] for tool in asked.callable_tools}
+        tools = {tool["name"]: tool.get("parameters") for tool in asked.callable_tools}
         several = asked.parallel_tool_calls
         return (
-            lambda: Calls(form, names, several=several),
+            lambda: Calls(form, tools, several=several),
             frozenset(mark for mark in marks if mark is not None),
         )
 

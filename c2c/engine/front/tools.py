@@ -1,7 +1,8 @@
 """Calls of tools: how a checkpoint's template has them written, and their reading from an answer.
 
-Formats are those of Hermes and Qwen (`<tool_call>`), of Llama 3 (an answer that is JSON) and of
-Mistral (`[TOOL_CALLS]` with a list, or with `name[ARGS]`), told from the chat template.
+Formats, told from the chat template, are those of Hermes and Qwen (`<tool_call>`), of Qwen3-Coder
+(`<function=name>`), of Llama 3 (an answer that is JSON) and of Mistral (`[TOOL_CALLS]` with a list,
+or with `name[ARGS]`).
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ import functools
 import json
 import re
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from c2c.engine.front.grammars import checked, schema_grammar
+from c2c.engine.front.marked import read_marked
 from c2c.transformer.text.tokenizer import Tokenizer
 
-__all__ = ["FORMS", "Call", "Calls", "Delta", "Form", "forced", "form_of"]
+__all__ = ["FORMS", "Call", "Calls", "Delta", "Form", "forced", "forced_form", "form_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,10 @@ class Form:
 
 
 FORMS: Final = (
+    Form(
+        "qwen_coder", "<tool_call>", "</tool_call>", "\n",
+        re.compile(r"<function=(?s:.*)<parameter="),
+    ),
     Form("mistral_args", "[TOOL_CALLS]", "", "", re.compile(r"\[TOOL_CALLS\](?s:.*)\[ARGS\]"), ""),
     Form("mistral", "[TOOL_CALLS]", "", ", ", re.compile(r"\[TOOL_CALLS\]")),
     Form(
@@ -103,6 +109,14 @@ def form_of(template: str) -> Form | None:
     return next((form for form in FORMS if form.begins.search(template)), None)
 
 
+def forced_form(form: Form | None) -> Form:
+    """Return how calls are written that a grammar forces, where those of `form` are not forced.
+
+    Llama's, in a format without a grammar here.
+    """
+    return FORMS[-1] if form is None or form.name == "qwen_coder" else form
+
+
 def forced(
     tools: Sequence[Mapping[str, Any]], form: Form, tokenizer: Tokenizer, *, several: bool
 ) -> str:
@@ -155,15 +169,16 @@ class Calls:
     none is text.
     """
 
-    def __init__(self, form: Form, names: Collection[str], *, several: bool = True) -> None:
+    def __init__(self, form: Form, tools: Mapping[str, Any], *, several: bool = True) -> None:
         """Take how calls are written.
 
         Args:
           form: of calls.
-          names: of the functions; in a format without marks others are no calls.
+          tools: JSON schemas of the functions' parameters, by name; in a format without marks
+            other functions are not called.
           several: whether those after the first are told.
         """
-        self._form, self._names, self._several = form, names, several
+        self._form, self._tools, self._several = form, tools, several
         self._text = ""
         self._told = 0  # characters of what is text
         self._ids: list[str] = []
@@ -201,6 +216,9 @@ class Calls:
         form, text = self._form, self._text
         if form.name == "llama":
             return self._of_json(text, is_over)
+        if form.name == "qwen_coder":
+            content, marked = read_marked(text, self._tools, is_over=is_over)
+            return content, [Call(*each) for each in marked]
         content, *parts = text.split(form.opening)
         found: list[Call] = []
         for number, part in enumerate(parts):
@@ -224,7 +242,7 @@ class Calls:
         if not body.startswith("{"):
             return text, []
         calls, rest = _objects(body)
-        if not calls or any(call.name not in self._names for call in calls):
+        if not calls or any(call.name not in self._tools for call in calls):
             return (text if is_over else ""), []
         return ((rest or "").strip() if is_over else ""), calls
 
