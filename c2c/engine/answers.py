@@ -27,6 +27,10 @@ class Answers:
         """Tell how likely a request's next prompt tokens are."""
         self._hold(request, None, scores)
 
+    def found(self, request: int, tokens: int) -> None:
+        """Tell how many of a request's prompt tokens were not computed."""
+        self._hold(request, None, tokens)
+
     def end(self, request: int, why: str, retry_s: float = 0.0) -> None:
         """Tell why a request is over, and when it may be tried again."""
         self._hold(request, why, retry_s)
@@ -42,6 +46,8 @@ class Answers:
 
 
 def _frame(request: int, what: int | str | None, more: Any) -> say.Answered:
+    if what is None and isinstance(more, int):
+        return say.Tokens(request=request, tokens=(), found=more)
     if what is None:
         return say.Tokens(request=request, tokens=(), prompt=more)
     if isinstance(what, str):

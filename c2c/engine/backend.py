@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 
 from c2c.engine import messages as say
 from c2c.engine.between import Between
@@ -18,6 +18,7 @@ from c2c.engine.ledger import Ledger
 from c2c.engine.places import (
     Doing,
     Place,
+    kind_of,
     load_of,
     load_row,
     note_relaid,
@@ -32,10 +33,12 @@ from c2c.serving.costs import step_bytes
 from c2c.serving.port import (
     Absent,
     Action,
+    BlocksLost,
     Cancelled,
     DeviceLost,
     Event,
     Forget,
+    ForgetBlocks,
     Interrupt,
     Load,
     Ready,
@@ -53,7 +56,6 @@ from c2c.serving.port import (
 __all__ = ["LiveBackend"]
 
 _log = logging.getLogger("c2c.engine")
-_PROMPT = 64  # tokens: prompts are of one kind in steps of so many
 
 
 class LiveBackend:
@@ -142,6 +144,8 @@ class LiveBackend:
             self._set_timer(action)
         elif isinstance(action, Forget | SetAside):
             self._free(action.request_id)
+        elif isinstance(action, ForgetBlocks):
+            self._send(self._places[action.device], say.ForgetBlocks(keys=action.keys))
         elif isinstance(action, Interrupt):
             self._interrupt(self._places[action.device])
         elif isinstance(action, Unload):
@@ -293,7 +297,7 @@ class LiveBackend:
             asked = {request: tokens for request, _, tokens in doing.action.prefills}
             doing.again = sum(f.tokens - asked.get(f.request, 0) for f in run.fills)
             self._send_plan(place, run)
-            self._between.expect(place.device, self._kind_of(doing))
+            self._between.expect(place.device, kind_of(doing))
             self._between.later(self._count_bytes, doing)  # while it computes
         else:
             doing.done = max(1, doing.done)
@@ -341,10 +345,12 @@ class LiveBackend:
         if frame.is_last:
             self._end_run(place, now_s)
         else:
-            self._between.expect(place.device, self._kind_of(doing))
+            self._between.expect(place.device, kind_of(doing))
 
     def _deliver(self, frame: say.Stepped) -> None:
         scores = {score.request: score for score in frame.scores} if frame.scores else {}
+        for request, tokens in frame.found:
+            self._ledger.find(request, tokens)
         for prompt in frame.prompts:
             self._ledger.score(prompt.request, prompt.first, prompt.scores)
         for request, token, _ in frame.tokens:
@@ -393,14 +399,6 @@ class LiveBackend:
             )
         return doing.moved
 
-    @staticmethod
-    def _kind_of(doing: Doing) -> Hashable:
-        """Return what is alike in steps that take about as long."""
-        action = doing.action
-        assert isinstance(action, RunSteps)
-        prompt = sum(tokens for _, _, tokens in action.prefills)
-        return action.model, -(-prompt // _PROMPT), len(action.decodes)
-
     def _record(self, place: Place, doing: Doing, frame: say.Stepped, now_s: float) -> None:
         action = doing.action
         assert isinstance(action, RunSteps)
@@ -411,6 +409,7 @@ class LiveBackend:
         first = frame.number == 0
         who = set(requests_in(action) if doing.alone is None else doing.alone[:1])
         prompt = sum(n for request, _, n in action.prefills if request in who) if first else 0
+        found = sum(tokens for _, tokens in frame.found)
         self._last[place.device] = name, now_s
         self._on_step(
             StepRow(
@@ -432,7 +431,8 @@ class LiveBackend:
                 outside_s=now_s - max(last_s, doing.begun_s) - spent,
                 is_turn=was != name,
                 is_cold=False,
-                again=doing.again if first else 0,
+                again=max(0, doing.again - found) if first else 0,
+                found=found,
             )
         )
 
@@ -454,6 +454,8 @@ class LiveBackend:
                 self._find_blame(doing, is_blamed=not by_others)
             if doing.done:
                 self._end_run(place, self.now_s())
+        if self._fleet.caches_prefixes and not for_good:
+            self.put(BlocksLost(at_s=self.now_s(), device=place.device))
         if for_good:
             self._abandon(place)
             place.instances.clear()

@@ -239,6 +239,7 @@ def check_system(system: SystemSpec, entries: Sequence[Entry]) -> None:
         "disaggregation.prompt_share": "a worker computes prompts and decodes, and hands no KV "
         "caches over (simulations do)",
         "engines.kv_host_bytes": "a worker's KV caches stay in its pool",
+        "prefix_cache.host_bytes": "a worker keeps blocks of prompts in its pool alone",
     }
     found = {name: attrgetter(name)(system) for name in lacking}
     asked = {name: value for name, value in found.items() if value > 0.0}

@@ -33,7 +33,7 @@ _KINDS: Final[dict[str, Any]] = {
 _FIELDS = {
     "at_s": pa.float64(), "request_id": pa.int64(), "model": pa.string(), "device": pa.int64(),
     "prompt_tokens": pa.int64(), "max_output_tokens": pa.int64(), "priority": pa.int64(),
-    "deadline_s": pa.float64(),
+    "deadline_s": pa.float64(), "blocks": pa.list_(pa.int64()),
 }  # fmt: skip
 INPUTS_SCHEMA = pa.schema([("kind", pa.string()), *_FIELDS.items()])
 
@@ -61,5 +61,7 @@ def event_of(row: Mapping[str, Any], names: Sequence[str]) -> Event:
     given = {name: row[name] for name in _FIELDS if name in kind.__dataclass_fields__}
     if "model" in given:
         given["model"] = list(names).index(given["model"])
+    if "blocks" in given:
+        given["blocks"] = tuple(given["blocks"] or ())
     event: Event = kind(**given)
     return event

@@ -26,6 +26,8 @@ class Entry:
       begun_s: when a worker was told of it first; None: it waits.
       delivered: its tokens so far, which nobody takes back.
       prompted: tokens of the prompt that were scored, where that is asked for.
+      blocks: keys of those of its prompt.
+      found: tokens of its prompt that a worker had already.
       losses: workers that were lost in a step of it alone since its last token.
     """
 
@@ -35,6 +37,8 @@ class Entry:
     begun_s: float | None = None
     delivered: list[int] = field(default_factory=list)
     prompted: int = 1  # nothing is told of the first
+    blocks: tuple[int, ...] = ()
+    found: int = 0
     losses: int = 0
 
     @property
@@ -63,15 +67,17 @@ class Ledger:
         told: Callable[[int, int, Scored | None], None],
         ended: Callable[[int, Entry, str], None],
         prompted: Callable[[int, tuple[Scored, ...]], None] = lambda *_: None,
+        found: Callable[[int, int], None] = lambda *_: None,
     ) -> None:
         """Take whom to tell.
 
         Args:
           told: of each new token, and how likely it was.
           prompted: of scores of a prompt's further tokens.
+          found: how many tokens of a prompt were not computed.
           ended: of the end of a request and why: "stop" or "length", else what kept it from that.
         """
-        self._told, self._ended, self._prompted = told, ended, prompted
+        self._told, self._ended, self._prompted, self._found = told, ended, prompted, found
         self._open: dict[int, Entry] = {}
         self.outcomes: dict[str, int] = {}
         self.waits: dict[str, Waits] = {}
@@ -82,11 +88,15 @@ class Ledger:
     def __iter__(self) -> Iterator[int]:
         return iter(tuple(self._open))
 
-    def open(self, ask: Ask, model: int, arrived_s: float) -> None:
+    def of_model(self, model: str) -> list[int]:
+        """Return the requests of a model, by its name."""
+        return [request for request, entry in self._open.items() if entry.ask.model == model]
+
+    def open(self, ask: Ask, model: int, arrived_s: float, blocks: tuple[int, ...] = ()) -> None:
         """Begin an entry; numbers of requests are never used again."""
         if ask.request in self._open:
             raise ValueError(f"request {ask.request} has an entry")
-        self._open[ask.request] = Entry(ask=ask, model=model, arrived_s=arrived_s)
+        self._open[ask.request] = Entry(ask=ask, model=model, arrived_s=arrived_s, blocks=blocks)
 
     def get(self, request: int) -> Entry | None:
         """Return a request's entry; None: it is over, or never was."""
@@ -111,6 +121,13 @@ class Ledger:
         entry.losses = 0
         self._told(request, token, score)
         return True
+
+    def find(self, request: int, tokens: int) -> None:
+        """Pass on how much of a prompt a worker had already; before its first token, once."""
+        entry = self._open.get(request)
+        if entry is not None and not entry.delivered and not entry.found:
+            entry.found = tokens
+            self._found(request, tokens)
 
     def score(self, request: int, first: int, scores: tuple[Scored, ...]) -> None:
         """Pass on scores of a prompt from a place on; those that were computed again are known."""

@@ -22,6 +22,7 @@ __all__ = [
     "Drop",
     "Ended",
     "Fill",
+    "ForgetBlocks",
     "Frame",
     "Free",
     "FrontHello",
@@ -161,10 +162,11 @@ class Submit(Draws, kw_only=True):
     prompt_scores: int | None = None  # likewise, of the tokens of the prompt
     grammar: str = ""  # in llguidance's form, of the answer; "": any text
     home: int = 0  # of its keys and values, where there are several
+    blocks: tuple[int, ...] = ()  # keys of its prompt's, with which it may begin
 
 
 class Fill(Frame):
-    """Compute so many further tokens of a prompt."""
+    """Compute so many further tokens of a prompt, beyond those in blocks that are there."""
 
     request: int
     tokens: int
@@ -248,6 +250,7 @@ class Stepped(Frame):
     compiled: int  # executables that were not ready
     scores: tuple[Scored, ...] = ()
     prompts: tuple[Prompted, ...] = ()
+    found: tuple[tuple[int, int], ...] = ()  # requests, and tokens to fill that were there
 
 
 class Interrupt(Frame):
@@ -260,6 +263,12 @@ class Free(Frame):
     """Free what requests hold, where they are here."""
 
     requests: tuple[int, ...]
+
+
+class ForgetBlocks(Frame):
+    """Keep blocks of prompts no longer."""
+
+    keys: tuple[int, ...]
 
 
 class Unload(Frame):
@@ -335,6 +344,7 @@ class Tokens(Frame):
     tokens: tuple[int, ...]
     scores: tuple[Scored, ...] = ()  # one a token, where they were asked for
     prompt: tuple[Scored, ...] = ()  # of the prompt's next tokens, before any token
+    found: int = 0  # tokens of the prompt that were not computed; before any token, too
 
 
 class Ended(Frame):
@@ -381,7 +391,7 @@ class Live(Frame):
 
 Answered = Tokens | Ended
 
-_ToWorker = Setup | Load | Relayout | Run | Interrupt | Free | Unload | Drop | Stop
+_ToWorker = Setup | Load | Relayout | Run | Interrupt | Free | ForgetBlocks | Unload | Drop | Stop
 _FromWorker = WorkerHello | Opening | Hello | Loaded | Relaid | Stepped
 _ToFront = Starting | Models | Tokens | Ended | Live | Managed
 _FromFront = FrontHello | Ask | Abort | Drain | Manage | Watch

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import subprocess
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from c2c.engine import messages
 from c2c.engine.devices import Device
@@ -20,8 +20,10 @@ __all__ = [
     "RELAID",
     "Doing",
     "Place",
+    "kind_of",
     "load_of",
     "load_row",
+    "note_instances",
     "note_relaid",
     "relayout_of",
     "requests_in",
@@ -29,6 +31,7 @@ __all__ = [
 ]
 
 
+_PROMPT: Final = 64  # tokens: prompts are of one kind in steps of so many
 RELAID: Final = ("changes", "pieces", "weight_bytes", "kv_bytes")  # totals of `Place.relaid`
 
 
@@ -112,6 +115,21 @@ def requests_in(action: Load | RunSteps) -> Iterator[int]:
         yield from action.decodes
 
 
+def kind_of(doing: Doing) -> Hashable:
+    """Return what is alike in steps that take about as long."""
+    action = doing.action
+    assert isinstance(action, RunSteps)
+    prompt = sum(tokens for _, _, tokens in action.prefills)
+    return action.model, -(-prompt // _PROMPT), len(action.decodes)
+
+
+def note_instances(places: Sequence[Place], instances: Any, names: Sequence[str]) -> None:
+    """Take note of the instances that a system starts with, as the loop's table has them."""
+    for i, instance in enumerate(instances):
+        if instance.model >= 0:
+            places[int(instance.on_device)].instances[i] = names[int(instance.model)]
+
+
 def load_of(place: Place, plan: int, instance: int, model: str) -> messages.Load:
     """Return the frame that has a worker open an instance, in the variant of its place."""
     return messages.Load(
@@ -125,7 +143,7 @@ def load_row(
     """Return the record of a load."""
     return StepRow(
         plan=frame.plan, number=-1, device=place.device, model=model, chunk=0, rows=0, calls=[],
-        prompt_tokens=0, decodes=0, kv_tokens=0, seconds=frame.seconds, host_s=0.0,
+        prompt_tokens=0, decodes=0, kv_tokens=0, found=0, seconds=frame.seconds, host_s=0.0,
         begun_s=doing.begun_s, sent_s=sent_s, heard_s=heard_s, outside_s=0.0, is_turn=False,
         is_cold=doing.is_cold, again=0,
     )  # fmt: skip
@@ -208,5 +226,6 @@ def _submit(ledger: Ledger, request: int, homes: Mapping[int, int]) -> Submit:
         prompt_scores=None if entry.delivered else ask.prompt_scores,
         grammar=ask.grammar,
         home=homes.get(request, 0),
+        blocks=entry.blocks,
         **ask.sampling(),
     )

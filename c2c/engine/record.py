@@ -46,6 +46,7 @@ class StepRow:
       is_turn: another model than the step before.
       is_cold: of a load: the weights were not in memory, and had to be waited for.
       again: prompt tokens that were computed anew, after a worker was lost.
+      found: prompt tokens before those of the step, in blocks that the worker had.
     """
 
     plan: int
@@ -67,6 +68,7 @@ class StepRow:
     is_turn: bool
     is_cold: bool
     again: int
+    found: int
 
 
 @dataclass(slots=True)
@@ -79,6 +81,7 @@ class Totals:
     decode_tokens: int = 0
     padded_tokens: int = 0
     again_tokens: int = 0
+    found_tokens: int = 0
     turns: int = 0
     loads: int = 0
     load_s: float = 0.0
@@ -97,6 +100,7 @@ class Totals:
             0, row.chunk + row.rows - row.prompt_tokens - row.again - row.decodes
         )
         self.again_tokens += row.again
+        self.found_tokens += row.found
         self.turns += row.is_turn
 
 

@@ -30,6 +30,7 @@ from c2c.engine.spreading import Spreading
 from c2c.errors import DataError, SettingError
 from c2c.transformer import (
     KvPool,
+    Lease,
     Model,
     Runner,
     Sampling,
@@ -71,6 +72,7 @@ class Residents:
         self._runners: dict[int, Runner] = {}
         self._models_of: dict[int, str] = {}  # by instance
         self._grammars: dict[str, Grammars] = {}  # of models that were asked for one
+        self._leases: dict[str, Lease] = {}  # of models, whose kept blocks outlive an instance
         dtype = DTYPES[setup.dtype]
         self.spreading: Spreading | None = None
         if setup.variants:
@@ -154,10 +156,10 @@ class Residents:
         for step in (Step(fill=(0, 1)), Step(decode=(0,))):
             runner.finish(runner.start(step))
 
-    def _made(self, model: Model) -> Runner:
+    def _made(self, model: Model, lease: Lease | None = None) -> Runner:
         if self.spreading is not None:
             return self.spreading.made(model)
-        return Runner(model.executor(self._pool), self._shapes)
+        return Runner(model.executor(self._pool, lease), self._shapes)
 
     @property
     def compiled(self) -> int:
@@ -171,8 +173,11 @@ class Residents:
 
     def load(self, load: Load) -> None:
         """Make a model runnable."""
-        runner = self._runners[load.instance] = self._made(self._open(load.model))
-        self._models_of[load.instance] = load.model
+        model = self._open(load.model)
+        if self.spreading is None and load.model not in self._leases:
+            self._leases[load.model] = self._pool.lease(model.spec)
+        runner = self._made(model, self._leases.get(load.model))
+        self._runners[load.instance], self._models_of[load.instance] = runner, load.model
         if self.spreading is not None:
             self.spreading.opened(load.instance, runner, load.variant, load.moved)
 
@@ -197,6 +202,10 @@ class Residents:
             for request in set(requests) & set(runner.requests):
                 runner.cancel(request)
 
+    def forget(self, keys: tuple[int, ...]) -> None:
+        """Keep blocks of prompts no longer."""
+        self._pool.forget(keys)
+
     def run(self, run: Run, is_interrupted: Callable[[], bool]) -> Iterator[Stepped]:
         """Compute a plan's steps, yielding each as it is done.
 
@@ -206,18 +215,19 @@ class Residents:
         for submit in run.submits:
             self._place(runner, submit)
             self._submit(run.instance, submit)
-        calls = _calls(run, self._shapes.budgets)
+        found: list[tuple[int, int]] = []
+        calls = self._calls(runner, run, found)
         following = [Step(decode=_fed(run))]
         for number in range(run.steps):
             goes_on = number + 1 < run.steps and not is_interrupted()
             ahead = following[0] if goes_on and self._setup.ahead else None
-            stepped = self._step(runner, run, number, calls, ahead)
+            stepped = self._step(runner, run, number, calls, ahead, found)
             is_last = number + 1 == run.steps or any(why for *_, why in stepped.tokens)
             if is_last or is_interrupted():
                 yield structs.replace(stepped, is_last=True)
                 return
             yield stepped
-            calls = following
+            calls, found = iter(following), []
 
     def _submit(self, instance: int, submit: Submit) -> None:
         self._runners[instance].submit(
@@ -231,6 +241,7 @@ class Residents:
             scores=submit.scores,
             prompt_scores=submit.prompt_scores,
             constraint=self._constraint(instance, submit) if submit.grammar else None,
+            keys=submit.blocks,
         )
 
     def _constraint(self, instance: int, submit: Submit) -> Constraint:
@@ -264,8 +275,30 @@ class Residents:
         """Whether `advance` has something to do."""
         return self.spreading is not None and self.spreading.is_changing
 
+    def _calls(self, runner: Runner, run: Run, found: list[tuple[int, int]]) -> Iterator[Step]:
+        """Yield a plan's first step as calls: a piece of a prompt in each, decodes in the first.
+
+        A prompt begins with the blocks that are there when its first call is about to be started.
+        """
+        decodes = run.decodes
+        for fill in run.fills:
+            there = runner.reuse(fill.request, fill.tokens)
+            if there:
+                found.append((fill.request, there))
+            for tokens in pieces(fill.tokens - there, self._shapes.budgets):
+                yield Step(fill=(fill.request, tokens), decode=decodes)
+                decodes = ()
+        if not run.fills:
+            yield Step(decode=decodes)
+
     def _step(
-        self, runner: Runner, run: Run, number: int, calls: list[Step], ahead: Step | None
+        self,
+        runner: Runner,
+        run: Run,
+        number: int,
+        calls: Iterator[Step],
+        ahead: Step | None,
+        found: list[tuple[int, int]],
     ) -> Stepped:
         """Compute a step; begin the one ahead of which its tokens are read, if there is one."""
         begun_s, compiled = time.perf_counter(), self.compiled
@@ -273,11 +306,13 @@ class Residents:
         scores: list[Scored] = []
         prompts: list[Prompted] = []
         seconds, kv, shapes = 0.0, 0, []
-        for call in calls:
+        call = next(calls, None)
+        while call is not None:
             kv += runner.attended(call)
             shapes.append(runner.shape_of(call))
             ticket = runner.start(call)
-            if ahead is not None and call is calls[-1]:
+            call = next(calls, None)  # which finds the blocks of those that were started
+            if ahead is not None and call is None:
                 runner.run_ahead(ahead)
             result = runner.finish(ticket)
             tokens += result.tokens
@@ -301,6 +336,7 @@ class Residents:
             compiled=self.compiled - compiled,
             scores=tuple(scores),
             prompts=tuple(prompts),
+            found=tuple(found),
         )
 
 
@@ -311,13 +347,6 @@ def _executables(where: str | None) -> Executables | None:
 
 def _scored(request: int, score: Score) -> Scored:
     return Scored(request=request, logprob=score.logprob, top=score.top)
-
-
-def _calls(run: Run, budgets: tuple[int, ...]) -> list[Step]:
-    """Return a plan's first step as calls: a piece of a prompt in each, decodes in the first."""
-    fills = [(fill.request, n) for fill in run.fills for n in pieces(fill.tokens, budgets)]
-    first = fills[0] if fills else None
-    return [Step(fill=first, decode=run.decodes), *(Step(fill=fill) for fill in fills[1:])]
 
 
 def _fed(run: Run) -> tuple[int, ...]:

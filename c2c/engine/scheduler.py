@@ -16,6 +16,7 @@ from c2c.engine import messages as say
 from c2c.engine.answers import Answers
 from c2c.engine.backend import LiveBackend
 from c2c.engine.between import Between
+from c2c.engine.block_keys import block_keys
 from c2c.engine.catalog import Entry as CatalogEntry
 from c2c.engine.fleet import (
     Options,
@@ -34,7 +35,7 @@ from c2c.engine.keeper import Keeper
 from c2c.engine.ledger import Entry, Ledger
 from c2c.engine.now import requests_now, work_done, workers_now
 from c2c.engine.others import note_others
-from c2c.engine.places import Place
+from c2c.engine.places import Place, note_instances
 from c2c.engine.record import Tape
 from c2c.engine.settings import EngineSettings
 from c2c.engine.sizing import measured_options
@@ -54,6 +55,8 @@ from c2c.serving import (
 )
 from c2c.serving.compiled_step import is_compiled
 from c2c.serving.port import Arrival, Cancelled, Event
+from c2c.serving.prepare.prefixes import with_blocks
+from c2c.transformer.pages import PAGE_TOKENS
 
 __all__ = ["Engine"]
 
@@ -95,7 +98,9 @@ class Engine:
         )
         self._between = Between(looks=settings.busy_poll)
         self._answers = Answers(self._between, self._say)
-        self.ledger = Ledger(self._answers.token, self._ended, self._answers.prompt)
+        self.ledger = Ledger(
+            self._answers.token, self._ended, self._answers.prompt, self._answers.found
+        )
         self._tape = Tape(is_kept=settings.is_recorded)
         self._ends_s: deque[float] = deque(maxlen=_ENDS)
         self.prepared: Prepared | None = None
@@ -204,10 +209,9 @@ class Engine:
         self._begin_keeping()
         rules = self.prepared.new_rules()
         state = self.prepared.new_serving(buffer=1, rules=rules)
-        for i, instance in enumerate(state.instance):  # those that the system starts with
-            if instance.model >= 0:
-                name = served[int(instance.model)].name
-                self.places[int(instance.on_device)].instances[i] = name
+        if self.prepared.fleet.caches_prefixes:
+            state = with_blocks(self.prepared, state, PAGE_TOKENS, shapes.width, tells=True)
+        note_instances(self.places, state.instance, list(self._models))
         for place in self.places:
             self._backend.started(place)
         self._supervisor.watch(self._backend)
@@ -273,10 +277,8 @@ class Engine:
         self._backend.fetched(model, failed=bool(failed))
 
     def _end_all(self, model: str, why: str) -> None:
-        for request in self.ledger:
-            entry = self.ledger.get(request)
-            if entry is not None and entry.ask.model == model:
-                self.abort(request, why)
+        for request in self.ledger.of_model(model):
+            self.abort(request, why)
 
     def _manage(self, wish: say.Manage) -> None:
         if wish.model not in self._models:
@@ -389,14 +391,16 @@ class Engine:
     def ask(self, ask: say.Ask) -> None:
         """Take a request in; its tokens and its end go to the front."""
         assert self._backend is not None
+        assert self.prepared is not None
         is_full = len(self.ledger) >= self._settings.max_open
         if self.is_draining or is_full or ask.model in self._failed:
             why = "draining" if self.is_draining else "overloaded" if is_full else "model_failed"
             self._answers.end(ask.request, why, self._next_end_s())
             return
-        now_s = self._backend.now_s()
-        model = self._models[ask.model]
-        self.ledger.open(ask, model, now_s)
+        now_s, model = self._backend.now_s(), self._models[ask.model]
+        is_keyed = self.prepared.fleet.caches_prefixes and ask.prompt_scores is None
+        blocks = block_keys(ask.model, ask.ids) if is_keyed else ()
+        self.ledger.open(ask, model, now_s, blocks)
         self._backend.put(
             Arrival(
                 at_s=now_s,
@@ -406,6 +410,7 @@ class Engine:
                 max_output_tokens=ask.new,
                 priority=ask.priority,
                 deadline_s=float("inf") if ask.deadline_s is None else ask.deadline_s,
+                blocks=blocks,
             )
         )
 
@@ -432,10 +437,8 @@ class Engine:
         """Load a model no further that nobody waits for any more."""
         assert self._keeper is not None
         assert self._backend is not None
-        others = (self.ledger.get(request) for request in self.ledger)
-        if self._keeper.waits_for(model) or any(e and e.ask.model == model for e in others):
-            return
-        self._backend.stop_loading(model)
+        if not self._keeper.waits_for(model) and not self.ledger.of_model(model):
+            self._backend.stop_loading(model)
 
     @property
     def tape(self) -> Tape:

@@ -22,6 +22,7 @@ from c2c.engine.frames import SocketFrames
 from c2c.engine.messages import (
     SPARE,
     Drop,
+    ForgetBlocks,
     Free,
     Hello,
     Interrupt,
@@ -133,6 +134,8 @@ def serve(frames: SocketFrames, residents_of: Callable[[Setup], Any] | None = No
             residents.drop(frame.model)
         elif isinstance(frame, Free):
             residents.free(frame.requests)
+        elif isinstance(frame, ForgetBlocks):
+            residents.forget(frame.keys)
 
 
 def main(arguments: list[str], residents_of: Callable[[Setup], Any] | None = None) -> int:

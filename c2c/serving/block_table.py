@@ -78,6 +78,7 @@ TABLE_DTYPE = np.dtype(
         ("asked_tokens", "i8"),  # of their prompts
         ("found_hbm_tokens", "i8"),  # of these
         ("found_host_tokens", "i8"),
+        ("gone", "i8"),  # of `Blocks.gone`: forgotten, and the backend was not told yet
     ]
 )
 
@@ -94,6 +95,7 @@ class Blocks(NamedTuple):
     table: Any  # TABLE_DTYPE [1]
     keys: Any  # i8[slots, blocks] of a request's prompt
     rows: Any  # i4[slots, blocks] of those that it uses
+    gone: Any  # i8[n, 2] pool and key of forgotten blocks; n = 0 where no backend is told
 
     def copy(self) -> Blocks:
         """Return a table of its own with the same contents."""
@@ -117,6 +119,7 @@ def new_blocks(
     most: int = 1,
     block_tokens: int = 0,
     keeps_hbm: bool = True,
+    tells: bool = False,
 ) -> Blocks:
     """Return an empty table.
 
@@ -128,6 +131,7 @@ def new_blocks(
       most: blocks of a prompt.
       block_tokens: tokens of a block.
       keeps_hbm: whether blocks that nobody uses stay in HBM.
+      tells: whether a backend is told of blocks that are forgotten.
     """
     pool = np.zeros(pools, POOL_DTYPE).view(np.recarray)
     pool.oldest, pool.newest = NO_ROW, NO_ROW
@@ -142,6 +146,7 @@ def new_blocks(
         table=table,
         keys=np.zeros((slots, most), np.int64),
         rows=np.zeros((slots, most), np.int32),
+        gone=np.zeros((2 * rows if tells else 0, 2), np.int64),  # an event adds at most all rows
     )
 
 
@@ -230,6 +235,9 @@ def drop(b: Blocks, k: int) -> None:
         b.entry[at].chain = e.chain
     if e.parent >= 0:
         b.entry[e.parent].children -= 1
+    if len(b.gone) > 0:
+        b.gone[b.table[0].gone, 0], b.gone[b.table[0].gone, 1] = e.pool, e.key
+        b.table[0].gone += 1
     pool = b.pool[e.pool]
     pool.rows -= 1
     pool.bytes -= e.bytes

@@ -58,13 +58,19 @@ class CompiledStep:
         most = self._fleet.max_batch
         # Each device may be told of a run, of a whole batch.
         asked = np.zeros(1 + 2 * len(state.actions) + len(state.device) * (2 + 4 * most), np.int64)
-        return Told(np.zeros(1, EVENT_DTYPE).view(np.recarray), np.zeros(most, np.int64), asked)
+        return Told(
+            np.zeros(1, EVENT_DTYPE).view(np.recarray),
+            np.zeros(most, np.int64),
+            np.zeros(state.blocks.keys.shape[1], np.int64),
+            asked,
+        )
 
     def _hold(self, state: Serving) -> None:
         """Take the tables whose addresses machine code gets from now on."""
         told = self._new_told(state)
         self._take = self._code.bound(self._fleet, self._rules, state, told)
         self._state, self._finished, self._asked = state, told.finished, told.asked
+        self._blocks, self._gone = told.blocks, state.blocks.table.gone.view(np.ndarray)
         self._event = memoryview(told.event.view(np.uint8))
         self._plans = memoryview(state.plan.view(np.uint8))
         self._models = state.instance.model.view(np.ndarray)
@@ -92,6 +98,8 @@ class CompiledStep:
         done = self._actions(state, asked)
         if has_dropped:
             loop.tell_absent(self._fleet, state, done)
+        if self._gone[0]:
+            loop.tell_forgotten(state, done)
         if isinstance(event, Arrival):
             done += loop.timer_of(state, event)
         return state, tuple(done)
@@ -110,7 +118,7 @@ class CompiledStep:
                 self._finished[:ended] = event.finished
             _EVENT.pack_into(
                 self._event, 0,
-                ENDS, event.at_s, event.device, 0, 0, 0, 0, 0, 0.0, ended,
+                ENDS, event.at_s, event.device, 0, 0, 0, 0, 0, 0.0, ended, 0,
                 *event.report,
             )  # fmt: skip
             return True
@@ -119,17 +127,19 @@ class CompiledStep:
             only[_AVAILABLE] = event.available_gbps
             _EVENT.pack_into(
                 self._event, 0,
-                IS_READY, event.at_s, event.device, 0, 0, 0, 0, 0, 0.0, 0, *only,
+                IS_READY, event.at_s, event.device, 0, 0, 0, 0, 0, 0.0, 0, 0, *only,
             )  # fmt: skip
             return True
-        if not isinstance(event, Arrival):
+        if not isinstance(event, Arrival) or (count := len(event.blocks)) > len(self._blocks):
             return False
         loop.check_arrival(self._fleet, event)
+        if count:
+            self._blocks[:count] = event.blocks
         _EVENT.pack_into(
             self._event, 0,
             ARRIVES, event.at_s, 0, event.request_id, event.model, event.prompt_tokens,
             event.max_output_tokens, loop.priority_of(self._fleet, event), event.deadline_s, 0,
-            *_NOTHING,
+            count, *_NOTHING,
         )  # fmt: skip
         return True
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from c2c.policies import jitable
 from c2c.serving.actions import ACT_INTERRUPT, ACT_RUN
+from c2c.serving.prefixes import begin_blocks
 from c2c.serving.state import (
     FAIL_NONE,
     GONE,
@@ -121,9 +122,13 @@ def take_arrival(
     output: int,
     priority: int,
     ends_after_s: float,
+    blocks: Any,
 ) -> None:
-    """Take in a request; `ends_after_s` is its deadline, from now."""
-    req = s.request[s.free_slots[s.count[0].free_slots - 1]]  # the slot that it gets
+    """Take in a request; `ends_after_s` is its deadline, from now, `blocks` the keys of its own."""
+    slot = s.free_slots[s.count[0].free_slots - 1]  # that it gets
+    if fleet.caches_prefixes:
+        begin_blocks(s, slot, blocks, 0, len(blocks), len(blocks), 0)
+    req = s.request[slot]
     req.ends_by_s = now_s + ends_after_s
     req.ending = FAIL_NONE
     on_arrival(fleet, rules, s, now_s, request_id, model, prompt, output, priority)
@@ -205,6 +210,7 @@ EVENT_DTYPE: Final = np.dtype(
         ("priority", "i8"),
         ("ends_after_s", "f8"),
         ("finished", "i8"),  # how many requests
+        ("blocks", "i8"),  # how many of the request's prompt
         *((name, REPORT_DTYPE[name]) for name in REPORT_DTYPE.names or ()),
     ],
     align=True,
@@ -217,6 +223,7 @@ class Told(NamedTuple):
     Attributes:
       event: `EVENT_DTYPE` [1].
       finished: i8[n] ids of requests, the first of which the event names.
+      blocks: i8[n] keys of a prompt's blocks, likewise.
       asked: i8[...] takes how many models gave way in host memory, and the actions, each once: its
         code and where, and of a run whom it computes: how many prompts, how many that decode, (id,
         first, tokens) of those, ids of these.
@@ -224,6 +231,7 @@ class Told(NamedTuple):
 
     event: Any
     finished: Any
+    blocks: Any
     asked: Any
 
 
@@ -303,6 +311,7 @@ def take(fleet: Fleet, rules: Rules, s: Serving, told: Told) -> int:
         take_arrival(
             fleet, rules, s, now_s,
             e.request_id, e.model, e.prompt, e.output, e.priority, e.ends_after_s,
+            told.blocks[: e.blocks],
         )  # fmt: skip
     start_asked(fleet, rules, s, now_s)
     return _tell(s, count.dropped - dropped, told.asked)

@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from c2c.errors import BackendError
 from c2c.serving.actions import (
     ACT_ASIDE,
@@ -22,6 +24,7 @@ from c2c.serving.actions import (
     ACT_RELAYOUT,
     ACT_UNLOAD,
 )
+from c2c.serving.block_table import clear
 from c2c.serving.device_loss import lose_device
 from c2c.serving.early_end import (
     earliest_deadline_s,
@@ -60,11 +63,13 @@ from c2c.serving.port import (
     Action,
     Arrival,
     Backend,
+    BlocksLost,
     Cancelled,
     ChangeLayout,
     DeviceLost,
     Event,
     Forget,
+    ForgetBlocks,
     HandedOver,
     HandOver,
     Interrupt,
@@ -110,6 +115,7 @@ __all__ = [
     "run",
     "step",
     "tell_absent",
+    "tell_forgotten",
     "timer_of",
 ]
 
@@ -133,7 +139,7 @@ def step(
     Raises:
       BackendError: the event cannot follow from what was asked; `state` is unusable if donated.
     """
-    s = _with_room(state if donate else _copy(state))
+    s = _with_room(state if donate else _copy(state), event)
     _check_device(s, event)
     _check_work(s, event)
     _check_relayout(s, event)
@@ -150,15 +156,19 @@ def step(
     count.actions = 0
     if count.dropped != dropped:
         tell_absent(fleet, s, actions)
+    if s.blocks.table[0].gone > 0:
+        tell_forgotten(s, actions)
     return s, (*actions, *timer_of(s, event))
 
 
-def _with_room(s: Serving) -> Serving:
+def _with_room(s: Serving, event: Event) -> Serving:
     # One more request, and a record for every request there is.
     if s.count[0].free_slots == 0:
         s = grow_requests(s, len(s.request))
     if s.count[0].out + len(s.request) > len(s.records):
         s = grow_records(s, 2 * len(s.request))
+    if isinstance(event, Arrival) and len(event.blocks) > s.blocks.keys.shape[1]:
+        s = s._replace(blocks=s.blocks.grown(len(s.request), len(event.blocks)))
     return s
 
 
@@ -184,6 +194,8 @@ def _take_in(fleet: Fleet, rules: Rules, s: Serving, event: Event, now_s: float)
         pass  # likewise
     elif isinstance(event, DeviceLost):
         lose_device(fleet, rules, s, event.device, now_s)
+    elif isinstance(event, BlocksLost):
+        clear(s.blocks, event.device)
     elif isinstance(event, Relaid):
         on_relaid(fleet, rules, s, event.device)
     else:
@@ -249,6 +261,7 @@ def _arrive(fleet: Fleet, rules: Rules, s: Serving, event: Arrival, now_s: float
         event.max_output_tokens,
         priority_of(fleet, event),
         event.deadline_s,
+        np.array(event.blocks, np.int64),
     )
 
 
@@ -262,7 +275,7 @@ def priority_of(fleet: Fleet, event: Arrival) -> int:
 def _check_device(s: Serving, event: Event) -> None:
     if isinstance(event, Timer) and not 0 <= event.number < len(s.timer_s):
         raise BackendError("Timer", "number", event.number, f"below {len(s.timer_s)}")
-    if not isinstance(event, (Ready, StepEnd, DeviceLost, Relaid)):
+    if not isinstance(event, (Ready, StepEnd, DeviceLost, BlocksLost, Relaid)):
         return
     name = type(event).__name__
     if not 0 <= event.device < len(s.device):
@@ -359,6 +372,16 @@ def tell_absent(fleet: Fleet, s: Serving, actions: list[Action]) -> None:
     actions[first:first] = [
         Absent(chip=chip, models=tuple(models)) for chip, models in sorted(gone.items())
     ]
+
+
+def tell_forgotten(s: Serving, actions: list[Action]) -> None:
+    """Say before all other actions which blocks were forgotten."""
+    blocks = s.blocks
+    gone: dict[int, list[int]] = {}
+    for device, key in blocks.gone[: blocks.table[0].gone].tolist():
+        gone.setdefault(device, []).append(key)
+    blocks.table[0].gone = 0
+    actions[:0] = [ForgetBlocks(device=d, keys=tuple(keys)) for d, keys in sorted(gone.items())]
 
 
 def action_of(fleet: Fleet, s: Serving, code: int, where: int) -> Action:

@@ -20,12 +20,14 @@ __all__ = [
     "Action",
     "Arrival",
     "Backend",
+    "BlocksLost",
     "Cancelled",
     "ChangeLayout",
     "DeviceLost",
     "DropWeights",
     "Event",
     "Forget",
+    "ForgetBlocks",
     "HandOver",
     "HandedOver",
     "Interrupt",
@@ -62,6 +64,7 @@ class Arrival:
     max_output_tokens: int  # it ends here, or before it by a `StepEnd`
     priority: int | None = None  # the higher, the more urgent; None: its model's
     deadline_s: float = math.inf  # it fails if it has not finished so long after its arrival
+    blocks: tuple[int, ...] = ()  # keys of the whole blocks of its prompt, 64 bits each, chained
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +101,14 @@ class Cancelled:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceLost:
     """A device is gone with all that it held; what it still reports is ignored."""
+
+    at_s: float
+    device: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlocksLost:
+    """A device holds no blocks of KV caches any more; what it computes it begins anew by itself."""
 
     at_s: float
     device: int
@@ -249,6 +260,17 @@ class Forget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetBlocks:
+    """Free blocks of KV caches that a device has kept for prompts to come.
+
+    Said before the loads and runs that need their room. No request uses them.
+    """
+
+    device: int
+    keys: tuple[int, ...]  # as `Arrival` has them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SetAside:
     """Free the KV cache of a request that gives way to more urgent ones, or lost its next place.
 
@@ -307,12 +329,12 @@ class SetTimer:
 Weights = KeepWeights | WeightsHere | ReleaseWeights | DropWeights
 Layouts = ChangeLayout | LayoutChanged
 Event = (
-    Arrival | Ready | StepEnd | Cancelled | DeviceLost | HandedOver | Timer | Weights | Layouts
-    | Relaid
+    Arrival | Ready | StepEnd | Cancelled | DeviceLost | BlocksLost | HandedOver | Timer | Weights
+    | Layouts | Relaid
 )  # fmt: skip
 Action = (
-    Absent | Load | RunSteps | Interrupt | Unload | Forget | SetAside | HandOver | Recut | Relayout
-    | SetTimer
+    Absent | Load | RunSteps | Interrupt | Unload | Forget | ForgetBlocks | SetAside | HandOver
+    | Recut | Relayout | SetTimer
 )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from c2c.serving.batch import (
     remove_prompt,
     tokens_left,
 )
+from c2c.serving.prefixes import note_computed
 from c2c.serving.records import leave, release_kv, write_record
 from c2c.serving.state import ENDS_AT, FAIL_NONE, LENGTH, SLOT, Fleet, Rules, Serving
 
@@ -140,6 +141,15 @@ def _leave(fleet: Fleet, rules: Rules, s: Serving, slot: int, finished: Any, now
 
 
 @jitable
+def _note_last(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int) -> None:
+    # The backend keeps what the last step of a prompt computed that leaves before its end.
+    req = s.request[slot]
+    req.prefilled += req.step_tokens
+    note_computed(fleet, rules, s, i, slot)
+    req.prefilled -= req.step_tokens
+
+
+@jitable
 def end_in_batch(fleet: Fleet, rules: Rules, s: Serving, slot: int, now_s: float) -> None:
     """End a request that had joined a batch, and whose KV cache nothing uses any more.
 
@@ -158,6 +168,8 @@ def end_in_batch(fleet: Fleet, rules: Rules, s: Serving, slot: int, now_s: float
         while s.prefilling[i, k] != slot:
             k += 1
         remove_prompt(s, i, k)
+        if req.held < req.prompt_blocks:
+            _note_last(fleet, rules, s, i, slot)
         inst.backlog -= req.prompt - req.prefilled
         if req.prefilled + req.step_tokens == req.reused:
             req.started_s = now_s

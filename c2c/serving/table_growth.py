@@ -31,7 +31,7 @@ def grow_requests(state: Serving, extra: int) -> Serving:
     actions = np.zeros((len(state.actions) + extra, 2), np.int64)
     actions[: len(state.actions)] = state.actions
     blocks = state.blocks
-    if blocks.keys.shape[0] > 1:
+    if blocks.table[0].block_tokens > 0:
         blocks = blocks.grown(old + extra, 0)
     return state._replace(request=request, free_slots=free, actions=actions, blocks=blocks)
 

@@ -25,6 +25,7 @@ from c2c.serving.port import (
     DeviceLost,
     Event,
     Forget,
+    ForgetBlocks,
     HandedOver,
     HandOver,
     Interrupt,
@@ -117,7 +118,7 @@ class SimulatorBackend:
                 self._layouts.left(action.chip, at_s)
             elif isinstance(action, Forget | SetAside):  # which take no time
                 self._drop(partial(_is_of, action.request_id))
-            elif not isinstance(action, Absent):
+            elif not isinstance(action, Absent | ForgetBlocks):
                 mirror.actions[n] = self._write(action, at_s)
                 n += 1
         mirror.count[0].actions = n
@@ -159,7 +160,7 @@ class SimulatorBackend:
             self._write_batch(action)
             self._runs[action.device] = action
             return ACT_RUN, action.device
-        assert not isinstance(action, Absent | SetTimer | Forget | SetAside | Recut)
+        assert not isinstance(action, Absent | SetTimer | Forget | ForgetBlocks | SetAside | Recut)
         return ACT_UNLOAD, action.instance
 
     def _write_batch(self, run: RunSteps) -> None:

@@ -15,13 +15,13 @@ import numpy as np
 from c2c.models import ModelSpec
 from c2c.transformer.executables import Executables
 from c2c.transformer.forward import end, run
-from c2c.transformer.kv_pool import KvPool
+from c2c.transformer.kv_pool import KvPool, Lease
 from c2c.transformer.linear import Linear
 from c2c.transformer.pages import PAGE_TOKENS
 from c2c.transformer.params import Params
 from c2c.transformer.stays import Laid, Stay
 
-__all__ = ["Executor", "OnDevice", "Stored", "blocks_for", "bound"]
+__all__ = ["Executor", "OnDevice", "SharesNothing", "Stored", "blocks_for", "bound"]
 
 _jax: Any = jax  # parts of it are untyped
 
@@ -61,6 +61,14 @@ class Executor(Protocol):
         """Free what a request holds."""
         ...
 
+    def reuse(self, stay: Stay, most: int) -> int:
+        """Let a request that holds nothing have blocks that are kept; return how many it found."""
+        ...
+
+    def share(self, stay: Stay) -> None:
+        """Keep the blocks of a prompt that were begun to be computed, so that others find them."""
+        ...
+
     def compute(self, laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
         """Return the logits of the tokens that are wanted, or what the last layer did."""
         ...
@@ -72,6 +80,17 @@ class Executor(Protocol):
     def ready(self, laid: Laid, tokens: Any) -> Any:
         """Have ready what calls of this shape run; return the shape of the logits."""
         ...
+
+
+class SharesNothing:
+    """Part of an executor whose requests' keys and values lie over several pools."""
+
+    def reuse(self, stay: Stay, most: int) -> int:  # noqa: ARG002
+        """Find nothing."""
+        return 0
+
+    def share(self, stay: Stay) -> None:
+        """Keep nothing."""
 
 
 class OnDevice:
@@ -92,6 +111,7 @@ class OnDevice:
         pool: KvPool,
         *,
         executables: Executables | None = None,
+        lease: Lease | None = None,
     ) -> None:
         """Take a place in a pool; nothing is computed.
 
@@ -101,9 +121,10 @@ class OnDevice:
           linear: how projections are multiplied.
           pool: keys and values, shared with other executors of the device.
           executables: where compiled stages come from; by default jax compiles for this process.
+          lease: what blocks are taken by; by default a new one of the pool.
         """
         self.params, self.spec, self.linear, self.pool = params, spec, linear, pool
-        self.lease = pool.lease(spec)
+        self.lease = pool.lease(spec) if lease is None else lease
         self.device = pool.device
         self.executables = None if executables is None else executables.on(pool.device)
         self.ends_apart = linear.placement.by_layer
@@ -115,8 +136,11 @@ class OnDevice:
         return self.lease.available
 
     def lacks(self, stored: Stored) -> int:
-        """Return how many blocks requests need beyond those that are free."""
-        return max(0, sum(n for _, n in self._growth(stored)) - self.lease.available)
+        """Return how many blocks requests need beyond those that are free; kept ones give way."""
+        count = sum(n for _, n in self._growth(stored))
+        if count > self.lease.available:
+            self.pool.make_room(self.lease, count)
+        return max(0, count - self.lease.available)
 
     def grow(self, stored: Stored) -> None:
         """Take the blocks that requests need.
@@ -130,6 +154,37 @@ class OnDevice:
     def give(self, stay: Stay) -> None:
         """Free what a request holds."""
         self.lease.give(self._blocks.pop(stay, ()))
+
+    def reuse(self, stay: Stay, most: int) -> int:
+        """Let a request that holds nothing have blocks that are kept; return how many it found.
+
+        They were written by calls that were started before, and calls are computed in their order.
+        """
+        kept, held = self.pool.kept, self._blocks.setdefault(stay, [])
+        for key in stay.keys[:most]:
+            if key not in kept:
+                break
+            kept[key] = kept.pop(key)  # the last to be forgotten
+            held.append(kept[key][1])
+            self.lease.share(held[-1])
+        stay.shared = len(held)
+        return stay.shared
+
+    def share(self, stay: Stay) -> None:
+        """Keep the blocks of a prompt that were begun to be computed, so that others find them.
+
+        Of two copies one is kept.
+        """
+        held, whole = self._blocks[stay], min(len(stay.keys), stay.filled // PAGE_TOKENS)
+        for number in range(stay.shared, whole):
+            key = stay.keys[number]
+            if key in self.pool.kept:
+                self.lease.give([held[number]])
+                held[number] = self.pool.kept[key][1]
+                self.lease.share(held[number])
+            else:
+                self.pool.keep(key, self.lease, held[number])
+        stay.shared = whole
 
     def compute(self, laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
         """Return the logits of the tokens that are wanted, or what the last layer did."""

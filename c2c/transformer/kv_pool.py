@@ -70,7 +70,12 @@ def check_room(nbytes: int, field: str = "cache", *, device: Any = None) -> None
 
 
 class KvPool:
-    """The arrays, and which superblocks are free."""
+    """The arrays, and which superblocks are free.
+
+    Attributes:
+      kept: by key, the lease and first page of blocks that requests to come may begin with. Who
+        keeps them says when they are to be forgotten; the least used go before a step lacks blocks.
+    """
 
     def __init__(
         self,
@@ -101,6 +106,7 @@ class KvPool:
         self.superblocks = superblocks
         self.dtype = np.dtype(dtype)
         self.free = list(range(superblocks))[::-1]  # taken from the end
+        self.kept: dict[int, tuple[Lease, int]] = {}
 
     @classmethod
     def for_one(
@@ -137,6 +143,27 @@ class KvPool:
         layers = spec.layers if block_layers is None else block_layers
         return Lease(self, spec, layers, reserve)
 
+    def keep(self, key: int, lease: Lease, first: int) -> None:
+        """Keep a block of a lease, whoever else uses it, until it is forgotten."""
+        lease.share(first)
+        self.kept[key] = lease, first
+
+    def forget(self, keys: Iterable[int]) -> None:
+        """Keep blocks no longer; those that nobody uses are free."""
+        for lease, first in [self.kept.pop(key) for key in keys if key in self.kept]:
+            lease.give([first])
+
+    def make_room(self, lease: Lease, count: int) -> None:
+        """Forget blocks that nobody uses, the least used first, until a lease could take so many.
+
+        Whoever keeps them counts bytes, and superblocks with a few blocks each leave others none.
+        """
+        for key, (owner, first) in list(self.kept.items()):
+            if lease.available >= count:
+                return
+            if not owner.is_shared(first):
+                self.forget([key])
+
 
 class Lease:
     """One model's blocks; a block is known by its first page, in pages of the model's size."""
@@ -158,6 +185,7 @@ class Lease:
         self._blocks = self._pages // block_layers
         self._most = pool.superblocks - reserve
         self._open: dict[int, list[int]] = {}  # superblock: its blocks that nobody holds
+        self._more: dict[int, int] = {}  # by block: its users beyond the first
 
     @property
     def available(self) -> int:
@@ -172,7 +200,7 @@ class Lease:
 
     @property
     def held(self) -> int:
-        """Blocks of sequences."""
+        """Blocks of sequences, and those that are kept."""
         return sum(self._blocks - len(free) for free in self._open.values())
 
     def take(self, count: int, sequence: object) -> list[int]:
@@ -194,9 +222,22 @@ class Lease:
             taken.append(free.pop())
         return taken
 
+    def share(self, first: int) -> None:
+        """Count one more user of a block that somebody holds."""
+        self._more[first] = self._more.get(first, 0) + 1
+
+    def is_shared(self, first: int) -> bool:
+        """Return whether a block has several users."""
+        return first in self._more
+
     def give(self, blocks: Iterable[int]) -> None:
-        """Take blocks back; superblocks without any go back to the pool."""
+        """Take back blocks from one user each; superblocks without any go back to the pool."""
         for first in blocks:
+            if first in self._more:
+                self._more[first] -= 1
+                if not self._more[first]:
+                    del self._more[first]
+                continue
             number = first // self._pages
             free = self._open[number]
             free.append(first)

@@ -15,7 +15,7 @@ from c2c.transformer.batch import Drawn, Request, stream_batch
 from c2c.transformer.executables import Executables
 from c2c.transformer.executor import OnDevice
 from c2c.transformer.generate import Bucket, Wanted, buckets_up_to, prompt_logits, stream, warm
-from c2c.transformer.kv_pool import KvPool
+from c2c.transformer.kv_pool import KvPool, Lease
 from c2c.transformer.linear import Linear
 from c2c.transformer.params import Params
 from c2c.transformer.rope import context_tokens
@@ -85,9 +85,11 @@ class Model:
             executables=self.executables,
         )
 
-    def executor(self, pool: KvPool) -> OnDevice:
-        """Return what computes a runner's steps, with keys and values in this pool."""
-        return OnDevice(self.params, self.spec, self.linear, pool, executables=self.executables)
+    def executor(self, pool: KvPool, lease: Lease | None = None) -> OnDevice:
+        """Return what computes a runner's steps, with keys and values in this pool, by a lease."""
+        return OnDevice(
+            self.params, self.spec, self.linear, pool, executables=self.executables, lease=lease
+        )
 
     def warm(
         self,

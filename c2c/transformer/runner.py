@@ -32,7 +32,7 @@ from c2c.transformer.drawing import (
 )
 from c2c.transformer.drawn import Drawn, Prompt, prompt_scores, score_of, tokens_of
 from c2c.transformer.executor import Executor, bound
-from c2c.transformer.pages import OutOfPages
+from c2c.transformer.pages import PAGE_TOKENS, OutOfPages
 from c2c.transformer.sampling import Sampling, sampling_rows
 from c2c.transformer.shapes import Shapes
 from c2c.transformer.stays import Constraint, Ended, Laid, Stay, Step
@@ -120,6 +120,7 @@ class Runner:
         scores: int | None = None,
         prompt_scores: int | None = None,
         constraint: Constraint | None = None,
+        keys: Sequence[int] = (),
     ) -> None:
         """Take a request in; its prompt is computed by the steps that say so.
 
@@ -136,6 +137,8 @@ class Runner:
           prompt_scores: likewise of each token of the prompt but the first.
           constraint: what its grammar allows next, the tokens it drew before taken in; the request
             is over where that is complete.
+          keys: of the first whole blocks of its prompt, none with its last token, in which others
+            may begin.
 
         Raises:
           SettingError: it can never fit.
@@ -150,7 +153,7 @@ class Runner:
         stay = Stay(
             request=request, ids=ids, new=new, before=drawn, sampling=sampling, stop=stop,
             seat=self._free_seats[-1], least=least, scores=scores, prompt_scores=prompt_scores,
-            constraint=constraint,
+            constraint=constraint, keys=keys,
         )  # fmt: skip
         bias = stay.biases()
         if len(bias) > BIASED:
@@ -166,6 +169,18 @@ class Runner:
         )  # fmt: skip
         self._free_seats.pop()
         self._stays[request] = stay
+
+    def reuse(self, request: int, tokens: int) -> int:
+        """Let a prompt whose next tokens are so many begin after blocks that are there.
+
+        Returns:
+          How many of these tokens are not to be computed: never all.
+        """
+        stay = self._stays[request]
+        if stay.keys and not stay.filled:
+            stay.filled = PAGE_TOKENS * self.executor.reuse(stay, (tokens - 1) // PAGE_TOKENS)
+            return stay.filled
+        return 0
 
     def cancel(self, request: int) -> None:
         """Free at once what a request holds; what it has under way is dropped."""
@@ -284,6 +299,8 @@ class Runner:
             logits = logits_of(laid.wanted)
         if step.fill is not None and filling is not None:
             filling.filled += step.fill[1]
+            if filling.keys:
+                executor.share(filling)
         if not any(laid.drawing):
             return Drawn((), logits, None, prompt)  # of a prompt that goes on: only waited for
         nobody = 0, self.seats, 0, 0

@@ -27,7 +27,7 @@ from c2c.errors import SettingError
 from c2c.models import ModelSpec
 from c2c.transformer.cache import Pooled, Rows, rows_of
 from c2c.transformer.executables import Executables, Stage, in_host_memory
-from c2c.transformer.executor import Stored, blocks_for, bound
+from c2c.transformer.executor import SharesNothing, Stored, blocks_for, bound
 from c2c.transformer.forward import BEGIN, END, end, nameless
 from c2c.transformer.kv_pool import KvPool
 from c2c.transformer.layer import Layer, layer_of, run_layer, turns_of, window_of
@@ -100,7 +100,7 @@ class Kept:
     blocks: np.ndarray
 
 
-class OverDevices:
+class OverDevices(SharesNothing):
     """A model over the devices of some pools; the first of them has embeddings and the head."""
 
     ends_apart = True

@@ -58,7 +58,9 @@ class Stay:
     scores: int | None = None  # likeliest tokens to tell; None: not even the drawn one's
     prompt_scores: int | None = None  # likeliest tokens to tell of each place of its prompt
     constraint: Constraint | None = None  # what its grammar allows
-    filled: int = 0  # prompt tokens computed
+    keys: Sequence[int] = ()  # of its prompt's first blocks, which others may use
+    shared: int = 0  # of these, those that others find
+    filled: int = 0  # prompt tokens computed, or found
     started: int = 0  # draws that were started
     got: list[int] = field(default_factory=list)
 

@@ -27,7 +27,7 @@ from c2c.errors import SettingError
 from c2c.models import ModelSpec
 from c2c.transformer.cache import Rows
 from c2c.transformer.executables import Stage
-from c2c.transformer.executor import OnDevice, Stored, bound
+from c2c.transformer.executor import OnDevice, SharesNothing, Stored, bound
 from c2c.transformer.forward import BEGIN, nameless
 from c2c.transformer.hosting import ATTEND, TAKE, bare
 from c2c.transformer.layer import (
@@ -87,7 +87,7 @@ class GaveWay(RuntimeError):
         self.requests = tuple(requests)
 
 
-class Woven:
+class Woven(SharesNothing):
     """A model on one device, and a receiver for some of its requests' keys and values."""
 
     ends_apart = True

@@ -28,8 +28,15 @@ class Stay:
     drawn: int
     is_scored: bool = False
     home: int = 0
+    blocks: tuple[int, ...] = ()
     filled: int = 0
     got: int = 0
+
+    @property
+    def held(self) -> tuple[set[int], int]:
+        """Blocks that others find, and how many of its own."""
+        shared = set(self.blocks[: self.filled // 64])
+        return shared, -(-(self.filled + self.got) // 64) - len(shared)
 
 
 @dataclass
@@ -59,7 +66,7 @@ class FakeWorker:
         self.homes, self.variants = told.get("homes", ()), told.get("variants", ())
         self.changes = 0
         self.poison: set[int] = set()  # requests that end the process that computes them
-        self.losses = 0
+        self.losses, self.has_been_lost = 0, False
         self.is_gone = False
         self.restart()
 
@@ -68,6 +75,7 @@ class FakeWorker:
         self.asked: list[say.Relayout] = []
         self.instances: dict[int, str] = {}
         self.stays: dict[int, Stay] = {}
+        self.kept: set[int] = set()
         self.run: say.Run | None = None
         self.step = 0
         self.is_interrupted = False
@@ -82,7 +90,7 @@ class FakeWorker:
     def lose(self, *, for_good: bool = False, by_others: bool = False) -> None:
         """Go with everything, what was not heard included."""
         self.is_gone = for_good
-        self.losses += 1
+        self.losses, self.has_been_lost = self.losses + 1, True
         self.backend.lost(self.place, for_good=for_good, by_others=by_others)
 
     def work(self) -> bool:
@@ -114,6 +122,11 @@ class FakeWorker:
         elif isinstance(frame, say.Free):
             for request in frame.requests:
                 self.stays.pop(request, None)
+        elif isinstance(frame, say.ForgetBlocks):
+            for stay in self.stays.values():
+                assert not stay.held[0] & set(frame.keys), "what somebody uses stays"
+            assert self.has_been_lost or self.kept >= set(frame.keys), "what is not there"
+            self.kept -= set(frame.keys)
         elif isinstance(frame, say.Interrupt):
             pass  # of a run that is over
         else:
@@ -153,7 +166,10 @@ class FakeWorker:
             if self.homes and not self._is_held(home):
                 home = self.moved[submit.request]  # the scheduler has not heard of the change yet
             assert not self.homes or self._is_held(home)
-            self.stays[submit.request] = Stay(submit.ids, submit.new, submit.drawn, is_scored, home)
+            self.stays[submit.request] = Stay(
+                submit.ids, submit.new, submit.drawn, is_scored, home, submit.blocks
+            )
+            assert 64 * len(submit.blocks) < len(submit.ids)
         assert len(self.stays) <= self.rows * len(self.instances)
         self.run, self.step, self.is_interrupted = run, 0, False
 
@@ -164,10 +180,16 @@ class FakeWorker:
             self.link.frames.remove(frame)
             self.is_interrupted |= frame.plan == run.plan
         drawing = list(run.decodes)
-        prompts = []
+        prompts, found = [], []
         if self.step == 0:
             for fill in run.fills:
                 stay = self.stays[fill.request]
+                if stay.filled == 0 and stay.blocks:
+                    most = stay.blocks[: (fill.tokens - 1) // 64]
+                    there = next(
+                        (k for k, key in enumerate(most) if key not in self.kept), len(most)
+                    )
+                    found += [(fill.request, 64 * there)] if there else []
                 if stay.is_scored:
                     places = range(stay.filled, min(stay.filled + fill.tokens, len(stay.ids) - 1))
                     scores = tuple(
@@ -179,6 +201,7 @@ class FakeWorker:
                     )
                 stay.filled += fill.tokens
                 assert stay.filled <= len(stay.ids)
+                self.kept |= stay.held[0]
                 if stay.filled == len(stay.ids):
                     drawing.append(fill.request)
         else:
@@ -205,7 +228,7 @@ class FakeWorker:
             say.Stepped(
                 plan=run.plan, number=self.step, is_last=is_last, tokens=tuple(tokens),
                 seconds=0.001, host_s=0.0, calls=((64, 4),), kv_tokens=0, compiled=0,
-                prompts=tuple(prompts),
+                prompts=tuple(prompts), found=tuple(found),
             )
         )  # fmt: skip
         self.step += 1

@@ -25,6 +25,7 @@ from c2c.engine import Options, fleet_of
 from c2c.engine import messages as say
 from c2c.engine.backend import LiveBackend
 from c2c.engine.between import Between
+from c2c.engine.block_keys import block_keys
 from c2c.engine.catalog import Entry
 from c2c.engine.keeper import Keeper
 from c2c.engine.ledger import Entry as LedgerEntry
@@ -35,6 +36,7 @@ from c2c.models import from_hf_config
 from c2c.serving import FAIL_DEADLINE, FAIL_NONE, Prepared, prepare
 from c2c.serving.compiled_step import CompiledStep
 from c2c.serving.port import Arrival, Cancelled, Event
+from c2c.serving.prepare.prefixes import with_blocks
 from c2c.serving.state import SETTLED
 from experiments.serving.laid_out import laid_out
 from experiments.serving.settings import overrides_of, register, settings_of
@@ -44,13 +46,15 @@ from tests.transformer.random_checkpoints import config_of
 ROWS = 4
 
 
-def prepared_for(workers: int, families: Sequence[str], *more: str) -> Prepared:
+def prepared_for(
+    workers: int, families: Sequence[str], *more: str, pool_bytes: int = 8 << 20
+) -> Prepared:
     register()
     given_ = settings_of(load(overrides_of(["port=0", *more]), "serve"))
     specs = [from_hf_config(config_of(f), f) for f in families]
     entries = [Entry(name=s.name, path=None, spec=s, context=400) for s in specs]  # type: ignore[arg-type]
     options = Options(
-        workers=workers, rows=(1, ROWS), budgets=(64,), context=400, pool_bytes=8 << 20
+        workers=workers, rows=(1, ROWS), budgets=(64,), context=400, pool_bytes=pool_bytes
     )
     constants = load_constants("gh200")
     system, options = laid_out(given_.given, entries, options, given_.engine.system, constants)
@@ -125,7 +129,7 @@ class World:
         self.ends: Counter[int] = Counter()
         self.why: dict[int, str] = {}
         self.scored: dict[int, list[float]] = {}
-        self.ledger = Ledger(self._tell, self._end, self._score)
+        self.ledger = Ledger(self._tell, self._end, self._score, self._find)
         self.places = [Place(device=k) for k in range(len(prepared.kind_of))]
         names = [d.name for d in prepared.setup.deployments]
         self.sizes = dict(zip(names, prepared.fleet.weight_bytes, strict=True))
@@ -147,6 +151,8 @@ class World:
         ]
         self.fleet, rules = prepared.fleet, prepared.new_rules()
         self.state = prepared.new_serving(slots=2, buffer=1, rules=rules)
+        if self.fleet.caches_prefixes:
+            self.state = with_blocks(prepared, self.state, 64, 1, tells=True)
         self.step = CompiledStep(self.fleet, rules, self.state).step
         for number, instance in enumerate(self.state.instance):  # those that are there already
             if instance.model >= 0:
@@ -154,6 +160,8 @@ class World:
         self.backend.serve(self.take)
         self.recorded: dict[int, tuple[int, int]] = {}  # why it failed, and its tokens
         self.asked: dict[int, say.Ask] = {}
+        self.models: dict[int, int] = {}
+        self.found: dict[int, int] = {}
 
     def _tell(self, request: int, token: int, score: say.Scored | None) -> None:
         assert not self.ends[request], "nothing after the end"
@@ -166,6 +174,10 @@ class World:
     def _score(self, request: int, scores: tuple[say.Scored, ...]) -> None:
         assert not self.ends[request], "nothing after the end"
         self.scored[request] += [score.logprob for score in scores]
+
+    def _find(self, request: int, tokens: int) -> None:
+        assert request not in self.found, "it is told once"
+        self.found[request] = tokens
 
     def _end(self, request: int, entry: LedgerEntry, why: str) -> None:
         assert entry.delivered == self.told[request]
@@ -189,22 +201,27 @@ class World:
     def ask(self, number: int) -> None:
         rng = self.rng
         ids = tuple(rng.randrange(90) for _ in range(rng.randint(1, 150)))
+        model = rng.randrange(len(self.sizes))
+        if self.fleet.caches_prefixes:
+            others = [ids, *(a.ids for r, a in self.asked.items() if self.models[r] == model)]
+            ids = (*rng.choice(others)[: rng.choice((64, 100, 128, 192))], *ids)
         ask = say.Ask(
             request=number, model="", ids=ids, new=rng.randint(1, 60),
             temperature=0.0, seed=0, stop=(),
-            prompt_scores=0 if number % 2 else None,
+            prompt_scores=0 if number % 2 and not self.fleet.caches_prefixes else None,
         )  # fmt: skip
-        self.send(ask, rng.randrange(len(self.sizes)))
+        self.send(ask, model)
 
     def send(self, ask: say.Ask, model: int) -> None:
         self.asked[ask.request], self.told[ask.request] = ask, []
-        self.scored[ask.request] = []
-        self.ledger.open(ask, model, 0.0)
+        self.scored[ask.request], self.models[ask.request] = [], model
+        blocks = block_keys(str(model), ask.ids) if self.fleet.caches_prefixes else ()
+        self.ledger.open(ask, model, 0.0, blocks)
         self.backend.put(
             Arrival(
                 at_s=self.backend.now_s(), request_id=ask.request, model=model,
                 prompt_tokens=len(ask.ids), max_output_tokens=ask.new,
-                deadline_s=ask.deadline_s or math.inf,
+                deadline_s=ask.deadline_s or math.inf, blocks=blocks,
             )
         )  # fmt: skip
 
@@ -231,6 +248,25 @@ class World:
             self.keeper.fetched(model, "")
             self.backend.fetched(model, failed=False)
         return True
+
+    def check_room(self) -> None:
+        """No worker needs more memory than the loop has given away, but for what is rounded up."""
+        for worker in (w for w in self.workers if w.is_up):
+            device = self.state.device[worker.place.device]
+            used, own = set(worker.kept), Counter[int]()
+            for request, stay in worker.stays.items():
+                shared, mine = stay.held
+                used |= shared
+                own[self.models[request]] += mine
+            rounded = Counter(self.models[request] for request in worker.stays)
+            of_key = {k: self.models[r] for r, a in self.asked.items()
+                      for k in block_keys(str(self.models[r]), a.ids)}  # fmt: skip
+            blocks = own + Counter(of_key[key] for key in used)
+            each = [64 * float(self.fleet.costs.kv_bytes[
+                self.fleet.deployment[m].arch * self.fleet.costs.kinds])
+                for m in range(len(self.sizes))]  # fmt: skip
+            nbytes = sum(each[m] * (n - rounded[m]) for m, n in blocks.items())
+            assert nbytes <= device.capacity_bytes
 
     async def run(
         self, requests: int, loss: float, cancel: float, given_up: float, wish: float
@@ -265,6 +301,8 @@ class World:
             did.append(self.read())
             if isinstance(self.backend, Clocked):
                 self.backend.go_off()
+            if self.fleet.caches_prefixes:
+                self.check_room()
             await asyncio.sleep(0)  # what is only written down has its turn
             busy = (
                 any(did)
@@ -299,6 +337,45 @@ def test_every_request_ends_once_with_the_tokens_it_draws(
         return world
 
     check(asyncio.run(scenario()), is_kept=retries == 1000 and not cancel)
+
+
+@pytest.fixture(scope="module")
+def sharing() -> Callable[[], Prepared]:
+    """Models whose prompts share blocks, in little room."""
+    found = prepared_for(
+        2, ("llama", "qwen3", "mixtral", "qwen2"), "system.prefix_cache.hbm=true",
+        pool_bytes=2 << 20,
+    )  # fmt: skip
+    return lambda: found
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    loss=st.sampled_from([0.0, 0.0, 0.02]),
+    cancel=st.sampled_from([0.0, 0.02]),
+)
+def test_so_it_does_where_prompts_begin_with_blocks_of_others(
+    sharing: Callable[[], Prepared], seed: int, loss: float, cancel: float
+) -> None:
+    """And workers keep the blocks that the loop keeps, and no others."""
+
+    async def scenario() -> World:
+        world = World(sharing(), seed, retries=1000)
+        await world.run(25, loss, cancel, 0.0, 0.0)
+        return world
+
+    world = asyncio.run(scenario())
+    check(world, is_kept=not cancel)
+    blocks = world.state.blocks
+    rows = blocks.entry[: blocks.table[0].begun]
+    assert not (rows.pins[rows.pool >= 0]).any()
+    for worker in world.workers:
+        known = set(rows.key[rows.pool == worker.place.device].tolist())
+        assert worker.kept <= known
+        assert worker.has_been_lost or worker.kept == known
+    event(f"evicted: {bool(blocks.pool.evicted.any())}")
+    event(f"found: {any(world.found.values())}")
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -106,9 +106,12 @@ class Shape:
 def usage(choices: Sequence[Choice], prompt: int) -> dict[str, Any]:
     """Return the tokens of an answer."""
     drawn = sum(choice.drawn for choice in choices)
+    found: dict[int, int] = {}  # by prompt: what none of its choices computed
+    for choice in choices:
+        found[choice.prompt] = min(choice.found, found.get(choice.prompt, choice.found))
     return {
         "prompt_tokens": prompt,
         "completion_tokens": drawn,
         "total_tokens": prompt + drawn,
-        "prompt_tokens_details": {"cached_tokens": 0},  # no prompt is kept for another's sake
+        "prompt_tokens_details": {"cached_tokens": sum(found.values())},
     }

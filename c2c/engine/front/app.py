@@ -252,6 +252,7 @@ class Front:
                 served.tokenizer,
                 gate,
                 index=number * asked.n + k,
+                prompt=number,
                 hidden=frozenset() if asked.include_stop_str_in_output else ends,
                 keeps_stop=asked.include_stop_str_in_output,
                 stops=asked.stops,

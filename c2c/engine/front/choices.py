@@ -35,6 +35,8 @@ class Choice:
 
     Attributes:
       index: of the choice in its answer.
+      prompt: number of the prompt in its request.
+      found: tokens of it that were not computed for this choice.
       tokens: so far, without the one that ends the text.
       scores: of them, where they were asked for.
       finish: why the text is over; None: it is not.
@@ -49,6 +51,7 @@ class Choice:
         gate: asyncio.Semaphore,
         *,
         index: int,
+        prompt: int,
         hidden: frozenset[int],
         stops: Sequence[str],
         keeps_stop: bool,
@@ -67,6 +70,7 @@ class Choice:
           tokenizer: None where the model has none.
           gate: that all choices of an answer pass, so that not too many are asked for at once.
           index: of the choice in its answer.
+          prompt: number of the prompt in its request.
           hidden: tokens that are no part of the text.
           stops: strings that end it.
           keeps_stop: whether the one that does is part of it.
@@ -78,7 +82,7 @@ class Choice:
           only_echo: whether nothing follows it.
           fields: of the request.
         """
-        self.index = index
+        self.index, self.prompt, self.found = index, prompt, 0
         self.tokens: list[int] = []
         self.scores: list[TokenScore] = []
         self.drawn = 0
@@ -118,6 +122,7 @@ class Choice:
                     frame = await answers.get()
                     if isinstance(frame, say.Tokens):
                         self._prompt += frame.prompt
+                        self.found += frame.found
                         if not frame.tokens:
                             continue
                         if self._echo:

@@ -30,6 +30,7 @@ _OF_MODEL: Final = {
     "decode_tokens": "rows of steps, one token each",
     "padded_tokens": "computed for nothing, to fill shapes",
     "again_tokens": "computed again, after a loss",
+    "found_tokens": "of prompts, not computed, as a worker had their blocks",
     "turns": "steps after another model's",
     "loads": "onto a worker",
     "load_s": "seconds of them, reading weights from disk included",

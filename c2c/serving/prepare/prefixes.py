@@ -19,8 +19,17 @@ __all__ = ["with_blocks"]
 _MOST_ROWS: Final = 1 << 26
 
 
-def with_blocks(prepared: Prepared, state: Serving, block_tokens: int, most: int) -> Serving:
+def with_blocks(
+    prepared: Prepared, state: Serving, block_tokens: int, most: int, *, tells: bool = False
+) -> Serving:
     """Return the state with a table for blocks of so many tokens, and columns for `most` a prompt.
+
+    Args:
+      prepared: what is served.
+      state: of the loop.
+      block_tokens: tokens of a block.
+      most: blocks of a prompt.
+      tells: whether a backend is told of blocks that are forgotten.
 
     Raises:
       SettingError: the workload's blocks have another size than those before.
@@ -46,5 +55,6 @@ def with_blocks(prepared: Prepared, state: Serving, block_tokens: int, most: int
             most=most,
             block_tokens=block_tokens,
             keeps_hbm=cache.hbm,
+            tells=tells,
         )
     )
