@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,9 +12,24 @@ import pytest
 from c2c.engine import stepping
 from c2c.engine.stepping import Stepping
 from c2c.errors import BackendError
+from c2c.serving import PrefixCache, prepare
 from c2c.serving.compiled_step import CompiledStep
+from c2c.serving.live_step import is_lost
 from c2c.serving.loop import step
-from c2c.serving.port import Action, Arrival, Event, Load, Ready, RunSteps, StepEnd, new_report
+from c2c.serving.port import (
+    Action,
+    Arrival,
+    BlocksLost,
+    Event,
+    ForgetBlocks,
+    Load,
+    Ready,
+    RunSteps,
+    StepEnd,
+    new_report,
+)
+from c2c.serving.prepare.prefixes import with_blocks
+from c2c.serving.state import Serving
 from tests.contracts.stubborn import StubbornBackend
 from tests.contracts.systems import ON_FLEETS, models, prepared
 from tests.simulator.worlds import random_requests
@@ -84,6 +100,53 @@ def test_python_and_machine_code_serve_alike(system: str, fleet: str) -> None:
     did = _interpreted(system, fleet)
     assert did == _compiled(system, fleet)
     assert sum(len(ended) for _, _, ended in did) == 12
+
+
+def test_they_find_and_forget_the_same_blocks() -> None:
+    """Keys come by more than a column and a slot; blocks of a lost worker are gone."""
+    setup = prepared("engine", "tight").setup
+    cached = replace(setup.system, prefix_cache=PrefixCache(hbm=True))
+    what = prepare(replace(setup, system=cached))
+
+    def keyed(event: Event) -> Event:
+        if not isinstance(event, Arrival):
+            return event
+        keys = range(min(event.request_id % 4 * 3, (event.prompt_tokens - 1) // 64))
+        return replace(event, blocks=tuple(1000 * event.model + key for key in keys))
+
+    def serve(*, is_compiled: bool) -> tuple[list[tuple[Any, ...]], Serving]:
+        rules = what.new_rules()
+        state = with_blocks(
+            what, what.new_serving(slots=2, buffer=1, rules=rules), 64, 1, tells=True
+        )
+        compiled = CompiledStep(what.fleet, rules, state)
+        seen = 0
+
+        def take(event: Event) -> Taken:
+            nonlocal state, seen
+            if is_compiled:
+                state, actions = compiled.step(state, keyed(event))
+            else:
+                state, actions = step(what.fleet, rules, state, keyed(event), donate=True)
+            ended = [tuple(row) for row in state.records[: state.count[0].out]]
+            state.count[0].out = 0
+            seen += 1
+            if seen % 40 == 0 and not is_lost(state, 1):
+                now_s = float(state.count[0].now_s)
+                state, more = step(what.fleet, rules, state, BlocksLost(at_s=now_s, device=1))
+                actions = (*actions, *more)
+            return float(state.count[0].now_s), actions, ended
+
+        return _serve("engine", take), state
+
+    (did, after), (also, compiled) = serve(is_compiled=False), serve(is_compiled=True)
+    assert did == also
+    assert after.blocks.table[0] == compiled.blocks.table[0]
+    assert after.blocks.table[0].found_hbm_tokens > 0
+    assert sum(isinstance(a, ForgetBlocks) for _, actions, _ in did for a in actions) > 0
+    assert not after.blocks.entry.pins[after.blocks.entry.pool >= 0][
+        : after.blocks.table[0].begun
+    ].any()
 
 
 @pytest.mark.parametrize("after", [0, 20])

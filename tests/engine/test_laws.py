@@ -250,23 +250,25 @@ class World:
         return True
 
     def check_room(self) -> None:
-        """No worker needs more memory than the loop has given away, but for what is rounded up."""
+        """No worker needs more memory than there is, but for what is rounded up."""
+        fleet, costs = self.fleet, self.fleet.costs
+        archs = [int(d.arch) for d in fleet.deployment]
+        block = [64 * float(costs.kv_bytes[arch * costs.kinds]) for arch in archs]
+        room = max(
+            fleet.kv_capacity[arch, 0] * each / 64 for arch, each in zip(archs, block, strict=True)
+        )
+        model_of = {
+            key: self.models[request]
+            for request, ask in self.asked.items()
+            for key in block_keys(str(self.models[request]), ask.ids)
+        }
         for worker in (w for w in self.workers if w.is_up):
-            device = self.state.device[worker.place.device]
-            used, own = set(worker.kept), Counter[int]()
+            used, whole = set(worker.kept), Counter[int]()
             for request, stay in worker.stays.items():
-                shared, mine = stay.held
-                used |= shared
-                own[self.models[request]] += mine
-            rounded = Counter(self.models[request] for request in worker.stays)
-            of_key = {k: self.models[r] for r, a in self.asked.items()
-                      for k in block_keys(str(self.models[r]), a.ids)}  # fmt: skip
-            blocks = own + Counter(of_key[key] for key in used)
-            each = [64 * float(self.fleet.costs.kv_bytes[
-                self.fleet.deployment[m].arch * self.fleet.costs.kinds])
-                for m in range(len(self.sizes))]  # fmt: skip
-            nbytes = sum(each[m] * (n - rounded[m]) for m, n in blocks.items())
-            assert nbytes <= device.capacity_bytes
+                used |= stay.held[0]
+                whole[self.models[request]] += max(0, stay.held[1] - 1)
+            whole += Counter(model_of[key] for key in used)
+            assert sum(block[m] * n for m, n in whole.items()) <= room
 
     async def run(
         self, requests: int, loss: float, cancel: float, given_up: float, wish: float

@@ -47,6 +47,11 @@ def engine(*overrides: str) -> Engine:
             r"system.engines.kv_host_bytes=.*: expected 0: .* It serves live with "
             r"system.engines.kv_host_bytes=0",
         ),
+        (
+            ["system.prefix_cache.hbm=true", "system.prefix_cache.host_bytes=1e9"],
+            r"system.prefix_cache.host_bytes=1000000000.0: expected 0: a worker keeps blocks of "
+            r"prompts in its pool alone.* It serves live with system.prefix_cache.host_bytes=0",
+        ),
     ],
 )
 def test_caches_that_would_leave_a_worker_are_refused(overrides: list[str], message: str) -> None:
