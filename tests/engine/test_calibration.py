@@ -72,7 +72,7 @@ def recorded(count: int = 400, noise: float = 0.0) -> pa.Table:
                 begun_s=0.0, sent_s=0.0, heard_s=0.0,
                 outside_s=(BEFORE_PROMPT if prompt else OUTSIDE) + BEFORE_TURN * is_turn,
                 is_turn=is_turn,
-                is_cold=False, again=0,
+                is_cold=False, again=0, found=0,
             )
         )  # fmt: skip
     tape = Tape(is_kept=True)
@@ -209,7 +209,7 @@ def test_with_its_own_seconds_a_run_is_what_it_was() -> None:
                     calls=[prompt], prompt_tokens=prompt, decodes=decodes, kv_tokens=1,
                     seconds=seconds, host_s=0.0, begun_s=begun_s, sent_s=begun_s, heard_s=at_s,
                     outside_s=0.0, is_turn=False,
-                is_cold=False, again=0,
+                is_cold=False, again=0, found=0,
                 )
             )  # fmt: skip
     live = served(1.875, at_s)
