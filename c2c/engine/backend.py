@@ -410,6 +410,7 @@ class LiveBackend:
         who = set(requests_in(action) if doing.alone is None else doing.alone[:1])
         prompt = sum(n for request, _, n in action.prefills if request in who) if first else 0
         found = sum(tokens for _, tokens in frame.found)
+        computed = prompt + doing.again * first - found
         self._last[place.device] = name, now_s
         self._on_step(
             StepRow(
@@ -420,7 +421,7 @@ class LiveBackend:
                 chunk=sum(chunk for chunk, _ in frame.calls),
                 rows=sum(rows for _, rows in frame.calls),
                 calls=[chunk for chunk, _ in frame.calls],
-                prompt_tokens=prompt,
+                prompt_tokens=min(prompt, computed),
                 decodes=sum(request in who for request in action.decodes),
                 kv_tokens=frame.kv_tokens,
                 seconds=frame.seconds,
@@ -431,7 +432,7 @@ class LiveBackend:
                 outside_s=now_s - max(last_s, doing.begun_s) - spent,
                 is_turn=was != name,
                 is_cold=False,
-                again=max(0, doing.again - found) if first else 0,
+                again=max(0, computed - prompt),
                 found=found,
             )
         )

@@ -103,9 +103,13 @@ class Ledger:
         return self._open.get(request)
 
     def begin(self, request: int, at_s: float) -> None:
-        """Take note that a worker is told of a request; the first time counts."""
+        """Take note that a worker is told of a request; the first time counts as its wait."""
         entry = self._open.get(request)
-        if entry is None or entry.begun_s is not None:
+        if entry is None:
+            return
+        if not entry.delivered:
+            entry.found = 0
+        if entry.begun_s is not None:
             return
         entry.begun_s = at_s
         waits = self.waits.setdefault(entry.ask.model, Waits())
@@ -123,11 +127,11 @@ class Ledger:
         return True
 
     def find(self, request: int, tokens: int) -> None:
-        """Pass on how much of a prompt a worker had already; before its first token, once."""
+        """Pass on how much of a prompt a worker had already, in all, before its first token."""
         entry = self._open.get(request)
-        if entry is not None and not entry.delivered and not entry.found:
-            entry.found = tokens
-            self._found(request, tokens)
+        if entry is not None and not entry.delivered:
+            entry.found += tokens
+            self._found(request, entry.found)
 
     def score(self, request: int, first: int, scores: tuple[Scored, ...]) -> None:
         """Pass on scores of a prompt from a place on; those that were computed again are known."""

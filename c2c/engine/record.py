@@ -46,7 +46,7 @@ class StepRow:
       is_turn: another model than the step before.
       is_cold: of a load: the weights were not in memory, and had to be waited for.
       again: prompt tokens that were computed anew, after a worker was lost.
-      found: prompt tokens before those of the step, in blocks that the worker had.
+      found: prompt tokens that were not computed, as the worker had their blocks.
     """
 
     plan: int

@@ -62,7 +62,7 @@ class Executor(Protocol):
         ...
 
     def reuse(self, stay: Stay, most: int) -> int:
-        """Let a request that holds nothing have blocks that are kept; return how many it found."""
+        """Let a prompt go on after kept blocks; return how many of its first are shared then."""
         ...
 
     def share(self, stay: Stay) -> None:
@@ -156,18 +156,20 @@ class OnDevice:
         self.lease.give(self._blocks.pop(stay, ()))
 
     def reuse(self, stay: Stay, most: int) -> int:
-        """Let a request that holds nothing have blocks that are kept; return how many it found.
+        """Let a prompt go on after kept blocks; return how many of its first are shared then.
 
         They were written by calls that were started before, and calls are computed in their order.
         """
         kept, held = self.pool.kept, self._blocks.setdefault(stay, [])
-        for key in stay.keys[:most]:
+        for key in stay.keys[stay.shared : most]:
             if key not in kept:
                 break
             kept[key] = kept.pop(key)  # the last to be forgotten
-            held.append(kept[key][1])
-            self.lease.share(held[-1])
-        stay.shared = len(held)
+            first = kept[key][1]
+            self.lease.share(first)
+            self.lease.give(held[stay.shared :])  # part of the same block, at most
+            held[stay.shared :] = [first]
+            stay.shared += 1
         return stay.shared
 
     def share(self, stay: Stay) -> None:

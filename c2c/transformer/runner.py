@@ -171,16 +171,17 @@ class Runner:
         self._stays[request] = stay
 
     def reuse(self, request: int, tokens: int) -> int:
-        """Let a prompt whose next tokens are so many begin after blocks that are there.
+        """Let a prompt whose next tokens are so many go on after blocks that are there.
 
         Returns:
           How many of these tokens are not to be computed: never all.
         """
         stay = self._stays[request]
-        if stay.keys and not stay.filled:
-            stay.filled = PAGE_TOKENS * self.executor.reuse(stay, (tokens - 1) // PAGE_TOKENS)
-            return stay.filled
-        return 0
+        before = stay.filled
+        if stay.keys:
+            shared = self.executor.reuse(stay, (before + tokens - 1) // PAGE_TOKENS)
+            stay.filled = max(before, PAGE_TOKENS * shared)
+        return stay.filled - before
 
     def cancel(self, request: int) -> None:
         """Free at once what a request holds; what it has under way is dropped."""

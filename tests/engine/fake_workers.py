@@ -184,12 +184,11 @@ class FakeWorker:
         if self.step == 0:
             for fill in run.fills:
                 stay = self.stays[fill.request]
-                if stay.filled == 0 and stay.blocks:
-                    most = stay.blocks[: (fill.tokens - 1) // 64]
-                    there = next(
-                        (k for k, key in enumerate(most) if key not in self.kept), len(most)
-                    )
-                    found += [(fill.request, 64 * there)] if there else []
+                whole = stay.filled // 64
+                most = stay.blocks[whole : (stay.filled + fill.tokens - 1) // 64]
+                there = next((k for k, key in enumerate(most) if key not in self.kept), len(most))
+                if there:
+                    found.append((fill.request, 64 * (whole + there) - stay.filled))
                 if stay.is_scored:
                     places = range(stay.filled, min(stay.filled + fill.tokens, len(stay.ids) - 1))
                     scores = tuple(

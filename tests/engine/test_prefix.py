@@ -101,6 +101,29 @@ def test_usage_says_how_many_tokens_were_found(
     assert usage["prompt_tokens_details"]["cached_tokens"] == (length - 1) // 64 * 64
 
 
+@pytest.mark.parametrize("busy", [False, True])
+def test_choices_compute_their_prompt_once(
+    live: Live, models: dict[str, Model], busy: bool
+) -> None:
+    """Also where it is of many chunks, and where all choices begin in one step."""
+    rng = random.Random(busy)
+    ids = [rng.randrange(VOCAB) for _ in range(250)]
+    before = counted(live, "c2c_model_found_tokens_total")
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(live.tokens, "one" if busy else "two", [1, 2, 3], 60 if busy else 1)
+        body = {"n": 3, "max_tokens": 9, "seed": 7, "temperature": 1.0, "ignore_eos": True}
+        answer = live.post(
+            "completions", model="one", prompt=ids, return_token_ids=True, **body
+        ).json()
+        assert len(other.result()) == (60 if busy else 1)
+    for k, choice in enumerate(answer["choices"]):
+        wanted = models["one"].generate(ids, 9, temperature=1.0, seed=7 + k)
+        assert choice["token_ids"] == wanted
+    found = counted(live, "c2c_model_found_tokens_total") - before
+    assert 2 * (192 - 64) <= found <= 2 * 192, "but for less than a block, left of a chunk"
+    assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 0, "one has computed it"
+
+
 def test_a_prompt_that_is_scored_is_computed_whole(live: Live) -> None:
     rng = random.Random(3)
     ids = [rng.randrange(VOCAB) for _ in range(150)]

@@ -131,7 +131,8 @@ class World:
         self.scored[request] += [score.logprob for score in scores]
 
     def _find(self, request: int, tokens: int) -> None:
-        assert request not in self.found, "it is told once"
+        assert not self.told[request], "it is told before any token"
+        assert 0 < tokens < len(self.asked[request].ids)
         self.found[request] = tokens
 
     def _end(self, request: int, entry: LedgerEntry, why: str) -> None:

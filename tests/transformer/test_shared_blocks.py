@@ -225,6 +225,25 @@ def test_a_whole_block_with_the_last_token_is_computed(two: Two) -> None:
     assert runner.reuse(2, 64) == 0, "of 64 tokens one at least is computed"
 
 
+def test_a_prompt_under_way_goes_on_after_blocks_that_have_come(two: Two) -> None:
+    """What it has of such a block is given back."""
+    pool = two.pool(8)
+    runner = Runner(two.models[1].executor(pool), SHAPES)
+    ids, keys = two.asked[5], block_keys("m", two.asked[5])
+    assert len(ids) == 193
+    for request in (0, 1):
+        runner.submit(request, ids, new=2, sampling=Sampling(), keys=keys)
+    runner.finish(runner.start(Step(fill=(1, 30))))
+    for n in (64, 64, 64, 1):
+        runner.finish(runner.start(Step(fill=(0, n))))
+    assert runner.reuse(1, 40) == 34, "up to 64, of 70"
+    assert runner.reuse(1, 129) == 128
+    assert runner.executor.lease.held == 4  # type: ignore[attr-defined]
+    (first,) = runner.finish(runner.start(Step(fill=(1, 1)))).tokens
+    (second,) = runner.finish(runner.start(Step(decode=(1,)))).tokens
+    assert [first[1], second[1]] == [token for token, _ in two.alone[1].told[5][:2]]
+
+
 def test_of_two_copies_one_is_kept(two: Two) -> None:
     pool = two.pool(8)
     runner = Runner(two.models[0].executor(pool), SHAPES)

@@ -122,7 +122,7 @@ class Choice:
                     frame = await answers.get()
                     if isinstance(frame, say.Tokens):
                         self._prompt += frame.prompt
-                        self.found += frame.found
+                        self.found = frame.found or self.found
                         if not frame.tokens:
                             continue
                         if self._echo:
