@@ -53,7 +53,7 @@ class Apart(NamedTuple):
     carry: int = 0
     join_come: int = 0
     carried: int = 0
-    shared_tokens: int = 0
+    shared_places: int = 0
     claim_prefix: int = 0
     note_computed: int = 0
     let_prefix_go: int = 0

@@ -1,6 +1,13 @@
 """Bytes, then time, of GEMMs and engine steps whose weights are streamed from host memory."""
 
-from c2c.cost.attention import attention_pairs, chunk_kv_tokens, decode_kv_tokens
+from c2c.cost.attention import (
+    attention_pairs,
+    cache_pairs,
+    cache_places,
+    chunk_kv_tokens,
+    chunk_places,
+    decode_kv_tokens,
+)
 from c2c.cost.attention_time import (
     cache_read_s,
     decode_attention_s,
@@ -64,10 +71,13 @@ __all__ = [
     "Traffic",
     "asym_accumulation_steps",
     "attention_pairs",
+    "cache_pairs",
+    "cache_places",
     "cache_read_s",
     "calibration_for",
     "calibration_names",
     "chunk_kv_tokens",
+    "chunk_places",
     "chunk_profile",
     "decode_attention_s",
     "decode_kv_tokens",

@@ -1,8 +1,20 @@
-"""Counts behind the cost of attention: pairs of query and key, and cached tokens read."""
+"""Counts behind the cost of attention: pairs of query and key, and places of caches.
+
+With a window they are those of a layer, with a `CacheShape` sums over a model's layers.
+"""
 
 from numba.extending import register_jitable
 
-__all__ = ["attention_pairs", "chunk_kv_tokens", "decode_kv_tokens"]
+from c2c.models import CacheShape
+
+__all__ = [
+    "attention_pairs",
+    "cache_pairs",
+    "cache_places",
+    "chunk_kv_tokens",
+    "chunk_places",
+    "decode_kv_tokens",
+]
 
 
 @register_jitable
@@ -38,3 +50,33 @@ def decode_kv_tokens(length: int, window: int) -> int:
     if window <= 0 or length <= window:
         return length
     return window
+
+
+@register_jitable
+def cache_pairs(offset: int, chunk: int, cache: CacheShape) -> int:
+    """Return the (query, key) pairs of a prefill chunk, each as often as its keys have places."""
+    pairs = cache.full * attention_pairs(offset, chunk, 0)
+    if cache.windowed > 0:
+        pairs += cache.windowed * attention_pairs(offset, chunk, cache.window)
+    return pairs
+
+
+@register_jitable
+def chunk_places(offset: int, chunk: int, cache: CacheShape) -> int:
+    """Return the places of keys and values that a prefill chunk reads."""
+    places = cache.full * (offset + chunk)
+    if cache.windowed > 0:
+        places += cache.windowed * chunk_kv_tokens(offset, chunk, cache.window)
+    return places
+
+
+@register_jitable
+def cache_places(tokens: int, cache: CacheShape) -> int:
+    """Return the places of keys and values that a sequence of so many tokens has, its state not.
+
+    As many as one of its decode steps reads.
+    """
+    places = cache.full * tokens
+    if cache.windowed > 0:
+        places += cache.windowed * decode_kv_tokens(tokens, cache.window)
+    return places

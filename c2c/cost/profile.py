@@ -87,13 +87,14 @@ def chunk_profile(
     rows = (offset + tokens == prompt_tokens).astype(np.int64)
 
     a = alpha_index
-    pairs, keys = _pairs_and_keys(offset, tokens, table.sliding_window)
+    pairs, keys = _pairs_and_keys(offset, tokens, table)
     attention = np.maximum(table.attn_s_per_pair * pairs, table.kv_read_s_per_token * keys)
     attention = attention + table.prefill_attention_s[tokens]
     seconds = table.body_s[tokens, a] + table.head_s[rows, a] + table.step_overhead_s + attention
     link = table.body_link_bytes[tokens, a] + table.head_link_bytes[rows, a]
     hbm = table.body_hbm_bytes[tokens, a] + table.head_hbm_bytes[rows, a]
-    hbm = hbm + keys * table.kv_bytes_per_token
+    states = 2 * table.cache.state / table.token_places  # read and written
+    hbm = hbm + (keys + states) * table.kv_bytes_per_token
     if rate_gbps is not None:
         seconds = np.maximum(seconds, link / (rate_gbps * 1e9))
 
@@ -124,11 +125,14 @@ def _weights_per_token(spec: ModelSpec) -> float:
 
 
 def _pairs_and_keys(
-    offset: npt.NDArray[np.int64], chunk: npt.NDArray[np.int64], window: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """`attention_pairs` and `chunk_kv_tokens` over arrays."""
-    if window <= 0:
-        return chunk * offset + chunk * (chunk + 1) // 2, offset + chunk
-    rising = np.clip(window - offset, 0, chunk)  # queries that see everything before them
-    pairs = rising * offset + rising * (rising + 1) // 2 + (chunk - rising) * window
-    return pairs, np.minimum(offset, window - 1) + chunk
+    offset: npt.NDArray[np.int64], chunk: npt.NDArray[np.int64], table: StepTable
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Pairs of query and key and cached tokens read, of arrays and the mean over layers."""
+    full, windowed, window, _ = table.cache
+    pairs, keys = full * (chunk * offset + chunk * (chunk + 1) // 2), full * (offset + chunk)
+    if windowed:
+        rising = np.clip(window - offset, 0, chunk)  # queries that see everything before them
+        seen = rising * offset + rising * (rising + 1) // 2 + (chunk - rising) * window
+        pairs = pairs + windowed * seen
+        keys = keys + windowed * (np.minimum(offset, window - 1) + chunk)
+    return pairs / table.token_places, keys / table.token_places

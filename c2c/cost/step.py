@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from c2c.cost.attention import attention_pairs, chunk_kv_tokens
+from c2c.cost.attention import cache_pairs, chunk_places
 from c2c.cost.attention_time import decode_attention_s, pair_s, prefill_attention_s
 from c2c.cost.constants import Constants
 from c2c.cost.gemm_time import gemm_time, kernel_link_gbps
@@ -25,7 +25,16 @@ from c2c.cost.routing import Routing, expert_load
 from c2c.cost.tiles import KernelTiles
 from c2c.errors import SettingError
 from c2c.hardware import Slice
-from c2c.models import Gemm, ModelSpec, gemm_bytes, gemms, kv_bytes_per_token, state_bytes
+from c2c.models import (
+    CacheShape,
+    Gemm,
+    ModelSpec,
+    cache_shape,
+    gemm_bytes,
+    gemms,
+    kv_bytes_per_token,
+    state_bytes,
+)
 
 __all__ = [
     "DEFAULT_ALPHAS",
@@ -54,7 +63,8 @@ class StepTable:
     Attention comes on top, all layers': `kv_read_s_per_token` a cached token read,
     `attn_s_per_pair` a (query, key) pair of prefill, and what the calls take beside that:
     `prefill_attention_s[t]` for t tokens of a chunk, `decode_attention_s[n]` for n sequences that
-    decode; entry 0 of both is 0. `step_overhead_s` once a step.
+    decode; entry 0 of both is 0. A layer with a window counts those it sees, see `cache`.
+    `step_overhead_s` once a step.
     `link_cap_gbps`: what this slice alone draws from the link with this kernel.
     """
 
@@ -71,7 +81,7 @@ class StepTable:
     attn_s_per_pair: float
     prefill_attention_s: Grid
     decode_attention_s: Grid
-    sliding_window: int
+    cache: CacheShape
     link_cap_gbps: float
 
     @property
@@ -83,6 +93,11 @@ class StepTable:
     def max_rows(self) -> int:
         """Largest number of rows that need logits in a step."""
         return len(self.head_s) - 1
+
+    @property
+    def token_places(self) -> int:
+        """Places of a token in all layers, see `CacheShape`."""
+        return self.cache.full + self.cache.windowed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,7 +263,7 @@ def step_table(
         decode_attention_s=states_s
         + attending
         * decode_attention_s(counts, kv_heads=readers, slice_=slice_, constants=constants),
-        sliding_window=spec.sliding_window,
+        cache=cache_shape(spec),
         link_cap_gbps=float(kernel_link_gbps(slice_, constants, link_gbps)),
     )
 
@@ -330,7 +345,7 @@ def step_time(
     prefill_tokens: int = 0,
     context_tokens: int = 0,
     decode_seqs: int = 0,
-    decode_kv_tokens: int = 0,
+    decode_kv_tokens: float = 0,
     head_rows: int = 0,
     alpha_index: int = 0,
     rate_gbps: float | None = None,
@@ -342,7 +357,7 @@ def step_time(
       prefill_tokens: tokens of the prefill chunk.
       context_tokens: tokens of the same prompt already cached.
       decode_seqs: sequences that decode one token in this step.
-      decode_kv_tokens: cached tokens they read, each clipped to the sliding window.
+      decode_kv_tokens: cached tokens they read, the mean over layers.
       head_rows: rows that need logits.
       alpha_index: column of the table.
       rate_gbps: link rate the slice gets; None: as much as it can draw.
@@ -368,14 +383,15 @@ def step_time(
     alone += table.kv_read_s_per_token * decode_kv_tokens
     alone += float(table.decode_attention_s[decode_seqs])
     if prefill_tokens > 0:
-        pairs = attention_pairs(context_tokens, prefill_tokens, table.sliding_window)
-        keys = chunk_kv_tokens(context_tokens, prefill_tokens, table.sliding_window)
+        pairs = cache_pairs(context_tokens, prefill_tokens, table.cache) / table.token_places
+        keys = chunk_places(context_tokens, prefill_tokens, table.cache) / table.token_places
         alone += max(table.attn_s_per_pair * pairs, table.kv_read_s_per_token * keys)
         alone += float(table.prefill_attention_s[prefill_tokens])
         kv_tokens += keys
     link = float(table.body_link_bytes[tokens, a] + table.head_link_bytes[head_rows, a])
     hbm = float(table.body_hbm_bytes[tokens, a] + table.head_hbm_bytes[head_rows, a])
-    hbm += kv_tokens * table.kv_bytes_per_token
+    states = 2 * (decode_seqs + (prefill_tokens > 0)) * table.cache.state / table.token_places
+    hbm += (kv_tokens + states) * table.kv_bytes_per_token
     seconds = alone if rate_gbps is None else max(alone, link / (rate_gbps * 1e9))
     return StepCost(
         seconds=seconds,

@@ -287,7 +287,8 @@ def fleet_of(
     check_system(system, entries)
     system = replace(
         as_workers_have_it(system, options),
-        engines=replace(system.engines, bytes=float(pool.engine_bytes)),
+        # A page of a pool has all layers.
+        engines=replace(system.engines, bytes=float(pool.engine_bytes), kv_windows=False),
     )
     if system.layout is not None:
         system = replace(system, layout=in_pools(system.layout, pool.usable_bytes))

@@ -7,8 +7,10 @@ from c2c.models.json_file import json_object, read_json_object, read_text
 from c2c.models.load import catalog_names, load_spec
 from c2c.models.spec import Latent, LinearAttention, ModelSpec, RopeScaling, WeightFormat
 from c2c.models.weights import (
+    CacheShape,
     Gemm,
     active_param_count,
+    cache_shape,
     check_plain_layers,
     expected_active_experts,
     flops_per_token,
@@ -24,6 +26,7 @@ from c2c.models.weights import (
 
 __all__ = [
     "FAMILIES",
+    "CacheShape",
     "Deployment",
     "Gemm",
     "Latent",
@@ -32,6 +35,7 @@ __all__ = [
     "RopeScaling",
     "WeightFormat",
     "active_param_count",
+    "cache_shape",
     "catalog_names",
     "catalogs",
     "check_plain_layers",

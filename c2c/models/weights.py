@@ -1,9 +1,10 @@
 """Counts that follow from a model's shape: parameters, GEMMs, bytes, FLOPs."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,8 +13,10 @@ from c2c.errors import SettingError
 from c2c.models.spec import ModelSpec, WeightFormat
 
 __all__ = [
+    "CacheShape",
     "Gemm",
     "active_param_count",
+    "cache_shape",
     "check_plain_layers",
     "expected_active_experts",
     "flops_per_token",
@@ -203,6 +206,29 @@ def weight_bytes(spec: ModelSpec) -> int:
     """Return the bytes of all parameters as the checkpoint stores them."""
     matrices = sum(gemm_bytes(spec, g) * _copies(spec, g) for g in gemms(spec) if g.kind != "head")
     return matrices + _others(spec) * spec.dtype_bytes + _router_biases(spec) * 4
+
+
+class CacheShape(NamedTuple):
+    """Places of a sequence's cache: full * t + windowed * min(t, window) + state for t tokens.
+
+    A place is the largest number of bytes of which layers that see everything, layers with a
+    window and the state of linear attention all take whole numbers. A model without windows or
+    state has one place a token.
+    """
+
+    full: int  # a token, of the layers that see all tokens
+    windowed: int  # a token, of the layers with a window
+    window: int  # in tokens; 0 where no layer has one
+    state: int  # a sequence
+
+
+def cache_shape(spec: ModelSpec) -> CacheShape:
+    """Return the places of a sequence's cache, of kv_bytes_per_token / (full + windowed) each."""
+    windowed, window = _windowed(spec)
+    each, state = spec.cached_values * spec.dtype_bytes, state_bytes(spec)
+    full, windowed = (spec.cached_layers - windowed) * each, windowed * each
+    place = math.gcd(full, windowed, state)
+    return CacheShape(full // place, windowed // place, window if windowed else 0, state // place)
 
 
 def kv_bytes_per_token(spec: ModelSpec, position: int = 0) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from c2c.cost import attention_pairs, chunk_kv_tokens, decode_kv_tokens
+from c2c.cost import cache_pairs, cache_places, chunk_places
 from c2c.policies import (
     alpha_index,
     best_alpha_index,
@@ -20,7 +20,7 @@ from c2c.policies import (
 )
 from c2c.serving.actions import ACT_RUN, emit
 from c2c.serving.batch import batch_size, generated, kv_tokens, tokens_left
-from c2c.serving.costs import depends_on_alpha, step_alone_s, step_bytes
+from c2c.serving.costs import depends_on_alpha, shape_of, step_alone_s, step_bytes
 from c2c.serving.handover import has_prompt_done, join_come, join_decodes
 from c2c.serving.hbm import (
     drop_older,
@@ -29,14 +29,15 @@ from c2c.serving.hbm import (
     kept_bytes,
     left_of_stay_s,
     pair_of,
+    place_bytes,
     quota_bytes,
-    request_bytes,
+    request_places,
     room_bytes,
 )
 from c2c.serving.instances import make_room_for
 from c2c.serving.kv_homes import choose_home, count_step, take_home
 from c2c.serving.kv_parking import bring_in
-from c2c.serving.prefixes import claim_prefix, shared_tokens, trim_prefixes
+from c2c.serving.prefixes import claim_prefix, shared_places, trim_prefixes
 from c2c.serving.queues import pop_waiting
 from c2c.serving.state import RUNNING, Fleet, Rules, Serving
 from c2c.serving.variants import vary_now
@@ -65,12 +66,12 @@ def _admit(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None
         if fleet.hands_directly and has_prompt_done(s, inst.wait_head):
             return  # its KV cache has not come
         head = s.request[inst.wait_head]
-        tokens = head.prompt + head.output
-        need = request_bytes(fleet, s, i, tokens)
+        places = request_places(fleet, s, i, head.prompt + head.output)
+        need = place_bytes(fleet, s, i, places)
         batch = batch_size(s, i)
         is_done = has_prompt_done(s, inst.wait_head)
         if head.blocks > 0 and not is_done and need > room_bytes(s, inst.on_device):
-            need -= request_bytes(fleet, s, i, shared_tokens(fleet, rules, s, i, inst.wait_head))
+            need -= place_bytes(fleet, s, i, shared_places(fleet, rules, s, i, inst.wait_head))
         if need > room_bytes(s, inst.on_device):
             make_room_for(fleet, rules, s, i, need, now_s)
         room = quota_bytes(fleet, rules, s, i, room_bytes(s, inst.on_device))
@@ -82,9 +83,9 @@ def _admit(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None
             return
         slot = pop_waiting(s, i)
         if s.request[slot].blocks > 0 and not is_done:
-            tokens -= claim_prefix(fleet, rules, s, i, slot, now_s)
-        inst.kv_used += tokens
-        dev.kv_bytes += request_bytes(fleet, s, i, tokens)
+            places -= claim_prefix(fleet, rules, s, i, slot, now_s)
+        inst.kv_used += places
+        dev.kv_bytes += place_bytes(fleet, s, i, places)
         if is_done:
             join_decodes(fleet, rules, s, i, slot, now_s)
         else:
@@ -99,7 +100,7 @@ def _admit(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None
 def _plan_prefill(fleet: Fleet, s: Serving, i: int, pair: int, budget: int) -> None:
     inst = s.instance[i]
     plan = s.plan[inst.on_device]
-    window = fleet.costs.window[pair]
+    cache = shape_of(fleet.costs.reads, pair)
     plan.prefill = 0
     plan.prefills = 0
     plan.pairs = 0.0
@@ -114,8 +115,8 @@ def _plan_prefill(fleet: Fleet, s: Serving, i: int, pair: int, budget: int) -> N
             continue
         plan.prefill += share
         plan.prefills += 1
-        plan.pairs += attention_pairs(req.prefilled, share, window)
-        plan.prefill_kv += chunk_kv_tokens(req.prefilled, share, window)
+        plan.pairs += cache_pairs(req.prefilled, share, cache)
+        plan.prefill_kv += chunk_places(req.prefilled, share, cache)
         plan.rows += 1 if req.prefilled + share == req.prompt else 0
         prompts += req.prompt - req.reused
     if prompts > 0:
@@ -151,7 +152,7 @@ def _note_starts(s: Serving, i: int, now_s: float) -> None:
 def _plan_decode(fleet: Fleet, s: Serving, i: int, pair: int) -> None:
     inst = s.instance[i]
     plan = s.plan[inst.on_device]
-    window = fleet.costs.window[pair]
+    cache = shape_of(fleet.costs.reads, pair)
     plan.decodes = inst.n_decode
     plan.rows += inst.n_decode
     plan.decode_kv = 0
@@ -159,13 +160,12 @@ def _plan_decode(fleet: Fleet, s: Serving, i: int, pair: int) -> None:
     steps = 1 << 60
     for k in range(inst.n_decode):
         left, length = tokens_left(s, i, k), kv_tokens(s, i, k)
-        plan.decode_kv += decode_kv_tokens(length, window)
+        plan.decode_kv += cache_places(length, cache)
         steps = min(steps, left)
-        if window <= 0:
-            plan.growth += 1
-        elif length < window:
-            plan.growth += 1
-            steps = min(steps, window - length)
+        plan.growth += cache.full
+        if length < cache.window:
+            plan.growth += cache.windowed
+            steps = min(steps, cache.window - length)
     # A step with prompt tokens in it is followed by a different one.
     plan.steps = 1 if plan.prefill > 0 else steps
 

@@ -7,7 +7,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from c2c.cost import StepTable
+from c2c.cost import StepTable, cache_places
+from c2c.models import CacheShape
 from c2c.policies import inlined, jitable
 
 __all__ = [
@@ -15,7 +16,9 @@ __all__ = [
     "KeptTables",
     "decode_alone_s",
     "depends_on_alpha",
+    "held_places",
     "prompt_alone_s",
+    "shape_of",
     "stack_tables",
     "step_alone_s",
     "step_bytes",
@@ -25,6 +28,9 @@ __all__ = [
 # Columns of `CostTables.filled`.
 COPIED: Final = 0
 KEPT: Final = 1
+# Columns of `CostTables.reads` and `holds`.
+FULL: Final = 0
+STATE: Final = 3
 
 
 class KeptTables(NamedTuple):
@@ -52,14 +58,15 @@ class CostTables(NamedTuple):
     # f8[P, S, T+1, A]: seconds with 0 to all of every matrix in HBM; empty where layers stay whole.
     spread_body: Any
     overhead_s: Any  # f8[P]
-    kv_read_s: Any
-    pair_s: Any
+    kv_read_s: Any  # a place that attention reads, see `c2c.models.CacheShape`
+    pair_s: Any  # a pair of a query and a place
     prefill_attention_s: Any  # f8[P, T+1] of a chunk's tokens, beside its pairs
     decode_attention_s: Any  # f8[P, T+1] of the sequences that decode, beside their cache
-    kv_bytes: Any
+    kv_bytes: Any  # a place
     decode_s: Any  # f8[P] a step of one decode alone
     prompt_s: Any  # f8[P] a prompt token in a long chunk alone
-    window: Any  # i8[P], 0: full attention
+    reads: Any  # i8[P, 4], a `CacheShape`: places that attention reads
+    holds: Any  # i8[P, 4], a `CacheShape`: places that a request reserves
     kinds: int
 
 
@@ -68,6 +75,7 @@ def stack_tables(
     kept: Sequence[Sequence[KeptTables]] = (),
     *,
     variant: int = 0,
+    holds_windows: bool = True,
 ) -> CostTables:
     """Return the stack of `tables[arch][kind]`; all must share one shape.
 
@@ -75,13 +83,19 @@ def stack_tables(
       tables: of weights where the system leaves them.
       kept: the same for weights in HBM; empty where none are ever kept.
       variant: position on the alpha grid that `decode_s` and `prompt_s` stand for.
+      holds_windows: a request reserves what windows see; else every layer's every token.
     """
     flat = [t for row in tables for t in row]
     filled = [t for row in kept for t in row]
     chunk = min(1024, *(t.max_tokens for t in flat))
 
-    def per_pair(field: str, dtype: type = np.float64) -> np.ndarray:
-        return np.array([getattr(t, field) for t in flat], dtype)
+    def per_pair(field: str) -> np.ndarray:
+        return np.array([getattr(t, field) for t in flat], np.float64)
+
+    reads = [t.cache for t in flat]
+    holds, places = reads, per_pair("token_places")
+    if not holds_windows:
+        holds = [CacheShape(c.full + c.windowed, 0, 0, c.state) for c in reads]
 
     return CostTables(
         body_s=np.stack([t.body_s for t in flat]),
@@ -94,16 +108,29 @@ def stack_tables(
         filled_head=_filled(filled, "head"),
         spread_body=_spread(filled),
         overhead_s=per_pair("step_overhead_s"),
-        kv_read_s=per_pair("kv_read_s_per_token"),
-        pair_s=per_pair("attn_s_per_pair"),
+        kv_read_s=per_pair("kv_read_s_per_token") / places,
+        pair_s=per_pair("attn_s_per_pair") / places,
         prefill_attention_s=np.stack([t.prefill_attention_s for t in flat]),
         decode_attention_s=np.stack([t.decode_attention_s for t in flat]),
-        kv_bytes=per_pair("kv_bytes_per_token"),
+        kv_bytes=per_pair("kv_bytes_per_token") / places,
         decode_s=np.array([t.body_s[1, variant] + t.head_s[1, variant] for t in flat]),
         prompt_s=np.array([t.body_s[chunk, variant] / chunk for t in flat]),
-        window=per_pair("sliding_window", np.int64),
+        reads=np.array(reads, np.int64),
+        holds=np.array(holds, np.int64),
         kinds=len(tables[0]),
     )
+
+
+@inlined
+def shape_of(shapes: Any, pair: int) -> CacheShape:
+    """Return a row of `CostTables.reads` or `holds`."""
+    return CacheShape(shapes[pair, 0], shapes[pair, 1], shapes[pair, 2], shapes[pair, 3])
+
+
+@inlined
+def held_places(costs: CostTables, pair: int, tokens: int) -> int:
+    """Return the places that a request of so many tokens reserves."""
+    return int(cache_places(tokens, shape_of(costs.holds, pair)) + costs.holds[pair, STATE])
 
 
 def _filled(tables: Sequence[KeptTables], part: str) -> np.ndarray:
@@ -207,7 +234,7 @@ def prompt_alone_s(costs: CostTables, pair: int, tokens: int) -> float:
 
 @jitable
 def decode_alone_s(costs: CostTables, pair: int, rows: int, cached: int) -> float:
-    """Return what a step of so many sequences with so many cached tokens takes alone."""
+    """Return what a step of so many sequences with so many places in caches takes alone."""
     most = min(costs.body_s.shape[1], costs.head_s.shape[1]) - 1
     n = min(rows, most)
     alone_s = costs.body_s[pair, n, 0] + costs.head_s[pair, n, 0] + costs.overhead_s[pair]
@@ -226,7 +253,8 @@ def step_bytes(
 ) -> tuple[float, float, float]:
     """Return link bytes a step, HBM bytes of the first step, and their growth a step."""
     tokens = plan.prefill + plan.decodes
-    kv = costs.kv_bytes[pair] * (plan.decode_kv + plan.prefill_kv)
+    states = 2 * costs.reads[pair, STATE] * (plan.decodes + plan.prefills)  # read and written
+    kv = costs.kv_bytes[pair] * (plan.decode_kv + plan.prefill_kv + states)
     growth = costs.kv_bytes[pair] * plan.growth
     if plan.kept + plan.copied == 0:
         link = costs.body_link[pair, tokens, variant] + costs.head_link[pair, plan.rows, variant]

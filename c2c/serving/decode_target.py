@@ -10,7 +10,7 @@ import numpy as np
 from c2c.policies import apart, jitable
 from c2c.serving.batch import generated, keep_decode, outstanding
 from c2c.serving.handover import carry, send
-from c2c.serving.hbm import pair_of, request_bytes
+from c2c.serving.hbm import capacity_bytes, place_bytes, request_bytes
 from c2c.serving.placement import place_decodes
 from c2c.serving.request_routing import is_too_busy, routed
 from c2c.serving.roles import DECODES
@@ -117,9 +117,7 @@ def _finds_room(fleet: Fleet, s: Serving, i: int, j: int, slot: int) -> bool:
     is_there = inst.state != FREE and inst.model == req.model
     if need <= sure and (is_there or _most_waiting(fleet, s, inst.on_device) <= sure):
         return True
-    pair = fleet.deployment[req.model].arch * fleet.costs.kinds + inst.kind
-    capacity = fleet.kv_capacity[fleet.deployment[req.model].arch, inst.kind]
-    room = capacity * fleet.costs.kv_bytes[pair]
+    room = fleet.kv_capacity_bytes[fleet.deployment[req.model].arch, inst.kind]
     engines = 0
     most = need
     first = s.device[inst.on_device].first
@@ -128,8 +126,8 @@ def _finds_room(fleet: Fleet, s: Serving, i: int, j: int, slot: int) -> bool:
         if k == j or other.state == FREE or other.state == IDLE:
             continue
         engines += 1
-        room = min(room, other.kv_capacity * fleet.costs.kv_bytes[pair_of(fleet, s, k)])
-        most = max(most, request_bytes(fleet, s, k, other.kv_used))
+        room = min(room, capacity_bytes(fleet, s, k))
+        most = max(most, place_bytes(fleet, s, k, other.kv_used))
     most = max(most, _most_waiting(fleet, s, inst.on_device))
     return bool(most <= room - engines * fleet.engine_bytes)
 

@@ -13,6 +13,7 @@ from c2c.serving.device_exit import has_left
 from c2c.serving.early_end import fail_unserved, place_again
 from c2c.serving.engine_move import place_after_moves
 from c2c.serving.handover import begin_again, has_prompt_done, let_go
+from c2c.serving.hbm import request_places
 from c2c.serving.instances import vacate
 from c2c.serving.placement import drop_claim, place_pending
 from c2c.serving.pools import entry_of, never_came
@@ -126,7 +127,8 @@ def _held_elsewhere(
             unlink(s, j, before, slot)
             if req.handed_bytes > 0.0:  # on its way: there is room for it
                 s.inbound[j].sent -= 1
-                release_kv(fleet, s, j, slot, req.prompt + req.output)
+                places = request_places(fleet, s, j, req.prompt + req.output)
+                release_kv(fleet, s, j, slot, places)
             others.add(j)
             if req.held > 0:
                 let_prefix_go(fleet, rules, s, i, slot, now_s, True, False)

@@ -11,6 +11,7 @@ import math
 from c2c.policies import jitable, move_s
 from c2c.serving.actions import ACT_INTERRUPT, ask, emit
 from c2c.serving.batch import kv_tokens
+from c2c.serving.hbm import place_bytes
 from c2c.serving.placement import make_active, place_on, place_pending
 from c2c.serving.pools import could_hold_weights, homes_of, instances_of
 from c2c.serving.preemption import set_aside
@@ -45,10 +46,12 @@ def _tokens(s: Serving, i: int) -> int:
 
 
 @jitable
-def _could_follow(s: Serving, i: int, capacity: int) -> bool:
-    # Whether every request of instance i fits an instance of so many KV tokens.
+def _could_follow(fleet: Fleet, s: Serving, i: int, kind: int) -> bool:
+    # Whether every request of instance i fits an instance on a slice of a kind.
     inst = s.instance[i]
-    if inst.kv_used > capacity:
+    arch = fleet.deployment[inst.model].arch
+    capacity = fleet.kv_capacity[arch, kind]
+    if place_bytes(fleet, s, i, inst.kv_used) > fleet.kv_capacity_bytes[arch, kind]:
         return False
     slot = int(inst.wait_head)
     while slot >= 0:
@@ -62,7 +65,6 @@ def _could_follow(s: Serving, i: int, capacity: int) -> bool:
 def _elsewhere(fleet: Fleet, rules: Rules, s: Serving, i: int) -> tuple[int, float]:
     # Where the engine of instance i would cost least to move to, or -1, and what it costs.
     m = int(s.instance[i].model)
-    arch = fleet.deployment[m].arch
     tokens = _tokens(s, i)
     best, best_s = -1, math.inf
     for k in homes_of(fleet, m):
@@ -77,7 +79,7 @@ def _elsewhere(fleet: Fleet, rules: Rules, s: Serving, i: int) -> tuple[int, flo
             j = place_on(fleet, rules, s, m, d)
             if j < 0 or s.instance[j].model == m:
                 continue
-            if _could_follow(s, i, fleet.kv_capacity[arch, s.device[d].kind]):
+            if _could_follow(fleet, s, i, s.device[d].kind):
                 best, best_s = j, seconds
     return best, best_s
 

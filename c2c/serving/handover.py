@@ -22,7 +22,13 @@ from c2c.policies import apart, inlined, jitable, may_join
 from c2c.serving.actions import ACT_HAND, ask, emit
 from c2c.serving.batch import batch_size
 from c2c.serving.charges import charge, keep_charge
-from c2c.serving.hbm import quota_bytes, request_bytes, room_bytes
+from c2c.serving.hbm import (
+    place_bytes,
+    quota_bytes,
+    request_bytes,
+    request_places,
+    room_bytes,
+)
 from c2c.serving.instances import make_room_for
 from c2c.serving.preemption import start_over
 from c2c.serving.queues import append_waiting, unlink
@@ -121,7 +127,8 @@ def let_go(fleet: Fleet, rules: Rules, s: Serving, slot: int, now_s: float) -> N
         inst.coming_bytes -= req.handed_bytes
         s.chip[inst.chip].kv_room_bytes += req.handed_bytes
     elif req.handed_bytes > 0.0:
-        release_kv(fleet, s, req.instance, slot, req.prompt + req.output)
+        places = request_places(fleet, s, req.instance, req.prompt + req.output)
+        release_kv(fleet, s, req.instance, slot, places)
         s.inbound[req.instance].sent -= 1
         s.inbound[req.instance].come -= 1 if i < 0 else 0
     if i >= 0:
@@ -197,8 +204,8 @@ def _carry_to(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> N
     while slot >= 0:
         req = s.request[slot]
         if req.handed_bytes == 0.0:
-            tokens = req.prompt + req.output
-            need = request_bytes(fleet, s, i, tokens)
+            places = request_places(fleet, s, i, req.prompt + req.output)
+            need = place_bytes(fleet, s, i, places)
             if need > room_bytes(s, d):
                 make_room_for(fleet, rules, s, i, need, now_s)
             room = quota_bytes(fleet, rules, s, i, room_bytes(s, d))
@@ -206,7 +213,7 @@ def _carry_to(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> N
             if not may_join(rules.system.admit, need, room, batch, fleet.max_batch):
                 return
             s.inbound[i].sent += 1
-            inst.kv_used += tokens
+            inst.kv_used += places
             s.device[d].kv_bytes += need
             # The last token that it has made is in no KV cache yet.
             req.handed_bytes = request_bytes(fleet, s, i, req.prompt + req.made - 1)

@@ -11,9 +11,11 @@ from c2c.policies import (
     stay_s,
 )
 from c2c.serving.batch import outstanding
+from c2c.serving.costs import held_places
 from c2c.serving.state import ASSIGNED, FREE, IDLE, READY, Fleet, Rules, Serving
 
 __all__ = [
+    "capacity_bytes",
     "could_hold",
     "drop_older",
     "drop_weights",
@@ -29,8 +31,10 @@ __all__ = [
     "movable_bytes",
     "only_waits",
     "pair_of",
+    "place_bytes",
     "quota_bytes",
     "request_bytes",
+    "request_places",
     "room_bytes",
 ]
 
@@ -55,9 +59,29 @@ def holds_on(fleet: Fleet, s: Serving, i: int) -> bool:
 
 
 @inlined
+def request_places(fleet: Fleet, s: Serving, i: int, tokens: int) -> int:
+    """Return the places in KV caches of a request of so many tokens on instance `i`."""
+    return held_places(fleet.costs, pair_of(fleet, s, i), tokens)
+
+
+@inlined
 def request_bytes(fleet: Fleet, s: Serving, i: int, tokens: int) -> float:
-    """Return the KV cache of so many tokens of the model on instance `i`."""
-    return float(tokens * fleet.costs.kv_bytes[pair_of(fleet, s, i)])
+    """Return the KV cache of a request of so many tokens on instance `i`."""
+    pair = pair_of(fleet, s, i)
+    return float(held_places(fleet.costs, pair, tokens) * fleet.costs.kv_bytes[pair])
+
+
+@inlined
+def place_bytes(fleet: Fleet, s: Serving, i: int, places: int) -> float:
+    """Return the bytes of so many places in KV caches of instance `i`."""
+    return float(places * fleet.costs.kv_bytes[pair_of(fleet, s, i)])
+
+
+@inlined
+def capacity_bytes(fleet: Fleet, s: Serving, i: int) -> float:
+    """Return what KV caches of instance `i` could have with nothing else on the device."""
+    inst = s.instance[i]
+    return float(fleet.kv_capacity_bytes[fleet.deployment[inst.model].arch, inst.kind])
 
 
 @jitable
@@ -79,8 +103,7 @@ def measure(fleet: Fleet, s: Serving, d: int) -> None:
     n = 0
     for i in range(dev.first, dev.first + fleet.residents):
         if s.instance[i].state != FREE:
-            capacity = s.instance[i].kv_capacity * fleet.costs.kv_bytes[pair_of(fleet, s, i)]
-            least = min(least, capacity)
+            least = min(least, capacity_bytes(fleet, s, i))
             n += 1
     dev.residents = n
     dev.capacity_bytes = least - max(0, n - 1) * fleet.engine_bytes if n > 0 else 0.0
@@ -105,7 +128,7 @@ def movable_bytes(fleet: Fleet, s: Serving, i: int) -> float:
         return 0.0
     others = s.device[inst.on_device].kv_bytes
     if inst.kv_used > 0:
-        others -= request_bytes(fleet, s, i, inst.kv_used) - inst.parked_bytes
+        others -= place_bytes(fleet, s, i, inst.kv_used) - inst.parked_bytes
     return float(min(others, host) - inst.parked_bytes)
 
 
@@ -116,7 +139,7 @@ def largest_other(fleet: Fleet, s: Serving, i: int) -> float:
     first = s.device[s.instance[i].on_device].first
     for j in range(first, first + fleet.residents):
         if j != i and s.instance[j].kv_used > 0:
-            most = max(most, request_bytes(fleet, s, j, s.instance[j].kv_used))
+            most = max(most, place_bytes(fleet, s, j, s.instance[j].kv_used))
     return most
 
 
@@ -137,11 +160,11 @@ def _within(
     fleet: Fleet, s: Serving, i: int, room: float, floor: float, ceiling: float
 ) -> float:  # fmt: skip
     dev = s.device[s.instance[i].on_device]
-    own = request_bytes(fleet, s, i, s.instance[i].kv_used)
+    own = place_bytes(fleet, s, i, s.instance[i].kv_used)
     left = min(room, ceiling * dev.capacity_bytes - own)
     for j in range(dev.first, dev.first + fleet.residents):
         if j != i and s.instance[j].state != FREE:
-            used = request_bytes(fleet, s, j, s.instance[j].kv_used)
+            used = place_bytes(fleet, s, j, s.instance[j].kv_used)
             left -= max(0.0, floor * dev.capacity_bytes - used)
     return float(left)
 
@@ -176,9 +199,7 @@ def could_hold(fleet: Fleet, s: Serving, i: int, need_bytes: float) -> bool:
         goes = state == IDLE or (dev.kv_bytes == 0.0 and only_waits(s, j))
         goes = goes and s.instance[j].kv_used == 0
         if state != FREE and (j == i or not goes):
-            least = min(
-                least, s.instance[j].kv_capacity * fleet.costs.kv_bytes[pair_of(fleet, s, j)]
-            )
+            least = min(least, capacity_bytes(fleet, s, j))
             n += 1
     room = least - (n - 1) * fleet.engine_bytes
     return bool(need_bytes <= room - used and largest <= room)

@@ -11,10 +11,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from c2c.cost import decode_kv_tokens
+from c2c.cost import cache_places
 from c2c.policies import apart, jitable, kv_home
 from c2c.serving.actions import ACT_INTERRUPT, ACT_RELAYOUT, ask, emit, is_new_run
 from c2c.serving.batch import batch_size, kv_tokens
+from c2c.serving.costs import shape_of
 from c2c.serving.hbm import pair_of, request_bytes, room_bytes
 from c2c.serving.plans import CACHED, GROWTH, PREFILL, ROWS
 from c2c.serving.state import (
@@ -280,7 +281,7 @@ def _begin_version(fleet: Fleet, s: Serving, i: int) -> None:
 def count_step(fleet: Fleet, rules: Rules, s: Serving, i: int) -> None:  # noqa: ARG001
     """Count by home what the step of instance `i` computes."""
     inst = s.instance[i]
-    d, window = inst.on_device, fleet.costs.window[pair_of(fleet, s, i)]
+    d, cache = inst.on_device, shape_of(fleet.costs.reads, pair_of(fleet, s, i))
     for h in range(s.split.shape[1]):
         for column in range(4):
             s.split[d, h, column] = 0
@@ -291,8 +292,8 @@ def count_step(fleet: Fleet, rules: Rules, s: Serving, i: int) -> None:  # noqa:
         h = s.request[s.decoding[i, k, SLOT]].kv_home
         length = kv_tokens(s, i, k)
         s.split[d, h, ROWS] += 1
-        s.split[d, h, CACHED] += decode_kv_tokens(length, window)
-        s.split[d, h, GROWTH] += 1 if window <= 0 or length < window else 0
+        s.split[d, h, CACHED] += cache_places(length, cache)  # of a token each
+        s.split[d, h, GROWTH] += cache.full + (cache.windowed if length < cache.window else 0)
 
 
 @jitable

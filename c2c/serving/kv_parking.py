@@ -6,7 +6,7 @@ Only as much goes as another engine needs: the loop says how many bytes, the bac
 from __future__ import annotations
 
 from c2c.policies import jitable
-from c2c.serving.hbm import drop_weights, request_bytes, room_bytes
+from c2c.serving.hbm import drop_weights, place_bytes, room_bytes
 from c2c.serving.state import Fleet, Rules, Serving
 
 __all__ = ["bring_in", "move_out"]
@@ -28,7 +28,7 @@ def move_out(fleet: Fleet, s: Serving, i: int, missing_bytes: float) -> None:
             return
         if other.kv_used == 0:
             continue
-        moved = min(left, request_bytes(fleet, s, j, other.kv_used) - other.parked_bytes)
+        moved = min(left, place_bytes(fleet, s, j, other.kv_used) - other.parked_bytes)
         other.parked_bytes += moved
         dev.kv_bytes -= moved
         chip.kv_room_bytes -= moved

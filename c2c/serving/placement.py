@@ -11,6 +11,7 @@ from c2c.policies import (
     should_drain,
 )
 from c2c.serving.batch import batch_size, outstanding
+from c2c.serving.costs import held_places
 from c2c.serving.hbm import holds_on, is_in_use, kept_share, movable_bytes, room_bytes
 from c2c.serving.instances import assign, evict, idle_victim
 from c2c.serving.pools import can_hold, could_hold_weights, entry_of, homes_of, instances_of
@@ -208,7 +209,8 @@ def _add_candidates(
         row.kept_share = 0.0
         row.fits_now = 1
         if fleet.residents > 1:
-            need = tokens * fleet.costs.kv_bytes[arch * fleet.costs.kinds + inst.kind]
+            pair = arch * fleet.costs.kinds + inst.kind
+            need = held_places(fleet.costs, pair, tokens) * fleet.costs.kv_bytes[pair]
             free = room_bytes(s, d) + s.device[d].weight_bytes + movable_bytes(fleet, s, i)
             row.fits_now = 1 if s.device[d].residents == 0 or need <= free else 0
             row.load_s, row.turns_s = _work_s(fleet, s, m, d)

@@ -6,8 +6,8 @@ step. Blocks are found from the end of the step on that computed them. When a re
 instance its blocks go to host memory, over the link's other direction, and stay in HBM as long as
 nothing else needs the room.
 
-Memory is counted in tokens: an instance's `kv_used` has each block that requests use once, however
-many do.
+An instance's `kv_used` has each block that requests use once, however many do. A block has all
+layers' keys and values, those behind a window too: a prompt may begin after any of them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from c2c.serving.block_table import (
     touch,
     unpin,
 )
-from c2c.serving.hbm import pair_of, room_bytes
+from c2c.serving.costs import FULL
+from c2c.serving.hbm import pair_of, place_bytes, room_bytes
 from c2c.serving.state import Fleet, Rules, Serving
 
 __all__ = [
@@ -37,7 +38,7 @@ __all__ = [
     "claim_prefix",
     "let_prefix_go",
     "note_computed",
-    "shared_tokens",
+    "shared_places",
     "trim_prefixes",
 ]
 
@@ -114,20 +115,20 @@ def _append(b: Blocks, d: int, req: Any, slot: int, tokens: int, nbytes: float) 
     return True
 
 
-@apart("shared_tokens", needed=caches_prefixes)
-def shared_tokens(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int) -> int:  # noqa: ARG001
-    """Return how many tokens of a waiting request lie in blocks that others use on its device."""
+@apart("shared_places", needed=caches_prefixes)
+def shared_places(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int) -> int:  # noqa: ARG001
+    """Return how many places of a waiting request lie in blocks that others use on its device."""
     b, tokens = s.blocks, 0
     for j in range(_seek(s, i, slot)[0]):
         e = b.entry[b.rows[slot, j]]
         if e.pins > 0:
             tokens += e.tokens
-    return int(tokens)
+    return int(tokens * fleet.costs.holds[pair_of(fleet, s, i), FULL])
 
 
 @apart("claim_prefix", needed=caches_prefixes)
 def claim_prefix(
-    fleet: Fleet,  # noqa: ARG001 (which says whether this is needed)
+    fleet: Fleet,
     rules: Rules,  # noqa: ARG001 (among which the address is)
     s: Serving,
     i: int,
@@ -137,7 +138,7 @@ def claim_prefix(
     """Let a request that joins the batch of instance `i` begin after the blocks that are there.
 
     Returns:
-      tokens of it that take up no room, as others use their blocks.
+      places of it that take up no room, as others use their blocks.
     """
     b, req, inst = s.blocks, s.request[slot], s.instance[i]
     d = int(inst.on_device)
@@ -174,7 +175,7 @@ def claim_prefix(
     inst.backlog -= reused
     b.pool[d].in_bytes += moved
     s.plan[d].kv_in_bytes += moved
-    return int(shared)
+    return int(shared * fleet.costs.holds[pair_of(fleet, s, i), FULL])
 
 
 @apart("note_computed", needed=caches_prefixes)
@@ -185,7 +186,8 @@ def note_computed(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int) -> 
     """
     b, req, inst = s.blocks, s.request[slot], s.instance[i]
     d, prompt = int(inst.on_device), int(req.prompt - req.carried)
-    token_bytes = fleet.costs.kv_bytes[pair_of(fleet, s, i)]
+    each = fleet.costs.holds[pair_of(fleet, s, i), FULL]
+    token_bytes = place_bytes(fleet, s, i, each)
     done = 0
     if req.held > 0:
         done = (req.held - 1) * b.table[0].block_tokens + b.entry[b.rows[slot, req.held - 1]].tokens
@@ -199,7 +201,7 @@ def note_computed(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int) -> 
             if b.entry[k].tokens != own:
                 return
             if b.entry[k].pins > 0:
-                inst.kv_used -= own
+                inst.kv_used -= own * each
                 s.device[d].kv_bytes -= own * token_bytes
             pin(b, k)
             b.rows[slot, j] = k
@@ -214,7 +216,7 @@ def _note_answer(fleet: Fleet, s: Serving, i: int, slot: int) -> None:
     # The whole blocks of a prompt with its answer, whose last token is in no KV cache.
     b, req, inst = s.blocks, s.request[slot], s.instance[i]
     d, size = int(inst.on_device), int(b.table[0].block_tokens)
-    token_bytes = fleet.costs.kv_bytes[pair_of(fleet, s, i)]
+    token_bytes = place_bytes(fleet, s, i, fleet.costs.holds[pair_of(fleet, s, i), FULL])
     while req.held < req.blocks and (req.held + 1) * size < req.prompt + req.output:
         j = int(req.held)
         if find(b, d, b.keys[slot, j]) >= 0:
@@ -261,7 +263,7 @@ def let_prefix_go(
       is_done: it has its whole answer, whose blocks others find from now on.
 
     Returns:
-      tokens of its blocks that others still use, whose room is not free.
+      places of its blocks that others still use, whose room is not free.
     """
     b, req, inst = s.blocks, s.request[slot], s.instance[i]
     host, stays = len(s.device) + int(inst.chip), 0
@@ -278,7 +280,7 @@ def let_prefix_go(
         elif not is_kept and b.entry[k].children == 0:
             drop(b, k)
     req.held = 0
-    return int(stays)
+    return int(stays * fleet.costs.holds[pair_of(fleet, s, i), FULL])
 
 
 @apart("trim_prefixes", needed=caches_prefixes)

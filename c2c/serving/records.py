@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from c2c.policies import inlined, jitable
-from c2c.serving.hbm import request_bytes
+from c2c.serving.hbm import place_bytes, request_places
 from c2c.serving.kv_homes import take_memory
 from c2c.serving.prefixes import let_prefix_go
 from c2c.serving.queues import release_slot
@@ -66,11 +66,11 @@ def fail(s: Serving, slot: int, now_s: float, reason: int) -> None:
 
 
 @inlined
-def release_kv(fleet: Fleet, s: Serving, i: int, slot: int, tokens: int) -> None:
-    """Give back the KV cache of so many tokens of a request that was reserved on instance `i`."""
+def release_kv(fleet: Fleet, s: Serving, i: int, slot: int, places: int) -> None:
+    """Give back so many places of the KV cache that a request reserved on instance `i`."""
     inst = s.instance[i]
-    inst.kv_used -= tokens
-    freed = request_bytes(fleet, s, i, tokens)
+    inst.kv_used -= places
+    freed = place_bytes(fleet, s, i, places)
     if inst.parked_bytes > 0.0:
         parked = min(inst.parked_bytes, freed)
         inst.parked_bytes -= parked
@@ -78,7 +78,7 @@ def release_kv(fleet: Fleet, s: Serving, i: int, slot: int, tokens: int) -> None
         freed -= parked
     s.device[inst.on_device].kv_bytes -= freed
     if len(fleet.kv.room_bytes) > 0:
-        take_memory(fleet, s, i, slot, -tokens)
+        take_memory(fleet, s, i, slot, -places)  # of a token each
 
 
 @inlined
@@ -95,10 +95,10 @@ def leave(
       is_done: it has its whole answer.
     """
     req = s.request[slot]
-    tokens = req.prompt + req.output
+    places = request_places(fleet, s, i, req.prompt + req.output)
     if req.blocks > 0 and (is_done or req.held > 0):
-        tokens -= let_prefix_go(fleet, rules, s, i, slot, now_s, False, is_done)
-    release_kv(fleet, s, i, slot, tokens)
+        places -= let_prefix_go(fleet, rules, s, i, slot, now_s, False, is_done)
+    release_kv(fleet, s, i, slot, places)
 
 
 @inlined

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from c2c.cost import cache_places
 from c2c.policies import inlined, jitable, may_join, route, wants_another
 from c2c.serving.batch import batch_size, outstanding
-from c2c.serving.costs import decode_alone_s, prompt_alone_s
+from c2c.serving.costs import decode_alone_s, prompt_alone_s, shape_of
 from c2c.serving.hbm import movable_bytes, pair_of, quota_bytes, request_bytes, room_bytes
 from c2c.serving.placement import device_load_s
 from c2c.serving.roles import DECODES
@@ -40,7 +41,8 @@ def _find_ends(fleet: Fleet, s: Serving, n: int, slot: int) -> None:
     for k in range(n):
         i = s.routes[k].instance
         inst, pair = s.instance[i], pair_of(fleet, s, i)
-        step_s = decode_alone_s(fleet.costs, pair, outstanding(s, i) + 1, inst.kv_used + req.prompt)
+        cached = inst.kv_used + cache_places(req.prompt, shape_of(fleet.costs.reads, pair))
+        step_s = decode_alone_s(fleet.costs, pair, outstanding(s, i) + 1, cached)
         prompt_s = prompt_alone_s(fleet.costs, pair, inst.backlog + req.prompt)
         s.routes[k].ends_s = prompt_s + step_s * req.output
 

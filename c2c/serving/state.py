@@ -146,8 +146,8 @@ INSTANCE_DTYPE = np.dtype(
         ("n_prefill", "i8"),
         ("n_decode", "i8"),
         ("backlog", "i8"),  # prompt tokens that are not prefilled yet, of waiting requests too
-        ("kv_used", "i8"),  # tokens
-        ("kv_capacity", "i8"),  # tokens, with nothing else on the device
+        ("kv_used", "i8"),  # places, see `c2c.models.CacheShape`
+        ("kv_capacity", "i8"),  # tokens of a request, with nothing else on the device
         ("parked_bytes", "f8"),  # of its KV caches, in host memory
         ("coming_bytes", "f8"),  # KV caches there of waiting requests that other devices prefilled
         ("kept", "i8"),  # layers whose weights are in HBM
@@ -188,11 +188,11 @@ PLAN_DTYPE = np.dtype(
         ("instance", "i8"),
         ("prefill", "i8"),  # prompt tokens
         ("prefills", "i8"),  # prompts they belong to
-        ("pairs", "f8"),  # (query, key) pairs of prefill attention
-        ("prefill_kv", "i8"),  # cached tokens the prefill attention reads
+        ("pairs", "f8"),  # pairs of a query and a place, of prefill attention
+        ("prefill_kv", "i8"),  # places in caches that the prefill attention reads
         ("decodes", "i8"),
-        ("decode_kv", "i8"),  # cached tokens the first decode step reads
-        ("growth", "i8"),  # cached tokens more in each following step
+        ("decode_kv", "i8"),  # places in caches that the first decode step reads
+        ("growth", "i8"),  # places more in each following step
         ("rows", "i8"),  # rows that need logits
         ("steps", "i8"),  # at most this many identical steps
         ("alpha", "i8"),  # variant on the alpha grid
@@ -417,7 +417,8 @@ class Fleet(NamedTuple):
     chip_first: Any  # i8[C+1]; homes chip_home[chip_first[c]:chip_first[c+1]] are chip c's
     chip_home: Any  # i8[homes]
     weight_bytes: Any  # f8[D]
-    kv_capacity: Any  # i8[arch, kind] tokens
+    kv_capacity: Any  # i8[arch, kind] tokens of the longest request
+    kv_capacity_bytes: Any  # f8[arch, kind] of all requests together
     chunk: Any  # i8[arch, kind] prefill tokens a step, of the profiling table
     parts: Any  # i8[arch] parts a prefill step is run in, alpha may change between them
     layers: Any  # i8[arch]

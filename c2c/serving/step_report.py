@@ -18,6 +18,7 @@ from c2c.serving.batch import (
     remove_prompt,
     tokens_left,
 )
+from c2c.serving.hbm import request_places
 from c2c.serving.prefixes import note_computed
 from c2c.serving.records import leave, release_kv, write_record
 from c2c.serving.state import ENDS_AT, FAIL_NONE, LENGTH, SLOT, Fleet, Rules, Serving
@@ -114,8 +115,11 @@ def take_finished(fleet: Fleet, s: Serving, d: int, finished: Any) -> None:
 
 @jitable
 def _shorten(fleet: Fleet, s: Serving, i: int, slot: int, tokens: int) -> None:
-    s.request[slot].output -= tokens
-    release_kv(fleet, s, i, slot, tokens)
+    req = s.request[slot]
+    before = request_places(fleet, s, i, req.prompt + req.output)
+    req.output -= tokens
+    after = request_places(fleet, s, i, req.prompt + req.output)
+    release_kv(fleet, s, i, slot, before - after)
 
 
 @jitable

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from c2c.cost import attention_pairs, chunk_kv_tokens, decode_kv_tokens
+from c2c.cost import cache_pairs, cache_places, chunk_places
 from c2c.errors import SettingError
 from c2c.policies import inlined, jitable
 from c2c.serving import Prepared
@@ -157,7 +157,7 @@ def _beside(exact: Prepared, arch: int, phases: Any) -> np.ndarray:
     """Return request, prompt tokens, decode step, seconds and bytes beside an exact cache's."""
     costs, layers = exact.fleet.costs, int(exact.fleet.layers[arch])
     plan = np.zeros(1, PLAN_DTYPE).view(np.recarray)[0]
-    window = int(costs.window[arch * costs.kinds])
+    cache = exact.tables[arch][0].cache
     rows = []
     request, cached, step = -1, 0, 0
     for phase in phases[phases["is_load"] == 0]:
@@ -165,12 +165,12 @@ def _beside(exact: Prepared, arch: int, phases: Any) -> np.ndarray:
         if tokens > 0:
             request, cached, step = request + 1, tokens, 0
             plan.prefill, plan.decodes, plan.decode_kv = tokens, 0, 0
-            plan.pairs = attention_pairs(0, tokens, window)
-            plan.prefill_kv = chunk_kv_tokens(0, tokens, window)
+            plan.pairs = cache_pairs(0, tokens, cache)
+            plan.prefill_kv = chunk_places(0, tokens, cache)
         else:
             cached, step = cached + 1, step + 1
             plan.prefill, plan.decodes = 0, 1
-            plan.decode_kv = decode_kv_tokens(cached, window)
+            plan.decode_kv = cache_places(cached, cache)
             plan.pairs, plan.prefill_kv = 0.0, 0
         plan.rows = 1
         pair = arch * costs.kinds

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from c2c.cost import attention_pairs, chunk_kv_tokens, decode_kv_tokens
+from c2c.models import ModelSpec
 from c2c.policies import Fixed, Static
 from c2c.serving import Prepared, prepare
 from c2c.workloads import RequestBlock
@@ -26,14 +28,25 @@ class Job:
     done_s: float = np.nan
 
 
+def windows(spec: ModelSpec) -> list[int]:
+    """Return the window of each layer, 0: none."""
+    every = range(spec.layers) if spec.sliding_window else spec.window_layers
+    size = spec.sliding_window or spec.partial_window
+    return [size if n in every else 0 for n in range(spec.layers)]
+
+
 def step_s(
-    prepared: Prepared, prefills: Sequence[tuple[int, int]], kv: int, n: int, rows: int
+    prepared: Prepared,
+    prefills: Sequence[tuple[int, int]],
+    lengths: Sequence[int],
+    rows: int,
 ) -> float:
-    """Seconds of one step from the tables; `prefills` are (offset, tokens)."""
-    t = prepared.tables[0][0]
-    tokens = sum(c for _, c in prefills)
-    pairs = sum(attention_pairs(p, c, t.sliding_window) for p, c in prefills)
-    keys = sum(chunk_kv_tokens(p, c, t.sliding_window) for p, c in prefills)
+    """Seconds of one step from the tables, layer by layer; `prefills` are (offset, tokens)."""
+    t, layers = prepared.tables[0][0], windows(prepared.architectures[0])
+    tokens, n = sum(c for _, c in prefills), len(lengths)
+    pairs = sum(attention_pairs(p, c, w) for p, c in prefills for w in layers) / len(layers)
+    keys = sum(chunk_kv_tokens(p, c, w) for p, c in prefills for w in layers) / len(layers)
+    kv = sum(decode_kv_tokens(length, w) for length in lengths for w in layers) / len(layers)
     return float(
         t.body_s[tokens + n, 0]
         + t.head_s[rows, 0]
@@ -52,8 +65,7 @@ def by_single_steps(prepared: Prepared, block: RequestBlock) -> list[Job]:
         for a, p, o in zip(block.arrival_s, block.prompt_tokens, block.output_tokens, strict=True)
     ]
     now = jobs[0].at_s + prepared.setup.constants.switch_dense_s
-    chunk, window = 256, prepared.tables[0][0].sliding_window
-    waiting, batch = list(jobs), []
+    chunk, waiting, batch = 256, list(jobs), []
     while waiting or batch:
         if not batch:
             now = max(now, waiting[0].at_s)
@@ -67,9 +79,9 @@ def by_single_steps(prepared: Prepared, block: RequestBlock) -> list[Job]:
                 budget -= tokens
                 rows += job.prefilled + tokens == job.prompt
         decodes = [j for j in batch if j.prefilled == j.prompt]
-        kv = sum(decode_kv_tokens(j.prompt + j.made, window) for j in decodes)
+        lengths = [j.prompt + j.made for j in decodes]
         parts = [(j.prefilled, c) for j, c in prefills]
-        now += step_s(prepared, parts, kv, len(decodes), rows + len(decodes))
+        now += step_s(prepared, parts, lengths, rows + len(decodes))
         for job, tokens in prefills:
             job.prefilled += tokens
             if job.prefilled == job.prompt:
@@ -82,13 +94,23 @@ def by_single_steps(prepared: Prepared, block: RequestBlock) -> list[Job]:
     return jobs
 
 
-@pytest.mark.parametrize("window", [0, 150])
+SOME = tuple(range(0, 32, 3))
+
+
+@pytest.mark.parametrize(
+    "window",
+    [
+        {},
+        {"sliding_window": 150},
+        {"partial_window": 150, "partial_window_layers": len(SOME), "window_layers": SOME},
+    ],
+)
 @pytest.mark.parametrize("rate", [0.3, 3.0, 100.0])
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_same_times_as_single_steps(window: int, rate: float, seed: int) -> None:
+def test_same_times_as_single_steps(window: dict[str, Any], rate: float, seed: int) -> None:
     what = setup("llama-3-8b", mig="3x24gb", max_batch=6, chunk=Fixed(tokens=256), alpha=Static())
     one = what.deployments[0]
-    what = replace(what, deployments=(replace(one, spec=replace(one.spec, sliding_window=window)),))
+    what = replace(what, deployments=(replace(one, spec=replace(one.spec, **window)),))
     prepared = prepare(what)
     block = random_requests(40, 1, rate, seed)
     records, _, _ = simulate(prepared, block)

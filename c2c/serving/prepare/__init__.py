@@ -44,14 +44,14 @@ from c2c.serving.prepare.tables import (
     expert_slots,
     first_variant,
     head_bytes,
+    holds_windows,
     homes,
     kept_tables,
-    kv_tokens,
+    kv_rooms,
     largest_step_chunk,
     layer_bytes,
     most_engines,
     roles,
-    shared_room_bytes,
     switch_s,
 )
 from c2c.serving.state import Fleet, Rules, Serving
@@ -166,13 +166,11 @@ def prepare(setup: ServingSetup) -> Prepared:
     tables = cost_tables(setup, specs, kinds, shared_gbps)
     kept = kept_tables(setup, specs, kinds, shared_gbps)
     largest = largest_step_chunk(system)
-    rooms = [shared_room_bytes(specs, k, system) for k in kinds]
-    kv_capacity = np.array(
-        [
-            [kv_tokens(s, k, system, largest, r) for k, r in zip(kinds, rooms, strict=True)]
-            for s in specs
-        ]
-    )
+    stacked = stack_tables(
+        tables, kept, variant=first_variant(system, tables[0][0]),
+        holds_windows=holds_windows(system),
+    )  # fmt: skip
+    kv_capacity, capacity_bytes = kv_rooms(specs, kinds, system, stacked)
     slots = np.array([[expert_slots(s, k, system, largest) for k in kinds] for s in specs])
     demand_of = {
         (d.spec, d.tpot_slo_s): demand_gbps(d, system)
@@ -198,7 +196,6 @@ def prepare(setup: ServingSetup) -> Prepared:
     handed = np.full(len(kinds), -1, np.int64)
     if system.layout is not None:
         handed[:] = [system.layout.handed(kinds, k) for k in kinds]
-    stacked = stack_tables(tables, kept, variant=first_variant(system, tables[0][0]))
     home_chip = np.array([c for h in where.chips for c in h], np.int64)
     deployment = np.zeros(len(setup.deployments), DEPLOYMENT_DTYPE).view(np.recarray)
     for row, (d, demand) in enumerate(zip(setup.deployments, demands, strict=True)):
@@ -217,6 +214,7 @@ def prepare(setup: ServingSetup) -> Prepared:
         chip_home=np.argsort(home_chip, kind="stable"),
         weight_bytes=np.array([float(weight_bytes(d.spec)) for d in setup.deployments]),
         kv_capacity=np.maximum(kv_capacity, 0).astype(np.int64),
+        kv_capacity_bytes=capacity_bytes,
         chunk=np.array([[c.tokens for c in row] for row in chunks], np.int64),
         parts=np.array([step_parts(system.step, s.layers) for s in specs], np.int64),
         layers=np.array([s.layers for s in specs], np.int64),
@@ -236,7 +234,7 @@ def prepare(setup: ServingSetup) -> Prepared:
         folds_experts=system.expert_cache.misses == "table",
         role=role.astype(np.int64),
         hands_directly=bool(role.any()) and system.engines.kv_host_bytes == 0.0,
-        sure_bytes=_sure_bytes(system, engines, kv_capacity, stacked.kv_bytes),
+        sure_bytes=_sure_bytes(system, engines, capacity_bytes),
         switch_s=np.array([[switch_s(s, k, system, shared_gbps) for k in kinds] for s in specs]),
         caches_prefixes=system.prefix_cache.is_on,
         costs=stacked,
@@ -276,11 +274,10 @@ def chip_places(setup: ServingSetup) -> ChipLayouts:
 
 
 def _sure_bytes(
-    system: SystemSpec, engines: Sequence[int], kv_capacity: np.ndarray, token_bytes: np.ndarray
+    system: SystemSpec, engines: Sequence[int], capacity_bytes: np.ndarray
 ) -> np.ndarray:
     """Return what KV caches have of a slice of each kind, whichever engines share it."""
-    room = kv_capacity * token_bytes.reshape(kv_capacity.shape)
-    least = np.where(kv_capacity > 0, room, np.inf).min(axis=0)
+    least = np.where(capacity_bytes > 0, capacity_bytes, np.inf).min(axis=0)
     return np.asarray(least - (np.array(engines) - 1) * system.engines.bytes)
 
 

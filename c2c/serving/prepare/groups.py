@@ -31,6 +31,8 @@ class Engines:
         least one and at most `residents`; inf: as many as `residents` says.
       kv_host_bytes: of a chip's host memory for KV caches of engines that wait for their turn,
         which go there when another engine needs the room; 0: KV caches stay in HBM.
+      kv_windows: a layer with a window reserves no more than the window of a request; False: all
+        tokens, as every other layer.
       turn_s: what changing the engine between two steps takes.
       tick_s: starts of engines begin at whole multiples of it; 0: at once.
     """
@@ -39,6 +41,7 @@ class Engines:
     bytes: float = 0.5e9
     share: float = math.inf
     kv_host_bytes: float = 0.0
+    kv_windows: bool = True
     turn_s: float = 0.0
     tick_s: float = 0.0
 

@@ -17,8 +17,10 @@ import numpy as np
 from c2c.cost import StepTable
 from c2c.errors import SettingError
 from c2c.hardware import Slice
-from c2c.models import ModelSpec, kv_bytes_per_token
+from c2c.models import CacheShape, ModelSpec, kv_bytes_per_token
 from c2c.serving.plans import DRAWS, RESOURCES, Cost, Plan, Work, path_ends
+
+_TOKENS: Final = CacheShape(1, 0, 0, 0)  # a token is a place
 
 __all__ = ["MAX_RESOURCES", "Copy", "Lane", "StepLayout", "Way", "layout_table"]
 
@@ -269,9 +271,14 @@ def layout_table(layout: StepLayout, spec: ModelSpec, place: Slice, tokens: int)
         attn_s_per_pair=0.0,
         prefill_attention_s=_longest_s(plan, "prefill", tokens),
         decode_attention_s=_longest_s(plan, "decode", tokens),
-        sliding_window=spec.sliding_window if _cached_s(plan) > 0.0 else 0,
+        cache=_shape(spec) if _cached_s(plan) > 0.0 else _TOKENS,
         link_cap_gbps=place.link_cap_gbps,
     )
+
+
+def _shape(spec: ModelSpec) -> CacheShape:
+    # A work's cost is by cached tokens, clipped where all layers have one window.
+    return CacheShape(0, 1, spec.sliding_window, 0) if spec.sliding_window else _TOKENS
 
 
 def _longest_s(plan: Plan, part: str, tokens: int) -> Any:

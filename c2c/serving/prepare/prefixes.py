@@ -8,6 +8,7 @@ import numpy as np
 
 from c2c.errors import SettingError
 from c2c.serving.block_table import new_blocks
+from c2c.serving.costs import FULL
 from c2c.serving.state import Serving
 
 if TYPE_CHECKING:
@@ -41,9 +42,9 @@ def with_blocks(
     if size > 0:
         raise SettingError("workload", f"blocks of {block_tokens} tokens", f"of {size}, as before")
     fleet, cache = prepared.fleet, prepared.setup.system.prefix_cache
-    token_bytes = fleet.costs.kv_bytes.reshape(fleet.kv_capacity.shape)
+    token_bytes = fleet.costs.kv_bytes * fleet.costs.holds[:, FULL]
     chips = len(state.chip)
-    largest = (fleet.kv_capacity * token_bytes).max(0)[prepared.kind_of].sum()
+    largest = fleet.kv_capacity_bytes.max(0)[prepared.kind_of].sum()
     total = float(largest) + chips * cache.host_bytes
     rows = int(total / (block_tokens * float(token_bytes.min()))) + 4096
     return state._replace(

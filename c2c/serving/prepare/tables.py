@@ -14,6 +14,7 @@ from c2c.cost import Constants, Routing, StepTable, chunk_profile, step_table
 from c2c.errors import SettingError
 from c2c.hardware import Slice
 from c2c.models import (
+    CacheShape,
     Deployment,
     ModelSpec,
     gemm_bytes,
@@ -30,7 +31,7 @@ from c2c.policies import (
     link_demand_gbps,
     weights_in,
 )
-from c2c.serving.costs import KeptTables
+from c2c.serving.costs import CostTables, KeptTables
 from c2c.serving.prepare.lanes import layout_table
 from c2c.serving.prepare.memories import lane_tokens
 from c2c.serving.prepare.settings import ServingSetup, SystemSpec
@@ -50,9 +51,10 @@ __all__ = [
     "expert_slots",
     "first_variant",
     "head_bytes",
+    "holds_windows",
     "homes",
     "kept_tables",
-    "kv_tokens",
+    "kv_rooms",
     "largest_step_chunk",
     "layer_bytes",
     "most_engines",
@@ -343,18 +345,63 @@ def switch_s(spec: ModelSpec, kind: Slice, system: SystemSpec, shared_gbps: floa
     return system.engines.turn_s + float(weight_bytes(spec)) / rate
 
 
-def kv_tokens(
-    spec: ModelSpec, kind: Slice, system: SystemSpec, tokens: int, shared_bytes: float = 0.0
-) -> int:
-    """Return the tokens whose KV cache fits the slice beside activations and engine state.
+def holds_windows(system: SystemSpec) -> bool:
+    """Return whether a request reserves what the windows of layers see, and not all tokens.
+
+    Blocks of a prefix cache and the memories of a layout hold all layers' tokens.
+    """
+    return system.engines.kv_windows and system.layout is None and not system.prefix_cache.is_on
+
+
+def kv_rooms(
+    specs: Sequence[ModelSpec], kinds: Sequence[Slice], system: SystemSpec, costs: CostTables
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return what KV caches have on slices, beside activations and engine state.
 
     Args:
-      spec: the model.
-      kind: the slice.
+      specs: the models.
+      kinds: the slices.
       system: what serves.
-      tokens: of the largest step.
-      shared_bytes: at least so much of HBM is for weights.
+      costs: with what a request reserves.
+
+    Returns:
+      i8[spec, kind] tokens of the longest request, at most 0 where there is no room, and
+      f8[spec, kind] bytes of all requests together: whole tokens of all layers.
     """
+    largest = largest_step_chunk(system)
+    shared = [shared_room_bytes(specs, kind, system) for kind in kinds]
+    tokens = np.zeros((len(specs), len(kinds)), np.int64)
+    for arch, spec in enumerate(specs):
+        for k, kind in enumerate(kinds):
+            tokens[arch, k] = _kv_tokens(spec, kind, system, largest, shared[k])
+    nbytes = np.maximum(tokens, 0) * [[float(kv_bytes_per_token(spec))] for spec in specs]
+    if system.layout is None:
+        for arch, spec in enumerate(specs):
+            pair = arch * costs.kinds
+            held, place = CacheShape(*costs.holds[pair].tolist()), costs.kv_bytes[pair]
+            tokens[arch] = [
+                _longest(spec, held, int(room // place)) if room else most
+                for room, most in zip(nbytes[arch], tokens[arch], strict=True)
+            ]
+    return tokens, nbytes
+
+
+def _longest(spec: ModelSpec, cache: CacheShape, places: int) -> int:
+    # The tokens of the longest request with so many places.
+    left = places - cache.state
+    tokens = left // (cache.full + cache.windowed)
+    if not cache.windowed or tokens <= cache.window:
+        return tokens
+    if not cache.full:
+        return max(tokens, spec.max_position)
+    return (left - cache.windowed * cache.window) // cache.full
+
+
+def _kv_tokens(
+    spec: ModelSpec, kind: Slice, system: SystemSpec, tokens: int, shared_bytes: float
+) -> int:
+    # Tokens in all layers for which a slice has room, beside a step of so many tokens and at least
+    # so many bytes of weights.
     if system.layout is not None:
         return lane_tokens(system.layout, spec, kind)
     used = system.hbm_reserve_bytes + activation_bytes(spec, tokens)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
-from c2c.cost import StepTable, step_table
+from c2c.cost import StepTable, cache_places, step_table
 from c2c.cost.kernel_graph import TimedGpu, timed_gpus
 from c2c.errors import SettingError
 from c2c.hardware import Node
@@ -67,8 +67,7 @@ class Devices:
     def layer_s(self, device: int, rows: int, context: int) -> float:
         """Return what a device takes for one layer of so many rows; 0 of none."""
         table = self.tables[device]
-        window = table.sliding_window
-        tokens = rows * (min(context, window) if window else context)
+        tokens = rows * cache_places(context, table.cache) / table.token_places
         whole = float(table.body_s[rows, 0]) + float(table.decode_attention_s[rows])
         return (whole + table.kv_read_s_per_token * tokens) / self.spec.layers
 

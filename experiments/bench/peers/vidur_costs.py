@@ -45,8 +45,8 @@ def write_predictions(
     Raises:
       SettingError: attention has a window, which Vidur does not know.
     """
-    if table.sliding_window:
-        raise SettingError("model", table.sliding_window, "one without a sliding window")
+    if table.cache.windowed:
+        raise SettingError("model", table.cache.window, "one without a sliding window")
     for name in ("compute", "network"):
         (folder / name).mkdir()
 
