@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from c2c.cost import cache_pairs, cache_places, chunk_places
+from c2c.cost import cache_pairs, chunk_places
 from c2c.policies import (
     alpha_index,
     best_alpha_index,
@@ -155,17 +155,19 @@ def _plan_decode(fleet: Fleet, s: Serving, i: int, pair: int) -> None:
     cache = shape_of(fleet.costs.reads, pair)
     plan.decodes = inst.n_decode
     plan.rows += inst.n_decode
-    plan.decode_kv = 0
-    plan.growth = 0
-    steps = 1 << 60
+    steps, total = 1 << 60, 0
     for k in range(inst.n_decode):
-        left, length = tokens_left(s, i, k), kv_tokens(s, i, k)
-        plan.decode_kv += cache_places(length, cache)
-        steps = min(steps, left)
-        plan.growth += cache.full
-        if length < cache.window:
-            plan.growth += cache.windowed
-            steps = min(steps, cache.window - length)
+        total += kv_tokens(s, i, k)
+        steps = min(steps, tokens_left(s, i, k))
+    plan.decode_kv = cache.full * total
+    plan.growth = cache.full * inst.n_decode
+    if cache.windowed > 0:
+        for k in range(inst.n_decode):
+            length = kv_tokens(s, i, k)
+            plan.decode_kv += cache.windowed * min(length, cache.window)
+            if length < cache.window:
+                plan.growth += cache.windowed
+                steps = min(steps, cache.window - length)
     # A step with prompt tokens in it is followed by a different one.
     plan.steps = 1 if plan.prefill > 0 else steps
 

@@ -37,7 +37,9 @@ def whole() -> Prepared:
 
 def plan(tokens: int, kept: int) -> Any:
     """A step of a prompt's tokens, none of whose rows needs logits."""
-    fields = dict.fromkeys(("decodes", "pairs", "prefill_kv", "decode_kv", "growth", "rows"), 0)
+    fields = dict.fromkeys(
+        ("decodes", "prefills", "pairs", "prefill_kv", "decode_kv", "growth", "rows"), 0
+    )
     return SimpleNamespace(prefill=tokens, kept=kept, copied=0, **fields)
 
 
