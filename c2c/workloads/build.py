@@ -50,6 +50,7 @@ from c2c.workloads.simple import (
 from c2c.workloads.streams import stream_of
 from c2c.workloads.synthetic import SyntheticTrace, count_requests, synthetic_blocks
 from c2c.workloads.traces import RowRules, refuse_bad_rows, scan, stream
+from c2c.workloads.turns import after_answers
 
 __all__ = ["build_workload", "length_pool", "source_models"]
 
@@ -242,8 +243,20 @@ def _trace_origin(config: WorkloadConfig) -> _Origin:
         found = scan(trace, rules)
     ids = tuple(found.requests_of)
     index_of = {name: i for i, name in enumerate(ids)}
+
+    def source() -> Iterator[RequestBlock]:
+        return stream(trace, rules, index_of)
+
+    if config.turns_wait and found.orphan is not None and config.on_bad_row == "reject":
+        raise DataError(
+            str(trace.path),
+            f"{trace.columns['parent']}={found.orphan} is the id of no request before its own",
+            "workload.on_bad_row=skip lets such turns begin sessions.",
+        )
+    has_parents = "parent" in trace.columns
+    waits = config.turns_wait
     return _Origin(
-        source=lambda: stream(trace, rules, index_of),
+        source=after_answers(source, str(trace.path), has_parents=has_parents) if waits else source,
         ids=ids,
         own_lengths=own,
         description={
@@ -263,6 +276,7 @@ def _trace_origin(config: WorkloadConfig) -> _Origin:
             "blocks": found.fit.as_dict() if rules.block_tokens else None,
             "hashes_dropped": "hash_ids" in trace.columns and not own,
             "sessions": found.sessions,
+            "turns_wait": config.turns_wait,
             "measured": found.measured,
         },
         counted=(found.requests_of, found.last_s),

@@ -87,7 +87,8 @@ def _carried(said: Mapping[str, Any]) -> list[str]:
             line += f", of which {' and '.join(unlike)} hashes than blocks (workload.block_tokens)"
         lines.append(line)
     if said["sessions"]:
-        lines.append(f"sessions: {said['sessions']:,}")
+        waits = ", each turn after the answer before it" if said.get("turns_wait") else ""
+        lines.append(f"sessions: {said['sessions']:,}{waits}")
     if said["measured"]:
         lines.append(f"measured: latencies of {said['measured']:,} requests, in seconds")
     return lines

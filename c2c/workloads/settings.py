@@ -58,6 +58,8 @@ class WorkloadConfig:
         with more; 0: no limit.
       block_tokens: of a prompt's block, of which `hash_ids` has a hash each; 0: the format's.
         conversations: of the blocks that prompts share.
+      turns_wait: trace: a turn comes after the answer to the one before it in its session and the
+        file's time to think; false: at its time in the file.
       time_unit: of times that are numbers: s, ms, us or ns; auto: that of times since 1970 where
         they are such, else the format's.
       origin: time 0 is the first request (first) or the file's own zero (keep, only for numeric
@@ -111,6 +113,7 @@ class WorkloadConfig:
     sort: bool = False
     max_total_tokens: int = 0
     block_tokens: int = 0
+    turns_wait: bool = False
     time_unit: str = "auto"
     origin: str = "auto"
 
@@ -171,6 +174,7 @@ class WorkloadConfig:
                 raise SettingError(f"workload.{name}", value, "a whole number, 0 or more")
         if self.kind in ("closed_loop", "conversations"):
             self._check_closed()
+        self._check_waiting()
         for name in ("start_s", "duration_s", "chars_per_token"):
             if not 0 <= (value := getattr(self, name)) < float("inf"):
                 raise SettingError(f"workload.{name}", value, "a finite number, 0 or more")
@@ -182,6 +186,12 @@ class WorkloadConfig:
             raise SettingError("workload.block_tokens", self.block_tokens, largest)
         if self.kind != "trace" and self.lengths == "trace":
             raise SettingError("workload.lengths", "trace", f"another source with kind={self.kind}")
+
+    def _check_waiting(self) -> None:
+        if self.turns_wait and self.kind != "trace":
+            raise SettingError("workload.turns_wait", True, f"false with kind={self.kind}")
+        if self.turns_wait and self.replicas != 1:
+            raise SettingError("workload.replicas", self.replicas, "1 with turns_wait=true")
 
     def _check_closed(self) -> None:
         # Requests come after answers: there is no time to cut, squeeze or shift.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import pyarrow as pa
@@ -64,6 +64,7 @@ class TraceScan:
       last_s: arrival of the last.
       fit: how the hashes go together with the prompts.
       sessions: how many the requests belong to; 0: the trace has none.
+      orphan: the first id that a request follows and that no request before it has; None: none.
       measured: requests of which a measured latency is told.
     """
 
@@ -78,7 +79,11 @@ class TraceScan:
     last_s: float
     fit: Fit
     sessions: int
+    orphan: str | None
     measured: int
+
+
+_NO_PARENT: Final = (None, "", "-1")  # of a conversation's first request
 
 
 @dataclass(slots=True)
@@ -87,6 +92,7 @@ class _Sessions:
 
     of: dict[str, int] = field(default_factory=dict)  # id of a session, or of a request
     turns: list[int] = field(default_factory=list)  # of each session
+    orphan: str | None = None  # the first id that a request follows and that none before it has
 
     def add(
         self, names: list[str | None], parents: list[str | None] | None
@@ -98,6 +104,8 @@ class _Sessions:
                 continue
             known = self.of.get(name if parents is None else parents[k] or "")
             if known is None:
+                if parents is not None and self.orphan is None and parents[k] not in _NO_PARENT:
+                    self.orphan = parents[k]
                 known = len(self.turns)
                 self.turns.append(0)
             self.of[name] = known
@@ -173,6 +181,7 @@ def scan(trace: TraceFile, rules: RowRules) -> TraceScan:
         last_s=last_s,
         fit=tally.fit,
         sessions=len(tally.sessions.turns),
+        orphan=tally.sessions.orphan,
         measured=tally.measured,
     )
 

@@ -1,0 +1,66 @@
+"""Turns of a trace that come after the answer to the turn before, and the file's time to think."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from c2c.errors import DataError
+from c2c.workloads.blocks import RequestBlock, concatenate
+from c2c.workloads.shaping import Source
+
+__all__ = ["after_answers"]
+
+
+def after_answers(source: Source, path: str, *, has_parents: bool) -> Source:
+    """Return the requests of a trace, each turn but a session's first with its time to think.
+
+    That is the time in the file from the end of the answer before to the turn; from the arrival of
+    the turn before where the file measured no latencies, which counts its answer as thought. At
+    least 0. Turns of a session follow one another in the order of their arrivals.
+
+    Args:
+      source: of the trace.
+      path: of the file, for errors.
+      has_parents: turns are told by the request before, so numbers of turns may fork.
+
+    Raises:
+      DataError: there are no sessions, a turn has none, or a turn comes after a later one.
+    """
+    block = concatenate(source())
+    if block.session is None or block.turn is None or not (block.session >= 0).any():
+        raise DataError(path, "no request has a session", "workload.turns_wait=false serves it.")
+    if (lost := np.flatnonzero((block.session < 0) & (block.turn > 1))).size:
+        raise DataError(path, _row(block, lost[0], "belongs to no session"))
+    order = np.argsort(block.session, kind="stable")
+    session = block.session[order]
+    same = (session[1:] == session[:-1]) & (session[1:] >= 0)
+    before, after = order[:-1][same], order[1:][same]
+    if not has_parents and (wrong := block.turn[after] <= block.turn[before]).any():
+        k = int(np.flatnonzero(wrong)[0])
+        raise DataError(path, _row(block, after[k], f"comes after turn {block.turn[before[k]]}"))
+    think_s = np.full(len(block), np.nan)
+    gap_s = block.arrival_s[after] - block.arrival_s[before] - _answer_s(block)[before]
+    think_s[after] = np.maximum(gap_s, 0.0)
+    made = replace(block, think_s=think_s)
+
+    def start() -> Iterator[RequestBlock]:
+        yield made
+
+    return start
+
+
+def _row(block: RequestBlock, k: Any, what: str) -> str:
+    return f"turn {block.turn[k]} at {block.arrival_s[k]:g} s {what}"  # type: ignore[index]
+
+
+def _answer_s(block: RequestBlock) -> NDArray[np.float64]:
+    """Return the seconds that each answer took where it was served; 0 where they are unknown."""
+    if block.measured_ttft_s is None or block.measured_tpot_s is None:
+        return np.zeros(len(block))
+    rest = np.where(block.output_tokens > 1, block.measured_tpot_s, 0.0)
+    return np.nan_to_num(block.measured_ttft_s + rest * (block.output_tokens - 1))
