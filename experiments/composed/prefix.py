@@ -19,7 +19,6 @@ __all__ = ["TRACE", "compute"]
 TRACE: Final = "mooncake_synthetic.jsonl.gz"
 HOST_GB: Final = (0, 100, 200, 400)
 SLOWED: Final = 0.6  # of the trace's speed, on seven slices; a whole chip gets it as it is
-QUICK_REQUESTS: Final = 1000
 MODEL: Final = (
     "catalog=dense6",
     "catalog.models=[{spec: llama-3-3b, copies: 1, tpot_slo_s: 0.15}]",
@@ -112,11 +111,10 @@ def _source(context: Context, speed: float) -> tuple[str, ...]:
         return (
             "workload=file", f"workload.path='{context.traces / TRACE}'",
             "workload.on_bad_row=skip", f"workload.compression={speed}",
-            f"workload.max_requests={QUICK_REQUESTS if context.quick else 0}",
         )  # fmt: skip
     return (
         "workload=conversations", "workload.models=1", f"workload.rate_rps={speed * RATE_RPS}",
-        f"workload.requests={QUICK_REQUESTS if context.quick else REQUESTS}",
+        f"workload.requests={REQUESTS}",
         f"workload.turns={TURNS}", f"workload.think_s={THINK_S}", "workload.block_tokens=512",
         f"workload.system_tokens={SYSTEM_TOKENS}", "workload.lengths=fixed",
         f"workload.prompt_tokens={TEXT_TOKENS}", f"workload.output_tokens={ANSWER_TOKENS}",
@@ -126,16 +124,14 @@ def _source(context: Context, speed: float) -> tuple[str, ...]:
 def _describe(context: Context) -> str:
     if _has_trace(context):
         what = f"Mooncake's public trace, prompts and answers up to {MOST_TOKENS:,} tokens"
-        first = f", the first {QUICK_REQUESTS:,} requests" if context.quick else ""
     else:
         what = (
             f"Conversations by the generator (Mooncake's trace is not at hand): {TURNS:g} turns of "
             f"{TEXT_TOKENS:,} tokens and answers of {ANSWER_TOKENS} after {SYSTEM_TOKENS:,} that "
-            f"all share, {RATE_RPS:g} turns/s, {THINK_S:g} s apart"
+            f"all share, {RATE_RPS:g} turns/s, {THINK_S:g} s apart, {REQUESTS:,} requests"
         )
-        first = f", {QUICK_REQUESTS if context.quick else REQUESTS:,} requests"
     return (
-        f"{what}{first}, one Llama-3 3B. (a) Seven slices at {SLOWED:g} of that speed, (b) one "
+        f"{what}, one Llama-3 3B. (a) Seven slices at {SLOWED:g} of that speed, (b) one "
         "whole chip at all of it, the third one an H100 that has GH200's link; link variant "
         f"'{context.link_variant}'. c2cserve_plus streams weights and keeps them in HBM while "
         "there is room; serverlessllm always holds them there."

@@ -19,7 +19,7 @@ QUICK = Context(profile="quick", link_variant="measured", seeds=(0, 1))
 def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefix, "TEXT_TOKENS", 600)
     monkeypatch.setattr(prefix, "ANSWER_TOKENS", 3)
-    monkeypatch.setattr(prefix, "QUICK_REQUESTS", 6)
+    monkeypatch.setattr(prefix, "REQUESTS", 6)
     monkeypatch.setattr(prefix, "HOST_GB", (0, 400))
     monkeypatch.setattr(prefix, "simulate", lambda setup: simulate(setup, compiled=False))
 
@@ -54,7 +54,7 @@ def test_busy_links_bind_with_what_they_carry() -> None:
 
 
 def test_the_public_trace_is_read_where_it_is(shared: Path) -> None:
-    context = replace(QUICK, profile="full", traces=shared / "traces")
+    context = replace(QUICK, traces=shared / "traces")
     setup = build(load([*prefix.MODEL, *prefix._source(context, 0.6)]))
     assert setup.workload.description["requests"] > 3900
     assert "Mooncake's public trace" in prefix._describe(context)
