@@ -83,22 +83,25 @@ class LiveBackend:
           between: does what no plan waits for, and looks for reports.
           store: of weights that come and go; None: all are there.
         """
-        self._prepared, self._places, self._ledger = prepared, places, ledger
-        self._fleet = prepared.fleet
+        self._places, self._ledger = places, ledger
         self._retries, self._on_step, self._store = retries, on_step, store
         self._between = between
         self._outgoing: dict[int, list[say.Frame]] = {}  # by device, while actions are carried out
-        self._is_submitting = False
+        self._is_submitting, self._is_taking = False, False
         self._has_variants = prepared.setup.system.layout is not None
-        self._names = [d.name for d in prepared.setup.deployments]
+        self.adopt(prepared)
         self._gbps = prepared.link_capacity_gbps / len(places)
         self._events: deque[Event] = deque()
         self._take: Callable[[Event], None] | None = None
-        self._is_taking = False
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._start_s = time.monotonic()
         self._plans = 0
         self._last: dict[int, tuple[str, float]] = {}  # device: model and end of its last step
+
+    def adopt(self, prepared: Prepared) -> None:
+        """Know the models of a fleet of these places, by number."""
+        self._prepared, self._fleet = prepared, prepared.fleet
+        self.names = [d.name for d in prepared.setup.deployments]
 
     def now_s(self) -> float:
         """Return the seconds since the start."""
@@ -158,7 +161,7 @@ class LiveBackend:
                 self._send(place, say.Unload(instance=action.instance))
         elif isinstance(action, Absent):
             for model in action.models:
-                self._drop(self._names[model])
+                self._drop(self.names[model])
         elif isinstance(action, Relayout):
             place = self._places[action.device]
             place.relayout = action
@@ -177,18 +180,17 @@ class LiveBackend:
     def fetched(self, model: str, *, failed: bool) -> None:
         """Go on with what waits for a model's weights; those that failed nobody needs any more."""
         for place in self._places:
-            if not place.is_waiting or place.doing is None:
-                continue
-            if self._names[place.doing.action.model] != model:
+            doing = place.doing if place.is_waiting else None
+            if doing is None or self.names[doing.action.model] != model:
                 continue
             place.is_waiting = False
             if not failed:
                 self._resume(place)
-            elif isinstance(place.doing.action, Load):
+            elif isinstance(doing.action, Load):
                 place.doing = None
                 self._put_ready(place, self.now_s())
             else:
-                place.doing.done, place.doing.seconds = 1, 0.0
+                doing.done, doing.seconds = 1, 0.0
                 self._end_run(place, self.now_s())
 
     def stop_loading(self, model: str) -> None:
@@ -226,7 +228,7 @@ class LiveBackend:
         self._plans += 1
         place.doing = Doing(plan=self._plans, action=action, begun_s=at_s)
         if isinstance(action, Load):
-            place.instances[action.instance] = self._names[action.model]
+            place.instances[action.instance] = self.names[action.model]
         elif self._has_variants and place.variant != int(action.plan.alpha):
             self._vary(place, action.instance, int(action.plan.alpha))
         self._resume(place)
@@ -274,7 +276,7 @@ class LiveBackend:
         doing = place.doing
         if doing is None:
             return
-        model = self._names[doing.action.model]
+        model = self.names[doing.action.model]
         if self._store is not None and model not in self._store.here:
             place.is_waiting = doing.is_cold = True
             self._store.fetch(model)
@@ -402,7 +404,7 @@ class LiveBackend:
     def _record(self, place: Place, doing: Doing, frame: say.Stepped, now_s: float) -> None:
         action = doing.action
         assert isinstance(action, RunSteps)
-        name = self._names[action.model]
+        name = self.names[action.model]
         was, last_s = self._last.get(place.device, (name, 0.0))
         sent_s = doing.sent_s - self._start_s
         spent = frame.seconds + frame.host_s
@@ -438,7 +440,7 @@ class LiveBackend:
         )
 
     def _record_load(self, place: Place, doing: Doing, frame: say.Loaded, now_s: float) -> None:
-        name, sent_s = self._names[doing.action.model], doing.sent_s - self._start_s
+        name, sent_s = self.names[doing.action.model], doing.sent_s - self._start_s
         self._on_step(load_row(place, doing, frame, name, sent_s, now_s))
 
     def lost(self, place: Place, *, for_good: bool, by_others: bool) -> None:
@@ -474,7 +476,7 @@ class LiveBackend:
             model = doing.action.model
             others = [p.doing.action.model for p in self._places if p.is_waiting and p.doing]
             if model not in others:
-                self._store.stop(self._names[model])
+                self._store.stop(self.names[model])
 
     def _find_blame(self, doing: Doing, *, is_blamed: bool) -> None:
         """Count a loss against a request that was alone in the step; else compute each alone.

@@ -42,6 +42,7 @@ __all__ = [
     "host_weight_bytes",
     "kept_at_start",
     "pool_of",
+    "pool_with",
     "shapes_of",
     "too_large",
     "useful_pool_bytes",
@@ -145,6 +146,32 @@ def pool_of(entries: Sequence[Entry], options: Options) -> Pool:
     return Pool(
         superblocks=superblocks, superblock=superblock, usable_bytes=usable, engine_bytes=slack
     )
+
+
+def pool_with(pool: Pool, entry: Entry, options: Options) -> Pool:
+    """Return what a pool that was made without a model has for it and the others.
+
+    Raises:
+      SettingError: the model does not divide its superblocks, or it is too small.
+    """
+    assert entry.spec is not None
+    spec, item = entry.spec, _item_bytes(options)
+    block = block_elements(spec)
+    lost = pool.superblock - pool.superblock // block * block
+    if pool.superblock % (block // spec.layers) or lost > (1 - _USABLE) * pool.superblock:
+        raise SettingError(
+            "path", entry.name, "a model whose blocks of keys divide what the pool is handed out "
+            f"in, {pool.superblock} elements; its blocks have {block}",
+            "With it in the catalog from the start the pool is made for it, too.",
+        )  # fmt: skip
+    total = int(_USABLE * 2 * item * pool.superblocks * pool.superblock)
+    slack = max(pool.engine_bytes, 2 * item * (pool.superblock + options.rows[-1] * block))
+    if total - slack < 2 * item * block:
+        raise SettingError(
+            "path", entry.name, f"a model of which {options.rows[-1]} requests have room in "
+            f"pool_bytes={2 * item * pool.superblocks * pool.superblock}",
+        )  # fmt: skip
+    return replace(pool, usable_bytes=total - slack, engine_bytes=slack)
 
 
 def useful_pool_bytes(entries: Sequence[Entry], options: Options) -> int:
@@ -268,6 +295,7 @@ def fleet_of(
     *,
     slo_s: tuple[float, float] = (1.0, 0.2),
     seed: int = 0,
+    pool: Pool | None = None,
 ) -> Prepared:
     """Return the setup of the serving loop for models that can all be served.
 
@@ -278,11 +306,12 @@ def fleet_of(
       constants: of the cost model.
       slo_s: targets of time to first token and time per token.
       seed: of random choices.
+      pool: of the workers; None: as for these models.
 
     Raises:
       SettingError: the system asks for what a worker does not do, or nothing fits.
     """
-    pool = pool_of(entries, options)
+    pool = pool or pool_of(entries, options)
     most = max(options.budgets)
     check_system(system, entries)
     system = replace(

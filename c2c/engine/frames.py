@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -124,10 +125,12 @@ class SocketFrames:
         """Take a connected socket."""
         self._socket = connection
         self._data = bytearray()  # of frames that have not come whole
+        self._sending = threading.Lock()
 
     def send(self, *frames: Frame) -> None:
-        """Send frames in one piece."""
-        self._socket.sendall(packed(*frames))
+        """Send frames in one piece, from any thread."""
+        with self._sending:
+            self._socket.sendall(packed(*frames))
 
     def _look(self) -> bytes | None:
         """Return what has come, b"" at the end; None: nothing."""

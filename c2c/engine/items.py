@@ -1,17 +1,19 @@
-"""Models as workers are told of them, with the files that workers map."""
+"""Models as workers and the front are told of them, with the files that workers map."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
 from c2c.engine.catalog import Entry
-from c2c.engine.fleet import kept_at_start
-from c2c.engine.messages import Item
+from c2c.engine.fleet import Pool, context_of, kept_at_start, shapes_of
+from c2c.engine.messages import Item, ModelInfo, Setup
 from c2c.engine.settings import EngineSettings
+from c2c.engine.variants import told_of
+from c2c.serving import Prepared
 
-__all__ = ["items_of"]
+__all__ = ["infos_of", "items_of", "setup_of"]
 
 
 def items_of(
@@ -43,3 +45,41 @@ def items_of(
 
 def _file(name: str, dtype: str) -> str:
     return f"{quote(name, safe='')}.{dtype}.pool"  # names may have a / in them
+
+
+def setup_of(items: tuple[Item, ...], settings: EngineSettings, pool: Pool) -> Setup:
+    """Return what each worker is told first."""
+    options, shapes = settings.options, shapes_of(settings.options)
+    return Setup(
+        models=items,
+        dtype=options.dtype,
+        linear=options.linear,
+        executables=settings.executables,
+        rows=shapes.rows,
+        budgets=shapes.budgets,
+        width=shapes.width,
+        superblocks=pool.superblocks,
+        superblock=pool.superblock,
+        ahead=options.ahead,
+        owns_files=settings.pools is None,
+        **told_of(settings.system.layout),
+    )
+
+
+def infos_of(
+    entries: Sequence[Entry],
+    models: Mapping[str, int],
+    failed: Mapping[str, str],
+    prepared: Prepared,
+) -> tuple[ModelInfo, ...]:
+    """Return what the front is told of models: those of the fleet, and those that failed."""
+    return tuple(
+        ModelInfo(
+            name=entry.name,
+            path=str(entry.path),
+            context=context_of(prepared, models[entry.name]) if entry.name in models else 0,
+            vocab=0 if entry.spec is None else entry.spec.vocab,
+            failed=failed.get(entry.name, ""),
+        )
+        for entry in entries
+    )

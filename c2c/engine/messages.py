@@ -13,6 +13,9 @@ import msgspec
 __all__ = [
     "SPARE",
     "Abort",
+    "Add",
+    "Admit",
+    "Admitted",
     "Answered",
     "AnyFrame",
     "Ask",
@@ -40,6 +43,7 @@ __all__ = [
     "Prompted",
     "Relaid",
     "Relayout",
+    "Remove",
     "Run",
     "Scored",
     "Setup",
@@ -277,6 +281,19 @@ class Unload(Frame):
     instance: int
 
 
+class Admit(Frame):
+    """Have a further model ready to be loaded, while others are served; answered by `Admitted`."""
+
+    item: Item
+
+
+class Admitted(Frame):
+    """The model can be loaded, or why not."""
+
+    model: str
+    failed: str = ""
+
+
 class Drop(Frame):
     """The weights of a model go from memory; no instance has it."""
 
@@ -312,6 +329,7 @@ class Models(Frame):
 
     models: tuple[ModelInfo, ...]
     max_open: int  # requests at the same time
+    adds: bool = False  # whether models may be added and removed
 
 
 class Ask(Draws, kw_only=True):
@@ -369,11 +387,29 @@ class Manage(Frame):
     what: Literal["load", "unload", "pin", "unpin"]
 
 
+class Add(Frame):
+    """From the front: serve a further checkpoint; answered by `Managed`."""
+
+    number: int
+    path: str  # within the folder that the engine adds from
+    model: str = ""  # its name; "": as in a catalog
+
+
+class Remove(Frame):
+    """From the front: serve a model no more; answered by `Managed`."""
+
+    number: int
+    model: str
+
+
 class Managed(Frame):
     """To the front: that is done, or why it cannot be."""
 
     number: int
     refused: str = ""
+    param: str = ""  # the field of the request that is wrong
+    status: int = 409  # of HTTP, where it was refused
+    model: str = ""  # that was added
 
 
 class Watch(Frame):
@@ -391,8 +427,10 @@ class Live(Frame):
 
 Answered = Tokens | Ended
 
-_ToWorker = Setup | Load | Relayout | Run | Interrupt | Free | ForgetBlocks | Unload | Drop | Stop
-_FromWorker = WorkerHello | Opening | Hello | Loaded | Relaid | Stepped
+_ToWorker = (
+    Setup | Admit | Load | Relayout | Run | Interrupt | Free | ForgetBlocks | Unload | Drop | Stop
+)
+_FromWorker = WorkerHello | Opening | Hello | Admitted | Loaded | Relaid | Stepped
 _ToFront = Starting | Models | Tokens | Ended | Live | Managed
-_FromFront = FrontHello | Ask | Abort | Drain | Manage | Watch
+_FromFront = FrontHello | Ask | Abort | Drain | Manage | Add | Remove | Watch
 AnyFrame = _ToWorker | _FromWorker | _ToFront | _FromFront

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from statistics import median
 from typing import Any
 
+from c2c.engine.keeper import Keeper
 from c2c.engine.ledger import Ledger
 from c2c.engine.places import RELAID, Place
 from c2c.engine.record import Tape
 from c2c.engine.stepping import Stepping
+from c2c.engine.store import Store
 
-__all__ = ["requests_now", "work_done", "workers_now"]
+__all__ = ["requests_now", "weights_now", "work_done", "workers_now"]
 
 
 def requests_now(ledger: Ledger) -> dict[str, Any]:
@@ -34,6 +36,18 @@ def work_done(tape: Tape, places: Sequence[Place]) -> dict[str, Any]:
         "models": {name: asdict(totals) for name, totals in tape.totals.items()},
         "compiled_after_start": sum(place.compiled for place in places),
         "outside_s": median(row.outside_s for row in tape.recent) if tape.recent else None,
+    }
+
+
+def weights_now(
+    budget_bytes: int | None, models: Iterable[str], store: Store | None, keeper: Keeper | None
+) -> dict[str, Any]:
+    """Return which models' weights are in memory, come, and stay."""
+    return {
+        "budget_bytes": budget_bytes,
+        "here": sorted(models if store is None else store.here),
+        "coming": [] if store is None else list(store.coming),
+        "pinned": [] if keeper is None else sorted(keeper.pinned),
     }
 
 

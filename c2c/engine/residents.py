@@ -15,6 +15,8 @@ from msgspec import structs
 
 from c2c.engine.constraint import Constraint, Grammars
 from c2c.engine.messages import (
+    Admitted,
+    Item,
     Load,
     Opening,
     Prompted,
@@ -108,7 +110,11 @@ class Residents:
             for name in names:
                 self._tell(name, 0)
                 try:
-                    ready[name] = pool.submit(self._compiled, name, self._loaded(name))
+                    loaded, done = (
+                        self._loaded(name, self._executables),
+                        partial(self._tell, name, 1),
+                    )
+                    ready[name] = pool.submit(self._compiled, loaded, done)
                 except _REFUSED as error:
                     self.failed[name] = str(error)
             for name, model in ready.items():
@@ -127,10 +133,33 @@ class Residents:
         That is for a process that takes a lost one's place: all was readied before.
         """
         if name not in self._models:
-            self._models[name] = self._loaded(name)
+            self._models[name] = self._loaded(name, self._executables)
         return self._models[name]
 
-    def _loaded(self, name: str) -> Model:
+    def admit(self, item: Item, told: Callable[[Admitted], None]) -> None:
+        """Ready a further model in a thread of its own, while this one serves the others.
+
+        Args:
+          item: the model; its file of weights is there.
+          told: of the outcome, by that thread.
+        """
+        self._items[item.name] = item
+
+        def ready() -> None:
+            failed = ""
+            try:
+                # What it compiles is not counted as missing in a step of others.
+                executables = _executables(self._setup.executables)
+                model = self._compiled(self._loaded(item.name, executables), lambda: None)
+            except Exception as error:  # noqa: BLE001 (it keeps none of the others back)
+                failed = str(error) if isinstance(error, _REFUSED) else repr(error)
+            else:
+                self._models[item.name] = model
+            told(Admitted(model=item.name, failed=failed))
+
+        threading.Thread(target=ready, daemon=True).start()
+
+    def _loaded(self, name: str, executables: Executables | None) -> Model:
         item = self._items[name]
         return load(
             Path(item.path),
@@ -138,13 +167,13 @@ class Residents:
             linear=self._setup.linear,
             pool=item.pool,
             progress=False,
-            executables=self._executables,
+            executables=executables,
         )
 
-    def _compiled(self, name: str, model: Model) -> Model:
+    def _compiled(self, model: Model, done: Callable[[], None]) -> Model:
         if model.executables is not None:
             runner = self._made(model)
-            runner.warm(masks=model.tokenizer is not None, done=partial(self._tell, name, 1))
+            runner.warm(masks=model.tokenizer is not None, done=done)
             if self.spreading is not None:
                 self.spreading.ready(runner)
         return model
@@ -301,7 +330,7 @@ class Residents:
         found: list[tuple[int, int]],
     ) -> Stepped:
         """Compute a step; begin the one ahead of which its tokens are read, if there is one."""
-        begun_s, compiled = time.perf_counter(), self.compiled
+        begun_s, compiled = time.perf_counter(), _count(runner)
         tokens: list[tuple[int, int, str | None]] = []
         scores: list[Scored] = []
         prompts: list[Prompted] = []
@@ -333,7 +362,7 @@ class Residents:
             host_s=time.perf_counter() - begun_s - seconds,
             calls=tuple(shapes),
             kv_tokens=kv,
-            compiled=self.compiled - compiled,
+            compiled=_count(runner) - compiled,
             scores=tuple(scores),
             prompts=tuple(prompts),
             found=tuple(found),
@@ -343,6 +372,12 @@ class Residents:
 def _executables(where: str | None) -> Executables | None:
     """Return where executables come from; a disk that is full keeps nothing from being served."""
     return executables_at(where if where in (None, "auto") else Executables(where, strict=False))
+
+
+def _count(runner: Runner) -> int:
+    """Return how many executables were compiled for a model, and those that share its store."""
+    executables = runner.executor.executables
+    return 0 if executables is None else executables.compiled
 
 
 def _scored(request: int, score: Score) -> Scored:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from c2c.engine import messages as say
+from c2c.engine.adding import Adding, Parts
 from c2c.engine.answers import Answers
 from c2c.engine.backend import LiveBackend
 from c2c.engine.between import Between
@@ -20,20 +21,19 @@ from c2c.engine.block_keys import block_keys
 from c2c.engine.catalog import Entry as CatalogEntry
 from c2c.engine.fleet import (
     Options,
+    Pool,
     check_memory,
     check_system,
-    context_of,
     fleet_of,
     pool_of,
-    shapes_of,
     too_large,
 )
 from c2c.engine.folder import OwnFolder
 from c2c.engine.frames import Connection
-from c2c.engine.items import items_of
+from c2c.engine.items import infos_of, items_of, setup_of
 from c2c.engine.keeper import Keeper
 from c2c.engine.ledger import Entry, Ledger
-from c2c.engine.now import requests_now, work_done, workers_now
+from c2c.engine.now import requests_now, weights_now, work_done, workers_now
 from c2c.engine.others import note_others
 from c2c.engine.places import Place, note_instances
 from c2c.engine.record import Tape
@@ -42,7 +42,7 @@ from c2c.engine.sizing import measured_options
 from c2c.engine.stepping import Stepping
 from c2c.engine.store import Store
 from c2c.engine.supervisor import Supervisor
-from c2c.engine.variants import check_layout, told_of
+from c2c.engine.variants import check_layout
 from c2c.errors import DataError
 from c2c.serving import (
     FAIL_CANCELLED,
@@ -119,6 +119,7 @@ class Engine:
         }
         self._store: Store | None = None
         self._keeper: Keeper | None = None
+        self._adding: Adding | None = None
         self.is_draining = False
         self._begun_s = time.time()
         self._beginning = "starting"  # how far the start is; "": it is over
@@ -154,22 +155,9 @@ class Engine:
         items = items_of(good, self._settings, self._folder.path / "weights")
         options = await measured_options(good, self._settings, items, note)
         self._settings = replace(self._settings, options=options)
-        pool, shapes = pool_of(good, options), shapes_of(options)
+        pool = pool_of(good, options)
         check_memory(good, options, pool)
-        setup = say.Setup(
-            models=items,
-            dtype=options.dtype,
-            linear=options.linear,
-            executables=self._settings.executables,
-            rows=shapes.rows,
-            budgets=shapes.budgets,
-            width=shapes.width,
-            superblocks=pool.superblocks,
-            superblock=pool.superblock,
-            ahead=options.ahead,
-            owns_files=self._settings.pools is None,
-            **told_of(self._settings.system.layout),
-        )
+        setup = setup_of(items, self._settings, pool)
 
         def done(place: Place, hello: say.Hello) -> None:
             self._failed |= hello.failed
@@ -216,6 +204,7 @@ class Engine:
             self._backend.started(place)
         self._supervisor.watch(self._backend)
         await self._begin_serving(Stepping(self.prepared.fleet, rules, state))
+        self._begin_adding(pool)
         self._looking = asyncio.create_task(note_others(self.others))
         self._begin("")
 
@@ -228,7 +217,8 @@ class Engine:
         """Return what the front is to know first."""
         if self._beginning:
             return say.Starting(what=self._beginning)
-        return say.Models(models=self.models(), max_open=self._settings.max_open)
+        adds, most = self._adding is not None, self._settings.max_open
+        return say.Models(models=self.models(), max_open=most, adds=adds)
 
     async def _begin_store(self, setup: say.Setup) -> None:
         """Begin to mind what weights are in memory, where they are in files."""
@@ -255,6 +245,28 @@ class Engine:
         self._keeper = Keeper(
             self._models, store, put=backend.put, now_s=backend.now_s, answer=self._managed
         )
+
+    def _begin_adding(self, pool: Pool) -> None:
+        if self._settings.add_from is None or self._store is None or self._keeper is None:
+            return
+        weights = self._folder.path / "weights"
+        self._adding = Adding(
+            Parts(
+                settings=self._settings, weights=weights, entries=self._entries,
+                models=self._models, failed=self._failed, store=self._store, keeper=self._keeper,
+                supervisor=self._supervisor, adopt=self._adopt, open_of=self.ledger.of_model,
+                tell=lambda: self._say(self._hello()), answer=self._say,
+            ),
+            pool,
+        )  # fmt: skip
+
+    async def _adopt(self, prepared: Prepared) -> None:
+        """Go on with a fleet that has a further model."""
+        assert self._backend is not None
+        assert self.stepping is not None
+        await self.stepping.adopt(prepared.fleet, prepared.new_rules())
+        self.prepared = prepared
+        self._backend.adopt(prepared)
 
     def _fetched(self, model: str, failed: str) -> None:
         """Take note that a model's weights have come, or why they cannot."""
@@ -289,7 +301,8 @@ class Engine:
             self._keeper.manage(wish)
 
     def _managed(self, wish: say.Manage, refused: str) -> None:
-        self._say(say.Managed(number=wish.number, refused=refused))
+        if self._adding is None or not self._adding.answered(wish, refused):
+            self._say(say.Managed(number=wish.number, refused=refused))
 
     def _nothing(self) -> DataError:
         why = "; ".join(f"{name}: {reason}" for name, reason in self._failed.items())
@@ -304,12 +317,11 @@ class Engine:
         """Serve from now on: for each event the pure step, and its actions."""
         backend = self._backend
         assert backend is not None
-        names = list(self._models)
 
         def take(event: Event) -> None:
             if self.failure is not None:
                 return
-            self._tape.event(event, names)
+            self._tape.event(event, backend.names)
             try:
                 now_s, actions, ended = stepping.take(event)
                 for row in ended:
@@ -360,6 +372,8 @@ class Engine:
             self.abort(frame.request, "stop" if frame.is_done else "cancelled")
         elif isinstance(frame, say.Manage):
             self._manage(frame)
+        elif isinstance(frame, say.Add | say.Remove) and self._adding is not None:
+            self._adding.begin(frame)
         elif isinstance(frame, say.Drain):
             self.is_draining = frame.is_on
         elif isinstance(frame, say.Watch):
@@ -373,20 +387,7 @@ class Engine:
     def models(self) -> tuple[say.ModelInfo, ...]:
         """Return what is served, and what is not and why."""
         assert self.prepared is not None
-        infos = []
-        for entry in self._entries:
-            number = self._models.get(entry.name)
-            spec = entry.spec
-            infos.append(
-                say.ModelInfo(
-                    name=entry.name,
-                    path=str(entry.path),
-                    context=0 if number is None else context_of(self.prepared, number),
-                    vocab=0 if spec is None else spec.vocab,
-                    failed=self._failed.get(entry.name, ""),
-                )
-            )
-        return tuple(infos)
+        return infos_of(self._entries, self._models, self._failed, self.prepared)
 
     def ask(self, ask: say.Ask) -> None:
         """Take a request in; its tokens and its end go to the front."""
@@ -396,6 +397,9 @@ class Engine:
         if self.is_draining or is_full or ask.model in self._failed:
             why = "draining" if self.is_draining else "overloaded" if is_full else "model_failed"
             self._answers.end(ask.request, why, self._next_end_s())
+            return
+        if ask.model not in self._models or (self._adding and ask.model in self._adding.closed):
+            self._answers.end(ask.request, "model_gone")
             return
         now_s, model = self._backend.now_s(), self._models[ask.model]
         is_keyed = self.prepared.fleet.caches_prefixes and ask.prompt_scores is None
@@ -454,18 +458,11 @@ class Engine:
             "is_compiled": self.stepping is not None and self.stepping.is_compiled,
             **requests_now(self.ledger),
             **work_done(self.tape, self.places),
-            "weights": self._weights(),
+            "weights": weights_now(
+                self._settings.options.weights_bytes, self._models, self._store, self._keeper
+            ),
             "others_cpu": self.others[-1] if self.others else None,
             "workers": workers_now(self.places, self.stepping),
-        }
-
-    def _weights(self) -> dict[str, Any]:
-        store, keeper = self._store, self._keeper
-        return {
-            "budget_bytes": self._settings.options.weights_bytes,
-            "here": sorted(self._models if store is None else store.here),
-            "coming": [] if store is None else list(store.coming),
-            "pinned": [] if keeper is None else sorted(keeper.pinned),
         }
 
     @property
@@ -486,6 +483,8 @@ class Engine:
         """End all processes and remove what was made."""
         if self._looking is not None:
             self._looking.cancel()
+        if self._adding is not None:
+            self._adding.close()
         if self.stepping is not None:
             await self.stepping.close()
         await self._supervisor.close()

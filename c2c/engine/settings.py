@@ -8,6 +8,7 @@ from pathlib import Path
 from c2c.cost import Constants
 from c2c.engine.devices import Device
 from c2c.engine.fleet import Options
+from c2c.errors import SettingError
 from c2c.serving import SystemSpec
 
 __all__ = ["EngineSettings"]
@@ -39,6 +40,8 @@ class EngineSettings:
       busy_poll: whether the scheduler looks for reports that are due, in place of sleeping, as long
         as nobody else wants the core.
       worker: module that a worker's process runs.
+      add_from: folder of checkpoints that may be added while the engine serves; None: models are
+        neither added nor removed.
     """
 
     options: Options
@@ -59,3 +62,20 @@ class EngineSettings:
     compiled: bool = False
     busy_poll: bool = True
     worker: str = "c2c.engine.worker"
+    add_from: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.add_from is None:
+            return
+        if not self.add_from.is_dir():
+            raise SettingError("add_from", str(self.add_from), "a folder of checkpoints, or null")
+        unlike = {
+            "linear=reference": self.options.linear == "reference",
+            "a layout over several devices": self.system.layout is not None,
+            "system.prefix_cache.hbm, whose blocks are a model's by its name": (
+                self.system.prefix_cache.is_on
+            ),
+            "out=, as a run is replayed with the models that it began with": self.is_recorded,
+        }
+        if others := [name for name, holds in unlike.items() if holds]:
+            raise SettingError("add_from", str(self.add_from), f"null with {others[0]}")

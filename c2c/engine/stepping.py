@@ -19,7 +19,9 @@ from c2c.errors import PolicyError
 from c2c.serving.compiled_step import CompiledStep, is_compiled
 from c2c.serving.loop import step
 from c2c.serving.port import Action, Event, Record
+from c2c.serving.prepare.memory import remember
 from c2c.serving.state import Fleet, Rules, Serving
+from c2c.serving.table_growth import grow_models
 
 __all__ = ["Stepping"]
 
@@ -47,6 +49,7 @@ class Stepping:
         self._compiled: CompiledStep | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._is_closed = False
+        self._changing = asyncio.Lock()  # what machine code is for stays the same meanwhile
 
     @property
     def is_compiled(self) -> bool:
@@ -78,6 +81,10 @@ class Stepping:
 
         Where it cannot be made, the log says why, and the step stays interpreted.
         """
+        async with self._changing:
+            await self._compile()
+
+    async def _compile(self) -> None:
         if not is_compiled() and not await self._make():
             return
         try:
@@ -89,6 +96,25 @@ class Stepping:
             _log.warning("the loop's step stays interpreted: %s", error)
             return
         settle_memory()  # what was read with it stays
+
+    async def adopt(self, fleet: Fleet, rules: Rules) -> None:
+        """Go on with a fleet that has more models, or others where nothing knows the old ones.
+
+        Requests, instances and what policies remember stay as they are.
+
+        Args:
+          fleet: of the same chip and places.
+          rules: the same, with memory of their own for this fleet.
+        """
+        async with self._changing:
+            compiled = None
+            if self._compiled is not None:
+                like = grow_models(self.state, fleet)
+                compiled = await asyncio.to_thread(CompiledStep, fleet, rules, like)
+            # No event comes in between from here on.
+            remember(rules.own, self._rules.own)
+            self.state = grow_models(self.state, fleet)
+            self.fleet, self._rules, self._compiled = fleet, rules, compiled
 
     async def _make(self) -> bool:
         try:

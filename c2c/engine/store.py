@@ -81,6 +81,10 @@ class Store:
         """Models that are being loaded, then those that are to be."""
         return tuple(self._queue)
 
+    def add(self, item: Item) -> None:
+        """Know a further model, whose weights are not here."""
+        self._items[item.name] = item
+
     def fetch(self, model: str) -> None:
         """Have a model's weights loaded, unless they are here or coming; `told` hears of it."""
         if model in self.here or model in self._queue:

@@ -95,6 +95,7 @@ class Supervisor:
         # Which device a process sees is settled before it imports anything.
         self._has_spare = has_spare and not any(place.gpus for place in places)
         self._opening: Callable[[Place, say.Opening], None] = lambda _place, _frame: None
+        self._admitting: asyncio.Future[str] | None = None
 
     async def start(
         self,
@@ -126,6 +127,33 @@ class Supervisor:
                 raise DataError(who, f"said nothing for {self._start_s:.0f} s before it was ready")
             await asyncio.wait([hello], timeout=0.05)
         done(place, hello.result())
+
+    async def admit(self, item: say.Item) -> str:
+        """Have all workers ready a further model, one after another; return why one cannot, or "".
+
+        A process that is lost meanwhile, or comes later, opens the model when it is first used.
+        """
+        assert self._setup is not None
+        models = (*self._setup.models, item)
+        self._setup = msgspec.structs.replace(self._setup, models=models)
+        for place in self._places:
+            generation = place.generation
+            answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+            self._admitting = answer
+            if place.link is not None:
+                place.link.send(say.Admit(item=item))
+            while not answer.done() and place.link is not None and place.generation == generation:
+                await asyncio.wait([answer], timeout=0.1)
+            self._admitting = None
+            if answer.done() and (failed := answer.result()):
+                return failed
+        return ""
+
+    def dismiss(self, model: str) -> None:
+        """Tell processes that come no more of a model."""
+        assert self._setup is not None
+        models = tuple(item for item in self._setup.models if item.name != model)
+        self._setup = msgspec.structs.replace(self._setup, models=models)
 
     def watch(self, listener: Listener) -> None:
         """From now on tell a listener of everything, and start again what is lost."""
@@ -211,6 +239,9 @@ class Supervisor:
             elif isinstance(frame, say.Opening):
                 place.heard_s = time.monotonic()
                 self._opening(place, frame)
+            elif isinstance(frame, say.Admitted):
+                if self._admitting is not None and not self._admitting.done():
+                    self._admitting.set_result(frame.failed)
             elif isinstance(frame, say.Hello):
                 self._ready(place, frame, link)
             elif self._listener is not None:

@@ -21,6 +21,7 @@ from c2c.engine.devices import check_seen
 from c2c.engine.frames import SocketFrames
 from c2c.engine.messages import (
     SPARE,
+    Admit,
     Drop,
     ForgetBlocks,
     Free,
@@ -130,6 +131,8 @@ def serve(frames: SocketFrames, residents_of: Callable[[Setup], Any] | None = No
             frames.send(Loaded(plan=frame.plan, seconds=time.perf_counter() - at_s))
         elif isinstance(frame, Unload):
             residents.unload(frame.instance)
+        elif isinstance(frame, Admit):
+            residents.admit(frame.item, frames.send)
         elif isinstance(frame, Drop):
             residents.drop(frame.model)
         elif isinstance(frame, Free):

@@ -1,4 +1,4 @@
-"""More room in the tables of the state, where more requests are there than they hold."""
+"""More room in the tables of the state: for requests and records, and for models."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from c2c.serving.state import Serving
+from c2c.serving.state import ABSENT, Fleet, Serving
 
-__all__ = ["grow_records", "grow_requests"]
+__all__ = ["grow_models", "grow_records", "grow_requests"]
 
 
 def _grown(table: Any, extra: int) -> Any:
@@ -39,3 +39,18 @@ def grow_requests(state: Serving, extra: int) -> Serving:
 def grow_records(state: Serving, extra: int) -> Serving:
     """Return the state with room for `extra` more records."""
     return state._replace(records=_grown(state.records, extra))
+
+
+def grow_models(state: Serving, fleet: Fleet) -> Serving:
+    """Return the state with a row for each model of a fleet, which begins with the state's own.
+
+    The chips, slices and homes of models that are known are the same; of others no weights are in
+    host memory. The fleet has one chip.
+    """
+    extra = len(fleet.deployment) - len(state.model)
+    model, hold = _grown(state.model, extra), _grown(state.hold, extra)
+    for field in ("active", "wait_head", "wait_tail", "claim_chip"):
+        model[field][len(state.model) :] = -1
+    hold.state[len(state.hold) :] = ABSENT
+    waiting = np.concatenate([state.waiting, np.zeros(extra, np.int64)])
+    return state._replace(model=model, hold=hold, waiting=waiting)

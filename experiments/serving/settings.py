@@ -36,7 +36,7 @@ __all__ = [
     "with_context",
 ]
 
-_TEXTS = ("catalog", "pools", "out", "executables", "key")
+_TEXTS = ("catalog", "pools", "out", "executables", "key", "add_from")
 _GROUPS = {"catalog": "catalog_folder", "linear": "linear_strategy"}  # of the simulator
 _CONTEXT = 2048
 _DTYPES = ("float32", "bfloat16", "float16")
@@ -74,6 +74,8 @@ class ServeConf:
         last; a prompt that comes in meanwhile waits for one step more.
       executables: folder of compiled code, or auto.
       pools: folder of weights in the form that workers map; null: one that ends with the command.
+      add_from: folder of checkpoints that `POST /v1/models` may add while the engine serves, and
+        `DELETE /v1/models/<name>` may remove any; null: models are those of the catalog.
       sampling: what draws as a request does not say: neutral, or checkpoint (temperature, top_p,
         top_k, min_p and repetition_penalty of its generation_config.json).
       choices: of all prompts of one request (`n` times their number); more get 400.
@@ -115,6 +117,7 @@ class ServeConf:
     ahead: int = 1
     executables: str | None = "auto"
     pools: str | None = None
+    add_from: str | None = None
     sampling: str = "neutral"
     choices: int = 2048
     max_open: int = 1024
@@ -233,6 +236,7 @@ def settings_of(cfg: DictConfig) -> Settings:
             tpot_slo_s=given["tpot_slo_s"],
             compiled=given["compiled"],
             busy_poll=given["busy_poll"],
+            add_from=_path(given.get("add_from")),
         ),
     )
 

@@ -367,3 +367,13 @@ def test_metrics_are_of_their_kinds(live: Live) -> None:
         now = {(s.name, *s.labels.values()): s.value for s in after[name].samples}
         for sample in before[name].samples:
             assert now[sample.name, *sample.labels.values()] >= sample.value
+
+
+def test_nobody_adds_or_removes_models_without_the_setting(live: Live) -> None:
+    for answer in (
+        live.client.post("/v1/models", json={"path": "talking"}),
+        live.client.delete("/v1/models/talking"),
+    ):
+        assert answer.status_code == 403
+        assert "add_from" in answer.json()["error"]["message"]
+    assert live.client.get("/v1/models/talking").status_code == 200

@@ -24,11 +24,13 @@ from c2c.engine.front.failures import ApiError, after_end, without_paths
 from c2c.engine.front.guard import Guard
 from c2c.engine.front.link import Link
 from c2c.engine.front.metrics import Metrics
+from c2c.engine.front.models import Models, unknown_model
 from c2c.engine.front.parameters import check, unknown
 from c2c.engine.front.protocol import ChatRequest, CompletionRequest, ManageRequest
 from c2c.engine.front.scores import Written
-from c2c.engine.front.served import Served, served_models, shown
+from c2c.engine.front.served import Served, served_models
 from c2c.engine.front.texts import Texts
+from c2c.engine.messages import ModelInfo
 from c2c.transformer.drawing import BIASED
 
 __all__ = ["make_app"]
@@ -67,8 +69,11 @@ def make_app(
     app.router.route_class = BodyRoute
     asked = STREAM | errors(400, 401, 404, 408, 413, 429, 499, 503)
     gone = errors(401, 503)
-    app.get("/v1/models", responses=errors(401))(front.models)
-    app.get("/v1/models/{model:path}", responses=errors(401, 404))(front.model)
+    models, changed = Models(link, front.read), errors(400, 401, 403, 404, 409, 413, 503)
+    app.get("/v1/models", responses=errors(401))(models.all)
+    app.get("/v1/models/{model:path}", responses=errors(401, 404))(models.one)
+    app.post("/v1/models", responses=changed)(models.add)
+    app.delete("/v1/models/{model:path}", responses=changed)(models.remove)
     app.post("/v1/completions", responses=asked)(front.completions)
     app.post("/v1/chat/completions", responses=asked)(front.chat)
     texts = Texts(front.find)
@@ -140,20 +145,13 @@ class Front:
             _log.exception("the models' tokenizers cannot be used")
             self._link.close()
 
+    def read(self, models: Sequence[ModelInfo]) -> None:
+        """Know further models."""
+        self._served = (self._served or {}) | self._read(models)
+
     def starting(self) -> str:
         """Return how far the engine's start is; "": it is over."""
         return "" if self._served is not None else self._link.starting or "reading tokenizers"
-
-    async def models(self) -> dict[str, Any]:
-        """List all models; one that cannot be served says why."""
-        return {"object": "list", "data": [shown(info) for info in self._link.models]}
-
-    async def model(self, model: str) -> dict[str, Any]:
-        """Say what a model is."""
-        for info in self._link.models:
-            if info.name == model:
-                return shown(info)
-        raise _unknown(model)
 
     async def completions(self, request: Request, asked: CompletionRequest) -> Response:
         """Continue one prompt or several."""
@@ -185,13 +183,15 @@ class Front:
         Raises:
           ApiError: there is none, or it failed.
         """
-        for info in self._link.models:
-            if info.name == model and info.failed:
-                why = without_paths(info.failed, info.path)
-                raise ApiError(503, f"{model} cannot be served: {why}", code="model_failed")
+        info = next((info for info in self._link.models if info.name == model), None)
+        if info is None:
+            raise unknown_model(model)
+        if info.failed:
+            why = without_paths(info.failed, info.path)
+            raise ApiError(503, f"{model} cannot be served: {why}", code="model_failed")
         served = (self._served or {}).get(model)
-        if served is None:
-            raise _unknown(model)
+        if served is None or served.info.path != info.path:  # its tokenizer is being read
+            raise ApiError(503, f"{model} is being added", code="starting", retry_s=1.0)
         return served
 
     async def _answer(
@@ -416,7 +416,7 @@ class Front:
         async def manage(asked: ManageRequest) -> dict[str, str]:
             info = next((i for i in self._link.models if i.name == asked.model), None)
             if info is None:
-                raise _unknown(asked.model)
+                raise unknown_model(asked.model)
             try:
                 refused = await self._link.manage(asked.model, what)
             except ConnectionError as error:
@@ -486,10 +486,6 @@ async def _gone(request: Request) -> None:
     """Return once the client has gone; its whole request is known."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def _unknown(model: str) -> ApiError:
-    return ApiError(404, f"no model {model[:_MOST_NAME]!r}", param="model", code="model_not_found")
 
 
 def _event(value: Any) -> bytes:

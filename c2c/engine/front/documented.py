@@ -29,6 +29,7 @@ class Failed(BaseModel):
 _SAID: Final = {
     400: "the request is not one that can be served: `param` names the field",
     401: "a key is asked for, and this is none",
+    403: "models are neither added nor removed here",
     404: "no such model",
     408: "the deadline has passed",
     409: "something is in the way: requests under way, a pin, no room",

@@ -63,6 +63,7 @@ _AFTER = {
     "overloaded": (429, "too many requests are open", "overloaded"),
     "draining": (503, "the server takes no new requests", "draining"),
     "worker_lost": (503, "the worker was lost more often than is retried", "worker_lost"),
+    "model_gone": (404, "the model is served no more", "model_not_found"),
     "model_failed": (503, "the model's weights could not be loaded", "model_failed"),
     "grammar": (400, "the grammar was too much to follow", "grammar_failed"),
     "gone": (503, "the engine is gone", "engine_gone"),

@@ -65,6 +65,7 @@ class Link:
         self._turn, self._is_new_turn = 0, True  # of this process, in which answers come
         self.models: tuple[say.ModelInfo, ...] = ()
         self.max_open = 0  # requests at the same time
+        self.adds = False  # whether models may be added and removed
         self.starting = ""  # how far the engine's start is
         self.has_models = asyncio.Event()
         self.is_up = False
@@ -88,9 +89,10 @@ class Link:
             self.starting = frame.what
         elif isinstance(frame, say.Models):
             self.models, self.max_open, self.starting = frame.models, frame.max_open, ""
+            self.adds = frame.adds
             self.has_models.set()
         elif isinstance(frame, say.Managed):
-            self._answer_number(frame.number, frame.refused)
+            self._answer_number(frame.number, frame)
         elif isinstance(frame, say.Live):
             self._answer_number(frame.number, msgspec.json.decode(frame.state))
 
@@ -171,8 +173,23 @@ class Link:
     async def manage(self, model: str, what: Literal["load", "unload", "pin", "unpin"]) -> str:
         """Have something done about a model's weights; return what kept it from that, or ""."""
         number = next(self._numbers)
-        refused: str = await self._asked(number, say.Manage(number=number, model=model, what=what))
-        return refused
+        wish = say.Manage(number=number, model=model, what=what)
+        done: say.Managed = await self._asked(number, wish)
+        return done.refused
+
+    async def add(self, path: str, model: str) -> say.Managed:
+        """Have a checkpoint served; return the outcome."""
+        number = next(self._numbers)
+        done: say.Managed = await self._asked(
+            number, say.Add(number=number, path=path, model=model)
+        )
+        return done
+
+    async def remove(self, model: str) -> say.Managed:
+        """Have a model served no more; return the outcome, once its requests are over."""
+        number = next(self._numbers)
+        done: say.Managed = await self._asked(number, say.Remove(number=number, model=model))
+        return done
 
     async def _asked(self, number: int, frame: say.Frame) -> Any:
         if self._link is None or not self.is_up:

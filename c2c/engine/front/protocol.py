@@ -20,8 +20,8 @@ from pydantic import (
 from c2c.transformer.drawing import BIASED, SCORED
 
 __all__ = [
-    "ChatRequest", "CompletionRequest", "DetokenizeRequest", "ManageRequest", "Message",
-    "SharedFields", "TokenizeRequest",
+    "AddRequest", "ChatRequest", "CompletionRequest", "DetokenizeRequest", "ManageRequest",
+    "Message", "SharedFields", "TokenizeRequest",
 ]  # fmt: skip
 
 Token = Annotated[StrictInt, Field(ge=0)]
@@ -429,6 +429,19 @@ class DetokenizeRequest(BaseModel):
 
     model: str
     tokens: list[Token]
+
+
+class AddRequest(BaseModel):
+    """Of POST /v1/models."""
+
+    path: str = Field(
+        min_length=1,
+        max_length=4096,
+        description="a checkpoint's folder or GGUF file in the folder of the setting `add_from`",
+    )
+    model: str = Field(
+        "", max_length=256, description="its name; by default that of the folder or file"
+    )
 
 
 class ManageRequest(BaseModel):

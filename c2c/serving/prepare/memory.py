@@ -10,7 +10,7 @@ from c2c.errors import PolicyError
 from c2c.policies import Own, System
 from c2c.serving.state import Fleet
 
-__all__ = ["copied", "own_memory"]
+__all__ = ["copied", "own_memory", "remember"]
 
 
 def own_memory(system: System, fleet: Fleet) -> Own:
@@ -43,3 +43,10 @@ def copied(own: Own) -> Own:
 
 def _copied(memory: Any) -> Any:
     return type(memory)(*(array.copy() for array in memory))
+
+
+def remember(own: Own, before: Own) -> None:
+    """Take into memory for more models what policies kept for fewer."""
+    for memory, known in zip(own, before, strict=True):
+        for array, old in zip(memory, known, strict=True):
+            array[tuple(map(slice, old.shape))] = old

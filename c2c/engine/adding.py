@@ -1,0 +1,236 @@
+"""Models that come while an engine serves, and models that go, one after another.
+
+A checkpoint is read and compiled before anybody is told of it. The loop's fleet is made again with
+it between two events: the model takes the row of a removed one, or one more row of each table of
+models, so that requests, instances and caches stay as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import Literal
+
+from c2c.engine import messages as say
+from c2c.engine.catalog import Entry, find_models
+from c2c.engine.fleet import Pool, check_memory, check_system, fleet_of, pool_with, too_large
+from c2c.engine.items import items_of
+from c2c.engine.keeper import Keeper
+from c2c.engine.settings import EngineSettings
+from c2c.engine.store import Store
+from c2c.engine.supervisor import Supervisor
+from c2c.errors import DataError, SettingError
+from c2c.serving import Prepared
+
+__all__ = ["Adding", "Parts"]
+
+_log = logging.getLogger("c2c.engine")
+_LOOK_S = 0.02  # between two looks whether requests are over
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What of an engine changes with its models.
+
+    Attributes:
+      settings: of the engine, with the pool's size.
+      weights: folder for files of weights.
+      entries: what clients are told of.
+      models: rows of the fleet by name.
+      failed: models that cannot be served, and why.
+      store: of weights.
+      keeper: of weights, too.
+      supervisor: of workers.
+      adopt: has loop and backend go on with a fleet.
+      open_of: returns a model's open requests.
+      tell: tells the front of the models as they are.
+      answer: tells the front of an outcome.
+    """
+
+    settings: EngineSettings
+    weights: Path
+    entries: list[Entry]
+    models: dict[str, int]
+    failed: dict[str, str]
+    store: Store
+    keeper: Keeper
+    supervisor: Supervisor
+    adopt: Callable[[Prepared], Awaitable[None]]
+    open_of: Callable[[str], list[int]]
+    tell: Callable[[], None]
+    answer: Callable[[say.Managed], None]
+
+
+class _NoRoom(Exception):
+    """Weights that are in use leave no room."""
+
+
+class Adding:
+    """Adds and removes models.
+
+    Attributes:
+      closed: models of the fleet that take no requests: they are on their way in or out.
+    """
+
+    def __init__(self, parts: Parts, pool: Pool) -> None:
+        """Take an engine that serves.
+
+        Args:
+          parts: of it.
+          pool: of its workers.
+        """
+        self._parts, self._pool = parts, pool
+        by_name = {entry.name: entry for entry in parts.entries}
+        self._rows = [by_name[name] for name in parts.models]
+        self._free: set[int] = set()  # rows of removed models
+        self.closed: set[str] = set()
+        self._turn = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._numbers = count(-1, -1)  # the front's are above 0
+        self._managed: dict[int, asyncio.Future[str]] = {}
+
+    def begin(self, wish: say.Add | say.Remove) -> None:
+        """Begin what was asked for; it is answered in its turn."""
+        task = asyncio.create_task(self._in_turn(wish))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def answered(self, wish: say.Manage, refused: str) -> bool:
+        """Take the outcome of a wish for weights; say whether it was one of these."""
+        waiting = self._managed.pop(wish.number, None)
+        if waiting is not None:
+            waiting.set_result(refused)
+        return waiting is not None
+
+    async def _in_turn(self, wish: say.Add | say.Remove) -> None:
+        answer = say.Managed(number=wish.number, model=wish.model)
+        async with self._turn:
+            try:
+                if isinstance(wish, say.Remove):
+                    await self._remove(wish.model)
+                else:
+                    answer.model = await self._add(wish)
+            except (SettingError, DataError) as error:
+                answer.refused, answer.status = str(error), 400
+                answer.param = "model" if getattr(error, "field", "") == "model" else "path"
+            except _NoRoom as error:
+                answer.refused = str(error)
+            except Exception:  # noqa: BLE001 (the engine serves on)
+                _log.exception("%s ended", wish)
+                answer.refused, answer.status = "internal error; the server's log has it", 500
+        self._parts.answer(answer)
+
+    async def _add(self, wish: say.Add) -> str:
+        """Serve a further checkpoint; return its name.
+
+        Raises:
+          SettingError: it is none, has a name that is taken, or has no room.
+          DataError: it cannot be read, or compiled.
+          _NoRoom: weights that are in use leave none.
+        """
+        parts = self._parts
+        entry = await asyncio.to_thread(self._found, wish)
+        pool = pool_with(self._pool, entry, parts.settings.options)
+        row = min(self._free, default=len(self._rows))
+        rows = [*self._rows[:row], entry, *self._rows[row + 1 :]]
+        there = [e for number, e in enumerate(rows) if number not in self._free - {row}]
+        check_memory(there, parts.settings.options, pool)
+        prepared = await asyncio.to_thread(self._prepared, rows, pool)
+        await parts.adopt(prepared)
+        self.closed.add(entry.name)
+        parts.models[entry.name] = row
+        self._rows, self._pool = rows, pool
+        self._free.discard(row)
+        (item,) = items_of([entry], parts.settings, parts.weights)
+        parts.store.add(item)
+        refused = await self._manage(entry.name, "pin")
+        is_whole = entry.name not in parts.failed
+        failed = refused or await parts.supervisor.admit(item)
+        if failed:
+            await self._drop(entry.name)
+            raise _NoRoom(failed) if refused and is_whole else DataError(wish.path, failed)
+        await self._manage(entry.name, "unpin")
+        self.closed.discard(entry.name)
+        parts.entries.append(entry)
+        parts.tell()
+        return entry.name
+
+    def _found(self, wish: say.Add) -> Entry:
+        """Return the checkpoint, which nothing but its weights keeps from being served."""
+        settings = self._parts.settings
+        assert settings.add_from is not None
+        folder = settings.add_from.resolve()
+        path = folder / wish.path
+        allowed = "a checkpoint's folder (config.json) or GGUF file in the folder add_from"
+        if not path.resolve().is_relative_to(folder):
+            raise SettingError("path", wish.path, allowed)
+        try:
+            found = find_models(path)
+        except SettingError as error:
+            raise SettingError("path", wish.path, allowed) from error
+        if len(found) != 1:
+            raise SettingError("path", wish.path, f"one checkpoint; it has {len(found)}")
+        entry = replace(found[0], name=wish.model or found[0].name)
+        if entry.name in {e.name for e in self._parts.entries}:
+            raise SettingError("model", entry.name, "a name that no other model has")
+        if why := entry.failed or too_large(entry, settings.options):
+            raise SettingError("path", wish.path, f"a checkpoint that can be served ({why})")
+        check_system(settings.system, [entry])
+        return entry
+
+    def _prepared(self, rows: list[Entry], pool: Pool) -> Prepared:
+        settings = self._parts.settings
+        slo_s = (settings.ttft_slo_s, settings.tpot_slo_s)
+        return fleet_of(
+            rows, settings.options, settings.system, settings.constants, slo_s=slo_s, pool=pool
+        )
+
+    async def _manage(self, model: str, what: Literal["pin", "unpin", "unload"]) -> str:
+        """Have something done about a model's weights; return what kept it from that, or ""."""
+        number = next(self._numbers)
+        done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._managed[number] = done
+        self._parts.keeper.manage(say.Manage(number=number, model=model, what=what))
+        return await done
+
+    async def _remove(self, model: str) -> None:
+        """Serve a model no more, once its requests are over.
+
+        Raises:
+          SettingError: there is none of this name.
+        """
+        parts = self._parts
+        entry = next((e for e in parts.entries if e.name == model), None)
+        if entry is None:
+            raise SettingError("model", model, "a model that is served")
+        parts.entries.remove(entry)
+        if model in parts.models:
+            self.closed.add(model)
+            parts.tell()
+            while parts.open_of(model):
+                await asyncio.sleep(_LOOK_S)
+            await self._drop(model)
+        parts.failed.pop(model, None)
+        parts.tell()
+
+    async def _drop(self, model: str) -> None:
+        """Let go what there is of a model that takes no requests; its row may be another's."""
+        parts = self._parts
+        await self._manage(model, "unpin")
+        while await self._manage(model, "unload"):  # the loop ends its last step
+            await asyncio.sleep(_LOOK_S)
+        parts.failed.pop(model, None)
+        parts.supervisor.dismiss(model)
+        row = parts.models.pop(model)
+        self._rows[row] = replace(self._rows[row], name=f"removed {row}")
+        self._free.add(row)
+        self.closed.discard(model)
+
+    def close(self) -> None:
+        """Leave what is under way as it is."""
+        for task in tuple(self._tasks):
+            task.cancel()

@@ -1,0 +1,87 @@
+"""`/v1/models`: which there are, and those that are added and removed while the engine serves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from c2c.engine.front.failures import ApiError, after_end, without_paths
+from c2c.engine.front.link import Link
+from c2c.engine.front.protocol import AddRequest
+from c2c.engine.front.served import shown
+from c2c.engine.messages import Managed, ModelInfo
+
+__all__ = ["Models", "unknown_model"]
+
+_MOST_NAME = 64  # characters of a client's that are told
+
+
+class Models:
+    """The endpoints."""
+
+    def __init__(self, link: Link, read: Callable[[Sequence[ModelInfo]], None]) -> None:
+        """Take the front's parts.
+
+        Args:
+          link: to the scheduler.
+          read: makes tokenizers of further models known.
+        """
+        self._link, self._read = link, read
+
+    async def all(self) -> dict[str, Any]:
+        """List all models; one that cannot be served says why."""
+        return {"object": "list", "data": [shown(info) for info in self._link.models]}
+
+    async def one(self, model: str) -> dict[str, Any]:
+        """Say what a model is."""
+        for info in self._link.models:
+            if info.name == model:
+                return shown(info)
+        raise unknown_model(model)
+
+    async def add(self, asked: AddRequest) -> dict[str, Any]:
+        """Serve a further checkpoint; the answer comes when it is served."""
+        self._check_adds()
+        try:
+            done = await self._link.add(asked.path, asked.model)
+        except ConnectionError as error:
+            raise after_end("gone") from error
+        _check(done, asked.path)
+        info = next(info for info in self._link.models if info.name == done.model)
+        await asyncio.to_thread(self._read, [info])
+        return shown(info)
+
+    async def remove(self, model: str) -> dict[str, Any]:
+        """Serve a model no more; the answer comes when its requests are over, new ones get 404."""
+        self._check_adds()
+        if model not in {info.name for info in self._link.models}:
+            raise unknown_model(model)
+        try:
+            done = await self._link.remove(model)
+        except ConnectionError as error:
+            raise after_end("gone") from error
+        _check(done, model)
+        return {"id": model, "object": "model", "deleted": True}
+
+    def _check_adds(self) -> None:
+        if not self._link.adds:
+            raise ApiError(
+                403, "models are neither added nor removed here (the setting add_from is null)"
+            )
+
+
+def unknown_model(model: str) -> ApiError:
+    """Return the error of a model that is not served."""
+    return ApiError(404, f"no model {model[:_MOST_NAME]!r}", param="model", code="model_not_found")
+
+
+def _check(done: Managed, path: str) -> None:
+    """Refuse what could not be done.
+
+    Raises:
+      ApiError: it could not.
+    """
+    if not done.refused:
+        return
+    raise ApiError(done.status, without_paths(done.refused, path), param=done.param or None)

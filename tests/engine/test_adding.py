@@ -1,0 +1,249 @@
+"""Models that come while an engine serves, and go: with requests open, with faults, by a client."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from c2c.config import load
+from c2c.cost import load_constants
+from c2c.engine import Options, fleet_of
+from c2c.engine.catalog import Entry
+from c2c.engine.fleet import pool_of, pool_with
+from c2c.errors import SettingError
+from c2c.models import from_hf_config
+from c2c.serving import Prepared
+from c2c.serving.compiled_step import CompiledStep
+from c2c.serving.prepare.memory import remember
+from c2c.serving.table_growth import grow_models
+from c2c.transformer import load as load_model
+from experiments.serving.settings import overrides_of, register, settings_of
+from tests.engine.checkpoints import make_catalog
+from tests.engine.live import Live, make_step, served
+from tests.engine.test_laws import ROWS, World, check
+from tests.transformer.random_checkpoints import config_of
+
+OPTIONS = Options(workers=2, rows=(1, ROWS), budgets=(64,), context=400, pool_bytes=8 << 20)
+
+
+def entry_of(family: str, **more: Any) -> Entry:
+    spec = from_hf_config(config_of(family) | more, family)
+    return Entry(name=family, path=Path(family), spec=spec, context=400)
+
+
+@pytest.fixture(scope="module")
+def fleets() -> tuple[Prepared, Prepared]:
+    """Three models, and these with a fourth in their workers' pool."""
+    register()
+    system = settings_of(load(overrides_of(["port=0"]), "serve")).engine.system
+    entries = [entry_of(family) for family in ("qwen3", "mixtral", "qwen2", "llama")]
+    pool = pool_of(entries[:3], OPTIONS)
+    constants = load_constants("gh200")
+    return (
+        fleet_of(entries[:3], OPTIONS, system, constants, pool=pool),
+        fleet_of(
+            entries, OPTIONS, system, constants, pool=pool_with(pool, entries[3], OPTIONS)
+        ),
+    )  # fmt: skip
+
+
+class Growing(World):
+    """A world in which a further model comes as the tenth request does."""
+
+    def __init__(self, fleets: tuple[Prepared, Prepared], seed: int) -> None:
+        first, self.later = fleets
+        super().__init__(first, seed, retries=1000)
+
+    def ask(self, number: int) -> None:
+        if number == 10:
+            self._grow()
+        super().ask(number)
+
+    def _grow(self) -> None:
+        rules, known = self.later.new_rules(), self.step.__self__._rules  # type: ignore[attr-defined]
+        remember(rules.own, known.own)
+        before = self.state
+        self.state = grow_models(self.state, self.later.fleet)
+        assert len(self.state.model) == len(before.model) + 1
+        for old, new in zip(before, self.state, strict=True):
+            if isinstance(old, np.ndarray):
+                assert new[: len(old)].tobytes() == old.tobytes()
+        self.prepared, self.fleet = self.later, self.later.fleet
+        self.step = CompiledStep(self.fleet, rules, self.state).step
+        self.backend.adopt(self.later)
+        self.sizes = dict(zip(self.backend.names, self.fleet.weight_bytes, strict=True))
+        self.keeper._models["llama"] = 3
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    loss=st.sampled_from([0.0, 0.05]),
+    cancel=st.sampled_from([0.0, 0.01]),
+)
+def test_requests_end_once_with_their_tokens_while_a_model_comes(
+    fleets: tuple[Prepared, Prepared], seed: int, loss: float, cancel: float
+) -> None:
+    async def scenario() -> World:
+        world = Growing(fleets, seed)
+        await world.run(25, loss, cancel, 0.0, 0.1)
+        return world
+
+    check(asyncio.run(scenario()), is_kept=not cancel)
+
+
+def test_a_pool_takes_models_that_divide_it() -> None:
+    pool = pool_of([entry_of("llama")], OPTIONS)
+    assert pool_with(pool, entry_of("llama"), OPTIONS) == pool
+    more = entry_of("llama", num_hidden_layers=6)
+    grown = pool_with(pool, more, OPTIONS)
+    assert (grown.superblocks, grown.superblock) == (pool.superblocks, pool.superblock)
+    assert grown.usable_bytes < pool.usable_bytes
+    for other in ({"num_hidden_layers": 100}, {"head_dim": 26}):
+        with pytest.raises(SettingError, match="path='llama': expected a model whose blocks"):
+            pool_with(pool, entry_of("llama", **other), OPTIONS)
+    small = replace(pool, superblocks=1)
+    with pytest.raises(SettingError, match="requests have room in"):
+        pool_with(small, more, OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def more(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_catalog(tmp_path_factory.mktemp("adding") / "more")
+
+
+@pytest.fixture(scope="module")
+def live(more: Path) -> Iterator[Live]:
+    models, store = more.parent / "models", more.parent / "executables"
+    shutil.copytree(more / "one", models / "one")
+    store.mkdir(mode=0o700)
+    settings = (
+        f"catalog={models}", f"add_from={more}", "workers=2", "rows=[1,4]", "budgets=[16,64]",
+        "context=320", "pool_bytes=16000000", f"executables={store}", "weights_bytes=1000000",
+    )  # fmt: skip
+    make_step()
+    with served(*settings, log=more.parent / "log") as live:
+        yield live
+
+
+def add(live: Live, **body: Any) -> httpx.Response:
+    return live.client.post("/v1/models", json=body)
+
+
+def names(live: Live) -> list[str]:
+    return sorted(model["id"] for model in live.client.get("/v1/models").json()["data"])
+
+
+PROMPT = [5, 9, 3]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("linear=reference",), "null with linear=reference"),
+        (("out=runs/x",), "null with out="),
+        (("system.prefix_cache.hbm=true",), "null with system.prefix_cache"),
+        (("add_from=nowhere",), "a folder of checkpoints"),
+    ],
+)
+def test_where_models_cannot_be_added_is_said_at_the_start(
+    tmp_path: Path, more: tuple[str, ...], said: str
+) -> None:
+    register()
+    given_ = overrides_of(["port=0", f"add_from={tmp_path}", *more])
+    with pytest.raises(SettingError, match="add_from") as found:
+        settings_of(load(given_, "serve"))
+    assert said in str(found.value)
+
+
+def test_a_model_comes_serves_and_goes(live: Live, more: Path) -> None:
+    alone = live.tokens("one", PROMPT, 250)
+    with ThreadPoolExecutor(2) as pool:
+        meanwhile = pool.submit(live.tokens, "one", PROMPT, 250)
+        answer = add(live, path="three", model="own/name")
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["id"] == "own/name"
+        assert meanwhile.result() == alone
+        expected = load_model(more / "three", "float32").generate(PROMPT, 8)
+        assert live.tokens("own/name", PROMPT, 8) == expected
+        assert live.state()["compiled_after_start"] == 0
+        chat = {"messages": [{"role": "user", "content": "w5"}], "max_tokens": 2}
+        assert live.post("chat/completions", model="own/name", **chat).status_code == 200
+
+        last = pool.submit(live.tokens, "own/name", PROMPT, 250)
+        live.until(lambda state: state["open"].get("own/name"))
+        gone = pool.submit(live.client.delete, "/v1/models/own/name")
+        while "own/name" in names(live):
+            time.sleep(0.01)
+        refused = live.post("completions", model="own/name", prompt=PROMPT)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (404, "model_not_found")
+        assert gone.result().json() == {"id": "own/name", "object": "model", "deleted": True}
+        assert len(last.result()) == 250, "those in flight end"
+    state = live.state()
+    assert state["weights"]["here"] == ["one"]
+    assert all("own/name" not in worker["residents"] for worker in state["workers"])
+
+    assert add(live, path=str(more / "two")).json()["id"] == "two"  # in the row that is free
+    expected = load_model(more / "two", "float32").generate(PROMPT, 8)
+    assert live.tokens("two", PROMPT, 8) == expected
+    assert live.tokens("one", PROMPT, 250) == alone
+    while not live.kill_worker(0):
+        time.sleep(0.05)
+    assert live.tokens("two", PROMPT, 8) == expected, "a process that comes later knows it"
+    assert live.client.delete("/v1/models/two").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "param", "said"),
+    [
+        ({"path": "damaged"}, 400, "path", "model.norm.weight holds NaN"),
+        ({"path": "odd"}, 400, "path", "model_type='mamba'"),
+        ({"path": "../models/one"}, 400, "path", "in the folder add_from"),
+        ({"path": "/"}, 400, "path", "in the folder add_from"),
+        ({"path": "nothing"}, 400, "path", "in the folder add_from"),
+        ({"path": "."}, 400, "path", "one checkpoint"),
+        ({"path": "two", "model": "one"}, 400, "model", "no other model has"),
+        ({"path": ""}, 400, "path", "at least 1"),
+        ({}, 400, "path", "required"),
+    ],
+)
+def test_what_cannot_be_added_is_refused_by_field(
+    live: Live, body: dict[str, str], status: int, param: str, said: str
+) -> None:
+    answer = add(live, **body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (status, param), error
+    assert said in error["message"].replace("Field required", "required")
+    assert str(live.client.base_url) not in error["message"]
+    assert names(live) == ["one"]
+
+
+def test_what_is_not_there_cannot_be_removed(live: Live) -> None:
+    assert live.client.delete("/v1/models/nobody").status_code == 404
+
+
+def test_models_that_stay_leave_no_room_for_one_more(live: Live) -> None:
+    """`weights_bytes` holds for models that come, too."""
+    added = []
+    while (answer := add(live, path="two", model=f"m{len(added)}")).status_code == 200:
+        added.append(answer.json()["id"])
+        pin = live.client.post("/admin/pin", json={"model": added[-1]})
+        assert pin.status_code == 200, pin.text
+    assert added
+    assert (answer.status_code, answer.json()["error"]["param"]) == (409, None)
+    assert "no room" in answer.json()["error"]["message"]
+    for name in added:
+        assert live.client.delete(f"/v1/models/{name}").status_code == 200
+    assert names(live) == ["one"]
