@@ -198,7 +198,7 @@ class Engine:
         rules = self.prepared.new_rules()
         state = self.prepared.new_serving(buffer=1, rules=rules)
         if self.prepared.fleet.caches_prefixes:
-            state = with_blocks(self.prepared, state, PAGE_TOKENS, shapes.width, tells=True)
+            state = with_blocks(self.prepared, state, PAGE_TOKENS, setup.width, tells=True)
         note_instances(self.places, state.instance, list(self._models))
         for place in self.places:
             self._backend.started(place)

@@ -123,22 +123,28 @@ def serve(frames: SocketFrames, residents_of: Callable[[Setup], Any] | None = No
             for stepped in residents.run(frame, partial(inbox.ends, frame.plan)):
                 frames.send(stepped)
                 advance()
-        elif isinstance(frame, Relayout):
-            residents.relayout(frame)
         elif isinstance(frame, Load):
             at_s = time.perf_counter()
             residents.load(frame)
             frames.send(Loaded(plan=frame.plan, seconds=time.perf_counter() - at_s))
-        elif isinstance(frame, Unload):
-            residents.unload(frame.instance)
         elif isinstance(frame, Admit):
             residents.admit(frame.item, frames.send)
-        elif isinstance(frame, Drop):
-            residents.drop(frame.model)
-        elif isinstance(frame, Free):
-            residents.free(frame.requests)
-        elif isinstance(frame, ForgetBlocks):
-            residents.forget(frame.keys)
+        else:
+            _change(residents, frame)
+
+
+def _change(residents: Any, frame: Any) -> None:
+    """Take a frame that asks for no answer now."""
+    if isinstance(frame, Relayout):
+        residents.relayout(frame)
+    elif isinstance(frame, Unload):
+        residents.unload(frame.instance)
+    elif isinstance(frame, Drop):
+        residents.drop(frame.model)
+    elif isinstance(frame, Free):
+        residents.free(frame.requests)
+    elif isinstance(frame, ForgetBlocks):
+        residents.forget(frame.keys)
 
 
 def main(arguments: list[str], residents_of: Callable[[Setup], Any] | None = None) -> int:

@@ -32,7 +32,7 @@ from c2c.transformer import load as load_model
 from experiments.serving.settings import overrides_of, register, settings_of
 from tests.engine.checkpoints import make_catalog
 from tests.engine.live import Live, make_step, served
-from tests.engine.test_laws import ROWS, World, check
+from tests.engine.world import ROWS, World, check
 from tests.transformer.random_checkpoints import config_of
 
 OPTIONS = Options(workers=2, rows=(1, ROWS), budgets=(64,), context=400, pool_bytes=8 << 20)
