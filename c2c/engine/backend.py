@@ -94,8 +94,7 @@ class LiveBackend:
         self._events: deque[Event] = deque()
         self._take: Callable[[Event], None] | None = None
         self._timers: dict[int, asyncio.TimerHandle] = {}
-        self._start_s = time.monotonic()
-        self._plans = 0
+        self._start_s, self._plans = time.monotonic(), 0
         self._last: dict[int, tuple[str, float]] = {}  # device: model and end of its last step
 
     def adopt(self, prepared: Prepared) -> None:
