@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
@@ -24,7 +25,7 @@ from c2c.config.mechanisms import is_by_mechanism, mechanisms_of, with_parts
 from c2c.config.nodes import node_of
 from c2c.config.planner import Plan, plan_layout
 from c2c.config.refusals import as_setting_error, check_renamed
-from c2c.config.schema import RoutingConf, RunConf, ScaleConf, SloConf, TimelineConf
+from c2c.config.schema import FailuresConf, RoutingConf, RunConf, ScaleConf, SloConf, TimelineConf
 from c2c.config.user_code import load_code
 from c2c.cost import (
     Constants,
@@ -48,7 +49,7 @@ from c2c.hardware import (
 )
 from c2c.models import Deployment, load_catalog
 from c2c.policies import DECISIONS
-from c2c.serving import GROUPS, Prepared, ServingSetup, SystemSpec, prepare
+from c2c.serving import GROUPS, Failure, Failures, Prepared, ServingSetup, SystemSpec, prepare
 from c2c.simulator import try_policies
 from c2c.simulator.groups import groups_of
 from c2c.systems.mechanism import Context
@@ -69,7 +70,7 @@ MOST_WALKED: Final = 1000  # requests whose experts are walked where `misses` is
 # Whose keys are known by a schema; the other groups check theirs.
 _SCHEMAS: Mapping[str, type] = {
     "": RunConf, "slo": SloConf, "scale": ScaleConf, "timeline": TimelineConf,
-    "routing": RoutingConf, "router": Router,
+    "failures": FailuresConf, "routing": RoutingConf, "router": Router,
     "system": SystemSpec, **{f"system.{name}": group for name, group in GROUPS.items()},
     "workload": WorkloadConfig,
 }  # fmt: skip
@@ -168,6 +169,7 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
         cells=plain["cells"],
         seed=seed,
         changes=changes,
+        failures=_failures(plain["failures"]),
     )
     wanted = _workload(plain["workload"])
     check_memory(serving, rows, free)
@@ -290,6 +292,15 @@ def _with_table(prepared: Prepared, workload: Workload) -> tuple[Prepared, tuple
     return found, (
         f"system.expert_cache.misses=auto: from a table, for {requests:,} requests; exact walks "
         f"the layers of every step, as it does up to {MOST_WALKED:,} requests",
+    )
+
+
+def _failures(settings: Mapping[str, Any]) -> Failures:
+    hours = settings["mtbf_hours"]
+    return Failures(
+        mtbf_hours=math.inf if hours is None else hours,
+        repair_s=settings["repair_s"],
+        events=tuple(Failure(**one) for one in settings["events"]),
     )
 
 

@@ -122,6 +122,24 @@ class MigChangeConf:
 
 
 @dataclass
+class FailureConf:
+    """A chosen failure of a chip, see `c2c.serving.Failure`."""
+
+    at_s: float = MISSING
+    chip: int = MISSING
+    repair_s: float = MISSING
+
+
+@dataclass
+class FailuresConf:
+    """Chips that fail and return, see `c2c.serving.Failures`; mtbf_hours=null draws none."""
+
+    mtbf_hours: float | None = None
+    repair_s: float = 3600.0
+    events: list[FailureConf] = field(default_factory=list)
+
+
+@dataclass
 class RunConf:
     """The top level. Not frozen: a frozen schema would refuse overrides.
 
@@ -129,6 +147,7 @@ class RunConf:
       hardware: `conf/hardware`, see `c2c.hardware.platform_from_mapping`.
       mig: `conf/mig`; the name `auto` leaves the choice to the system, see `build`.
       mig_changes: of every chip's layout during the run, in order of time.
+      failures: of chips during the run, by rate or chosen, see `c2c.serving.Failures`.
       node: `conf/node`, several GPUs with links between them instead of `hardware`, where
         `system.layout` lies over them; {}: none.
       catalog: `conf/catalog`, see `c2c.models.load_catalog`.
@@ -167,6 +186,7 @@ class RunConf:
     hardware: dict[str, Any] = field(default_factory=dict)
     mig: dict[str, Any] = field(default_factory=lambda: {"name": "auto"})
     mig_changes: list[MigChangeConf] = field(default_factory=list)
+    failures: FailuresConf = field(default_factory=FailuresConf)
     node: dict[str, Any] = field(default_factory=dict)
     catalog: dict[str, Any] = field(default_factory=dict)
     workload: Any = WorkloadConf

@@ -150,6 +150,23 @@ def _layouts(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
     }
 
 
+def _failures(stats: RunStats) -> dict[str, Any]:
+    """Return which chips failed and when they served again, where some did."""
+    if not stats.failures:
+        return {}
+    rows = sorted(stats.failures, key=lambda row: (row.lost_s, row.chip))
+    down_s = sum(min(row.back_s, stats.end_s) - min(row.lost_s, stats.end_s) for row in rows)
+    return {
+        "failures": {
+            "chips": [
+                {"chip": row.chip, "lost_s": row.lost_s, "back_s": _known(row.back_s)}
+                for row in rows
+            ],
+            "down_s": down_s,
+        }
+    }
+
+
 def _named(mig: MigConfig | str) -> str:
     if isinstance(mig, str):
         return mig
@@ -258,6 +275,7 @@ def run_totals(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
         **_parked(stats),
         **_prefixes(stats),
         **_layouts(prepared, stats),
+        **_failures(stats),
         **_resources(prepared, stats),
         "link_variant": prepared.setup.link_variant,
         "link_gbps": stats.link_capacity_gbps,
@@ -266,7 +284,7 @@ def run_totals(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
         "utilisation": utilisation(
             end_s=stats.end_s,
             busy_s=stats.busy_s,
-            there_s=there_s if prepared.layouts.changes else None,
+            there_s=there_s if prepared.layouts.changes or stats.failures else None,
             chip_link_bytes=stats.chip_link_bytes,
             link_capacity_gbps=stats.link_capacity_gbps,
             instance_hbm_bytes=stats.instance_hbm_bytes,

@@ -1,10 +1,14 @@
-"""A device is lost: its requests are served elsewhere, from the start, or fail.
+"""A device is lost, and may return: its requests are served elsewhere, from the start, or fail.
 
 What a request has generated it keeps: its tokens become the end of its prompt, so that another
-instance computes their KV cache anew and goes on from there. Reached through the port only.
+instance computes their KV cache anew and goes on from there. Losses are rare; that is why nothing
+here is compiled.
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
 
 from c2c.serving.actions import ACT_ASIDE, emit
 from c2c.serving.batch import batch_size, generated, member
@@ -27,6 +31,7 @@ from c2c.serving.state import (
     FAIL_NONE,
     FREE,
     GONE,
+    IN_SERVICE,
     LEAVES,
     LOADING,
     NOWHERE,
@@ -37,20 +42,41 @@ from c2c.serving.state import (
 )
 from c2c.serving.step import after_leaving, largest_kv
 
-__all__ = ["lose_device", "queue_again"]
+__all__ = ["bring_back", "lose_devices", "queue_again"]
 
 
-def lose_device(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:
-    """Take device `d` and all its instances out of service."""
-    dev = s.device[d]
+def lose_devices(
+    fleet: Fleet, rules: Rules, s: Serving, devices: Sequence[int], now_s: float
+) -> None:
+    """Take devices of a chip and all their instances out of service, at once."""
+    chip = int(s.device[devices[0]].chip)
     homeless: dict[int, list[int]] = {m: [] for m in range(len(s.model)) if s.model[m].n_wait > 0}
-    others: set[int] = set()  # instances that held KV caches for this device's, or took them
-    for i in range(dev.first, dev.first + fleet.residents):
+    others: set[int] = set()  # instances that held KV caches for those that go, or took them
+    going = [
+        i for d in devices for i in range(s.device[d].first, s.device[d].first + fleet.residents)
+    ]
+    for i in going:
         if s.instance[i].state != FREE and s.instance[i].state != NOWHERE:
             m = int(s.instance[i].model)
             homeless.setdefault(m, []).extend(_clear(fleet, rules, s, i, others, now_s))
-    for i in range(dev.first, dev.first + fleet.residents):
+    for i in going:
         s.instance[i].state = NOWHERE
+    for d in devices:
+        _go(s, d, now_s)
+    if s.chip[chip].claim >= 0:
+        drop_claim(s, int(s.chip[chip].claim))
+    for m, slots in sorted(homeless.items()):
+        queue_again(fleet, s, m, slots, now_s)
+    for m in sorted(homeless):
+        place_again(fleet, rules, s, m, now_s)
+    for i in sorted(others - set(going)):
+        after_leaving(fleet, rules, s, i, now_s)
+    place_pending(fleet, rules, s, chip, now_s)
+    place_after_moves(fleet, rules, s, now_s)
+
+
+def _go(s: Serving, d: int, now_s: float) -> None:
+    dev = s.device[d]
     was = dev.service
     dev.service, dev.until_s = GONE, min(float(dev.until_s), now_s)
     if was == LEAVES:
@@ -62,16 +88,16 @@ def lose_device(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) ->
     if dev.is_held != 0:
         dev.is_held = 0
         s.chip[dev.chip].n_held -= 1
-    if s.chip[dev.chip].claim >= 0:
-        drop_claim(s, int(s.chip[dev.chip].claim))
-    for m, slots in sorted(homeless.items()):
-        queue_again(fleet, s, m, slots, now_s)
-    for m in sorted(homeless):
-        place_again(fleet, rules, s, m, now_s)
-    for i in sorted(others):
-        after_leaving(fleet, rules, s, i, now_s)
+
+
+def bring_back(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:
+    """Take device `d`, which was lost, into service again, with nothing in its HBM."""
+    dev = s.device[d]
+    dev.since_s += now_s - dev.until_s  # so that the time in service stays what lies between them
+    dev.service, dev.until_s = IN_SERVICE, math.inf
+    for i in range(dev.first, dev.first + fleet.residents):
+        s.instance[i].state = FREE
     place_pending(fleet, rules, s, int(dev.chip), now_s)
-    place_after_moves(fleet, rules, s, now_s)
 
 
 def _clear(

@@ -25,7 +25,7 @@ from c2c.serving.actions import (
     ACT_UNLOAD,
 )
 from c2c.serving.block_table import clear
-from c2c.serving.device_loss import lose_device
+from c2c.serving.device_loss import bring_back, lose_devices
 from c2c.serving.early_end import (
     earliest_deadline_s,
     end_request,
@@ -66,6 +66,7 @@ from c2c.serving.port import (
     BlocksLost,
     Cancelled,
     ChangeLayout,
+    DeviceBack,
     DeviceLost,
     Event,
     Forget,
@@ -190,10 +191,12 @@ def _take_in(fleet: Fleet, rules: Rules, s: Serving, event: Event, now_s: float)
         change_layout(fleet, rules, s, event, now_s)
     elif isinstance(event, Timer):
         _time(fleet, rules, s, event.number, now_s)
+    elif isinstance(event, DeviceBack):
+        bring_back(fleet, rules, s, event.device, now_s)
     elif is_lost(s, event.device):
         pass  # likewise
     elif isinstance(event, DeviceLost):
-        lose_device(fleet, rules, s, event.device, now_s)
+        lose_devices(fleet, rules, s, (event.device,), now_s)
     elif isinstance(event, BlocksLost):
         clear(s.blocks, event.device)
     elif isinstance(event, Relaid):
@@ -275,11 +278,13 @@ def priority_of(fleet: Fleet, event: Arrival) -> int:
 def _check_device(s: Serving, event: Event) -> None:
     if isinstance(event, Timer) and not 0 <= event.number < len(s.timer_s):
         raise BackendError("Timer", "number", event.number, f"below {len(s.timer_s)}")
-    if not isinstance(event, (Ready, StepEnd, DeviceLost, BlocksLost, Relaid)):
+    if not isinstance(event, (Ready, StepEnd, DeviceLost, DeviceBack, BlocksLost, Relaid)):
         return
     name = type(event).__name__
     if not 0 <= event.device < len(s.device):
         raise BackendError(name, "device", event.device, f"below {len(s.device)}")
+    if isinstance(event, DeviceBack) and not is_lost(s, event.device):
+        raise BackendError(name, "device", event.device, "a device that was lost")
 
 
 def _check_work(s: Serving, event: Event) -> None:

@@ -23,6 +23,7 @@ __all__ = [
     "BlocksLost",
     "Cancelled",
     "ChangeLayout",
+    "DeviceBack",
     "DeviceLost",
     "DropWeights",
     "Event",
@@ -109,6 +110,14 @@ class DeviceLost:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlocksLost:
     """A device holds no blocks of KV caches any more; what it computes it begins anew by itself."""
+
+    at_s: float
+    device: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceBack:
+    """A device that was lost serves again; it holds nothing."""
 
     at_s: float
     device: int
@@ -329,8 +338,8 @@ class SetTimer:
 Weights = KeepWeights | WeightsHere | ReleaseWeights | DropWeights
 Layouts = ChangeLayout | LayoutChanged
 Event = (
-    Arrival | Ready | StepEnd | Cancelled | DeviceLost | BlocksLost | HandedOver | Timer | Weights
-    | Layouts | Relaid
+    Arrival | Ready | StepEnd | Cancelled | DeviceLost | DeviceBack | BlocksLost | HandedOver | Timer
+    | Weights | Layouts | Relaid
 )  # fmt: skip
 Action = (
     Absent | Load | RunSteps | Interrupt | Unload | Forget | ForgetBlocks | SetAside | HandOver

@@ -71,7 +71,7 @@ IN_SERVICE: Final = 0
 LEAVES: Final = 1  # takes nothing new; out of service once it holds nothing
 OUT: Final = 2  # no part of the layout (any more, or yet)
 COMES: Final = 3  # part of the layout that is being made
-GONE: Final = 4  # lost, for good
+GONE: Final = 4  # lost, perhaps for good
 
 # How a request found its model.
 WARM: Final = 0  # active on an instance

@@ -11,17 +11,20 @@ from numpy.typing import NDArray
 
 from c2c.compiling.mistakes import policy_error
 from c2c.serving import RESOURCES, Prepared, start_asked
+from c2c.serving.device_loss import bring_back, lose_devices
 from c2c.serving.mig_layout import change_layout
 from c2c.serving.prepare.prefixes import with_blocks
-from c2c.serving.state import Rules, Serving
+from c2c.serving.state import GONE, Rules, Serving
+from c2c.serving.step import on_step_end
 from c2c.serving.table_growth import grow_records, grow_requests
 from c2c.serving.timers import has_timers, set_timer
-from c2c.simulator.backend import submit
+from c2c.simulator.backend import end_phase, submit
 from c2c.simulator.clients import Clients, give_back, new_clients
 from c2c.simulator.compiled import compiled_drive
 from c2c.simulator.core import DRAINED, LAYOUT_DUE, NEED_SLOTS, RECORDS_FULL, drive
 from c2c.simulator.expert_state import Experts
 from c2c.simulator.experts import build_experts
+from c2c.simulator.failures import FailureRow, FailureSchedule, has_steps_done, lose_phase
 from c2c.simulator.groups import Ranges, ranges_of
 from c2c.simulator.layouts import LayoutRow, LayoutSchedule
 from c2c.simulator.sessions import (
@@ -86,6 +89,7 @@ class RunStats:
     since_s: np.ndarray  # when each slice came into service
     until_s: np.ndarray  # and out of it; inf: it did not
     changes: tuple[LayoutRow, ...]  # of chips' layouts
+    failures: tuple[FailureRow, ...]  # of chips
 
 
 @dataclass(slots=True)
@@ -104,6 +108,7 @@ class Simulation:
     clients: Clients
     sessions: Sessions
     layouts: LayoutSchedule
+    failures: FailureSchedule
     ranges: Ranges
     compiled: bool
     timeline_rows: int = 0
@@ -131,9 +136,10 @@ class Simulation:
         """
         state = prepared.new_serving(buffer=buffer, models=models, active=False)
         layouts = LayoutSchedule(prepared)
+        failures = FailureSchedule(prepared, prepared.chips_of(models))
         ranges = ranges_of(prepared)
         world = new_world(machine, state, timeline_rows, ranges.first_chip)
-        set_timer(state, 0, layouts.next_s)
+        set_timer(state, 0, min(layouts.next_s, failures.next_s))
         return cls(
             prepared=prepared,
             rules=prepared.new_rules(),
@@ -144,6 +150,7 @@ class Simulation:
             clients=new_clients(loop),
             sessions=new_sessions(),
             layouts=layouts,
+            failures=failures,
             ranges=ranges,
             compiled=compiled,
             timeline_rows=timeline_rows,
@@ -205,7 +212,7 @@ class Simulation:
                 (on_records if len(until) == 1 else ended.append)(self.state.records[:n_out].copy())
                 self.state.count[0].out = 0
             if why == LAYOUT_DUE:
-                self._change_layout(is_over=is_last and cursor[0] == len(block))
+                self._change_chips(is_over=is_last and cursor[0] == len(block))
             elif why == NEED_SLOTS:
                 self.state = grow_requests(self.state, len(self.state.request))
             elif why != RECORDS_FULL:
@@ -233,6 +240,7 @@ class Simulation:
         is_common = (
             len(self.clients.free_s) > 0
             or block.think_s is not None
+            or self.failures.next_s < np.inf
             or len(self.prepared.layouts.changes) > 0
             or has_timers(self.rules)
             or world.n_timeline[0] < self.timeline_rows
@@ -277,13 +285,13 @@ class Simulation:
                 raise
             raise found from error
 
-    def _change_layout(self, *, is_over: bool) -> None:
+    def _change_chips(self, *, is_over: bool) -> None:
         """Do what is due at timer 0; where nothing is left to serve, nothing ever is."""
         count, layouts, world = self.state.count[0], self.layouts, self.world
         if is_over and count.arrived == count.finished + count.failed:
             set_timer(self.state, 0, np.inf)
             return
-        room = int(count.pending) + self.prepared.fleet.max_batch + 2  # what waits may fail
+        room = int(count.arrived - count.finished - count.failed) + 2  # all of it may fail
         if count.out + room > len(self.state.records):
             self.state = grow_records(self.state, room)
         now_s, ended = float(self.state.timer_s[0]), int(count.out)
@@ -294,9 +302,35 @@ class Simulation:
             start_asked(fleet, rules, state, now_s)
             submit(fleet, rules, self.machine, state, world, self.experts, -1, now_s)
             self._note_who_left(now_s)
-        set_timer(self.state, 0, layouts.next_s)
+        while self.failures.next_s <= now_s:
+            self._change_service(*self.failures.next_event(), now_s)
+        set_timer(self.state, 0, min(layouts.next_s, self.failures.next_s))
         give_back(self.clients, int(count.out) - ended, now_s)
         turns_ended(self.state, self.sessions, ended, now_s)
+
+    def _change_service(self, chip: int, returns: bool, now_s: float) -> None:
+        """Take a chip that failed out of service, or one that returns into it."""
+        fleet, rules, state, world = self.prepared.fleet, self.rules, self.state, self.world
+        devices = range(state.chip[chip].first, state.chip[chip].last)
+        if not returns:
+            for d in devices:
+                if has_steps_done(world, d, now_s):
+                    end_phase(rules, self.machine, state, world, d, now_s)
+                    on_step_end(fleet, rules, state, d, now_s)
+                    self._carry_out(d, now_s)
+            for d in devices:
+                lose_phase(rules, state, world, d, now_s)
+            lose_devices(fleet, rules, state, devices, now_s)
+        for d in devices:
+            if returns and state.device[d].service == GONE:
+                bring_back(fleet, rules, state, d, now_s)
+        self._carry_out(devices[0], now_s)
+
+    def _carry_out(self, device: int, now_s: float) -> None:
+        """Start what was decided and share the link of a device's chip again."""
+        fleet, rules, state = self.prepared.fleet, self.rules, self.state
+        start_asked(fleet, rules, state, now_s)
+        submit(fleet, rules, self.machine, state, self.world, self.experts, device, now_s)
 
     def _note_who_left(self, now_s: float) -> None:
         for c in np.flatnonzero(self.state.chip.change == 2):
@@ -361,6 +395,7 @@ class Simulation:
             since_s=np.array(self.state.device.since_s),
             until_s=np.array(self.state.device.until_s),
             changes=self.layouts.rows,
+            failures=self.failures.rows,
         )
 
 

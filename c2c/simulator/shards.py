@@ -77,6 +77,8 @@ def merged_stats(stats: Sequence[RunStats]) -> RunStats:
         found = [getattr(s, field.name) for s in stats]
         if field.name in ("end_s", "link_capacity_gbps"):
             values[field.name] = max(found)
+        elif field.name == "until_s":
+            values[field.name] = np.minimum.reduce(found)
         else:
             values[field.name] = sum(found[1:], start=found[0])
     return RunStats(**values)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from c2c.errors import SettingError, unknown_name
 from c2c.workloads.assignment import RULES
@@ -34,6 +34,22 @@ def shared_dir() -> Path:
     if place := os.environ.get("C2C_SHARED"):
         return Path(place)
     return Path(__file__).resolve().parents[3] / "shared"
+
+
+# Which kinds read a setting that not all do.
+_READ_BY: Final[dict[str, tuple[str, ...]]] = {
+    **dict.fromkeys(
+        ("path", "format", "columns", "on_bad_row", "on_duplicate", "sort", "time_unit", "origin"),
+        ("trace",),
+    ),
+    **dict.fromkeys(("days", "gap_cv", "hour_spread", "session_h", "day_night"), ("synthetic",)),
+    **dict.fromkeys(("concurrency", "ramp_s"), ("closed_loop",)),
+    **dict.fromkeys(("turns", "system_tokens"), ("conversations",)),
+    **dict.fromkeys(("requests", "models"), _CHOICES["kind"][1:]),
+    "rate_rps": ("poisson", "deterministic", "conversations"),
+    "zipf_exponent": ("poisson", "closed_loop", "conversations"),
+    "think_s": ("closed_loop", "conversations"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +170,7 @@ class WorkloadConfig:
         for name, allowed in {**_CHOICES, "format": format_names()}.items():
             if (value := getattr(self, name)) not in allowed:
                 raise SettingError(f"workload.{name}", value, f"one of {', '.join(allowed)}")
+        self._check_read()
         if self.kind == "trace" and not self.path:
             raise SettingError(
                 "workload.path", self.path, "a Parquet or CSV file", "Set workload.path=<file>."
@@ -192,6 +209,18 @@ class WorkloadConfig:
             raise SettingError("workload.turns_wait", True, f"false with kind={self.kind}")
         if self.turns_wait and self.replicas != 1:
             raise SettingError("workload.replicas", self.replicas, "1 with turns_wait=true")
+
+    def _check_read(self) -> None:
+        # What a kind does not read has the value it has when nobody asks for another.
+        for one in fields(self):
+            kinds, value = _READ_BY.get(one.name, (self.kind,)), getattr(self, one.name)
+            default = one.default if one.default_factory is MISSING else one.default_factory()
+            if self.kind not in kinds and value != default:
+                more = "A trace has workload.max_requests." if one.name == "requests" else ""
+                raise SettingError(
+                    f"workload.{one.name}", value,
+                    f"left out with kind={self.kind}, which does not read it", more,
+                )  # fmt: skip
 
     def _check_closed(self) -> None:
         # Requests come after answers: there is no time to cut, squeeze or shift.

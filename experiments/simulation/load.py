@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from c2c.config import RunSetup
+from c2c.serving import Failures
 from c2c.simulator import simulate_in_memory
 from c2c.workloads import RequestBlock
 
@@ -78,7 +79,11 @@ def estimate_load(setup: RunSetup) -> Load | None:
                 return
 
     # A table of misses of experts takes longer to make than these requests are walked.
-    walked = replace(setup.prepared, fleet=setup.prepared.fleet._replace(folds_experts=False))
+    walked = replace(
+        setup.prepared,
+        fleet=setup.prepared.fleet._replace(folds_experts=False),
+        setup=replace(setup.serving, failures=Failures()),
+    )
     got = simulate_in_memory(walked, replace(setup.workload, source=at_once))
     ended_s = np.sort(got.records.finished_s[got.records.failure == 0])
     first, last = (int(share * len(ended_s)) for share in MIDDLE)

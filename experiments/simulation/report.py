@@ -201,6 +201,16 @@ def _machine_table(summary: Mapping[str, Any], run: Mapping[str, Any], outcome: 
             f"requests set aside {run['preempted']:,}",
         ),
         ("failures", failures or "none"),
+        *(
+            [
+                (
+                    "chips lost",
+                    f"{len(lost['chips']):,}, {lost['down_s']:,.0f} s without one in all",
+                )
+            ]
+            if (lost := run.get("failures"))
+            else ()
+        ),
         (
             "simulated",
             f"{run['end_s']:,.1f} s, {summary['arrival_rps']:.3f} requests/s, "

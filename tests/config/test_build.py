@@ -93,7 +93,8 @@ def test_an_engine_brings_its_host_and_routing_its_skew() -> None:
 def test_files_of_a_run_are_those_it_reads(tmp_path: Path) -> None:
     trace = tmp_path / "t.csv"
     trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,5,5\n1,6,6\n")
-    names = {p.name for p in made("workload=file", f"workload.path={trace}").files}
+    setup = build(load(["workload=file", f"workload.path={trace}"]))
+    names = {p.name for p in setup.files}
     groups = {"hardware", "mig", "node", "kernel", "calibration", "engines", "starts"}
     assert names == groups | {"t.csv"}
     assert trace not in made().files

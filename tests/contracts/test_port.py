@@ -15,6 +15,7 @@ from c2c.serving.port import (
     Action,
     Arrival,
     Cancelled,
+    DeviceBack,
     DeviceLost,
     Event,
     Forget,
@@ -140,6 +141,16 @@ def test_what_no_device_is_left_for_fails() -> None:
     assert loop.records().output_tokens.tolist()[0] == 1
 
 
+def test_a_device_that_returns_serves_what_comes_then() -> None:
+    loop = Loop(mig="1x96gb")
+    loop.decoding()
+    loop.take(DeviceLost(at_s=2.5, device=0))
+    assert loop.take(DeviceBack(at_s=4.0, device=0)) == ()
+    (load,) = loop.take(replace(ASK, at_s=5.0, request_id=9))
+    assert isinstance(load, Load)
+    assert loop.state.device[0].since_s == 1.5  # in service all but 1.5 s
+
+
 def test_a_clock_that_jumps_back_does_not_turn_time() -> None:
     loop = Loop()
     loop.decoding()
@@ -155,6 +166,7 @@ def test_a_clock_that_jumps_back_does_not_turn_time() -> None:
         (replace(ASK, deadline_s=-1.0), "deadline_s"),
         (Ready(at_s=3.0, device=0, available_gbps=1.0), "device"),
         (DeviceLost(at_s=3.0, device=2), "device"),
+        (DeviceBack(at_s=3.0, device=0), "device"),
         (Timer(at_s=3.0, number=9), "number"),
         (StepEnd(at_s=3.0, device=1, report=new_report(steps=1)), "device"),
         (StepEnd(at_s=3.0, device=0, report=new_report(steps=50)), "report.steps"),

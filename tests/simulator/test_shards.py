@@ -31,7 +31,7 @@ def _blocks(block: RequestBlock, size: int = 37) -> list[RequestBlock]:
     return [block.take(slice(k, k + size)) for k in range(0, len(block), size)]
 
 
-def _run(
+def run(
     prepared: Prepared, blocks: Any, models: Any = None, rows: int = 200, compiled: bool = False
 ) -> tuple[Any, RunStats, Any]:
     simulation = Simulation.start(
@@ -47,10 +47,10 @@ def test_shards_together_are_one_run(more: dict[str, Any]) -> None:
     prepared = prepare(_fleet(4, **more))
     block = random_requests(250, len(MODELS), 6.0, seed=3)
     workload = Workload(models=MODELS, source=lambda: iter(_blocks(block)))
-    whole, stats, timeline = _run(prepared, workload.blocks())
+    whole, stats, timeline = run(prepared, workload.blocks())
     shards = split(prepared, workload, shards=3, requests=250, part_rows=10**9)
     assert len(shards) == 3
-    runs = [_run(prepared, only(workload.blocks(), s.models), s.models.tolist()) for s in shards]
+    runs = [run(prepared, only(workload.blocks(), s.models), s.models.tolist()) for s in shards]
     records = np.concatenate([r for r, _, _ in runs])
     assert np.sort(records, order="id").tobytes() == np.sort(whole, order="id").tobytes()
     together = merged_stats([s for _, s, _ in runs])
@@ -66,11 +66,11 @@ def test_conversations_with_a_prefix_cache_in_shards_are_one_run() -> None:
     given = {"kind": "conversations", "requests": 300, "models": 8, "rate_rps": 8.0,
              "block_tokens": 32, "max_total_tokens": 4000}  # fmt: skip
     workload = build_workload(given, [f"model-{k}" for k in range(8)], 2)
-    whole, stats, _ = _run(prepared, workload.blocks(), compiled=True)
+    whole, stats, _ = run(prepared, workload.blocks(), compiled=True)
     assert stats.prefix_hbm_tokens > 0
     shards = split(prepared, workload, shards=2, requests=300, part_rows=10**9)
     runs = [
-        _run(prepared, only(workload.blocks(), s.models), s.models.tolist(), compiled=True)
+        run(prepared, only(workload.blocks(), s.models), s.models.tolist(), compiled=True)
         for s in shards
     ]
     records = np.concatenate([r for r, _, _ in runs])
@@ -87,9 +87,9 @@ def test_groups_one_after_another_are_one_run(cells: int, more: dict[str, Any]) 
     """Where phases of the timeline are still wanted, the whole fleet is served in time's order."""
     prepared = prepare(_fleet(cells, **more))
     block = random_requests(3000, len(MODELS), 12.0, seed=5)
-    together, stats, _ = _run(prepared, _blocks(block), rows=10**5, compiled=True)
+    together, stats, _ = run(prepared, _blocks(block), rows=10**5, compiled=True)
     for size in (37, 1000, 3000):
-        apart, also, _ = _run(prepared, _blocks(block, size), rows=0, compiled=True)
+        apart, also, _ = run(prepared, _blocks(block, size), rows=0, compiled=True)
         assert apart.tobytes() == together.tobytes()
         for field in fields(RunStats):
             np.testing.assert_array_equal(

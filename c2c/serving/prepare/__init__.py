@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from c2c.cost import StepTable
 from c2c.hardware import Slice, link_gbps
@@ -31,7 +32,7 @@ from c2c.serving.prepare.layouts import Change, ChipLayouts, chip_layouts
 from c2c.serving.prepare.memories import kv_homes
 from c2c.serving.prepare.memory import copied, own_memory
 from c2c.serving.prepare.prompts_apart import prompts_apart
-from c2c.serving.prepare.settings import LayoutChange, ServingSetup, SystemSpec
+from c2c.serving.prepare.settings import Failure, Failures, LayoutChange, ServingSetup, SystemSpec
 from c2c.serving.prepare.starting import start_plan
 from c2c.serving.prepare.tables import (
     DEPLOYMENT_DTYPE,
@@ -65,6 +66,8 @@ __all__ = [
     "Disaggregation",
     "Engines",
     "ExpertCache",
+    "Failure",
+    "Failures",
     "Lane",
     "LayoutChange",
     "PrefixCache",
@@ -103,6 +106,12 @@ class Prepared:
     link_capacity_gbps: float
     expert_slots: np.ndarray  # [arch, kind] experts of all layers that HBM holds
     held: np.ndarray  # [homes] whose weights are in host memory at the start
+
+    def chips_of(self, models: Sequence[int] | None = None) -> NDArray[np.int64]:
+        """Return the chips that may serve some models, all by default; i8[n], ascending."""
+        fleet = self.fleet
+        here = slice(None) if models is None else np.isin(fleet.home_model, models)
+        return np.unique(fleet.home_chip[here])
 
     def new_rules(self) -> Rules:
         """Return the rules of one run, with memory of its own for policies that have some."""

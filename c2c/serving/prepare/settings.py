@@ -305,6 +305,47 @@ class LayoutChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A chosen failure of a chip, which serves again `repair_s` later."""
+
+    at_s: float
+    chip: int
+    repair_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failures:
+    """Chips that fail with all that is in their HBM, and return; host memory keeps what it has.
+
+    Attributes:
+      mtbf_hours: mean time in service until a chip fails, exponential; inf: no failure is drawn.
+      repair_s: mean time until it serves again, exponential.
+      events: chosen ones; those of a chip that is lost already change nothing.
+    """
+
+    mtbf_hours: float = math.inf
+    repair_s: float = 3600.0
+    events: tuple[Failure, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.mtbf_hours > 0.0:
+            raise SettingError("failures.mtbf_hours", self.mtbf_hours, "hours above 0, or null")
+        if not 0.0 < self.repair_s < math.inf:
+            raise SettingError("failures.repair_s", self.repair_s, "seconds above 0")
+        for k, event in enumerate(self.events):
+            where = f"failures.events[{k}]"
+            if not 0.0 <= event.at_s < math.inf:
+                raise SettingError(f"{where}.at_s", event.at_s, "seconds, from 0 on")
+            if not 0.0 < event.repair_s < math.inf:
+                raise SettingError(f"{where}.repair_s", event.repair_s, "seconds above 0")
+
+    @property
+    def is_on(self) -> bool:
+        """Whether any chip may fail."""
+        return self.mtbf_hours < math.inf or len(self.events) > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServingSetup:
     """Everything that is served on: hardware, models, system, constants."""
 
@@ -321,6 +362,7 @@ class ServingSetup:
     cells: int = 1  # parts of the fleet that share no model
     seed: int = 0
     changes: tuple[LayoutChange, ...] = ()  # in order of time
+    failures: Failures = field(default_factory=Failures)
 
     def __post_init__(self) -> None:
         if self.superchips < 1:
@@ -334,6 +376,7 @@ class ServingSetup:
         if self.seed < 0:
             raise SettingError("seed", self.seed, "a whole number, at least 0")
         self._check_roles_and_moves()
+        self._check_failures()
         for k, (one, following) in enumerate(pairwise(self.changes)):
             if not one.at_s < following.at_s:
                 where = f"mig_changes[{k + 1}].at_s"
@@ -361,6 +404,23 @@ class ServingSetup:
             )
         if self.system.layout is not None:
             self._check_lanes(self.system.layout)
+
+    def _check_failures(self) -> None:
+        if not self.failures.is_on:
+            return
+        for what, why in (
+            (self.changes, "mig_changes"),
+            (self.system.layout is not None, "system.layout"),
+            (self.system.one_each, "system.one_each"),
+            (self.system.disaggregation.prompt_share > 0.0, "system.disaggregation.prompt_share"),
+            (self.system.expert_cache.misses == "table", "system.expert_cache.misses=table"),
+        ):
+            if what:
+                raise SettingError("failures", "on", f"none with {why}")
+        for k, event in enumerate(self.failures.events):
+            if not 0 <= event.chip < self.superchips:
+                where = f"failures.events[{k}].chip"
+                raise SettingError(where, event.chip, f"from 0 to {self.superchips - 1}")
 
     def _check_lanes(self, layout: StepLayout) -> None:
         if self.weights_start != "host":

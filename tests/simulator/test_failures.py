@@ -1,0 +1,188 @@
+"""Chips that fail and return: every request ends once, what was answered stays, memory is empty."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from c2c.errors import SettingError
+from c2c.policies import (
+    AtBacklog,
+    GateAndTriage,
+    LeastLoaded,
+    MovesAway,
+    Resident,
+    Roofline,
+    WhereWorkIs,
+    WhileRoom,
+)
+from c2c.serving import FAIL_DEVICE, FAIL_NONE, Failure, Failures, ServingSetup, prepare
+from c2c.serving.state import IN_SERVICE
+from c2c.simulator.failures import FailureSchedule
+from c2c.simulator.shards import merged_stats, only, split
+from c2c.workloads import Workload
+from tests.simulator.test_shards import run
+from tests.simulator.worlds import random_requests, requests, setup, simulate
+
+MODELS = ("llama-3-3b", "llama-3-8b") * 3
+TURNS: dict[str, Any] = {
+    "turn": GateAndTriage(), "route": WhereWorkIs(), "place": LeastLoaded(), "scale": AtBacklog(),
+    "alpha": Roofline(), "keep": WhileRoom(spare_bytes=0.05e9), "engines__residents": 2,
+}  # fmt: skip
+SYSTEMS: dict[str, dict[str, Any]] = {
+    "streamed": {},
+    "turns": TURNS,
+    "resident": {"load": Resident(), "mig": "3x24gb", "starts_active": False},
+    "moves": {"preempt": MovesAway()},
+    "prefixes": {"prefix_cache__hbm": True, "prefix_cache__host_bytes": 1e9},
+}
+
+
+def failing(made: ServingSetup, **how: Any) -> ServingSetup:
+    return replace(made, failures=Failures(**how))
+
+
+def lost(*events: tuple[float, int, float]) -> dict[str, Any]:
+    return {"events": tuple(Failure(at_s=a, chip=c, repair_s=r) for a, c, r in events)}
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+@settings(max_examples=4, deadline=None)
+@given(seed=st.integers(0, 2**31), rate=st.sampled_from([1.0, 10.0, 100.0]))
+def test_every_request_ends_once_and_nothing_is_left(system: str, seed: int, rate: float) -> None:
+    made = failing(
+        setup(*MODELS, superchips=3, seed=seed % 1000, **SYSTEMS[system]),
+        mtbf_hours=15.0 / 3600.0, repair_s=5.0,
+    )  # fmt: skip
+    block = random_requests(40, len(MODELS), rate, seed)
+    records, stats, simulation = simulate(made, block)
+    assert records.id.tolist() == list(range(len(block)))
+    assert stats.finished + stats.failed == len(block)
+    assert set(records.failure) <= {FAIL_NONE, FAIL_DEVICE}
+    done = records[records.failure == FAIL_NONE]
+    assert (done.output_tokens == block.output_tokens[done.id]).all()
+    assert (done.first_token_s >= done.arrival_s).all()
+    state = simulation.state
+    assert not state.device.kv_bytes.any()
+    there = state.device.service == IN_SERVICE
+    assert there.sum() == len(there) - sum(
+        state.chip[r.chip].last - state.chip[r.chip].first
+        for r in stats.failures
+        if r.back_s == np.inf
+    )
+    np.testing.assert_allclose(
+        stats.instance_link_bytes.sum(), stats.chip_link_bytes.sum(), rtol=1e-3
+    )
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_compiled_equals_interpreted(system: str) -> None:
+    made = setup(*MODELS, superchips=3, **SYSTEMS[system])
+    prepared = prepare(failing(made, mtbf_hours=20.0 / 3600.0, repair_s=5.0))
+    block = random_requests(100, len(MODELS), 5.0, seed=4)
+    expected, stats, _ = simulate(prepared, block)
+    got, also, _ = simulate(prepared, block, compiled=True)
+    assert len(stats.failures) > 2
+    assert got.tobytes() == expected.tobytes()
+    assert also.failures == stats.failures
+    np.testing.assert_array_equal(also.busy_s, stats.busy_s)
+
+
+def test_nothing_changes_where_nothing_fails() -> None:
+    made = setup(*MODELS, superchips=2)
+    block = random_requests(100, len(MODELS), 5.0, seed=5)
+    expected, _, _ = simulate(made, block)
+    got, stats, _ = simulate(failing(made, **lost((1e6, 0, 1.0))), block)
+    assert got.tobytes() == expected.tobytes()
+    assert stats.failures == ()
+
+
+def test_a_request_keeps_what_it_was_answered_and_goes_on_elsewhere() -> None:
+    made = setup("llama-3-8b", mig="1x96gb", superchips=2)
+    block = requests([0.0], prompt=500, output=400)
+    (alone,), _, _ = simulate(made, block)
+    at_s = 0.5 * float(alone.first_token_s + alone.finished_s)
+    (record,), stats, simulation = simulate(failing(made, **lost((at_s, 0, 1e4))), block)
+    assert record.first_token_s == alone.first_token_s
+    assert record.finished_s > alone.finished_s
+    assert record.slice != alone.slice
+    # The new chip computes the prompt and what was answered, about half, anew.
+    again = int(stats.prefill_tokens.sum()) - 500
+    assert 500 + 190 <= again <= 500 + 210
+    assert not simulation.state.device.kv_bytes.any()
+
+
+def test_requests_fail_while_no_chip_is_there_and_are_served_after() -> None:
+    made = failing(setup("llama-3-8b", mig="1x96gb"), **lost((10.0, 0, 20.0)))
+    records, stats, _ = simulate(made, requests([0.0, 15.0, 29.9, 30.0, 40.0]))
+    assert records.failure.tolist() == [FAIL_NONE, FAIL_DEVICE, FAIL_DEVICE, FAIL_NONE, FAIL_NONE]
+    assert [(r.lost_s, r.back_s) for r in stats.failures] == [(10.0, 30.0)]
+    assert stats.since_s.tolist() == [20.0]  # in service all but 20 s
+
+
+def test_a_shard_sees_the_failures_of_its_own_chips() -> None:
+    made = replace(setup(*MODELS, superchips=3, starts_active=True), cells=3)
+    prepared = prepare(failing(made, mtbf_hours=30.0 / 3600.0, repair_s=4.0))
+    block = random_requests(250, len(MODELS), 6.0, seed=3)
+    workload = Workload(models=MODELS, source=lambda: iter([block]))
+    whole, stats, _ = run(prepared, workload.blocks())
+    shards = split(prepared, workload, shards=2, requests=250, part_rows=10**9)
+    runs = [run(prepared, only(workload.blocks(), s.models), s.models.tolist()) for s in shards]
+    records = np.concatenate([r for r, _, _ in runs])
+    assert np.sort(records, order="id").tobytes() == np.sort(whole, order="id").tobytes()
+    together = merged_stats([s for _, s, _ in runs])
+    ended_s = min(s.end_s for _, s, _ in runs)
+
+    def early(rows: Any) -> list[tuple[float, int]]:
+        return sorted((r.lost_s, r.chip) for r in rows if r.lost_s < ended_s)
+
+    assert len(early(stats.failures)) > 2
+    assert early(together.failures) == early(stats.failures)
+
+
+def test_chips_are_there_as_long_as_the_rates_say() -> None:
+    prepared = prepare(failing(setup(superchips=40), mtbf_hours=10.0, repair_s=7200.0))
+    schedule = FailureSchedule(prepared, np.arange(40))
+    while schedule.next_s < 3600.0 * 2000:
+        schedule.next_event()
+    rows = [r for r in schedule.rows if r.back_s < np.inf]
+    assert abs(np.mean([r.back_s - r.lost_s for r in rows]) / 7200.0 - 1.0) < 0.05
+    assert abs(len(rows) / (40 * 2000 / 12.0) - 1.0) < 0.05
+
+
+def test_a_chosen_failure_of_a_lost_chip_changes_nothing() -> None:
+    prepared = prepare(failing(setup(), **lost((1.0, 0, 10.0), (5.0, 0, 100.0))))
+    schedule = FailureSchedule(prepared, np.arange(1))
+    seen = []
+    while schedule.next_s < np.inf:
+        seen.append((schedule.next_s, *schedule.next_event()))
+    assert seen == [(1.0, 0, False), (5.0, 0, True), (11.0, 0, True)]
+    assert [(r.lost_s, r.back_s) for r in schedule.rows] == [(1.0, 11.0)]
+
+
+@pytest.mark.parametrize(
+    ("how", "named"),
+    [
+        ({"mtbf_hours": 0.0}, r"failures\.mtbf_hours=0\.0"),
+        ({"mtbf_hours": 5.0, "repair_s": 0.0}, r"failures\.repair_s=0\.0"),
+        (lost((-1.0, 0, 1.0)), r"failures\.events\[0\]\.at_s=-1\.0"),
+        (lost((1.0, 0, np.inf)), r"failures\.events\[0\]\.repair_s=inf"),
+        (
+            lost((1.0, 0, 1.0), (1.0, 3, 1.0)),
+            r"failures\.events\[1\]\.chip=3: expected from 0 to 2",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(how: dict[str, Any], named: str) -> None:
+    with pytest.raises(SettingError, match=named):
+        failing(setup(superchips=3), **how)
+
+
+def test_systems_that_cannot_lose_chips_say_so() -> None:
+    with pytest.raises(SettingError, match=r"failures='on': expected none with system\.one_each"):
+        failing(setup(one_each=True), mtbf_hours=1.0)
