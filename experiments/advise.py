@@ -16,12 +16,13 @@ the fewest chips that serve; the dearer half of them is out each time.
     advise.most=64          chips of a fleet
     advise.keep=4           kinds that stay in the race at least
     advise.within=2         fleets up to so many times as dear as the best are told apart
-    advise.error=0.2        of the cost model: does the best fleet serve if all steps take longer?
+    advise.error=null       of the cost model: does a fleet serve if all steps take so much longer?
+                            null: each chip's own error on measurements that nothing was fitted to
     advise.workers=null     processes; null: one a core
 
 Runs are folders in `<out>/points`: the same command goes on where one was stopped. The answer is a
-folder in `out=`, or `folder=`: a table of all runs (Parquet), a figure, answer.json with the
-command that replays each fleet, settings and provenance.
+folder in `out=`, or `folder=`: a table of all runs (Parquet), a figure, answer.md and answer.json
+with what each fleet costs, where it breaks and the command that replays it, settings, provenance.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from c2c.runs import RunDir, progress_bar
 from experiments.answers.command import answer_folder, answering, own_settings, refuse_seed
 from experiments.answers.fleets import Arm, FleetSpace
 from experiments.answers.interval import interval_of
+from experiments.answers.model_error import held_out_error
 from experiments.answers.points import Point, PointRunner, needs_compiling
 from experiments.answers.quantity import quantity_of, with_value
 from experiments.answers.race import Outcome, Trial, parts_of, race
@@ -56,8 +58,9 @@ __all__ = ["AdviseSettings", "main"]
 
 OUT = "runs/advise"
 PACKAGES = (*CODE, "experiments.answers", "experiments.figures.advise")
-NAMES = ("advise.parquet", "answer.json", "advise.png", "advise.svg")
-# Times the workload's load, until the best fleet breaks.
+NAMES = ("advise.parquet", "answer.json", "answer.md", "advise.png", "advise.svg")
+MOST_TOLD: Final = 8  # fleets whose margins are found
+# Times the workload's load, until a fleet breaks.
 LOADS: Final = (1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 
 
@@ -72,7 +75,7 @@ class AdviseSettings:
     most: int = 64
     keep: int = 4
     within: float = 2.0
-    error: float = 0.2
+    error: float | None = None
     workers: int | None = None
 
     def check(self) -> None:
@@ -84,7 +87,7 @@ class AdviseSettings:
                 raise SettingError(f"advise.{name}", value, "a whole number above 0")
         if not self.within >= 1.0:
             raise SettingError("advise.within", self.within, "a number, at least 1")
-        if not 0.0 <= self.error < 10.0:
+        if self.error is not None and not 0.0 <= self.error < 10.0:
             raise SettingError("advise.error", self.error, "a share, at least 0")
 
 
@@ -183,9 +186,10 @@ def _advise(arguments: list[str], folder: str | None) -> int:
                 ),
                 key=lambda one: (one["usd_per_hour"], one["ttft_p99_s"]),
             )
-            margin = _margin(runs, fleets[0], asked) if fleets else {}
-        answer = _answer(fleets, margin, asked, base)
-        _write(run, base, runs, fleets, margin, answer)
+            for one in fleets[:MOST_TOLD]:
+                one.update(_margin(runs, one, asked))
+        answer = _answer(fleets, asked, base)
+        _write(run, base, runs, fleets, answer)
     if fleets:
         _print(out, fleets)
     if refused := _refused(runs):
@@ -259,36 +263,40 @@ def _quoted(word: str) -> str:
     return f"'{word}'" if re.search(r"[^\w.=/:@,+~-]", word) else word
 
 
-def _margin(runs: Runs, best: Mapping[str, Any], asked: AdviseSettings) -> dict[str, Any]:
-    """Return how far the best fleet is from breaking: by load, and by the cost model's error."""
-    trial = Trial(best["arm"], best["chips"], runs.requests, asked.seeds[0])
+def _margin(runs: Runs, fleet: Mapping[str, Any], asked: AdviseSettings) -> dict[str, Any]:
+    """Return how far a fleet is from breaking: by load, and by the cost model's error."""
+    trial = Trial(fleet["arm"], fleet["chips"], runs.requests, asked.seeds[0])
     settings = runs.settings(trial)
-    slower = {
-        "scale": {key: value / (1.0 + asked.error) for key, value in settings["scale"].items()}
-    }
+    longer, why = asked.error, "advise.error"
+    if longer is None:
+        longer, why = held_out_error(settings["hardware"].get("name", ""))
+    slower = {"scale": {key: value / (1.0 + longer) for key, value in settings["scale"].items()}}
     every = [
         runs.settings(Trial(trial.arm, trial.chips, trial.part, s)) | slower for s in asked.seeds
     ]
     served = [outcome_of(point).meets for point in runs.run(every)]
-    found: dict[str, Any] = {"error": asked.error, "serves_if_slower": all(served)}
+    found: dict[str, Any] = {
+        "error": longer, "error_of": why, "serves_if_slower": all(served), "binds": None,
+    }  # fmt: skip
     if settings["workload"]["kind"] == "closed_loop":
         return found
     setup = build(settings)
     quantity = quantity_of("rate", setup)
-    for load in LOADS:
-        more = with_value(settings, quantity, load * quantity.start, trial.seed)
-        (point,) = runs.run([more])
-        if not outcome_of(point).meets:
-            binds = (point.summary.get("verdict") or {}).get("binds")
-            return found | {"breaks_at_load": load, "binds": binds}
-        found["serves_load"] = load
+    low, high = 0, len(LOADS)  # the first load that breaks it: more load never mends a fleet
+    while low < high:
+        load = LOADS[(low + high) // 2]
+        (point,) = runs.run([with_value(settings, quantity, load * quantity.start, trial.seed)])
+        if outcome_of(point).meets:
+            low = (low + high) // 2 + 1
+        else:
+            high = (low + high) // 2
+            found["binds"] = (point.summary.get("verdict") or {}).get("binds")
+    found["serves_load"] = LOADS[low - 1] if low else 1.0
+    found["breaks_at_load"] = LOADS[low] if low < len(LOADS) else None
     return found
 
 
-def _answer(
-    fleets: Sequence[Mapping[str, Any]], margin: Mapping[str, Any], asked: AdviseSettings,
-    base: RunSetup,
-) -> str:  # fmt: skip
+def _answer(fleets: Sequence[Mapping[str, Any]], asked: AdviseSettings, base: RunSetup) -> str:
     wanted = f"{100 * float(base.settings['slo']['attainment']):g} % of the requests on target"
     if not fleets:
         return f"answer: none. No fleet of up to {asked.most} chips has {wanted}"
@@ -298,17 +306,55 @@ def _answer(
         f"{best['usd_per_million_tokens']:.2f} USD a million tokens, "
         f"{100 * best['met']:.2f} % on target ({wanted} asked, seeds {asked.seeds})"
     ]
-    if "breaks_at_load" in margin:
-        least = margin.get("serves_load", 1.0)
-        binds = f": {margin['binds']} binds" if margin["binds"] else ""
-        said.append(
-            f"it serves {least:g} times the load and breaks at {margin['breaks_at_load']:g}{binds}"
-        )
-    elif "serves_load" in margin:
-        said.append(f"it serves {margin['serves_load']:g} times the load")
-    word = "still serves" if margin["serves_if_slower"] else "does not serve"
-    said.append(f"it {word} if every step takes {100 * asked.error:g} % longer")
+    if "serves_load" in best:
+        said.append(f"it serves {_left(best)}")
+    word = "still serves" if best["serves_if_slower"] else "does not serve"
+    longer = f"{100 * best['error']:.3g} % longer ({best['error_of']})"
+    said.append(f"it {word} if every step takes {longer}")
+    sure = next((one for one in fleets if one.get("serves_if_slower")), None)
+    if sure is not None and sure is not best:
+        usd = f"{sure['usd_per_hour']:.2f} USD/h"
+        said.append(f"the cheapest that does so with its chip's error: {sure['fleet']}, {usd}")
     return "; ".join(said)
+
+
+def _left(fleet: Mapping[str, Any]) -> str:
+    """Say how much load a fleet has left, and what binds then."""
+    if fleet["breaks_at_load"] is None:
+        return f"{fleet['serves_load']:g} times the load"
+    binds = f": {fleet['binds']} binds" if fleet["binds"] else ""
+    return (
+        f"{fleet['serves_load']:g} times the load and breaks at {fleet['breaks_at_load']:g}{binds}"
+    )
+
+
+def _page(answer: str, fleets: Sequence[Mapping[str, Any]]) -> str:
+    """Return the answer as a page: a table of the fleets, and a paragraph of each."""
+    lines = [
+        f"# {answer[0].upper()}{answer[1:]}", "",
+        "| | fleet | USD/h | USD/M tokens | kWh/M at most | on target % | TTFT p99 s | TPOT p99 ms |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]  # fmt: skip
+    for k, one in enumerate(fleets, 1):
+        lines.append(f"| {k} | {' | '.join(_cells(one))} |")
+    for k, one in enumerate(fleets[:MOST_TOLD], 1):
+        left = f"Serves {_left(one)}. " if "serves_load" in one else ""
+        word = "Still serves" if one["serves_if_slower"] else "Does not serve"
+        longer = f"{100 * one['error']:.3g} % longer ({one['error_of']})"
+        lines += [
+            "", f"{k}. {left}{word} if every step takes {longer}.", "", f"    {one['command']}",
+        ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _cells(fleet: Mapping[str, Any]) -> tuple[str, ...]:
+    energy = fleet["kwh_per_million_tokens_at_most"]
+    half = "" if fleet["met_half"] is None else f" ± {100 * fleet['met_half']:.2f}"
+    return (
+        fleet["fleet"], f"{fleet['usd_per_hour']:.2f}", f"{fleet['usd_per_million_tokens']:.2f}",
+        "" if energy is None else f"{energy:.2f}", f"{100 * fleet['met']:.2f}{half}",
+        f"{fleet['ttft_p99_s']:.3f}", f"{1e3 * fleet['tpot_p99_s']:.1f}",
+    )  # fmt: skip
 
 
 def _rows(runs: Runs, fleets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -333,14 +379,15 @@ def _rows(runs: Runs, fleets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
 
 def _write(
     run: RunDir, base: RunSetup, runs: Runs, fleets: Sequence[Mapping[str, Any]],
-    margin: Mapping[str, Any], answer: str,
+    answer: str,
 ) -> None:  # fmt: skip
     rows = _rows(runs, fleets)
     run.write_table("advise", pa.Table.from_pylist(rows))
     run.write_json(
         "answer",
-        {"answer": answer, "fleets": list(fleets), "margin": dict(margin), "runs": len(rows)},
+        {"answer": answer, "fleets": list(fleets), "runs": len(rows)},
     )
+    run.write_text("answer.md", _page(answer, fleets))
     if not base.settings["figures"]:
         return
     from experiments.figures.advise import draw_advice
@@ -361,22 +408,13 @@ def _print(out: Console, fleets: Sequence[Mapping[str, Any]]) -> None:
     table = Table(title="Fleets that serve", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("fleet", overflow="fold")
     for name in (
-        "USD/h",
-        "USD/M tokens",
-        "kWh/M, most",
-        "on target %",
-        "TTFT p99 s",
-        "TPOT p99 ms",
-    ):
+        "USD/h", "USD/M tokens", "kWh/M, most", "on target %", "TTFT p99 s", "TPOT p99 ms",
+        "load left",
+    ):  # fmt: skip
         table.add_column(name, justify="right")
     for one in fleets:
-        energy = one["kwh_per_million_tokens_at_most"]
-        half = "" if one["met_half"] is None else f" ± {100 * one['met_half']:.2f}"
-        table.add_row(
-            one["fleet"], f"{one['usd_per_hour']:.2f}", f"{one['usd_per_million_tokens']:.2f}",
-            "" if energy is None else f"{energy:.2f}", f"{100 * one['met']:.2f}{half}",
-            f"{one['ttft_p99_s']:.3f}", f"{1e3 * one['tpot_p99_s']:.1f}",
-        )  # fmt: skip
+        left = f"{one['serves_load']:g}x" if "serves_load" in one else ""
+        table.add_row(*_cells(one), left)
     out.print(table)
 
 

@@ -14,6 +14,7 @@ from c2c.config import build, load, simulate
 from c2c.errors import SettingError
 from experiments import advise
 from experiments.answers.fleets import FleetSpace
+from experiments.answers.model_error import held_out_error
 
 # Two chips, two systems and two layouts of each chip: eight kinds of fleets.
 TINY = (
@@ -117,6 +118,11 @@ def test_a_fleet_is_told_with_the_command_that_replays_it(
     assert best["fleet"] in capsys.readouterr().out
     assert (best["chips"], best["usd_per_hour"]) == (1, 2.29)
     assert best["kwh_per_million_tokens_at_most"] > 0.0
+    assert best["breaks_at_load"] is None or best["serves_load"] < best["breaks_at_load"]
+    assert best["error"] == held_out_error("gh200")[0]
+    page = (folder / "answer.md").read_text()
+    assert best["command"] in page
+    assert "% longer" in page
     replayed = [w for w in shlex.split(best["command"])[3:] if not w.startswith("advise.")]
     summary = simulate(build(load(replayed))).summary
     assert summary["ttft_s"]["p99"] == pytest.approx(best["ttft_p99_s"])
@@ -125,3 +131,11 @@ def test_a_fleet_is_told_with_the_command_that_replays_it(
         path.name for path in (tmp_path / "points").iterdir()
     }
     assert (folder / "advise.png").stat().st_size > 0
+
+
+def test_a_chip_has_the_error_of_measurements_that_nothing_was_fitted_to() -> None:
+    errors = {name: held_out_error(name)[0] for name in ("h100_sxm", "gh200", "l40s", "b300")}
+    assert 0.05 < errors["h100_sxm"] < errors["l40s"] < 0.6
+    assert errors["gh200"] == errors["h100_sxm"]  # whose constants it has
+    assert held_out_error("gh200_144") == held_out_error("b300")  # nobody measured either
+    assert errors["b300"] > errors["h100_sxm"]
