@@ -59,6 +59,9 @@ __all__ = ["AdviseSettings", "main"]
 OUT = "runs/advise"
 PACKAGES = (*CODE, "experiments.answers", "experiments.figures.advise")
 NAMES = ("advise.parquet", "answer.json", "answer.md", "advise.png", "advise.svg")
+COLUMNS: Final = (
+    "USD/h", "USD/M tokens", "kWh/M, most", "on target %", "TTFT p99 s", "TPOT p99 ms",
+)  # fmt: skip
 MOST_TOLD: Final = 8  # fleets whose margins are found
 # Times the workload's load, until a fleet breaks.
 LOADS: Final = (1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
@@ -332,8 +335,7 @@ def _page(answer: str, fleets: Sequence[Mapping[str, Any]]) -> str:
     """Return the answer as a page: a table of the fleets, and a paragraph of each."""
     lines = [
         f"# {answer[0].upper()}{answer[1:]}", "",
-        "| | fleet | USD/h | USD/M tokens | kWh/M at most | on target % | TTFT p99 s | TPOT p99 ms |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        f"| | fleet | {' | '.join(COLUMNS)} |", f"|{' --- |' * (len(COLUMNS) + 2)}",
     ]  # fmt: skip
     for k, one in enumerate(fleets, 1):
         lines.append(f"| {k} | {' | '.join(_cells(one))} |")
@@ -407,10 +409,7 @@ def _write(
 def _print(out: Console, fleets: Sequence[Mapping[str, Any]]) -> None:
     table = Table(title="Fleets that serve", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("fleet", overflow="fold")
-    for name in (
-        "USD/h", "USD/M tokens", "kWh/M, most", "on target %", "TTFT p99 s", "TPOT p99 ms",
-        "load left",
-    ):  # fmt: skip
+    for name in (*COLUMNS, "load left"):
         table.add_column(name, justify="right")
     for one in fleets:
         left = f"{one['serves_load']:g}x" if "serves_load" in one else ""
