@@ -170,7 +170,6 @@ class WorkloadConfig:
         for name, allowed in {**_CHOICES, "format": format_names()}.items():
             if (value := getattr(self, name)) not in allowed:
                 raise SettingError(f"workload.{name}", value, f"one of {', '.join(allowed)}")
-        self._check_read()
         if self.kind == "trace" and not self.path:
             raise SettingError(
                 "workload.path", self.path, "a Parquet or CSV file", "Set workload.path=<file>."
@@ -203,6 +202,7 @@ class WorkloadConfig:
             raise SettingError("workload.block_tokens", self.block_tokens, largest)
         if self.kind != "trace" and self.lengths == "trace":
             raise SettingError("workload.lengths", "trace", f"another source with kind={self.kind}")
+        self._check_read()
 
     def _check_waiting(self) -> None:
         if self.turns_wait and self.kind != "trace":
