@@ -48,8 +48,9 @@ peer-simulator: env ## install Vidur, to compare with (.venv-peer-simulator)
 peer-server: env ## install llama.cpp's server, to compare with (.venv-peer-server)
 	@.ci/make-extra peer-server
 
-clients: env ## install clients of the live engine (1.1 GB, .venv-clients), which make soak runs against it
+clients: env ## install clients of the live engine (2.3 GB, .venv-clients, .venv-aiperf), which make soak runs against it
 	@.ci/make-extra clients
+	@.ci/make-extra aiperf
 
 peer-vllm: env ## install vLLM on the CPU (6 GB), to compare with (.venv-peer-vllm)
 	@.ci/make-extra peer-vllm
@@ -106,6 +107,6 @@ gpu: ## measure and check this machine's GPU and the kernels on it (ARGS="kernel
 	@.ci/gpu $(ARGS)
 
 clean: ## remove .venv and caches; run folders and results stay
-	rm -rf .venv .venv-aot .venv-aot.partial .venv-driver .venv-driver.partial .venv-ray .venv-ray.partial .venv-peer .venv-peer-simulator .venv-peer-server .venv-peer-vllm .venv-clients .venv-docs .venv-browser .venv-lock .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis \
+	rm -rf .venv .venv-aot .venv-aot.partial .venv-driver .venv-driver.partial .venv-ray .venv-ray.partial .venv-peer .venv-peer-simulator .venv-peer-server .venv-peer-vllm .venv-clients .venv-aiperf .venv-docs .venv-browser .venv-lock .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis \
 		.benchmarks build dist c2c.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,7 +1,8 @@
 """Clients that people bring, against a live engine.
 
-A part of `make soak`. Each is a script in an environment of its own: `make clients` makes it
-(1.1 GB). GuideLLM wants torch (6.6 GB together), so it is run where somebody has put it there, too.
+A part of `make soak`. Each is a script in an environment of its own, which `make clients` makes
+(1.1 GB), as it makes AIPerf's (1.2 GB), which measures what `vllm bench serve` does. GuideLLM wants
+torch (6.6 GB together), so it is run where somebody has put it there, too.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tests.engine.talking import make_talking
 
 pytestmark = pytest.mark.soak
 
-ENVIRONMENT = Path(__file__).parents[2] / ".venv-clients"
+ENVIRONMENT, AIPERF = (Path(__file__).parents[2] / f".venv-{n}" for n in ("clients", "aiperf"))
 LIMIT_S = 300.0
 OPENAI = r"""
 import json, sys
@@ -146,16 +147,18 @@ def live(folder: Path) -> Iterator[Live]:
         yield live
 
 
-def ran(package: str, version: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+def ran(
+    package: str, version: str, *arguments: object, where: Path = ENVIRONMENT, hub: str = "1"
+) -> subprocess.CompletedProcess[str]:
     """Run a program of the clients' environment; skip where the client is not there."""
-    packages = [path.name for path in ENVIRONMENT.glob("lib/python3.*/site-packages/*.dist-info")]
+    packages = [path.name for path in where.glob("lib/python3.*/site-packages/*.dist-info")]
     if not any(name.startswith(f"{package}-") for name in packages):
-        pytest.skip(f"no {package} in {ENVIRONMENT.name}: make clients")
+        pytest.skip(f"no {package} in {where.name}: make clients")
     assert f"{package}-{version}.dist-info" in packages, "the locked version"
-    offline = {"HF_HUB_OFFLINE": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    offline = {"HF_HUB_OFFLINE": hub, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
     program, *rest = map(str, arguments)
     found = subprocess.run(
-        [ENVIRONMENT / "bin" / program, *rest],
+        [where / "bin" / program, *rest],
         env=dict(os.environ) | offline, capture_output=True, text=True, timeout=LIMIT_S,
     )  # fmt: skip
     assert found.returncode == 0, found.stderr[-3000:]
@@ -224,3 +227,18 @@ def test_guidellm(live: Live, folder: Path, tmp_path: Path) -> None:
     (benchmark,) = json.loads(out.read_text())["benchmarks"]
     totals = benchmark["metrics"]["request_totals"]
     assert (totals["successful"], totals["errored"]) == (6, 0)
+
+
+@pytest.mark.parametrize("endpoint", ["chat", "completions"])
+def test_aiperf(live: Live, folder: Path, tmp_path: Path, endpoint: str) -> None:
+    ran(
+        "aiperf", "0.13.0", "aiperf", "profile", "--model-names", "talking",
+        "--url", live.client.base_url, "--endpoint-type", endpoint, "--streaming",
+        "--tokenizer", folder / "models" / "talking", "--request-count", 6, "--concurrency", 2,
+        "--synthetic-input-tokens-mean", 20, "--output-tokens-mean", 8,
+        "--extra-inputs", "ignore_eos:true", "--ui", "none", "--artifact-dir", tmp_path,
+        where=AIPERF, hub="",  # without a hub it takes no folder for a tokenizer
+    )  # fmt: skip
+    found = json.loads((tmp_path / "profile_export_aiperf.json").read_text())
+    assert (found["request_count"]["avg"], found["error_summary"]) == (6, [])
+    assert found["time_to_first_token"]["min"] > 0
