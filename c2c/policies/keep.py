@@ -67,7 +67,7 @@ class WhileRoom(NamedTuple):
         engines' layers, if none of those stays; inf: layers give way to KV caches only.
     """
 
-    spare_bytes: float = 1.5e9
+    spare_bytes: float = 0.3e9
     engines: int = 0
     displace: float = 0.75
 

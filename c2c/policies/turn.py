@@ -43,6 +43,8 @@ ENGINE_DTYPE = np.dtype(
         # that those of its KV caches which lie in host memory take to come; 0 with a link gate
         ("kv_s", "f8"),
         ("is_protected", "i8"),  # 1: among those whose demand is within the protected share
+        # that the chip's link takes for a decode step of each engine that is not protected
+        ("round_s", "f8"),
         ("kept_share", "f8"),  # of its layers that are in HBM
         # for how long the engine that last took the room of others' layers still keeps it; below 0:
         # no longer. The same in all rows of a slice.
@@ -176,9 +178,10 @@ class GateAndTriage(NamedTuple):
     wait while the running steps demand the link's share `gate`. When the link cannot carry all
     decodes in time, engines are protected in the order of requests served a byte streamed until
     their demand fills `protect` of the link; a request more than `late_s` behind its line counts
-    no more. Every engine gets a step after `stall_s`. Once an engine took the room of others'
-    layers, engines that have their weights in HBM decode before all others for `stay` times what
-    copying its weights takes.
+    no more. An engine that waited `stall_s` gets a step before all others, if such steps of all
+    that are not protected take no more than `rest` of the link. Once an engine took the room of
+    others' layers, engines that have their weights in HBM decode before all others for `stay` times
+    what copying its weights takes.
 
     Ours.
 
@@ -186,7 +189,9 @@ class GateAndTriage(NamedTuple):
       gate: share of the link; inf: no step waits for it.
       protect: share of the link; 0: no engine is protected.
       late_s: how far behind its line a sequence is given up; inf: never.
-      stall_s: the longest a sequence waits for a token.
+      stall_s: how long a sequence waits for a token at least, before it goes before all others.
+      rest: share of the link for those steps of engines that are not protected. Under overload 0
+        lets whole models wait, and inf gives each a step after `stall_s`, whatever it costs others.
       ahead_s: a sequence ahead of its line still gets a token this long after its target.
       stay: how long what is in HBM decodes before all else once others' room was taken, in times of
         the copy that took it; 0: it does not.
@@ -197,6 +202,7 @@ class GateAndTriage(NamedTuple):
     protect: float = 0.88
     late_s: float = 1.0
     stall_s: float = 2.0
+    rest: float = 0.12
     ahead_s: float = 0.25
     stay: float = 5.0
     stay_share: float = 0.75
@@ -207,6 +213,10 @@ class GateAndTriage(NamedTuple):
             raise SettingError(f"{where}.gate", self.gate, "a number in (0, 1], or inf")
         if not 0.0 <= self.protect <= 1.0:
             raise SettingError(f"{where}.protect", self.protect, "a number in [0, 1]")
+        if not self.rest >= 0.0:
+            raise SettingError(
+                f"{where}.rest", self.rest, "a share of the link, at least 0, or inf"
+            )
         if not 0.0 <= self.stay < np.inf:
             raise SettingError(f"{where}.stay", self.stay, "a number, at least 0")
         if not 0.0 <= self.stay_share <= 1.0:
@@ -229,7 +239,7 @@ def _triage(policy: GateAndTriage, own: Any, row: Any, now_s: float) -> float:
     waited_s = now_s - row.last_token_s
     if row.stays_s > 0.0 and row.kept_share >= policy.stay_share:
         return float(-1e11 + (row.token_due_s - now_s if row.token_due_s < np.inf else -waited_s))
-    if waited_s > policy.stall_s:
+    if waited_s > policy.stall_s and waited_s * policy.rest >= row.round_s:
         return float(-1e9 - waited_s)
     if row.token_due_s == np.inf:
         return float(1e12 - waited_s)

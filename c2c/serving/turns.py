@@ -247,6 +247,21 @@ def _watch(fleet: Fleet, rules: Rules, s: Serving, d: int, of_chip: bool, now_s:
         if demand <= left:
             left -= demand
             s.engines[i - first].is_protected = 1
+    if share > 0.0:
+        _watch_others(fleet, s, begin, end, chip.link_gbps)
+
+
+@inlined
+def _watch_others(fleet: Fleet, s: Serving, first: int, end: int, link_gbps: float) -> None:
+    # Adds to the chip's rows how long its link takes for a step of each engine not protected.
+    round_s = 0.0
+    for i in range(first, end):
+        row = s.engines[i - first]
+        if row.instance >= 0 and row.is_protected == 0 and s.instance[i].n_decode > 0:
+            tpot_s = fleet.deployment[s.instance[i].model].tpot_slo_s
+            round_s += _streamed_gbps(fleet, s, i) * tpot_s / link_gbps
+    for k in range(end - first):
+        s.engines[k].round_s = round_s
 
 
 @inlined

@@ -31,6 +31,9 @@ LOOKS = {
     "ServerlessLLM, slices": (ORANGE, "--"),
     "ServerlessLLM, 50 ms": (VERMILION, "-"),
     "Aegaeon": (PURPLE, "-"),
+    "plus, planned": (BLUE, "--"),
+    "ServerlessLLM, 50 ms, planned": (VERMILION, "--"),
+    "Aegaeon, planned": (PURPLE, "--"),
 }
 PALE = 0.35  # how much of a colour a cell has
 WITHIN = 95.0  # percent: what counts as served within targets, against host memory

@@ -44,6 +44,41 @@ def test_the_papers_system_is_the_better_of_its_readings_and_plus_is_no_opponent
     assert (found["best"], found["opponent"]) == ("plus", "ServerlessLLM")
 
 
+def test_plus_is_compared_on_the_layout_it_plans_and_so_are_others() -> None:
+    found = best_of(
+        [row("C2CServe", 60.0, 9.0), row("plus", 99.0, 0.2), row("plus, planned", 70.0, 1.0),
+         row("Aegaeon", 50.0, 1.0), row("Aegaeon, planned", 80.0, 1.0)]
+    )  # fmt: skip
+    assert (found["plus_form"], found["plus_percent"]) == ("plus, planned", 70.0)
+    assert found["plus_slices_percent"] == 99.0  # better by hindsight, which nobody has
+    assert found["plus_lead_points"] == pytest.approx(-10.0)
+
+
+def test_a_layout_is_planned_with_other_requests_than_those_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seeds: list[tuple[str, int]] = []
+    made = workload_map._setup
+
+    def noted(link: Any, point: Point, system: str, mig: str, seed: int) -> Any:
+        seeds.append((mig, seed))
+        return made(link, point, system, mig, seed)
+
+    monkeypatch.setattr(workload_map, "REQUESTS", 60)
+    monkeypatch.setattr(workload_map, "PLAN_REQUESTS", 30)
+    monkeypatch.setattr(workload_map, "_setup", noted)
+    workload_map._planned.cache_clear()
+    point = Point(chip="gh200", models=2, rate_rps=4.0, bursts="steady")
+    for seed in (0, 1):
+        workload_map._run(QUICK, point, "ServerlessLLM, 50 ms, planned", seed)
+    workload_map._planned.cache_clear()
+    (first, planned_with), *served = seeds
+    assert first == "planned"
+    assert [seed for _, seed in served] == [0, 1]
+    assert planned_with not in (0, 1)
+    assert len({mig for mig, _ in served}) == 1  # planned once
+
+
 def test_bursts_have_the_same_mean_rate_and_cost_attainment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -60,8 +95,8 @@ def test_bursts_have_the_same_mean_rate_and_cost_attainment(
 
 def test_behind_is_said_only_where_every_seed_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def fake(context: Context, point: Point, name: str, seed: int) -> dict[str, Any]:
-        met = {"ServerlessLLM": 90.0, "plus": 80.0}.get(name, 70.0)
-        if name == "plus" and seed == 1:
+        met = {"ServerlessLLM": 90.0, "plus, planned": 80.0}.get(name, 70.0)
+        if name == "plus, planned" and seed == 1:
             met = 95.0
         return dict.fromkeys(MEASURES, met)
 
