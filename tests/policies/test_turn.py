@@ -28,7 +28,7 @@ def engine(now_s: float, waited_s: float, round_s: float, protected: bool, due_s
 
 
 def of(policy: GateAndTriage, row: Any, now_s: float) -> float:
-    return urgency(policy, Nothing(), row, now_s)
+    return float(urgency(policy, Nothing(), row, now_s))
 
 
 @given(now_s=seconds, waited_s=seconds, round_s=seconds, slack_s=seconds)
