@@ -234,11 +234,11 @@ def test_it_says_written_when_all_is_on_disk(
 
 def test_a_changed_trace_of_the_same_name_runs_again(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "trace.csv")
-    chosen = ("workload=file", f"workload.path={trace}")
-    first = executed(tmp_path, *chosen)
-    assert executed(tmp_path, *chosen).skipped
+    chosen = ["workload=file", f"workload.path={trace}", "figures=false", f"out={tmp_path}"]
+    first = execute(build(load(chosen)))
+    assert execute(build(load(chosen))).skipped
     write_trace(trace, requests=51)
-    again = executed(tmp_path, *chosen)
+    again = execute(build(load(chosen)))
     assert not again.skipped
     assert again.folder == first.folder
     assert again.summary["requests"] == 51

@@ -68,9 +68,15 @@ def batches() -> list[Any]:
     return found
 
 
+def base_of(words: list[str]) -> list[str]:
+    """Return what precedes a line; a trace reads no `workload.requests`."""
+    is_trace = not {"workload=file", "workload=gentd26"}.isdisjoint(words)
+    return [word for word in BASE if not (is_trace and word.startswith("workload.requests"))]
+
+
 def commands() -> Mapping[str, Callable[[list[str]], int]]:
     def simulated(arguments: list[str]) -> int:
-        sys.argv[1:] = [*BASE, *arguments]
+        sys.argv[1:] = [*base_of(arguments), *arguments]
         return simulate.main()
 
     return {
@@ -154,7 +160,7 @@ def test_wrong_input_is_one_line(
 )
 def test_wrong_input_is_one_line_from_a_shell(line: str, here: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "experiments.simulate", *BASE, *shlex.split(line)],
+        [sys.executable, "-m", "experiments.simulate", *base_of(words := shlex.split(line)), *words],
         cwd=here, capture_output=True, text=True,
     )  # fmt: skip
     said = dict(TABLE["simulate"])[line]
