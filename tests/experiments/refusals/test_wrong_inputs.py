@@ -159,8 +159,9 @@ def test_wrong_input_is_one_line(
     [*FROM_A_SHELL[:4], *(pytest.param(line, marks=pytest.mark.slow) for line in FROM_A_SHELL[4:])],
 )
 def test_wrong_input_is_one_line_from_a_shell(line: str, here: Path) -> None:
+    words = shlex.split(line)
     done = subprocess.run(
-        [sys.executable, "-m", "experiments.simulate", *base_of(words := shlex.split(line)), *words],
+        [sys.executable, "-m", "experiments.simulate", *base_of(words), *words],
         cwd=here, capture_output=True, text=True,
     )  # fmt: skip
     said = dict(TABLE["simulate"])[line]
