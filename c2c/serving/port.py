@@ -338,8 +338,8 @@ class SetTimer:
 Weights = KeepWeights | WeightsHere | ReleaseWeights | DropWeights
 Layouts = ChangeLayout | LayoutChanged
 Event = (
-    Arrival | Ready | StepEnd | Cancelled | DeviceLost | DeviceBack | BlocksLost | HandedOver | Timer
-    | Weights | Layouts | Relaid
+    Arrival | Ready | StepEnd | Cancelled | DeviceLost | DeviceBack | BlocksLost | HandedOver
+    | Timer | Weights | Layouts | Relaid
 )  # fmt: skip
 Action = (
     Absent | Load | RunSteps | Interrupt | Unload | Forget | ForgetBlocks | SetAside | HandOver

@@ -83,7 +83,8 @@ def compute(context: Context) -> Computed:
         f"link variant '{context.link_variant}', seeds {list(seeds)}. A set without streamed "
         "weights has the whole chip, one with them seven slices. Bars: Shapley values of the share "
         "of requests within both targets; a mechanism that cannot work in a set adds nothing to "
-        "it. Lines: 95 % interval over seeds."
+        "it. Lines: 95 % interval over seeds. Prices: the chip's list price by tokens of requests "
+        "within both targets."
     )
     return Computed(
         tables={"sets": pa.Table.from_pylist(rows), "shares": pa.Table.from_pylist(shares)},
@@ -107,8 +108,18 @@ def _run(context: Context, load: Load, names: Sequence[str], seed: int) -> dict[
          *settings_of(names), f"link={context.link_variant}"],
         values | {"seed": seed},
     )  # fmt: skip
-    found = measures(simulate(build(settings)))
-    return found | {"goodput_rps": found["both_percent"] / 100 * load.rate_rps}
+    setup = build(settings)
+    got = simulate(setup)
+    found, gpu = measures(got), setup.settings["hardware"]["gpu"]
+    # Of answers within both targets; what is late is not worth its price.
+    tokens_per_s = got.summary["output_tokens_per_s"] * found["both_percent"] / 100
+    million_h = 1e6 / tokens_per_s / 3600 if tokens_per_s > 0 else None
+    return found | {
+        "goodput_rps": found["both_percent"] / 100 * load.rate_rps,
+        "usd_per_million_tokens": million_h and load.chips * gpu["usd_per_hour"] * million_h,
+        "kwh_per_million_tokens_at_most": million_h
+        and load.chips * gpu["power_w"] / 1e3 * million_h,
+    }
 
 
 def _at(rows: Sequence[dict[str, Any]], load: Load) -> list[dict[str, Any]]:
@@ -145,17 +156,19 @@ def _report(
         best = max(mean.values())
         close = [name for name, value in mean.items() if value >= best - CLOSE_POINTS]
         take = min(close, key=lambda name: (name.count("+") + (name != NOTHING), -mean[name]))
+        usd = [r["usd_per_million_tokens"] for r in _at(rows, load) if r["set"] == take]
         worth = sorted(_at(shares, load), key=lambda r: -r["points"])
         body.append(
             (
                 load.text,
                 "nothing helps" if take == NOTHING else take,
                 f"{mean[take]:.1f}", f"{best:.1f}", f"{mean[NOTHING]:.1f}",
+                "" if None in usd else f"{fmean(usd):.2f}",
                 ", ".join(f"{r['mechanism']} {r['points']:+.1f}" for r in worth),
             )
         )  # fmt: skip
     title = (
-        "load", "take", "within both targets %", "best set %", "none %",
+        "load", "take", "within both targets %", "best set %", "none %", "USD/M tokens",
         "Shapley values, points",
     )  # fmt: skip
     return (title, *body)

@@ -10,6 +10,7 @@ import numpy as np
 
 from c2c.config import RunSetup
 from c2c.serving import Failures
+from c2c.serving.costs import held_places
 from c2c.simulator import simulate_in_memory
 from c2c.workloads import RequestBlock
 
@@ -100,6 +101,9 @@ def _wanted(setup: RunSetup) -> int:
     if block is None:
         return 0
     tokens = float((block.prompt_tokens + block.output_tokens).mean())
-    room = prepared.fleet.kv_capacity[:, prepared.kind_of].max(axis=0) / tokens
-    batches = np.clip(room, 1.0, prepared.fleet.max_batch).sum()
+    fleet, costs = prepared.fleet, prepared.fleet.costs
+    pairs = range(len(costs.kv_bytes))
+    need_bytes = [held_places(costs, pair, round(tokens)) for pair in pairs] * costs.kv_bytes
+    room = fleet.kv_capacity_bytes / need_bytes.reshape(fleet.kv_capacity_bytes.shape)
+    batches = np.clip(room[:, prepared.kind_of].max(axis=0), 1.0, fleet.max_batch).sum()
     return int(np.clip(FILLS * batches, FEWEST, MOST))

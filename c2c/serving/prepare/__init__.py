@@ -198,7 +198,7 @@ def prepare(setup: ServingSetup) -> Prepared:
         cut = [k for k, kind in enumerate(kinds) if kind in [per_chip[d] for d in at]]
         check(
             setup, specs, [kinds[k] for k in cut], [[row[k] for k in cut] for row in tables],
-            kv_capacity[:, cut], slots[:, cut], demands, budget,
+            kv_capacity[:, cut], capacity_bytes[:, cut], slots[:, cut], demands, budget,
         )  # fmt: skip
 
     engines = [most_engines(kind, system) for kind in kinds]

@@ -9,7 +9,7 @@ import numpy as np
 from c2c.cost import StepTable, step_time
 from c2c.errors import SettingError
 from c2c.hardware import Slice
-from c2c.models import ModelSpec, kv_bytes_per_token, weight_bytes
+from c2c.models import ModelSpec, weight_bytes
 from c2c.serving.prepare.settings import ServingSetup
 from c2c.serving.prepare.tables import expert_layers, roles
 
@@ -37,6 +37,7 @@ def check(
     kinds: Sequence[Slice],
     tables: Sequence[Sequence[StepTable]],
     kv_capacity: np.ndarray,
+    capacity_bytes: np.ndarray,
     slots: np.ndarray,
     demands: Sequence[float],
     budget_gbps: float,
@@ -77,7 +78,7 @@ def check(
             )
         if not setup.system.check_slo:
             continue
-        is_read = _fits_hbm(d.spec, setup, kv_capacity[arch])
+        is_read = _fits_hbm(d.spec, setup, capacity_bytes[arch])
         most_gbps = max(k.hbm_gbps for k in kinds) if is_read else budget_gbps
         if demand > most_gbps:
             raise SettingError(
@@ -104,10 +105,9 @@ def check(
             )
 
 
-def _fits_hbm(spec: ModelSpec, setup: ServingSetup, kv_tokens: np.ndarray) -> bool:
+def _fits_hbm(spec: ModelSpec, setup: ServingSetup, room_bytes: np.ndarray) -> bool:
     # Whether all weights may be kept in a slice's HBM: no step need wait for the link then.
-    room_bytes = float(kv_tokens.max()) * kv_bytes_per_token(spec)
-    return setup.system.traits.keep.keeps_weights and room_bytes > weight_bytes(spec)
+    return bool(setup.system.traits.keep.keeps_weights and room_bytes.max() > weight_bytes(spec))
 
 
 def _check_experts(spec: ModelSpec, name: str, setup: ServingSetup, slots: int) -> None:
