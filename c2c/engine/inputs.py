@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from c2c.serving.port import (
     Arrival,
+    BlocksLost,
     Cancelled,
     DeviceLost,
     DropWeights,
@@ -27,7 +28,8 @@ __all__ = ["INPUTS_SCHEMA", "event_of", "row_of"]
 _KINDS: Final[dict[str, Any]] = {
     kind.__name__: kind
     for kind in (
-        Arrival, Cancelled, DeviceLost, KeepWeights, WeightsHere, ReleaseWeights, DropWeights,
+        Arrival, BlocksLost, Cancelled, DeviceLost, KeepWeights, WeightsHere, ReleaseWeights,
+        DropWeights,
     )
 }  # fmt: skip
 _FIELDS = {
@@ -58,7 +60,8 @@ def event_of(row: Mapping[str, Any], names: Sequence[str]) -> Event:
       ValueError: a model that there is not.
     """
     kind = _KINDS[row["kind"]]
-    given = {name: row[name] for name in _FIELDS if name in kind.__dataclass_fields__}
+    wanted = kind.__dataclass_fields__
+    given = {name: row[name] for name in _FIELDS if name in wanted and name in row}
     if "model" in given:
         given["model"] = list(names).index(given["model"])
     if "blocks" in given:

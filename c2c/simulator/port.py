@@ -21,6 +21,7 @@ from c2c.serving.port import (
     Absent,
     Action,
     Arrival,
+    BlocksLost,
     Cancelled,
     DeviceLost,
     Event,
@@ -69,8 +70,9 @@ class SimulatorBackend:
       max_output_tokens: what the loop is told of the lengths; None: the lengths.
       deadline_s: of each request; None: none has one.
       priorities: of each request; None: those of the models.
-      incidents: cancels, lost devices and wishes about weights, in order of time; none in a closed
-        loop.
+      blocks: keys of each prompt's blocks; None: none has any.
+      incidents: cancels, losses of devices or blocks, wishes about weights, by time; none in
+        a closed loop.
       loop: who sends the requests; None: they come at their times.
     """
 
@@ -83,7 +85,8 @@ class SimulatorBackend:
         max_output_tokens: np.ndarray | None = None,
         deadline_s: np.ndarray | None = None,
         priorities: Sequence[int | None] | None = None,
-        incidents: Sequence[Cancelled | DeviceLost | Weights] = (),
+        blocks: Sequence[tuple[int, ...]] | None = None,
+        incidents: Sequence[Cancelled | DeviceLost | BlocksLost | Weights] = (),
         loop: ClosedLoop | None = None,
     ) -> None:
         self._fleet = prepared.fleet
@@ -93,6 +96,7 @@ class SimulatorBackend:
         self._told = arrivals.output_tokens if max_output_tokens is None else max_output_tokens
         self._deadline_s = np.full(len(arrivals), np.inf) if deadline_s is None else deadline_s
         self._priorities = priorities
+        self._blocks = blocks
         self._incidents = list(incidents)
         self._layouts = LayoutSchedule(prepared)
         self._clients = None if loop is None else new_clients(loop)
@@ -239,6 +243,7 @@ class SimulatorBackend:
             max_output_tokens=int(self._told[k]),
             priority=None if self._priorities is None else self._priorities[k],
             deadline_s=float(self._deadline_s[k]),
+            blocks=() if self._blocks is None else self._blocks[k],
         )
 
     def _is_refused(self, k: int) -> bool:
@@ -265,7 +270,7 @@ class SimulatorBackend:
             chip = mirror.chip[c]
             replay(world.tournament, c, world.end_s, chip.first, chip.last, wires)
 
-    def _happen(self, incident: Cancelled | DeviceLost | Weights) -> Event:
+    def _happen(self, incident: Cancelled | DeviceLost | BlocksLost | Weights) -> Event:
         if isinstance(incident, DeviceLost):
             self._drop(lambda d, _: d == incident.device)
             row = relayouts_at(self._mirror, self._world) + incident.device

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from c2c.engine.inputs import event_of
 from c2c.errors import DataError
-from c2c.serving.port import Arrival, Cancelled, DeviceLost, Weights
+from c2c.serving.port import Arrival, BlocksLost, Cancelled, DeviceLost, Weights
 from c2c.workloads import RequestBlock
 
 __all__ = ["Inputs", "inputs_from"]
@@ -30,7 +30,7 @@ class Inputs:
 
     arrivals: tuple[Arrival, ...]
     lengths: tuple[int, ...]
-    others: tuple[Cancelled | DeviceLost | Weights, ...]
+    others: tuple[Cancelled | DeviceLost | BlocksLost | Weights, ...]
     served: pa.Table
 
     def block(self) -> RequestBlock:

@@ -20,8 +20,10 @@ from c2c.serving import Prepared
 from c2c.serving.compiled_step import CompiledStep
 from c2c.serving.pools import entry_of
 from c2c.serving.port import Backend, KeepWeights, ReleaseWeights, WeightsHere
+from c2c.serving.prepare.prefixes import with_blocks
 from c2c.simulator import build_machine, requests_table
 from c2c.simulator.port import SimulatorBackend
+from c2c.transformer.pages import PAGE_TOKENS
 from experiments.serving.calibration import StepFit, fit_steps
 from experiments.serving.inputs import Inputs, inputs_from
 from experiments.serving.record import CATALOG, INPUTS, REQUESTS, SETTINGS, STEPS
@@ -162,6 +164,7 @@ def replay(
         max_output_tokens=np.array([a.max_output_tokens for a in asked]),
         deadline_s=np.array([a.deadline_s for a in asked]),
         priorities=[a.priority for a in asked],
+        blocks=[a.blocks for a in asked],
         incidents=inputs.others,
     )
     return inputs.of_served(records_of(prepared, world))
@@ -177,6 +180,8 @@ def records_of(prepared: Prepared, world: Backend) -> pa.Table:
     """Serve in a world; return the records of all requests, by number."""
     rules = prepared.new_rules()
     fleet, state, kept = prepared.fleet, prepared.new_serving(rules=rules), Counter[int]()
+    if fleet.caches_prefixes:  # prompts of more blocks make room for themselves
+        state = with_blocks(prepared, state, PAGE_TOKENS, 1)
     step = CompiledStep(fleet, rules, state).step
     while (event := world.next_event()) is not None:
         if isinstance(event, WeightsHere | ReleaseWeights) and not kept[event.model]:

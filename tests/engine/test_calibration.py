@@ -22,6 +22,7 @@ from c2c.runs import write_parquet
 from c2c.serving import Prepared
 from c2c.serving.port import (
     Arrival,
+    BlocksLost,
     Cancelled,
     DropWeights,
     Event,
@@ -29,6 +30,8 @@ from c2c.serving.port import (
     Ready,
     ReleaseWeights,
 )
+from c2c.simulator import build_machine
+from c2c.simulator.port import SimulatorBackend
 from c2c.transformer import pieces
 from experiments.calibrate import calibrate
 from experiments.serving.calibration import fit_steps, with_costs
@@ -37,7 +40,7 @@ from experiments.serving.inputs import Inputs, inputs_from
 from experiments.serving.machine import write_machine
 from experiments.serving.record import STEPS
 from experiments.serving.recorded import retell
-from experiments.serving.replaying import compare, replay
+from experiments.serving.replaying import compare, records_of, replay
 from experiments.serving.settings import (
     ServeConf,
     overrides_of,
@@ -163,11 +166,11 @@ def test_what_others_compute_is_what_is_not_ours(tmp_path: Path) -> None:
     assert cpu_seconds(tmp_path) is None
 
 
-def prepared_for() -> Prepared:
+def prepared_for(*words: str) -> Prepared:
     register()
     from c2c.config import load
 
-    system = settings_of(load(overrides_of(["port=0"]), "serve")).engine.system
+    system = settings_of(load(overrides_of(["port=0", *words]), "serve")).engine.system
     spec = from_hf_config(config_of("llama"), "m")
     entries = [Entry(name="m", path=Path(), spec=spec, context=512)]
     options = Options(context=512, pool_bytes=32 << 20)
@@ -250,6 +253,29 @@ def test_cancels_and_wishes_about_weights_come_once_more() -> None:
         inputs(live.set_column(7, "status", pa.array(["failed"])))
     with pytest.raises(DataError, match="nobody asked for it"):
         inputs_from(Tape(is_kept=True).inputs(), live, ["m"])
+
+
+def test_a_prompt_begins_after_blocks_that_were_found_until_they_are_lost() -> None:
+    live = served(2.0, 3.0)
+    prepared = prepared_for("system.prefix_cache.hbm=true")
+    keys = (11, 12, 13, 14)
+    asks = [
+        Arrival(at_s=at_s, request_id=number, model=0, prompt_tokens=300, max_output_tokens=5,
+                blocks=keys)
+        for number, at_s in ((1, 10.0), (2, 20.0), (3, 30.0))
+    ]  # fmt: skip
+    given = inputs(live, *asks[:2], BlocksLost(at_s=25.0, device=0), asks[2])
+    assert [type(event).__name__ for event in given.others] == ["BlocksLost"]
+    measured = with_costs(prepared, fit_steps([recorded()]), tuple(CHUNK))
+    world = SimulatorBackend(
+        measured, build_machine(measured), given.block(), incidents=given.others,
+        blocks=[event.blocks for event in given.arrivals],
+    )  # fmt: skip
+    found = records_of(measured, world)
+    assert found["cached_hbm_tokens"].to_pylist() == [0, 0, 256, 0]
+    first_s = np.array(found["first_token_s"]) - np.array(found["arrival_s"])
+    assert first_s[2] < 0.5 * first_s[1]
+    assert first_s[3] == pytest.approx(first_s[1], rel=0.2)
 
 
 def test_one_request_takes_what_its_steps_take() -> None:
