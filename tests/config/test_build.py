@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
+import pytest
 from omegaconf import OmegaConf
 
-from c2c.config import RunSetup, build, load, run_totals, simulate
+from c2c.config import RunSetup, build, load, prefers_compiled, run_totals, simulate
 from c2c.cost import load_engine
 from c2c.hardware import MigConfig
 from c2c.metrics import RECORD_SCHEMA
@@ -67,6 +69,19 @@ def test_a_plain_mapping_builds_the_same_run() -> None:
     assert again.serving == setup.serving
     assert again.settings == setup.settings
     assert "_target_" not in OmegaConf.to_yaml(OmegaConf.create(dict(setup.settings)))
+
+
+@pytest.mark.parametrize(
+    ("system", "requests", "compiled"),
+    [("c2cserve", 100, False), ("c2cserve", 301, True), ("c2cserve_plus", 100, True),
+     ("c2cserve_plus", 30, False)],
+)  # fmt: skip
+def test_a_short_run_is_compiled_where_its_steps_are_all_walked(
+    system: str, requests: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[prefers_compiled.__module__], "is_compiled", lambda: False)
+    setup = made(f"system={system}", f"workload.requests={requests}")
+    assert prefers_compiled(setup) is compiled
 
 
 def test_constants_follow_the_hardware_and_a_chip_nobody_measured_is_named() -> None:
