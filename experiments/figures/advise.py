@@ -12,6 +12,7 @@ from experiments.figures.style import COLOURS, INK, canvas, finish
 
 __all__ = ["draw_advice"]
 
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")  # of chips; systems have colours
 _PANELS = (("ttft_p99_s", 1.0, "TTFT p99 (s)"), ("tpot_p99_s", 1e3, "TPOT p99 (ms)"))
 
 
@@ -26,11 +27,13 @@ def draw_advice(rows: Sequence[Mapping[str, Any]], *, title: str, caption: str) 
     fleets: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
         if row["is_whole"] and row["ttft_p99_s"] is not None:
-            name = " on ".join(str(row[k]) for k in ("system", "hardware") if k in row)
+            name = (row.get("system", ""), row.get("hardware", ""))
             key = (name, row.get("mig"), row["usd_per_hour"])
             fleets.setdefault(key, []).append(row)
     names = sorted({name for name, *_ in fleets})
-    colour = dict(zip(names, COLOURS * len(names), strict=False))
+    systems, chips = (list(dict.fromkeys(name[k] for name in names)) for k in (0, 1))
+    colour = dict(zip(systems, COLOURS * len(systems), strict=False))
+    marker = dict(zip(chips, _MARKERS * len(chips), strict=False))
     figure, axes = canvas(9.6, 4.2, columns=2)
     for panel, (column, factor, label) in zip(axes, _PANELS, strict=True):
         shown = set()
@@ -38,9 +41,9 @@ def draw_advice(rows: Sequence[Mapping[str, Any]], *, title: str, caption: str) 
             value = factor * fmean(r[column] or 0.0 for r in runs)
             meets = all(r["meets"] for r in runs)
             panel.plot(
-                [usd], [value], "o", color=colour[name], markersize=5,
-                markerfacecolor=colour[name] if meets else "white",
-                label=name if meets and name not in shown else None,
+                [usd], [value], marker[name[1]], color=colour[name[0]], markersize=5,
+                markerfacecolor=colour[name[0]] if meets else "white",
+                label=" on ".join(filter(None, name)) if meets and name not in shown else None,
             )  # fmt: skip
             shown |= {name} if meets else set()
             if runs[0]["is_told"]:
