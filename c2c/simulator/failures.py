@@ -50,9 +50,11 @@ class FailureSchedule:
         self._streams = {int(c): stream_of(prepared.setup.seed, "failures", int(c)) for c in chips}
         self._rows: list[FailureRow] = []
         self._row_of: dict[int, int] = {}  # a chip that is lost: its row
-        # when, chip, and for how long from then on it is lost; 0: it returns
-        self._due: list[tuple[float, int, float]] = [
-            (e.at_s, e.chip, e.repair_s) for e in self._settings.events if e.chip in self._streams
+        # when, chip, for how long from then on it is lost (0: it returns), and whether it was drawn
+        self._due: list[tuple[float, int, float, bool]] = [
+            (e.at_s, e.chip, e.repair_s, False)
+            for e in self._settings.events
+            if e.chip in self._streams
         ]
         heapq.heapify(self._due)
         for chip in self._streams:
@@ -63,23 +65,26 @@ class FailureSchedule:
         """When the next chip fails or returns; inf: none does."""
         return self._due[0][0] if self._due else math.inf
 
-    def next_event(self) -> tuple[int, bool]:
+    def next_event(self) -> tuple[int, bool] | None:
         """Take what is due next: a chip, and whether it returns.
 
-        A chosen failure of a chip that is lost already changes nothing, and is passed over as a
-        return of a chip that is there.
+        Returns:
+          None for a failure of a chip that is lost already, which changes nothing.
         """
-        at_s, chip, repair_s = heapq.heappop(self._due)
-        if repair_s > 0.0:
-            if chip in self._row_of:
-                return chip, True
+        at_s, chip, repair_s, is_drawn = heapq.heappop(self._due)
+        is_lost = chip in self._row_of
+        fails = repair_s > 0.0
+        if is_drawn and is_lost:  # it returns, or a chosen failure came before this one
+            self._draw(chip, at_s)
+        if fails and is_lost:
+            return None
+        if fails:
             self._row_of[chip] = len(self._rows)
             self._rows.append(FailureRow(chip=chip, lost_s=at_s))
-            heapq.heappush(self._due, (at_s + repair_s, chip, 0.0))
+            heapq.heappush(self._due, (at_s + repair_s, chip, 0.0, is_drawn))
             return chip, False
         row = self._row_of.pop(chip)
         self._rows[row] = replace(self._rows[row], back_s=at_s)
-        self._draw(chip, at_s)
         return chip, True
 
     @property
@@ -92,7 +97,7 @@ class FailureSchedule:
         if settings.mtbf_hours < math.inf:
             draw = self._streams[chip].exponential
             at_s = now_s + float(draw(settings.mtbf_hours * _HOUR_S))
-            heapq.heappush(self._due, (at_s, chip, float(draw(settings.repair_s))))
+            heapq.heappush(self._due, (at_s, chip, float(draw(settings.repair_s)), True))
 
 
 def has_steps_done(world: World, d: int, now_s: float) -> bool:

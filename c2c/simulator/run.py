@@ -14,7 +14,7 @@ from c2c.serving import RESOURCES, Prepared, start_asked
 from c2c.serving.device_loss import bring_back, lose_devices
 from c2c.serving.mig_layout import change_layout
 from c2c.serving.prepare.prefixes import with_blocks
-from c2c.serving.state import GONE, Rules, Serving
+from c2c.serving.state import Rules, Serving
 from c2c.serving.step import on_step_end
 from c2c.serving.table_growth import grow_records, grow_requests
 from c2c.serving.timers import has_timers, set_timer
@@ -303,7 +303,8 @@ class Simulation:
             submit(fleet, rules, self.machine, state, world, self.experts, -1, now_s)
             self._note_who_left(now_s)
         while self.failures.next_s <= now_s:
-            self._change_service(*self.failures.next_event(), now_s)
+            if (event := self.failures.next_event()) is not None:
+                self._change_service(*event, now_s)
         set_timer(self.state, 0, min(layouts.next_s, self.failures.next_s))
         give_back(self.clients, int(count.out) - ended, now_s)
         turns_ended(self.state, self.sessions, ended, now_s)
@@ -322,7 +323,7 @@ class Simulation:
                 lose_phase(rules, state, world, d, now_s)
             lose_devices(fleet, rules, state, devices, now_s)
         for d in devices:
-            if returns and state.device[d].service == GONE:
+            if returns:
                 bring_back(fleet, rules, state, d, now_s)
         self._carry_out(devices[0], now_s)
 

@@ -160,9 +160,25 @@ def test_a_chosen_failure_of_a_lost_chip_changes_nothing() -> None:
     schedule = FailureSchedule(prepared, np.arange(1))
     seen = []
     while schedule.next_s < np.inf:
-        seen.append((schedule.next_s, *schedule.next_event()))
-    assert seen == [(1.0, 0, False), (5.0, 0, True), (11.0, 0, True)]
+        seen.append((schedule.next_s, schedule.next_event()))
+    assert seen == [(1.0, (0, False)), (5.0, None), (11.0, (0, True))]
     assert [(r.lost_s, r.back_s) for r in schedule.rows] == [(1.0, 11.0)]
+    made = failing(setup("llama-3-8b", mig="1x96gb"), **lost((1.0, 0, 10.0), (5.0, 0, 100.0)))
+    records, _, _ = simulate(made, requests([2.0, 6.0, 12.0]))  # at 6 s it is still away
+    assert records.failure.tolist() == [FAIL_DEVICE, FAIL_DEVICE, FAIL_NONE]
+
+
+def test_chosen_failures_leave_the_rate_of_drawn_ones() -> None:
+    made = failing(setup(superchips=40), mtbf_hours=10.0, repair_s=7200.0)
+    events = tuple(
+        Failure(at_s=3600.0 * t, chip=c, repair_s=60.0) for c in range(40) for t in range(1, 200)
+    )
+    both = replace(made, failures=replace(made.failures, events=events))
+    schedule = FailureSchedule(prepare(both), np.arange(40))
+    while schedule.next_s < 3600.0 * 200:
+        schedule.next_event()
+    drawn = [r for r in schedule.rows if r.lost_s % 3600.0 > 0.0]
+    assert abs(len(drawn) / (40 * 200 / 12.0) - 1.0) < 0.15
 
 
 @pytest.mark.parametrize(
