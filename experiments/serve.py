@@ -3,6 +3,7 @@ r"""Serve a folder of checkpoints behind OpenAI's API: `python -m experiments.se
     python -m experiments.serve                                # SmolLM2, fetched once
     python -m experiments.serve catalog=models workers=2 port=8123
     python -m experiments.serve catalog=models out=runs/live   # keeps a record of what was served
+    python -m experiments.serve simulated=true                 # a simulated fleet, no GPU
     python -m experiments.serve --help                         # all settings
 
 Then, in another terminal:
@@ -25,6 +26,10 @@ def main() -> int:
     """Run what the command line says; return the exit status."""
 
     def run() -> int:
+        if "simulated=true" in (argument.lower() for argument in sys.argv[1:]):
+            from experiments.simulated.command import serve_simulated
+
+            return serve_simulated(sys.argv[1:])
         if {"--help", "-h"} & set(sys.argv[1:]):
             from experiments.serving.settings import ServeConf
 

@@ -240,11 +240,12 @@ def test_every_third_party_import_is_a_declared_dependency() -> None:
     serving = declared | {canonicalize_name(r.name) for r in groups["serve"]}
     searching = {ROOT / "experiments" / folder for folder in ("answers", "sweeping")}
     engine = ROOT / "c2c" / "engine"
+    engines = {ROOT / "experiments" / folder for folder in ("serving", "simulated")}
     driver = ROOT / "c2c" / "systems" / "program" / "driver"  # of an environment of its own
     assert "cuda-bindings" in {canonicalize_name(r.name) for r in groups["driver"]}
 
     def usable(path: Path) -> set[str]:
-        if path.is_relative_to(engine) or path.parent == ROOT / "experiments" / "serving":
+        if path.is_relative_to(engine) or path.parent in engines:
             return serving
         on_cluster = path.parent in searching or path.name == "ray_cluster.py"
         return sweeping if on_cluster else declared

@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from c2c.engine import messages as say
 from c2c.engine.between import Between
+from c2c.serving import (
+    FAIL_CANCELLED,
+    FAIL_CONTEXT,
+    FAIL_DEADLINE,
+    FAIL_DEVICE,
+    FAIL_KV,
+    FAIL_MEMORY,
+)
 
-__all__ = ["Answers"]
+__all__ = ["FAILED", "Answers"]
+
+FAILED: Final = {  # of the loop's records: the outcome that the front is told
+    FAIL_CONTEXT: "context_length_exceeded",
+    FAIL_KV: "context_length_exceeded",
+    FAIL_CANCELLED: "cancelled",
+    FAIL_DEADLINE: "deadline",
+    FAIL_DEVICE: "worker_lost",
+    FAIL_MEMORY: "model_failed",
+}
 
 
 class Answers:

@@ -14,7 +14,7 @@ import msgspec
 
 from c2c.engine import messages as say
 from c2c.engine.adding import Adding, Parts
-from c2c.engine.answers import Answers
+from c2c.engine.answers import FAILED, Answers
 from c2c.engine.backend import LiveBackend
 from c2c.engine.between import Between
 from c2c.engine.block_keys import block_keys
@@ -45,11 +45,6 @@ from c2c.engine.supervisor import Supervisor
 from c2c.engine.variants import check_layout
 from c2c.errors import DataError
 from c2c.serving import (
-    FAIL_CANCELLED,
-    FAIL_CONTEXT,
-    FAIL_DEADLINE,
-    FAIL_DEVICE,
-    FAIL_KV,
     FAIL_NONE,
     Prepared,
 )
@@ -61,13 +56,6 @@ from c2c.transformer.pages import PAGE_TOKENS
 __all__ = ["Engine"]
 
 _log = logging.getLogger("c2c.engine")
-_WHY = {
-    FAIL_CONTEXT: "context_length_exceeded",
-    FAIL_KV: "context_length_exceeded",
-    FAIL_CANCELLED: "cancelled",
-    FAIL_DEADLINE: "deadline",
-    FAIL_DEVICE: "worker_lost",
-}
 _LOOKS = 100_000  # that are kept: eleven days
 _ENDS = 64  # requests by which is said when the next one will be over
 
@@ -327,7 +315,7 @@ class Engine:
                 for row in ended:
                     self._between.later(self._tape.record, row)
                     if row.failure != FAIL_NONE:
-                        self.ledger.end(int(row.id), _WHY[int(row.failure)])
+                        self.ledger.end(int(row.id), FAILED[int(row.failure)])
                 backend.submit(now_s, actions)
             except Exception as error:  # noqa: BLE001 (`failure` tells)
                 _log.exception("the loop cannot go on after %s", event)

@@ -23,6 +23,7 @@ from c2c.serving.port import (
     Arrival,
     BlocksLost,
     Cancelled,
+    DeviceBack,
     DeviceLost,
     Event,
     Forget,
@@ -55,6 +56,8 @@ from c2c.workloads import ClosedLoop, RequestBlock
 
 __all__ = ["SimulatorBackend"]
 
+Incident = Cancelled | DeviceLost | DeviceBack | BlocksLost | Weights
+
 
 def _is_of(gone: int, _: int, request: int) -> bool:
     return request == gone
@@ -86,7 +89,7 @@ class SimulatorBackend:
         deadline_s: np.ndarray | None = None,
         priorities: Sequence[int | None] | None = None,
         blocks: Sequence[tuple[int, ...]] | None = None,
-        incidents: Sequence[Cancelled | DeviceLost | BlocksLost | Weights] = (),
+        incidents: Sequence[Incident] = (),
         loop: ClosedLoop | None = None,
     ) -> None:
         self._fleet = prepared.fleet
@@ -110,6 +113,7 @@ class SimulatorBackend:
         self._handed_s: dict[int, float] = {}  # requests that no run has named since, and when
         self._timer_s = self._mirror.timer_s.copy()
         self._ended = -1
+        self.got: dict[int, int] = {}  # tokens of the last `StepEnd`, by request
 
     def submit(self, at_s: float, actions: Sequence[Action]) -> None:
         """Start loads and runs, stop runs; durations follow from the cost tables."""
@@ -156,9 +160,7 @@ class SimulatorBackend:
             mirror.instance[action.instance].model = action.model
             plan = mirror.plan[action.device]
             mirror.plan[action.device] = tuple(action.plan)  # a record, or a row
-            for request in action.decodes:
-                left = self._arrivals.output_tokens[request] - self._made[request]
-                plan.steps = min(plan.steps, left)
+            plan.steps = min(plan.steps, self._steps(action))
             if action.split is not None:
                 mirror.split[action.device] = action.split
             self._write_batch(action)
@@ -166,6 +168,11 @@ class SimulatorBackend:
             return ACT_RUN, action.device
         assert not isinstance(action, Absent | SetTimer | Forget | ForgetBlocks | SetAside | Recut)
         return ACT_UNLOAD, action.instance
+
+    def _steps(self, run: RunSteps) -> int:
+        """Return how many steps there are until one of a run's requests ends."""
+        lengths, made = self._arrivals.output_tokens, self._made
+        return min((int(lengths[r] - made[r]) for r in run.decodes), default=int(run.plan.steps))
 
     def _write_batch(self, run: RunSteps) -> None:
         """Note whose tokens a step computes, and where they stand.
@@ -188,24 +195,30 @@ class SimulatorBackend:
             mirror.decoding[run.instance, k] = request, inst.decode_clock, length
             mirror.request[request].id = request
 
-    def next_event(self) -> Event | None:
-        """Return the next event; at equal times phase ends, timer, layouts, incidents, arrivals."""
+    def next_event(self, until_s: float = math.inf) -> Event | None:
+        """Return the next event; at equal times phase ends, timer, layouts, incidents, arrivals.
+
+        Args:
+          until_s: what happens later is left for a later call.
+        """
         arrives_s = math.inf
         if self._next < len(self._arrivals):
             arrives_s = self._arrives_s()
-        happens_s = self._incidents[0].at_s if self._incidents else math.inf
+        happens_s = self._happens_s()
         changes_s = self._layouts.next_s
         timer = int(np.argmin(self._timer_s))
         others_s = min(self._timer_s[timer], changes_s, happens_s, arrives_s)
         while True:
-            d, ends_s = next_end(self._world.tournament, FLEET)
-            if ends_s > others_s or ends_s == math.inf:
+            d, ends_s = self._next_end()
+            if ends_s > min(others_s, until_s) or ends_s == math.inf:
                 break
             if d >= len(self._world.phase):
                 return self._carried(d - len(self._mirror.device), ends_s)
             if not self._works_follow(d, ends_s):
                 return self._end(d, ends_s)
         at_s = others_s
+        if at_s > until_s:
+            return None
         if min(ends_s, self._timer_s[0], changes_s, happens_s, arrives_s) == math.inf:
             return None
         if at_s == self._timer_s[timer]:
@@ -216,6 +229,14 @@ class SimulatorBackend:
         if at_s == happens_s:
             return self._happen(self._incidents.pop(0))
         return self._arrive(at_s)
+
+    def _happens_s(self) -> float:
+        return self._incidents[0].at_s if self._incidents else math.inf
+
+    def _next_end(self) -> tuple[int, float]:
+        """Return which row of the tournament ends first, and when; inf: nothing is under way."""
+        d, ends_s = next_end(self._world.tournament, FLEET)
+        return int(d), float(ends_s)
 
     def _works_follow(self, d: int, at_s: float) -> bool:
         if self._world.phase[d].works <= 1:
@@ -270,7 +291,7 @@ class SimulatorBackend:
             chip = mirror.chip[c]
             replay(world.tournament, c, world.end_s, chip.first, chip.last, wires)
 
-    def _happen(self, incident: Cancelled | DeviceLost | BlocksLost | Weights) -> Event:
+    def _happen(self, incident: Incident) -> Event:
         if isinstance(incident, DeviceLost):
             self._drop(lambda d, _: d == incident.device)
             row = relayouts_at(self._mirror, self._world) + incident.device
@@ -311,8 +332,9 @@ class SimulatorBackend:
     def _finished(self, d: int, steps: int) -> tuple[int, ...]:
         run, plan = self._runs[d], self._mirror.plan[d]
         if plan.part + 1 < plan.parts:
+            self.got = {}
             return ()
-        got = dict.fromkeys(run.decodes, int(steps))
+        got = self.got = dict.fromkeys(run.decodes, int(steps))
         for request, first, tokens in run.prefills:
             # What it made before a device was lost has become the end of its prompt.
             if first + tokens == self._arrivals.prompt_tokens[request] + self._made[request]:

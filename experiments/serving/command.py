@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from c2c.config import load
 from c2c.engine import Engine, EngineSettings, find_models, run_in_loop, settle_memory
@@ -21,6 +16,7 @@ from c2c.engine.catalog import Entry
 from c2c.engine.log import log_to_stderr
 from c2c.errors import DataError, SettingError
 from c2c.runs import progress_bar
+from experiments.serving.fronts import begin_front, end_front, free_port, until_ready
 from experiments.serving.laid_out import laid_out
 from experiments.serving.record import write_record
 from experiments.serving.settings import (
@@ -35,7 +31,6 @@ from experiments.serving.settings import (
 __all__ = ["serve"]
 
 _AT_ONCE = 64  # choices of a request: others' requests come in between
-_FRONT_S = 60.0  # that the front may take to come up
 
 
 def serve(arguments: Sequence[str]) -> int:
@@ -76,8 +71,13 @@ async def _serve(settings: Settings) -> int:
     try:
         stopping = asyncio.create_task(told.wait())
         await engine.listen()
-        port = settings.port or _free_port(settings.host)
-        front = _front(engine.socket, settings, port)  # now: it says how far the start is
+        port = settings.port or free_port(settings.host)
+        front = begin_front(  # now: it says how far the start is
+            "c2c.engine.front", engine.socket, settings.host, port, settings.choices,
+            min(_AT_ONCE, settings.engine.max_open),
+            "checkpoint" if settings.has_own_sampling else "neutral",
+            key=settings.key,
+        )  # fmt: skip
         url = f"http://{settings.host}:{port}"
         with _progress() as progress:
             starting = asyncio.create_task(engine.start(_say, progress))
@@ -91,7 +91,7 @@ async def _serve(settings: Settings) -> int:
                 return 0
             raise DataError("front", "did not come up", "Its last words are above.")
         await starting
-        await _until_ready(front, url)
+        await until_ready(front, url)
         failed = {info.name: info.failed for info in engine.models() if info.failed}
         for name, why in failed.items():
             _say(f"{name} is not served: {why}")
@@ -111,10 +111,7 @@ async def _serve(settings: Settings) -> int:
             _say(f"record: {settings.out}")
     finally:
         if front is not None:
-            front.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                await asyncio.to_thread(front.wait, 3.0)
-            front.kill()
+            await end_front(front)
         await engine.close()
     return 0
 
@@ -141,47 +138,3 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
             bars[0](ready)
 
         yield progress
-
-
-def _front(socket: Path, settings: Settings, port: int) -> subprocess.Popen[bytes]:
-    environment = dict(os.environ) | ({"C2C_KEY": settings.key} if settings.key else {})
-    return subprocess.Popen(  # noqa: S603 (this Python, our module)
-        [
-            sys.executable,
-            "-m",
-            "c2c.engine.front",
-            str(socket),
-            settings.host,
-            str(port),
-            str(settings.choices),
-            str(min(_AT_ONCE, settings.engine.max_open)),
-            "checkpoint" if settings.has_own_sampling else "neutral",
-        ],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        env=environment,
-        start_new_session=True,  # Ctrl-C is for us: answers under way are told of it
-    )
-
-
-async def _until_ready(front: subprocess.Popen[bytes], url: str) -> None:
-    def is_ready() -> bool:
-        try:
-            with urllib.request.urlopen(f"{url}/ready", timeout=1.0) as answer:  # noqa: S310
-                return bool(answer.status == 200)
-        except (urllib.error.URLError, OSError):
-            return False
-
-    end_s = time.monotonic() + _FRONT_S
-    while not await asyncio.to_thread(is_ready):
-        if front.poll() is not None or time.monotonic() > end_s:
-            raise DataError("front", "did not come up", "Its last words are above.")
-        await asyncio.sleep(0.05)
-
-
-def _free_port(host: str) -> int:
-    import socket
-
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])

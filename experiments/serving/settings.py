@@ -26,6 +26,7 @@ from pallas_kernels.repository import Repository, RepositoryError
 __all__ = [
     "ServeConf",
     "Settings",
+    "check_address",
     "gpus_of",
     "is_over_several",
     "options_of",
@@ -203,7 +204,7 @@ def settings_of(cfg: DictConfig) -> Settings:
     names = [path.stem for path in (conf_dir() / "calibration").glob("*.yaml")]
     if given["constants"] not in names:
         raise unknown_name("constants", given["constants"], names)
-    _check_address(given)
+    check_address(given)
     executables = given["executables"] if given["executables"] != "none" else None
     if executables not in (None, "auto"):
         executables = str(Path(executables).expanduser())
@@ -313,7 +314,15 @@ def system_of(given: Mapping[str, Any]) -> SystemSpec:
     return SystemSpec(**{k: v for k, v in given.items() if k not in unnamed | laid})
 
 
-def _check_address(given: Mapping[str, Any]) -> None:
+def check_address(given: Mapping[str, Any]) -> None:
+    """Refuse an address that nobody can listen at, or anybody can reach without a key.
+
+    Args:
+      given: host, port and key.
+
+    Raises:
+      SettingError: one of them cannot work.
+    """
     host, port = given["host"], given["port"]
     if not 0 <= port < 65536:
         raise SettingError("port", port, "a number from 0 to 65535")

@@ -50,7 +50,7 @@ def make_app(
     key: str | None,
     most_choices: int = 2048,
     at_once: int = 64,
-    has_own_sampling: bool = False,
+    read: Callable[[Sequence[ModelInfo]], dict[str, Served]] = served_models,
 ) -> FastAPI:
     """Return the application.
 
@@ -59,9 +59,9 @@ def make_app(
       key: that requests must bear; None: none.
       most_choices: of all prompts of a request.
       at_once: choices of a request that are open at the same time; the others wait for them.
-      has_own_sampling: whether checkpoints say how tokens are drawn where a request does not.
+      read: makes tokenizers, and how models draw where a request does not say, of what is served.
     """
-    front = Front(link, most_choices, at_once, has_own_sampling=has_own_sampling)
+    front = Front(link, most_choices, at_once, read)
     app = Documented(title="c2c", lifespan=front.lifespan, docs_url=None, redoc_url=None)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _refused)
@@ -117,10 +117,13 @@ class Front:
     """What the endpoints share."""
 
     def __init__(
-        self, link: Link, most_choices: int, at_once: int, *, has_own_sampling: bool
+        self,
+        link: Link,
+        most_choices: int,
+        at_once: int,
+        read: Callable[[Sequence[ModelInfo]], dict[str, Served]],
     ) -> None:
-        self._link = link
-        self._read = partial(served_models, has_own_sampling=has_own_sampling)
+        self._link, self._read = link, read
         self._most_choices, self._at_once = most_choices, at_once
         self._served: dict[str, Served] | None = None  # None: the engine has not said yet
         self._metrics = Metrics()

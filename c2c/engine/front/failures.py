@@ -66,6 +66,9 @@ _AFTER = {
     "model_gone": (404, "the model is served no more", "model_not_found"),
     "model_failed": (503, "the model's weights could not be loaded", "model_failed"),
     "grammar": (400, "the grammar was too much to follow", "grammar_failed"),
+    "not_simulated": (
+        400, "a simulated endpoint has no log-probabilities, grammars or forced calls", None,
+    ),
     "gone": (503, "the engine is gone", "engine_gone"),
     "context_length_exceeded": (
         400, "prompt and answer are longer than the context", "context_length_exceeded",

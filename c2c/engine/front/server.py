@@ -1,0 +1,49 @@
+"""The web server of a front's process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import uvicorn
+
+from c2c.engine.front.app import make_app
+from c2c.engine.front.link import Link
+from c2c.engine.log import log_to_stderr
+
+__all__ = ["run_front"]
+
+_ENDING_S = 3  # that answers may take which say that the engine is gone
+
+
+def run_front(
+    socket: str,
+    host: str,
+    port: str,
+    *,
+    around: Callable[[Any], Any] = lambda app: app,
+    **more: Any,
+) -> None:
+    """Serve until the scheduler is gone, killed or not: the port is free for the next one.
+
+    Args:
+      socket: path of the scheduler's.
+      host: address to listen at.
+      port: to listen at.
+      around: what the application is put into.
+      more: see `make_app`; the key is that of C2C_KEY.
+    """
+
+    def end() -> None:
+        server.should_exit = True
+
+    log_to_stderr()
+    app = make_app(Link(socket, end), key=os.environ.get("C2C_KEY") or None, **more)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            around(app), host=host, port=int(port), log_config=None, log_level="warning",
+            access_log=False, timeout_graceful_shutdown=_ENDING_S,
+        )
+    )  # fmt: skip
+    server.run()

@@ -1,0 +1,118 @@
+"""The simulated world for requests that come while it runs, from clients outside."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+import numpy as np
+
+from c2c.serving import Prepared
+from c2c.serving.port import Arrival, DeviceBack, DeviceLost, Event, RunSteps
+from c2c.simulator.failures import FailureSchedule
+from c2c.simulator.port import SimulatorBackend
+from c2c.simulator.world import Machine
+from c2c.workloads import RequestBlock
+
+__all__ = ["OpenWorld"]
+
+
+class OpenWorld(SimulatorBackend):
+    """A `SimulatorBackend` without a workload: `open` says what has come.
+
+    A run is one step, so that tokens come one by one. Chips fail as the run's settings say.
+
+    Args:
+      most: requests at the same time. Their numbers are used again, so there are more of them.
+    """
+
+    def __init__(self, prepared: Prepared, machine: Machine, most: int) -> None:
+        # Requests that are over may be computed in one more step of each device.
+        most += len(prepared.kind_of) * int(prepared.fleet.max_batch) + 1
+        none = RequestBlock(
+            arrival_s=np.zeros(most),
+            model=np.zeros(most, np.int32),
+            prompt_tokens=np.ones(most, np.int32),
+            output_tokens=np.ones(most, np.int32),
+        )
+        super().__init__(prepared, machine, none)
+        self._next = most
+        self._free = deque(range(most))
+        chips = len(self._mirror.chip)
+        self._failures = FailureSchedule(prepared, np.arange(chips))
+
+    def open(
+        self,
+        *,
+        at_s: float,
+        model: int,
+        prompt_tokens: int,
+        output_tokens: int,
+        priority: int | None = None,
+        deadline_s: float = math.inf,
+        blocks: tuple[int, ...] = (),
+    ) -> Arrival:
+        """Return the arrival of a request, whose length is known here alone.
+
+        Args:
+          at_s: now.
+          model: position in `Fleet.deployment`.
+          prompt_tokens: at least 1.
+          output_tokens: at least 1; it ends with so many.
+          priority: the higher, the more urgent; None: its model's.
+          deadline_s: from now on.
+          blocks: keys of its prompt's blocks.
+        """
+        while self._is_computed(k := self._free.popleft()):
+            self._free.append(k)
+        self._arrivals.model[k] = model
+        self._arrivals.prompt_tokens[k] = prompt_tokens
+        self._arrivals.output_tokens[k] = output_tokens
+        self._came_s[k], self._made[k] = at_s, 0
+        return Arrival(
+            at_s=at_s,
+            request_id=k,
+            model=model,
+            prompt_tokens=prompt_tokens,
+            max_output_tokens=output_tokens,
+            priority=priority,
+            deadline_s=deadline_s,
+            blocks=blocks,
+        )
+
+    def close(self, request: int) -> None:
+        """Take note that the loop has ended a request: its number is free."""
+        self._free.append(request)
+
+    def _is_computed(self, request: int) -> bool:
+        """Whether a run that has not ended is of a request that had this number before."""
+        runs = (run for d, run in self._runs.items() if self._world.busy[d])
+        return any(request in (*run.decodes, *(r for r, _, _ in run.prefills)) for run in runs)
+
+    @property
+    def next_s(self) -> float:
+        """When something happens without a further request; inf: nothing does."""
+        self._fail()
+        _, ends_s = self._next_end()
+        others_s = min(float(self._timer_s[0]), self._layouts.next_s, self._happens_s(), ends_s)
+        return min(others_s, float(self._timer_s.min())) if others_s < math.inf else math.inf
+
+    def next_event(self, until_s: float = math.inf) -> Event | None:
+        """Return the next event that is due by `until_s`, if there is one."""
+        self._fail()
+        return super().next_event(until_s)
+
+    def _steps(self, run: RunSteps) -> int:
+        del run  # however long it may be
+        return 1
+
+    def _fail(self) -> None:
+        """Have the next failure or return of a chip happen to its devices, one after another."""
+        while not self._incidents and self._failures.next_s < math.inf:
+            at_s = self._failures.next_s
+            if (event := self._failures.next_event()) is None:
+                continue
+            chip, returns = event
+            first, last = (int(self._mirror.chip[chip][n]) for n in ("first", "last"))
+            kind = DeviceBack if returns else DeviceLost
+            self._incidents += [kind(at_s=at_s, device=d) for d in range(first, last)]

@@ -1,0 +1,1 @@
+"""OpenAI's API with simulated times: for gateways and autoscalers, without GPUs."""

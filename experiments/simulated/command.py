@@ -1,0 +1,129 @@
+"""Serve a simulated fleet behind OpenAI's API: `python -m experiments.serve simulated=true`.
+
+    python -m experiments.serve simulated=true system=c2cserve_plus hardware=gh200 mig=7x12gb
+    python -m experiments.serve simulated=true catalog=dense16 superchips=4 speed=10 port=8123
+
+Besides the settings below, all of experiments.simulate say what is simulated; the workload is what
+planned layouts and policies look at. Requests may bear a header that has their answer fail:
+
+    x-simulated-fault: status=503            # answered at once; 400 to 599
+    x-simulated-fault: delay_s=2, stall_s=5  # before the request, and after the first piece
+    x-simulated-fault: cut_after=3           # pieces of the body, then the connection ends
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from c2c.config import build, load
+from c2c.engine import run_in_loop
+from c2c.engine.log import log_to_stderr
+from c2c.errors import DataError, SettingError
+from experiments.plain_settings import read_settings
+from experiments.serving.fronts import begin_front, end_front, free_port, until_ready
+from experiments.serving.settings import check_address
+from experiments.simulated.endpoint import Answers, Endpoint
+from experiments.simulated.texts import read_tokenizer, words_of
+
+__all__ = ["EndpointConf", "serve_simulated"]
+
+_AT_ONCE = 64  # choices of a request: others' requests come in between
+
+
+@dataclass
+class EndpointConf:
+    """The endpoint's own settings.
+
+    Attributes:
+      simulated: true; else the live engine serves.
+      host: address to listen at; any but this machine's own needs a key.
+      port: to listen at; 0 for any.
+      key: that requests must bear; null: none.
+      speed: simulated seconds a second.
+      max_open: requests at the same time; further ones get 429.
+      answer_tokens: median length of an answer, at most what its request allows; null: always that.
+      answer_spread: standard deviation of the logarithm of that length.
+      answer_seed: of lengths and words.
+      tokenizer: folder of a checkpoint; null: one that is made of this package's sources.
+    """
+
+    simulated: bool = True
+    host: str = "127.0.0.1"
+    port: int = 8123
+    key: str | None = None
+    speed: float = 1.0
+    max_open: int = 1024
+    answer_tokens: int | None = 128
+    answer_spread: float = 0.6
+    answer_seed: int = 0
+    tokenizer: str | None = None
+
+
+def serve_simulated(arguments: Sequence[str]) -> int:
+    """Serve until a signal says stop; return the exit status.
+
+    Raises:
+      SettingError: a setting cannot work.
+      DataError: a file cannot be used, or the front did not come up.
+    """
+    names = {field.name for field in fields(EndpointConf)}
+    own = [a for a in arguments if a.partition("=")[0] in names or a in ("--help", "-h")]
+    conf: EndpointConf = read_settings(EndpointConf, own)
+    _check(conf)
+    setup = build(load([a for a in arguments if a not in own]))
+    folder = None if conf.tokenizer is None else Path(conf.tokenizer).expanduser()
+    answers = Answers(
+        tokens=conf.answer_tokens,
+        spread=conf.answer_spread,
+        words=words_of(read_tokenizer(folder)),
+        seed=conf.answer_seed,
+    )
+    log_to_stderr()
+    endpoint = Endpoint(setup, answers, speed=conf.speed, most=conf.max_open)
+    return run_in_loop(_serve(endpoint, conf, "" if folder is None else str(folder)))
+
+
+def _check(conf: EndpointConf) -> None:
+    if not 0 < conf.speed < float("inf"):
+        raise SettingError("speed", conf.speed, "simulated seconds a second, above 0")
+    if conf.max_open < 1:
+        raise SettingError("max_open", conf.max_open, "a whole number from 1")
+    if conf.answer_tokens is not None and conf.answer_tokens < 1:
+        raise SettingError("answer_tokens", conf.answer_tokens, "null or a whole number from 1")
+    if not 0 <= conf.answer_spread < float("inf"):
+        raise SettingError("answer_spread", conf.answer_spread, "a number from 0")
+    check_address({"host": conf.host, "port": conf.port, "key": conf.key})
+
+
+async def _serve(endpoint: Endpoint, conf: EndpointConf, tokenizer: str) -> int:
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, told.set)
+    front: subprocess.Popen[bytes] | None = None
+    try:
+        await endpoint.listen()
+        port = conf.port or free_port(conf.host)
+        front = begin_front(
+            "experiments.simulated.front", endpoint.socket, conf.host, port,
+            min(_AT_ONCE, conf.max_open), tokenizer, key=conf.key,
+        )  # fmt: skip
+        serving = asyncio.create_task(
+            endpoint.serve(lambda: told.is_set() or front.poll() is not None)
+        )
+        url = f"http://{conf.host}:{port}"
+        await until_ready(front, url)
+        print(f"{len(endpoint.names)} simulated models at {url}/v1", file=sys.stderr, flush=True)
+        await serving
+        if front.poll() is not None:
+            raise DataError("front", f"ended with status {front.returncode}")
+    finally:
+        if front is not None:
+            await end_front(front)
+        await endpoint.close()
+    return 0
