@@ -282,7 +282,7 @@ class Engine:
 
     def _manage(self, wish: say.Manage) -> None:
         if wish.model not in self._models:
-            self._managed(wish, self._failed[wish.model])
+            self._managed(wish, self._failed.get(wish.model, "it is served no more"))
         elif self._keeper is None:
             self._managed(wish, "each worker has weights of its own (linear=reference)")
         else:

@@ -39,6 +39,8 @@ from c2c.engine.messages import (
 
 __all__ = ["main"]
 
+ResidentsOf = Callable[[Setup, Callable[[Any], None]], Any]  # of a setup, and who is told of it
+
 
 class _Inbox:
     """Frames in their order; interrupts overtake them.
@@ -83,7 +85,7 @@ class _Inbox:
         return self._waiting.popleft()
 
 
-def serve(frames: SocketFrames, residents_of: Callable[[Setup], Any] | None = None) -> None:
+def serve(frames: SocketFrames, residents_of: ResidentsOf | None = None) -> None:
     """Take frames until the scheduler says stop, or is gone.
 
     Args:
@@ -100,9 +102,8 @@ def serve(frames: SocketFrames, residents_of: Callable[[Setup], Any] | None = No
     if residents_of is None:
         from c2c.engine.residents import Residents
 
-        residents: Any = Residents(setup, frames.send)
-    else:
-        residents = residents_of(setup)
+        residents_of = Residents
+    residents = residents_of(setup, frames.send)
     frames.send(
         Hello(
             failed=residents.failed,
@@ -147,7 +148,7 @@ def _change(residents: Any, frame: Any) -> None:
         residents.forget(frame.keys)
 
 
-def main(arguments: list[str], residents_of: Callable[[Setup], Any] | None = None) -> int:
+def main(arguments: list[str], residents_of: ResidentsOf | None = None) -> int:
     """Connect and serve, as `serve` does; return the exit status."""
     path, place, generation = arguments
     if int(place) == SPARE and residents_of is None:  # what takes long, before it is needed

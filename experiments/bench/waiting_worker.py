@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from c2c.engine.messages import Load, Run, Setup, Stepped
 from c2c.engine.worker import main
@@ -31,13 +32,13 @@ class _Stay:
 class Waiting:
     """Takes the place of `c2c.engine.residents.Residents`."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, told: Callable[[Any], None]) -> None:
         """Take what is served; nothing is opened."""
         self.failed: dict[str, str] = {}
         self.compiled = self.loaded = 0
         self._step_s = float(os.environ[WAIT_S])
         self._stays: dict[int, _Stay] = {}
-        del setup
+        del setup, told
 
     is_changing = False
 
