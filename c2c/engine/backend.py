@@ -149,7 +149,10 @@ class LiveBackend:
         elif isinstance(action, ForgetBlocks):
             self._send(self._places[action.device], say.ForgetBlocks(keys=action.keys))
         elif isinstance(action, Interrupt):
-            self._interrupt(self._places[action.device])
+            place = self._places[action.device]
+            if place.doing is not None:
+                place.doing.is_interrupted = True
+                self._send(place, say.Interrupt(plan=place.doing.plan))
         elif isinstance(action, Unload):
             place = self._places[action.device]
             place.instances.pop(action.instance, None)
@@ -217,10 +220,6 @@ class LiveBackend:
             if request in place.held:
                 place.held.discard(request)
                 self._send(place, say.Free(requests=(request,)))
-
-    def _interrupt(self, place: Place) -> None:
-        if place.doing is not None:
-            self._send(place, say.Interrupt(plan=place.doing.plan))
 
     def _begin(self, action: Load | RunSteps, at_s: float) -> None:
         place = self._places[action.device]

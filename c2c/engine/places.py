@@ -47,6 +47,7 @@ class Doing:
     seconds: float = 0.0  # of them
     moved: tuple[float, float, float] | None = None  # bytes: see `c2c.serving.costs.step_bytes`
     is_cold: bool = False  # it had to wait for weights
+    is_interrupted: bool = False  # it is to end early, whichever process does it
     again: int = 0  # prompt tokens that it computes once more
     alone: list[int] | None = None  # requests that it still computes, one by one; None: all at once
     kept: list[Stepped] = field(default_factory=list)  # of those alone, until all are done
@@ -206,7 +207,7 @@ def run_of(place: Place, doing: Doing, ledger: Ledger, at_s: float) -> tuple[Run
         submits=tuple(submits),
         fills=tuple(fills),
         decodes=tuple(decodes),
-        steps=int(action.plan.steps) if doing.alone is None else 1,
+        steps=1 if doing.is_interrupted or doing.alone is not None else int(action.plan.steps),
     )
     return run, freed
 

@@ -1,0 +1,130 @@
+"""The live engine in a simulated world: one seed is one run, and its failure is its number.
+
+    python -m experiments.vopr seeds=10000
+    python -m experiments.vopr seed=17 lines=40          # again, to the byte, with its last events
+    python -m experiments.vopr seed=17 shrink=17.json    # the shortest plan that fails like it
+    python -m experiments.vopr plan=17.json lines=40
+
+Front, scheduler, supervisor, store and workers run as they are, in one process, over a simulated
+network, clock, disk and device. What goes wrong there is drawn from the seed: see docs/laws.md.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from c2c.errors import SettingError
+from c2c.runs import progress_bar
+from experiments.plain_settings import run_settings
+
+__all__ = ["VoprSettings", "main"]
+
+
+@dataclass
+class VoprSettings:
+    """What is run.
+
+    Attributes:
+      seeds: how many are run.
+      first: seed of these.
+      jobs: processes that run them; null: as many as there are cores.
+      seed: of one run, in place of many.
+      plan: file of one run, as `shrink` wrote it, likewise.
+      shrink: file to write the shortest plan to that fails as the one run does.
+      lines: events of the one run that are shown, its last ones.
+    """
+
+    seeds: int = 100
+    first: int = 0
+    jobs: int | None = None
+    seed: int | None = None
+    plan: str | None = None
+    shrink: str | None = None
+    lines: int = 0
+
+
+def _check(settings: VoprSettings) -> None:
+    for name, value, least in (
+        ("seeds", settings.seeds, 1),
+        ("first", settings.first, 0),
+        ("jobs", settings.jobs, 1),
+        ("seed", settings.seed, 0),
+        ("lines", settings.lines, 0),
+    ):
+        if value is not None and value < least:
+            raise SettingError(name, value, f"a whole number from {least}")
+    is_one = settings.seed is not None or settings.plan is not None
+    if settings.seed is not None and settings.plan is not None:
+        raise SettingError("plan", settings.plan, "null with a seed, whose plan is drawn")
+    for name, given in (("shrink", settings.shrink), ("lines", settings.lines)):
+        if given and not is_one:
+            raise SettingError(name, given, "of one run: with seed= or plan=")
+    if settings.plan is not None and not Path(settings.plan).is_file():
+        raise SettingError("plan", settings.plan, "a file that shrink= wrote")
+
+
+def _one(settings: VoprSettings) -> int:
+    from experiments.vopr.plan import plan_from, plan_of
+    from experiments.vopr.runs import outcome_of, shrunk
+
+    if settings.plan is None:
+        assert settings.seed is not None
+        plan = plan_of(settings.seed)
+    else:
+        plan = plan_from(Path(settings.plan).read_text("utf-8"))
+    found = outcome_of(plan, keeps_lines=settings.lines > 0)
+    if settings.shrink is not None:
+        if not found.wrong:
+            raise SettingError("shrink", settings.shrink, "null: nothing is wrong with this run")
+        plan = shrunk(plan)
+        Path(settings.shrink).write_text(plan.as_json() + "\n", "utf-8")
+        found = outcome_of(plan, keeps_lines=settings.lines > 0)
+    if settings.lines:
+        print("\n".join(found.lines[-settings.lines :]))
+    print("\n".join(found.wrong) or "nothing is wrong")
+    print(f"{found.trace} {found.turns} turns, {found.seconds:.1f} s")
+    return int(bool(found.wrong))
+
+
+def _many(settings: VoprSettings) -> int:
+    from experiments.vopr.runs import outcomes
+
+    jobs = settings.jobs or len(os.sched_getaffinity(0))
+    began_s, wrong, turns = time.perf_counter(), 0, 0
+    counts: Counter[str] = Counter()
+    with progress_bar("seeds", settings.seeds) as advance:
+        for k, found in enumerate(outcomes(settings.first, settings.seeds, jobs)):
+            counts.update(found.counts)
+            turns += found.turns
+            if found.wrong:
+                wrong += 1
+                print(f"seed {found.seed}: {found.kind}", flush=True)
+                print(f"  again: python -m experiments.vopr seed={found.seed} lines=40", flush=True)
+            advance(k + 1)
+    print(", ".join(f"{what} {count}" for what, count in sorted(counts.items()) if count))
+    took_s = time.perf_counter() - began_s
+    print(
+        f"{settings.seeds} seeds, {wrong} wrong, {turns} turns of the loop, "
+        f"{took_s / settings.seeds:.2f} s a seed with {jobs} processes"
+    )
+    return int(wrong > 0)
+
+
+def _run(settings: VoprSettings) -> int:
+    _check(settings)
+    is_one = settings.seed is not None or settings.plan is not None
+    return _one(settings) if is_one else _many(settings)
+
+
+def main() -> int:
+    """Run what the command line says; return the exit status, 1 where a law is broken."""
+    return run_settings(VoprSettings, sys.argv[1:], _run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,165 @@
+"""Requests of a plan and wishes of operators, and whether what came back is right."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from c2c.engine import messages as say
+from experiments.vopr.clients import Client, called
+from experiments.vopr.device import undisturbed
+from experiments.vopr.laws import may_end
+from experiments.vopr.plan import EOS, Ask, Wish
+
+__all__ = ["ask_for", "unpin", "wish_for"]
+
+
+@dataclass(slots=True)
+class _Asked:
+    k: int
+    at_s: float
+    got: list[int] = field(default_factory=list)
+    why: str = ""
+    has_left: bool = False
+
+
+async def ask_for(world: Any, k: int, ask: Ask) -> None:
+    """Send a request of the plan when its time comes, follow it, and judge what came."""
+    await asyncio.sleep(ask.at_s)
+    await (_over_http if world.plan.http else _over_link)(world, k, ask)
+
+
+async def _over_link(world: Any, k: int, ask: Ask) -> None:
+    loop, link = world.loop, world.link
+    number, answers = link.ask(
+        model=ask.model, ids=ask.ids, new=ask.new, stop=ask.stop, least=ask.least,
+        deadline_s=ask.deadline_s, priority=ask.priority, temperature=0.0, seed=0,
+    )  # fmt: skip
+    if k in world.plan.poison:
+        world.poisoned.add(number)
+    mine = world.asked[number] = _Asked(k=k, at_s=loop.now_s)
+
+    def leave() -> None:
+        mine.has_left = True
+        link.abort(number)
+        if ask.cancel == "twice":
+            link.abort(number)
+
+    if ask.cancel in ("time", "twice"):
+        loop.call_later(ask.cancel_at, leave)
+    while True:
+        frame = await answers.get()
+        if isinstance(frame, say.Ended):
+            mine.why = frame.why
+            break
+        mine.got += frame.tokens
+        if ask.cancel == "tokens" and len(mine.got) >= ask.cancel_at and not mine.has_left:
+            leave()
+        if ask.slow_s:
+            await asyncio.sleep(ask.slow_s)
+    link.forget(number)
+    loop.note(f"client {number} {mine.why} {len(mine.got)}")
+    world.counts["end_" + mine.why] += 1
+    _judge(world, number, ask, mine)
+
+
+def _right(world: Any, ask: Ask) -> tuple[list[int], str]:
+    spec, number = world.specs[ask.model], world.number_of(ask.model)
+    return undisturbed(ask.ids, ask.new, ask.stop, ask.least, number, spec.vocab)
+
+
+def _judge(world: Any, number: int, ask: Ask, mine: _Asked) -> None:
+    right, end = _right(world, ask)
+    wire, who = world.books.wire.get(number, []), f"request {number} (ask {mine.k})"
+    if number in world.poisoned and wire:
+        world.broken(f"{who}: {len(wire)} tokens of one that ends every worker")
+    if wire != right[: len(wire)]:
+        world.broken(f"{who}: wrong tokens from the engine {wire[-3:]} at {len(wire)}")
+    if mine.why in ("stop", "length"):
+        if mine.got != right or mine.why != end:
+            world.broken(f"{who}: {mine.why} with {len(mine.got)} tokens of {len(right)} ({end})")
+    elif mine.got != right[: len(mine.got)]:
+        world.broken(f"{who}: {mine.why}; its {len(mine.got)} tokens are wrong, or have a hole")
+    _allow(world, who, mine.why, ask, mine.at_s, has_left=mine.has_left)
+
+
+def _allow(world: Any, who: str, why: str, ask: Ask, at_s: float, *, has_left: bool) -> None:
+    past_s = world.loop.now_s - at_s
+    is_past = ask.deadline_s is not None and past_s >= ask.deadline_s - 1e-6
+    if not may_end(world, why, model=ask.model, has_left=has_left, is_past=is_past):
+        world.broken(f"{who}: ended {why}, for no reason there is")
+
+
+async def _over_http(world: Any, k: int, ask: Ask) -> None:
+    client, at_s, who = Client(ask), world.loop.now_s, f"http ask {k}"
+    if ask.cancel in ("time", "twice"):
+        world.loop.call_later(ask.cancel_at, client.gone.set)
+    try:
+        await client.run(world.app)
+    except Exception as error:  # noqa: BLE001 (the law is that there is none)
+        world.broken(f"{who}: the application raised {error!r}")
+        return
+    has_left, why = client.gone.is_set(), client.why
+    got = [len(answer.tokens) for answer in client.answers]
+    world.loop.note(f"{who} {client.status} {why} {got}")
+    world.counts["http_" + why] += 1
+    right, end = _right(world, ask)
+    shown = [token for token in right if not ask.stop or token not in EOS]
+    for answer in client.answers:
+        if answer.tokens != shown[: len(answer.tokens)]:
+            world.broken(f"{who}: wrong tokens or a hole, {got} of {len(shown)}, {why}")
+        is_whole = answer.tokens == shown and answer.finish == end and client.is_done
+        if client.error is None and not has_left and not is_whole:
+            world.broken(f"{who}: {answer.finish} with {got} tokens of {len(shown)} ({end})")
+    if why not in ("stop", "length"):
+        _allow(world, who, why, ask, at_s, has_left=has_left)
+
+
+async def wish_for(world: Any, wish: Wish) -> None:
+    """Ask as an operator when the time comes; each wish is answered."""
+    await asyncio.sleep(wish.at_s)
+    link = world.link
+    if wish.what in ("add", "remove"):
+        world.changed.add(wish.model)
+    with contextlib.suppress(ConnectionError, asyncio.CancelledError):  # the front is gone
+        if wish.what == "watch":
+            await link.live()
+            return
+        if wish.what in ("add", "remove"):
+            refused = await _change(world, wish)
+        else:
+            refused = bool(await link.manage(wish.model, wish.what))
+        world.loop.note(f"wish {wish.what} {wish.model} {refused}")
+        world.counts[wish.what + ("_refused" if refused else "")] += 1
+
+
+async def _change(world: Any, wish: Wish) -> bool:
+    """Add or remove a model; return whether that was refused."""
+    if not world.plan.http:
+        if wish.what == "add":
+            return bool((await world.link.add(f"sim/{wish.model}", wish.model)).refused)
+        return bool((await world.link.remove(wish.model)).refused)
+    client = Client()
+    if wish.what == "add":
+        fields = {"path": f"sim/{wish.model}", "model": wish.model}
+        await called(world.app, "POST", "/v1/models", fields, client)
+    else:
+        await called(world.app, "DELETE", f"/v1/models/{wish.model}", {}, client)
+    answer = json.loads(client.body)
+    if client.status == 500:
+        world.broken(f"{wish}: {answer}")
+    return client.status != 200
+
+
+async def unpin(world: Any) -> None:
+    """Let go what is pinned: it may keep others out for as long as it is."""
+    await asyncio.sleep(20.0)
+    keeper = world.engine._keeper
+    while world.link.is_up and keeper.pinned:
+        for name in sorted(keeper.pinned):
+            with contextlib.suppress(ConnectionError, asyncio.CancelledError):
+                await world.link.manage(name, "unpin")
+        await asyncio.sleep(1.0)

@@ -1,0 +1,220 @@
+"""A device whose answers are known: a token is a hash of what the cache holds of its sequence.
+
+The worker's own code runs over it: residents, runner, seats, blocks, kept blocks of prompts, steps
+begun ahead. A token is right only if every position before it was written once, by the right token,
+to a block that is still its sequence's.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from c2c.models import ModelSpec
+from c2c.transformer import KvPool, Lease, OnDevice
+from c2c.transformer.drawing import DRAW, FEED, SEAT
+from c2c.transformer.pages import PAGE_TOKENS
+
+__all__ = ["Device", "Executables", "Model", "undisturbed"]
+
+
+class Device(Protocol):
+    """What a computation asks of the world."""
+
+    def begin(self, chunk: int) -> float:
+        """Begin a call with so many tokens of a prompt; return when its results are there."""
+
+    def wait_until(self, at_s: float) -> None:
+        """Have the process wait."""
+
+
+def _token(prefix: bytes, model: int, count: int, vocab: int, barred: Collection[int]) -> int:
+    found = zlib.crc32(prefix, model) ^ (count * 2654435761 & 0xFFFFFFFF)
+    token = found % vocab
+    while token in barred:
+        token = (token + 1) % vocab
+    return token
+
+
+def undisturbed(
+    ids: Sequence[int], new: int, stop: Collection[int], least: int, model: int, vocab: int
+) -> tuple[list[int], str]:
+    """Return what a request draws where nothing goes wrong, and why it ends.
+
+    Args:
+      ids: its prompt.
+      new: tokens at most.
+      stop: tokens after any of which it is over.
+      least: draws before which it does not stop.
+      model: the number that stands for the model's weights.
+      vocab: of the model.
+    """
+    held, found = list(ids), []
+    for count in range(new):
+        prefix = np.asarray(held, np.int32).tobytes()
+        token = _token(prefix, model, count, vocab, stop if count < least else ())
+        found.append(token)
+        held.append(token)
+        if token in stop:
+            return found, "stop"
+    return found, "length"
+
+
+class _Memory:
+    """Keys and values of a pool: of each position the token that was fed there."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, np.ndarray] = {}
+        self._owner: dict[int, int] = {}  # model by superblock
+
+    def block(self, first: int, superblock: int, model: int) -> np.ndarray:
+        """Return a block by its first element; of what another model left there nothing."""
+        number = first // superblock
+        if self._owner.get(number) != model:
+            self._owner[number] = model
+            for at in [at for at in self._blocks if at // superblock == number]:
+                del self._blocks[at]
+        return self._blocks.setdefault(first, np.full(PAGE_TOKENS, -1, np.int32))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Logits:
+    """What each row's next token follows from."""
+
+    prefixes: list[bytes]
+    model: int
+    vocab: int
+    ready_s: float
+    device: Device
+
+    def block_until_ready(self) -> None:
+        self.device.wait_until(self.ready_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tokens:
+    values: np.ndarray
+    ready_s: float
+    device: Device
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        del dtype, copy
+        self.device.wait_until(self.ready_s)
+        return self.values
+
+
+class Executables:
+    """What would be compiled, as functions of Python."""
+
+    compiled = loaded = 0
+
+    def __init__(self, device: Device) -> None:
+        """Take the device that it is for."""
+        self.device = device
+
+    def on(self, device: Any) -> Executables:
+        """Return itself: all of a process's devices are one."""
+        del device
+        return self
+
+    def bind(self, stage: Any) -> Callable[..., Any]:
+        """Return what stands for a stage."""
+        if stage.name == "zeros":
+            return lambda **_: _Memory()
+        found: dict[str, Callable[..., Any]] = {
+            SEAT.name: _seat, FEED.name: _feed, DRAW.name: _draw,
+        }  # fmt: skip
+        return found[stage.name]
+
+
+def _seat(seats: Any, seat: Any, held: Any, tokens: Any, values: Any) -> Any:
+    del held
+    biased, bias = np.array(seats.biased), np.array(seats.bias)
+    biased[int(seat)], bias[int(seat)] = tokens, values
+    return replace(seats, drawn=np.array(seats.drawn), biased=biased, bias=bias)
+
+
+def _feed(given: np.ndarray, drawn: np.ndarray, source: np.ndarray) -> Any:
+    return np.where(source >= 0, drawn[np.maximum(source, 0)], given)
+
+
+def _draw(logits: _Logits, seats: Any, rows: Any, stands: np.ndarray, *, hot: bool) -> Any:
+    del rows, hot
+    values, drawn = np.zeros(len(stands), np.int32), seats.drawn.copy()
+    for row, prefix in enumerate(logits.prefixes):
+        count, seat, least, biased = stands[row].tolist()
+        if seat >= len(drawn):
+            continue
+        barred = set(seats.biased[seat, :biased].tolist()) if count < least else ()
+        values[row] = _token(prefix, logits.model, count, logits.vocab, barred)
+        drawn[seat] = values[row]
+    found = _Tokens(values=values, ready_s=logits.ready_s, device=logits.device)
+    return found, replace(seats, drawn=drawn)
+
+
+class _Computed(OnDevice):
+    """A model on the device: the engine's own executor, but for what it would compute."""
+
+    executables: Any
+
+    def __init__(self, model: Model, pool: KvPool, lease: Lease | None) -> None:
+        self.params: Any = model.number
+        self.spec, self.pool, self.executables = model.spec, pool, model.device_code
+        self.lease = pool.lease(model.spec) if lease is None else lease
+        self.device, self.ends_apart = pool.device, False
+        self._blocks = {}
+
+    def _run(self, laid: Any, tokens: Any, wanted: Any, tables: np.ndarray, **more: Any) -> Any:
+        memory, spec = self.pool.arrays.k, self.spec
+        page, has_logits = PAGE_TOKENS * spec.kv_heads * spec.head_dim, more["has_logits"]
+        first = int(laid.chunk > 0)
+        ends_s = self.executables.device.begin(laid.chunk)
+
+        def block(row: int, number: int) -> Any:
+            at = int(tables[row][number]) * page
+            return memory.block(at, self.pool.superblock, self.params)
+
+        def row_of(k: int) -> int:
+            return 0 if k < laid.chunk else first + k - laid.chunk
+
+        for k in np.flatnonzero(laid.positions >= 0).tolist():
+            at = int(laid.positions[k])
+            block(row_of(k), at // PAGE_TOKENS)[at % PAGE_TOKENS] = tokens[k]
+        prefixes = []
+        for k in wanted.tolist():
+            at = int(laid.positions[k])
+            parts = [block(row_of(k), b) for b in range(at // PAGE_TOKENS + 1)] if at >= 0 else []
+            held = np.concatenate(parts)[: at + 1] if parts and has_logits else np.zeros(0)
+            prefixes.append(held.astype(np.int32).tobytes())
+        found = _Logits(
+            prefixes=prefixes, model=self.params, vocab=spec.vocab, ready_s=ends_s,
+            device=self.executables.device,
+        )  # fmt: skip
+        return found, self.pool.arrays
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A loaded model, as residents know it.
+
+    Attributes:
+      number: stands for its weights.
+      spec: of it.
+      device_code: what its steps run.
+      executables: none that could be readied beforehand.
+      tokenizer: none.
+    """
+
+    number: int
+    spec: ModelSpec
+    device_code: Executables
+    executables: None = None
+    tokenizer: None = None
+
+    def executor(self, pool: KvPool, lease: Lease | None = None) -> OnDevice:
+        """Return what computes a runner's steps."""
+        return _Computed(self, pool, lease)

@@ -1,0 +1,289 @@
+"""The plan of a seed: an engine, and lists of requests, faults and wishes that may be cut."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Literal
+
+__all__ = ["EOS", "MODELS", "SLOW", "Ask", "Fault", "Plan", "Wish", "plan_from", "plan_of"]
+
+VOCAB: Final = 96
+EOS: Final = (7, 33, 61)
+MODELS: Final = 4  # that a catalog has at most; two more may be added
+SLOW: Final = 256  # answers in which a client is behind, as the front has it
+_ADDED: Final = ("n0", "n1")
+_FAULTS: Final = (
+    "kill", "crash", "memory", "freeze", "stall", "pause", "reader", "drain", "clock",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """One request of a client.
+
+    Attributes:
+      at_s: when it comes.
+      model: its name.
+      ids: its prompt.
+      new: tokens at most.
+      stop: tokens after any of which it is over.
+      least: tokens before which it does not stop.
+      priority: of it.
+      deadline_s: by which it is to be over.
+      cancel: how its client goes away: after seconds ("time"), twice then ("twice"), after so many
+        tokens ("tokens"); "": not at all.
+      cancel_at: these seconds or tokens.
+      slow_s: that its client takes for each answer.
+      stream: whether its answer comes token by token, where it comes over HTTP.
+      choices: answers that it asks for, likewise.
+    """
+
+    at_s: float
+    model: str
+    ids: tuple[int, ...]
+    new: int
+    stop: tuple[int, ...] = ()
+    least: int = 0
+    priority: int | None = None
+    deadline_s: float | None = None
+    cancel: Literal["", "time", "twice", "tokens"] = ""
+    cancel_at: float = 0.0
+    slow_s: float = 0.0
+    stream: bool = True
+    choices: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """Something that goes wrong at a time, to somebody who is drawn then, for a while."""
+
+    at_s: float
+    kind: str
+    who: float
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """Something that an operator asks for."""
+
+    at_s: float
+    model: str
+    what: str  # load, unload, pin, unpin, watch, add, remove
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """All that is drawn before a run; what is drawn in it follows from the seed and names.
+
+    Attributes:
+      seed: of it.
+      workers: of the engine, like the settings up to `busy_poll`.
+      models: of its catalog.
+      roomy: whether memory has room for all weights, else for two.
+      caches: whether blocks of prompts are kept for others.
+      adds: whether models are added and removed.
+      http: whether requests come over HTTP, else over the front's link.
+      spins: whether workers look for frames for a while before they wait.
+      slow_link: seconds that bytes are about under way.
+      cuts: share of pieces of bytes that come in two.
+      step_s: of a call without a prompt.
+      fork_fails: share of processes that the machine does not start.
+      read_fails: share of checkpoints that cannot be read.
+      disk_full: likewise, as there is no room for their weights.
+      boot_hangs: share of processes that never say anything.
+      crash_a_step: share of calls in which a process ends.
+      dies_at_hello: share of processes that end in their first call.
+      most_waiting: answers in which a client is behind.
+      asks: requests.
+      faults: what goes wrong.
+      wishes: of operators.
+      poison: places in `asks` of requests that end each process that computes them.
+    """
+
+    seed: int
+    workers: int = 1
+    models: int = 1
+    roomy: bool = True
+    ahead: int = 0
+    retries: int = 3
+    patience: int = 20
+    has_spare: bool = False
+    hang_s: float = 60.0
+    max_open: int = 1024
+    busy_poll: bool = False
+    caches: bool = False
+    adds: bool = False
+    http: bool = False
+    spins: bool = False
+    slow_link: float = 5e-5
+    cuts: float = 0.0
+    step_s: float = 0.001
+    fork_fails: float = 0.0
+    read_fails: float = 0.0
+    disk_full: float = 0.0
+    boot_hangs: float = 0.0
+    crash_a_step: float = 0.0
+    dies_at_hello: float = 0.0
+    most_waiting: int = SLOW
+    asks: tuple[Ask, ...] = ()
+    faults: tuple[Fault, ...] = ()
+    wishes: tuple[Wish, ...] = ()
+    poison: tuple[int, ...] = ()
+
+    def as_json(self) -> str:
+        """Return it as text that `plan_from` reads."""
+        return json.dumps(asdict(self))
+
+
+def plan_from(text: str) -> Plan:
+    """Return a plan that `as_json` wrote."""
+    found = json.loads(text)
+    asks = tuple(
+        Ask(**{**a, "ids": tuple(a["ids"]), "stop": tuple(a["stop"])}) for a in found.pop("asks")
+    )
+    faults = tuple(Fault(**fault) for fault in found.pop("faults"))
+    wishes = tuple(Wish(**wish) for wish in found.pop("wishes"))
+    poison = tuple(found.pop("poison"))
+    return Plan(**found, asks=asks, faults=faults, wishes=wishes, poison=poison)
+
+
+@dataclass(slots=True)
+class _Drawn:
+    """What draws of requests share."""
+
+    rng: random.Random
+    span_s: float
+    names: Sequence[str]
+    heads: Sequence[tuple[int, ...]]  # prompts begin with one of these
+    cancels: float
+    deadlines: float
+    slow: float
+    http: bool = False
+    asks: list[Ask] = field(default_factory=list)
+
+
+def plan_of(seed: int) -> Plan:
+    """Return the plan of a seed."""
+    rng = random.Random(f"plan/{seed}")
+
+    def some(share: float, values: Sequence[Any], else_: Any) -> Any:
+        return rng.choice(values) if rng.random() < share else else_
+
+    kind = rng.choice(("plain", "plain", "caches", "adds"))
+    models, span_s = rng.randint(1, MODELS), rng.choice((0.1, 1.0, 10.0))
+    names = [f"m{k}" for k in range(models)]
+    wanted = [*names, *_ADDED] if kind == "adds" else names
+    http, has_poison = rng.random() < 0.3, rng.random() < 0.15
+    drawn = _Drawn(
+        rng=rng,
+        span_s=span_s,
+        names=wanted,
+        heads=_heads(rng) if kind == "caches" else [()],
+        cancels=some(0.4, (0.1, 0.4), 0.0),
+        deadlines=some(0.4, (0.1, 0.4), 0.0),
+        slow=some(0.4, (0.1, 0.4), 0.0),
+        http=http and not has_poison,
+    )
+    asks = sorted((_ask(drawn) for _ in range(rng.choice((5, 15, 30)))), key=lambda ask: ask.at_s)
+    return Plan(
+        seed=seed,
+        workers=rng.choice((1, 1, 2, 2, 3)),
+        models=models,
+        ahead=rng.choice((0, 1)),
+        roomy=rng.random() < 0.6,
+        retries=rng.choice((0, 1, 3, 5)),
+        patience=rng.choice((2, 4, 20, 20)),
+        has_spare=rng.random() < 0.5,
+        hang_s=rng.choice((5.0, 60.0)),
+        max_open=rng.choice((1024, 1024, 1024, 4)),
+        busy_poll=rng.random() < 0.3,
+        caches=kind == "caches",
+        adds=kind == "adds",
+        http=drawn.http,
+        spins=rng.random() < 0.2,
+        slow_link=some(0.4, (1e-3, 2e-2, 0.3), 5e-5),
+        cuts=some(0.3, (0.1, 0.5), 0.0),
+        step_s=rng.choice((0.001, 0.005, 0.05)),
+        fork_fails=some(0.1, (0.1, 0.5), 0.0),
+        read_fails=some(0.2, (0.1, 0.5), 0.0),
+        disk_full=some(0.1, (0.1, 0.5), 0.0),
+        boot_hangs=some(0.1, (0.1, 0.3), 0.0),
+        crash_a_step=some(0.3, (0.002, 0.02), 0.0),
+        dies_at_hello=some(0.15, (0.1, 0.3), 0.0),
+        most_waiting=some(0.3, (4, 8), SLOW),
+        asks=tuple(asks),
+        faults=_faults(rng, span_s),
+        wishes=_wishes(rng, span_s, names, is_adding=kind == "adds"),
+        poison=tuple(sorted(rng.sample(range(len(asks)), 2))) if has_poison else (),
+    )
+
+
+def _heads(rng: random.Random) -> list[tuple[int, ...]]:
+    """Return beginnings that prompts share, some of which begin with others."""
+    longest = tuple(rng.randrange(VOCAB) for _ in range(190))
+    other = tuple(rng.randrange(VOCAB) for _ in range(130))
+    return [longest, longest[:64], longest[:140], other, ()]
+
+
+def _ask(drawn: _Drawn) -> Ask:
+    rng = drawn.rng
+    head = rng.choice(drawn.heads)
+    own = rng.choice((1, 10, 63, 64, 65, 150) if not head else (1, 10, 63, 64))
+    stop = rng.sample(range(VOCAB), rng.choice((0, 1, 4)))
+    if drawn.http:
+        stop = list(EOS) if stop else []
+    new = rng.choice((1, 2, 8, 30, 60))
+    cancel: Any = rng.choice(("time", "tokens", "twice")) if rng.random() < drawn.cancels else ""
+    in_s = rng.random() * drawn.span_s * 0.3
+    return Ask(
+        at_s=rng.random() * drawn.span_s,
+        model=rng.choice(drawn.names),
+        ids=(*head, *(rng.randrange(VOCAB) for _ in range(own))),
+        new=new,
+        stop=tuple(sorted(stop)),
+        least=rng.randint(0, new) if stop and rng.random() < 0.2 else 0,
+        priority=rng.choice((None, None, 0, 5)),
+        deadline_s=rng.choice((0.01, 0.1, 1.0)) if rng.random() < drawn.deadlines else None,
+        cancel=cancel,
+        cancel_at=rng.randint(1, 10) if cancel == "tokens" else in_s,
+        slow_s=rng.choice((0.01, 0.1)) if rng.random() < drawn.slow else 0.0,
+        stream=rng.random() < 0.7,
+        choices=rng.choice((2, 4)) if drawn.http and rng.random() < 0.2 else 1,
+    )
+
+
+def _faults(rng: random.Random, span_s: float) -> tuple[Fault, ...]:
+    kinds = [kind for kind in _FAULTS if rng.random() < 0.35]
+    found = [
+        Fault(
+            at_s=rng.random() * span_s * 1.5,
+            kind=rng.choice(kinds),
+            who=rng.random(),
+            for_s=rng.choice((0.001, 0.1, 2.0, 100.0)),
+        )
+        for _ in range(rng.choice((0, 1, 3, 10, 30)) if kinds else 0)
+    ]
+    if rng.random() < 0.05:
+        found.append(Fault(at_s=rng.random() * span_s, kind="front", who=0.0, for_s=0.0))
+    return tuple(sorted(found, key=lambda fault: fault.at_s))
+
+
+def _wishes(
+    rng: random.Random, span_s: float, names: Sequence[str], *, is_adding: bool
+) -> tuple[Wish, ...]:
+    kinds = ["load", "unload", "pin", "unpin", "watch"]
+    changes = [rng.choice(("add", "remove")) for _ in range(rng.choice((2, 6)) if is_adding else 0)]
+    wishes = [rng.choice(kinds) for _ in range(rng.choice((0, 0, 4, 12)))]
+    found = [
+        Wish(
+            at_s=rng.random() * span_s,
+            model=rng.choice([*names, *_ADDED] if is_adding else names),
+            what=what,
+        )
+        for what in [*changes, *wishes]
+    ]
+    return tuple(sorted(found, key=lambda wish: wish.at_s))

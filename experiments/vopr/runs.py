@@ -1,0 +1,154 @@
+"""Runs of many seeds, and the shortest plan that still fails."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import re
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Final
+
+from experiments.vopr.plan import Plan, plan_of
+from experiments.vopr.world import Shared, World, shared_parts
+
+__all__ = ["Outcome", "outcome_of", "outcomes", "shrunk"]
+
+_AT_ONCE: Final = 20  # seeds of a process between two collections of garbage
+_KIND: Final = 40  # characters by which two faults are alike
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a run came to.
+
+    Attributes:
+      seed: of its plan.
+      wrong: laws that were broken, and how.
+      trace: SHA-256 of every piece of bytes that came, with its time.
+      lines: the events that it is of, where they were asked for.
+      turns: of the loop.
+      seconds: of the world's clock.
+      counts: what came about, by kind.
+    """
+
+    seed: int
+    wrong: tuple[str, ...]
+    trace: str
+    lines: tuple[str, ...]
+    turns: int
+    seconds: float
+    counts: Mapping[str, int]
+
+    @property
+    def kind(self) -> str:
+        """What is wrong first, without numbers; "" if nothing is."""
+        if not self.wrong:
+            return ""
+        lines = [line for line in self.wrong[0].splitlines() if line.strip()]
+        return re.sub(r"[0-9]+(\.[0-9]+)?", "#", lines[-1] if len(lines) > 2 else lines[0])
+
+
+@cache
+def _shared() -> Shared:
+    return shared_parts()
+
+
+def outcome_of(plan: Plan, *, keeps_lines: bool = False) -> Outcome:
+    """Run a plan."""
+    world = World(plan, _shared(), keeps_lines=keeps_lines)
+    world.run()
+    loop = world.loop
+    return Outcome(
+        seed=plan.seed,
+        wrong=tuple(world.wrong),
+        trace=loop.trace.hexdigest(),
+        lines=tuple(loop.lines or ()),
+        turns=loop.turns,
+        seconds=loop.now_s,
+        counts=dict(world.counts),
+    )
+
+
+def _some(first: int, past: int) -> list[Outcome]:
+    """Run seeds, with garbage collected between them alone: a world is one large circle."""
+    gc.disable()
+    try:
+        return [outcome_of(plan_of(seed)) for seed in range(first, past)]
+    finally:
+        gc.enable()
+        gc.collect()
+
+
+def outcomes(first: int, seeds: int, jobs: int) -> Iterator[Outcome]:
+    """Yield the outcomes of so many seeds from a first one, in their order.
+
+    Args:
+      first: seed.
+      seeds: how many.
+      jobs: processes.
+    """
+    past = first + seeds
+    pieces = [(at, min(at + _AT_ONCE, past)) for at in range(first, past, _AT_ONCE)]
+    if jobs == 1:
+        for piece in pieces:
+            yield from _some(*piece)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        for found in pool.map(_some, *zip(*pieces, strict=True)):
+            yield from found
+
+
+def shrunk(plan: Plan, fails: Callable[[Plan], bool] | None = None) -> Plan:
+    """Return the shortest plan found that fails as a plan does.
+
+    Args:
+      plan: that fails.
+      fails: says whether another does so; by default that its first fault is of the same kind.
+    """
+    if fails is None:
+        wanted = outcome_of(plan).kind[:_KIND]
+
+        def fails(other: Plan) -> bool:
+            return outcome_of(other).kind[:_KIND] == wanted
+
+    before: Plan | None = None
+    while before != plan:
+        before = plan
+        for name in ("asks", "faults", "wishes"):
+            plan = _with_fewer(plan, name, fails)
+        for name, simple in _SIMPLE.items():
+            other = replace(plan, **{name: simple})
+            if other != plan and fails(other):
+                plan = other
+    return plan
+
+
+_SIMPLE: Final[Mapping[str, Any]] = {
+    name: getattr(Plan(seed=0), name)
+    for name in (
+        "poison", "workers", "cuts", "crash_a_step", "dies_at_hello", "slow_link", "read_fails",
+        "disk_full", "busy_poll", "spins", "ahead", "boot_hangs", "fork_fails", "has_spare",
+        "roomy", "most_waiting", "max_open",
+    )
+}  # fmt: skip
+
+
+def _with_fewer(plan: Plan, name: str, fails: Callable[[Plan], bool]) -> Plan:
+    """Leave out pieces of a list: halves first, then ever less."""
+    if name == "asks" and plan.poison:  # which are places in it
+        return plan
+    size = max(1, len(getattr(plan, name)) // 2)
+    while size:
+        at = 0
+        while at < len(items := getattr(plan, name)):
+            other = replace(plan, **{name: items[:at] + items[at + size :]})
+            if fails(other):
+                plan = other
+            else:
+                at += size
+        size //= 2
+    return plan

@@ -1,0 +1,436 @@
+"""One run: the engine in a simulated world, by a plan, and the laws after it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+import zlib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from c2c.config import build, load
+from c2c.cost import Constants
+from c2c.engine import fleet, residents
+from c2c.engine.catalog import Entry
+from c2c.engine.front.app import make_app
+from c2c.engine.front.link import Link
+from c2c.engine.front.served import Served
+from c2c.engine.scheduler import Engine
+from c2c.engine.settings import EngineSettings
+from c2c.errors import DataError
+from c2c.models import ModelSpec, from_hf_config, weight_bytes
+from c2c.serving import SystemSpec
+from experiments.vopr.asking import ask_for, unpin, wish_for
+from experiments.vopr.device import Executables, Model
+from experiments.vopr.laws import Books, check_after, check_left
+from experiments.vopr.loop import Endless, Loop, Streams, Stuck
+from experiments.vopr.plan import EOS, MODELS, VOCAB, Fault, Plan
+from experiments.vopr.ports import behind
+from experiments.vopr.processes import Died, Process, Reader
+
+__all__ = ["Shared", "World", "shared_parts"]
+
+_END_S = 3000.0  # of the world's time, by which everything is over
+_START_S = 20.0  # silence of a process that begins after which it is killed
+_CONTEXT = 400
+_FAMILIES = {
+    "llama": {"rope_theta": 50000.0},
+    "qwen3": {"rope_theta": 1e6, "head_dim": 16, "tie_word_embeddings": True},
+    "mixtral": {
+        "rope_theta": 1e6, "num_hidden_layers": 2, "num_experts_per_tok": 2, "num_local_experts": 4,
+    },
+    "qwen2": {"rope_theta": 1e6},
+}  # fmt: skip
+_CONFIG = {
+    "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 48, "vocab_size": VOCAB, "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5, "hidden_act": "silu", "tie_word_embeddings": False,
+    "torch_dtype": "float32",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """What all runs of a process share.
+
+    Attributes:
+      systems: who decides, without and with blocks of prompts that are kept.
+      constants: of the cost model.
+      specs: of the models that there may be, by name.
+      fleets: those that were prepared, by what they are of.
+    """
+
+    systems: tuple[SystemSpec, SystemSpec]
+    constants: Constants
+    specs: Mapping[str, ModelSpec]
+    fleets: dict[str, Any] = field(default_factory=dict)
+
+
+def shared_parts() -> Shared:
+    """Return what all runs share; it is read once."""
+    given = [
+        build(load(["system=engine", "workload=poisson", f"system.prefix_cache.hbm={on}"])).serving
+        for on in ("false", "true")
+    ]
+    names = [f"m{k}" for k in range(MODELS)] + ["n0", "n1"]
+    families = [*_FAMILIES, "qwen3", "llama"]
+    return Shared(
+        systems=(given[0].system, given[1].system),
+        constants=given[0].constants,
+        specs={
+            name: from_hf_config({**_CONFIG, **_FAMILIES[f], "model_type": f}, name)
+            for name, f in zip(names, families, strict=True)
+        },
+    )
+
+
+class World:
+    """What the engine is in; see `c2c.vopr.ports.Outside` for what it is asked.
+
+    Attributes:
+      plan: of the run.
+      wrong: laws that were broken, and how.
+      counts: what came about, by kind.
+      asked: requests of clients, by number.
+      poisoned: those that end each process that computes them.
+      changed: models that were to be added or removed.
+    """
+
+    engine: Engine
+    link: Link
+    app: Any
+    books: Books
+
+    def __init__(self, plan: Plan, shared: Shared, *, keeps_lines: bool = False) -> None:
+        """Take a plan; nothing runs."""
+        self.plan, self._shared, self.specs = plan, shared, shared.specs
+        self.draw = Streams(plan.seed)
+        self.loop = Loop(self.draw, latency=self._latency, cuts=plan.cuts)
+        if keeps_lines:
+            self.loop.lines = []
+        self.processes: list[Process] = []
+        self.readers: list[Reader] = []
+        self.current: Process | None = None
+        self.files: set[str] = set()
+        self.folders = self.memory_kills = 0
+        self.wall_s = 0.0
+        self.wrong: list[str] = []
+        self.counts: Counter[str] = Counter()
+        self.asked: dict[int, Any] = {}
+        self.poisoned: set[int] = set()
+        self.changed: set[str] = set()
+        self._pids = 100
+        self._is_harmful = False  # whether what is drawn goes wrong
+
+    def broken(self, what: str) -> None:
+        """Take note of a broken law."""
+        self.wrong.append(what)
+
+    def number_of(self, model: str) -> int:
+        """Return the number that stands for a model's weights."""
+        return zlib.crc32(model.encode())
+
+    # What the engine is given in place of what is outside.
+
+    def _latency(self, rng: Any) -> float:
+        if rng.random() < 0.1:
+            return float(self.plan.slow_link * rng.uniform(1.0, 10.0))
+        return float(self.plan.slow_link * rng.uniform(0.2, 1.0))
+
+    def next_pid(self) -> int:
+        """Return a number that no other process has."""
+        self._pids += 1
+        return self._pids
+
+    def _goes_wrong(self, what: str, stream: str, share: float) -> bool:
+        """Draw whether something goes wrong; only while there are requests anything does."""
+        if not self._is_harmful or not share or self.draw(stream).random() >= share:
+            return False
+        self.counts[what] += 1
+        return True
+
+    def boot_s(self, name: str) -> float | None:
+        """Return how long a process takes to begin; None: for ever."""
+        if self._goes_wrong("boot_hang", "hangs/" + name, self.plan.boot_hangs):
+            return None
+        return self.draw("boot/" + name).uniform(0.01, 1.0)
+
+    def can_fork(self) -> bool:
+        """Return whether the machine starts a process now."""
+        return not self._goes_wrong("fork_fails", "fork", self.plan.fork_fails)
+
+    def read(self, reader: Reader, item: dict[str, Any]) -> tuple[float, str]:
+        """Return how long a read takes, and what goes wrong with it or ""."""
+        del item
+        rng = self.draw("read/" + reader.name)
+        failed = "bad sector" if rng.random() < self.plan.read_fails else ""
+        if rng.random() < self.plan.disk_full:
+            failed = failed or "no space left on the device"
+        return rng.choice((0.01, 0.1, 1.0)), failed
+
+    def give_way(self) -> None:
+        """Let others have the core: time passes."""
+        if self.current is None:
+            self.loop.now_s += 5e-5
+        else:
+            self.current.sleep_until(self.loop.now_s + 1e-4)
+
+    def residents_of(self, setup: Any, told: Any) -> Any:
+        """Return what computes in a worker."""
+        found = residents.Residents(setup, told)
+        real_run = found.run
+
+        def run(run_: Any, is_interrupted: Any) -> Any:
+            if self.poisoned & {*run_.decodes, *(fill.request for fill in run_.fills)}:
+                self.counts["poisoned"] += 1
+                raise Died
+            return real_run(run_, is_interrupted)
+
+        found.run = run  # type: ignore[method-assign, assignment]
+        return found
+
+    def executables(self, where: str | None) -> Executables:
+        """Return what the process that runs now computes with."""
+        del where
+        assert self.current is not None
+        return Executables(_Device(self, self.current))
+
+    def load(self, path: Any, dtype: Any, *, pool: str, executables: Any, **_: Any) -> Model:
+        """Read a checkpoint, or map its weights: who finds no file reads the checkpoint itself."""
+        del dtype
+        name = Path(path).name
+        if pool not in self.files:
+            self.counts["late_read"] += self._is_harmful
+            self.files.add(pool)
+        return Model(number=self.number_of(name), spec=self.specs[name], device_code=executables)
+
+    def _entry(self, name: str) -> Entry:
+        return Entry(name=name, path=Path("/sim") / name, spec=self.specs[name], context=_CONTEXT)
+
+    def found(self, path: Path) -> tuple[Entry, ...]:
+        """Return the checkpoint of a folder."""
+        if self._goes_wrong("bad_checkpoint", "find", self.plan.read_fails):
+            raise DataError(str(path), "cannot be read")
+        return (self._entry(path.name),)
+
+    def _served(self, infos: Any) -> dict[str, Served]:
+        """Return what the front knows of models."""
+        return {
+            info.name: Served(info=info, tokenizer=None, eos=frozenset(EOS), longest=None)
+            for info in infos
+            if not info.failed
+        }
+
+    def fleet_of(
+        self, entries: Any, options: Any, system: SystemSpec, constants: Any, **more: Any
+    ) -> Any:
+        """Return a fleet, prepared once."""
+        names = [(entry.name, str(entry.path)) for entry in entries]
+        key = repr((names, options, system.prefix_cache, more))
+        if key not in self._shared.fleets:
+            self._shared.fleets[key] = fleet.fleet_of(entries, options, system, constants, **more)
+        return self._shared.fleets[key]
+
+    # The run.
+
+    def _new_engine(self) -> Engine:
+        plan = self.plan
+        entries = [self._entry(f"m{k}") for k in range(plan.models)]
+        sizes = sorted(
+            int(weight_bytes(replace(self.specs[e.name], dtype_bytes=4))) for e in entries
+        )
+        most = sum(sizes[-2:]) if len(sizes) > 2 else sizes[-1]
+        options = fleet.Options(
+            workers=plan.workers, rows=(1, 4), budgets=(16, 64), context=320,
+            pool_bytes=8 << 20, weights_bytes=None if plan.roomy else most, ahead=plan.ahead,
+        )  # fmt: skip
+        settings = EngineSettings(
+            options=options,
+            system=self._shared.systems[plan.caches],
+            constants=self._shared.constants,
+            executables=None,
+            max_open=plan.max_open,
+            retries=plan.retries,
+            patience=plan.patience,
+            has_spare=plan.has_spare,
+            hang_s=plan.hang_s,
+            start_s=_START_S,
+            busy_poll=plan.busy_poll,
+            add_from=Path("/") if plan.adds else None,
+        )
+        return Engine(entries, settings)
+
+    async def _main(self) -> None:
+        plan, engine = self.plan, self._new_engine()
+        self.engine = engine
+        await asyncio.wait_for(engine.start(), 600.0)
+        self.link = Link(str(engine.socket))
+        if plan.http:
+            self.app = make_app(self.link, key=None, read=self._served)
+            await self.app.router.lifespan_context(self.app).__aenter__()
+        else:
+            await self.link.connect()
+        self.books = Books(self)
+        self._is_harmful = True
+        tasks = [asyncio.create_task(ask_for(self, k, ask)) for k, ask in enumerate(plan.asks)]
+        tasks += [asyncio.create_task(wish_for(self, wish)) for wish in plan.wishes]
+        if faults := [asyncio.create_task(self._fault(fault)) for fault in plan.faults]:
+            await asyncio.wait(faults)
+        mine = [*tasks, asyncio.create_task(unpin(self))]
+        _, late = await asyncio.wait(tasks, timeout=_END_S) if tasks else ((), ())
+        self._is_harmful = False
+        if late:
+            self.broken(f"{len(late)} clients without an end after {_END_S} s: {self.state()}")
+        await asyncio.sleep(3 * (plan.hang_s + _START_S))
+        for task in tasks:
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                text = "".join(traceback.format_exception(error))
+                self.broken(f"a client crashed:\n{text}")
+        check_after(self)
+        await self._close(mine)
+
+    async def _close(self, mine: list[asyncio.Task[None]]) -> None:
+        if self.engine.failure is None:
+            await self.engine.drain(1.0)
+        for task in mine:
+            task.cancel()
+        begun_s = self.loop.now_s
+        await self.engine.close()
+        if self.loop.now_s - begun_s > 20.0:
+            self.broken(f"closing took {self.loop.now_s - begun_s:.1f} s")
+        await asyncio.sleep(10.0)
+        check_left(self, mine)
+
+    def state(self) -> str:
+        """Return what the engine is at, for whoever looks for a fault."""
+        engine = self.engine
+        places = "; ".join(
+            f"w{p.device} link={p.link is not None} doing={p.doing and p.doing.plan} "
+            f"waits={p.is_waiting} over={p.is_over} vain={p.in_vain} given_up={p.is_quarantined}"
+            for p in engine.places
+        )
+        store = engine._store
+        return f"open {list(engine.ledger)} coming {store and store.coming} {places}"
+
+    async def _fault(self, fault: Fault) -> None:
+        await asyncio.sleep(fault.at_s)
+        there = [process for process in self.processes if process.status is None]
+        who = there[int(fault.who * len(there))] if there else None
+        self.loop.note(f"fault {fault.kind} {who and who.name}")
+        self.counts[fault.kind] += 1
+        if fault.kind in ("kill", "crash", "memory", "freeze", "stall"):
+            if who is not None:
+                self.counts["losses"] += 1
+                await self._harm(fault, who)
+        elif fault.kind == "pause":  # the scheduler has no turn; what is due comes all at once
+            self.counts["losses"] += 1
+            self.loop.now_s += min(10.0, fault.for_s)
+        elif fault.kind == "reader":
+            for reader in self.readers:
+                reader.end(-9)
+        elif fault.kind == "front":
+            self.link.close()
+        elif fault.kind == "clock":
+            self.wall_s += 1e6 * (2 * fault.who - 1)
+        elif fault.kind == "drain":
+            self.link.drain(is_on=True)
+            await asyncio.sleep(min(2.0, fault.for_s))
+            self.link.drain(is_on=False)
+
+    async def _harm(self, fault: Fault, who: Process) -> None:
+        if fault.kind == "stall":
+            for pipe in self.loop.pipes:
+                if pipe.name in (who.name + ">", ">" + who.name):
+                    pipe.stalled_s = self.loop.now_s + min(2.0, fault.for_s)
+        elif fault.kind == "freeze":
+            who.freeze()
+            if fault.for_s < 100.0:  # else for good
+                await asyncio.sleep(fault.for_s)
+                who.thaw()
+        else:
+            self.memory_kills += fault.kind == "memory"
+            who.end(1 if fault.kind == "crash" else -9)
+
+    def run(self) -> None:
+        """Run to the end; `wrong` says what went wrong."""
+        texts = _Texts()
+        with behind(self, most_waiting=self.plan.most_waiting, spins=self.plan.spins), texts:
+            asyncio.set_event_loop(self.loop)
+            try:
+                self.loop.run_until_complete(self._main())
+            except Stuck:
+                self.broken(f"nothing happens any more: {self.state()}")
+            except Endless:
+                self.broken(f"the loop turns and turns: {self.state()}")
+            except Exception:  # noqa: BLE001 (the law is that there is none)
+                self.broken(traceback.format_exc())
+            finally:
+                asyncio.set_event_loop(None)
+                for process in self.processes:
+                    process.end(-9)
+                    process.fibre.cut()
+                for task in asyncio.all_tasks(self.loop):
+                    task._log_destroy_pending = False  # type: ignore[attr-defined]
+                self.loop._ready.clear()  # type: ignore[attr-defined]
+                self.loop.close()
+        for error in self.loop.errors:
+            self.broken(f"unhandled: {error}")
+        for text in texts.found:
+            self.broken(f"log: {text}")
+
+
+class _Device:
+    """What one process computes with."""
+
+    def __init__(self, world: World, process: Process) -> None:
+        self._world, self._process = world, process
+        self._busy_s = 0.0  # until when it computes what was begun
+
+    def begin(self, chunk: int) -> float:
+        """Begin a call; the process may crash there."""
+        world, name = self._world, self._process.name
+        self._process.steps += 1
+        is_first = self._process.steps == 1
+        if world._goes_wrong("crash_in_step", "crash/" + name, world.plan.crash_a_step) or (
+            is_first
+            and world._goes_wrong("crash_in_step", "first/" + name, world.plan.dies_at_hello)
+        ):
+            raise Died
+        rng = world.draw("step/" + name)
+        seconds = world.plan.step_s * (1 + chunk / 64) * rng.uniform(0.5, 1.5)
+        self._busy_s = max(world.loop.now_s, self._busy_s) + seconds
+        return self._busy_s
+
+    def wait_until(self, at_s: float) -> None:
+        """Have the process wait."""
+        self._process.sleep_until(at_s)
+
+
+class _Texts(logging.Handler):
+    """The engine's log for the time of a run: what nobody foresaw is there, with a traceback."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self._logger = logging.getLogger("c2c.engine")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take a record."""
+        if record.exc_info and record.exc_info[1] is not None:
+            text = "".join(traceback.format_exception(record.exc_info[1]))
+            self.found.append(f"{record.getMessage()}\n{text}")
+
+    def __enter__(self) -> None:
+        logger = self._logger
+        self._before = logger.level, logger.handlers, logger.propagate
+        logger.setLevel(logging.ERROR)
+        logger.handlers, logger.propagate = [self], False
+
+    def __exit__(self, *_: object) -> None:
+        logger = self._logger
+        level, logger.handlers, logger.propagate = self._before
+        logger.setLevel(level)
