@@ -77,10 +77,10 @@ def _answer(arguments: list[str], folder: str | None) -> int:
     if setup.plan is not None:  # planned once, for all points
         settings["mig"] = dict(load([f"mig={setup.plan.mig}"]).mig)
     serving, out = setup.serving, console()
-    mig = serving.mig if isinstance(serving.mig, str) else serving.mig.name
     points = Path(setup.settings["out"]).expanduser() / "points"
     names = (
-        asked.of, serving.system.name, serving.platform.name, mig,
+        asked.of, serving.system.name,
+        *(f"{part.platform.name}_{part.layout}" for part in serving.parts),
         setup.settings["workload"]["name"],
     )  # fmt: skip
     with answer_folder(

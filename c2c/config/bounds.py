@@ -83,20 +83,20 @@ def check_memory(setup: ServingSetup, timeline_rows: int, free: int) -> None:
     """
     system = setup.system
     architectures = len({d.spec for d in setup.deployments})
-    cut = chip_places(setup).slices
-    kinds, count = len(set(cut)), len(cut)
-    slices_in_all = setup.superchips * count
-    held = setup.platform.host.memory_bytes // min(
+    cuts = [(part.count, chip_places(setup, part).slices) for part in setup.parts]
+    kinds = len({kind for _, cut in cuts for kind in cut})
+    slices_in_all = sum(count * len(cut) for count, cut in cuts)
+    held = max(part.platform.host.memory_bytes for part in setup.parts) // min(
         int(weight_bytes(d.spec)) for d in setup.deployments
     )
-    homes = setup.superchips * min(len(setup.deployments), max(1, held))
-    engines = max(most_engines(kind, system) for kind in cut)
+    homes = setup.chips * min(len(setup.deployments), max(1, held))
+    engines = max(most_engines(kind, system) for _, cut in cuts for kind in cut)
     batch = system.max_batch * slices_in_all * engines
     tables = architectures * kinds * COST_ROW_BYTES
     for field, value, needed in (
         ("timeline.rows", timeline_rows, timeline_rows * PHASE_BYTES),
         ("system.profile.chunks", system.profile.chunks, tables * max(system.profile.chunks)),
-        ("superchips", setup.superchips, slices_in_all * SLICE_BYTES + homes * HOME_BYTES),
+        ("superchips", setup.chips, slices_in_all * SLICE_BYTES + homes * HOME_BYTES),
         (
             "system.engines.residents",
             system.engines.residents,

@@ -19,13 +19,22 @@ from c2c.config.bounds import (
     check_workload,
     free_bytes,
 )
+from c2c.config.fleets import GivenPart, given_parts, kept_off
 from c2c.config.installed import load_installed, search_settings, source_folders
 from c2c.config.layout import choose_layout, layout_changes, planned_requests
 from c2c.config.mechanisms import is_by_mechanism, mechanisms_of, with_parts
 from c2c.config.nodes import node_of
 from c2c.config.planner import Plan, plan_layout
 from c2c.config.refusals import as_setting_error, check_renamed
-from c2c.config.schema import FailuresConf, RoutingConf, RunConf, ScaleConf, SloConf, TimelineConf
+from c2c.config.schema import (
+    FailuresConf,
+    FleetConf,
+    RoutingConf,
+    RunConf,
+    ScaleConf,
+    SloConf,
+    TimelineConf,
+)
 from c2c.config.user_code import load_code
 from c2c.cost import (
     Constants,
@@ -40,16 +49,22 @@ from c2c.errors import SettingError, unknown_name
 from c2c.hardware import (
     LinkVariant,
     MigConfig,
-    Node,
     Platform,
     conf_folders,
     load_mig,
-    platform_from_mapping,
-    scaled,
 )
 from c2c.models import Deployment, load_catalog
 from c2c.policies import DECISIONS
-from c2c.serving import GROUPS, Failure, Failures, Prepared, ServingSetup, SystemSpec, prepare
+from c2c.serving import (
+    GROUPS,
+    Failure,
+    Failures,
+    FleetPart,
+    Prepared,
+    ServingSetup,
+    SystemSpec,
+    prepare,
+)
 from c2c.simulator import try_policies
 from c2c.simulator.groups import groups_of
 from c2c.systems.mechanism import Context
@@ -70,7 +85,7 @@ MOST_WALKED: Final = 1000  # requests whose experts are walked where `misses` is
 # Whose keys are known by a schema; the other groups check theirs.
 _SCHEMAS: Mapping[str, type] = {
     "": RunConf, "slo": SloConf, "scale": ScaleConf, "timeline": TimelineConf,
-    "failures": FailuresConf, "routing": RoutingConf, "router": Router,
+    "failures": FailuresConf, "fleet": FleetConf, "routing": RoutingConf, "router": Router,
     "system": SystemSpec, **{f"system.{name}": group for name, group in GROUPS.items()},
     "workload": WorkloadConfig,
 }  # fmt: skip
@@ -135,8 +150,10 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
     load_code(plain["code"])
     search_settings(plain["conf"])
     node = node_of(plain)
-    platform = _platform(plain, node)
-    constants, said = _constants(plain, platform)
+    given = given_parts(plain, node)
+    measured = [_constants(part, plain["engine"]) for part in given]
+    platform, (constants, _) = given[0].platform, measured[0]
+    said = tuple(dict.fromkeys(line for _, lines in measured for line in lines))
     deployments = _deployments(plain)
     mechanisms = mechanisms_of(plain)
     system = with_parts(
@@ -151,18 +168,24 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
         ),
     )
     to_plan = planned_requests(plain["mig"])
-    mig, notes = choose_layout(plain["mig"], platform, system)
+    layouts = [choose_layout(part.mig, part.platform, system) for part in given]
+    notes = tuple(line for _, lines in layouts for line in lines)
+    first, *beside = [
+        FleetPart(platform=part.platform, mig=mig, count=part.count, constants=known)
+        for part, (mig, _), (known, _) in zip(given, layouts, measured, strict=True)
+    ]
     changes = layout_changes(plain["mig_changes"], plain["mig"])
     if system.layout is not None:
         notes = system.layout.notes
     serving = ServingSetup(
         platform=platform,
-        mig=mig,
-        superchips=plain["superchips"],
+        mig=first.mig,
+        superchips=first.count,
         link_variant=plain["link"],
         deployments=deployments,
         system=system,
         constants=constants,
+        beside=tuple(beside),
         routing=Routing(**plain["routing"]),
         router=Router(**plain["router"]),
         weights_start=plain["weights_start"],
@@ -185,7 +208,7 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
     try_policies(prepared, workload)
     notes = (*notes, *of_misses, *_in_one(plain["shards"], prepared, workload))
     code = [Path(file).expanduser().resolve() for file in plain["code"]]
-    groups = ("hardware", "mig", "node", "kernel", "calibration", "engines", "starts")
+    groups = ("hardware", "mig", "node", "fleet", "kernel", "calibration", "engines", "starts")
     folders = [f / group for f in conf_folders() for group in groups if (f / group).is_dir()]
     return RunSetup(
         prepared=prepared,
@@ -199,7 +222,7 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
             *source_folders((system.policies, *(m.prepare for m in mechanisms))),
         ),
         settings=plain,
-        notes=(*notes, *said, *_on_disk(prepared)),
+        notes=(*notes, *said, *kept_off(prepared), *_on_disk(prepared)),
         plan=plan,
     )
 
@@ -222,12 +245,15 @@ def build_layout(cfg: DictConfig | Mapping[str, Any]) -> Layout:
     plain = _plain(cfg)
     search_settings(plain["conf"])
     system = _system(plain["system"])
-    platform = _platform(plain, node_of(plain))
+    (one, *more) = given_parts(plain, node_of(plain))
+    if more:
+        raise SettingError("fleet", plain["fleet"]["name"], "none, as a layout is of one chip")
+    platform = one.platform
     if planned_requests(plain["mig"]):
         setup = build(cfg)
         mig, notes = setup.serving.mig, setup.notes
     else:
-        mig, notes = choose_layout(plain["mig"], platform, system)
+        mig, notes = choose_layout(one.mig, platform, system)
     return Layout(
         platform=platform,
         mig=load_mig(mig) if isinstance(mig, str) else mig,
@@ -235,18 +261,12 @@ def build_layout(cfg: DictConfig | Mapping[str, Any]) -> Layout:
     )
 
 
-def _platform(plain: Mapping[str, Any], node: Node | None) -> Platform:
-    """Return the platform of a run, at its scale; of a node, its first GPU's."""
-    chip = node.platforms[0] if node else platform_from_mapping(plain["hardware"])
-    return scaled(chip, **plain["scale"])
-
-
-def _constants(plain: Mapping[str, Any], platform: Platform) -> tuple[Constants, tuple[str, ...]]:
+def _constants(part: GivenPart, engine: str | None) -> tuple[Constants, tuple[str, ...]]:
     """Return the calibration that was named or is the platform's, and what to say of it."""
-    wanted, engine = plain["constants"], plain["engine"]
+    wanted, platform = part.constants, part.platform
     names = ("auto", *calibration_names())
     if wanted not in names:
-        raise unknown_name("constants", wanted, names)
+        raise unknown_name(f"{part.where}constants", wanted, names)
     name = calibration_for(platform.name) if wanted == "auto" else wanted
     constants = load_constants(name)
     if engine is not None:
@@ -265,7 +285,7 @@ def _on_disk(prepared: Prepared) -> tuple[str, ...]:
     absent = len(fleet.weight_bytes) - len(set(fleet.home_model[prepared.held].tolist()))
     if setup.weights_start != "host" or absent == 0:
         return ()
-    memory_gb = setup.superchips * setup.platform.host.memory_bytes / 1e9
+    memory_gb = sum(p.count * p.platform.host.memory_bytes for p in setup.parts) / 1e9
     return (
         f"host memory of {memory_gb:.0f} GB holds less than the catalog's "
         f"{fleet.weight_bytes.sum() / 1e9:.0f} GB: {absent} of {len(fleet.weight_bytes)} models "

@@ -17,7 +17,7 @@ from c2c.hardware import (
     platform_from_mapping,
 )
 
-__all__ = ["node_of"]
+__all__ = ["is_default_hardware", "node_of"]
 
 
 def node_of(plain: Mapping[str, Any]) -> Node | None:
@@ -44,16 +44,20 @@ def node_of(plain: Mapping[str, Any]) -> Node | None:
     for name, factor in plain["scale"].items():
         if factor != 1.0:
             raise SettingError(f"scale.{name}", factor, "1 with a node")
-    if platform_from_mapping(plain["hardware"]) not in (
-        load_platform(_hardware_by_default()),
-        node.platforms[0],
-    ):
+    chip = platform_from_mapping(plain["hardware"])
+    if not (is_default_hardware(plain) or chip == node.platforms[0]):
         raise SettingError(
             "hardware", plain["hardware"].get("name"),
             f"nothing with a node, which is {' and '.join(node.gpus)}",
             "Another node is a file in conf/node.",
         )  # fmt: skip
     return node
+
+
+def is_default_hardware(plain: Mapping[str, Any]) -> bool:
+    """Return whether a run's platform is the one that it has where none is asked for."""
+    given = platform_from_mapping(plain["hardware"])
+    return given == load_platform(_hardware_by_default())
 
 
 def _laid_out_systems() -> list[str]:

@@ -50,7 +50,9 @@ _KINDS = {
 }
 # What several choices of a group may have been meant for in one run.
 _TOGETHER = {
-    "hardware": "Several GPUs with links between them are a node: node=a100_l40s.",
+    "hardware": "Unlike chips in one fleet are its parts: fleet.parts=[{hardware: gh200}, "
+    "{hardware: l40s}]. Several GPUs with links between them are a node: node=a100_l40s.",
+    "fleet": "Unlike chips are its parts: fleet.parts=[{hardware: gh200}, {hardware: l40s}].",
     "mig": "Unlike slices of one chip are parts: mig=custom and mig.parts.",
     "catalog": "Models of both are a list: catalog.models.",
 }
@@ -150,6 +152,9 @@ def check_choices(overrides: Sequence[str], sweep: str | None = SWEEP) -> None:
         several = value.list if isinstance(value, ChoiceSweep) else [value]
         for one in several if is_sweep else [several if len(several) > 1 else several[0]]:
             names = [str(each) for each in one] if isinstance(one, list) else [""]
+            if names[:1] and names[0].startswith("{"):
+                hint = _TOGETHER.get(given[1], "")
+                raise SettingError(given[1], given[2], "the name of a file", hint)
             if _is_set(given[1]):
                 _check_together(given[1], names)
             elif len(names) != 1 and not (names and all(_is_overlay(given[1], n) for n in names)):

@@ -17,7 +17,15 @@ from c2c.policies import DECISIONS
 from c2c.serving import Disaggregation, Engines, ExpertCache, PrefixCache, Profile, SystemSpec
 from c2c.workloads import Router, WorkloadConfig
 
-__all__ = ["MigChangeConf", "RoutingConf", "RunConf", "ScaleConf", "SloConf", "TimelineConf"]
+__all__ = [
+    "FleetConf",
+    "MigChangeConf",
+    "RoutingConf",
+    "RunConf",
+    "ScaleConf",
+    "SloConf",
+    "TimelineConf",
+]
 
 
 def _conf(settings: type, name: str, **given: Any) -> Any:
@@ -122,6 +130,36 @@ class MigChangeConf:
 
 
 @dataclass
+class FleetPartConf:
+    """Chips of a fleet that are alike, see `c2c.serving.FleetPart`.
+
+    Attributes:
+      hardware: a name of `conf/hardware`.
+      mig: a layout's name, auto, or a list of profiles as `mig.parts`.
+      count: how many chips.
+      constants: a file of `conf/calibration`; auto: as of a run.
+    """
+
+    hardware: str = MISSING
+    mig: Any = "auto"
+    count: int = 1
+    constants: str = "auto"
+
+
+@dataclass
+class FleetConf:
+    """Unlike chips that serve together, in place of hardware, mig and superchips.
+
+    Attributes:
+      name: of a file in `conf/fleet`.
+      parts: chips that are alike, numbered in this order.
+    """
+
+    name: str | None = None
+    parts: list[FleetPartConf] = field(default_factory=list)
+
+
+@dataclass
 class FailureConf:
     """A chosen failure of a chip, see `c2c.serving.Failure`."""
 
@@ -150,6 +188,8 @@ class RunConf:
       failures: of chips during the run, by rate or chosen, see `c2c.serving.Failures`.
       node: `conf/node`, several GPUs with links between them instead of `hardware`, where
         `system.layout` lies over them; {}: none.
+      fleet: `conf/fleet`, or `fleet.parts=[{hardware: gh200, mig: 7x12gb, count: 2}, ...]`: unlike
+        chips instead of `hardware`, `mig` and `superchips`.
       catalog: `conf/catalog`, see `c2c.models.load_catalog`.
       workload: `conf/workload`, see `c2c.workloads.WorkloadConfig`.
       system: `conf/system`, see `c2c.serving.SystemSpec`; its policies are groups in it, such as
@@ -188,6 +228,7 @@ class RunConf:
     mig_changes: list[MigChangeConf] = field(default_factory=list)
     failures: FailuresConf = field(default_factory=FailuresConf)
     node: dict[str, Any] = field(default_factory=dict)
+    fleet: FleetConf = field(default_factory=FleetConf)
     catalog: dict[str, Any] = field(default_factory=dict)
     workload: Any = WorkloadConf
     system: Any = SystemConf

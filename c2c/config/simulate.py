@@ -18,6 +18,7 @@ from c2c.metrics import (
     judge,
     looks_at,
     summarise,
+    summarised_chips,
     summarised_parts,
     utilisation,
 )
@@ -94,9 +95,18 @@ def summary_of(
     room, attainment = _room(setup.prepared, totals), setup.settings["slo"]["attainment"]
     parts = summarised_parts(records, each)
     looks = looks_at(records, room, attainment, each)  # other processes look while this one goes on
-    summary = summarise(records, {**totals, **plan}, parts)
+    summary = summarise(records, {**totals, **plan, **_by_part(setup, records, totals)}, parts)
     summary["verdict"] = judge(records, room, attainment, looks)
     return summary
+
+
+def _by_part(setup: RunSetup, records: Records, totals: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what each part of a fleet of several served, beside what was used of its chips."""
+    if "parts" not in totals:
+        return {}
+    counts = [part.count for part in setup.serving.parts]
+    served = summarised_chips(records, np.cumsum([0, *counts[:-1]]).tolist())
+    return {"parts": [a | b for a, b in zip(totals["parts"], served, strict=True)]}
 
 
 def _room(prepared: Prepared, totals: Mapping[str, Any]) -> Room:
@@ -104,8 +114,8 @@ def _room(prepared: Prepared, totals: Mapping[str, Any]) -> Room:
     arch, system = np.asarray(prepared.fleet.deployment.arch), prepared.setup.system
     return Room(
         models=tuple(d.name for d in deployments),
-        chips=prepared.setup.superchips,
-        link_gbps=prepared.link_capacity_gbps,
+        chips=prepared.setup.chips,
+        link_gbps=prepared.link_gbps,
         hbm_gbps=np.array([prepared.slice_kinds[k].hbm_gbps for k in kinds]),
         kv_tokens=prepared.fleet.kv_capacity[np.ix_(arch, kinds)],
         max_batch=prepared.fleet.max_batch,
@@ -254,6 +264,45 @@ def _resources(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
     return found
 
 
+def _parts(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
+    """Return what was used of each part of a fleet, where it has several."""
+    parts = prepared.setup.parts
+    if len(parts) == 1:
+        return {}
+    found, first = [], 0
+    kinds = prepared.slice_kinds
+    for p, part in enumerate(parts):
+        chips = slice(first, first + part.count)
+        here = (prepared.chip_of >= first) & (prepared.chip_of < first + part.count)
+        used = utilisation(
+            end_s=stats.end_s,
+            busy_s=stats.busy_s[here],
+            chip_link_bytes=stats.chip_link_bytes[chips],
+            link_capacity_gbps=prepared.link_gbps[chips],
+            instance_hbm_bytes=stats.instance_hbm_bytes[here],
+            instance_hbm_gbps=np.array([kinds[k].hbm_gbps for k in prepared.kind_of[here]]),
+        )
+        gpu = part.platform.gpu
+        found.append(
+            {
+                "hardware": part.platform.name,
+                "mig": part.layout,
+                "chips": part.count,
+                "instances": int(here.sum()),
+                "models": int(prepared.serves[:, p].sum()),
+                "link_gbps": float(prepared.link_gbps[first]),
+                "steps": int(stats.steps[here].sum()),
+                "link_bytes": float(stats.chip_link_bytes[chips].sum()),
+                "hbm_bytes": float(stats.instance_hbm_bytes[here].sum()),
+                "utilisation": {k: v for k, v in used.items() if k.endswith("_mean")},
+                "usd_per_hour": None if gpu.usd_per_hour is None else part.count * gpu.usd_per_hour,
+                "power_w": None if gpu.power_w is None else part.count * gpu.power_w,
+            }
+        )
+        first += part.count
+    return {"parts": found}
+
+
 def run_totals(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
     """Return totals and utilisations of a run as plain data, for `c2c.metrics.summarise`."""
     hbm_gbps = np.array([prepared.slice_kinds[k].hbm_gbps for k in prepared.kind_of])
@@ -280,6 +329,7 @@ def run_totals(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
         **_layouts(prepared, stats),
         **_failures(stats),
         **_resources(prepared, stats),
+        **_parts(prepared, stats),
         "link_variant": prepared.setup.link_variant,
         "link_gbps": stats.link_capacity_gbps,
         "link_peak_gbps": float(stats.chip_peak_gbps.max()),
@@ -289,7 +339,7 @@ def run_totals(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
             busy_s=stats.busy_s,
             there_s=there_s if prepared.layouts.changes or stats.failures else None,
             chip_link_bytes=stats.chip_link_bytes,
-            link_capacity_gbps=stats.link_capacity_gbps,
+            link_capacity_gbps=prepared.link_gbps,
             instance_hbm_bytes=stats.instance_hbm_bytes,
             instance_hbm_gbps=hbm_gbps,
         ),

@@ -23,7 +23,13 @@ from c2c.metrics.schema import (
     phase_table,
     record_table,
 )
-from c2c.metrics.summary import SUMMARY_COLUMNS, summarise, summarised_parts, utilisation
+from c2c.metrics.summary import (
+    SUMMARY_COLUMNS,
+    summarise,
+    summarised_chips,
+    summarised_parts,
+    utilisation,
+)
 from c2c.metrics.timeline import write_timeline
 from c2c.metrics.verdict import BINDS, judge, looks_at
 
@@ -50,6 +56,7 @@ __all__ = [
     "record_table",
     "span_s",
     "summarise",
+    "summarised_chips",
     "summarised_parts",
     "tpot_s",
     "ttft_s",

@@ -28,12 +28,12 @@ class Room:
     Attributes:
       models: names, in the order of the rows of `kv_tokens`.
       chips: how many there are.
-      link_gbps: of one chip.
+      link_gbps: f8[chips].
       hbm_gbps: [slices].
       kv_tokens: [models, slices], of that model alone.
       max_batch: requests in an instance's batch.
       promise_gbps: [models], what placement promises each engine of the link; empty: nothing.
-      budget_gbps: of a chip's link, what may be promised.
+      budget_gbps: f8[chips] of each link, what may be promised.
       since_s, until_s: [slices], when each came into service and went out of it; None: all are
         there all the time.
       handed: [slices], those that decode what others have prefilled; None: there are none. What the
@@ -42,12 +42,12 @@ class Room:
 
     models: tuple[str, ...]
     chips: int
-    link_gbps: float
+    link_gbps: Floats
     hbm_gbps: Floats
     kv_tokens: Ints
     max_batch: int
     promise_gbps: Floats = field(default_factory=lambda: np.empty(0))
-    budget_gbps: float = np.inf
+    budget_gbps: Floats = field(default_factory=lambda: np.full(1, np.inf))
     since_s: Floats | None = None
     until_s: Floats | None = None
     handed: npt.NDArray[np.bool_] | None = None
@@ -126,7 +126,7 @@ def shares_of(
     to_first = np.where(concerned, np.clip(first - numbers_of(table, "arrival_s"), 0.0, None), 0.0)
     chip = numbers_of(table, "chip").astype(np.int64)
     moved = np.bincount(chip[served], weights=(link_bytes * share)[served], minlength=room.chips)
-    link = moved.max() / (room.link_gbps * 1e9 * seconds)
+    link = (moved / (room.link_gbps * 1e9 * seconds)).max()
     promised, asked = _promised(
         room, chip[served], engine * len(room.models) + model[served], begun[served],
         finished[served], span, model[concerned],
@@ -163,9 +163,9 @@ def _promised(
     found, first, rows = np.unique(engine, return_index=True, return_inverse=True)
     running = _covered(rows, start_s, end_s, span, len(found))
     rates = room.promise_gbps[found % len(room.models)] * running
-    fullest = np.bincount(chip[first], weights=rates, minlength=room.chips).max()
-    asked = room.promise_gbps[waiting].min()
-    return float(fullest / room.budget_gbps), float(asked / room.budget_gbps)
+    promised = np.bincount(chip[first], weights=rates, minlength=room.chips) / room.budget_gbps
+    budget_gbps = np.broadcast_to(room.budget_gbps, len(promised))[promised.argmax()]
+    return float(promised.max()), float(room.promise_gbps[waiting].min() / budget_gbps)
 
 
 def _covered(

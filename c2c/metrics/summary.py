@@ -26,7 +26,14 @@ from c2c.metrics.latency import (
 from c2c.metrics.records import Records
 from c2c.metrics.schema import START_KINDS
 
-__all__ = ["SUMMARY_COLUMNS", "Part", "summarise", "summarised_parts", "utilisation"]
+__all__ = [
+    "SUMMARY_COLUMNS",
+    "Part",
+    "summarise",
+    "summarised_chips",
+    "summarised_parts",
+    "utilisation",
+]
 
 # All `summarise` reads: give pyarrow.parquet.read_table these columns to spare memory.
 SUMMARY_COLUMNS = (
@@ -188,9 +195,7 @@ def _checked(records: pa.Table | Records) -> Records:
 
 
 def _summarise_part(records: Records, part: int) -> Part:
-    def read(*columns: str) -> pa.Table:  # few at a time: a part may be millions of rows
-        return records.read(part, columns)
-
+    read = partial(_read_columns, records, part)  # few at a time: a part may be millions of rows
     arrival = numbers_of(read("arrival_s"), "arrival_s")
     first_s, last_s = float(arrival.min(initial=np.inf)), float(arrival.max(initial=-np.inf))
     finished_s = numbers_of(read("finished_s"), "finished_s")
@@ -217,12 +222,47 @@ def _summarise_part(records: Records, part: int) -> Part:
     )
 
 
+def summarised_chips(records: Records, first_chip: Sequence[int]) -> list[dict[str, Any]]:
+    """Return what each range of chips served: requests, tokens and shares within targets.
+
+    Args:
+      records: see `summarise`, with the chip of each request.
+      first_chip: of each range, ascending; requests that came to no chip are in none.
+
+    Raises:
+      DataError: a column is missing.
+    """
+    counts = np.zeros((len(first_chip) + 1, 5), np.int64)
+    for part in range(len(records.parts)):
+        c = _derive(partial(_read_columns, records, part))
+        at = np.searchsorted(first_chip, numbers_of(records.read(part, ("chip",)), "chip"), "right")
+        done = np.where(c.finished, c.output_tokens, 0)
+        every = np.ones(len(at), np.int64)
+        for k, of in enumerate((every, done, c.ttft_met, c.tpot_met, c.ttft_met & c.tpot_met)):
+            counts[:, k] += np.bincount(at, of, len(counts)).astype(np.int64)
+    return [
+        {
+            "requests": int(requests),
+            "output_tokens": int(tokens),
+            "attainment": {
+                name: int(met) / int(requests) if requests else None
+                for name, met in zip(("ttft", "tpot", "both"), met_of, strict=True)
+            },
+        }
+        for requests, tokens, *met_of in counts[1:]
+    ]
+
+
+def _read_columns(records: Records, part: int, *columns: str) -> pa.Table:
+    return records.read(part, columns)
+
+
 def utilisation(
     *,
     end_s: float,
     busy_s: npt.NDArray[np.float64],
     chip_link_bytes: npt.NDArray[np.float64],
-    link_capacity_gbps: float,
+    link_capacity_gbps: float | npt.NDArray[np.float64],
     instance_hbm_bytes: npt.NDArray[np.float64] | None = None,
     instance_hbm_gbps: npt.NDArray[np.float64] | None = None,
     there_s: npt.NDArray[np.float64] | None = None,
@@ -233,20 +273,22 @@ def utilisation(
       end_s: length of the run; 0 gives zeros.
       busy_s: seconds each instance ran a step.
       chip_link_bytes: bytes each chip's link carried.
-      link_capacity_gbps: capacity of one chip's link, the variant the run used.
+      link_capacity_gbps: capacity of each chip's link, the variant the run used.
       instance_hbm_bytes: bytes each instance moved in its HBM.
       instance_hbm_gbps: HBM bandwidth of each instance.
       there_s: seconds each instance was in service, which its time busy and its HBM are shares of;
         None: all of them.
     """
     busy, link = np.asarray(busy_s, float), np.asarray(chip_link_bytes, float)
+    capacity = np.broadcast_to(link_capacity_gbps, len(link))
+    mean_gbps = capacity[0] + (capacity - capacity[0]).mean()  # exact where all are equal
     time = end_s if end_s > 0 else np.inf
     of = np.full(len(busy), time) if there_s is None else np.maximum(there_s, 1e-12)
     out: dict[str, Any] = {
         "instance_busy": (busy / of).tolist(),
         "instance_busy_mean": float(busy.mean() / of.mean()),
-        "link": (link / (link_capacity_gbps * 1e9 * time)).tolist(),
-        "link_mean": float(link.mean() / (link_capacity_gbps * 1e9 * time)),
+        "link": (link / (capacity * 1e9 * time)).tolist(),
+        "link_mean": float(link.mean() / (mean_gbps * 1e9 * time)),
     }
     if instance_hbm_bytes is not None and instance_hbm_gbps is not None:
         hbm = np.asarray(instance_hbm_bytes, float) / (np.asarray(instance_hbm_gbps) * 1e9 * of)

@@ -66,7 +66,7 @@ class MovesAway(NamedTuple):
     @property
     def traits(self) -> PreemptTraits:
         """What is so at any time."""
-        return PreemptTraits(look_every_s=self.after_s / 8.0)
+        return PreemptTraits(look_every_s=self.after_s / 8.0, assumes_one_link=True)
 
 
 @move_s.by(MovesAway)

@@ -349,7 +349,7 @@ class LeastStartTime(NamedTuple):
     @property
     def traits(self) -> PlaceTraits:
         """What is so at any time."""
-        return PlaceTraits(reads_promises=False)
+        return PlaceTraits(reads_promises=False, assumes_one_link=True)
 
 
 @inlined

@@ -80,11 +80,14 @@ class PlaceTraits(NamedTuple):
         They take a look at every instance of a chip, and are not filled in where nothing reads
         them.
       link_headroom: share of the link that may be promised.
+      assumes_one_link: whether it takes links and disks of all chips to be the same; a fleet where
+        they are not refuses it.
     """
 
     link_is_promised: bool = False
     reads_promises: bool = True
     link_headroom: float = 1.0
+    assumes_one_link: bool = False
 
 
 class PreemptTraits(NamedTuple):
@@ -93,10 +96,13 @@ class PreemptTraits(NamedTuple):
     Attributes:
       look_every_s: after how long a chip looks again whether a model has waited too long.
       sets_aside: whether requests give up their slice for a more urgent one that finds none.
+      assumes_one_link: whether it takes links and disks of all chips to be the same; a fleet where
+        they are not refuses it.
     """
 
     look_every_s: float
     sets_aside: bool = False
+    assumes_one_link: bool = False
 
 
 class AdmitTraits(NamedTuple):

@@ -42,9 +42,9 @@ def new_serving(
     chip_of: np.ndarray,
     kind_of: np.ndarray,
     *,
-    link_gbps: float,
-    budget_gbps: float,
-    host_bytes: float,
+    link_gbps: np.ndarray,
+    budget_gbps: np.ndarray,
+    host_bytes: np.ndarray,
     held: np.ndarray,
     present: np.ndarray | None = None,
     slots: int = 1024,
@@ -54,9 +54,9 @@ def new_serving(
 
     Args:
       chip_of: [devices] ascending chip of each device; kind_of: its slice type.
-      link_gbps: what each chip's link carries.
-      budget_gbps: of which placement may promise this.
-      host_bytes: host memory of each chip for weights.
+      link_gbps: f8[chips] what each chip's link carries.
+      budget_gbps: f8[chips] of which placement may promise this.
+      host_bytes: f8[chips] host memory of each chip for weights.
       held: [homes] whether a home's weights are there at the start (else on disk).
       present: [devices] which are part of their chip's first layout; None: all are.
       slots: request slots to start with; `grow_requests` adds more.

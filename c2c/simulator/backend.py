@@ -51,7 +51,7 @@ def rebalance(
             world.demands[n] = world.phase[i].demand
             world.active[n] = i
             n += 1
-    max_min_rates(world.demands, n, machine.capacity, world.rates)
+    max_min_rates(world.demands, n, machine.capacity[c], world.rates)
     total = 0.0
     for k in range(n):
         i = world.active[k]
@@ -111,15 +111,16 @@ def _begin_load(
         return
     p.hbm_bytes = machine.load_link_bytes[m, dev.kind]
     p.link_bytes = machine.load_link_bytes[m, dev.kind]
-    p.base_s = machine.load_s[m] + p.link_bytes / machine.link_cap[dev.kind]
+    p.base_s = machine.load_s[m, dev.kind] + p.link_bytes / machine.link_cap[dev.kind]
     p.turned_s = now_s
     if machine.tick_s > 0.0:
         p.base_s += math.ceil(now_s / machine.tick_s) * machine.tick_s - now_s
     if inst.cold != 0:
         # Checkpoints are read from a chip's disk one after another, in order of request.
         link = world.link[dev.chip]
-        link.disk_free_s = max(link.disk_free_s, now_s) + machine.weight_bytes[m] / machine.disk
-        p.base_s += link.disk_free_s - now_s + machine.cold_init_s
+        read_s = machine.weight_bytes[m] / machine.disk[dev.chip]
+        link.disk_free_s = max(link.disk_free_s, now_s) + read_s
+        p.base_s += link.disk_free_s - now_s + machine.cold_init_s[dev.kind]
     move_kv(machine, state, world, d, p.base_s, now_s)
     _begin(world, state, d, now_s)
 
@@ -323,13 +324,13 @@ def end_phase(
     report.alone_s = p.base_s
     chip_rate = (link.moved - p.moved_at_start) / seconds if seconds > 0.0 else 0.0
     if p.is_load == 0:  # a `Ready` says nothing of it
-        report.c2c = min(1.0, chip_rate / machine.capacity)
+        report.c2c = min(1.0, chip_rate / machine.capacity[c])
     report.hbm = min(1.0, hbm / seconds / machine.hbm[kind]) if seconds > 0.0 else 0.0
     busy = 0
     for j in range(state.chip[c].first, state.chip[c].last):
         busy += world.busy[j]
     others = link.rate - min(p.rate, p.demand)
-    share = max(machine.capacity / busy, machine.capacity - others)
+    share = max(machine.capacity[c] / busy, machine.capacity[c] - others)
     report.available_gbps = min(share, machine.link_cap[kind]) / 1e9
     p.busy_s += seconds
     p.load_s += seconds if p.is_load != 0 else 0.0

@@ -49,14 +49,16 @@ __all__ = [
 def build_experts(prepared: Prepared, state: Serving) -> Experts:
     """Return the caches of experts at the start: of models that are active, as after a load."""
     setup, system = prepared.setup, prepared.setup.system
-    specs, kinds = prepared.architectures, prepared.slice_kinds
+    specs, kinds = prepared.architectures, prepared.kinds
     one = np.array([expert_bytes(s) for s in specs])
-    copy_gbps = np.array([min(k.link_cap_gbps, prepared.link_capacity_gbps) for k in kinds])
+    copy_gbps = np.array([min(k.slice.link_cap_gbps, k.link_gbps) for k in kinds])
+    on = [k.constants.on(k.slice) for k in kinds]
     kernel_gbps = [
-        float(kernel_link_gbps(k, setup.constants.on(k), prepared.link_capacity_gbps))
-        for k in kinds
+        float(kernel_link_gbps(k.slice, own, k.link_gbps)) for k, own in zip(kinds, on, strict=True)
     ]
-    hbm_gbps = [k.hbm_gbps * setup.constants.on(k).expert_hbm_efficiency for k in kinds]
+    hbm_gbps = [
+        k.slice.hbm_gbps * own.expert_hbm_efficiency for k, own in zip(kinds, on, strict=True)
+    ]
     longer = 1.0 / np.array(kernel_gbps) - 1.0 / np.array(hbm_gbps)
     tables = ExpertTables(
         router=router_tables(

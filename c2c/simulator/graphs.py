@@ -12,6 +12,7 @@ from c2c.serving.plans import DRAWS
 from c2c.serving.state import Fleet, Rules, Serving
 from c2c.simulator.sharing import share_rows
 from c2c.simulator.works import (
+    DISK,
     LINK,
     begin_run,
     end_run,
@@ -49,6 +50,8 @@ def share_among_works(
 ) -> None:
     """Share what is on chip `c` and re-time its phases, some of which are made of works."""
     chip, link = state.chip[c], world.link[c]
+    world.resources.capacity[LINK] = machine.capacity[c]
+    world.resources.capacity[DISK] = machine.disk[c]
     link.rate = share_rows(
         world.works, world.phase, world.busy, world.end_s, chip.first, chip.last,
         relayouts_at(state, world), LINK, machine.by_age, now_s, world.resources,

@@ -29,7 +29,7 @@ class Ranges:
 def groups_of(prepared: Prepared) -> NDArray[np.int64]:
     """Return the group of each model, numbered as they appear in the catalog."""
     fleet = prepared.fleet
-    component = _components(fleet, prepared.setup.superchips)
+    component = _components(fleet, prepared.setup.chips)
     of_model = component[fleet.home_chip[fleet.home_first[:-1]]]
     _, first, group = np.unique(of_model, return_index=True, return_inverse=True)
     number = np.empty(len(first), np.int64)
@@ -39,7 +39,7 @@ def groups_of(prepared: Prepared) -> NDArray[np.int64]:
 
 def ranges_of(prepared: Prepared) -> Ranges:
     """Return the smallest groups whose chips are neighbours."""
-    fleet, chips = prepared.fleet, prepared.setup.superchips
+    fleet, chips = prepared.fleet, prepared.setup.chips
     component = _components(fleet, chips)
     last = np.zeros(chips, np.int64)
     np.maximum.at(last, component, np.arange(chips))

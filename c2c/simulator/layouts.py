@@ -37,7 +37,7 @@ class LayoutSchedule:
     def __init__(self, prepared: Prepared) -> None:
         self._changes = prepared.layouts.changes
         self._size = len(prepared.layouts.slices)
-        self._next = [0] * prepared.setup.superchips
+        self._next = [0] * prepared.setup.chips
         self._rows: list[LayoutRow] = []
         self._under_way: dict[int, int] = {}  # chip: its row
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from c2c.cost import Constants
 from c2c.models import weight_bytes
 from c2c.policies import weights_in
 from c2c.serving import (
@@ -39,22 +40,28 @@ def build_machine(prepared: Prepared) -> Machine:
     for a system with resident weights its engine initialisation plus the copy over the link,
     which competes with whatever else uses the link.
     """
-    setup, constants = prepared.setup, prepared.setup.constants
+    setup = prepared.setup
     where = weights_in(setup.system.load)
     streams = where != "hbm"
     deployments = setup.deployments
     weights = np.array([float(weight_bytes(d.spec)) for d in deployments])
     moe = [d.spec.experts > 0 for d in deployments]
-    calibrated = constants.switch_s if streams else constants.sllm_init_s
     start_s = setup.system.load.start_s
-    kinds = prepared.slice_kinds
+    kinds = prepared.kinds
+
+    def activation_s(constants: Constants, moe: bool) -> float:
+        if start_s is not None:
+            return float(start_s)
+        return constants.switch_s(moe=moe) if streams else constants.sllm_init_s(moe=moe)
+
     # Weights are where a layout's lanes compute: one that opens copies nothing.
     is_there = streams or setup.system.layout is not None
     copied = np.zeros((len(weights), len(kinds))) if is_there else _held_bytes(prepared)
-    shared = prepared.link_capacity_gbps
     cap = [
-        prepared.tables[0][k].link_cap_gbps if where == "host" else min(s.link_cap_gbps, shared)
-        for k, s in enumerate(kinds)
+        prepared.tables[0][k].link_cap_gbps
+        if where == "host"
+        else min(kind.slice.link_cap_gbps, kind.link_gbps)
+        for k, kind in enumerate(kinds)
     ]
     layout = setup.system.layout
     resources = () if layout is None else layout.resources
@@ -63,16 +70,19 @@ def build_machine(prepared: Prepared) -> Machine:
     start_plan = _start_plans(prepared, plans, weights, np.array(cap))
     step_plan = _step_plans(prepared, plans)
     return Machine(
-        capacity=shared * 1e9,
-        hbm=np.array([k.hbm_gbps * 1e9 for k in kinds]),
+        capacity=prepared.link_gbps * 1e9,
+        hbm=np.array([kind.slice.hbm_gbps * 1e9 for kind in kinds]),
         link_cap=np.array(cap) * 1e9,
-        load_s=np.array([calibrated(moe=m) if start_s is None else start_s for m in moe]),
+        load_s=np.array([[activation_s(kind.constants, m) for kind in kinds] for m in moe]),
         load_link_bytes=copied,
         weight_bytes=weights,
-        disk=setup.platform.host.disk_gbps * 1e9,
+        disk=np.repeat(
+            [part.platform.host.disk_gbps * 1e9 for part in setup.parts],
+            [part.count for part in setup.parts],
+        ),
         # Every system starts its runtime from scratch then (C2CServe section 9.2.2), and activates
         # the model as at a switch.
-        cold_init_s=constants.engine_init_s,
+        cold_init_s=np.array([kind.constants.engine_init_s for kind in kinds]),
         turn_s=float(setup.system.engines.turn_s),
         turn_bytes=weights * setup.system.load_traits.swaps_weights,
         is_ahead=_are_ahead(prepared, weights),
@@ -172,7 +182,10 @@ def _start_plans(
                 works,
                 setup.deployments[m].spec.name,
                 {"disk": float(weights[m]), "link": float(held[m, kind])},
-                {"disk": setup.platform.host.disk_gbps, "link": float(link_gbps[kind])},
+                {
+                    "disk": prepared.kinds[kind].platform.host.disk_gbps,
+                    "link": float(link_gbps[kind]),
+                },
                 is_cold=bool(is_cold),
             )
         )

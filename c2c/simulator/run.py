@@ -70,7 +70,7 @@ class RunStats:
     decode_tokens: np.ndarray
     chip_link_bytes: np.ndarray  # integral of the granted rates
     chip_peak_gbps: np.ndarray
-    link_capacity_gbps: float
+    link_capacity_gbps: float  # of a chip; of unlike ones the fastest
     resource_s: np.ndarray  # [chips, resources] of a layout that runs took; no column without one
     kv_in_bytes: float  # KV caches that came back from host memory
     kv_out_bytes: float
@@ -377,7 +377,7 @@ class Simulation:
             decode_tokens=np.array(phase.total_decode),
             chip_link_bytes=np.array(link.moved),
             chip_peak_gbps=np.array(link.peak) / 1e9,
-            link_capacity_gbps=self.machine.capacity / 1e9,
+            link_capacity_gbps=float(self.machine.capacity.max()) / 1e9,
             resource_s=self.world.works.used[:, len(RESOURCES) :].copy(),
             kv_in_bytes=float(phase.total_kv_in.sum()),
             kv_out_bytes=float(phase.total_kv_out.sum()),

@@ -71,14 +71,14 @@ TIMELINE_DTYPE = np.dtype(
 class Machine(NamedTuple):
     """The fixed part of the simulated hardware."""
 
-    capacity: float  # bytes/s of each chip's link
+    capacity: Any  # f8[C] bytes/s of each chip's link
     hbm: Any  # f8[kind] bytes/s of a slice
     link_cap: Any  # f8[kind] bytes/s one slice can draw
-    load_s: Any  # f8[D] seconds to activate a model that is in host memory
+    load_s: Any  # f8[D, kind] seconds to activate a model that is in host memory
     load_link_bytes: Any  # f8[D, kind] bytes an activation copies over the link
     weight_bytes: Any  # f8[D] bytes read from disk on a cold start
-    disk: float  # bytes/s of a chip's disk
-    cold_init_s: float  # engine start on a cold start
+    disk: Any  # f8[C] bytes/s of each chip's disk
+    cold_init_s: Any  # f8[kind] engine start on a cold start
     turn_s: float  # changing the engine of a slice between two steps
     turn_bytes: Any  # f8[D] weights that are copied then
     is_ahead: Any  # bool[D, kind] they are on their way since the turn before
@@ -132,8 +132,7 @@ def new_world(machine: Machine, state: Serving, timeline_rows: int, chips: Any =
         n, widest, works = 2 * n, 2 * widest, max(works, len(machine.way_on))
     resources = new_resources(widest * max(1, works), len(RESOURCES) + machine.lanes)
     resources.capacity[:] = 1.0  # a second a second
-    resources.capacity[LINK], resources.capacity[DISK] = machine.capacity, machine.disk
-    unit = np.full(len(resources.capacity), machine.capacity)
+    unit = np.full(len(resources.capacity), machine.capacity[0])
     unit[LINK] = unit[DISK] = 1.0
     places = len(state.instance) * machine.max_batch if machine.sends_directly else 0
     wires = new_wires(n if machine.sends_directly else 0, places)

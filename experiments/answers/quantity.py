@@ -57,6 +57,8 @@ def quantity_of(name: str, setup: RunSetup) -> Quantity:
             name=name, unit="models", is_whole=True, more_is_harder=True, start=count,
             lowest=1, highest=max(4096, count),
         )  # fmt: skip
+    if name == "superchips" and setup.serving.beside:
+        raise SettingError("capacity.of", name, "rate or models with a fleet of several parts")
     if name == "superchips":
         count = setup.serving.superchips
         return Quantity(

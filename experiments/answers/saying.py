@@ -38,9 +38,10 @@ def answer_of(capacity: Capacity, setup: RunSetup) -> dict[str, Any]:
 def answer_line(capacity: Capacity, setup: RunSetup) -> str:
     """Return the answer in one line."""
     serving, quantity = setup.serving, capacity.quantity
-    mig = serving.mig if isinstance(serving.mig, str) else serving.mig.name
-    count = "" if quantity.name == "superchips" else f"{serving.superchips} x "
-    fleet = f"{serving.system.name} on {count}{serving.platform.name}, mig {mig}"
+    chips = serving.fleet_name
+    if quantity.name == "superchips":  # which is the answer
+        chips = chips.partition(" x ")[2]
+    fleet = f"{serving.system.name} on {chips}"
     share = f"{100 * setup.settings['slo']['attainment']:g} % of the requests on target"
     if not capacity.met:
         return f"answer: none. {fleet}, does not reach {share} {_looked(capacity)}"

@@ -151,9 +151,12 @@ def replay(
     load_s = np.array([0.0 if fit is None else fit.load_s for fit in known])
     cold_s = np.array([0.0 if fit is None else fit.cold_load_s for fit in known])
     turns = [fit for fit in known if fit is not None and fit.turns]
-    machine = build_machine(prepared)._replace(
-        load_s=load_s,
-        weight_bytes=np.maximum(0.0, cold_s - load_s), disk=1.0, cold_init_s=0.0,  # a byte a second
+    machine = build_machine(prepared)
+    machine = machine._replace(
+        load_s=np.repeat(load_s[:, None], len(machine.hbm), axis=1),
+        weight_bytes=np.maximum(0.0, cold_s - load_s),
+        disk=np.ones_like(machine.disk),  # a byte a second
+        cold_init_s=np.zeros_like(machine.cold_init_s),
         turn_s=_turn_s(turns),
     )  # fmt: skip
     asked = inputs.arrivals

@@ -103,10 +103,10 @@ def folder_of(setup: RunSetup) -> Path:
     settings = {k: v for k, v in s.items() if k not in NOT_INPUTS}
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
     serving = setup.serving
-    mig = serving.mig if isinstance(serving.mig, str) else serving.mig.name
+    chips = [f"{part.platform.name}_{part.layout}" for part in serving.parts]
     parts = (
         serving.system.name,
-        *([s["node"]["name"]] if s["node"] else [serving.platform.name, mig]),
+        s["node"]["name"] if s["node"] else s["fleet"]["name"] or "+".join(chips),
         s["catalog"].get("name", f"{len(serving.deployments)}models"),
         s["workload"]["name"],
         f"s{setup.seed}",
@@ -294,7 +294,7 @@ def _draw(setup: RunSetup, run: RunDir) -> None:
 
     serving = setup.serving
     caption = (
-        f"Simulated: {serving.system.name} on {serving.superchips} x {serving.platform.name}, "
+        f"Simulated: {serving.system.name} on {serving.fleet_name}, "
         f"link variant '{serving.link_variant}' "
         f"({setup.prepared.link_capacity_gbps:g} GB/s, host to device), workload "
         f"{setup.workload.description['name']}, seed {setup.seed}."

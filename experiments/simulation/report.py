@@ -31,18 +31,20 @@ def console() -> Console:
 def print_setup(out: Console, setup: RunSetup) -> None:
     """Print what will be served, by what, and what was chosen for the user."""
     serving, prepared = setup.serving, setup.prepared
-    count = len(prepared.layouts.layouts[0]) * serving.superchips
-    link = serving.platform.link
-    derived = serving.link_variant == "measured" and link.measured_is_derived
     out.print(
-        f"[bold]{serving.system.name}[/] on {serving.superchips} x {_node(serving)}, "
-        f"{count} instances, seed {setup.seed}"
+        f"[bold]{serving.system.name}[/] on {_chips(serving)}, {int(prepared.present.sum())} "
+        f"instances, seed {setup.seed}"
     )
-    out.print(
-        f"link: {link.name}, variant {serving.link_variant}"
-        + (" (derived from the datasheet)" if derived else "")
-        + f", {prepared.link_capacity_gbps:g} GB/s host to device"
-    )
+    first = 0
+    for part in serving.parts:
+        link = part.platform.link
+        derived = serving.link_variant == "measured" and link.measured_is_derived
+        out.print(
+            f"link: {link.name}, variant {serving.link_variant}"
+            + (" (derived from the datasheet)" if derived else "")
+            + f", {prepared.link_gbps[first]:g} GB/s host to device"
+        )
+        first += part.count
     for note in setup.notes:
         out.print(note, markup=False)
     for line in describe(setup.workload):
@@ -86,11 +88,21 @@ def layout_lines(run: Mapping[str, Any]) -> Iterator[str]:
             )
 
 
-def _node(serving: ServingSetup) -> str:
+def _chips(serving: ServingSetup) -> str:
     if serving.system.layout is not None:
-        return str(serving.system.layout.name)
-    mig = serving.mig if isinstance(serving.mig, str) else serving.mig.name
-    return f"{serving.platform.name}, mig {mig}"
+        return f"{serving.superchips} x {serving.system.layout.name}"
+    return serving.fleet_name
+
+
+def _part_line(part: Mapping[str, Any]) -> str:
+    used, share = part["utilisation"], part["attainment"]["both"]
+    usd = part["usd_per_hour"]
+    return (
+        f"{part['requests']:,} requests, {_percent(share)}% within both targets; "
+        f"link {_percent(used['link_mean'])}%, HBM {_percent(used['hbm_mean'])}%, "
+        f"SMs {_percent(used['instance_busy_mean'])}%"
+        + ("" if usd is None else f"; {usd:.2f} USD an hour")
+    )
 
 
 def print_outcome(out: Console, outcome: Outcome) -> None:
@@ -191,6 +203,10 @@ def _machine_table(summary: Mapping[str, Any], run: Mapping[str, Any], outcome: 
             ]
             if "relayouts" in run
             else ()
+        ),
+        *(
+            (f"{part['chips']} x {part['hardware']}, {part['mig']}", _part_line(part))
+            for part in run.get("parts", ())
         ),
         ("link peak", f"{run['link_peak_gbps']:.0f} of {run['link_gbps']:g} GB/s"),
         ("requests by start", starts),

@@ -112,7 +112,7 @@ def test_ranges_are_the_smallest_whose_chips_are_neighbours(
         home_chip=np.concatenate(homes),
         home_model=np.repeat(np.arange(models), np.diff(first)),
     )
-    found = ranges_of(SimpleNamespace(fleet=fleet, setup=SimpleNamespace(superchips=chips)))  # type: ignore[arg-type]
+    found = ranges_of(SimpleNamespace(fleet=fleet, setup=SimpleNamespace(chips=chips)))  # type: ignore[arg-type]
     cuts = [0] + [
         c for c in range(1, chips) if not any(h[0] < c <= h[-1] for h in homes)
     ]  # where no model has chips on both sides

@@ -8,10 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from c2c.cost import Constants, load_constants
+from c2c.cost import Constants, calibration_for, load_constants
 from c2c.hardware import Platform, load_platform, slices
 from c2c.models import Deployment, load_spec
-from c2c.serving import RECORD_DTYPE, Prepared, ServingSetup, SystemSpec, prepare
+from c2c.serving import (
+    RECORD_DTYPE,
+    FleetPart,
+    Prepared,
+    ServingSetup,
+    SystemSpec,
+    prepare,
+)
 from c2c.serving.prepare.tables import activation_bytes, dense_bytes
 from c2c.simulator import RunStats, Simulation, build_machine, run_blocks
 from c2c.workloads import RequestBlock
@@ -33,9 +40,13 @@ def setup(
     seed: int = 0,
     tpot: float = 0.25,
     constants: Constants | None = None,
+    beside: Sequence[tuple[str, str, int]] = (),
     **system: Any,
 ) -> ServingSetup:
-    """Return a setup of these models; `system` is what `with_settings` takes."""
+    """Return a setup of these models; `system` is what `with_settings` takes.
+
+    `beside` has a chip, a layout and a count for each further part of the fleet.
+    """
     defaults: dict[str, Any] = {
         "profile__chunks": (128, 256, 512),
         "max_batch": 32,
@@ -48,9 +59,16 @@ def setup(
         deployments=deployments(*(specs or ("llama-3-3b",)), tpot=tpot),
         system=with_settings(SystemSpec(name="test"), **(defaults | system)),
         constants=constants or load_constants(),
+        beside=tuple(part_of(*each) for each in beside),
         weights_start=weights_start,  # type: ignore[arg-type]
         seed=seed,
     )
+
+
+def part_of(chip: str, mig: str, count: int) -> FleetPart:
+    """Return chips of a fleet with their own calibration."""
+    constants = load_constants(calibration_for(chip))
+    return FleetPart(platform=load_platform(chip), mig=mig, count=count, constants=constants)
 
 
 def with_settings(system: SystemSpec, **settings: Any) -> SystemSpec:

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from c2c.cost import StepTable
+from c2c.errors import SettingError
 from c2c.hardware import Slice, link_gbps
 from c2c.models import ModelSpec, weight_bytes
 from c2c.policies import ChunkChoice, step_parts
 from c2c.serving.costs import stack_tables
 from c2c.serving.new_state import new_serving
 from c2c.serving.placement import start_active
-from c2c.serving.prepare.checks import check, check_memory
+from c2c.serving.prepare.checks import check, check_memory, check_parts, refusals
+from c2c.serving.prepare.failing import Failure, Failures
 from c2c.serving.prepare.groups import (
     GROUPS,
     Disaggregation,
@@ -27,12 +30,14 @@ from c2c.serving.prepare.groups import (
     PrefixCache,
     Profile,
 )
+from c2c.serving.prepare.homes import homes, host_fits, roles
 from c2c.serving.prepare.lanes import Copy, Lane, StepLayout, Way
 from c2c.serving.prepare.layouts import Change, ChipLayouts, chip_layouts
 from c2c.serving.prepare.memories import kv_homes
 from c2c.serving.prepare.memory import copied, own_memory
+from c2c.serving.prepare.parts import FleetPart, SliceKind
 from c2c.serving.prepare.prompts_apart import prompts_apart
-from c2c.serving.prepare.settings import Failure, Failures, LayoutChange, ServingSetup, SystemSpec
+from c2c.serving.prepare.settings import LayoutChange, ServingSetup, SystemSpec
 from c2c.serving.prepare.starting import start_plan
 from c2c.serving.prepare.tables import (
     DEPLOYMENT_DTYPE,
@@ -46,13 +51,11 @@ from c2c.serving.prepare.tables import (
     first_variant,
     head_bytes,
     holds_windows,
-    homes,
     kept_tables,
     kv_rooms,
     largest_step_chunk,
     layer_bytes,
     most_engines,
-    roles,
     switch_s,
 )
 from c2c.serving.state import Fleet, Rules, Serving
@@ -68,12 +71,14 @@ __all__ = [
     "ExpertCache",
     "Failure",
     "Failures",
+    "FleetPart",
     "Lane",
     "LayoutChange",
     "PrefixCache",
     "Prepared",
     "Profile",
     "ServingSetup",
+    "SliceKind",
     "StepLayout",
     "SystemSpec",
     "Way",
@@ -95,17 +100,29 @@ class Prepared:
     setup: ServingSetup
     fleet: Fleet
     rules: Rules
-    slice_kinds: tuple[Slice, ...]
+    kinds: tuple[SliceKind, ...]
     architectures: tuple[ModelSpec, ...]
     tables: tuple[tuple[StepTable, ...], ...]  # [arch][kind]
     chunks: tuple[tuple[ChunkChoice, ...], ...]  # [arch][kind]
-    layouts: ChipLayouts
+    layouts: ChipLayouts  # of the first part's chips; those of others do not change
+    present: np.ndarray  # [devices] those of each chip's first layout
     chip_of: np.ndarray
     kind_of: np.ndarray
-    budget_gbps: float
-    link_capacity_gbps: float
+    budget_gbps: np.ndarray  # [chips] of the link, what placement may promise
+    link_gbps: np.ndarray  # [chips]
+    serves: np.ndarray  # [models, parts] whether a part's chips can serve a model
     expert_slots: np.ndarray  # [arch, kind] experts of all layers that HBM holds
     held: np.ndarray  # [homes] whose weights are in host memory at the start
+
+    @property
+    def slice_kinds(self) -> tuple[Slice, ...]:
+        """The slices of each kind, see `kinds`."""
+        return tuple(kind.slice for kind in self.kinds)
+
+    @property
+    def link_capacity_gbps(self) -> float:
+        """What the link of a chip carries; of unlike chips the fastest one's."""
+        return float(self.link_gbps.max())
 
     def chips_of(self, models: Sequence[int] | None = None) -> NDArray[np.int64]:
         """Return the chips that may serve some models, all by default; i8[n], ascending."""
@@ -138,11 +155,11 @@ class Prepared:
             self.fleet,
             self.chip_of,
             self.kind_of,
-            link_gbps=self.link_capacity_gbps,
+            link_gbps=self.link_gbps,
             budget_gbps=self.budget_gbps,
             host_bytes=self.setup.weight_memory_bytes,
             held=self.held,
-            present=np.tile(self.layouts.present, self.setup.superchips),
+            present=self.present,
             slots=slots,
             buffer=buffer,
         )
@@ -163,52 +180,66 @@ def prepare(setup: ServingSetup) -> Prepared:
       SettingError: a MIG layout that the chip lacks, a catalog larger than host memory, a model
         whose KV cache or weights fit no slice, an SLO that no slice can meet even when alone.
     """
-    system = setup.system
+    system, parts = setup.system, setup.parts
     check_memory(setup)
-    shared_gbps = link_gbps(setup.platform.link, setup.link_variant)
-    layouts = chip_places(setup)
-    per_chip = layouts.slices
-    kinds = tuple(dict.fromkeys(per_chip))
+    check_parts(setup)
+    cuts = [chip_places(setup, part) for part in parts]
+    kinds, kind_of_cut = _kinds(setup, cuts)
+    counts = [part.count for part in parts]
+    per_chip = np.repeat([len(cut.slices) for cut in cuts], counts)
     specs = tuple(dict.fromkeys(d.spec for d in setup.deployments))
-    role = roles(setup, len(per_chip))
-    where = homes(setup, role[:: len(per_chip)] if len(per_chip) == 1 else [0] * setup.superchips)
-    tables = cost_tables(setup, specs, kinds, shared_gbps)
-    kept = kept_tables(setup, specs, kinds, shared_gbps)
+    role = roles(setup, per_chip.tolist())
+    fits = host_fits(setup)
+    tables = cost_tables(setup, specs, kinds)
+    kept = kept_tables(setup, specs, kinds)
+    slices = [kind.slice for kind in kinds]
     largest = largest_step_chunk(system)
     stacked = stack_tables(
         tables, kept, variant=first_variant(system, tables[0][0]),
         holds_windows=holds_windows(system),
     )  # fmt: skip
-    kv_capacity, capacity_bytes = kv_rooms(specs, kinds, system, stacked)
-    slots = np.array([[expert_slots(s, k, system, largest) for k in kinds] for s in specs])
+    kv_capacity, capacity_bytes = kv_rooms(specs, slices, system, stacked)
+    slots = np.array([[expert_slots(s, k, system, largest) for k in slices] for s in specs])
     demand_of = {
         (d.spec, d.tpot_slo_s): demand_gbps(d, system)
         for d in {(d.spec, d.tpot_slo_s): d for d in setup.deployments}.values()
     }
     demands = [demand_of[d.spec, d.tpot_slo_s] for d in setup.deployments]
     chunks = tuple(
-        tuple(
-            chunk_choice(setup, spec, kind, table, shared_gbps / layouts.together(kind))
-            for kind, table in zip(kinds, row, strict=True)
-        )
+        tuple(chunk_choice(setup, *of) for of in zip([spec] * len(kinds), kinds, row, strict=True))
         for spec, row in zip(specs, tables, strict=True)
     )
-    budget = shared_gbps * system.traits.place.link_headroom
-    for at in layouts.layouts:
-        cut = [k for k, kind in enumerate(kinds) if kind in [per_chip[d] for d in at]]
-        check(
-            setup, specs, [kinds[k] for k in cut], [[row[k] for k in cut] for row in tables],
-            kv_capacity[:, cut], capacity_bytes[:, cut], slots[:, cut], demands, budget,
-        )  # fmt: skip
+    budgets = [kinds[of[0]].link_gbps * system.traits.place.link_headroom for of in kind_of_cut]
+    check(setup, kinds, role)
+    refused: list[tuple[int, SettingError]] = []
+    serves = fits.copy()
+    for p, (cut, of) in enumerate(zip(cuts, kind_of_cut, strict=True)):
+        for at in cut.layouts:
+            here = sorted({of[d] for d in at})
+            found = refusals(
+                setup, specs, [slices[k] for k in here], [[row[k] for k in here] for row in tables],
+                kv_capacity[:, here], capacity_bytes[:, here], slots[:, here], demands, budgets[p],
+            )  # fmt: skip
+            for m, error in found:
+                serves[m, p] = False
+                refused.append((m, error))
+    for m, error in refused:
+        if not serves[m].any():
+            raise error
+    arch_of = np.array([specs.index(d.spec) for d in setup.deployments])
+    has_room = np.array([(kv_capacity[:, of] >= 1).any(axis=1)[arch_of] for of in kind_of_cut]).T
+    serves &= has_room | ~(serves & has_room).any(axis=1, keepdims=True)
+    whole = bool(per_chip.max() == 1)
+    where = homes(setup, role if whole else np.zeros(setup.chips, np.int64), serves)
 
-    engines = [most_engines(kind, system) for kind in kinds]
+    engines = [most_engines(kind, system) for kind in slices]
     handed = np.full(len(kinds), -1, np.int64)
     if system.layout is not None:
-        handed[:] = [system.layout.handed(kinds, k) for k in kinds]
+        handed[:] = [system.layout.handed(slices, k) for k in slices]
     home_chip = np.array([c for h in where.chips for c in h], np.int64)
     deployment = np.zeros(len(setup.deployments), DEPLOYMENT_DTYPE).view(np.recarray)
     for row, (d, demand) in enumerate(zip(setup.deployments, demands, strict=True)):
-        deployment[row].arch = specs.index(d.spec)
+        deployment[row].arch = arch_of[row]
         deployment[row].demand_gbps = demand
         deployment[row].ttft_slo_s = d.ttft_slo_s
         deployment[row].tpot_slo_s = d.tpot_slo_s
@@ -219,7 +250,7 @@ def prepare(setup: ServingSetup) -> Prepared:
         home_first=_starts([len(h) for h in where.chips]),
         home_chip=home_chip,
         home_model=np.repeat(np.arange(len(where.chips)), [len(h) for h in where.chips]),
-        chip_first=_starts(np.bincount(home_chip, minlength=setup.superchips)),
+        chip_first=_starts(np.bincount(home_chip, minlength=setup.chips)),
         chip_home=np.argsort(home_chip, kind="stable"),
         weight_bytes=np.array([float(weight_bytes(d.spec)) for d in setup.deployments]),
         kv_capacity=np.maximum(kv_capacity, 0).astype(np.int64),
@@ -232,10 +263,10 @@ def prepare(setup: ServingSetup) -> Prepared:
         max_batch=system.max_batch,
         residents=max(engines),
         most_engines=np.array(engines, np.int64),
-        instances=setup.superchips * len(per_chip) * max(engines),
+        instances=int(per_chip.sum()) * max(engines),
         engine_bytes=float(system.engines.bytes),
         kv_host_bytes=float(system.engines.kv_host_bytes),
-        folds_turns=system.load_traits.swaps_weights and len(per_chip) == 1,
+        folds_turns=system.load_traits.swaps_weights and whole,
         hands_to=handed,
         takes_new=np.array([int(k not in handed) for k in range(len(kinds))], np.int64),
         opens_all=system.layout is not None,
@@ -244,10 +275,10 @@ def prepare(setup: ServingSetup) -> Prepared:
         role=role.astype(np.int64),
         hands_directly=bool(role.any()) and system.engines.kv_host_bytes == 0.0,
         sure_bytes=_sure_bytes(system, engines, capacity_bytes),
-        switch_s=np.array([[switch_s(s, k, system, shared_gbps) for k in kinds] for s in specs]),
+        switch_s=np.array([[switch_s(s, k, system) for k in kinds] for s in specs]),
         caches_prefixes=system.prefix_cache.is_on,
         costs=stacked,
-        kv=kv_homes(system.layout, specs, kinds),
+        kv=kv_homes(system.layout, specs, slices),
     )
     policies = system.policies
     rules = Rules(
@@ -260,26 +291,56 @@ def prepare(setup: ServingSetup) -> Prepared:
         setup=setup,
         fleet=fleet,
         rules=rules,
-        slice_kinds=kinds,
-        layouts=layouts,
+        kinds=kinds,
+        layouts=cuts[0],
+        present=_of_chips([cut.present for cut in cuts], counts),
         architectures=specs,
         tables=tables,
         chunks=chunks,
-        chip_of=np.repeat(np.arange(setup.superchips), len(per_chip)),
-        kind_of=np.tile([kinds.index(s) for s in per_chip], setup.superchips),
-        budget_gbps=budget,
-        link_capacity_gbps=shared_gbps,
+        chip_of=np.repeat(np.arange(setup.chips), per_chip),
+        kind_of=_of_chips(kind_of_cut, counts),
+        budget_gbps=np.repeat(budgets, counts),
+        link_gbps=np.repeat([kinds[of[0]].link_gbps for of in kind_of_cut], counts),
+        serves=serves,
         expert_slots=slots,
         held=np.array([h for row in where.held for h in row]),
     )
 
 
-def chip_places(setup: ServingSetup) -> ChipLayouts:
-    """Return the places for a batch on each chip over the run: slices, or a layout's lanes."""
-    if setup.system.layout is None:
-        return chip_layouts(setup.platform, setup.mig, setup.changes)
-    lanes = setup.places
+def chip_places(setup: ServingSetup, part: FleetPart) -> ChipLayouts:
+    """Return the places for a batch on each chip of a part: slices, or a layout's lanes."""
+    layout = setup.system.layout
+    if layout is None:
+        changes = () if setup.beside else setup.changes  # which `check_parts` refuses
+        return chip_layouts(part.platform, part.mig, changes)
+    lanes = tuple(lane.place for lane in layout.lanes)
     return ChipLayouts(slices=lanes, layouts=(tuple(range(len(lanes))),), changes=())
+
+
+def _kinds(
+    setup: ServingSetup, cuts: Sequence[ChipLayouts]
+) -> tuple[tuple[SliceKind, ...], list[list[int]]]:
+    """Return the kinds of slices, and for each part's chips the kind of each slice."""
+    kinds: list[SliceKind] = []
+    found = []
+    for part, cut in zip(setup.parts, cuts, strict=True):
+        shared_gbps = link_gbps(part.platform.link, setup.link_variant)
+        of_slice: dict[Slice, int] = {}
+        for one in dict.fromkeys(cut.slices):
+            kind = SliceKind(
+                slice=one, platform=part.platform, constants=part.constants,
+                link_gbps=shared_gbps, together=cut.together(one),
+            )  # fmt: skip
+            if kind not in kinds:
+                kinds.append(kind)
+            of_slice[one] = kinds.index(kind)
+        found.append([of_slice[one] for one in cut.slices])
+    return tuple(kinds), found
+
+
+def _of_chips(of_part: Sequence[Any], counts: Sequence[int]) -> NDArray[Any]:
+    """Return what each part says of a chip's slices, for all chips one after another."""
+    return np.concatenate([np.tile(one, n) for one, n in zip(of_part, counts, strict=True)])
 
 
 def _sure_bytes(

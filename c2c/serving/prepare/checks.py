@@ -2,52 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from c2c.cost import StepTable, step_time
 from c2c.errors import SettingError
-from c2c.hardware import Slice
+from c2c.hardware import Slice, slices
 from c2c.models import ModelSpec, weight_bytes
+from c2c.policies import policy_name
+from c2c.serving.prepare.parts import SliceKind
 from c2c.serving.prepare.settings import ServingSetup
-from c2c.serving.prepare.tables import expert_layers, roles
+from c2c.serving.prepare.tables import expert_layers
 
-__all__ = ["check", "check_memory"]
+__all__ = ["check", "check_memory", "check_parts", "refusals"]
 
 
 def check_memory(setup: ServingSetup) -> None:
     """Raise SettingError where KV caches would take all of a chip's host memory."""
-    if setup.weight_memory_bytes > 0.0:
+    if (setup.weight_memory_bytes > 0.0).all():
         return
     system = setup.system
+    least = min((part.platform for part in setup.parts), key=lambda p: p.host.memory_bytes)
     of_engines, of_prefixes = system.engines.kv_host_bytes, system.prefix_cache.host_bytes
     is_engines = of_engines >= of_prefixes
     raise SettingError(
         "system.engines.kv_host_bytes" if is_engines else "system.prefix_cache.host_bytes",
         max(of_engines, of_prefixes),
-        f"less than the host memory of {setup.platform.name}, "
-        f"{float(setup.platform.host.memory_bytes) / 1e9:.1f} GB",
+        f"less than the host memory of {least.name}, {float(least.host.memory_bytes) / 1e9:.1f} GB",
     )
 
 
-def check(
-    setup: ServingSetup,
-    specs: Sequence[ModelSpec],
-    kinds: Sequence[Slice],
-    tables: Sequence[Sequence[StepTable]],
-    kv_capacity: np.ndarray,
-    capacity_bytes: np.ndarray,
-    slots: np.ndarray,
-    demands: Sequence[float],
-    budget_gbps: float,
-) -> None:
-    """Raise SettingError for what no slice can serve, naming model, value and what is allowed."""
-    here = roles(setup, len(setup.places))
-    count = min(int((here == role).sum()) for role in set(here.tolist()))
+def check_parts(setup: ServingSetup) -> None:
+    """Raise SettingError for what works on chips that are alike only, where these are not."""
+    if not setup.beside:
+        return
+    system, share = setup.system, setup.system.disaggregation.prompt_share
+    whole = {len(slices(part.platform, part.mig)) == 1 for part in setup.parts}
+    for works, field, value, allowed, why in (
+        (system.layout is None, "system.layout", system.layout, "null",
+         "Its instances lie over the GPUs of a node."),
+        (not setup.changes, "mig_changes", len(setup.changes), "none",
+         "A change is of every chip's layout, and these are unlike."),
+        (not system.one_each, "system.one_each", True, "false",
+         "Nothing says which model has which chip's slice for good."),
+        (share == 0.0 or len(whole) == 1, "system.disaggregation.prompt_share", share, "0",
+         "Roles are of each chip's slices or of whole chips, and some of these are cut."),
+    ):  # fmt: skip
+        if not works:
+            raise SettingError(field, value, f"{allowed} in a fleet of several parts", why)
+    if len({(p.platform.link, p.platform.host.disk_gbps) for p in setup.parts}) == 1:
+        return
+    for setting, traits in system.traits._asdict().items():
+        if getattr(traits, "assumes_one_link", False):
+            raise SettingError(
+                f"system.{setting}.policy", policy_name(type(getattr(system, setting))),
+                "a policy for chips with unlike links",
+                "This one has one link_gbps and one disk_gbps for all chips.",
+            )  # fmt: skip
+
+
+def check(setup: ServingSetup, kinds: Sequence[SliceKind], role: np.ndarray) -> None:
+    """Raise SettingError for settings that do not go with the devices there are."""
+    count = min(int((role == one).sum()) for one in set(role.tolist()))
     models = len(setup.deployments)
     if setup.system.one_each and models > count:
-        each = " of each role (system.disaggregation.prompt_share)" if here.any() else ""
+        each = " of each role (system.disaggregation.prompt_share)" if role.any() else ""
         raise SettingError(
             "system.one_each",
             True,
@@ -59,49 +79,89 @@ def check(
         raise SettingError(
             "cells", setup.cells, "1 where system.disaggregation.prompt_share is above 0"
         )
+
+
+def refusals(
+    setup: ServingSetup,
+    specs: Sequence[ModelSpec],
+    kinds: Sequence[Slice],
+    tables: Sequence[Sequence[StepTable]],
+    kv_capacity: np.ndarray,
+    capacity_bytes: np.ndarray,
+    slots: np.ndarray,
+    demands: Sequence[float],
+    budget_gbps: float,
+) -> Iterator[tuple[int, SettingError]]:
+    """Yield the models that no slice of a layout can serve: each position, and the error.
+
+    Args:
+      setup: what serves.
+      specs: the architectures, rows of the arrays.
+      kinds: of the layout's slices, columns of the arrays.
+      tables: [arch][kind] costs of steps.
+      kv_capacity: i8[arch, kind] tokens of the longest request.
+      capacity_bytes: f8[arch, kind] of all requests together.
+      slots: i8[arch, kind] experts in HBM.
+      demands: link rate that each model's decode target takes, in 1e9 bytes/s.
+      budget_gbps: of a chip's link, what may be promised.
+    """
     names = ", ".join(dict.fromkeys(k.name for k in kinds))
     arch_of = {spec: arch for arch, spec in enumerate(specs)}
     best_tpots = [min(_best_step_s(t, 0, 1) for t in row) for row in tables]
     best_ttfts = [min(_best_step_s(t, 1, 0) for t in row) for row in tables]
-    for d, demand in zip(setup.deployments, demands, strict=True):
+    for m, (d, demand) in enumerate(zip(setup.deployments, demands, strict=True)):
         arch = arch_of[d.spec]
-        _check_experts(d.spec, d.name, setup, int(slots[arch].max()))
+        if error := _refused_experts(d.spec, d.name, setup, int(slots[arch].max())):
+            yield m, error
+            continue
         if kv_capacity[arch].max() < 1 and setup.system.on_oom == "fail":
             continue  # its requests fail one by one
         if kv_capacity[arch].max() < 1:
             gb = max(k.hbm_bytes for k in kinds) / 1e9
-            raise SettingError(
-                "catalog." + d.name,
-                f"{float(weight_bytes(d.spec)) / 1e9:.1f} GB of weights",
-                f"a model that leaves room for a KV cache in a slice ({names}, {gb:.0f} GB HBM)",
-                "Take a larger MIG slice, or a system that streams weights.",
+            yield (
+                m,
+                SettingError(
+                    "catalog." + d.name,
+                    f"{float(weight_bytes(d.spec)) / 1e9:.1f} GB of weights",
+                    "a model that leaves room for a KV cache in a slice "
+                    f"({names}, {gb:.0f} GB HBM)",
+                    "Take a larger MIG slice, or a system that streams weights.",
+                ),
             )
+            continue
         if not setup.system.check_slo:
             continue
         is_read = _fits_hbm(d.spec, setup, capacity_bytes[arch])
         most_gbps = max(k.hbm_gbps for k in kinds) if is_read else budget_gbps
         if demand > most_gbps:
-            raise SettingError(
-                f"catalog.{d.name}.tpot_slo_s",
-                d.tpot_slo_s,
-                f"at least {d.tpot_slo_s * demand / most_gbps:.3f} s, which is what streaming "
-                f"the weights takes at {most_gbps:.0f} GB/s",
+            yield (
+                m,
+                SettingError(
+                    f"catalog.{d.name}.tpot_slo_s",
+                    d.tpot_slo_s,
+                    f"at least {d.tpot_slo_s * demand / most_gbps:.3f} s, which is what streaming "
+                    f"the weights takes at {most_gbps:.0f} GB/s",
+                ),
             )
-        if is_read:
-            continue
-        best_tpot = best_tpots[arch]
-        if best_tpot > d.tpot_slo_s:
-            raise SettingError(
-                f"catalog.{d.name}.tpot_slo_s",
-                d.tpot_slo_s,
-                f"at least {best_tpot:.3f} s, the fastest any slice ({names}) decodes alone",
+        elif not is_read and best_tpots[arch] > d.tpot_slo_s:
+            yield (
+                m,
+                SettingError(
+                    f"catalog.{d.name}.tpot_slo_s",
+                    d.tpot_slo_s,
+                    f"at least {best_tpots[arch]:.3f} s, the fastest any slice ({names}) decodes "
+                    "alone",
+                ),
             )
-        best_ttft = best_ttfts[arch]
-        if best_ttft > d.ttft_slo_s:
-            raise SettingError(
-                f"catalog.{d.name}.ttft_slo_s",
-                d.ttft_slo_s,
-                f"at least {best_ttft:.3f} s, the fastest any slice ({names}) answers one token",
+        elif not is_read and best_ttfts[arch] > d.ttft_slo_s:
+            yield (
+                m,
+                SettingError(
+                    f"catalog.{d.name}.ttft_slo_s",
+                    d.ttft_slo_s,
+                    f"at least {best_ttfts[arch]:.3f} s, the fastest any slice ({names}) answers "
+                    "one token",
+                ),
             )
 
 
@@ -110,18 +170,20 @@ def _fits_hbm(spec: ModelSpec, setup: ServingSetup, room_bytes: np.ndarray) -> b
     return bool(setup.system.traits.keep.keeps_weights and room_bytes.max() > weight_bytes(spec))
 
 
-def _check_experts(spec: ModelSpec, name: str, setup: ServingSetup, slots: int) -> None:
+def _refused_experts(
+    spec: ModelSpec, name: str, setup: ServingSetup, slots: int
+) -> SettingError | None:
     system = setup.system
     if not system.traits.experts.caches_experts:
-        return
+        return None
     if not spec.experts:
-        raise SettingError(
+        return SettingError(
             f"catalog.{name}",
             spec.name,
             f"a mixture of experts, some of which {system.name} keeps in HBM",
         )
     if slots < spec.experts_per_token:
-        raise SettingError(
+        return SettingError(
             "system.expert_cache.share",
             system.expert_cache.share,
             f"a share that holds the {spec.experts_per_token} experts of a token of {spec.name} in "
@@ -129,11 +191,12 @@ def _check_experts(spec: ModelSpec, name: str, setup: ServingSetup, slots: int) 
         )
     ahead = system.traits.prefetch.ahead
     if ahead >= expert_layers(spec):
-        raise SettingError(
+        return SettingError(
             "system.prefetch.distance",
             ahead,
             f"less than the {expert_layers(spec)} layers with experts of {spec.name}",
         )
+    return None
 
 
 def _best_step_s(table: StepTable, prefill: int, decodes: int) -> float:

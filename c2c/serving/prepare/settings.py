@@ -9,9 +9,11 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import Any, Literal
 
+import numpy as np
+
 from c2c.cost import Constants, Routing
 from c2c.errors import SettingError
-from c2c.hardware import MigConfig, Platform, Slice, slices
+from c2c.hardware import MigConfig, Platform
 from c2c.models import Deployment
 from c2c.policies import (
     DECISIONS,
@@ -28,6 +30,7 @@ from c2c.policies import (
     traits_of,
     weights_in,
 )
+from c2c.serving.prepare.failing import Failures
 from c2c.serving.prepare.groups import (
     GROUPS,
     Disaggregation,
@@ -38,6 +41,7 @@ from c2c.serving.prepare.groups import (
     as_group,
 )
 from c2c.serving.prepare.lanes import StepLayout
+from c2c.serving.prepare.parts import FleetPart
 from c2c.serving.prepare.starting import start_works
 from c2c.workloads import Router
 
@@ -305,49 +309,12 @@ class LayoutChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """A chosen failure of a chip, which serves again `repair_s` later."""
-
-    at_s: float
-    chip: int
-    repair_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failures:
-    """Chips that fail with all that is in their HBM, and return; host memory keeps what it has.
-
-    Attributes:
-      mtbf_hours: mean time in service until a chip fails, exponential; inf: no failure is drawn.
-      repair_s: mean time until it serves again, exponential.
-      events: chosen ones; those of a chip that is lost already change nothing.
-    """
-
-    mtbf_hours: float = math.inf
-    repair_s: float = 3600.0
-    events: tuple[Failure, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not self.mtbf_hours > 0.0:
-            raise SettingError("failures.mtbf_hours", self.mtbf_hours, "hours above 0, or null")
-        if not 0.0 < self.repair_s < math.inf:
-            raise SettingError("failures.repair_s", self.repair_s, "seconds above 0")
-        for k, event in enumerate(self.events):
-            where = f"failures.events[{k}]"
-            if not 0.0 <= event.at_s < math.inf:
-                raise SettingError(f"{where}.at_s", event.at_s, "seconds, from 0 on")
-            if not 0.0 < event.repair_s < math.inf:
-                raise SettingError(f"{where}.repair_s", event.repair_s, "seconds above 0")
-
-    @property
-    def is_on(self) -> bool:
-        """Whether any chip may fail."""
-        return self.mtbf_hours < math.inf or len(self.events) > 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ServingSetup:
-    """Everything that is served on: hardware, models, system, constants."""
+    """Everything that is served on: hardware, models, system, constants.
+
+    `platform`, `mig`, `superchips` and `constants` are the first part of the fleet, its only one
+    where all chips are alike.
+    """
 
     platform: Platform
     mig: MigConfig | str  # a layout, or its name in `conf/mig`
@@ -356,6 +323,7 @@ class ServingSetup:
     deployments: tuple[Deployment, ...]
     system: SystemSpec
     constants: Constants
+    beside: tuple[FleetPart, ...] = ()  # further parts, whose chips are numbered behind
     routing: Routing = field(default_factory=Routing)
     router: Router = field(default_factory=Router)
     weights_start: Literal["host", "disk"] = "host"
@@ -367,8 +335,9 @@ class ServingSetup:
     def __post_init__(self) -> None:
         if self.superchips < 1:
             raise SettingError("superchips", self.superchips, "a whole number above 0")
-        if not 1 <= self.cells <= self.superchips:
-            raise SettingError("cells", self.cells, f"1 to superchips={self.superchips}")
+        if not 1 <= self.cells <= self.chips:
+            chips = "the number of chips, " if self.beside else "superchips="
+            raise SettingError("cells", self.cells, f"1 to {chips}{self.chips}")
         if not self.deployments:
             raise SettingError("catalog", [], "at least one model")
         if self.weights_start not in ("host", "disk"):
@@ -418,9 +387,9 @@ class ServingSetup:
             if what:
                 raise SettingError("failures", "on", f"none with {why}")
         for k, event in enumerate(self.failures.events):
-            if not 0 <= event.chip < self.superchips:
+            if not 0 <= event.chip < self.chips:
                 where = f"failures.events[{k}].chip"
-                raise SettingError(where, event.chip, f"from 0 to {self.superchips - 1}")
+                raise SettingError(where, event.chip, f"from 0 to {self.chips - 1}")
 
     def _check_lanes(self, layout: StepLayout) -> None:
         if self.weights_start != "host":
@@ -440,11 +409,22 @@ class ServingSetup:
             raise SettingError("system.alpha.policy", name, allowed)
 
     @property
-    def places(self) -> tuple[Slice, ...]:
-        """The places for a batch on each chip: slices, or the lanes of a layout."""
-        if self.system.layout is None:
-            return slices(self.platform, self.mig)
-        return tuple(lane.place for lane in self.system.layout.lanes)
+    def parts(self) -> tuple[FleetPart, ...]:
+        """The parts of the fleet, in the order of their chips."""
+        first = FleetPart(
+            platform=self.platform, mig=self.mig, count=self.superchips, constants=self.constants
+        )
+        return (first, *self.beside)
+
+    @property
+    def chips(self) -> int:
+        """How many chips there are, of all parts."""
+        return self.superchips + sum(part.count for part in self.beside)
+
+    @property
+    def fleet_name(self) -> str:
+        """Chips and layouts in words."""
+        return " + ".join(f"{p.count} x {p.platform.name}, mig {p.layout}" for p in self.parts)
 
     def _check_roles_and_moves(self) -> None:
         moves = move_s(self.system.preempt, 0, 0.0, True) < math.inf
@@ -465,7 +445,10 @@ class ServingSetup:
             raise SettingError("system.preempt.policy", name, "another one with system.layout")
 
     @property
-    def weight_memory_bytes(self) -> float:
-        """A chip's host memory for weights."""
+    def weight_memory_bytes(self) -> np.ndarray:
+        """Each chip's host memory for weights; f8[chips]."""
         kv_bytes = self.system.engines.kv_host_bytes + self.system.prefix_cache.host_bytes
-        return float(self.platform.host.memory_bytes) - kv_bytes
+        return np.repeat(
+            [float(part.platform.host.memory_bytes) - kv_bytes for part in self.parts],
+            [part.count for part in self.parts],
+        )

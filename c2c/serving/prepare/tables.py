@@ -6,12 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import fields
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
 from c2c.cost import Constants, Routing, StepTable, chunk_profile, step_table
-from c2c.errors import SettingError
 from c2c.hardware import Slice
 from c2c.models import (
     CacheShape,
@@ -34,13 +33,12 @@ from c2c.policies import (
 from c2c.serving.costs import CostTables, KeptTables
 from c2c.serving.prepare.lanes import layout_table
 from c2c.serving.prepare.memories import lane_tokens
+from c2c.serving.prepare.parts import SliceKind
 from c2c.serving.prepare.settings import ServingSetup, SystemSpec
-from c2c.serving.roles import DECODES, EVERYTHING, PROMPTS
 
 __all__ = [
     "DEPLOYMENT_DTYPE",
     "SPREAD_SHARES",
-    "Homes",
     "activation_bytes",
     "chunk_choice",
     "cost_tables",
@@ -52,13 +50,11 @@ __all__ = [
     "first_variant",
     "head_bytes",
     "holds_windows",
-    "homes",
     "kept_tables",
     "kv_rooms",
     "largest_step_chunk",
     "layer_bytes",
     "most_engines",
-    "roles",
     "shared_room_bytes",
     "switch_s",
 ]
@@ -111,20 +107,19 @@ def first_variant(system: SystemSpec, table: StepTable) -> int:
 def _table(
     setup: ServingSetup,
     spec: ModelSpec,
-    kind: Slice,
-    shared_gbps: float,
+    kind: SliceKind,
     weights: str,
     resident: float = 0.0,
 ) -> StepTable:
     system = setup.system
     if system.layout is not None:
         largest = largest_step_chunk(system) + system.max_batch
-        return layout_table(system.layout, spec, kind, largest)
+        return layout_table(system.layout, spec, kind.slice, largest)
     return _streamed_table(
         spec,
-        kind,
-        setup.constants,
-        shared_gbps,
+        kind.slice,
+        kind.constants,
+        kind.link_gbps,
         largest_step_chunk(system) + system.max_batch,
         system.max_batch,
         weights,
@@ -167,27 +162,25 @@ def _streamed_table(
 
 
 def cost_tables(
-    setup: ServingSetup, specs: tuple[ModelSpec, ...], kinds: tuple[Slice, ...], shared_gbps: float
+    setup: ServingSetup, specs: tuple[ModelSpec, ...], kinds: tuple[SliceKind, ...]
 ) -> tuple[tuple[StepTable, ...], ...]:
     """Return the step costs [arch][kind] with the weights where the system leaves them."""
     where = weights_in(setup.system.load)
-    return tuple(tuple(_table(setup, s, k, shared_gbps, where) for k in kinds) for s in specs)
+    return tuple(tuple(_table(setup, s, k, where) for k in kinds) for s in specs)
 
 
 def kept_tables(
-    setup: ServingSetup, specs: tuple[ModelSpec, ...], kinds: tuple[Slice, ...], shared_gbps: float
+    setup: ServingSetup, specs: tuple[ModelSpec, ...], kinds: tuple[SliceKind, ...]
 ) -> tuple[tuple[KeptTables, ...], ...]:
     """Return the step costs [arch][kind] of weights on their way into HBM, and in it."""
     if not setup.system.traits.keep.keeps_weights:
         return ()
 
-    def of(spec: ModelSpec, kind: Slice) -> KeptTables:
-        copied, kept = (_table(setup, spec, kind, shared_gbps, at) for at in ("staged", "hbm"))
+    def of(spec: ModelSpec, kind: SliceKind) -> KeptTables:
+        copied, kept = (_table(setup, spec, kind, at) for at in ("staged", "hbm"))
         if not setup.system.traits.keep.spreads_kept:
             return KeptTables(copied, kept)
-        spread = [
-            _table(setup, spec, kind, shared_gbps, "host", float(share)) for share in SPREAD_SHARES
-        ]
+        spread = [_table(setup, spec, kind, "host", float(share)) for share in SPREAD_SHARES]
         return KeptTables(copied, kept, tuple(spread))
 
     return tuple(tuple(of(spec, kind) for kind in kinds) for spec in specs)
@@ -202,80 +195,6 @@ def demand_gbps(deployment: Deployment, system: SystemSpec) -> float:
     whole = spec.layers * layer_bytes(spec) + head_bytes(spec)
     moved = streamed_bytes(spec, 1) if where == "host" else whole
     return link_demand_gbps(float(moved), deployment.tpot_slo_s)
-
-
-def roles(setup: ServingSetup, slices: int) -> np.ndarray:
-    """Return what each device is for, chip by chip; `slices` is how many a chip has."""
-    share, among = (
-        setup.system.disaggregation.prompt_share,
-        slices if slices > 1 else setup.superchips,
-    )
-    if share == 0.0 or among == 1:
-        return np.full(setup.superchips * slices, EVERYTHING)
-    first = min(max(round(share * among), 1), among - 1)
-    group = np.where(np.arange(among) < first, PROMPTS, DECODES)
-    return np.tile(group, setup.superchips * slices // among)
-
-
-class Homes(NamedTuple):
-    """Which chips may hold which models, and which do at the start."""
-
-    chips: list[list[int]]  # of each model, ascending
-    held: list[list[bool]]
-
-
-def homes(setup: ServingSetup, role_of_chip: Sequence[int] | np.ndarray) -> Homes:
-    """Return the chips whose host memory holds each model, all catalogs in catalog order.
-
-    Every model has a home on the chip with most memory left; then models get further homes in the
-    same order while memory is left, so that the first (most popular) ones can run on more chips of
-    their cell.
-    Where chips are for prompts or for decodes only, a model's first two are one of each.
-    Where the catalog is larger than all memory, the last ones of a chip are on disk at the start.
-
-    Raises:
-      SettingError: a model larger than a chip's host memory.
-    """
-    memory = setup.weight_memory_bytes
-    sizes = [float(weight_bytes(d.spec)) for d in setup.deployments]
-    for deployment, size in zip(setup.deployments, sizes, strict=True):
-        if size > memory:
-            raise SettingError(
-                f"catalog.{deployment.name}",
-                f"{size / 1e9:.1f} GB of weights",
-                f"at most {memory / 1e9:.1f} GB, the host memory of {setup.platform.name}",
-            )
-    left = np.full(setup.superchips, memory)
-    found: list[list[int]] = [[] for _ in sizes]
-    held: list[dict[int, bool]] = [{} for _ in sizes]
-    roles_of = np.array(role_of_chip)
-    for m, size in enumerate(sizes):
-        for role in np.unique(roles_of):
-            c = int(np.where(roles_of == role, left, -np.inf).argmax())
-            found[m].append(c)
-            held[m][c] = bool(left[c] >= size)
-            left[c] -= size
-    # A model that no further chip has room for is done: rooms only shrink.
-    growing = [] if (left < 0.0).any() else list(range(len(sizes)))
-    has = np.zeros((len(sizes), setup.superchips), bool)
-    cell = np.arange(setup.superchips) * setup.cells // setup.superchips
-    for m, homes_of_m in enumerate(found):
-        has[m] = cell != cell[homes_of_m[0]]  # never in another cell
-        has[m, homes_of_m] = True
-    while growing:
-        still = []
-        for m in growing:
-            c = int(np.where(has[m], -1.0, left).argmax())
-            if not has[m, c] and left[c] >= sizes[m]:
-                found[m].append(c)
-                held[m][c] = True
-                has[m, c] = True
-                left[c] -= sizes[m]
-                still.append(m)
-        growing = still
-    start = setup.weights_start == "host"
-    chips = [sorted(h) for h in found]
-    return Homes(chips, [[start and held[m][c] for c in row] for m, row in enumerate(chips)])
 
 
 def activation_bytes(spec: ModelSpec, tokens: int) -> float:
@@ -333,7 +252,7 @@ def most_engines(kind: Slice, system: SystemSpec) -> int:
     return max(1, min(system.engines.residents, int(room // system.engines.bytes)))
 
 
-def switch_s(spec: ModelSpec, kind: Slice, system: SystemSpec, shared_gbps: float) -> float:
+def switch_s(spec: ModelSpec, kind: SliceKind, system: SystemSpec) -> float:
     """Return what turning to an engine takes on a link of its own.
 
     Whether its weights are copied before its first step or by it.
@@ -341,7 +260,7 @@ def switch_s(spec: ModelSpec, kind: Slice, system: SystemSpec, shared_gbps: floa
     copied = system.traits.keep.engines_kept > 0 or system.traits.keep.displacing_share < math.inf
     if not system.load_traits.swaps_weights and not copied:
         return system.engines.turn_s
-    rate = min(kind.link_cap_gbps, shared_gbps) * 1e9
+    rate = min(kind.slice.link_cap_gbps, kind.link_gbps) * 1e9
     return system.engines.turn_s + float(weight_bytes(spec)) / rate
 
 
@@ -417,7 +336,7 @@ def _kv_tokens(
 
 
 def chunk_choice(
-    setup: ServingSetup, spec: ModelSpec, kind: Slice, table: StepTable, share_gbps: float
+    setup: ServingSetup, spec: ModelSpec, kind: SliceKind, table: StepTable
 ) -> ChunkChoice:
     """Return the prefill chunk of a model on a slice."""
     system = setup.system
@@ -429,12 +348,12 @@ def chunk_choice(
     profile = chunk_profile(
         table,
         spec,
-        kind,
-        setup.constants,
+        kind.slice,
+        kind.constants,
         chunks=system.profile.chunks,
         prompt_tokens=system.profile.prompt_tokens,
         ttft_target_s=budget_s,
-        rate_gbps=min(share_gbps, table.link_cap_gbps),
+        rate_gbps=min(kind.link_gbps / kind.together, table.link_cap_gbps),
         alpha_index=first_variant(system, table),
     )
     return choose_chunk(
@@ -443,5 +362,5 @@ def chunk_choice(
         profile.hbm_gbps_needed,
         profile.compute_share,
         ttft_slo_s=budget_s,
-        hbm_limit_gbps=kind.hbm_gbps,
+        hbm_limit_gbps=kind.slice.hbm_gbps,
     )

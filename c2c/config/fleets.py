@@ -1,0 +1,119 @@
+"""The parts of a run's fleet: chips of one kind by `hardware`, or unlike ones by `fleet`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from c2c.config.layout import CUSTOM, NAMELESS, PLANNED
+from c2c.config.nodes import is_default_hardware
+from c2c.errors import SettingError, unknown_name
+from c2c.hardware import (
+    Node,
+    Platform,
+    load_platform,
+    mig_configs,
+    platform_from_mapping,
+    platforms,
+    scaled,
+)
+from c2c.hardware.conf import read_yaml
+from c2c.serving import Prepared
+
+__all__ = ["GivenPart", "given_parts", "kept_off"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenPart:
+    """A part of a fleet as settings say it.
+
+    Attributes:
+      where: prefix of its fields in errors.
+      platform: at the run's scale.
+      mig: settings of the layout, in the form of `conf/mig`.
+      count: chips.
+      constants: a calibration's name, or auto.
+    """
+
+    where: str
+    platform: Platform
+    mig: Mapping[str, Any]
+    count: int
+    constants: str
+
+
+def given_parts(plain: Mapping[str, Any], node: Node | None) -> tuple[GivenPart, ...]:
+    """Return the parts of a run's fleet; one, without `fleet`.
+
+    Args:
+      plain: the run's settings.
+      node: of the run, whose first GPU is the platform.
+
+    Raises:
+      SettingError: beside a fleet what says the same in another way; a chip or a layout that does
+        not exist.
+    """
+    given = plain["fleet"]["parts"]
+    if not given:
+        if plain["fleet"]["name"] is not None:
+            raise SettingError("fleet.parts", [], "at least one, such as {hardware: gh200}")
+        chip = node.platforms[0] if node else platform_from_mapping(plain["hardware"])
+        one = GivenPart(
+            where="", platform=scaled(chip, **plain["scale"]), mig=plain["mig"],
+            count=plain["superchips"], constants=plain["constants"],
+        )  # fmt: skip
+        return (one,)
+    for field, works, shown in (
+        ("node", node is None, node and node.name),
+        ("hardware", is_default_hardware(plain), plain["hardware"].get("name")),
+        ("mig", dict(plain["mig"]) == NAMELESS["auto"], plain["mig"].get("name")),
+        ("superchips", plain["superchips"] == 1, plain["superchips"]),
+        ("constants", plain["constants"] == "auto", plain["constants"]),
+    ):
+        if not works:
+            raise SettingError(
+                field, shown, "nothing with a fleet, whose parts say it",
+                "Set fleet.parts=[{hardware: ..., mig: ..., count: ...}].",
+            )  # fmt: skip
+    return tuple(_part(one, f"fleet.parts[{k}].", plain) for k, one in enumerate(given))
+
+
+def kept_off(prepared: Prepared) -> tuple[str, ...]:
+    """Say which models are on some chips of a fleet only, a line each part."""
+    names = [d.name for d in prepared.setup.deployments]
+    lines = []
+    for p, part in enumerate(prepared.setup.parts):
+        here = [name for name, some in zip(names, prepared.serves[:, p], strict=True) if not some]
+        if here:
+            lines.append(
+                f"{part.platform.name}, mig {part.layout}: serves {len(names) - len(here)} of "
+                f"{len(names)} models; no room or no chance to meet its targets there: "
+                + ", ".join(here[:3])
+                + (f" and {len(here) - 3} more" if len(here) > 3 else "")
+            )
+    return tuple(lines)
+
+
+def _part(given: Mapping[str, Any], where: str, plain: Mapping[str, Any]) -> GivenPart:
+    name, count, mig = given["hardware"], given["count"], given["mig"]
+    if name not in platforms():
+        raise unknown_name(f"{where}hardware", name, platforms())
+    if count < 1:
+        raise SettingError(f"{where}count", count, "a whole number above 0")
+    platform = load_platform(name)
+    known = mig_configs(platform)
+    is_list = isinstance(mig, Sequence) and not isinstance(mig, str)
+    if mig == PLANNED or not (is_list or isinstance(mig, str)):
+        raise SettingError(
+            f"{where}mig", mig, f"auto, one of {', '.join(known)}, or a list of profiles"
+        )
+    settings: Mapping[str, Any] = {"name": CUSTOM, "parts": mig} if is_list else NAMELESS["auto"]
+    if not is_list and mig != "auto":
+        if mig not in platform.layouts:
+            raise unknown_name(f"{where}mig", mig, ("auto", *platform.layouts))
+        settings = read_yaml("mig", mig)
+    return GivenPart(
+        where=where, platform=scaled(platform, **plain["scale"]), mig=settings, count=count,
+        constants=given["constants"],
+    )  # fmt: skip

@@ -1,0 +1,51 @@
+"""Settings of chips that fail and return."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from c2c.errors import SettingError
+
+__all__ = ["Failure", "Failures"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A chosen failure of a chip, which serves again `repair_s` later."""
+
+    at_s: float
+    chip: int
+    repair_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failures:
+    """Chips that fail with all that is in their HBM, and return; host memory keeps what it has.
+
+    Attributes:
+      mtbf_hours: mean time in service until a chip fails, exponential; inf: no failure is drawn.
+      repair_s: mean time until it serves again, exponential.
+      events: chosen ones; those of a chip that is lost already change nothing.
+    """
+
+    mtbf_hours: float = math.inf
+    repair_s: float = 3600.0
+    events: tuple[Failure, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.mtbf_hours > 0.0:
+            raise SettingError("failures.mtbf_hours", self.mtbf_hours, "hours above 0, or null")
+        if not 0.0 < self.repair_s < math.inf:
+            raise SettingError("failures.repair_s", self.repair_s, "seconds above 0")
+        for k, event in enumerate(self.events):
+            where = f"failures.events[{k}]"
+            if not 0.0 <= event.at_s < math.inf:
+                raise SettingError(f"{where}.at_s", event.at_s, "seconds, from 0 on")
+            if not 0.0 < event.repair_s < math.inf:
+                raise SettingError(f"{where}.repair_s", event.repair_s, "seconds above 0")
+
+    @property
+    def is_on(self) -> bool:
+        """Whether any chip may fail."""
+        return self.mtbf_hours < math.inf or len(self.events) > 0

@@ -1,0 +1,122 @@
+"""Where models are: which chips hold which weights, and which devices have which role."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from c2c.errors import SettingError
+from c2c.models import weight_bytes
+from c2c.serving.prepare.settings import ServingSetup
+from c2c.serving.roles import DECODES, EVERYTHING, PROMPTS
+
+__all__ = ["Homes", "homes", "host_fits", "roles"]
+
+
+def roles(setup: ServingSetup, slices: Sequence[int]) -> np.ndarray:
+    """Return what each device is for, chip by chip; `slices` is how many each chip has.
+
+    Of chips with one slice each, the first ones in the order of the fleet take prompts.
+    """
+    share = setup.system.disaggregation.prompt_share
+    groups = [len(slices)] if max(slices) == 1 else slices
+    return np.concatenate([_roles_of(share, among) for among in groups])
+
+
+def _roles_of(share: float, among: int) -> np.ndarray:
+    if share == 0.0 or among == 1:
+        return np.full(among, EVERYTHING)
+    first = min(max(round(share * among), 1), among - 1)
+    return np.where(np.arange(among) < first, PROMPTS, DECODES)
+
+
+class Homes(NamedTuple):
+    """Which chips may hold which models, and which do at the start."""
+
+    chips: list[list[int]]  # of each model, ascending
+    held: list[list[bool]]
+
+
+def host_fits(setup: ServingSetup) -> np.ndarray:
+    """Return whether the host memory of each part's chips holds each model; b1[models, parts].
+
+    Raises:
+      SettingError: a model larger than every chip's host memory.
+    """
+    first = np.cumsum([0, *(part.count for part in setup.parts[:-1])])
+    memory = setup.weight_memory_bytes[first]
+    sizes = np.array([float(weight_bytes(d.spec)) for d in setup.deployments])
+    fits: np.ndarray = sizes[:, None] <= memory
+    for deployment, size, some in zip(setup.deployments, sizes, fits.any(axis=1), strict=True):
+        if not some:
+            names = ", ".join(dict.fromkeys(part.platform.name for part in setup.parts))
+            raise SettingError(
+                f"catalog.{deployment.name}",
+                f"{size / 1e9:.1f} GB of weights",
+                f"at most {memory.max() / 1e9:.1f} GB, the host memory of {names}",
+            )
+    return fits
+
+
+def homes(
+    setup: ServingSetup, role_of_chip: Sequence[int] | np.ndarray, serves: np.ndarray
+) -> Homes:
+    """Return the chips whose host memory holds each model, all catalogs in catalog order.
+
+    Every model has a home on the chip with the largest share of its memory left; then models get
+    further homes in the same order while memory is left, so that the first (most popular) ones can
+    run on more chips of their cell.
+    Where chips are for prompts or for decodes only, a model's first two are one of each.
+    Where the catalog is larger than all memory, the last ones of a chip are on disk at the start.
+
+    Args:
+      setup: what serves.
+      role_of_chip: of each chip.
+      serves: b1[models, parts], whether a part's chips can serve a model; others hold none of it.
+    """
+    sizes = [float(weight_bytes(d.spec)) for d in setup.deployments]
+    here = np.repeat(serves, [part.count for part in setup.parts], axis=1)
+    memory = setup.weight_memory_bytes
+    left = memory.copy()
+    found: list[list[int]] = [[] for _ in sizes]
+    held: list[dict[int, bool]] = [{} for _ in sizes]
+    roles_of = np.array(role_of_chip)
+    for m, size in enumerate(sizes):
+        for role in np.unique(roles_of):
+            may = (roles_of == role) & here[m]
+            if not may.any():
+                share = setup.system.disaggregation.prompt_share
+                raise SettingError(
+                    "system.disaggregation.prompt_share", share,
+                    f"a share with chips for prompts and for decodes that can serve "
+                    f"{setup.deployments[m].name}",
+                )  # fmt: skip
+            if (may & (left >= size)).any():
+                may &= left >= size
+            c = int(np.where(may, left / memory, -np.inf).argmax())
+            found[m].append(c)
+            held[m][c] = bool(left[c] >= size)
+            left[c] -= size
+    # A model that no further chip has room for is done: rooms only shrink.
+    growing = [] if (left < 0.0).any() else list(range(len(sizes)))
+    has = np.zeros((len(sizes), setup.chips), bool)
+    cell = np.arange(setup.chips) * setup.cells // setup.chips
+    for m, homes_of_m in enumerate(found):
+        has[m] = ~here[m] | (cell != cell[homes_of_m[0]])  # never in another cell
+        has[m, homes_of_m] = True
+    while growing:
+        still = []
+        for m in growing:
+            c = int(np.where(has[m], -1.0, left).argmax())
+            if not has[m, c] and left[c] >= sizes[m]:
+                found[m].append(c)
+                held[m][c] = True
+                has[m, c] = True
+                left[c] -= sizes[m]
+                still.append(m)
+        growing = still
+    start = setup.weights_start == "host"
+    chips = [sorted(h) for h in found]
+    return Homes(chips, [[start and held[m][c] for c in row] for m, row in enumerate(chips)])
