@@ -52,7 +52,7 @@ def test_promised_bandwidth_never_exceeds_the_link(what: tuple[int, int, float])
         running = phases[(phases.start_s <= t) & (phases.end_s > t)]
         for chip in np.unique(running.chip):
             here = running[running.chip == chip]
-            assert demand[here.model].sum() <= prepared.budget_gbps * (1 + 1e-9)
+            assert demand[here.model].sum() <= prepared.budget_gbps[0] * (1 + 1e-9)
 
 
 def test_one_slice_alone_equals_the_closed_form() -> None:
