@@ -95,7 +95,7 @@ class Supervisor:
         # Which device a process sees is settled before it imports anything.
         self._has_spare = has_spare and not any(place.gpus for place in places)
         self._opening: Callable[[Place, say.Opening], None] = lambda _place, _frame: None
-        self._admitting: asyncio.Future[str] | None = None
+        self._admitting: tuple[Place, say.Item, asyncio.Future[str]] | None = None
 
     async def start(
         self,
@@ -139,8 +139,9 @@ class Supervisor:
         for place in self._places:
             generation = place.generation
             answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-            self._admitting = answer
+            self._admitting = place, item, answer
             if place.link is not None:
+                place.heard_s = time.monotonic()
                 place.link.send(say.Admit(item=item))
             while not answer.done() and place.link is not None and place.generation == generation:
                 await asyncio.wait([answer], timeout=0.1)
@@ -240,9 +241,11 @@ class Supervisor:
                 place.heard_s = time.monotonic()
                 self._opening(place, frame)
             elif isinstance(frame, say.Admitted):
-                if self._admitting is not None and not self._admitting.done():
-                    self._admitting.set_result(frame.failed)
+                self._admitted(place, frame)
             elif isinstance(frame, say.Hello):
+                assert self._setup is not None
+                late = [item for item in self._setup.models if item not in setup.models]
+                link.send(*(say.Admit(item=item) for item in late))
                 self._ready(place, frame, link)
             elif self._listener is not None:
                 self._listener.heard(place, frame)
@@ -254,6 +257,14 @@ class Supervisor:
                 await asyncio.to_thread(place.process.wait, _END_S)
         if generation == place.generation and not self._is_closing:
             self._lost(place)
+
+    def _admitted(self, place: Place, frame: say.Admitted) -> None:
+        """Take that a process has a model ready; one that began meanwhile is not asked."""
+        if self._admitting is None:
+            return
+        asked, item, answer = self._admitting
+        if place is asked and frame.model == item.name and not answer.done():
+            answer.set_result(frame.failed)
 
     def _ready(self, place: Place, frame: say.Hello, link: Connection) -> None:
         place.link, place.heard_s = link, time.monotonic()
@@ -307,9 +318,12 @@ class Supervisor:
             await asyncio.sleep(min(1.0, self._hang_s / 4))
             for place in self._places:
                 is_idle = place.doing is None or place.is_waiting
-                if place.process is None or (place.link is not None and is_idle):
+                is_admitting = self._admitting is not None and self._admitting[0] is place
+                if place.process is None or (
+                    place.link is not None and is_idle and not is_admitting
+                ):
                     continue
-                limit_s = self._start_s if place.link is None else self._hang_s
+                limit_s = self._start_s if place.link is None or is_idle else self._hang_s
                 if time.monotonic() - place.heard_s > limit_s:
                     _log.error("worker %d said nothing for %.0f s", place.device, limit_s)
                     place.is_hung = True

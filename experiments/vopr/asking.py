@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from c2c.engine import messages as say
 from experiments.vopr.clients import Client, called
-from experiments.vopr.device import undisturbed
+from experiments.vopr.device import score, undisturbed
 from experiments.vopr.laws import may_end
 from experiments.vopr.plan import EOS, Ask, Wish
 
@@ -22,6 +25,8 @@ class _Asked:
     k: int
     at_s: float
     got: list[int] = field(default_factory=list)
+    scores: list[tuple[Any, ...]] = field(default_factory=list)
+    prompt: list[tuple[Any, ...]] = field(default_factory=list)
     why: str = ""
     has_left: bool = False
 
@@ -37,6 +42,7 @@ async def _over_link(world: Any, k: int, ask: Ask) -> None:
     number, answers = link.ask(
         model=ask.model, ids=ask.ids, new=ask.new, stop=ask.stop, least=ask.least,
         deadline_s=ask.deadline_s, priority=ask.priority, temperature=0.0, seed=0,
+        scores=ask.scores, prompt_scores=ask.prompt_scores,
     )  # fmt: skip
     if k in world.plan.poison:
         world.poisoned.add(number)
@@ -56,6 +62,8 @@ async def _over_link(world: Any, k: int, ask: Ask) -> None:
             mine.why = frame.why
             break
         mine.got += frame.tokens
+        mine.scores += [(told.logprob, told.top) for told in frame.scores]
+        mine.prompt += [(told.logprob, told.top) for told in frame.prompt]
         if ask.cancel == "tokens" and len(mine.got) >= ask.cancel_at and not mine.has_left:
             leave()
         if ask.slow_s:
@@ -83,13 +91,29 @@ def _judge(world: Any, number: int, ask: Ask, mine: _Asked) -> None:
             world.broken(f"{who}: {mine.why} with {len(mine.got)} tokens of {len(right)} ({end})")
     elif mine.got != right[: len(mine.got)]:
         world.broken(f"{who}: {mine.why}; its {len(mine.got)} tokens are wrong, or have a hole")
+    _judge_scores(world, who, ask, mine)
     _allow(world, who, mine.why, ask, mine.at_s, has_left=mine.has_left)
+
+
+def _judge_scores(world: Any, who: str, ask: Ask, mine: _Asked) -> None:
+    def right(ids: Sequence[int], first: int, count: int | None) -> list[tuple[Any, ...]]:
+        if count is None:
+            return []
+        tokens = np.asarray(ids, np.int32)
+        return [score(tokens[:at].tobytes(), ids[at], count) for at in range(first, len(ids))]
+
+    ids = [*ask.ids, *mine.got]
+    if mine.scores != right(ids, len(ask.ids), ask.scores):
+        world.broken(f"{who}: wrong scores of {len(mine.got)} tokens, {mine.why}")
+    prompt = right(ask.ids, 1, ask.prompt_scores)
+    if mine.prompt != (prompt if mine.got else prompt[: len(mine.prompt)]):
+        world.broken(f"{who}: wrong scores of its prompt, {len(mine.prompt)}, {mine.why}")
 
 
 def _allow(world: Any, who: str, why: str, ask: Ask, at_s: float, *, has_left: bool) -> None:
     past_s = world.loop.now_s - at_s
     is_past = ask.deadline_s is not None and past_s >= ask.deadline_s - 1e-6
-    if not may_end(world, why, model=ask.model, has_left=has_left, is_past=is_past):
+    if not may_end(world, why, ask, has_left=has_left, is_past=is_past):
         world.broken(f"{who}: ended {why}, for no reason there is")
 
 
@@ -126,7 +150,7 @@ async def wish_for(world: Any, wish: Wish) -> None:
         world.changed.add(wish.model)
     with contextlib.suppress(ConnectionError, asyncio.CancelledError):  # the front is gone
         if wish.what == "watch":
-            await link.live()
+            await _watch(world, wish)
             return
         if wish.what in ("add", "remove"):
             refused = await _change(world, wish)
@@ -134,6 +158,15 @@ async def wish_for(world: Any, wish: Wish) -> None:
             refused = bool(await link.manage(wish.model, wish.what))
         world.loop.note(f"wish {wish.what} {wish.model} {refused}")
         world.counts[wish.what + ("_refused" if refused else "")] += 1
+
+
+async def _watch(world: Any, wish: Wish) -> None:
+    await world.link.live()
+    for path in ("/metrics", "/ready", "/v1/models") if world.plan.http else ():
+        client = Client()
+        await called(world.app, "GET", path, {}, client)
+        if client.status not in (200, 503):
+            world.broken(f"{wish}: {client.status} {client.body!r}")
 
 
 async def _change(world: Any, wish: Wish) -> bool:

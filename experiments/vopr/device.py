@@ -16,10 +16,10 @@ import numpy as np
 
 from c2c.models import ModelSpec
 from c2c.transformer import KvPool, Lease, OnDevice
-from c2c.transformer.drawing import DRAW, FEED, SEAT
+from c2c.transformer.drawing import DRAW, FEED, SCORE, SCORED, SEAT
 from c2c.transformer.pages import PAGE_TOKENS
 
-__all__ = ["Device", "Executables", "Model", "undisturbed"]
+__all__ = ["Device", "Executables", "Model", "score", "undisturbed"]
 
 
 class Device(Protocol):
@@ -126,7 +126,7 @@ class Executables:
         if stage.name == "zeros":
             return lambda **_: _Memory()
         found: dict[str, Callable[..., Any]] = {
-            SEAT.name: _seat, FEED.name: _feed, DRAW.name: _draw,
+            SEAT.name: _seat, FEED.name: _feed, DRAW.name: _draw, SCORE.name: _score,
         }  # fmt: skip
         return found[stage.name]
 
@@ -154,6 +154,22 @@ def _draw(logits: _Logits, seats: Any, rows: Any, stands: np.ndarray, *, hot: bo
         drawn[seat] = values[row]
     found = _Tokens(values=values, ready_s=logits.ready_s, device=logits.device)
     return found, replace(seats, drawn=drawn)
+
+
+def score(prefix: bytes, token: int, count: int) -> tuple[float, tuple[tuple[int, float], ...]]:
+    """Return how likely a token is after what is held, and so many of the likeliest."""
+    found = zlib.crc32(np.int32(token).tobytes(), zlib.crc32(prefix))
+    return -(found % 997) / 8, tuple(((found + k) % 96, -float(k)) for k in range(count))
+
+
+def _score(logits: _Logits, token: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    tokens = token.values if isinstance(token, _Tokens) else token
+    rows = [score(prefix, int(tokens[row]), SCORED) for row, prefix in enumerate(logits.prefixes)]
+    return (
+        np.array([own for own, _ in rows], np.float32),
+        np.array([[which for which, _ in top] for _, top in rows], np.int32),
+        np.array([[value for _, value in top] for _, top in rows], np.float32),
+    )
 
 
 class _Computed(OnDevice):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, Final
 
 from c2c.engine import messages as say
 from c2c.engine.places import requests_in
 from c2c.serving import FAIL_DEADLINE
+from experiments.vopr.plan import Ask
 
 __all__ = ["Books", "check_after", "check_left", "may_end"]
 
@@ -93,17 +95,18 @@ def _watched(real: Any, watched: Any) -> Any:
     return call
 
 
-def may_end(world: Any, why: str, *, model: str, has_left: bool, is_past: bool) -> bool:
+def may_end(world: Any, why: str, ask: Ask, *, has_left: bool, is_past: bool) -> bool:
     """Say whether there is a reason in the plan for an end.
 
     Args:
       world: that it is in.
       why: the request ended.
-      model: of it.
+      ask: the request.
       has_left: whether its client went away.
       is_past: whether it has a deadline, which has passed.
     """
     plan, counts = world.plan, world.counts
+    contexts = {info.name: info.context for info in world.link.models}
     reasons = {
         "stop": True,
         "length": True,
@@ -117,10 +120,11 @@ def may_end(world: Any, why: str, *, model: str, has_left: bool, is_past: bool) 
         "model_failed": any(
             (plan.read_fails, plan.disk_full, counts["fork_fails"], counts["reader"])
         ),
-        "model_gone": model in world.changed or not model.startswith("m"),
+        "model_gone": ask.model in world.changed or not ask.model.startswith("m"),
+        "context_length_exceeded": len(ask.ids) + ask.new > contexts.get(ask.model, 0),
         "overloaded": plan.max_open < 1024,
-        "draining": counts["drain"],
-        "gone": counts["front"],
+        "draining": counts["drain"] or plan.ends_s is not None,
+        "gone": counts["front"] or plan.ends_s is not None,
     }  # fmt: skip
     return bool(reasons.get(why, False))
 
@@ -222,7 +226,7 @@ def _check_weights(world: Any) -> None:
         broken(f"files {sorted(world.files ^ here)} are there or missing against the books")
 
 
-def check_left(world: Any, mine: list[asyncio.Task[Any]]) -> None:
+def check_left(world: Any, mine: Sequence[asyncio.Task[Any]]) -> None:
     """Hold what is there after an engine's end to the law that it leaves nothing.
 
     Args:

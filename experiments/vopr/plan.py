@@ -8,12 +8,27 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
-__all__ = ["EOS", "MODELS", "SLOW", "Ask", "Fault", "Plan", "Wish", "plan_from", "plan_of"]
+__all__ = [
+    "EOS",
+    "MODELS",
+    "SLOW",
+    "SYSTEMS",
+    "Ask",
+    "Fault",
+    "Plan",
+    "Wish",
+    "plan_from",
+    "plan_of",
+]
 
 VOCAB: Final = 96
 EOS: Final = (7, 33, 61)
 MODELS: Final = 4  # that a catalog has at most; two more may be added
 SLOW: Final = 256  # answers in which a client is behind, as the front has it
+SYSTEMS: Final = (
+    "engine", "aegaeon", "c2cserve_letter", "c2cserve_plus", "serverlessllm_hybrid",
+    "serverlessllm_scheduler",
+)  # fmt: skip
 _ADDED: Final = ("n0", "n1")
 _FAULTS: Final = (
     "kill", "crash", "memory", "freeze", "stall", "pause", "reader", "drain", "clock",
@@ -39,6 +54,8 @@ class Ask:
       slow_s: that its client takes for each answer.
       stream: whether its answer comes token by token, where it comes over HTTP.
       choices: answers that it asks for, likewise.
+      scores: likeliest tokens that are told of each token; None: not even its own likelihood.
+      prompt_scores: likewise of each token of the prompt.
     """
 
     at_s: float
@@ -54,6 +71,8 @@ class Ask:
     slow_s: float = 0.0
     stream: bool = True
     choices: int = 1
+    scores: int | None = None
+    prompt_scores: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +102,14 @@ class Plan:
       seed: of it.
       workers: of the engine, like the settings up to `busy_poll`.
       models: of its catalog.
+      system: by which it serves.
+      pool_bytes: keys and values of a worker.
       roomy: whether memory has room for all weights, else for two.
       caches: whether blocks of prompts are kept for others.
       adds: whether models are added and removed.
+      is_harmful: whether things go wrong from the start on, else once the engine serves.
+      ends_s: when the engine is told to end, while it serves; None: after all requests.
+      drain_s: that requests then have left.
       http: whether requests come over HTTP, else over the front's link.
       spins: whether workers look for frames for a while before they wait.
       slow_link: seconds that bytes are about under way.
@@ -107,6 +131,11 @@ class Plan:
     seed: int
     workers: int = 1
     models: int = 1
+    system: str = "engine"
+    pool_bytes: int = 8 << 20
+    is_harmful: bool = False
+    ends_s: float | None = None
+    drain_s: float = 1.0
     roomy: bool = True
     ahead: int = 0
     retries: int = 3
@@ -175,6 +204,7 @@ def plan_of(seed: int) -> Plan:
 
     kind = rng.choice(("plain", "plain", "caches", "adds"))
     models, span_s = rng.randint(1, MODELS), rng.choice((0.1, 1.0, 10.0))
+    system = some(0.4, SYSTEMS[1:], SYSTEMS[0]) if kind != "caches" else SYSTEMS[0]
     names = [f"m{k}" for k in range(models)]
     wanted = [*names, *_ADDED] if kind == "adds" else names
     http, has_poison = rng.random() < 0.3, rng.random() < 0.15
@@ -193,6 +223,11 @@ def plan_of(seed: int) -> Plan:
         seed=seed,
         workers=rng.choice((1, 1, 2, 2, 3)),
         models=models,
+        system=system,
+        pool_bytes=rng.choice((8 << 20, 8 << 20, 5 << 20)),
+        is_harmful=rng.random() < 0.1,
+        ends_s=some(0.15, (0.3 * span_s, 0.7 * span_s), None),
+        drain_s=rng.choice((0.0, 0.1, 5.0)),
         ahead=rng.choice((0, 1)),
         roomy=rng.random() < 0.6,
         retries=rng.choice((0, 1, 3, 5)),
@@ -253,6 +288,8 @@ def _ask(drawn: _Drawn) -> Ask:
         slow_s=rng.choice((0.01, 0.1)) if rng.random() < drawn.slow else 0.0,
         stream=rng.random() < 0.7,
         choices=rng.choice((2, 4)) if drawn.http and rng.random() < 0.2 else 1,
+        scores=rng.choice((0, 2)) if not drawn.http and rng.random() < 0.1 else None,
+        prompt_scores=rng.choice((0, 2)) if not drawn.http and rng.random() < 0.1 else None,
     )
 
 

@@ -139,16 +139,24 @@ _SIMPLE: Final[Mapping[str, Any]] = {
 
 def _with_fewer(plan: Plan, name: str, fails: Callable[[Plan], bool]) -> Plan:
     """Leave out pieces of a list: halves first, then ever less."""
-    if name == "asks" and plan.poison:  # which are places in it
-        return plan
     size = max(1, len(getattr(plan, name)) // 2)
     while size:
         at = 0
-        while at < len(items := getattr(plan, name)):
-            other = replace(plan, **{name: items[:at] + items[at + size :]})
+        while at < len(getattr(plan, name)):
+            other = _without(plan, name, at, at + size)
             if fails(other):
                 plan = other
             else:
                 at += size
         size //= 2
     return plan
+
+
+def _without(plan: Plan, name: str, at: int, past: int) -> Plan:
+    """Leave out pieces of a list, from a place to another; `poison` has places of requests."""
+    items = getattr(plan, name)
+    shorter = replace(plan, **{name: items[:at] + items[past:]})
+    if name != "asks":
+        return shorter
+    poison = (k if k < at else k - past + at for k in plan.poison if not at <= k < past)
+    return replace(shorter, poison=tuple(poison))

@@ -7,7 +7,7 @@ import logging
 import traceback
 import zlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from experiments.vopr.asking import ask_for, unpin, wish_for
 from experiments.vopr.device import Executables, Model
 from experiments.vopr.laws import Books, check_after, check_left
 from experiments.vopr.loop import Endless, Loop, Streams, Stuck
-from experiments.vopr.plan import EOS, MODELS, VOCAB, Fault, Plan
+from experiments.vopr.plan import EOS, MODELS, SYSTEMS, VOCAB, Fault, Plan
 from experiments.vopr.ports import behind
 from experiments.vopr.processes import Died, Process, Reader
 
@@ -58,13 +58,13 @@ class Shared:
     """What all runs of a process share.
 
     Attributes:
-      systems: who decides, without and with blocks of prompts that are kept.
+      systems: who decides, by name and by whether blocks of prompts are kept.
       constants: of the cost model.
       specs: of the models that there may be, by name.
       fleets: those that were prepared, by what they are of.
     """
 
-    systems: tuple[SystemSpec, SystemSpec]
+    systems: Mapping[tuple[str, bool], SystemSpec]
     constants: Constants
     specs: Mapping[str, ModelSpec]
     fleets: dict[str, Any] = field(default_factory=dict)
@@ -72,15 +72,20 @@ class Shared:
 
 def shared_parts() -> Shared:
     """Return what all runs share; it is read once."""
-    given = [
-        build(load(["system=engine", "workload=poisson", f"system.prefix_cache.hbm={on}"])).serving
-        for on in ("false", "true")
-    ]
+    systems, constants = {}, None
+    for name, caches in [*((name, False) for name in SYSTEMS), ("engine", True)]:
+        more = ["prefix_cache.hbm=true"] if caches else []
+        if name == "aegaeon":  # a worker hands no caches over
+            more = ["disaggregation.prompt_share=0", "engines.kv_host_bytes=0"]
+        overrides = [f"system={name}", *(f"system.{each}" for each in more)]
+        serving = build(load(["workload=poisson", *overrides])).serving
+        systems[name, caches], constants = serving.system, serving.constants
+    assert constants is not None
     names = [f"m{k}" for k in range(MODELS)] + ["n0", "n1"]
     families = [*_FAMILIES, "qwen3", "llama"]
     return Shared(
-        systems=(given[0].system, given[1].system),
-        constants=given[0].constants,
+        systems=systems,
+        constants=constants,
         specs={
             name: from_hf_config({**_CONFIG, **_FAMILIES[f], "model_type": f}, name)
             for name, f in zip(names, families, strict=True)
@@ -124,6 +129,7 @@ class World:
         self.poisoned: set[int] = set()
         self.changed: set[str] = set()
         self._pids = 100
+        self._paused_s = 0.0  # in which the scheduler had no turn
         self._is_harmful = False  # whether what is drawn goes wrong
 
     def broken(self, what: str) -> None:
@@ -230,7 +236,7 @@ class World:
     ) -> Any:
         """Return a fleet, prepared once."""
         names = [(entry.name, str(entry.path)) for entry in entries]
-        key = repr((names, options, system.prefix_cache, more))
+        key = repr((names, options, system.name, system.prefix_cache, more))
         if key not in self._shared.fleets:
             self._shared.fleets[key] = fleet.fleet_of(entries, options, system, constants, **more)
         return self._shared.fleets[key]
@@ -246,11 +252,12 @@ class World:
         most = sum(sizes[-2:]) if len(sizes) > 2 else sizes[-1]
         options = fleet.Options(
             workers=plan.workers, rows=(1, 4), budgets=(16, 64), context=320,
-            pool_bytes=8 << 20, weights_bytes=None if plan.roomy else most, ahead=plan.ahead,
+            pool_bytes=plan.pool_bytes, weights_bytes=None if plan.roomy else most,
+            ahead=plan.ahead,
         )  # fmt: skip
         settings = EngineSettings(
             options=options,
-            system=self._shared.systems[plan.caches],
+            system=self._shared.systems[plan.system, plan.caches],
             constants=self._shared.constants,
             executables=None,
             max_open=plan.max_open,
@@ -265,10 +272,17 @@ class World:
         return Engine(entries, settings)
 
     async def _main(self) -> None:
-        plan, engine = self.plan, self._new_engine()
-        self.engine = engine
-        await asyncio.wait_for(engine.start(), 600.0)
-        self.link = Link(str(engine.socket))
+        plan = self.plan
+        self.engine, self._is_harmful = self._new_engine(), plan.is_harmful
+        try:
+            await asyncio.wait_for(self.engine.start(), 600.0)
+        except DataError as error:
+            if not plan.is_harmful:
+                self.broken(f"start: {error}")
+            self.counts["no_start"] += 1
+            await self._close(())
+            return
+        self.link = Link(str(self.engine.socket))
         if plan.http:
             self.app = make_app(self.link, key=None, read=self._served)
             await self.app.router.lifespan_context(self.app).__aenter__()
@@ -276,32 +290,45 @@ class World:
             await self.link.connect()
         self.books = Books(self)
         self._is_harmful = True
+        await self._serve()
+
+    async def _serve(self) -> None:
+        plan = self.plan
         tasks = [asyncio.create_task(ask_for(self, k, ask)) for k, ask in enumerate(plan.asks)]
         tasks += [asyncio.create_task(wish_for(self, wish)) for wish in plan.wishes]
-        if faults := [asyncio.create_task(self._fault(fault)) for fault in plan.faults]:
+        faults = [asyncio.create_task(self._fault(fault)) for fault in plan.faults]
+        mine = [*tasks, *faults, asyncio.create_task(unpin(self))]
+        if plan.ends_s is not None:
+            await asyncio.sleep(plan.ends_s)
+            self._is_harmful = False
+            await self._close(mine)
+        if faults:
             await asyncio.wait(faults)
-        mine = [*tasks, asyncio.create_task(unpin(self))]
         _, late = await asyncio.wait(tasks, timeout=_END_S) if tasks else ((), ())
         self._is_harmful = False
         if late:
             self.broken(f"{len(late)} clients without an end after {_END_S} s: {self.state()}")
-        await asyncio.sleep(3 * (plan.hang_s + _START_S))
+        if plan.ends_s is None:
+            await asyncio.sleep(3 * (plan.hang_s + _START_S))
         for task in tasks:
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 text = "".join(traceback.format_exception(error))
                 self.broken(f"a client crashed:\n{text}")
-        check_after(self)
-        await self._close(mine)
-
-    async def _close(self, mine: list[asyncio.Task[None]]) -> None:
-        if self.engine.failure is None:
-            await self.engine.drain(1.0)
+        if plan.ends_s is None:
+            check_after(self)
+            await self._close(mine)
         for task in mine:
             task.cancel()
-        begun_s = self.loop.now_s
+
+    async def _close(self, mine: Sequence[asyncio.Task[None]]) -> None:
+        """Have the engine end, and hold it to the law that nothing is left."""
+        begun_s, drain_s = self.loop.now_s - self._paused_s, self.plan.drain_s
+        if self.engine.failure is None:
+            await self.engine.drain(drain_s)
         await self.engine.close()
-        if self.loop.now_s - begun_s > 20.0:
-            self.broken(f"closing took {self.loop.now_s - begun_s:.1f} s")
+        took_s = self.loop.now_s - self._paused_s - begun_s
+        if took_s > drain_s + 20.0:
+            self.broken(f"closing took {took_s:.1f} s")
         await asyncio.sleep(10.0)
         check_left(self, mine)
 
@@ -329,6 +356,7 @@ class World:
         elif fault.kind == "pause":  # the scheduler has no turn; what is due comes all at once
             self.counts["losses"] += 1
             self.loop.now_s += min(10.0, fault.for_s)
+            self._paused_s += min(10.0, fault.for_s)
         elif fault.kind == "reader":
             for reader in self.readers:
                 reader.end(-9)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import Any
+
+from fastapi.responses import StreamingResponse
 
 from c2c.engine.front.choices import Choice, Piece
 from c2c.engine.front.scores import TokenScore, Written, of_chat, of_text
 
-__all__ = ["Shape", "usage"]
+__all__ = ["Shape", "Stream", "usage"]
 
 
 class Shape:
@@ -115,3 +117,25 @@ def usage(choices: Sequence[Choice], prompt: int) -> dict[str, Any]:
         "total_tokens": prompt + drawn,
         "prompt_tokens_details": {"cached_tokens": sum(found.values())},
     }
+
+
+class Stream(StreamingResponse):
+    """Events that end with their response, at once, wherever their client goes away."""
+
+    def __init__(self, first: bytes, events: AsyncGenerator[bytes, None]) -> None:
+        """Take a first event, which has come, and the others."""
+        super().__init__(_after(first, events), media_type="text/event-stream")
+        self._events = events
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Send them; a generator that nobody closes ends when garbage is collected."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._events.aclose()
+
+
+async def _after(first: bytes, events: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
+    yield first
+    async for event in events:
+        yield event

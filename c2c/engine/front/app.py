@@ -16,7 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
-from c2c.engine.front.answers import Shape, usage
+from c2c.engine.front.answers import Shape, Stream, usage
 from c2c.engine.front.body import BodyRoute, extra_headers
 from c2c.engine.front.choices import Choice, Piece
 from c2c.engine.front.documented import STREAM, Documented, errors
@@ -288,7 +288,7 @@ class Front:
             has_usage = options is not None and options.include_usage
             events = self._events(shape, asked.model, choices, prompt if has_usage else None)
             first = await _first(request, events)
-            return StreamingResponse(_after(first, events), media_type="text/event-stream")
+            return Stream(first, events)
         texts = await self._whole(request, asked.model, choices)
         return JSONResponse(shape.whole(choices, texts, prompt))
 
@@ -473,16 +473,6 @@ async def _first(request: Request, events: AsyncGenerator[bytes, None]) -> bytes
             task.cancel()
         with contextlib.suppress(asyncio.CancelledError, ApiError):
             await coming  # what it held is free then
-
-
-async def _after(first: bytes, events: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
-    """Yield a stream's first event, then the others."""
-    try:
-        yield first
-        async for event in events:
-            yield event
-    finally:
-        await events.aclose()  # at once, where the client went away
 
 
 async def _gone(request: Request) -> None:

@@ -48,7 +48,9 @@ class Models:
         except ConnectionError as error:
             raise after_end("gone") from error
         _check(done, asked.path)
-        info = next(info for info in self._link.models if info.name == done.model)
+        info = next((info for info in self._link.models if info.name == done.model), None)
+        if info is None:
+            raise after_end("model_gone")  # it was removed since
         await asyncio.to_thread(self._read, [info])
         return shown(info)
 
