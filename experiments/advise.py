@@ -12,6 +12,7 @@ end. Kinds of fleets race over a sixteenth of the requests, a quarter and all of
 the fewest chips that serve; the dearer half of them is out each time.
 
     advise.systems=[...]    c2cserve_plus, c2cserve, serverlessllm_fast, aegaeon
+    advise.fleets=[]        unlike chips together, files of conf/fleet, that are compared, too
     advise.seeds=[0,1,2]    a fleet must serve with each; the first one alone before the last part
     advise.most=64          chips of a fleet
     advise.keep=4           kinds that stay in the race at least
@@ -74,6 +75,7 @@ class AdviseSettings:
     systems: list[str] = field(
         default_factory=lambda: ["c2cserve_plus", "c2cserve", "serverlessllm_fast", "aegaeon"]
     )
+    fleets: list[str] = field(default_factory=list)
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
     most: int = 64
     keep: int = 4
@@ -152,7 +154,7 @@ def _advise(arguments: list[str], folder: str | None) -> int:
     asked.check()
     workers = workers_of(asked.workers, "advise.workers")
     refuse_seed("advise", asked.seeds, given)
-    space = FleetSpace([f"out={OUT}", *given], folder, systems=asked.systems)
+    space = FleetSpace([f"out={OUT}", *given], folder, systems=asked.systems, fleets=asked.fleets)
     arms = space.arms()
     base = _first_that_builds(space, arms)
     out = console()
@@ -272,7 +274,8 @@ def _margin(runs: Runs, fleet: Mapping[str, Any], asked: AdviseSettings) -> dict
     settings = runs.settings(trial)
     longer, why = asked.error, "advise.error"
     if longer is None:
-        longer, why = held_out_error(settings["hardware"].get("name", ""))
+        chips = [part["hardware"] for part in settings["fleet"]["parts"]]
+        longer, why = max(map(held_out_error, chips or [settings["hardware"].get("name", "")]))
     slower = {"scale": {key: value / (1.0 + longer) for key, value in settings["scale"].items()}}
     every = [
         runs.settings(Trial(trial.arm, trial.chips, trial.part, s)) | slower for s in asked.seeds
@@ -361,13 +364,14 @@ def _cells(fleet: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _rows(runs: Runs, fleets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     told = {(one["arm"], one["chips"]) for one in fleets}
+    keys = dict.fromkeys(key for arm in runs.arms for key in arm.params)
     rows = []
     for trial, point in runs.found.items():
         verdict = point.summary.get("verdict") or {}
         arm = runs.arms[trial.arm]
         ttft, tpot = (point.summary.get(key) or {} for key in ("ttft_s", "tpot_s"))
         rows.append(
-            {**{key: str(value) for key, value in arm.params.items()},
+            {**{key: str(arm.params[key]) if key in arm.params else None for key in keys},
              "chips": trial.chips, "requests": trial.part, "seed": trial.seed,
              "usd_per_hour": trial.chips * arm.usd_per_hour, "meets": outcome_of(point).meets,
              "met": verdict.get("met"), "binds": verdict.get("binds"),

@@ -44,7 +44,7 @@ class GivenPart:
 
 
 def given_parts(plain: Mapping[str, Any], node: Node | None) -> tuple[GivenPart, ...]:
-    """Return the parts of a run's fleet; one, without `fleet`.
+    """Return the parts of a run's fleet, each `superchips` times; one, without `fleet`.
 
     Args:
       plain: the run's settings.
@@ -54,21 +54,22 @@ def given_parts(plain: Mapping[str, Any], node: Node | None) -> tuple[GivenPart,
       SettingError: beside a fleet what says the same in another way; a chip or a layout that does
         not exist.
     """
-    given = plain["fleet"]["parts"]
+    given, copies = plain["fleet"]["parts"], plain["superchips"]
+    if copies < 1:
+        raise SettingError("superchips", copies, "a whole number above 0")
     if not given:
         if plain["fleet"]["name"] is not None:
             raise SettingError("fleet.parts", [], "at least one, such as {hardware: gh200}")
         chip = node.platforms[0] if node else platform_from_mapping(plain["hardware"])
         one = GivenPart(
             where="", platform=scaled(chip, **plain["scale"]), mig=plain["mig"],
-            count=plain["superchips"], constants=plain["constants"],
+            count=copies, constants=plain["constants"],
         )  # fmt: skip
         return (one,)
     for field, works, shown in (
         ("node", node is None, node and node.name),
         ("hardware", is_default_hardware(plain), plain["hardware"].get("name")),
         ("mig", dict(plain["mig"]) == NAMELESS["auto"], plain["mig"].get("name")),
-        ("superchips", plain["superchips"] == 1, plain["superchips"]),
         ("constants", plain["constants"] == "auto", plain["constants"]),
     ):
         if not works:
@@ -114,6 +115,7 @@ def _part(given: Mapping[str, Any], where: str, plain: Mapping[str, Any]) -> Giv
             raise unknown_name(f"{where}mig", mig, ("auto", *platform.layouts))
         settings = read_yaml("mig", mig)
     return GivenPart(
-        where=where, platform=scaled(platform, **plain["scale"]), mig=settings, count=count,
+        where=where, platform=scaled(platform, **plain["scale"]), mig=settings,
+        count=count * plain["superchips"],
         constants=given["constants"],
     )  # fmt: skip

@@ -148,7 +148,7 @@ class FleetPartConf:
 
 @dataclass
 class FleetConf:
-    """Unlike chips that serve together, in place of hardware, mig and superchips.
+    """Unlike chips that serve together, in place of hardware and mig.
 
     Attributes:
       name: of a file in `conf/fleet`.
@@ -189,7 +189,7 @@ class RunConf:
       node: `conf/node`, several GPUs with links between them instead of `hardware`, where
         `system.layout` lies over them; {}: none.
       fleet: `conf/fleet`, or `fleet.parts=[{hardware: gh200, mig: 7x12gb, count: 2}, ...]`: unlike
-        chips instead of `hardware`, `mig` and `superchips`.
+        chips instead of `hardware` and `mig`.
       catalog: `conf/catalog`, see `c2c.models.load_catalog`.
       workload: `conf/workload`, see `c2c.workloads.WorkloadConfig`.
       system: `conf/system`, see `c2c.serving.SystemSpec`; its policies are groups in it, such as
@@ -198,7 +198,7 @@ class RunConf:
       conf: folders of the user's own settings, in which chips, layouts, nodes and calibrations are
         looked for by name after `conf/`, see `c2c.config.installed.search_settings`.
       link: variant of the link's capacity, measured or datasheet.
-      superchips: how many of the platform.
+      superchips: how many of the platform, of the node, or of the whole fleet.
       cells: parts of the fleet that share no model: each has its chips, and its models on them.
       shards: processes that simulate parts of the fleet which share no model; auto takes as many as
         there are cores and such parts. Results are those of one process.

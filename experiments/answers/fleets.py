@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
 
@@ -12,12 +13,12 @@ from omegaconf import OmegaConf
 
 from c2c.config import load
 from c2c.errors import SettingError
-from c2c.hardware import platforms
+from c2c.hardware import load_platform, platforms
 from experiments.sweeping.search_space import as_text, choices_of
 
 __all__ = ["Arm", "FleetSpace"]
 
-_CHIP, _LAYOUT, _SYSTEM, _COUNT = "hardware", "mig", "system", "superchips"
+_CHIP, _LAYOUT, _SYSTEM, _COUNT, _FLEET = "hardware", "mig", "system", "superchips", "fleet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +27,8 @@ class Arm:
 
     Attributes:
       params: what tells it from the others, by setting.
-      usd_per_hour: of a chip.
-      power_w: of a chip at most; None where no file states it.
+      usd_per_hour: of a chip, or of all chips of a fleet of unlike ones.
+      power_w: likewise, at most; None where no file states it.
     """
 
     params: Mapping[str, Any]
@@ -45,13 +46,18 @@ class FleetSpace:
 
     What the command line fixes is fixed, a sweep on it (`system.max_batch=64,256`) is tried.
     Chips, systems and layouts are tried where it says nothing of them: `systems`, every chip that
-    has a price, and each chip's layouts of equal slices.
+    has a price, and each chip's layouts of equal slices. Beside them `fleets` of unlike chips.
     """
 
     def __init__(
-        self, overrides: Sequence[str], folder: str | None, *, systems: Sequence[str]
+        self,
+        overrides: Sequence[str],
+        folder: str | None,
+        *,
+        systems: Sequence[str],
+        fleets: Sequence[str] = (),
     ) -> None:
-        self.folder = folder
+        self.folder, self.fleets = folder, fleets
         self.open, self.fixed = choices_of(overrides)
         self.named = {o.partition("=")[0].lstrip("+~") for o in self.fixed} | set(self.open)
         if _COUNT in self.named:
@@ -70,7 +76,7 @@ class FleetSpace:
           SettingError: a choice that does not exist, or a chip that has no price.
         """
         every = []
-        rest = {k: v for k, v in self.open.items() if k not in (_CHIP, _LAYOUT)}
+        rest = {k: v for k, v in self.open.items() if k not in (_CHIP, _LAYOUT, _FLEET)}
         for key, choices in rest.items():
             for choice in choices:
                 self.settings({key: choice}, {})
@@ -107,14 +113,20 @@ class FleetSpace:
         return plain
 
     def _chips(self) -> list[dict[str, Any]]:
+        if _FLEET in self.open:
+            return [{_FLEET: name} for name in self.open[_FLEET]]
+        fleets = [{_FLEET: name} for name in self.fleets]
         if _CHIP in self.open:
-            return [{_CHIP: chip} for chip in self.open[_CHIP]]
-        if {_CHIP, "node"} & self.named:
-            return [{}]
+            return [*({_CHIP: chip} for chip in self.open[_CHIP]), *fleets]
+        if {_CHIP, "node", _FLEET, f"{_FLEET}.parts"} & self.named:
+            return [{}, *fleets]
         names = [name for name in platforms() if name != "cpu"]
-        return [{_CHIP: n} for n in names if self._gpu({_CHIP: n}).get("usd_per_hour")]
+        priced = [{_CHIP: n} for n in names if self._gpu({_CHIP: n}).get("usd_per_hour")]
+        return [*priced, *fleets]
 
     def _layouts(self, chip: Mapping[str, Any]) -> list[dict[str, Any]]:
+        if self.settings(chip, {})["fleet"]["parts"]:  # which say it themselves
+            return [{}]
         if _LAYOUT in self.open:
             return [{_LAYOUT: layout} for layout in self.open[_LAYOUT]]
         if _LAYOUT in self.named:
@@ -126,13 +138,26 @@ class FleetSpace:
         return found
 
     def _priced(self, params: Mapping[str, Any]) -> Arm:
-        of_chip = {k: v for k, v in params.items() if k.startswith(_CHIP)}
-        gpu = self._gpu(of_chip)
-        usd = gpu.get("usd_per_hour")
-        if usd is None:
-            name = self.settings(of_chip, {})["hardware"].get("name", "of a node")
-            raise SettingError(
-                "hardware.gpu.usd_per_hour", None, f"a price, which {name} has not",
-                "Set +hardware.gpu.usd_per_hour=<US dollars an hour>.",
-            )  # fmt: skip
-        return Arm(params=params, usd_per_hour=float(usd), power_w=gpu.get("power_w"))
+        usd, watts = 0.0, 0.0
+        for name, count, gpu in self._gpus(params):
+            price, power = gpu.get("usd_per_hour"), gpu.get("power_w")
+            if price is None:
+                raise SettingError(
+                    "hardware.gpu.usd_per_hour", None, f"a price, which {name} has not",
+                    "Set +hardware.gpu.usd_per_hour=<US dollars an hour>.",
+                )  # fmt: skip
+            usd += count * float(price)
+            watts += math.nan if power is None else count * power
+        return Arm(
+            params=params, usd_per_hour=usd, power_w=None if math.isnan(watts) else watts
+        )  # fmt: skip
+
+    def _gpus(self, params: Mapping[str, Any]) -> list[tuple[str, int, Mapping[str, Any]]]:
+        """Return name, number and settings of each kind of chip."""
+        of_chip = {k: v for k, v in params.items() if k.startswith((_CHIP, _FLEET))}
+        settings = self.settings(of_chip, {})
+        if parts := settings["fleet"]["parts"]:
+            names = [(part["hardware"], part["count"]) for part in parts]
+            return [(name, count, asdict(load_platform(name).gpu)) for name, count in names]
+        chip = settings["hardware"]
+        return [(chip.get("name", "of a node"), 1, chip.get("gpu", {}))]

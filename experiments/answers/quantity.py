@@ -57,12 +57,11 @@ def quantity_of(name: str, setup: RunSetup) -> Quantity:
             name=name, unit="models", is_whole=True, more_is_harder=True, start=count,
             lowest=1, highest=max(4096, count),
         )  # fmt: skip
-    if name == "superchips" and setup.serving.beside:
-        raise SettingError("capacity.of", name, "rate or models with a fleet of several parts")
     if name == "superchips":
-        count = setup.serving.superchips
+        count = setup.settings["superchips"]
+        unit = "fleets" if setup.serving.beside else "Superchips"
         return Quantity(
-            name=name, unit="Superchips", is_whole=True, more_is_harder=False, start=count,
+            name=name, unit=unit, is_whole=True, more_is_harder=False, start=count,
             lowest=1, highest=max(1024, count),
         )  # fmt: skip
     raise SettingError("capacity.of", name, f"one of {', '.join(QUANTITIES)}")

@@ -40,7 +40,7 @@ def answer_line(capacity: Capacity, setup: RunSetup) -> str:
     serving, quantity = setup.serving, capacity.quantity
     chips = serving.fleet_name
     if quantity.name == "superchips":  # which is the answer
-        chips = chips.partition(" x ")[2]
+        chips = "those of fleet.parts" if serving.beside else chips.partition(" x ")[2]
     fleet = f"{serving.system.name} on {chips}"
     share = f"{100 * setup.settings['slo']['attainment']:g} % of the requests on target"
     if not capacity.met:

@@ -1,4 +1,4 @@
-"""The worth of each mechanism, alone and with the others, on slices of GH200 (beyond the paper)."""
+"""The worth of each mechanism, alone and with the others, on GH200 and unlike GPUs (no paper's)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,41 @@ from experiments.c2cserve.workload_map import arrivals
 from experiments.composed.sets import refusal, settings_of, shapley, subsets
 from experiments.figure import SIMULATOR, Computed, Context, figure
 
-__all__ = ["MECHANISMS", "Load", "compute"]
+__all__ = ["FLEETS", "MECHANISMS", "UNLIKE", "Fleet", "Load", "compute"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """Chips that serve, and what cannot work on them.
+
+    Attributes:
+      settings: overrides that choose them.
+      chips: how many there are.
+      without: mechanisms that their settings refuse.
+    """
+
+    settings: tuple[str, ...]
+    chips: int
+    without: frozenset[str] = frozenset()
+
 
 # Those that work on slices of one chip; the others lie over the GPUs of a node. Prefixes do
 # something where prompts begin alike, which those of the first two kinds of arrivals do not.
 MECHANISMS: Final = ("streamed", "kept", "turns", "restored", "apart", "prefixes")
 NOTHING: Final = "none of them"
 MODELS: Final = 16  # a chip
-CHIPS: Final = (1, 4, 36)
+ONE: Final = "1 GH200"
+UNLIKE: Final = {
+    # In slices beside a whole one: there are no roles for such chips.
+    "GH200 + L40S": Fleet(
+        settings=("fleet.parts=[{hardware:gh200},{hardware:l40s}]",), chips=2,
+        without=frozenset({"apart"}),
+    ),
+    "H100 + RTX PRO 6000": Fleet(settings=("fleet=h100_rtx",), chips=2),
+}  # fmt: skip
+FLEETS: Final = {
+    f"{n} GH200": Fleet(settings=(*GH200, f"superchips={n}"), chips=n) for n in (1, 4, 36)
+} | UNLIKE
 RATES: Final = (0.5, 1.0, 2.0, 4.0)  # requests/s a chip
 BURSTS: Final = ("steady", "bursty", "conversations")
 REQUESTS: Final = 2000  # a chip, as far as the most
@@ -36,17 +63,21 @@ CLOSE_POINTS: Final = 1.0  # of attainment: no difference worth a name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """A workload of a fleet."""
+    """A workload of a fleet, by its name among `FLEETS`."""
 
-    chips: int
+    fleet: str
     bursts: str
     rate_rps: float
 
     @property
+    def chips(self) -> int:
+        """How many chips serve it."""
+        return FLEETS[self.fleet].chips
+
+    @property
     def text(self) -> str:
         """The load in words."""
-        chips = f"{self.chips} GH200"
-        return f"{chips}, {self.bursts}, {self.rate_rps:g} requests/s a chip"
+        return f"{self.fleet}, {self.bursts}, {self.rate_rps:g} requests/s a chip"
 
 
 @figure("worth", title="What each mechanism is worth, alone and together (beyond the paper)",
@@ -55,10 +86,10 @@ def compute(context: Context) -> Computed:
     """Return attainment of every set of mechanisms under every load, and Shapley values."""
     quick = context.quick
     loads = [
-        Load(chips=chips, bursts=bursts, rate_rps=rate)
-        for chips in (CHIPS[:1] if quick else CHIPS)
-        for bursts in BURSTS
-        for rate in (RATES[1::2] if quick or chips > 1 else RATES)
+        Load(fleet=fleet, bursts=bursts, rate_rps=rate)
+        for fleet in ((ONE, *UNLIKE) if quick else FLEETS)
+        for bursts in (BURSTS[:1] if quick and fleet in UNLIKE else BURSTS)
+        for rate in (RATES if not quick and fleet == ONE else RATES[1::2])
     ]
     seeds = context.seeds[: 1 if quick else SEEDS]
     sets = [each for each in subsets(MECHANISMS) if refusal(each, GH200) is None]
@@ -80,13 +111,16 @@ def compute(context: Context) -> Computed:
     caption = (
         f"{len(sets)} sets of mechanisms that can work together, of {', '.join(MECHANISMS)}; "
         f"{MODELS} models a chip, half Llama-3 3B (TPOT target 0.15 s), half 8B (0.3 s), TTFT "
-        f"target 1 s; steady: Poisson arrivals; bursty: the generator of GenTD26's statistics; "
+        "target 1 s; chips are cut as mig=auto does (GH200 alone by the paper's table); steady: "
+        "Poisson arrivals; bursty: the generator of GenTD26's statistics; "
         "conversations: sessions of four turns on average, ten seconds from an answer to the next; "
         f"link variant '{context.link_variant}', seeds {list(seeds)}, on more chips two. "
-        "A set without streamed weights has the whole chip, one with them seven slices. Bars: "
+        "A set without streamed weights has whole chips, one with them most slices. Bars: "
         "Shapley values of the share of requests within both targets; a mechanism that cannot work "
-        "in a set adds nothing to it. Lines: 95 % interval over seeds. Prices: the chip's list "
-        "price by tokens of requests within both targets."
+        "in a set adds nothing to it. Lines: 95 % interval over seeds. Prices: the chips' list "
+        "prices by tokens of requests within both targets, where every chip has one. "
+        "GH200 + L40S has no prompts apart: its chips are in slices and whole. The kernels of one "
+        "model over two GPUs are no part of these sets: tessera.fig7 asks what they are worth."
     )
     return Computed(
         tables={"sets": pa.Table.from_pylist(rows), "shares": pa.Table.from_pylist(shares)},
@@ -97,11 +131,14 @@ def compute(context: Context) -> Computed:
 
 
 def _mechanisms(load: Load) -> tuple[str, ...]:
-    return tuple(m for m in MECHANISMS if m != "prefixes" or load.bursts == "conversations")
+    here = set(MECHANISMS) - FLEETS[load.fleet].without
+    if load.bursts != "conversations":
+        here -= {"prefixes"}
+    return tuple(m for m in MECHANISMS if m in here)
 
 
 def _seeds(load: Load) -> int:
-    return SEEDS if load.chips == 1 else SEEDS - 1
+    return SEEDS if load.fleet == ONE else SEEDS - 1
 
 
 def _run(context: Context, load: Load, names: Sequence[str], seed: int) -> dict[str, Any]:
@@ -110,22 +147,29 @@ def _run(context: Context, load: Load, names: Sequence[str], seed: int) -> dict[
     if load.bursts == "conversations":
         chosen[0] = "workload=conversations"
     settings = composed(
-        [*GH200, f"superchips={load.chips}", *catalog(MODELS * load.chips), *chosen,
+        [*FLEETS[load.fleet].settings, *catalog(MODELS * load.chips), *chosen,
          *settings_of(names), f"link={context.link_variant}"],
         values | {"seed": seed},
     )  # fmt: skip
     setup = build(settings)
     got = simulate(setup)
-    found, gpu = measures(got), setup.settings["hardware"]["gpu"]
+    found, parts = measures(got), setup.serving.parts
+    usd = _total([(part.count, part.platform.gpu.usd_per_hour) for part in parts])
+    power_w = _total([(part.count, part.platform.gpu.power_w) for part in parts])
     # Of answers within both targets; what is late is not worth its price.
     tokens_per_s = got.summary["output_tokens_per_s"] * found["both_percent"] / 100
     million_h = 1e6 / tokens_per_s / 3600 if tokens_per_s > 0 else None
     return found | {
         "goodput_rps": found["both_percent"] / 100 * load.rate_rps,
-        "usd_per_million_tokens": million_h and load.chips * gpu["usd_per_hour"] * million_h,
-        "kwh_per_million_tokens_at_most": million_h
-        and load.chips * gpu["power_w"] / 1e3 * million_h,
+        "usd_per_million_tokens": usd and million_h and usd * million_h,
+        "kwh_per_million_tokens_at_most": power_w and million_h and power_w / 1e3 * million_h,
     }
+
+
+def _total(of: Sequence[tuple[int, float | None]]) -> float | None:
+    """Return what all chips have together; None where a chip has no value."""
+    known = [count * value for count, value in of if value is not None]
+    return sum(known) if len(known) == len(of) else None
 
 
 def _at(rows: Sequence[dict[str, Any]], load: Load) -> list[dict[str, Any]]:

@@ -27,7 +27,7 @@ def draw_advice(rows: Sequence[Mapping[str, Any]], *, title: str, caption: str) 
     fleets: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
         if row["is_whole"] and row["ttft_p99_s"] is not None:
-            name = (row.get("system", ""), row.get("hardware", ""))
+            name = (row.get("system", ""), row.get("fleet") or row.get("hardware", ""))
             key = (name, row.get("mig"), row["usd_per_hour"])
             fleets.setdefault(key, []).append(row)
     names = sorted({name for name, *_ in fleets})

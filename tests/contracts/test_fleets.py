@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from c2c.config import build, load, run_totals, simulate
 from c2c.errors import SettingError
+from c2c.hardware import load_platform
 from c2c.policies import (
     AtBacklog,
     GateAndTriage,
@@ -206,9 +207,9 @@ def test_a_summary_tells_by_part() -> None:
     assert here["steps"] + there["steps"] == got.summary["run"]["steps"]
     both = sum(p["attainment"]["both"] * p["requests"] for p in (here, there) if p["requests"])
     assert both / 60 == pytest.approx(got.summary["attainment"]["both"])
-    chip = build(load(["hardware=l40s", "system=mig_resident"])).serving.platform.gpu
-    assert chip.usd_per_hour is not None
-    assert there["usd_per_hour"] == 2 * chip.usd_per_hour
+    assert here["usd_per_hour"] == load_platform("gh200").gpu.usd_per_hour
+    assert there["usd_per_hour"] is None  # no file has a price of it
+    assert there["power_w"] == 2 * 350.0
     assert "parts" not in run_totals(build(load(["workload=poisson"])).prepared, got.stats)
 
 

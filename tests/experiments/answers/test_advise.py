@@ -12,6 +12,7 @@ import pytest
 
 from c2c.config import build, load, simulate
 from c2c.errors import SettingError
+from c2c.hardware import load_platform
 from experiments import advise
 from experiments.answers.fleets import FleetSpace
 from experiments.answers.model_error import held_out_error
@@ -42,6 +43,22 @@ def test_what_the_command_line_leaves_open_is_compared() -> None:
     assert own[0].usd_per_hour == 9.0
 
 
+def test_a_fleet_of_unlike_chips_is_one_candidate_at_the_price_of_its_chips() -> None:
+    found = FleetSpace(
+        ["hardware=gh200", "mig=7x12gb"], None, systems=["c2cserve_plus"], fleets=["h100_rtx"]
+    ).arms()
+    assert [arm.params.get("fleet") for arm in found] == [None, "h100_rtx"]
+    chips = [load_platform(name).gpu for name in ("h100_sxm", "rtx_pro_6000")]
+    assert found[1].usd_per_hour == sum(gpu.usd_per_hour or 0.0 for gpu in chips)
+    assert found[1].power_w == sum(gpu.power_w or 0.0 for gpu in chips)
+    given = ["fleet.parts=[{hardware:h100_sxm,count:3},{hardware:rtx_pro_6000}]"]
+    (own,) = FleetSpace(given, None, systems=["c2cserve_plus"]).arms()
+    assert own.usd_per_hour == 3 * chips[0].usd_per_hour + chips[1].usd_per_hour  # type: ignore[operator]
+    params = {"fleet": "h100_rtx", "system": "c2cserve_plus"}
+    setup = build(space("workload=poisson").settings(params, {"superchips": 2}))
+    assert [part.count for part in setup.serving.parts] == [2, 2]
+
+
 def test_values_are_set_without_composing_again() -> None:
     found = space("workload=poisson").settings({"hardware": "gh200"}, {"workload.max_requests": 7})
     assert found["workload"]["max_requests"] == 7
@@ -53,11 +70,13 @@ def test_values_are_set_without_composing_again() -> None:
     [
         ("advise.most=0", "advise.most=0: expected a whole number above 0"),
         ("advise.within=0.5", "advise.within=0.5: expected a number, at least 1"),
-        ("advise.x=1", "expected a key among error, keep"),
+        ("advise.x=1", "expected a key among error, fleets, keep"),
         ("search.trials=4", "search.trials='4': expected a setting of advise"),
         ("superchips=2", "the number is the answer. Set advise.most"),
         ("seed=3", "Set advise.seeds"),
         ("hardware=rubin", "a price, which rubin has not"),
+        ("advise.fleets=[gh200_l40s]", "a price, which l40s has not"),
+        ("advise.fleets=[nope]", "fleet='nope': expected one of"),
         ("hardware=gh200,nope", "hardware='nope': expected"),
         ("system=c2cserve,nope", "system='nope': expected"),
         ("workload.rate_rps=interval(1,2)", "expected values to compare, such as 1,2,4"),

@@ -18,6 +18,7 @@ from experiments.composed.sets import (
     shapley,
     subsets,
 )
+from experiments.composed.worth import MECHANISMS, UNLIKE
 
 PAGE = Path(__file__).parents[3] / "docs" / "systems" / "composed.md"
 worths = st.dictionaries(
@@ -64,6 +65,17 @@ def test_a_mechanism_that_needs_another_is_refused_with_the_reason() -> None:
 def test_other_settings_that_cannot_work_are_errors() -> None:
     with pytest.raises(SettingError, match="superchips"):
         refusal({"streamed"}, ["superchips=0"])
+
+
+@pytest.mark.parametrize("fleet", UNLIKE)
+def test_unlike_chips_take_all_mechanisms_but_those_left_out(fleet: str) -> None:
+    here = UNLIKE[fleet]
+    every = frozenset(MECHANISMS) - here.without
+    assert refusal(every, here.settings) is None
+    for name in here.without:
+        error = refusal(every | {name}, here.settings)
+        assert error is not None
+        assert "in a fleet of several parts" in str(error)
 
 
 def test_the_page_has_the_table_of_pairs() -> None:
