@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from numba.extending import register_jitable
+from c2c.jit import formula
 
 __all__ = ["DRAWS", "draw", "hashed", "request_key"]
 
@@ -17,7 +17,7 @@ _MASK: Final = 0xFFFFFFFF
 _STEP: Final = 0x1E3779B9
 
 
-@register_jitable
+@formula
 def _mixed(x: int) -> int:
     # Multipliers below 2**31 keep products of 32-bit numbers within 63 bits: the interpreter's
     # integers and the machine's agree.
@@ -26,19 +26,19 @@ def _mixed(x: int) -> int:
     return x ^ (x >> 16)
 
 
-@register_jitable
+@formula
 def hashed(key: int, number: int) -> int:
     """Return 32 bits that both determine."""
     return _mixed(((key ^ (number & _MASK)) + _STEP) & _MASK)
 
 
-@register_jitable
+@formula
 def request_key(seed: int, request: int) -> int:
     """Return what all draws for a request begin with."""
     return hashed(hashed(0, seed), request)
 
 
-@register_jitable
+@formula
 def draw(seed: int, request: int, position: int, layer: int, k: int) -> float:
     """Return a number in [0, 1) that only these five determine.
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 import traceback
 import warnings
@@ -75,6 +76,11 @@ def in_one_line(error: BaseException, arguments: Sequence[str] = ()) -> str | No
 def _told(error: BaseException, arguments: Sequence[str]) -> str | None:
     if isinstance(error, SettingError | DataError):
         return str(error)
+    if isinstance(error, ModuleNotFoundError) and (extra := _extra_with(error.name or "")):
+        return (
+            f"package={error.name!r}: expected to be installed for this command; "
+            f"pip install 'c2c[{extra}]' brings it (a checkout: make env)"
+        )
     if isinstance(error, MemoryError):
         why = str(error) or "the system gives no more"
         return f"memory: there is too little ({why}). Choose a smaller workload, catalog or fleet."
@@ -88,6 +94,20 @@ def _told(error: BaseException, arguments: Sequence[str]) -> str | None:
     if isinstance(error, UnicodeError):
         return str(DataError("text", f"cannot be read or written ({error})", "UTF-8 can."))
     return None
+
+
+def _extra_with(module: str) -> str | None:
+    """Return the first extra of this distribution that brings a module; None: none does."""
+    from importlib.metadata import PackageNotFoundError, requires
+
+    wanted = module.partition(".")[0].replace("_", "-")
+    wanted = "nvidia-ml-py" if wanted == "pynvml" else wanted
+    try:
+        lines = requires("c2c") or []
+    except PackageNotFoundError:
+        return None
+    found = (re.match(r"([\w-]+).*extra == ['\"](\w+)['\"]", line) for line in lines)
+    return next((m[2] for m in found if m and m[1].replace("_", "-") == wanted), None)
 
 
 def _is_of_composers(error: BaseException) -> bool:

@@ -3,13 +3,12 @@
 Each kernel is a package: `hybrid_gemm`, `quantized_gemm` and `grouped_gemm`, which are one core
 (`gemm`), `attention`, `gather_rows` and `woven`; `host_memory` places arrays, `tuning` measures
 configurations, `repository` keeps compiled programs and `ahead_of_time` compiles for a GPU that is
-not there. They are attributes of this package, imported when they are asked for; here stand what a
-device can run and error bounds.
+not there. They are attributes of this package, imported when they are asked for, and so are error
+bounds; here stands what a device can run.
 """
 
 from importlib import import_module
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pallas_kernels.capability import (
     BACKENDS,
@@ -20,7 +19,6 @@ from pallas_kernels.capability import (
     missing,
     require,
 )
-from pallas_kernels.numerics import check_gemm, gemm_error_bound, gemm_reference
 
 if TYPE_CHECKING:
     from pallas_kernels import (
@@ -36,6 +34,7 @@ if TYPE_CHECKING:
         tuning,
         woven,
     )
+    from pallas_kernels.numerics import check_gemm, gemm_error_bound, gemm_reference
 
 __all__ = [
     "BACKENDS",
@@ -62,9 +61,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> ModuleType:
+_NUMERICS = ("check_gemm", "gemm_error_bound", "gemm_reference")
+
+
+def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in _NUMERICS:
+        return getattr(import_module(f"{__name__}.numerics"), name)
     return import_module(f"{__name__}.{name}")
 
 

@@ -6,13 +6,10 @@ import os
 import shutil
 import stat
 import tempfile
-import traceback
 import warnings
 from pathlib import Path
 
-import numba.core.caching
-
-__all__ = ["is_damage", "prune", "writable"]
+__all__ = ["prune", "writable"]
 
 _KEPT = 4  # cache folders of earlier versions that are left for other checkouts
 
@@ -37,13 +34,6 @@ def writable(folder: Path) -> Path:
             f"cannot write {folder} ({error}); compiled code goes to {spare}", stacklevel=3
         )
         return spare
-
-
-def is_damage(error: BaseException) -> bool:
-    """Return whether Numba could not read what it had kept: a file was cut short or overwritten."""
-    reader = Path(numba.core.caching.__file__)
-    frames = traceback.extract_tb(error.__traceback__)
-    return any(Path(frame.filename) == reader and "load" in frame.name for frame in frames)
 
 
 def _private() -> Path:

@@ -13,27 +13,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol, cast
 from typing import overload as overload_typing
 
-import numba
 import numpy as np
-from numba.core import types
-from numba.core.typing.templates import infer_global
-from numba.extending import models, overload, register_model
 
-from c2c.compiling.compilers import INNER, OUTER
-from c2c.compiling.guard import (
-    Returns,
-    check_signature,
-    guarded,
-    guarded_compiled,
-    is_outside,
-)
-from c2c.compiling.linked import Linked, Signature, call_linked
+from c2c.compiling.guard import Returns, check_signature, guarded, is_outside
+from c2c.compiling.linked import Signature
 from c2c.errors import PolicyError
+from c2c.jit import when_compiling
 
 __all__ = [
-    "BY_ADDRESS",
-    "INLINED",
-    "OPTIONS",
     "POINTS",
     "DecisionPoint",
     "decision",
@@ -45,23 +32,7 @@ __all__ = [
     "policy_name",
 ]
 
-# No reference counting: the compiled loop allocates nothing. It is five times faster without.
-OPTIONS: Final[dict[str, Any]] = {"_nrt": False, "no_cfunc_wrapper": True} | OUTER
-# What compiled code calls at an address needs no entry from Python.
-BY_ADDRESS: Final[dict[str, Any]] = OPTIONS | {"no_cpython_wrapper": True}
-# Said outright, since Numba hands a caller's options down to what it calls.
-_INNER: Final[Any] = BY_ADDRESS | {"forceinline": False} | INNER
-
-# An array is seven numbers to a compiled call and the state has thirty: calls on the way of every
-# event would spend their time on passing them.
-INLINED: Final[Any] = _INNER | {"forceinline": True}
-_USERS: Final[Any] = _INNER | {"_nrt": True, "boundscheck": True}
-
-_LINKED: Final[Any] = numba.typeof(Linked(0))
-_NAMED: Final[Any] = types.BaseNamedTuple  # to Numba: a NamedTuple of any types
 _IMPLEMENTATIONS: Final[dict[type, list[Callable[..., Any]]]] = {}
-_Dispatcher: Final[Any] = types.Dispatcher
-_COMPILED: Final[list[Any]] = []
 _LOOP: Final = "c2c.policies."
 
 # Name -> decision point, of those that the event loop asks.
@@ -195,48 +166,8 @@ def _decision_point(
     def unguarded(policy: Any, *args: Any) -> Any:
         return made[type(policy)](policy, *args)
 
-    def implementation(policy: Any) -> Callable[..., Any] | None:
-        if not isinstance(policy, _NAMED) or policy.instance_class is Linked:
-            return None
-        return made.get(policy.instance_class, default)
-
-    @overload(decide, jit_options=INLINED, strict=False)
-    def _own(policy: Any, *args: Any) -> Callable[..., Any] | None:
-        function = implementation(policy)
-        return None if function is None or is_outside(function) else function
-
-    _call_by_address(decide, point)
-
-    # From outside: it may allocate, and then brings its own counting of references.
-    @overload(unguarded, jit_options=_USERS, strict=False)
-    def _unguarded(policy: Any, *args: Any) -> Callable[..., Any] | None:
-        return implementation(policy)
-
-    @overload(decide, jit_options=_USERS, strict=False)
-    def _outside(policy: Any, *args: Any) -> Callable[..., Any] | None:
-        function = implementation(policy)
-        if function is None or not is_outside(function):
-            return None
-        if returns is None:
-            return function
-        who = policy.instance_class.__name__
-        return guarded_compiled(name, who, function, returns, unguarded, _USERS)
-
+    when_compiling("decision", point, made, default, returns, unguarded)
     return cast("DecisionPoint", point)
-
-
-def _call_by_address(decide: Callable[..., Any], point: Any) -> None:
-    """Let the compiled event loop, which knows no type of policy, ask the one in a table."""
-
-    @overload(decide, jit_options=INLINED, strict=False)
-    def _linked(policy: Any, *args: Any) -> Callable[..., Any] | None:
-        if getattr(policy, "original", policy) != _LINKED:
-            return None
-        place, signature = place_in_tables(point), point.signature
-        call = call_linked(point.__name__, signature, place)
-        if signature.own:
-            return lambda policy, own, *args: call(policy.at, own, args)
-        return lambda policy, *args: call(policy.at, 0, args)
 
 
 def _check_new(policy_type: Any, known: Mapping[str, type], function: Callable[..., Any]) -> None:
@@ -262,34 +193,11 @@ def jitable[F: Callable[..., Any]](function: F) -> F:
 
     A user's helpers may allocate.
     """
-    return _jitable(function, _INNER)
+    when_compiling("function", function, is_inlined=False)
+    return function
 
 
 def inlined[F: Callable[..., Any]](function: F) -> F:
     """Do the same for a function on the way of every event: it becomes part of its caller."""
-    return _jitable(function, INLINED)
-
-
-def _jitable[F: Callable[..., Any]](function: F, options: Any) -> F:
-    # A dispatcher of its own, and not an overload, which would be compiled once more for every
-    # constant that it is called with.
-    ours = function.__module__.startswith("c2c.")
-    compiled = numba.njit(**(options if ours else _USERS))(function)
-    _COMPILED.append(compiled)  # its type only refers to it weakly
-    infer_global(function, _Compiled(compiled))
+    when_compiling("function", function, is_inlined=True)
     return function
-
-
-class _Compiled(_Dispatcher):  # type: ignore[misc]
-    """Type of a function that constants are ordinary arguments of: it is compiled once."""
-
-    def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
-        plain = tuple(map(types.unliteral, args))
-        named = {name: types.unliteral(kind) for name, kind in kws.items()}
-        known, key = self.__dict__.setdefault("_c2c_known", {}), (plain, *named.items())
-        if key not in known:  # Numba would make a class for each call
-            known[key] = super().get_call_type(context, plain, named)
-        return known[key]
-
-
-register_model(_Compiled)(models.OpaqueModel)

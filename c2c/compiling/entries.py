@@ -1,69 +1,19 @@
-"""The machine code of single decisions, and the tables through which the event loop calls it."""
+"""The tables through which the event loop calls the machine code of single decisions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numba
-import numba.extending
 import numpy as np
 
-from c2c.compiling.decision import INLINED, POINTS, DecisionPoint, place_in_tables
+from c2c.compiling.decision import POINTS, DecisionPoint, place_in_tables
 from c2c.compiling.guard import is_outside
 from c2c.compiling.linked import FIELDS, Linked
-from c2c.compiling.packed import as_array, read, words
+from c2c.compiling.packed import as_array, words
 from c2c.errors import PolicyError
 
-__all__ = ["Nothing", "Tables", "decide_at", "link"]
-
-# Numba has no types for most of what it offers.
-types: Any = numba.types
-intrinsic: Any = numba.extending.intrinsic
-overload: Any = numba.extending.overload
-
-
-def decide_at(point: Any, kind: Any, memory: Any, fields: int, own: int, arguments: Any) -> Any:
-    """Decide as the policy says whose fields lie at an address; compiled for each policy.
-
-    Args:
-      point: the decision point, a type with its name.
-      kind: type of the policy.
-      memory: type of its own arrays.
-      fields: address of the words of the policy's fields.
-      own: address of the words of its arrays.
-      arguments: of the decision.
-    """
-    return _returned(point, _decided(point, read(kind, fields), read(memory, own), arguments))
-
-
-def _decided(point: Any, policy: Any, own: Any, arguments: Any) -> Any:
-    decide = POINTS[point.name]
-    return decide(policy, *((own,) if decide.signature.own else ()), *arguments)
-
-
-@overload(_decided, jit_options=INLINED, strict=False)
-def _decided_compiled(point: Any, policy: Any, own: Any, arguments: Any) -> Callable[..., Any]:
-    decide = POINTS[point.name]
-
-    def with_own(point: Any, policy: Any, own: Any, arguments: Any) -> Any:
-        return decide(policy, own, *arguments)
-
-    def without(point: Any, policy: Any, own: Any, arguments: Any) -> Any:
-        return decide(policy, *arguments)
-
-    return with_own if decide.signature.own else without
-
-
-@intrinsic
-def _returned(typing: Any, point: Any, value: Any) -> Any:
-    """Return the result as the type that the event loop expects."""
-    wanted = POINTS[point.name].signature.returns
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return context.cast(builder, arguments[1], signature.args[1], wanted)
-
-    return wanted(point, value), generate
+__all__ = ["Nothing", "Tables", "link"]
 
 
 class Nothing(NamedTuple):
@@ -84,14 +34,14 @@ class Tables(NamedTuple):
     kept: tuple[Any, ...]
 
 
-def link(system: Any, own: Any, address_of: Callable[[bool, tuple[Any, ...]], int]) -> Tables:
+def link(system: Any, own: Any, address_of: Callable[[DecisionPoint, Any, Any], int]) -> Tables:
     """Return the tables of a system's policies.
 
     Args:
       system: the policies, a `c2c.policies.System`.
       own: arrays of their own, a `c2c.policies.Own`.
-      address_of: takes whether a policy is from outside the package and the types of `decide_at`'s
-        arguments; returns where the machine code begins.
+      address_of: takes a decision, a policy and its own arrays; returns where the machine code of
+        the three begins.
 
     Raises:
       PolicyError: a policy lacks an implementation, or has fields that are no numbers.
@@ -135,10 +85,4 @@ def _check(point: DecisionPoint, policy: Any) -> None:
 def _address(point: DecisionPoint, policy: Any, memory: Any, address_of: Callable[..., int]) -> int:
     if not point.knows(type(policy)):
         policy, memory = Nothing(), Nothing()  # one machine code for all that leave it so
-    kinds = types.Opaque(point.__name__), _kind(policy), _kind(memory)
-    takes = types.Tuple(point.signature.takes)
-    return address_of(is_outside(type(policy)), (*kinds, types.int64, types.int64, takes))
-
-
-def _kind(value: Any) -> Any:
-    return types.TypeRef(numba.typeof(value))
+    return address_of(point, policy, memory)

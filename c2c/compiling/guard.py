@@ -1,4 +1,4 @@
-"""Checks of decisions of policies from outside the package, interpreted or compiled.
+"""Checks of decisions of policies from outside the package, see `overloads` for compiled ones.
 
 The package's own policies are held to the same by its tests, and pay nothing for it.
 """
@@ -12,9 +12,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numba.core import types
-from numba.core.errors import NumbaTypeError
-from numba.extending import overload
 
 from c2c.errors import PolicyError
 
@@ -23,7 +20,6 @@ __all__ = [
     "check_signature",
     "fits",
     "guarded",
-    "guarded_compiled",
     "is_outside",
     "located",
     "where_is",
@@ -48,11 +44,6 @@ _PYTHON: Final[dict[type, tuple[type, ...]]] = {
     bool: (bool, np.bool_),
     int: (int, np.integer),
     float: (float, int, np.floating, np.integer),
-}
-_COMPILED: Final[dict[type, tuple[type, ...]]] = {
-    bool: (types.Boolean,),
-    int: (types.Integer,),
-    float: (types.Float, types.Integer),
 }
 
 
@@ -118,58 +109,6 @@ def guarded(
                 policy,
                 f"{where_is(function)}: {decision} returned {found!r}, not {returns.allowed}",
             )
-        return found
-
-    return guard
-
-
-def guarded_compiled(
-    decision: str,
-    policy: str,
-    function: Callable[..., Any],
-    returns: Returns,
-    call: Callable[..., Any],
-    options: Any,
-) -> Callable[..., Any]:
-    """Return the same for the compiler.
-
-    Args:
-      decision: name of the decision point.
-      policy: name of the policy.
-      function: the implementation.
-      returns: what it may return.
-      call: stands for the implementation in compiled code.
-      options: how the check of the type is compiled.
-    """
-    at = f"{where_is(function)}: {decision} returned"
-    problem = f"{at} something that is not {returns.allowed}"
-    test = returns.test
-
-    def typed(value: Any) -> Any:
-        return value
-
-    @overload(typed, jit_options=options, strict=False)
-    def _typed(value: Any) -> Callable[..., Any]:
-        kinds = _COMPILED.get(returns.kind)
-        if kinds is None:
-            fits = getattr(value, "instance_class", None) is returns.kind
-        else:
-            fits = isinstance(value, kinds)
-        if not fits:
-            raise NumbaTypeError(f"policy {policy}: {at} {value}, not {returns.allowed}")
-        return typed
-
-    if test is None:
-
-        def guard_type(policy_value: Any, *args: Any) -> Any:
-            return typed(call(policy_value, *args))
-
-        return guard_type
-
-    def guard(policy_value: Any, *args: Any) -> Any:
-        found = typed(call(policy_value, *args))
-        if not test(found, *args):
-            raise PolicyError(policy, problem)
         return found
 
     return guard

@@ -10,22 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, get_type_hints
 
-import numba
-import numba.extending
 import numpy as np
-from llvmlite import ir
-from numba.core import cgutils
-from numba.np.numpy_support import from_dtype
 
-__all__ = ["FIELDS", "Linked", "Signature", "call_linked"]
-
-# Numba has no types for most of what it offers.
-types: Any = numba.types
-intrinsic: Any = numba.extending.intrinsic
+__all__ = ["FIELDS", "Linked", "Signature"]
 
 # Words of a policy's table before its functions: the address of its fields.
 FIELDS: Final = 1
-_SCALARS: Final[dict[Any, Any]] = {bool: types.boolean, int: types.int64, float: types.float64}
+_SCALARS: Final = (bool, int, float)
 
 
 class Linked(NamedTuple):
@@ -43,12 +34,15 @@ class Signature(NamedTuple):
 
     Attributes:
       own: whether the policy's own arrays are passed.
-      takes: types of the further arguments.
+      takes: types of the further arguments: bool, int, float, a NamedTuple of them, or the dtype of
+        a row.
+      tables: of those, the places of whole tables of such rows.
       returns: type of the result.
     """
 
     own: bool
     takes: tuple[Any, ...]
+    tables: frozenset[int]
     returns: Any
 
     @classmethod
@@ -60,68 +54,24 @@ class Signature(NamedTuple):
           rows: what an argument `table` has rows of, or `row` is one of.
         """
         hints = get_type_hints(protocol)
-        returns = _type(hints.pop("return", Any))
+        returns = hints.pop("return", Any)
         hints.pop("policy", None)
         own = hints.pop("own", None) is not None
-        takes = []
-        for name, hint in hints.items():
-            if rows is not None and name in ("table", "row"):
-                row = from_dtype(rows)
-                takes.append(row if name == "row" else types.Array(row, 1, "C"))
-            else:
-                takes.append(_type(hint))
-        if returns is None or None in takes:
+        has_rows = {name for name in ("table", "row") if rows is not None and name in hints}
+        if not all(_is_plain(hint) for n, hint in hints.items() if n not in has_rows):
             return None
-        return cls(own, tuple(takes), returns)
+        if not _is_plain(returns):
+            return None
+        takes = tuple(rows if name in has_rows else hint for name, hint in hints.items())
+        tables = frozenset(k for k, n in enumerate(hints) if n in has_rows and n == "table")
+        return cls(own, takes, tables, returns)
 
 
-def _type(hint: Any) -> Any:
+def _is_plain(hint: Any) -> bool:
+    """Return whether compiled code has a type for an annotation."""
     if hint in _SCALARS:
-        return _SCALARS[hint]
+        return True
     if not (isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields")):
-        return None
-    kinds: list[Any] = [get_type_hints(hint).get(field) for field in hint._fields]
-    return numba.typeof(hint(*(k() for k in kinds))) if set(kinds) <= set(_SCALARS) else None
-
-
-def call_linked(name: str, signature: Signature, place: int) -> Callable[..., Any]:
-    """Return a function for compiled code: `(at, own, arguments)` calls one decision of a table.
-
-    Args:
-      name: of the decision, for errors.
-      signature: of the decision.
-      place: of its function among the functions of a table.
-    """
-    takes, returns = types.Tuple(signature.takes), signature.returns
-    # Three types come first: they choose the machine code, and are nothing in it.
-    passed = (*3 * (types.Opaque("type"),), types.int64, types.int64, takes)
-
-    def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
-        word = context.get_value_type(types.int64)
-        at, own, given = arguments
-        table = builder.inttoptr(at, word.as_pointer())
-
-        def load(k: int) -> Any:
-            return builder.load(builder.gep(table, [ir.Constant(ir.IntType(64), k)]))
-
-        convention, address = context.call_conv, load(FIELDS + place)
-        with cgutils.if_unlikely(builder, cgutils.is_null(builder, address)):
-            said = f"the policy that was asked has no {name}"
-            convention.return_user_exc(builder, RuntimeError, (said,))
-        function = convention.get_function_type(returns, passed)
-        callee = builder.inttoptr(address, function.as_pointer())
-        nothing = [context.get_dummy_value()] * 3
-        values = context.cast(builder, given, sig.args[2], takes)
-        status, result = convention.call_function(
-            builder, callee, returns, passed, [*nothing, load(0), own, values]
-        )
-        with cgutils.if_unlikely(builder, status.is_error):
-            convention.return_status_propagate(builder, status)
-        return result
-
-    @intrinsic
-    def call(typing: Any, at: Any, own: Any, arguments: Any) -> Any:
-        return returns(types.int64, types.int64, arguments), generate
-
-    found: Callable[..., Any] = call
-    return found
+        return False
+    hints = get_type_hints(hint)
+    return all(hints.get(field) in _SCALARS for field in hint._fields)

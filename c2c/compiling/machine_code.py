@@ -3,8 +3,9 @@
 There are two: the simulator's event loop, and the step that a live engine drives.
 
 Numba's own cache looks only at the file that holds the entry function: after a change in a policy
-it would go on answering with the old machine code. Here every change of a source, of Numba or of
-NumPy leads to another cache folder.
+it would go on answering with the old machine code. It also needs Numba to be read, which takes
+longer than most runs. Here every change of a source, of Numba or of NumPy leads to another folder,
+whose files are read without Numba (`c2c.compiling.kept`).
 """
 
 from __future__ import annotations
@@ -15,38 +16,25 @@ import gc
 import hashlib
 import os
 import platform
-import shutil
 import sys
-import warnings
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
-import llvmlite
-import numba
 import numpy as np
-from numba.core.caching import UserProvidedCacheLocator
-from numba.core.errors import NumbaError
 
-from c2c.compiling.cache_folder import is_damage, prune, writable
-from c2c.compiling.decision import BY_ADDRESS, OPTIONS, implementations
-from c2c.compiling.entries import Tables, decide_at, link
+from c2c.compiling.cache_folder import prune, writable
+from c2c.compiling.decision import DecisionPoint, implementations
+from c2c.compiling.entries import Tables, link
 from c2c.compiling.fingerprint import fingerprint
+from c2c.compiling.guard import is_outside
+from c2c.compiling.kept import Made, address_of, native, read
 from c2c.compiling.mistakes import policy_error
 from c2c.compiling.on_demand import PARTS, Apart
-from c2c.compiling.packed import pack
-from c2c.errors import PolicyError
+from c2c.compiling.packed import as_array, pack, words
 
-__all__ = [
-    "Compiled",
-    "KeyedLocator",
-    "cache_dir",
-    "cache_key",
-    "compiled",
-    "forget",
-    "is_kept",
-    "variant_key",
-]
+__all__ = ["Compiled", "cache_dir", "cache_key", "compiled", "forget", "is_kept", "variant_key"]
 
 _USERS = "user"
 _FROZEN = 1000  # objects; Python freezes some hundreds when it starts
@@ -56,7 +44,7 @@ _RULES = 1  # where the rules stand among the arguments of every entry
 def _sources() -> list[Path]:
     package = Path(__file__).resolve().parent.parent
     files = [package / "cost" / name for name in ("attention.py", "contention.py")]
-    files += [package / "draws.py", package / "workloads" / "routing.py"]
+    files += [package / "draws.py", package / "jit.py", package / "workloads" / "routing.py"]
     for folder in ("compiling", "policies", "serving", "simulator"):
         files += sorted((package / folder).glob("*.py"))
     return files
@@ -65,9 +53,8 @@ def _sources() -> list[Path]:
 def cache_key(sources: list[Path] | None = None) -> str:
     """Return a key of the content of all sources that the compiled code is made of."""
     digest = hashlib.sha256()
-    for version in (platform.python_version(), numba.__version__, llvmlite.__version__):
-        digest.update(version.encode())
-    digest.update(np.__version__.encode())
+    for each in (platform.python_version(), version("numba"), version("llvmlite"), np.__version__):
+        digest.update(each.encode())
     for path in _sources() if sources is None else sources:
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:20]
@@ -111,27 +98,6 @@ def variant_key(rules: Any) -> str | None:
     return digest.hexdigest()[:16]
 
 
-class KeyedLocator(UserProvidedCacheLocator):
-    """Cache files lie by module in the keyed folder, wherever the checkout is."""
-
-    def __init__(self, py_func: Any, py_file: str) -> None:
-        super().__init__(py_func, py_file)  # type: ignore[no-untyped-call]
-        config: Any = numba.config
-        self._cache_path = str(Path(config.CACHE_DIR) / py_func.__module__)
-
-
-@contextlib.contextmanager
-def _numba_cache(folder: Path) -> Iterator[None]:
-    config: Any = numba.config
-    before = config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES
-    config.CACHE_DIR = str(folder)
-    config.CACHE_LOCATOR_CLASSES = f"{KeyedLocator.__module__}.{KeyedLocator.__qualname__}"
-    try:
-        yield
-    finally:
-        config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES = before
-
-
 @functools.cache
 def _shared_folder() -> Path:
     folder = writable(cache_dir())
@@ -140,26 +106,15 @@ def _shared_folder() -> Path:
 
 
 @functools.cache
-def _entry(function: Callable[..., int]) -> Any:
-    with _numba_cache(_shared_folder()):
-        return numba.njit(cache=True, **OPTIONS)(function)
-
-
-@functools.cache
-def _decisions(key: str | None) -> Any:
-    folder = _shared_folder()
-    if key:
-        # Numba's index names classes: one folder for all would stop processes that lack a
-        # user's module.
-        folder = writable(folder / f"{_USERS}-{key}")
-        prune(folder, f"{_USERS}-*")
-    with _numba_cache(folder):
-        return numba.njit(cache=key is not None, **BY_ADDRESS)(decide_at)
+def _users_folder(key: str) -> Path:
+    folder = writable(_shared_folder() / f"{_USERS}-{key}")
+    prune(folder, f"{_USERS}-*")
+    return folder
 
 
 def is_kept(function: Callable[..., int]) -> bool:
     """Return whether an entry's machine code is on disk; that of a policy takes a moment."""
-    return any((cache_dir() / function.__module__).glob(f"*.{function.__name__}-*.nbc"))
+    return any(cache_dir().glob(f"{function.__name__}-*.o"))
 
 
 def compiled(function: Callable[..., int], arguments: tuple[Any, ...]) -> Compiled:
@@ -169,15 +124,14 @@ def compiled(function: Callable[..., int], arguments: tuple[Any, ...]) -> Compil
       function: the entry: takes the rules as its second argument, returns a number.
       arguments: as it will be called with.
 
-    Compiled code that was kept and cannot be read is deleted and made again, once.
-
-    The first call on a machine takes tens of seconds, each policy not seen before a moment.
+    Machine code that was kept and is damaged is made again. The first call on a machine takes
+    tens of seconds, each policy not seen before a moment.
 
     Raises:
       PolicyError: a user's policy cannot be compiled; names it, the line and the reason.
     """
     with _no_collections():
-        return _made_whole(lambda: Compiled(*_made(function, arguments)))
+        return _made(function, arguments)
 
 
 @contextlib.contextmanager
@@ -202,110 +156,96 @@ def _no_collections() -> Iterator[None]:
 class Compiled:
     """An entry as machine code, for arguments of the types that it was made for."""
 
-    __slots__ = ("_entry", "_packed")
+    __slots__ = ("_call", "_known", "_parts", "_tables")
 
-    def __init__(self, entry: Any, packed: Callable[[int, Any], Any]) -> None:
-        self._entry, self._packed = entry, packed
+    def __init__(self, call: Callable[[int], int], tables: Tables, parts: Apart) -> None:
+        self._call, self._tables, self._parts = call, tables, parts
+        # Packing takes a millisecond; most arguments stay what they are.
+        self._known: dict[int, tuple[Any, Any]] = {}
 
     def __call__(self, *given: Any) -> int:
         """Call it with arguments of those types."""
-        return int(self._entry(*(self._packed(k, value) for k, value in enumerate(given))))
+        found = self._words(given)  # lives until the call has ended
+        return self._call(found.ctypes.data)
 
     def bound(self, *given: Any) -> Callable[[], int]:
         """Return the call with these very arguments, all of them tuples.
 
-        It takes microseconds, where a call as of a function looks for what fits the types of its
-        arguments. What is written into the arrays is seen on both sides.
+        It takes a microsecond, where a call as of a function packs numbers. What is written into
+        the arrays is seen on both sides.
         """
-        packed = tuple(self._packed(k, value) for k, value in enumerate(given))
-        kinds = tuple(cast("Any", numba.typeof)(value) for value in packed)
-        return _Call(self._entry.overloads[kinds].entry_point, packed, self._packed)
+        found, call = self._words(given), self._call
+        at, kept = found.ctypes.data, (found, tuple(self._known.values()))
+
+        def again(_lives: Any = kept) -> int:
+            return call(at)
+
+        return again
+
+    def _words(self, given: tuple[Any, ...]) -> np.ndarray:
+        found: list[int] = []
+        for place, value in enumerate(given):
+            if not hasattr(value, "_fields"):
+                found += words(value)
+                continue
+            if place not in self._known or self._known[place][0] is not value:
+                is_rules = place == _RULES
+                linked = _with_addresses(value, self._tables, self._parts) if is_rules else value
+                self._known[place] = value, pack(linked)
+            found.append(self._known[place][1].at)
+        return as_array(found)
 
 
-class _Call:
-    """A call with arguments at addresses, which live as long as it does."""
-
-    __slots__ = ("_given", "_kept", "_point")
-
-    def __init__(self, point: Callable[..., int], given: tuple[Any, ...], kept: Any) -> None:
-        self._point, self._given, self._kept = point, given, kept
-
-    def __call__(self) -> int:
-        return self._point(*self._given)
-
-
-def _made_whole[T](make: Callable[[], T]) -> T:
-    try:
-        return make()
-    except (PolicyError, NumbaError):
-        raise
-    except Exception as error:
-        if not is_damage(error):
-            raise
-        folder = _shared_folder()
-        warnings.warn(
-            f"compiled code in {folder} is damaged ({type(error).__name__}: {error}); it is "
-            "compiled again", stacklevel=3,
-        )  # fmt: skip
-        shutil.rmtree(folder, ignore_errors=True)
-        forget()
-        return make()
+def _with_addresses(rules: Any, tables: Tables, parts: Apart) -> Any:
+    return rules._replace(system=tables.system, own=tables.own, apart=parts)
 
 
 def forget() -> None:
-    """Forget what this process has compiled or read; what is on disk stays."""
-    for cached in (_entry, _part, _decisions, _shared_folder):
+    """Forget what this process has read from disk; what is on disk stays."""
+    for cached in (_shared_folder, _users_folder, read):
         cached.cache_clear()
 
 
-def _made(
-    function: Callable[..., int], arguments: tuple[Any, ...]
-) -> tuple[Any, Callable[[int, Any], Any]]:
-    """Return the entry with machine code for such arguments, and what makes them of values."""
-    tables = _linked(arguments[_RULES])
-    entry, typeof = _entry(function), cast("Any", numba.typeof)
-    parts = Apart()
-    known: dict[int, tuple[Any, Any]] = {}  # packing takes milliseconds; most stay what they are
-
-    def packed(place: int, value: Any) -> Any:
-        if not hasattr(value, "_fields"):
-            return value
-        if place not in known or known[place][0] is not value:
-            if place == _RULES:
-                known[place] = (
-                    value,
-                    pack(value._replace(system=tables.system, own=tables.own, apart=parts)),
-                )
-            else:
-                known[place] = value, pack(value)
-        return known[place][1]
-
-    parts = _parts(arguments, [typeof(packed(k, value)) for k, value in enumerate(arguments)])
-    known.pop(_RULES)
-    entry.compile(tuple(typeof(packed(k, value)) for k, value in enumerate(arguments)))
-    return entry, packed
+def _made(function: Callable[..., int], arguments: tuple[Any, ...]) -> Compiled:
+    """Return the entry with machine code for such arguments, read or made."""
+    key = variant_key(arguments[_RULES])
+    tables = _linked(arguments[_RULES], key)
+    given = list(arguments)
+    given[_RULES] = _with_addresses(arguments[_RULES], tables, Apart())
+    parts = _parts(arguments, given)
+    address = address_of(
+        _shared_folder(), function.__name__, given, lambda: _making().entry(function, given)
+    )
+    call = native(address) if key == "" else functools.partial(_making().raising(), address)
+    return Compiled(call, tables, parts)
 
 
-@functools.cache
-def _part(name: str) -> Any:
-    with _numba_cache(_shared_folder()):
-        return numba.njit(cache=True, **BY_ADDRESS)(PARTS[name].function)
+def _making() -> Any:
+    """Return what asks Numba for machine code: a heavy import."""
+    from c2c.compiling import making
+
+    return making
 
 
-def _parts(arguments: tuple[Any, ...], kinds: list[Any]) -> Apart:
+def _parts(arguments: tuple[Any, ...], given: list[Any]) -> Apart:
     """Return the addresses of the parts that the rules' system needs, made or read."""
-    known = {type(value): kind for value, kind in zip(arguments, kinds, strict=True)}
-    others = (*arguments[:_RULES], *arguments[_RULES + 1 :])
-    known |= {type(part): _kind_of(part) for value in others for part in _tuples_in(value)}
     values = {type(value): value for value in arguments}
+    others = (*arguments[:_RULES], *arguments[_RULES + 1 :])
+    known: dict[Any, Any] = {kind: kind() for kind in (bool, int, float)}
+    known |= {type(part): part for value in others for part in _tuples_in(value)}
+    known |= {type(value): value for value in given if hasattr(value, "_fields")}
     found = {}
     for name, part in PARTS.items():
-        if part.takes() <= known.keys() and part.is_needed(values):
-            compiled, wanted = _part(name), part.kinds(known)
-            compiled.compile(wanted)
-            made = compiled.overloads[wanted]
-            found[name] = int(made.library.get_pointer_to_function(made.fndesc.llvm_func_name))
+        kinds = part.takes()
+        if known.keys() >= set(kinds) and part.is_needed(values):
+            takes = [known[kind] for kind in kinds]
+            make = functools.partial(_part, part.function, takes)
+            found[name] = address_of(_shared_folder(), part.function.__name__, takes, make)
     return Apart(**found)
+
+
+def _part(function: Callable[..., Any], takes: list[Any]) -> Made:
+    return cast("Made", _making().part(function, takes))
 
 
 def _tuples_in(value: Any) -> Iterator[Any]:
@@ -313,20 +253,23 @@ def _tuples_in(value: Any) -> Iterator[Any]:
         yield from (part for part in value if hasattr(part, "_fields"))
 
 
-def _kind_of(value: Any) -> Any:
-    return cast("Any", numba.typeof)(pack(value))
-
-
-def _linked(rules: Any) -> Tables:
+def _linked(rules: Any, key: str | None) -> Tables:
     """Return the tables of the rules' policies, their machine code made or read."""
 
-    def address_of(is_outside: bool, kinds: tuple[Any, ...]) -> int:
-        decisions = _decisions(variant_key(rules) if is_outside else "")
-        decisions.compile(kinds)
-        made = decisions.overloads[kinds]
-        return int(made.library.get_pointer_to_function(made.fndesc.llvm_func_name))
+    def decision(point: DecisionPoint, policy: Any, memory: Any) -> int:
+        folder: Path | None = _shared_folder()
+        if is_outside(type(policy)):
+            folder = None if key is None else _users_folder(str(key))
+            _making().raising()  # from now on what its code calls of Numba's is found
+        return address_of(
+            folder, point.__name__, [policy, memory],
+            lambda: cast("Made", _making().decision(point, policy, memory)),
+        )  # fmt: skip
 
     try:
-        return link(rules.system, rules.own, address_of)
-    except NumbaError as error:
-        raise policy_error(error, rules) from error
+        return link(rules.system, rules.own, decision)
+    except Exception as error:
+        found = policy_error(error, rules)
+        if found is error:
+            raise
+        raise found from error

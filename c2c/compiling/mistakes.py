@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from numba.core.errors import NumbaError
-
 from c2c.compiling.decision import implementations, outside
 from c2c.errors import DataError, PolicyError
 
@@ -36,7 +34,7 @@ def policy_error(error: Exception, rules: Any) -> Exception:
     policies = outside(rules.system)
     if not policies or isinstance(error, DataError):
         return error
-    if isinstance(error, NumbaError):
+    if any(kind.__name__ == "NumbaError" for kind in type(error).__mro__):
         return _of_compiler(error, policies)
     names = ", ".join(sorted({type(p).__name__ for p in policies.values()}))
     files = {f.__code__.co_filename: name for name, f in _functions(policies)}
@@ -57,7 +55,7 @@ def _functions(policies: dict[str, Any]) -> Iterator[tuple[str, Callable[..., An
             yield type(policy).__name__, function
 
 
-def _of_compiler(error: NumbaError, policies: dict[str, Any]) -> Exception:
+def _of_compiler(error: Exception, policies: dict[str, Any]) -> Exception:
     if said := _SAID.search(str(error)):
         return PolicyError(said[1], said[2])
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -8,23 +8,11 @@ the loop calls it at an address among the rules, as it calls a policy.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from inspect import signature
-from typing import Any, Final, NamedTuple, get_args, get_type_hints
+from typing import Any, Final, NamedTuple, get_type_hints
 
-import numba
-import numba.core.cgutils
-import numba.extending
-
-from c2c.compiling.decision import INLINED
-from c2c.compiling.packed import word_of
+from c2c.jit import when_compiling
 
 __all__ = ["PARTS", "Apart", "Part", "apart"]
-
-# Numba has no types for most of what it offers.
-types: Any = numba.types
-intrinsic: Any = numba.extending.intrinsic
-cgutils: Any = numba.core.cgutils
-overload: Any = numba.extending.overload
 
 
 class Apart(NamedTuple):
@@ -71,22 +59,12 @@ class Part(NamedTuple):
     function: Callable[..., Any]
     is_needed: Callable[[Mapping[type, Any]], bool]
 
-    def takes(self) -> set[type]:
-        """Return the types of the tuples among its arguments."""
+    def takes(self) -> tuple[Any, ...]:
+        """Return the types of its arguments: bool, int, float, or a tuple's."""
         hints = get_type_hints(self.function)
         hints.pop("return", None)
-        return set(hints.values()) - _NUMBERS.keys()
+        return tuple(hints.values())
 
-    def kinds(self, known: Mapping[type, Any]) -> tuple[Any, ...]:
-        """Return Numba's types of the arguments, those of tuples by the tuples' types."""
-        hints = get_type_hints(self.function)
-        hints.pop("return", None)
-        return tuple(_NUMBERS.get(hint) or known[hint] for hint in hints.values())
-
-
-_NUMBERS: Final[dict[Any, Any]] = {
-    bool: types.boolean, int: types.int64, float: types.float64,
-}  # fmt: skip
 
 # Name in `Apart` -> part.
 PARTS: Final[dict[str, Part]] = {}
@@ -106,58 +84,12 @@ def apart(
 
     def keep(function: Callable[..., Any]) -> Callable[..., Any]:
         PARTS[name] = Part(function, needed)
-        call, address = _call_at(function, name), word_of(Apart._fields.index(name))
-        rules = list(signature(function).parameters).index("rules")
 
         def either(*args: Any) -> Any:
             return function(*args)
 
-        @overload(either, jit_options=INLINED, strict=False)
-        def _compiled(*args: Any) -> Callable[..., Any]:
-            return lambda *args: call(address(args[rules].apart), args)
-
+        when_compiling("part", either, function, name, Apart._fields.index(name))
         either.__name__, either.__doc__ = function.__name__, function.__doc__
         return either
 
     return keep
-
-
-def _returned(hint: Any) -> Any:
-    if hint is type(None):
-        return types.none
-    return _NUMBERS.get(hint) or types.Tuple([_NUMBERS[part] for part in get_args(hint)])
-
-
-def _call_at(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Return a function for compiled code: `(address, arguments)` calls what is there."""
-    hints = get_type_hints(function)
-    returns = _returned(hints.pop("return"))
-    numbers = [_NUMBERS.get(hint) for hint in hints.values()]
-
-    def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
-        address, given = arguments
-        came, convention = tuple(sig.args[1]), context.call_conv
-        kinds = tuple(number or kind for number, kind in zip(numbers, came, strict=True))
-        with cgutils.if_unlikely(builder, cgutils.is_null(builder, address)):
-            said = f"the part {name} of the event loop was not compiled"
-            convention.return_user_exc(builder, RuntimeError, (said,))
-        callee = builder.inttoptr(
-            address, convention.get_function_type(returns, kinds).as_pointer()
-        )
-        values = [
-            context.cast(builder, value, kind, wanted)
-            for value, kind, wanted in zip(
-                cgutils.unpack_tuple(builder, given), came, kinds, strict=True
-            )
-        ]
-        status, result = convention.call_function(builder, callee, returns, kinds, values)
-        with cgutils.if_unlikely(builder, status.is_error):
-            convention.return_status_propagate(builder, status)
-        return context.get_dummy_value() if returns is types.none else result
-
-    @intrinsic
-    def call(typing: Any, address: Any, arguments: Any) -> Any:
-        return returns(types.int64, arguments), generate
-
-    found: Callable[..., Any] = call
-    return found

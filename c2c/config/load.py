@@ -53,11 +53,19 @@ def register(code: Sequence[Path] | None = None, folder: Path | None = None) -> 
             OmegaConf.set_struct(schema.workload[name], False)
         store.store(name="schema", node=schema, provider="c2c")
     for name, node in NAMELESS.items():
-        store.store(group="mig", name=name, node=node, provider="c2c")
+        _store("mig", name, node)
     for setting, point in DECISIONS.items():
         for name, policy in point.policies.items():
-            node = policy_settings(policy)
-            store.store(group=f"system/{setting}", name=name, node=node, provider="c2c")
+            if _STORED.get((f"system/{setting}", name)) is not policy:
+                _store(f"system/{setting}", name, policy_settings(policy), policy)
+
+
+_STORED: dict[tuple[str, str], Any] = {}  # what each choice was made of: Hydra copies it slowly
+
+
+def _store(group: str, name: str, node: Any, made_of: Any = None) -> None:
+    ConfigStore.instance().store(group=group, name=name, node=node, provider="c2c")
+    _STORED[group, name] = made_of
 
 
 def load(

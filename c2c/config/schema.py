@@ -214,7 +214,7 @@ class RunConf:
       scale: factors on the platform.
       seed: splits into one stream a cause.
       timeline: what is kept for Perfetto.
-      figures: draw PNG, SVG and PDF.
+      figures: draw PNG, SVG and PDF, which takes longer than a short run.
       resume: False runs again even if the folder is complete.
       overwrite: `folder` may hold other files, which stay, or another run's results, which do not.
       objective: what a run returns to a sweeper: fields of its summary, see
@@ -247,7 +247,7 @@ class RunConf:
     scale: ScaleConf = field(default_factory=ScaleConf)
     seed: int = 0
     timeline: TimelineConf = field(default_factory=TimelineConf)
-    figures: bool = True
+    figures: bool = False
     resume: bool = True
     overwrite: bool = False
     objective: Any = None

@@ -3,8 +3,7 @@
 With a window they are those of a layer, with a `CacheShape` sums over a model's layers.
 """
 
-from numba.extending import register_jitable
-
+from c2c.jit import formula
 from c2c.models import CacheShape
 
 __all__ = [
@@ -17,7 +16,7 @@ __all__ = [
 ]
 
 
-@register_jitable
+@formula
 def attention_pairs(offset: int, chunk: int, window: int) -> int:
     """Return the causal (query, key) pairs of a prefill chunk, per layer and head.
 
@@ -36,7 +35,7 @@ def attention_pairs(offset: int, chunk: int, window: int) -> int:
     return rising * offset + rising * (rising + 1) // 2 + (chunk - rising) * window
 
 
-@register_jitable
+@formula
 def chunk_kv_tokens(offset: int, chunk: int, window: int) -> int:
     """Return the cached tokens a prefill chunk reads: those any of its queries can see."""
     if window <= 0 or offset + 1 <= window:
@@ -44,7 +43,7 @@ def chunk_kv_tokens(offset: int, chunk: int, window: int) -> int:
     return window - 1 + chunk
 
 
-@register_jitable
+@formula
 def decode_kv_tokens(length: int, window: int) -> int:
     """Return the cached tokens one decode step of a sequence of `length` tokens reads."""
     if window <= 0 or length <= window:
@@ -52,7 +51,7 @@ def decode_kv_tokens(length: int, window: int) -> int:
     return window
 
 
-@register_jitable
+@formula
 def cache_pairs(offset: int, chunk: int, cache: CacheShape) -> int:
     """Return the (query, key) pairs of a prefill chunk, each as often as its keys have places."""
     pairs = cache.full * attention_pairs(offset, chunk, 0)
@@ -61,7 +60,7 @@ def cache_pairs(offset: int, chunk: int, cache: CacheShape) -> int:
     return pairs
 
 
-@register_jitable
+@formula
 def chunk_places(offset: int, chunk: int, cache: CacheShape) -> int:
     """Return the places of keys and values that a prefill chunk reads."""
     places = cache.full * (offset + chunk)
@@ -70,7 +69,7 @@ def chunk_places(offset: int, chunk: int, cache: CacheShape) -> int:
     return places
 
 
-@register_jitable
+@formula
 def cache_places(tokens: int, cache: CacheShape) -> int:
     """Return the places of keys and values that a sequence of so many tokens has, its state not.
 

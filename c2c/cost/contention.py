@@ -2,14 +2,14 @@
 
 import numpy as np
 import numpy.typing as npt
-from numba.extending import register_jitable
 
 from c2c.errors import SettingError
+from c2c.jit import formula
 
 __all__ = ["max_min", "max_min_rates"]
 
 
-@register_jitable
+@formula
 def max_min_rates(
     demands: npt.NDArray[np.float64], n: int, capacity: float, out: npt.NDArray[np.float64]
 ) -> None:

@@ -5,7 +5,9 @@ import os
 import types
 import typing
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import MISSING, Field, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +114,13 @@ def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _mapping(path: Path) -> dict[str, Any]:
+    stat = path.stat()
+    return deepcopy(_parsed(path, stat.st_mtime_ns, stat.st_size))
+
+
+@cache
+def _parsed(path: Path, _changed_ns: int, _size: int) -> dict[str, Any]:
+    """Parse a file once as long as it stays as it is: layouts name their platform many times."""
     import yaml  # not before: GPU machines that only measure have none
 
     try:

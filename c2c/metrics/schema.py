@@ -112,10 +112,23 @@ def _table(
 
 def _array(values: npt.NDArray[Any], field: Any, names: Sequence[str] | None) -> Any:
     if not pa.types.is_dictionary(field.type):
-        return pa.array(values, type=field.type)
+        return _numbers(values, field.type)
     if names is None:
         raise DataError("records", f"column {field.name} holds codes but no names were given")
     if len(values) and not 0 <= int(values.min()) <= int(values.max()) < len(names):
         raise DataError("records", f"column {field.name} has a code outside 0..{len(names) - 1}")
-    codes = pa.array(values.astype(np.int32, copy=False))
-    return pa.DictionaryArray.from_arrays(codes, pa.array(list(names), pa.string()))
+    codes = _numbers(values, pa.int32())
+    return pa.DictionaryArray.from_arrays(codes, _texts(names))
+
+
+# As `pa.array`, which imports pandas to ask whether a value is one of its own.
+def _numbers(values: npt.NDArray[Any], kind: Any) -> Any:
+    plain = np.ascontiguousarray(values, dtype=kind.to_pandas_dtype())
+    return pa.Array.from_buffers(kind, len(plain), [None, pa.py_buffer(plain)])
+
+
+def _texts(values: Sequence[str]) -> Any:
+    encoded = [value.encode() for value in values]
+    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))]
+    return pa.Array.from_buffers(pa.string(), len(encoded), buffers)

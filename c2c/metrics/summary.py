@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from c2c.errors import DataError
-from c2c.metrics.columns import codes_of, numbers_of
+from c2c.metrics.columns import codes_of, numbers_of, values_of
 from c2c.metrics.latency import (
     e2e_s,
     meets_tpot,
@@ -368,9 +368,9 @@ def _pooled_ttft(
 def _derive(read: Callable[..., pa.Table]) -> _Columns:
     finished = _finished(read("status"))
     ttft, tpot, e2e = (_latency(read(*_NEEDS[name]), name, finished) for name in _LATENCIES)
-    output = read("output_tokens")["output_tokens"].to_numpy()
+    output = values_of(read("output_tokens"), "output_tokens")
     return _Columns(
-        prompt_tokens=read("prompt_tokens")["prompt_tokens"].to_numpy(),
+        prompt_tokens=values_of(read("prompt_tokens"), "prompt_tokens"),
         output_tokens=output,
         start=_start(read("start_kind")),
         finished=finished,

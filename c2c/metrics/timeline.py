@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from c2c.errors import DataError
+from c2c.metrics.columns import values_of
 from c2c.metrics.schema import PHASE_SCHEMA
 
 __all__ = ["write_timeline"]
@@ -52,7 +53,7 @@ def write_timeline(
     """
     if missing := [c for c in PHASE_SCHEMA.names if c not in phases.column_names]:
         raise DataError("phases", f"missing columns: {', '.join(missing)}")
-    columns = {n: phases.column(n).to_numpy() for n in phases.column_names}
+    columns = {n: values_of(phases, n) for n in phases.column_names}
     names = dict(instance_names or {})
     count = 0
     # a fixed mtime and no file name: the header would otherwise differ between equal runs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+import numpy.typing as npt
 
 from c2c.compiling.decision import decision
 from c2c.errors import SettingError
@@ -200,10 +200,10 @@ def _largest_by_cost(policy: ByCost, candidates: tuple[int, ...]) -> int:
 
 
 def choose_chunk(
-    chunks: Int[np.ndarray, " c"],
-    ttft_s: Float[np.ndarray, " c"],
-    hbm_gbps: Float[np.ndarray, " c"],
-    compute_share: Float[np.ndarray, " c"],
+    chunks: npt.NDArray[np.int64],
+    ttft_s: npt.NDArray[np.float64],
+    hbm_gbps: npt.NDArray[np.float64],
+    compute_share: npt.NDArray[np.float64],
     *,
     ttft_slo_s: float,
     hbm_limit_gbps: float,
@@ -212,7 +212,7 @@ def choose_chunk(
     """Return the smallest chunk that meets the TTFT target within the HBM and compute budgets.
 
     Args:
-      chunks: candidate sizes in tokens.
+      chunks: candidate sizes in tokens, [c]; so are the next three.
       ttft_s: predicted time to first token of the reference prompt for each candidate.
       hbm_gbps: HBM bandwidth each candidate needs, 1e9 bytes/s.
       compute_share: share of the slice's tensor-core time each candidate needs, 1 = all of it.

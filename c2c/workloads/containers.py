@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.csv as pa_csv
 
 from c2c.errors import DataError
 
@@ -101,6 +100,7 @@ def csv_batches(
     Raises:
       DataError: a quote is not closed.
     """
+    import pyarrow.csv as pa_csv
 
     def skip(_row: object) -> str:
         if on_malformed is not None:

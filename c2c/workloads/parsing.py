@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from c2c.workloads.blocks import MEASURED
@@ -145,6 +144,8 @@ def hash_lists(raw: pa.Array, verdict: NDArray[np.int8]) -> Hashes:
 
     A cell that is empty has none.
     """
+    import pyarrow.compute as pc
+
     array = _plain(raw)
     none = array.is_null().to_numpy(zero_copy_only=False)
     if _is_text(array):
@@ -170,6 +171,8 @@ def hash_lists(raw: pa.Array, verdict: NDArray[np.int8]) -> Hashes:
 
 def _whole_numbers(flat: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Return u64, null where a cell is none, and which cells are below 0."""
+    import pyarrow.compute as pc
+
     unsigned = pa.uint64()
     if _is_text(flat):
         negative = pc.fill_null(pc.match_substring_regex(flat, r"^-\d+$"), fill_value=False)
@@ -189,6 +192,8 @@ def _measured(raw: pa.Array) -> NDArray[np.float64]:
 
 
 def _turns(raw: pa.Array, verdict: NDArray[np.int8]) -> NDArray[np.float64]:
+    import pyarrow.compute as pc
+
     array = _plain(raw)
     if _is_text(array) or pa.types.is_primitive(array.type):  # 0 where it is not told
         array = pc.fill_null(array, "0" if _is_text(array) else 0)
@@ -196,6 +201,8 @@ def _turns(raw: pa.Array, verdict: NDArray[np.int8]) -> NDArray[np.float64]:
 
 
 def _text(batch: pa.RecordBatch, column: str | None) -> pa.Array | None:
+    import pyarrow.compute as pc
+
     return None if column is None else _plain(pc.cast(batch.column(column), pa.string()))
 
 
@@ -213,6 +220,8 @@ def _is_text(array: pa.Array) -> bool:
 
 
 def _plain(array: pa.Array) -> pa.Array:
+    import pyarrow.compute as pc
+
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if _is_text(array):
@@ -229,6 +238,8 @@ def _cast(array: pa.Array, kinds: tuple[pa.DataType, ...], looks_right: str) -> 
       kinds: types to try; the result has the first.
       looks_right: what a cell that may fit looks like; a filter for speed only.
     """
+    import pyarrow.compute as pc
+
     try:
         return pc.cast(array, kinds[0])
     except pa.ArrowException:  # some cell does not fit
@@ -237,6 +248,8 @@ def _cast(array: pa.Array, kinds: tuple[pa.DataType, ...], looks_right: str) -> 
 
 
 def _cast_each(array: pa.Array, kinds: tuple[pa.DataType, ...]) -> pa.Array:
+    import pyarrow.compute as pc
+
     for kind in kinds:
         try:
             return pc.cast(array, kind).cast(kinds[0])
@@ -251,6 +264,8 @@ def _cast_each(array: pa.Array, kinds: tuple[pa.DataType, ...]) -> pa.Array:
 
 def times(raw: pa.Array, verdict: NDArray[np.int8]) -> NDArray[np.int64] | NDArray[np.float64]:
     """Return a column as `RawRows.time` has it, and judge its cells."""
+    import pyarrow.compute as pc
+
     array = _plain(raw)
     parsed: pa.Array
     if pa.types.is_date(array.type):
@@ -271,12 +286,16 @@ def times(raw: pa.Array, verdict: NDArray[np.int8]) -> NDArray[np.int64] | NDArr
 
 
 def _looks_like_date(array: pa.Array) -> bool:
+    import pyarrow.compute as pc
+
     dates = pc.sum(pc.match_substring_regex(array, _DATE)).as_py() or 0
     return bool(2 * dates > len(array) - array.null_count)
 
 
 def _numbers(array: pa.Array, verdict: NDArray[np.int8], what: str) -> NDArray[np.float64]:
     """Return f64 values and judge missing, unreadable, NaN, infinite and negative cells."""
+    import pyarrow.compute as pc
+
     missing = array.is_null().to_numpy(zero_copy_only=False)
     if _is_text(array):
         parsed = _cast(array, (pa.float64(),), _NUMBER)
@@ -305,6 +324,8 @@ def _tokens(raw: pa.Array, verdict: NDArray[np.int8], zero_kind: str) -> NDArray
 
 
 def _models(raw: pa.Array) -> tuple[tuple[str, ...], NDArray[np.int32]]:
+    import pyarrow.compute as pc
+
     array = _plain(raw)
     if not _is_text(array):
         array = array.cast(pa.string())

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from c2c.errors import DataError, SettingError
 from c2c.workloads.blocks import MEASURED
@@ -91,6 +90,8 @@ def clock_of(trace: TraceFile, unit: str, origin: str) -> Clock:
 
 def _first_time(trace: TraceFile) -> tuple[float | None, bool]:
     """Return the first usable time if it is a number, and whether times near it have fractions."""
+    import pyarrow.compute as pc
+
     for batch in trace.batches():
         column = batch.column(trace.columns["arrival_s"])
         verdict = np.full(batch.num_rows, GOOD, np.int8)

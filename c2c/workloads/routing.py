@@ -15,10 +15,10 @@ from math import ceil
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numba.extending import register_jitable
 
 from c2c.draws import DRAWS, draw, hashed, request_key
 from c2c.errors import SettingError
+from c2c.jit import formula
 from c2c.workloads.streams import stream_of
 
 __all__ = [
@@ -145,13 +145,13 @@ def _first_draws(levels: np.ndarray, locality: float) -> np.ndarray:
     return high
 
 
-@register_jitable
+@formula
 def topic_of(tables: RouterTables, request: int) -> int:
     """Return the topic of a request."""
     return int(draw(tables.seed, request, 0, _TOPIC, 0) * tables.order.shape[1])
 
 
-@register_jitable
+@formula
 def embed(tables: RouterTables, request: int, out: Any) -> None:
     """Write the embedding of a request, of length 1: its topic's centre and a part of its own."""
     topic = topic_of(tables, request)
@@ -165,7 +165,7 @@ def embed(tables: RouterTables, request: int, out: Any) -> None:
         out[k] /= max(total, 1e-12) ** 0.5
 
 
-@register_jitable
+@formula
 def token_key(tables: RouterTables, request: int, layer: int) -> int:
     """Return what the tokens of a request draw from in a layer."""
     return hashed(request_key(tables.seed, request), layer)

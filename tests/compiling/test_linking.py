@@ -12,9 +12,9 @@ from numba.core.itanium_mangler import mangle
 
 from c2c.compiling import passes
 from c2c.compiling.compilers import INNER, OUTER, compilers
-from c2c.compiling.decision import OPTIONS
 from c2c.compiling.guard import Returns
 from c2c.compiling.linking import _InnerLibrary, _OuterLibrary
+from c2c.compiling.making import OPTIONS
 from c2c.compiling.packed import pack
 from c2c.errors import PolicyError
 from c2c.policies import decision, jitable

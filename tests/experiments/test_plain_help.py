@@ -12,6 +12,7 @@ from experiments.plain_settings import descriptions, read_settings
 COMMANDS = {
     "bench.cocoserve": "CocoserveSettings",
     "bench.decode": "DecodeSettings",
+    "bench.first_answer": "FirstAnswerSettings",
     "bench.measured.__main__": "MeasuredSettings",
     "bench.outside": "OutsideSettings",
     "bench.peers.side_by_side": "SideBySideSettings",

@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from c2c.compiling.decision import OPTIONS, POINTS, place_in_tables
-from c2c.compiling.entries import decide_at, link
+from c2c.compiling.decision import POINTS, DecisionPoint, place_in_tables
+from c2c.compiling.entries import link
 from c2c.compiling.linked import FIELDS
+from c2c.compiling.making import decision
+from c2c.compiling.making import OPTIONS
 from c2c.compiling.packed import pack
 from c2c.errors import PolicyError
 from c2c.policies import (
@@ -34,14 +36,9 @@ from c2c.policies import (
 )
 from c2c.policies.turn import ENGINE_DTYPE
 
-# Hypothesis runs a test in one thread: one dispatcher serves all examples.
-_DECISIONS = numba.njit(**OPTIONS)(decide_at)
 
-
-def address_of(_is_outside: bool, kinds: tuple[Any, ...]) -> int:
-    _DECISIONS.compile(kinds)
-    made = _DECISIONS.overloads[kinds]
-    return int(made.library.get_pointer_to_function(made.fndesc.llvm_func_name))
+def address_of(point: DecisionPoint, policy: Any, memory: Any) -> int:
+    return decision(point, policy, memory).address
 
 
 class Inner(NamedTuple):

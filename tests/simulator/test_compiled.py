@@ -96,7 +96,7 @@ def test_a_damaged_cache_is_deleted_and_made_again(
     try:
         arguments = (_Number(3), Rules(System(), Own(), 0, System().traits))
         assert compiled(_twice, arguments)(*arguments) == 6
-        (kept,) = cache_dir().rglob("*_twice*.nbc")
+        (kept,) = cache_dir().rglob("*_twice*.o")
         for content in (b"", kept.read_bytes()[:50], b"something else altogether"):
             kept.write_bytes(content)
             forget()

@@ -1,0 +1,146 @@
+"""Calls of machine code at an address, from compiled code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, get_args, get_type_hints
+
+import numba
+import numba.extending
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils
+from numba.np.numpy_support import from_dtype
+
+from c2c.compiling.linked import FIELDS, Signature
+
+__all__ = ["NUMBERS", "call_at", "call_linked", "call_words", "takes_of", "type_of"]
+
+# Numba has no types for most of what it offers.
+types: Any = numba.types
+intrinsic: Any = numba.extending.intrinsic
+_cgutils: Any = cgutils
+
+NUMBERS: Final[dict[Any, Any]] = {bool: types.boolean, int: types.int64, float: types.float64}
+
+
+def type_of(hint: Any) -> Any:
+    """Return Numba's type of bool, int, float, or a NamedTuple of them."""
+    if hint in NUMBERS:
+        return NUMBERS[hint]
+    hints = get_type_hints(hint)
+    return numba.typeof(hint(*(hints[field]() for field in hint._fields)))
+
+
+def takes_of(signature: Signature) -> Any:
+    """Return Numba's type of a decision's arguments, as one tuple."""
+    found = []
+    for k, kind in enumerate(signature.takes):
+        if isinstance(kind, np.dtype):
+            row = from_dtype(kind)
+            found.append(types.Array(row, 1, "C") if k in signature.tables else row)
+        else:
+            found.append(type_of(kind))
+    return types.Tuple(found)
+
+
+def _called(
+    context: Any, builder: Any, address: Any, returns: Any, kinds: Any, values: Any, missing: str
+) -> Any:
+    """Emit a call by Numba's convention, which passes errors on."""
+    convention = context.call_conv
+    with _cgutils.if_unlikely(builder, _cgutils.is_null(builder, address)):
+        convention.return_user_exc(builder, RuntimeError, (missing,))
+    function = convention.get_function_type(returns, kinds).as_pointer()
+    callee = builder.inttoptr(address, function)
+    status, result = convention.call_function(builder, callee, returns, kinds, values)
+    with _cgutils.if_unlikely(builder, status.is_error):
+        convention.return_status_propagate(builder, status)
+    return context.get_dummy_value() if returns is types.none else result
+
+
+def call_linked(name: str, signature: Signature, place: int) -> Callable[..., Any]:
+    """Return a function for compiled code: `(at, own, arguments)` calls one decision of a table.
+
+    Args:
+      name: of the decision, for errors.
+      signature: of the decision.
+      place: of its function among the functions of a table.
+    """
+    takes, returns = takes_of(signature), type_of(signature.returns)
+    # Three types come first: they choose the machine code, and are nothing in it.
+    passed = (*3 * (types.Opaque("type"),), types.int64, types.int64, takes)
+
+    def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
+        at, own, given = arguments
+        table = builder.inttoptr(at, context.get_value_type(types.int64).as_pointer())
+
+        def load(k: int) -> Any:
+            return builder.load(builder.gep(table, [ir.Constant(ir.IntType(64), k)]))
+
+        address = load(FIELDS + place)
+        nothing = [context.get_dummy_value()] * 3
+        values = [*nothing, load(0), own, context.cast(builder, given, sig.args[2], takes)]
+        missing = f"the policy that was asked has no {name}"
+        return _called(context, builder, address, returns, passed, values, missing)
+
+    @intrinsic
+    def call(typing: Any, at: Any, own: Any, arguments: Any) -> Any:
+        return returns(types.int64, types.int64, arguments), generate
+
+    found: Callable[..., Any] = call
+    return found
+
+
+def call_at(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Return a function for compiled code: `(address, arguments)` calls what is there.
+
+    Args:
+      function: whose machine code it is: its annotations say what is passed.
+      name: of the part, for errors.
+    """
+    hints = get_type_hints(function)
+    returns = _returned(hints.pop("return"))
+    numbers = [NUMBERS.get(hint) for hint in hints.values()]
+
+    def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
+        address, given = arguments
+        came = tuple(sig.args[1])
+        kinds = tuple(number or kind for number, kind in zip(numbers, came, strict=True))
+        values = [
+            context.cast(builder, value, kind, wanted)
+            for value, kind, wanted in zip(
+                _cgutils.unpack_tuple(builder, given), came, kinds, strict=True
+            )
+        ]
+        missing = f"the part {name} of the event loop was not compiled"
+        return _called(context, builder, address, returns, kinds, values, missing)
+
+    @intrinsic
+    def call(typing: Any, address: Any, arguments: Any) -> Any:
+        return returns(types.int64, arguments), generate
+
+    found: Callable[..., Any] = call
+    return found
+
+
+def call_words() -> Callable[[int, int], int]:
+    """Return a function for compiled code: `(address, at)` calls an entry, see `making.entry`."""
+
+    def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
+        address, at = arguments
+        kinds = (types.int64,)
+        return _called(context, builder, address, types.int64, kinds, [at], "there is no entry")
+
+    @intrinsic
+    def call(typing: Any, address: Any, at: Any) -> Any:
+        return types.int64(types.int64, types.int64), generate
+
+    found: Callable[[int, int], int] = call
+    return found
+
+
+def _returned(hint: Any) -> Any:
+    if hint is type(None):
+        return types.none
+    return NUMBERS.get(hint) or types.Tuple([NUMBERS[part] for part in get_args(hint)])

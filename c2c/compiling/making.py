@@ -1,0 +1,147 @@
+"""Machine code made by Numba, of entries, parts and single decisions; a heavy import."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Final
+
+import numba
+import numba.extending
+from llvmlite import binding
+from numba.core.runtime.nrt import rtsys
+
+from c2c.compiling.calls import NUMBERS, call_words, takes_of, type_of
+from c2c.compiling.decision import POINTS, DecisionPoint
+from c2c.compiling.kept import Made
+from c2c.compiling.overloads import BY_ADDRESS, CALLED, INLINED, OPTIONS, TELL
+from c2c.compiling.packed import pack
+from c2c.compiling.reading import read, read_words
+from c2c.jit import begin
+
+__all__ = ["OPTIONS", "decide_at", "decision", "decision_kinds", "entry", "part", "raising"]
+
+# Numba has no types for most of what it offers.
+types: Any = numba.types
+intrinsic: Any = numba.extending.intrinsic
+overload: Any = numba.extending.overload
+
+_HELD: Final[list[Any]] = []  # they hold machine code in memory
+
+begin(TELL)
+
+
+def decide_at(point: Any, kind: Any, memory: Any, fields: int, own: int, arguments: Any) -> Any:
+    """Decide as the policy says whose fields lie at an address; compiled for each policy.
+
+    Args:
+      point: the decision point, a type with its name.
+      kind: type of the policy.
+      memory: type of its own arrays.
+      fields: address of the words of the policy's fields.
+      own: address of the words of its arrays.
+      arguments: of the decision.
+    """
+    return _returned(point, _decided(point, read(kind, fields), read(memory, own), arguments))
+
+
+def _decided(point: Any, policy: Any, own: Any, arguments: Any) -> Any:
+    decide = POINTS[point.name]
+    return decide(policy, *((own,) if decide.signature.own else ()), *arguments)
+
+
+@overload(_decided, jit_options=INLINED, strict=False)
+def _decided_compiled(point: Any, policy: Any, own: Any, arguments: Any) -> Callable[..., Any]:
+    decide = POINTS[point.name]
+
+    def with_own(point: Any, policy: Any, own: Any, arguments: Any) -> Any:
+        return decide(policy, own, *arguments)
+
+    def without(point: Any, policy: Any, own: Any, arguments: Any) -> Any:
+        return decide(policy, *arguments)
+
+    return with_own if decide.signature.own else without
+
+
+@intrinsic
+def _returned(typing: Any, point: Any, value: Any) -> Any:
+    """Return the result as the type that the event loop expects."""
+    wanted = type_of(POINTS[point.name].signature.returns)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return context.cast(builder, arguments[1], signature.args[1], wanted)
+
+    return wanted(point, value), generate
+
+
+@functools.cache
+def _decisions() -> Any:
+    return numba.njit(**BY_ADDRESS)(decide_at)
+
+
+def decision(point: DecisionPoint, policy: Any, memory: Any) -> Made:
+    """Return a decision of a type of policies, with memory of a type: a call of `decide_at`."""
+    return _made(_decisions(), decision_kinds(point, policy, memory))
+
+
+def decision_kinds(point: DecisionPoint, policy: Any, memory: Any) -> tuple[Any, ...]:
+    """Return Numba's types of the arguments of `decide_at`."""
+    kinds = [types.TypeRef(numba.typeof(value)) for value in (policy, memory)]
+    takes = takes_of(point.signature)
+    return types.Opaque(point.__name__), *kinds, types.int64, types.int64, takes
+
+
+def part(function: Callable[..., Any], takes: list[Any]) -> Made:
+    """Return a part of the loop for values of such types."""
+    kinds = tuple(NUMBERS.get(type(value)) or _kind_of(value) for value in takes)
+    return _made(numba.njit(**BY_ADDRESS)(function), kinds)
+
+
+def entry(function: Callable[..., int], takes: list[Any]) -> Made:
+    """Return an entry for values of such types: it takes the address of their words."""
+    kinds = types.Tuple([_kind_of(value) for value in takes])
+    compiled = numba.njit(**CALLED)(function)
+
+    @intrinsic
+    def arguments(typing: Any, at: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+            return read_words(context, builder, given[0], kinds)
+
+        return kinds(types.int64), generate
+
+    def at_address(at: int) -> int:
+        return int(compiled(*arguments(at)))
+
+    at_address.__name__ = at_address.__qualname__ = function.__name__
+    return _made(numba.njit(**BY_ADDRESS)(at_address), (types.int64,))
+
+
+@functools.cache
+def raising() -> Callable[[int, int], int]:
+    """Return a function that calls an entry and raises what a policy in it raised.
+
+    Its arguments are the entry's address and that of the words of the entry's arguments.
+    """
+    call = call_words()
+
+    def run(address: int, at: int) -> int:
+        return call(address, at)
+
+    made: Callable[[int, int], int] = numba.njit([(types.int64, types.int64)], **OPTIONS)(run)
+    # Machine code of users' policies counts references, which are functions in Numba's own memory.
+    for name in ("NRT_incref", "NRT_decref"):
+        binding.add_symbol(name, rtsys.library.get_pointer_to_function(name))
+    return made
+
+
+def _kind_of(value: Any) -> Any:
+    return numba.typeof(pack(value) if hasattr(value, "_fields") else value)
+
+
+def _made(dispatcher: Any, kinds: tuple[Any, ...]) -> Made:
+    dispatcher.compile(kinds)
+    found = dispatcher.overloads[kinds]
+    _HELD.append(found.library)
+    symbol = found.fndesc.llvm_func_name
+    _, _, (content, _) = found.library.serialize_using_object_code()
+    return Made(int(found.library.get_pointer_to_function(symbol)), symbol, content)
