@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import partial
 from graphlib import CycleError, TopologicalSorter
-from importlib.metadata import packages_distributions
+from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
 import pytest
@@ -217,11 +219,13 @@ def test_policies_draw_no_random_numbers() -> None:
 
 def test_constraints_pin_every_requirement_within_its_range() -> None:
     for group, requirements in direct_requirements().items():
-        if group == "cuda":
+        if group == "gpu":
             continue  # wheels of one vendor's hardware, not part of the locked environment
         own = f"constraints-{group}.txt"  # of an extra that is no part of `make env`
         pins = constraints() | (constraints(own) if (ROOT / own).is_file() else {})
         for requirement in requirements:
+            if requirement.name == "c2c":
+                continue  # its own extras
             version = pins.get(canonicalize_name(requirement.name))
             assert version is not None, f"{requirement} ({group or 'dependencies'}) is not pinned"
             assert requirement.specifier.contains(version, prereleases=True), requirement
@@ -232,23 +236,84 @@ def test_constraints_are_plain_pins() -> None:
         assert re.fullmatch(r"#.*|[A-Za-z0-9_.-]+==[A-Za-z0-9_.!+-]+", line), line
 
 
+# Commands that a core install is for.
+FEW = "workload=poisson workload.requests=20 workload.rate_rps=2"
+CORE = (
+    f"experiments.simulate {FEW} figures=true",
+    pytest.param(f"experiments.simulate -m {FEW} seed=0,1", marks=pytest.mark.slow),
+    pytest.param("experiments.reproduce figures=table1 traces=none", marks=pytest.mark.slow),
+)
+
+# Where an extra may be imported; all other modules are the core's, which no extra is needed for.
+OF_EXTRAS = {
+    "kernels": (
+        "pallas_kernels", "c2c/cost/calibration.py", "c2c/systems/workers", "experiments/cocoserve",
+        "experiments/weaver",
+    ),
+    "engine": (
+        "c2c/engine", "c2c/transformer", "experiments/bench", "experiments/gpu",
+        "experiments/serving", "experiments/simulated", "experiments/vopr",
+    ),
+    "sweep": ("experiments/answers", "experiments/sweeping"),
+    "ray": ("experiments/answers", "experiments/ray_cluster.py", "experiments/sweeping"),
+    "driver": ("c2c/systems/program/driver",),
+}  # fmt: skip
+
+
+def _is_in(path: Path, where: str) -> bool:
+    return path.is_relative_to(ROOT / where)
+
+
+@pytest.mark.parametrize("command", CORE)
+def test_the_core_needs_no_extra(command: str, tmp_path: Path) -> None:
+    """The commands of a core install run where nothing else can be imported."""
+    core = {canonicalize_name(r.name) for r in direct_requirements()[""]}
+    waiting = list(core)
+    while waiting:
+        for line in requires(waiting.pop()) or []:
+            needed = Requirement(line)
+            name = canonicalize_name(needed.name)
+            if name not in core and (needed.marker is None or needed.marker.evaluate()):
+                core.add(name)
+                waiting.append(name)
+    absent = sorted(
+        module
+        for module, names in packages_distributions().items()
+        if not {canonicalize_name(name) for name in names} & core
+        and module not in (*PACKAGES, "hydra_plugins")
+    )
+    assert {"jax", "optax", "flax", "fastapi", "pandas"} <= set(absent)
+    module, *arguments = command.split()
+    code = (
+        "import sys, runpy\n"
+        "class Absent:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name in {absent!r}:\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+        "sys.meta_path.insert(0, Absent())\n"
+        f"sys.argv = {[module, *arguments]!r}\n"
+        f"runpy.run_module({module!r}, run_name='__main__')"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+
+
 def test_every_third_party_import_is_a_declared_dependency() -> None:
     distributions = packages_distributions()
-    groups = direct_requirements()
-    declared = {canonicalize_name(r.name) for r in groups[""]}
-    sweeping = declared | {canonicalize_name(r.name) for g in ("sweep", "ray") for r in groups[g]}
-    serving = declared | {canonicalize_name(r.name) for r in groups["serve"]}
-    searching = {ROOT / "experiments" / folder for folder in ("answers", "sweeping")}
-    engine = ROOT / "c2c" / "engine"
-    engines = {ROOT / "experiments" / folder for folder in ("serving", "simulated")}
-    driver = ROOT / "c2c" / "systems" / "program" / "driver"  # of an environment of its own
-    assert "cuda-bindings" in {canonicalize_name(r.name) for r in groups["driver"]}
+    declared = {
+        group: {canonicalize_name(r.name) for r in requirements}
+        for group, requirements in direct_requirements().items()
+    }
+    declared["engine"] |= declared["kernels"]
+    assert "cuda-bindings" in declared["driver"]
+    assert not {"jax", "jaxlib", "flax", "optax"} & declared[""]
 
     def usable(path: Path) -> set[str]:
-        if path.is_relative_to(engine) or path.parent in engines:
-            return serving
-        on_cluster = path.parent in searching or path.name == "ray_cluster.py"
-        return sweeping if on_cluster else declared
+        groups = ["", *(g for g, at in OF_EXTRAS.items() if any(map(partial(_is_in, path), at)))]
+        return {name for group in groups for name in declared[group]}
 
     undeclared = {
         f"{path.relative_to(ROOT)}: {root}"
@@ -256,7 +321,7 @@ def test_every_third_party_import_is_a_declared_dependency() -> None:
         for root in imported_roots(path)
         if root not in sys.stdlib_module_names
         and root not in (*PACKAGES, "hydra_plugins")
-        and not (root == "cuda" and path.is_relative_to(driver))
+        and root != "cuda"
         and not {canonicalize_name(d) for d in distributions.get(root, [root])} & usable(path)
     }
     assert not undeclared

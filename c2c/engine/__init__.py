@@ -1,6 +1,6 @@
 """A live engine: the serving loop on the clock, over workers that compute; OpenAI's API in front.
 
-What is here needs the extra `serve`; only the worker's modules import jax. Nothing is imported
+What is here needs the extra `engine`; only the worker's modules import jax. Nothing is imported
 before it is asked for: a worker that takes a lost one's place is there the sooner.
 """
 

@@ -62,7 +62,7 @@ def _nvml() -> Iterator[Any]:
     try:
         import pynvml
     except ImportError:
-        raise DataError("nvidia-ml-py", "is not installed: pip install -e '.[serve]'") from None
+        raise DataError("nvidia-ml-py", "is not installed: pip install -e '.[engine]'") from None
     try:
         pynvml.nvmlInit()
         try:

@@ -63,7 +63,7 @@ def main(text: str) -> int:
             "nvidia-smi finds none either: this machine has no NVIDIA GPU.",
         )
         if driver is not None:
-            why = "; ".join(heard.said) or "jax needs CUDA: pip install -e '.[cuda]'"
+            why = "; ".join(heard.said) or "jax needs CUDA: pip install -e '.[gpu]'"
             what = f"The driver, {driver['driver_version']}, sees {driver['name']}: {why}."
         print(" ".join(f"{error}. {what}".split()), file=sys.stderr)
         return 2

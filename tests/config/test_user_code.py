@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from c2c.compiling.machine_code import variant_key
-from c2c.compiling.mistakes import policy_error
 from c2c.compiling.making import OPTIONS
+from c2c.compiling.mistakes import policy_error
 from c2c.config import build, load, load_code
 from c2c.errors import PolicyError, SettingError
 from c2c.policies import CANDIDATE_DTYPE, DECISIONS, Nothing, System, place

@@ -78,7 +78,7 @@ def test_a_layout_that_changes_is_told_of(
 def test_a_trace_nobody_prepared_becomes_a_run_folder(tmp_path: Path) -> None:
     write_trace(tmp_path / "trace.csv")
     done = run(tmp_path, "workload=file", "workload.path=trace.csv", "system=c2cserve_letter",
-               "hardware=gh200", "mig=7x12gb")  # fmt: skip
+               "hardware=gh200", "mig=7x12gb", "figures=true")  # fmt: skip
     assert done.returncode == 0, done.stderr
     for said in ("variant measured, 375 GB/s", "svc-0", "popularity_rank", "profile table",
                  "TTFT", "evictions"):  # fmt: skip
@@ -100,7 +100,7 @@ def test_a_trace_nobody_prepared_becomes_a_run_folder(tmp_path: Path) -> None:
     assert {e["ph"] for e in events} == {"M", "X", "C"}
 
     again = run(tmp_path, "workload=file", "workload.path=trace.csv", "system=c2cserve_letter",
-                "mig=7x12gb")  # fmt: skip
+                "mig=7x12gb", "figures=true")  # fmt: skip
     assert "complete already, skipped" in again.stdout
 
 

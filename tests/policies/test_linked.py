@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from c2c.compiling.decision import POINTS, DecisionPoint, place_in_tables
 from c2c.compiling.entries import link
 from c2c.compiling.linked import FIELDS
-from c2c.compiling.making import decision
-from c2c.compiling.making import OPTIONS
+from c2c.compiling.making import OPTIONS, decision
 from c2c.compiling.packed import pack
 from c2c.errors import PolicyError
 from c2c.policies import (
