@@ -10,7 +10,7 @@ AOT ?= 1
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env aot driver ray clients peer peer-simulator peer-server peer-vllm warm reproduce test test-slow test-all soak docs browser check platforms lint format-check types imports notebook-sync \
+.PHONY: help env aot driver ray clients peer peer-simulator peer-aisimulate referee peer-server peer-vllm warm reproduce test test-slow test-all soak docs browser check platforms lint format-check types imports notebook-sync \
 	notebooks bench gpu clean
 
 help: ## show the targets and their settings
@@ -44,6 +44,12 @@ peer: env ## install torch and transformers, to compare with (.venv-peer)
 
 peer-simulator: env ## install Vidur, to compare with (.venv-peer-simulator)
 	@.ci/make-extra peer-simulator
+
+peer-aisimulate: env ## install NVIDIA's AISimulate, to compare with (1.5 GB, .venv-peer-aisimulate)
+	@.ci/make-extra peer-aisimulate
+
+referee: peer-simulator peer-aisimulate ## this simulator and others on 21 scenarios: speed, agreement, refusals
+	@.venv/bin/python -m experiments.referee $(ARGS)
 
 peer-server: env ## install llama.cpp's server, to compare with (.venv-peer-server)
 	@.ci/make-extra peer-server
@@ -107,6 +113,6 @@ gpu: ## measure and check this machine's GPU and the kernels on it (ARGS="kernel
 	@.ci/gpu $(ARGS)
 
 clean: ## remove .venv and caches; run folders and results stay
-	rm -rf .venv .venv-aot .venv-aot.partial .venv-driver .venv-driver.partial .venv-ray .venv-ray.partial .venv-peer .venv-peer-simulator .venv-peer-server .venv-peer-vllm .venv-clients .venv-aiperf .venv-docs .venv-browser .venv-lock .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis \
+	rm -rf .venv .venv-aot .venv-aot.partial .venv-driver .venv-driver.partial .venv-ray .venv-ray.partial .venv-peer .venv-peer-simulator .venv-peer-aisimulate .venv-peer-server .venv-peer-vllm .venv-clients .venv-aiperf .venv-docs .venv-browser .venv-lock .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis \
 		.benchmarks build dist c2c.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

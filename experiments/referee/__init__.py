@@ -1,0 +1,1 @@
+"""Simulators of LLM serving on the same requests: speed, agreement, refusals."""

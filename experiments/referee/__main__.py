@@ -1,0 +1,103 @@
+"""Run the referee: `make referee`, or `python -m experiments.referee scenarios=[light,busy]`."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from rich.console import Console
+
+from c2c.errors import DataError, SettingError, unknown_name
+from c2c.runs import RunDir, progress_bar
+from experiments.benchmark import MeasurementSettings, benchmark
+from experiments.referee import aisimulate, ours, vidur
+from experiments.referee.page import as_page, times_of
+from experiments.referee.scenario import SCENARIOS, Requests, Scenario, draw, write_trace
+
+__all__ = ["SIMULATORS", "RefereeSettings", "main"]
+
+SIMULATORS = (ours, aisimulate, vidur)  # a new one is a file with these three's names
+_ABSENT = {"BLIS": "a Go program without a wheel, which nothing here builds"}
+
+
+@dataclass
+class RefereeSettings(MeasurementSettings):
+    """Settings of the referee, as key=value on the command line.
+
+    Attributes:
+      scenarios: by name; empty for all.
+      seed: of arrivals and lengths.
+      turns: of each simulator, of which the quickest counts.
+      limit_s: that a run may take.
+    """
+
+    scenarios: list[str] = field(default_factory=list)
+    seed: int = 0
+    turns: int = 2
+    limit_s: float = 600.0
+
+
+def _check(settings: RefereeSettings) -> None:
+    names = [scenario.name for scenario in SCENARIOS]
+    for name in settings.scenarios:
+        if name not in names:
+            raise unknown_name("scenarios", name, names)
+    for name, least in (("seed", 0), ("turns", 1)):
+        if getattr(settings, name) < least:
+            raise SettingError(name, getattr(settings, name), f"a whole number from {least}")
+    if not 0 < settings.limit_s < float("inf"):
+        raise SettingError("limit_s", settings.limit_s, "seconds above 0")
+
+
+def _rows(settings: RefereeSettings, scenario: Scenario, folder: Path) -> list[dict[str, Any]]:
+    """Return what each simulator said of a scenario."""
+    requests, trace = draw(scenario, settings.seed), folder / f"{scenario.name}.jsonl"
+    write_trace(scenario, requests, trace)
+    return [_row(settings, scenario, simulator, requests, trace) for simulator in SIMULATORS]
+
+
+def _row(
+    settings: RefereeSettings, scenario: Scenario, simulator: Any, requests: Requests, trace: Path
+) -> dict[str, Any]:
+    row: dict[str, Any] = {"scenario": scenario.name, "simulator": simulator.NAME}
+    if refused := simulator.refuses(scenario):
+        return row | {"refused": refused}
+    turns = []
+    for _ in range(settings.turns):
+        try:
+            turns.append(simulator.run(scenario, requests, trace, limit_s=settings.limit_s))
+        except DataError as error:
+            return row | {"failed": str(error)}
+    best = min(turns, key=lambda ran: ran.cpu_s)
+    return row | times_of(best, requests)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run what the command line asks for; return the exit status."""
+
+    def work(settings: RefereeSettings, run: RunDir, out: Console) -> None:
+        chosen = [s for s in SCENARIOS if not settings.scenarios or s.name in settings.scenarios]
+        rows: list[dict[str, Any]] = []
+        with tempfile.TemporaryDirectory() as folder, progress_bar("scenarios", len(chosen)) as bar:
+            for k, scenario in enumerate(chosen):
+                rows += _rows(settings, scenario, Path(folder))
+                bar(k + 1)
+        run.write_table("referee", pa.Table.from_pylist(rows))
+        page = as_page(chosen, rows, _ABSENT)
+        run.write_text("referee.md", page)
+        run.write_json("referee", {"rows": rows, "not_run": _ABSENT})
+        out.print(page, markup=False, soft_wrap=True)
+
+    return benchmark(
+        RefereeSettings, arguments, work, check=_check,
+        packages=("c2c", "experiments.referee"), name="referee",
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,35 @@
+"""A command whose processor time is counted as a whole, from its start to its end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Sequence
+
+from c2c.errors import DataError
+
+__all__ = ["timed"]
+
+_SAID = 400  # of a command's last words
+
+
+def timed(name: str, command: Sequence[object], *, limit_s: float) -> tuple[float, float]:
+    """Run a command; return the seconds of processors and of the clock that it took.
+
+    Raises:
+      DataError: it failed, or took too long.
+    """
+    begun, before = time.perf_counter(), os.times()
+    try:
+        done = subprocess.run(  # noqa: S603 (our command)
+            list(map(str, command)), capture_output=True, text=True, timeout=limit_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise DataError(name, f"took more than {limit_s:.0f} s") from None
+    if done.returncode != 0:
+        last = done.stderr.strip().splitlines()[-1:] or [""]
+        raise DataError(name, f"ended with status {done.returncode}: {last[0][:_SAID]}")
+    after = os.times()
+    used = after.children_user + after.children_system
+    return used - before.children_user - before.children_system, time.perf_counter() - begun

@@ -1,0 +1,70 @@
+"""Vidur, with this project's step times written as its predictions (`experiments.bench.peers`)."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+
+from experiments.bench.peers import vidur_process
+from experiments.bench.peers.case import COLUMNS, CONTEXT, DATE, MODEL, PLATFORM, serving
+from experiments.bench.peers.vidur_costs import GRANULARITY, write_predictions
+from experiments.referee.process import timed
+from experiments.referee.scenario import Ran, Requests, Scenario
+
+__all__ = ["NAME", "refuses", "run"]
+
+NAME: Final = "Vidur"
+_PYTHON: Final = Path(".venv-peer-simulator/bin/python")
+
+
+def refuses(scenario: Scenario) -> str:
+    """Return why a scenario cannot be run; "": it can."""
+    if scenario.steps != "ours":
+        return "its profiles are not in its wheel: it runs with this project's step times only"
+    if (scenario.model, scenario.chip) != (MODEL, PLATFORM):
+        return f"{MODEL} on {PLATFORM} only"
+    if not _PYTHON.is_file():
+        return "not installed: make peer-simulator"
+    return ""
+
+
+def run(scenario: Scenario, requests: Requests, trace: Path, *, limit_s: float) -> Ran:
+    """Run it once in a process of its own.
+
+    Raises:
+      DataError: it failed; its last words say why.
+    """
+    from c2c.serving import prepare
+
+    folder = trace.with_suffix(".vidur")
+    folder.mkdir(exist_ok=True)
+    given = {
+        "chunk": scenario.tokens, "max_batch": scenario.sequences, "date": DATE,
+        "trace": str(folder / "trace.csv"), "context": CONTEXT, "granularity": GRANULARITY,
+        "folder": str(folder),
+    }  # fmt: skip
+    values = (requests.arrival_s, requests.prompt, requests.output)
+    columns = {"Date": [DATE] * len(requests.prompt)} | dict(zip(COLUMNS, values, strict=True))
+    pyarrow.csv.write_csv(pa.table(columns), given["trace"])
+    setup = serving(scenario.tokens, scenario.sequences)
+    ((table,),) = prepare(setup).tables
+    write_predictions(
+        folder, table, layers=setup.deployments[0].spec.layers, chunk=scenario.tokens,
+        max_batch=scenario.sequences, context=CONTEXT,
+    )  # fmt: skip
+    result = folder / "result.json"
+    once = (  # it serves once for each line that it reads
+        "import subprocess, sys; open(sys.argv[4], 'w').write(subprocess.run("
+        "sys.argv[1:4], input='once\\n', text=True, check=True, stdout=subprocess.PIPE).stdout)"
+    )
+    command = [sys.executable, "-c", once, _PYTHON, vidur_process.__file__, json.dumps(given)]
+    cpu_s, wall_s = timed(NAME, [*command, result], limit_s=limit_s)
+    found = json.loads(result.read_text(encoding="utf-8"))
+    ttft_s = np.array(found["first_s"])
+    return Ran(ttft_s, ttft_s + np.array(found["rest_s"]), cpu_s, wall_s, found["version"])
