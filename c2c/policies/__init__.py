@@ -77,6 +77,7 @@ from c2c.policies.load import (
     weights_in,
 )
 from c2c.policies.move import MovesAway, move_s
+from c2c.policies.order import FirstCome, LeastSlack, ShortestFirst, rank
 from c2c.policies.place import (
     CANDIDATE_DTYPE,
     BandwidthAware,
@@ -196,6 +197,7 @@ __all__ = [
     "ExpertMap",
     "ExpertsTraits",
     "Feedback",
+    "FirstCome",
     "FirstIdle",
     "Fixed",
     "ForgetTraits",
@@ -207,6 +209,7 @@ __all__ = [
     "LeastOutstanding",
     "LeastPredicted",
     "LeastRecentlyUsed",
+    "LeastSlack",
     "LeastStartTime",
     "LoadTraits",
     "LongestIdle",
@@ -234,6 +237,7 @@ __all__ = [
     "RouteTraits",
     "ScaleTraits",
     "SessionsOver",
+    "ShortestFirst",
     "Staged",
     "Static",
     "Stream",
@@ -285,6 +289,7 @@ __all__ = [
     "prefetch_weight",
     "prefill_share",
     "quota_s",
+    "rank",
     "round_alpha",
     "route",
     "should_drain",

@@ -17,6 +17,7 @@ from c2c.policies.experts import AllExperts, NoPrefetch, expert_worth, prefetch_
 from c2c.policies.forget import LongestIdle, block_worth
 from c2c.policies.keep import NothingKept, layers_to_keep
 from c2c.policies.load import Stream, weights_in
+from c2c.policies.order import FirstCome, rank
 from c2c.policies.place import BandwidthAware, place
 from c2c.policies.route import LeastOutstanding, route
 from c2c.policies.scale import OneInstance, wants_another
@@ -54,6 +55,7 @@ class System(NamedTuple):
     experts: Any = AllExperts()
     prefetch: Any = NoPrefetch()
     forget: Any = LongestIdle()
+    order: Any = FirstCome()
 
     def decision(self, setting: str) -> DecisionPoint:
         """Return what every policy of a setting decides."""
@@ -84,6 +86,7 @@ DECISIONS: Final[Mapping[str, DecisionPoint]] = {
     "experts": expert_worth,
     "prefetch": prefetch_weight,
     "forget": block_worth,
+    "order": rank,
     "step": step_parts,
     "load": weights_in,
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from c2c.policies import inlined, jitable
 from c2c.serving.pools import homes_of
 from c2c.serving.state import ASSIGNED, COLD, LOADING, SWITCH, WARM, Fleet, Serving
@@ -34,15 +36,22 @@ def release_slot(s: Serving, slot: int) -> None:
     s.count[0].free_slots += 1
 
 
+@inlined
+def _stays_before(s: Serving, slot: int, priority: int, rank: float) -> bool:
+    # Whether a request that waits stays before one of this priority and rank that comes.
+    req = s.request[slot]
+    return bool(req.priority > priority or (req.priority == priority and req.rank <= rank))
+
+
 @jitable
-def _inserted(s: Serving, head: int, slot: int, above: int) -> int:
-    # The head of a queue in which `slot` comes after those of a priority of at least `above`, and
-    # before the rest, which is not empty.
-    if s.request[head].priority < above:
+def _inserted(s: Serving, head: int, slot: int, priority: int, rank: float) -> int:
+    # The head of a queue in which `slot` comes after those that stay before this priority and
+    # rank, and before the rest, which is not empty.
+    if not _stays_before(s, head, priority, rank):
         s.request[slot].next = head
         return slot
     before = head
-    while s.request[s.request[before].next].priority >= above:
+    while _stays_before(s, s.request[before].next, priority, rank):
         before = int(s.request[before].next)
     s.request[slot].next = s.request[before].next
     s.request[before].next = slot
@@ -51,7 +60,7 @@ def _inserted(s: Serving, head: int, slot: int, above: int) -> int:
 
 @inlined
 def append_waiting(s: Serving, i: int, slot: int) -> None:
-    """Queue a request at instance `i`, by priority, and note how it found its model."""
+    """Queue a request at instance `i`, by priority and rank, and note how it found its model."""
     inst, req = s.instance[i], s.request[slot]
     req.next = -1
     req.instance = i
@@ -62,11 +71,11 @@ def append_waiting(s: Serving, i: int, slot: int) -> None:
     if inst.wait_tail < 0:
         inst.wait_head = slot
         inst.wait_tail = slot
-    elif s.request[inst.wait_tail].priority >= req.priority:
+    elif _stays_before(s, inst.wait_tail, req.priority, req.rank):
         s.request[inst.wait_tail].next = slot
         inst.wait_tail = slot
     else:
-        inst.wait_head = _inserted(s, inst.wait_head, slot, req.priority)
+        inst.wait_head = _inserted(s, inst.wait_head, slot, req.priority, req.rank)
     inst.n_wait += 1
     inst.backlog += req.prompt
 
@@ -121,18 +130,18 @@ def end_waiting(fleet: Fleet, s: Serving, m: int) -> None:
 
 @jitable
 def append_pending(fleet: Fleet, s: Serving, m: int, slot: int) -> None:
-    """Queue a request of model `m` until a slice is found, after those of its priority."""
-    _queue_pending(fleet, s, m, slot, s.request[slot].priority)
+    """Queue a request of model `m` until a slice is found, by priority and rank."""
+    _queue_pending(fleet, s, m, slot, s.request[slot].rank)
 
 
 @jitable
 def return_pending(fleet: Fleet, s: Serving, m: int, slot: int) -> None:
     """Queue a request of model `m` again, before those of its priority."""
-    _queue_pending(fleet, s, m, slot, s.request[slot].priority + 1)
+    _queue_pending(fleet, s, m, slot, -math.inf)
 
 
 @jitable
-def _queue_pending(fleet: Fleet, s: Serving, m: int, slot: int, above: int) -> None:
+def _queue_pending(fleet: Fleet, s: Serving, m: int, slot: int, rank: float) -> None:
     model, req = s.model[m], s.request[slot]
     if model.n_wait == 0:
         _begin_waiting(fleet, s, m)
@@ -141,11 +150,11 @@ def _queue_pending(fleet: Fleet, s: Serving, m: int, slot: int, above: int) -> N
     if model.wait_tail < 0:
         model.wait_head = slot
         model.wait_tail = slot
-    elif s.request[model.wait_tail].priority >= above:
+    elif _stays_before(s, model.wait_tail, req.priority, rank):
         s.request[model.wait_tail].next = slot
         model.wait_tail = slot
     else:
-        model.wait_head = _inserted(s, model.wait_head, slot, above)
+        model.wait_head = _inserted(s, model.wait_head, slot, req.priority, rank)
     model.oldest_s = s.request[model.wait_head].arrival_s
     model.n_wait += 1
     s.count[0].pending += 1
@@ -177,7 +186,7 @@ def take_pending(fleet: Fleet, s: Serving, m: int, i: int) -> None:
 def return_waiting(fleet: Fleet, s: Serving, i: int) -> None:
     """Put the queue of instance `i` before what already waits for its model (it came earlier).
 
-    The more urgent come first all the same.
+    The more urgent come first all the same, and of equal ones those of lower rank.
     """
     inst = s.instance[i]
     if inst.n_wait == 0:
@@ -188,7 +197,8 @@ def return_waiting(fleet: Fleet, s: Serving, i: int) -> None:
         _begin_waiting(fleet, s, m)
     later = int(model.wait_head)
     last = int(inst.wait_tail)
-    if later >= 0 and s.request[last].priority >= s.request[later].priority:
+    head = s.request[later]
+    if later >= 0 and _stays_before(s, last, head.priority, head.rank):
         s.request[last].next = later
         later = -1
     else:

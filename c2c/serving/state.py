@@ -302,6 +302,7 @@ REQUEST_DTYPE = np.dtype(
         ("from_hbm", "f8"),
         ("from_alone_s", "f8"),  # while its prompt is computed, less what that took alone
         ("priority", "i8"),  # the higher, the more urgent
+        ("rank", "f8"),  # of equal priority the lowest first, see `c2c.policies.order`
         ("carried", "i8"),  # tokens of `prompt` that it had generated before it began again
         ("again", "i8"),  # times that it began again
         ("was_admitted_s", "f8"),  # of a request that carries tokens

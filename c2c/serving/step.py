@@ -16,6 +16,7 @@ from c2c.policies import (
     jitable,
     move_s,
     note_end,
+    rank,
 )
 from c2c.serving.actions import ask
 from c2c.serving.batch import batch_size, keep_decode
@@ -144,6 +145,12 @@ def on_arrival(
     req.chunks = 0
     req.start_kind = 0
     req.priority = priority
+    model, costs = fleet.deployment[m], fleet.costs
+    pair = model.arch * costs.kinds
+    req.rank = rank(
+        rules.system.order, now_s, prompt * costs.prompt_s[pair],
+        max(0, output - 1) * costs.decode_s[pair], model.ttft_slo_s,
+    )  # fmt: skip
     req.carried = 0
     req.again = 0
     req.held_by = -1

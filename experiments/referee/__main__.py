@@ -86,8 +86,8 @@ def main(arguments: Sequence[str]) -> int:
         with tempfile.TemporaryDirectory() as folder, progress_bar("scenarios", len(chosen)) as bar:
             for k, scenario in enumerate(chosen):
                 rows += _rows(settings, scenario, Path(folder))
+                run.write_table("referee", pa.Table.from_pylist(rows))  # what is known so far
                 bar(k + 1)
-        run.write_table("referee", pa.Table.from_pylist(rows))
         page = as_page(chosen, rows, _ABSENT)
         run.write_text("referee.md", page)
         run.write_json("referee", {"rows": rows, "not_run": _ABSENT})

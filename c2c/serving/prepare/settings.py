@@ -72,6 +72,7 @@ class SystemSpec:
       experts: which experts of a mixture give way in HBM, where it holds some only.
       prefetch: which are fetched ahead of their layer.
       forget: which block of a prefix gives way, where `prefix_cache` keeps some.
+      order: which of the requests of equal priority that wait comes first.
       step: whether alpha may change within a step.
       load: how weights get to a slice.
       start: an engine's start as a graph of works (`c2c.serving.Work`, or a mapping each); ()
@@ -108,6 +109,7 @@ class SystemSpec:
     experts: Any = field(default=_DEFAULTS["experts"])
     prefetch: Any = field(default=_DEFAULTS["prefetch"])
     forget: Any = field(default=_DEFAULTS["forget"])
+    order: Any = field(default=_DEFAULTS["order"])
     step: Any = field(default=_DEFAULTS["step"])
     load: Any = field(default=_DEFAULTS["load"])
     start: Any = ()
