@@ -281,12 +281,17 @@ class Engine:
             self.abort(request, why)
 
     def _manage(self, wish: say.Manage) -> None:
-        if wish.model not in self._models:
-            self._managed(wish, self._failed.get(wish.model, "it is served no more"))
+        if not self._is_open(wish.model):
+            self._managed(wish, self._failed.get(wish.model, "it is not served now"))
         elif self._keeper is None:
             self._managed(wish, "each worker has weights of its own (linear=reference)")
         else:
             self._keeper.manage(wish)
+
+    def _is_open(self, model: str) -> bool:
+        """Say whether a model is served, and neither on its way in nor out."""
+        is_changing = self._adding is not None and model in self._adding.closed
+        return model in self._models and not is_changing
 
     def _managed(self, wish: say.Manage, refused: str) -> None:
         if self._adding is None or not self._adding.answered(wish, refused):
@@ -386,7 +391,7 @@ class Engine:
             why = "draining" if self.is_draining else "overloaded" if is_full else "model_failed"
             self._answers.end(ask.request, why, self._next_end_s())
             return
-        if ask.model not in self._models or (self._adding and ask.model in self._adding.closed):
+        if not self._is_open(ask.model):
             self._answers.end(ask.request, "model_gone")
             return
         now_s, model = self._backend.now_s(), self._models[ask.model]
@@ -469,6 +474,9 @@ class Engine:
 
     async def close(self) -> None:
         """End all processes and remove what was made."""
+        self._between.catch_up()  # ends of requests are told before the front hears no more
+        if self._front is not None:
+            self._front.close()
         if self._looking is not None:
             self._looking.cancel()
         if self._adding is not None:
@@ -478,8 +486,6 @@ class Engine:
         await self._supervisor.close()
         if self._store is not None:
             await self._store.close()
-        if self._front is not None:
-            self._front.close()
         if self._server is not None:
             self._server.close()
         if self._connections:  # they end with the processes

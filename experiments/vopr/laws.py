@@ -118,7 +118,8 @@ def may_end(world: Any, why: str, ask: Ask, *, has_left: bool, is_past: bool) ->
              counts["fork_fails"])
         ),
         "model_failed": any(
-            (plan.read_fails, plan.disk_full, counts["fork_fails"], counts["reader"])
+            (plan.read_fails, plan.disk_full, counts["fork_fails"], counts["reader"],
+             contexts.get(ask.model) == 0)
         ),
         "model_gone": ask.model in world.changed or not ask.model.startswith("m"),
         "context_length_exceeded": len(ask.ids) + ask.new > contexts.get(ask.model, 0),
@@ -165,6 +166,9 @@ def _check_requests(world: Any) -> None:
         count = engine.stepping.state.count[0]
         if int(count.arrived) != int(count.finished) + int(count.failed):
             broken(f"the loop: {count.arrived} came, {count.finished} + {count.failed} went")
+    for request, count in world.ended_alone.items():
+        if count > world.plan.retries + 1:
+            broken(f"request {request} ended {count} workers, with {world.plan.retries} retries")
     for request, (why, tokens) in books.told.items():
         _check_record(world, request, why, tokens)
 
@@ -213,8 +217,29 @@ def _check_residents(world: Any, process: Any) -> None:
         broken(f"{name}: {len(pool.free)} superblocks are free of {pool.superblocks}, {held} open")
     if not world.plan.caches and held:
         broken(f"{name}: {held} superblocks are not free")
+    _check_kept(world, process)
     if mapped := {*residents._models} - store.here:
         broken(f"{name} still maps {sorted(mapped)}, which are not here")
+
+
+def _check_kept(world: Any, process: Any) -> None:
+    """Hold a worker's kept blocks to those that the loop knows of its place."""
+    engine = world.engine
+    blocks = engine.stepping.state.blocks
+    rows = blocks.entry[: blocks.table[0].begun]
+    if (rows.pins[rows.pool >= 0]).any():
+        world.broken("the loop holds blocks of prompts for requests")
+    for place in engine.places:
+        if place.process is process:
+            known = set(rows.key[rows.pool == place.device].tolist())
+            kept = set(process.residents._pool.kept)
+            if not kept <= known:
+                world.broken(
+                    f"{process.name} keeps {len(kept - known)} blocks that the loop forgot"
+                )
+            # Of one that was lost the loop may know blocks that no request came to compute again.
+            if place.generation == 1 and known - kept:
+                world.broken(f"the loop knows {len(known - kept)} blocks that {process.name} lacks")
 
 
 def _check_weights(world: Any) -> None:
@@ -245,4 +270,5 @@ def check_left(world: Any, mine: Sequence[asyncio.Task[Any]]) -> None:
     me = asyncio.current_task()
     tasks = [t for t in asyncio.all_tasks() if t is not me and t not in mine and not t.done()]
     if tasks:
-        broken(f"tasks are left: {[t.get_coro().__qualname__ for t in tasks]}")  # type: ignore[union-attr]
+        names = [getattr(task.get_coro(), "__qualname__", str(task)) for task in tasks]
+        broken(f"tasks are left: {names}")

@@ -207,6 +207,7 @@ def plan_of(seed: int) -> Plan:
     system = some(0.4, SYSTEMS[1:], SYSTEMS[0]) if kind != "caches" else SYSTEMS[0]
     names = [f"m{k}" for k in range(models)]
     wanted = [*names, *_ADDED] if kind == "adds" else names
+    hang_s = rng.choice((5.0, 60.0))  # of which one prompt with scores may take a tenth
     http, has_poison = rng.random() < 0.3, rng.random() < 0.15
     drawn = _Drawn(
         rng=rng,
@@ -233,7 +234,7 @@ def plan_of(seed: int) -> Plan:
         retries=rng.choice((0, 1, 3, 5)),
         patience=rng.choice((2, 4, 20, 20)),
         has_spare=rng.random() < 0.5,
-        hang_s=rng.choice((5.0, 60.0)),
+        hang_s=hang_s,
         max_open=rng.choice((1024, 1024, 1024, 4)),
         busy_poll=rng.random() < 0.3,
         caches=kind == "caches",
@@ -242,7 +243,7 @@ def plan_of(seed: int) -> Plan:
         spins=rng.random() < 0.2,
         slow_link=some(0.4, (1e-3, 2e-2, 0.3), 5e-5),
         cuts=some(0.3, (0.1, 0.5), 0.0),
-        step_s=rng.choice((0.001, 0.005, 0.05)),
+        step_s=rng.choice((0.001, 0.005, 0.05) if hang_s > 5.0 else (0.001, 0.005)),
         fork_fails=some(0.1, (0.1, 0.5), 0.0),
         read_fails=some(0.2, (0.1, 0.5), 0.0),
         disk_full=some(0.1, (0.1, 0.5), 0.0),

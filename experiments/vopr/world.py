@@ -7,7 +7,7 @@ import logging
 import traceback
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -102,6 +102,7 @@ class World:
       counts: what came about, by kind.
       asked: requests of clients, by number.
       poisoned: those that end each process that computes them.
+      ended_alone: processes that a request of these ended by itself.
       changed: models that were to be added or removed.
     """
 
@@ -128,6 +129,7 @@ class World:
         self.asked: dict[int, Any] = {}
         self.poisoned: set[int] = set()
         self.changed: set[str] = set()
+        self.ended_alone: Counter[int] = Counter()
         self._pids = 100
         self._paused_s = 0.0  # in which the scheduler had no turn
         self._is_harmful = False  # whether what is drawn goes wrong
@@ -191,8 +193,10 @@ class World:
         real_run = found.run
 
         def run(run_: Any, is_interrupted: Any) -> Any:
-            if self.poisoned & {*run_.decodes, *(fill.request for fill in run_.fills)}:
+            who = {*run_.decodes, *(fill.request for fill in run_.fills)}
+            if self.poisoned & who:
                 self.counts["poisoned"] += 1
+                self.ended_alone.update(who if len(who) == 1 else ())
                 raise Died
             return real_run(run_, is_interrupted)
 
@@ -280,7 +284,8 @@ class World:
             if not plan.is_harmful:
                 self.broken(f"start: {error}")
             self.counts["no_start"] += 1
-            await self._close(())
+            await self._close()
+            check_left(self, ())
             return
         self.link = Link(str(self.engine.socket))
         if plan.http:
@@ -301,7 +306,7 @@ class World:
         if plan.ends_s is not None:
             await asyncio.sleep(plan.ends_s)
             self._is_harmful = False
-            await self._close(mine)
+            await self._close()
         if faults:
             await asyncio.wait(faults)
         _, late = await asyncio.wait(tasks, timeout=_END_S) if tasks else ((), ())
@@ -316,12 +321,13 @@ class World:
                 self.broken(f"a client crashed:\n{text}")
         if plan.ends_s is None:
             check_after(self)
-            await self._close(mine)
+            await self._close()
+        check_left(self, mine)
         for task in mine:
             task.cancel()
 
-    async def _close(self, mine: Sequence[asyncio.Task[None]]) -> None:
-        """Have the engine end, and hold it to the law that nothing is left."""
+    async def _close(self) -> None:
+        """Have the engine end, and what it sent come."""
         begun_s, drain_s = self.loop.now_s - self._paused_s, self.plan.drain_s
         if self.engine.failure is None:
             await self.engine.drain(drain_s)
@@ -330,7 +336,6 @@ class World:
         if took_s > drain_s + 20.0:
             self.broken(f"closing took {took_s:.1f} s")
         await asyncio.sleep(10.0)
-        check_left(self, mine)
 
     def state(self) -> str:
         """Return what the engine is at, for whoever looks for a fault."""
