@@ -320,6 +320,7 @@ def _failures(settings: Mapping[str, Any]) -> Failures:
     return Failures(
         mtbf_hours=math.inf if hours is None else hours,
         repair_s=settings["repair_s"],
+        host_chips=settings["host_chips"],
         events=tuple(Failure(**one) for one in settings["events"]),
     )
 

@@ -174,6 +174,7 @@ class FailuresConf:
 
     mtbf_hours: float | None = None
     repair_s: float = 3600.0
+    host_chips: int = 0
     events: list[FailureConf] = field(default_factory=list)
 
 

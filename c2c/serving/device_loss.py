@@ -26,6 +26,7 @@ from c2c.serving.prefixes import let_prefix_go
 from c2c.serving.queues import append_pending, end_waiting, unlink
 from c2c.serving.records import release_kv
 from c2c.serving.state import (
+    ABSENT,
     ASSIGNED,
     FAIL_DEVICE,
     FAIL_NONE,
@@ -42,14 +43,14 @@ from c2c.serving.state import (
 )
 from c2c.serving.step import after_leaving, largest_kv
 
-__all__ = ["bring_back", "lose_devices", "queue_again"]
+__all__ = ["bring_back", "lose_devices", "lose_memory", "queue_again"]
 
 
 def lose_devices(
     fleet: Fleet, rules: Rules, s: Serving, devices: Sequence[int], now_s: float
 ) -> None:
-    """Take devices of a chip and all their instances out of service, at once."""
-    chip = int(s.device[devices[0]].chip)
+    """Take devices and all their instances out of service, at once."""
+    chips = sorted({int(s.device[d].chip) for d in devices})
     homeless: dict[int, list[int]] = {m: [] for m in range(len(s.model)) if s.model[m].n_wait > 0}
     others: set[int] = set()  # instances that held KV caches for those that go, or took them
     going = [
@@ -63,16 +64,27 @@ def lose_devices(
         s.instance[i].state = NOWHERE
     for d in devices:
         _go(s, d, now_s)
-    if s.chip[chip].claim >= 0:
-        drop_claim(s, int(s.chip[chip].claim))
+    for c in chips:
+        if s.chip[c].claim >= 0:
+            drop_claim(s, int(s.chip[c].claim))
     for m, slots in sorted(homeless.items()):
         queue_again(fleet, s, m, slots, now_s)
     for m in sorted(homeless):
         place_again(fleet, rules, s, m, now_s)
     for i in sorted(others - set(going)):
         after_leaving(fleet, rules, s, i, now_s)
-    place_pending(fleet, rules, s, chip, now_s)
+    for c in chips:
+        place_pending(fleet, rules, s, c, now_s)
     place_after_moves(fleet, rules, s, now_s)
+
+
+def lose_memory(fleet: Fleet, s: Serving, chips: Sequence[int]) -> None:
+    """Take what the host memory of chips has, whose devices are all lost: weights and blocks."""
+    for c in chips:
+        for j in range(fleet.chip_first[c], fleet.chip_first[c + 1]):
+            s.hold[fleet.chip_home[j]].state = ABSENT
+        s.chip[c].free_bytes = s.chip[c].host_bytes
+        clear(s.blocks, len(s.device) + c)
 
 
 def _go(s: Serving, d: int, now_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Chips that fail and return: when, and what a failure does to a chip's phases."""
+"""Chips and hosts that fail and return: when, and what a failure does to a chip's phases."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class FailureRow:
 
 
 class FailureSchedule:
-    """What a run's settings say of failures, chip by chip.
+    """What a run's settings say of failures, chip by chip or host by host.
 
-    A chip's failures depend on the seed and its number alone, so that parts of a fleet that are
-    simulated apart see what the whole sees.
+    Failures of a chip or a host depend on the seed and its number alone, so that parts of a fleet
+    that are simulated apart see what the whole sees.
 
     Args:
       prepared: of the run.
@@ -47,57 +47,62 @@ class FailureSchedule:
 
     def __init__(self, prepared: Prepared, chips: NDArray[np.int64]) -> None:
         self._settings = prepared.setup.failures
-        self._streams = {int(c): stream_of(prepared.setup.seed, "failures", int(c)) for c in chips}
+        unit_of = prepared.setup.unit_of
+        self._chips: dict[int, list[int]] = {}  # of each chip or host, those that may fail
+        for chip in chips.tolist():
+            self._chips.setdefault(int(unit_of[chip]), []).append(chip)
+        self._streams = {u: stream_of(prepared.setup.seed, "failures", u) for u in self._chips}
         self._rows: list[FailureRow] = []
-        self._row_of: dict[int, int] = {}  # a chip that is lost: its row
-        # when, chip, for how long from then on it is lost (0: it returns), and whether it was drawn
+        self._first_row: dict[int, int] = {}  # what is lost: the row of its first chip
+        # when, what, for how long from then on it is lost (0: it returns), and whether it was drawn
         self._due: list[tuple[float, int, float, bool]] = [
-            (e.at_s, e.chip, e.repair_s, False)
+            (e.at_s, int(unit_of[e.chip]), e.repair_s, False)
             for e in self._settings.events
-            if e.chip in self._streams
+            if int(unit_of[e.chip]) in self._streams
         ]
         heapq.heapify(self._due)
-        for chip in self._streams:
-            self._draw(chip, 0.0)
+        for unit in self._streams:
+            self._draw(unit, 0.0)
 
     @property
     def next_s(self) -> float:
-        """When the next chip fails or returns; inf: none does."""
+        """When the next one fails or returns; inf: none does."""
         return self._due[0][0] if self._due else math.inf
 
-    def next_event(self) -> tuple[int, bool] | None:
-        """Take what is due next: a chip, and whether it returns.
+    def next_event(self) -> tuple[list[int], bool] | None:
+        """Take what is due next: chips, and whether they return.
 
         Returns:
-          None for a failure of a chip that is lost already, which changes nothing.
+          None for a failure of what is lost already, which changes nothing.
         """
-        at_s, chip, repair_s, is_drawn = heapq.heappop(self._due)
-        is_lost = chip in self._row_of
-        fails = repair_s > 0.0
+        at_s, unit, repair_s, is_drawn = heapq.heappop(self._due)
+        is_lost = unit in self._first_row
+        fails, chips = repair_s > 0.0, self._chips[unit]
         if is_drawn and is_lost:  # it returns, or a chosen failure came before this one
-            self._draw(chip, at_s)
+            self._draw(unit, at_s)
         if fails and is_lost:
             return None
         if fails:
-            self._row_of[chip] = len(self._rows)
-            self._rows.append(FailureRow(chip=chip, lost_s=at_s))
-            heapq.heappush(self._due, (at_s + repair_s, chip, 0.0, is_drawn))
-            return chip, False
-        row = self._row_of.pop(chip)
-        self._rows[row] = replace(self._rows[row], back_s=at_s)
-        return chip, True
+            self._first_row[unit] = len(self._rows)
+            self._rows += [FailureRow(chip=chip, lost_s=at_s) for chip in chips]
+            heapq.heappush(self._due, (at_s + repair_s, unit, 0.0, is_drawn))
+            return chips, False
+        first = self._first_row.pop(unit)
+        for row in range(first, first + len(chips)):
+            self._rows[row] = replace(self._rows[row], back_s=at_s)
+        return chips, True
 
     @property
     def rows(self) -> tuple[FailureRow, ...]:
         """The failures so far, in order of time."""
         return tuple(self._rows)
 
-    def _draw(self, chip: int, now_s: float) -> None:
+    def _draw(self, unit: int, now_s: float) -> None:
         settings = self._settings
         if settings.mtbf_hours < math.inf:
-            draw = self._streams[chip].exponential
+            draw = self._streams[unit].exponential
             at_s = now_s + float(draw(settings.mtbf_hours * _HOUR_S))
-            heapq.heappush(self._due, (at_s, chip, float(draw(settings.repair_s)), True))
+            heapq.heappush(self._due, (at_s, unit, float(draw(settings.repair_s)), True))
 
 
 def has_steps_done(world: World, d: int, now_s: float) -> bool:

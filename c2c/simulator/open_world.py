@@ -7,6 +7,7 @@ from collections import deque
 
 import numpy as np
 
+from c2c.errors import SettingError
 from c2c.serving import Prepared
 from c2c.serving.port import Arrival, DeviceBack, DeviceLost, Event, RunSteps
 from c2c.simulator.failures import FailureSchedule
@@ -38,6 +39,8 @@ class OpenWorld(SimulatorBackend):
         super().__init__(prepared, machine, none)
         self._next = most
         self._free = deque(range(most))
+        if (size := prepared.setup.failures.host_chips) > 0:
+            raise SettingError("failures.host_chips", size, "0 where requests come from outside")
         chips = len(self._mirror.chip)
         self._failures = FailureSchedule(prepared, np.arange(chips))
 
@@ -112,7 +115,7 @@ class OpenWorld(SimulatorBackend):
             at_s = self._failures.next_s
             if (event := self._failures.next_event()) is None:
                 continue
-            chip, returns = event
+            (chip,), returns = event
             first, last = (int(self._mirror.chip[chip][n]) for n in ("first", "last"))
             kind = DeviceBack if returns else DeviceLost
             self._incidents += [kind(at_s=at_s, device=d) for d in range(first, last)]

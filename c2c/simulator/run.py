@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from c2c.compiling.mistakes import policy_error
 from c2c.serving import RESOURCES, Prepared, start_asked
-from c2c.serving.device_loss import bring_back, lose_devices
+from c2c.serving.device_loss import bring_back, lose_devices, lose_memory
 from c2c.serving.mig_layout import change_layout
 from c2c.serving.prepare.prefixes import with_blocks
 from c2c.serving.state import Rules, Serving
@@ -309,10 +309,10 @@ class Simulation:
         give_back(self.clients, int(count.out) - ended, now_s)
         turns_ended(self.state, self.sessions, ended, now_s)
 
-    def _change_service(self, chip: int, returns: bool, now_s: float) -> None:
-        """Take a chip that failed out of service, or one that returns into it."""
+    def _change_service(self, chips: Sequence[int], returns: bool, now_s: float) -> None:
+        """Take chips that fail together out of service, or those that return into it."""
         fleet, rules, state, world = self.prepared.fleet, self.rules, self.state, self.world
-        devices = range(state.chip[chip].first, state.chip[chip].last)
+        devices = [d for c in chips for d in range(state.chip[c].first, state.chip[c].last)]
         if not returns:
             for d in devices:
                 if has_steps_done(world, d, now_s):
@@ -322,10 +322,13 @@ class Simulation:
             for d in devices:
                 lose_phase(rules, state, world, d, now_s)
             lose_devices(fleet, rules, state, devices, now_s)
+            if self.prepared.setup.failures.host_chips > 0:
+                lose_memory(fleet, state, chips)
         for d in devices:
             if returns:
                 bring_back(fleet, rules, state, d, now_s)
-        self._carry_out(devices[0], now_s)
+        for c in chips:
+            self._carry_out(int(state.chip[c].first), now_s)
 
     def _carry_out(self, device: int, now_s: float) -> None:
         """Start what was decided and share the link of a device's chip again."""

@@ -22,7 +22,7 @@ from c2c.policies import (
     WhileRoom,
 )
 from c2c.serving import FAIL_DEVICE, FAIL_NONE, Failure, Failures, ServingSetup, prepare
-from c2c.serving.state import IN_SERVICE
+from c2c.serving.state import HELD, IN_SERVICE
 from c2c.simulator.failures import FailureSchedule
 from c2c.simulator.shards import merged_stats, only, split
 from c2c.workloads import Workload
@@ -53,11 +53,17 @@ def lost(*events: tuple[float, int, float]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("system", SYSTEMS)
 @settings(max_examples=4, deadline=None)
-@given(seed=st.integers(0, 2**31), rate=st.sampled_from([1.0, 10.0, 100.0]))
-def test_every_request_ends_once_and_nothing_is_left(system: str, seed: int, rate: float) -> None:
+@given(
+    seed=st.integers(0, 2**31),
+    rate=st.sampled_from([1.0, 10.0, 100.0]),
+    host_chips=st.integers(0, 3),
+)
+def test_every_request_ends_once_and_nothing_is_left(
+    system: str, seed: int, rate: float, host_chips: int
+) -> None:
     made = failing(
         setup(*MODELS, superchips=3, seed=seed % 1000, **SYSTEMS[system]),
-        mtbf_hours=15.0 / 3600.0, repair_s=5.0,
+        mtbf_hours=15.0 / 3600.0, repair_s=5.0, host_chips=host_chips,
     )  # fmt: skip
     block = random_requests(40, len(MODELS), rate, seed)
     records, stats, simulation = simulate(made, block)
@@ -145,6 +151,58 @@ def test_a_shard_sees_the_failures_of_its_own_chips() -> None:
     assert early(together.failures) == early(stats.failures)
 
 
+def test_chips_of_a_host_fail_together_and_its_memory_is_empty_after() -> None:
+    made = setup(*MODELS, superchips=4)
+    made = failing(made, host_chips=2, **lost((10.0, 1, 20.0)))
+    block = requests(np.arange(0.0, 60.0, 0.5), np.arange(120) % len(MODELS), 100, 50)
+    records, stats, simulation = simulate(made, block)
+    assert [(r.chip, r.lost_s, r.back_s) for r in stats.failures] == [
+        (0, 10.0, 30.0), (1, 10.0, 30.0),
+    ]  # fmt: skip
+    assert records.id.tolist() == list(range(120))
+    assert (records.failure == FAIL_NONE).all()
+    while_lost = (records.arrival_s > 10.0) & (records.arrival_s < 30.0)
+    assert (records.chip[while_lost] >= 2).all()
+    state, fleet = simulation.state, simulation.prepared.fleet
+    held = np.bincount(
+        fleet.home_chip, fleet.weight_bytes[fleet.home_model] * (state.hold.state == HELD), 4
+    )
+    np.testing.assert_array_equal(state.chip.free_bytes, state.chip.host_bytes - held)
+    assert held[0] < held[2]
+    compiled, _, _ = simulate(made, block, compiled=True)
+    assert compiled.tobytes() == records.tobytes()
+
+
+def test_a_model_of_a_lost_host_is_read_from_disk_again() -> None:
+    made = setup("llama-3-8b", mig="1x96gb")
+    block = requests([0.0, 40.0])
+    with_memory, _, _ = simulate(failing(made, **lost((10.0, 0, 20.0))), block)
+    without, stats, _ = simulate(failing(made, host_chips=1, **lost((10.0, 0, 20.0))), block)
+    assert stats.cold_starts == 1
+    assert without.first_token_s[0] == with_memory.first_token_s[0]
+    read_s = 16.06e9 / (made.platform.host.disk_gbps * 1e9)
+    assert without.first_token_s[1] > with_memory.first_token_s[1] + 0.9 * read_s
+
+
+def test_hosts_have_chips_of_one_part_and_draw_by_their_own_number() -> None:
+    made = setup(*MODELS, superchips=3, beside=[("gh200", "1x96gb", 2)])
+    made = failing(made, host_chips=2, mtbf_hours=10.0, repair_s=7200.0)
+    assert made.unit_of.tolist() == [0, 0, 1, 2, 2]
+    prepared = prepare(made)
+    whole, part = (
+        FailureSchedule(prepared, np.arange(5)),
+        FailureSchedule(prepared, np.arange(1, 3)),
+    )
+    for schedule in (whole, part):
+        while schedule.next_s < 3600.0 * 200:
+            schedule.next_event()
+    mine = [r for r in whole.rows if r.chip in (1, 2)]
+    assert mine == list(part.rows)
+    assert {r.lost_s for r in whole.rows if r.chip == 3} == {
+        r.lost_s for r in whole.rows if r.chip == 4
+    }
+
+
 def test_chips_are_there_as_long_as_the_rates_say() -> None:
     prepared = prepare(failing(setup(superchips=40), mtbf_hours=10.0, repair_s=7200.0))
     schedule = FailureSchedule(prepared, np.arange(40))
@@ -161,7 +219,7 @@ def test_a_chosen_failure_of_a_lost_chip_changes_nothing() -> None:
     seen = []
     while schedule.next_s < np.inf:
         seen.append((schedule.next_s, schedule.next_event()))
-    assert seen == [(1.0, (0, False)), (5.0, None), (11.0, (0, True))]
+    assert seen == [(1.0, ([0], False)), (5.0, None), (11.0, ([0], True))]
     assert [(r.lost_s, r.back_s) for r in schedule.rows] == [(1.0, 11.0)]
     made = failing(setup("llama-3-8b", mig="1x96gb"), **lost((1.0, 0, 10.0), (5.0, 0, 100.0)))
     records, _, _ = simulate(made, requests([2.0, 6.0, 12.0]))  # at 6 s it is still away
@@ -185,6 +243,7 @@ def test_chosen_failures_leave_the_rate_of_drawn_ones() -> None:
     ("how", "named"),
     [
         ({"mtbf_hours": 0.0}, r"failures\.mtbf_hours=0\.0"),
+        ({"mtbf_hours": 5.0, "host_chips": -1}, r"failures\.host_chips=-1"),
         ({"mtbf_hours": 5.0, "repair_s": 0.0}, r"failures\.repair_s=0\.0"),
         (lost((-1.0, 0, 1.0)), r"failures\.events\[0\]\.at_s=-1\.0"),
         (lost((1.0, 0, np.inf)), r"failures\.events\[0\]\.repair_s=inf"),

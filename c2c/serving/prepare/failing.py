@@ -27,17 +27,23 @@ class Failures:
       mtbf_hours: mean time in service until a chip fails, exponential; inf: no failure is drawn.
       repair_s: mean time until it serves again, exponential.
       events: chosen ones; those of a chip that is lost already change nothing.
+      host_chips: above 0, hosts of so many neighbouring chips fail in place of chips, with what
+        their memory has; hosts have no chips of two parts of a fleet. A chosen failure is of the
+        chip's host.
     """
 
     mtbf_hours: float = math.inf
     repair_s: float = 3600.0
     events: tuple[Failure, ...] = ()
+    host_chips: int = 0
 
     def __post_init__(self) -> None:
         if not self.mtbf_hours > 0.0:
             raise SettingError("failures.mtbf_hours", self.mtbf_hours, "hours above 0, or null")
         if not 0.0 < self.repair_s < math.inf:
             raise SettingError("failures.repair_s", self.repair_s, "seconds above 0")
+        if self.host_chips < 0:
+            raise SettingError("failures.host_chips", self.host_chips, "a whole number, at least 0")
         for k, event in enumerate(self.events):
             where = f"failures.events[{k}]"
             if not 0.0 <= event.at_s < math.inf:

@@ -424,6 +424,18 @@ class ServingSetup:
         return self.superchips + sum(part.count for part in self.beside)
 
     @property
+    def unit_of(self) -> np.ndarray:
+        """What fails with each chip: its own number, or its host's; i8[chips]."""
+        size = self.failures.host_chips
+        if size == 0:
+            return np.arange(self.chips)
+        found, first = [], 0
+        for part in self.parts:
+            found.append(first + np.arange(part.count) // size)
+            first = int(found[-1][-1]) + 1
+        return np.concatenate(found)
+
+    @property
     def fleet_name(self) -> str:
         """Chips and layouts in words."""
         return " + ".join(f"{p.count} x {p.platform.name}, mig {p.layout}" for p in self.parts)
