@@ -10,7 +10,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from c2c.config import build, load, run_totals, simulate
+from c2c.config import build, load, simulate
 from c2c.errors import SettingError
 from c2c.hardware import load_platform
 from c2c.policies import (
@@ -210,7 +210,8 @@ def test_a_summary_tells_by_part() -> None:
     assert here["usd_per_hour"] == load_platform("gh200").gpu.usd_per_hour
     assert there["usd_per_hour"] is None  # no file has a price of it
     assert there["power_w"] == 2 * 350.0
-    assert "parts" not in run_totals(build(load(["workload=poisson"])).prepared, got.stats)
+    alone = build(load(["workload=poisson", "workload.requests=5"]))
+    assert "parts" not in simulate(alone, compiled=False).summary["run"]
 
 
 def test_a_file_of_conf_fleet_and_the_command_line_give_the_same_fleet() -> None:
