@@ -15,12 +15,14 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from c2c.errors import SettingError
 from c2c.runs import progress_bar
 from experiments.plain_settings import run_settings
+from experiments.vopr.plan import plan_from, plan_of
 
 __all__ = ["VoprSettings", "main"]
 
@@ -69,14 +71,13 @@ def _check(settings: VoprSettings) -> None:
 
 
 def _one(settings: VoprSettings) -> int:
-    from experiments.vopr.plan import plan_from, plan_of
-    from experiments.vopr.runs import outcome_of, shrunk
-
     if settings.plan is None:
         assert settings.seed is not None
         plan = plan_of(settings.seed)
     else:
         plan = plan_from(Path(settings.plan).read_text("utf-8"))
+    from experiments.vopr.runs import outcome_of, shrunk  # takes seconds
+
     found = outcome_of(plan, keeps_lines=settings.lines > 0)
     if settings.shrink is not None:
         if not found.wrong:
@@ -121,10 +122,10 @@ def _run(settings: VoprSettings) -> int:
     return _one(settings) if is_one else _many(settings)
 
 
-def main() -> int:
-    """Run what the command line says; return the exit status, 1 where a law is broken."""
-    return run_settings(VoprSettings, sys.argv[1:], _run)
+def main(arguments: Sequence[str]) -> int:
+    """Run what a command line says; return the exit status, 1 where a law is broken."""
+    return run_settings(VoprSettings, arguments, _run)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
+from c2c.errors import SettingError
+
 __all__ = [
     "EOS",
     "MODELS",
@@ -169,15 +171,26 @@ class Plan:
 
 
 def plan_from(text: str) -> Plan:
-    """Return a plan that `as_json` wrote."""
-    found = json.loads(text)
-    asks = tuple(
-        Ask(**{**a, "ids": tuple(a["ids"]), "stop": tuple(a["stop"])}) for a in found.pop("asks")
-    )
-    faults = tuple(Fault(**fault) for fault in found.pop("faults"))
-    wishes = tuple(Wish(**wish) for wish in found.pop("wishes"))
-    poison = tuple(found.pop("poison"))
-    return Plan(**found, asks=asks, faults=faults, wishes=wishes, poison=poison)
+    """Return a plan that `as_json` wrote.
+
+    Raises:
+      SettingError: it is none.
+    """
+    try:
+        found = json.loads(text)
+        asks = tuple(
+            Ask(**{**a, "ids": tuple(a["ids"]), "stop": tuple(a["stop"])})
+            for a in found.pop("asks")
+        )
+        faults = tuple(Fault(**fault) for fault in found.pop("faults"))
+        wishes = tuple(Wish(**wish) for wish in found.pop("wishes"))
+        poison = tuple(found.pop("poison"))
+        return Plan(**found, asks=asks, faults=faults, wishes=wishes, poison=poison)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        allowed = "a plan that shrink= wrote"
+        raise SettingError(
+            "plan", text[:40], allowed, f"{type(error).__name__}: {error}"
+        ) from error
 
 
 @dataclass(slots=True)

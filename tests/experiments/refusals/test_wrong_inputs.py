@@ -18,6 +18,7 @@ from experiments import simulate
 from experiments.bench import simulator
 from experiments.cocoserve import plan
 from experiments.reproduce import __main__ as reproduce_main
+from experiments.vopr import __main__ as vopr
 from experiments.weaver import plan as weaving
 
 TABLE: Mapping[str, list[tuple[str, str]]] = yaml.safe_load(
@@ -81,7 +82,7 @@ def commands() -> Mapping[str, Callable[[list[str]], int]]:
 
     return {
         "simulate": simulated, "reproduce": reproduce_main.main, "bench": simulator.main,
-        "plan": plan.main, "weave": weaving.main,
+        "plan": plan.main, "weave": weaving.main, "vopr": vopr.main,
     }  # fmt: skip
 
 
