@@ -17,6 +17,7 @@ from experiments.vopr.world import Shared, World, shared_parts
 __all__ = ["Outcome", "outcome_of", "outcomes", "shrunk"]
 
 _AT_ONCE: Final = 20  # seeds of a process between two collections of garbage
+_TASKS: Final = 10  # of so many seeds, after which a process is replaced
 _KIND: Final = 40  # characters by which two faults are alike
 
 
@@ -92,12 +93,12 @@ def outcomes(first: int, seeds: int, jobs: int) -> Iterator[Outcome]:
     """
     past = first + seeds
     pieces = [(at, min(at + _AT_ONCE, past)) for at in range(first, past, _AT_ONCE)]
-    if jobs == 1:
-        for piece in pieces:
-            yield from _some(*piece)
+    if len(pieces) == 1:
+        yield from _some(first, past)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+    # What the front's library keeps of each application is gone with its process.
+    with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=_TASKS) as pool:
         for found in pool.map(_some, *zip(*pieces, strict=True)):
             yield from found
 
