@@ -48,8 +48,8 @@ FAMILIES: Final = (
         systems=(
             "c2cserve", "c2cserve_letter", "c2cserve_roofline", "c2cserve_joint", "c2cserve_plus",
             "engine", "layer_staging", "serverlessllm", "serverlessllm_fast",
-            "serverlessllm_hybrid", "serverlessllm_scheduler", "aegaeon", "aegaeon_hybrid",
-            "mig_resident", "dedicated",
+            "serverlessllm_hybrid", "serverlessllm_scheduler", "vllm_sleep", "aegaeon",
+            "aegaeon_hybrid", "mig_resident", "dedicated",
         ),
         settings=("catalog=dense6", *GH200),
         rates_rps=(0.05, 0.25, 1.0, 4.0, 8.0, 16.0, 32.0),

@@ -101,7 +101,8 @@ LAYOUTS = {
         tokens=4096,
     ),
 }  # fmt: skip
-_LIKE_THEM = {"af", "replicas", "composed"}  # the same policies, on other layouts
+# The same policies, on other layouts or with another start.
+_LIKE_THEM = {"af", "replicas", "composed", "vllm_sleep"}
 
 MIXES: dict[str, dict[str, Any]] = {
     "by_layer": {"alpha": Feedback(initial=1.0), "step": ByLayer()},
