@@ -77,6 +77,12 @@ def _row(
     return row | times_of(best, requests)
 
 
+def _table(rows: Sequence[dict[str, Any]]) -> pa.Table:
+    """Return rows with the columns of all of them."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pa.table({name: [row.get(name) for row in rows] for name in names})
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run what the command line asks for; return the exit status."""
 
@@ -86,7 +92,7 @@ def main(arguments: Sequence[str]) -> int:
         with tempfile.TemporaryDirectory() as folder, progress_bar("scenarios", len(chosen)) as bar:
             for k, scenario in enumerate(chosen):
                 rows += _rows(settings, scenario, Path(folder))
-                run.write_table("referee", pa.Table.from_pylist(rows))  # what is known so far
+                run.write_table("referee", _table(rows))  # what is known so far
                 bar(k + 1)
         page = as_page(chosen, rows, _ABSENT)
         run.write_text("referee.md", page)

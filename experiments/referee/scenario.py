@@ -62,7 +62,7 @@ SCENARIOS: Final = (
     Scenario(name="chat", asks="short prompts, long answers", rate_rps=20.0,
              prompt=(50, 400), output=(100, 700)),
     Scenario(name="documents", asks="long prompts in chunks", rate_rps=2.0,
-             prompt=(4000, 12000), output=(50, 150)),
+             prompt=(2000, 7000), output=(50, 150)),
     Scenario(name="bursts", asks="32 requests at once", rate_rps=15.0, burst=32),
     Scenario(name="small_budget", asks="512 tokens a step", rate_rps=15.0, tokens=512),
     Scenario(name="few_sequences", asks="16 sequences a step", rate_rps=10.0, sequences=16),

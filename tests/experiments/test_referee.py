@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from experiments.referee import aisimulate, ours, vidur
-from experiments.referee.__main__ import SIMULATORS, main
+from experiments.referee.__main__ import SIMULATORS, _table, main
 from experiments.referee.page import as_page, reasons, times_of
 from experiments.referee.scenario import SCENARIOS, Ran, Requests, Scenario, draw, write_trace
 
@@ -82,6 +82,7 @@ def test_the_page_tells_differences_refusals_and_what_is_not_known() -> None:
         {"scenario": "none", "simulator": "Vidur", "refused": "no profile"},
     ]
     assert rows[1]["served"] == 3
+    assert {"refused", "served", "cpu_s"} <= set(_table(rows).column_names)
     page = as_page([scenario], rows, {"Other": "none"})
     assert "AISimulate: TTFT p50 +100.0 %, p99 +100.0 %, TPOT p50 +0.0 %" in page
     assert "5.0 times c2c's CPU seconds" in page
