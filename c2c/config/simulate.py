@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from c2c.config.bill import bill
 from c2c.config.build import RunSetup
 from c2c.config.layout import CUSTOM
 from c2c.hardware import MigConfig
@@ -96,6 +97,7 @@ def summary_of(
     parts = summarised_parts(records, each)
     looks = looks_at(records, room, attainment, each)  # other processes look while this one goes on
     summary = summarise(records, {**totals, **plan, **_by_part(setup, records, totals)}, parts)
+    summary["cost"] = bill(setup.prepared, totals, summary["models"])
     summary["verdict"] = judge(records, room, attainment, looks)
     return summary
 

@@ -81,7 +81,8 @@ class Gpu:
     What only some uses need is None where no file states it: `fp32_tflops` of the CUDA cores,
     `clock_ghz` (boost), `l2_gbps` (reads that hit), `nvlink_gbps` (each way, to GPUs of
     its node), `price` relative to an L40S, `usd_per_hour` of an instance with one such GPU (what
-    it rents for, host included), `power_w` at most.
+    it rents for, host included), `power_w` at most, `idle_w` without work, and what is drawn
+    beside that: `pj_per_byte` of HBM and `pj_per_flop` of the tensor cores, in 1e-12 joules.
     """
 
     name: str
@@ -98,6 +99,9 @@ class Gpu:
     price: float | None = None
     usd_per_hour: float | None = None
     power_w: float | None = None
+    idle_w: float | None = None
+    pj_per_byte: float | None = None
+    pj_per_flop: float | None = None
     source: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -107,7 +111,7 @@ class Gpu:
             check_positive(f"gpu.{name}", getattr(self, name))
         for name in (
             "fp32_tflops", "clock_ghz", "l2_gbps", "nvlink_gbps", "price", "usd_per_hour",
-            "power_w",
+            "power_w", "idle_w", "pj_per_byte", "pj_per_flop",
         ):  # fmt: skip
             if getattr(self, name) is not None:
                 check_positive(f"gpu.{name}", getattr(self, name))

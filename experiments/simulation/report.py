@@ -178,6 +178,14 @@ def _latency_table(summary: Mapping[str, Any]) -> Table:
     return table
 
 
+def _cost_row(cost: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what a million output tokens cost, as far as it is known."""
+    usd, joules = cost["usd_per_million_tokens"], cost["joules_per_million_tokens"]
+    told = [] if usd is None else [f"{usd:.3g} USD"]
+    told += [] if joules is None else [f"{joules / 1e6:.3g} MJ (mean {cost['power_w']:,.0f} W)"]
+    return [("a million tokens", ", ".join(told))] if told else []
+
+
 def _machine_table(summary: Mapping[str, Any], run: Mapping[str, Any], outcome: Outcome) -> Table:
     used = run["utilisation"]
     starts = " ".join(f"{kind} {n:,}" for kind, n in summary["starts"].items())
@@ -188,6 +196,7 @@ def _machine_table(summary: Mapping[str, Any], run: Mapping[str, Any], outcome: 
             f"link {_percent(used['link_mean'])}%, HBM {_percent(used['hbm_mean'])}%, "
             f"SMs (time busy) {_percent(used['instance_busy_mean'])}%",
         ),
+        *_cost_row(summary["cost"]),
         *(
             [("in use (mean)", ", ".join(f"{n} {_percent(u)}%" for n, u in shares.items()))]
             if (shares := run.get("resources"))
