@@ -333,7 +333,7 @@ def _in_one(shards: Any, prepared: Prepared, workload: Workload) -> tuple[str, .
         return ()
     if workload.loop is not None:
         return (f"shards={shards}: the clients of a closed loop keep one process",)
-    if prepared.layouts.changes:
+    if prepared.layouts.may_change:
         return (f"shards={shards}: changes of layouts keep one process",)
     groups = len(set(groups_of(prepared).tolist()))
     if shards != "auto" and groups >= shards:

@@ -8,9 +8,9 @@ from typing import Any
 
 from c2c.errors import SettingError
 from c2c.hardware import load_mig
-from c2c.metrics import summarise
+from c2c.policies import LayoutStays
 from c2c.serving import Prepared, ServingSetup, prepare
-from c2c.simulator import requests_table, simulate_in_memory
+from c2c.simulator import estimate
 from c2c.workloads import RequestBlock, Workload, concatenate
 
 __all__ = ["Candidate", "Plan", "first_requests", "plan_layout"]
@@ -102,17 +102,17 @@ def plan_layout(
     if not layouts:
         raise SettingError("layouts", list(layouts), "at least one name")
     sample = first_requests(workload, requests)
+    fixed = replace(serving, system=replace(serving.system, recut=LayoutStays()))
     found: list[tuple[Candidate, Prepared | None]] = []
     errors: list[SettingError] = []
     for name in layouts:
         try:
-            prepared = prepare(replace(serving, mig=load_mig(name)))
+            prepared = prepare(replace(fixed, mig=load_mig(name)))
         except SettingError as error:
             errors.append(error)
             found.append((Candidate(mig=name, refused=str(error)), None))
             continue
-        got = simulate_in_memory(prepared, sample, compiled=compiled)
-        summary = summarise(requests_table(prepared, got.records))
+        summary = estimate(prepared, sample, compiled=compiled)
         both, p99 = summary["attainment"]["both"], summary["ttft_s"]["p99"]
         found.append((Candidate(mig=name, attainment=both or 0.0, ttft_p99_s=p99), prepared))
     candidates = tuple(candidate for candidate, _ in found)
@@ -120,6 +120,8 @@ def plan_layout(
     chosen = dict(zip(layouts, (prepared for _, prepared in found), strict=True))[best.mig]
     if chosen is None:
         raise errors[0]
+    if serving.system.recut_traits.requests > 0:
+        chosen = prepare(replace(serving, mig=load_mig(best.mig)))
     return Plan(
         mig=best.mig,
         requests=int(sample.description["requests"]),

@@ -139,19 +139,16 @@ def _seconds(totals: Mapping[str, Any], name: str) -> np.ndarray | None:
 
 def _layouts(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
     """Return how layouts changed and when each slice was in service, where they did."""
-    plan = prepared.layouts
-    if not plan.changes:
+    if not prepared.layouts.may_change:
         return {}
-    names = [prepared.setup.mig, *(one.setting.mig for one in plan.changes)]
-    named = list(map(_named, names))
     return {
         "layouts": {
             "changes": [
                 {
                     "chip": row.chip,
-                    "before": named[row.layout - 1],
-                    "after": named[row.layout],
-                    "kept": len(plan.changes[row.layout - 1].kept),
+                    "before": _named(row.change.before),
+                    "after": _named(row.change.setting.mig),
+                    "kept": len(row.change.kept),
                     "begun_s": row.begun_s,
                     "left_s": _known(row.left_s),
                     "there_s": _known(row.there_s),
@@ -339,7 +336,7 @@ def run_totals(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
         "utilisation": utilisation(
             end_s=stats.end_s,
             busy_s=stats.busy_s,
-            there_s=there_s if prepared.layouts.changes or stats.failures else None,
+            there_s=there_s if prepared.layouts.may_change or stats.failures else None,
             chip_link_bytes=stats.chip_link_bytes,
             link_capacity_gbps=prepared.link_gbps,
             instance_hbm_bytes=stats.instance_hbm_bytes,

@@ -90,6 +90,7 @@ from c2c.policies.place import (
     place,
 )
 from c2c.policies.quota import Quota, quota_s, round_alpha
+from c2c.policies.recut import LAYOUT_DTYPE, ByRegret, LayoutStays, next_layout
 from c2c.policies.route import (
     ROUTE_DTYPE,
     EndsFirst,
@@ -127,6 +128,7 @@ from c2c.policies.traits import (
     PlaceTraits,
     PreemptTraits,
     PrefetchTraits,
+    RecutTraits,
     RouteTraits,
     ScaleTraits,
     Traits,
@@ -165,6 +167,7 @@ __all__ = [
     "DECISIONS",
     "ENGINE_DTYPE",
     "HOME_DTYPE",
+    "LAYOUT_DTYPE",
     "PREPARATION",
     "ROUTE_DTYPE",
     "WATCH_DTYPE",
@@ -186,6 +189,7 @@ __all__ = [
     "ByProbability",
     "ByQueue",
     "ByRatio",
+    "ByRegret",
     "ByScore",
     "ByShare",
     "ByVacancy",
@@ -204,6 +208,7 @@ __all__ = [
     "GateAndTriage",
     "KeepAlive",
     "KeepTraits",
+    "LayoutStays",
     "LeastFrequentlyUsed",
     "LeastLoaded",
     "LeastOutstanding",
@@ -230,6 +235,7 @@ __all__ = [
     "Profiled",
     "Quota",
     "RandomIdle",
+    "RecutTraits",
     "ReserveAll",
     "Resident",
     "Roofline",
@@ -281,6 +287,7 @@ __all__ = [
     "mass_to_fetch",
     "may_join",
     "move_s",
+    "next_layout",
     "note_end",
     "outside_policies",
     "place",

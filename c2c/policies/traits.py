@@ -39,6 +39,7 @@ __all__ = [
     "PlaceTraits",
     "PreemptTraits",
     "PrefetchTraits",
+    "RecutTraits",
     "RouteTraits",
     "ScaleTraits",
     "Traits",
@@ -254,6 +255,23 @@ class LoadTraits(NamedTuple):
     fetches_ahead: bool = False
 
 
+class RecutTraits(NamedTuple):
+    """Of a policy of `recut`, read before the start.
+
+    Attributes:
+      requests: that layouts are weighed by, the last ones that came; 0: the layout stays.
+      before: requests that came before these and fill the chips.
+      margin: share of them below which a difference between two layouts changes nothing. While the
+        layout that is there has all but so many in time, the others are not weighed.
+      drain: requests that compute on a slice that goes end there, or they begin again elsewhere.
+    """
+
+    requests: int = 0
+    before: int = 0
+    margin: float = 0.0
+    drain: bool = True
+
+
 class Traits(NamedTuple):
     """The traits of a system's policies, by setting, as the event loop reads them."""
 
@@ -291,9 +309,15 @@ _ALLOWED: Final[Mapping[str, Returns]] = {
     "rows": A_COUNT,
     "embedded": A_COUNT,
     "ahead": A_COUNT,
+    "requests": A_COUNT,
+    "before": A_COUNT,
+    "margin": A_SHARE_OR_NONE,
 }
 # Setting -> the type of its policies' traits.
-KINDS: Final[Mapping[str, Any]] = get_type_hints(Traits) | {"load": LoadTraits}
+KINDS: Final[Mapping[str, Any]] = get_type_hints(Traits) | {
+    "load": LoadTraits,
+    "recut": RecutTraits,
+}
 _BY_TYPE: Final[Mapping[type, Returns]] = {bool: YES_OR_NO, float: A_NUMBER, int: A_COUNT}
 
 

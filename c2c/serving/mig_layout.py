@@ -5,6 +5,8 @@ Such changes are rare; that is why nothing here is compiled.
 
 from __future__ import annotations
 
+from math import inf
+
 from c2c.serving.actions import ACT_INTERRUPT, emit
 from c2c.serving.batch import batch_size
 from c2c.serving.device_exit import ask_for_the_layout, go_out, take_out
@@ -83,7 +85,9 @@ def _finish(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) -> Non
     for d in range(chip.first, chip.last):
         dev = s.device[d]
         if dev.service == COMES:
-            dev.service, dev.since_s = IN_SERVICE, now_s
+            # of one that was there before the time in service stays what lies between them
+            dev.since_s = now_s if dev.until_s == inf else dev.since_s + now_s - dev.until_s
+            dev.service, dev.until_s = IN_SERVICE, inf
             for i in range(dev.first, dev.first + fleet.residents):
                 s.instance[i].state = FREE
     place_pending(fleet, rules, s, c, now_s)

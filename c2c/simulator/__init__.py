@@ -1,6 +1,6 @@
 """Discrete-event simulation of the serving loop on a virtual clock."""
 
-from c2c.simulator.collect import Collected, simulate_in_memory
+from c2c.simulator.collect import Collected, estimate, simulate_in_memory
 from c2c.simulator.compiled import compiled_drive, is_compiled
 from c2c.simulator.machine import build_machine
 from c2c.simulator.run import RunStats, Simulation, run_blocks
@@ -17,6 +17,7 @@ __all__ = [
     "World",
     "build_machine",
     "compiled_drive",
+    "estimate",
     "is_compiled",
     "phases_table",
     "requests_table",

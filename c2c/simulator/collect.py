@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from c2c.metrics import summarise
 from c2c.serving import RECORD_DTYPE, Prepared, ServingSetup, prepare
 from c2c.simulator.machine import build_machine
 from c2c.simulator.run import RunStats, Simulation, run_blocks
+from c2c.simulator.tables import requests_table
 from c2c.workloads import Workload
 
-__all__ = ["Collected", "simulate_in_memory"]
+__all__ = ["Collected", "estimate", "simulate_in_memory"]
 
 
 class Collected(NamedTuple):
@@ -44,9 +47,27 @@ def simulate_in_memory(
         loop=workload.loop,
         compiled=compiled,
         timeline_rows=timeline_rows,
+        estimate=estimate,
     )
     parts: list[Any] = []
     stats = run_blocks(simulation, workload.blocks(), parts.append)
     records = np.concatenate(parts) if parts else np.zeros(0, RECORD_DTYPE)
     records = records[np.argsort(records["id"])].view(np.recarray)
     return Collected(records, stats, simulation.timeline())
+
+
+def estimate(
+    prepared: Prepared, workload: Workload, last: int = 0, *, compiled: bool = True
+) -> Mapping[str, Any]:
+    """Return the summary of a workload that is served to say how good a layout is for it.
+
+    `mig=planned` and a policy that cuts chips anew stand on it.
+
+    Args:
+      prepared: with that layout.
+      workload: what is served.
+      last: so many of its requests, those that come last, are looked at; 0: all.
+      compiled: as of `simulate_in_memory`.
+    """
+    records = simulate_in_memory(prepared, workload, compiled=compiled).records
+    return summarise(requests_table(prepared, records[-last:]))

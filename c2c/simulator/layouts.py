@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from c2c.serving import Prepared
+from c2c.serving import Change, Prepared
 from c2c.serving.port import ChangeLayout, LayoutChanged
+from c2c.simulator.recuts import Estimate, Recuts
 
 __all__ = ["LayoutRow", "LayoutSchedule"]
 
@@ -22,29 +24,57 @@ class LayoutRow:
     """
 
     chip: int
-    layout: int  # in order of time, the first one is 0
+    change: Change
     begun_s: float
     left_s: float = math.inf
     there_s: float = math.inf
 
 
 class LayoutSchedule:
-    """What a run's settings say of layouts, as events of the serving loop's port.
+    """What a run's settings, or its policy of layouts, say of them, as events of the loop's port.
 
-    A chip begins a change when the one before it is done.
+    A chip begins a change when the one before it is done. A change that the policy wants is done
+    chip after chip.
+
+    Args:
+      prepared: of the run.
+      estimate: what the policy's choice stands on; None: it is not asked.
     """
 
-    def __init__(self, prepared: Prepared) -> None:
-        self._changes = prepared.layouts.changes
+    def __init__(self, prepared: Prepared, estimate: Estimate | None = None) -> None:
+        self._changes = list(prepared.layouts.changes)
         self._size = len(prepared.layouts.slices)
         self._next = [0] * prepared.setup.chips
         self._rows: list[LayoutRow] = []
         self._under_way: dict[int, int] = {}  # chip: its row
+        self._recuts = Recuts(prepared, estimate) if estimate and prepared.layouts.choices else None
 
     @property
     def next_s(self) -> float:
-        """When the next event is due; inf: there is none, or all wait for slices to leave."""
+        """When the next event or look is due; inf: none is, or all wait for slices to leave."""
+        return min(self.event_s, self.look_s)
+
+    @property
+    def event_s(self) -> float:
+        """When the next event is due."""
         return min(map(self._due_s, range(len(self._next))), default=math.inf)
+
+    @property
+    def look_s(self) -> float:
+        """When the policy looks at the requests next; inf: while layouts change, or never."""
+        if self._recuts is None or min(self._next) < len(self._changes):
+            return math.inf
+        return self._recuts.look_s
+
+    def look(self, seen: Any, now_s: float) -> None:
+        """Let the policy look at the requests that came so far, see `Recuts.look`."""
+        if self._recuts is not None and (change := self._recuts.look(seen, now_s)) is not None:
+            self._changes.append(change)
+
+    @property
+    def reads_back(self) -> int:
+        """How many of the requests that came last the policy looks at."""
+        return 0 if self._recuts is None else self._recuts.reads_back
 
     def next_event(self) -> ChangeLayout | LayoutChanged:
         """Take the event that is due next, the lowest chip's of several."""
@@ -53,10 +83,12 @@ class LayoutSchedule:
         if c in self._under_way:
             del self._under_way[c]
             self._next[c] += 1
+            if self._recuts is not None and min(self._next) == len(self._changes):
+                self._recuts.begin(at_s)
             return LayoutChanged(at_s=at_s, chip=c)
         change = self._changes[k]
         self._under_way[c] = len(self._rows)
-        self._rows.append(LayoutRow(chip=c, layout=k + 1, begun_s=at_s))
+        self._rows.append(LayoutRow(chip=c, change=change, begun_s=at_s))
         return ChangeLayout(
             at_s=at_s,
             chip=c,
@@ -69,10 +101,7 @@ class LayoutSchedule:
         """The slices of chip `c` that go hold nothing any more."""
         at = self._under_way[c]
         row = self._rows[at]
-        there_s = now_s + self._changes[row.layout - 1].seconds
-        self._rows[at] = LayoutRow(
-            chip=c, layout=row.layout, begun_s=row.begun_s, left_s=now_s, there_s=there_s
-        )
+        self._rows[at] = replace(row, left_s=now_s, there_s=now_s + row.change.seconds)
 
     def waits(self, c: int) -> bool:
         """Return whether slices of chip `c` have still to leave."""
@@ -89,6 +118,11 @@ class LayoutSchedule:
         k = self._next[c]
         if k == len(self._changes):
             return math.inf
+        before = {c}
+        if self._recuts is not None and c > 0:
+            if self._next[c - 1] <= k:
+                return math.inf
+            before.add(c - 1)
         setting = self._changes[k].setting
-        before_s = max((r.there_s for r in self._rows if r.chip == c), default=0.0)
+        before_s = max((r.there_s for r in self._rows if r.chip in before), default=0.0)
         return max(setting.at_s + c * setting.stagger_s, before_s)

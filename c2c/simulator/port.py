@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -50,6 +51,7 @@ from c2c.simulator.events import FLEET, next_end, replay
 from c2c.simulator.experts import build_experts
 from c2c.simulator.graphs import end_relayout, follow_works
 from c2c.simulator.layouts import LayoutSchedule
+from c2c.simulator.recuts import SEEN_DTYPE, Estimate
 from c2c.simulator.wires import drop_sent
 from c2c.simulator.world import Machine, new_world, relayouts_at
 from c2c.workloads import ClosedLoop, RequestBlock
@@ -77,6 +79,7 @@ class SimulatorBackend:
       incidents: cancels, losses of devices or blocks, wishes about weights, by time; none in
         a closed loop.
       loop: who sends the requests; None: they come at their times.
+      estimate: what a policy that cuts chips anew stands on; None: it is not asked.
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class SimulatorBackend:
         blocks: Sequence[tuple[int, ...]] | None = None,
         incidents: Sequence[Incident] = (),
         loop: ClosedLoop | None = None,
+        estimate: Estimate | None = None,
     ) -> None:
         self._fleet = prepared.fleet
         self._rules = prepared.rules
@@ -101,11 +105,12 @@ class SimulatorBackend:
         self._priorities = priorities
         self._blocks = blocks
         self._incidents = list(incidents)
-        self._layouts = LayoutSchedule(prepared)
+        self._layouts = LayoutSchedule(prepared, estimate)
         self._clients = None if loop is None else new_clients(loop)
         self._next = 0
         self._made = np.zeros(len(arrivals), np.int64)
         self._came_s = np.zeros(len(arrivals))
+        self._is_over = np.zeros(len(arrivals), bool)
         self._mirror = prepared.new_serving(slots=len(arrivals) + 1, buffer=1)
         self._world = new_world(machine, self._mirror, 0)
         self._experts = build_experts(prepared, self._mirror)
@@ -219,11 +224,15 @@ class SimulatorBackend:
         at_s = others_s
         if at_s > until_s:
             return None
-        if min(ends_s, self._timer_s[0], changes_s, happens_s, arrives_s) == math.inf:
+        event_s = self._layouts.event_s
+        if min(ends_s, self._timer_s[0], event_s, happens_s, arrives_s) == math.inf:
             return None
         if at_s == self._timer_s[timer]:
             self._timer_s[timer] = math.inf
             return Timer(at_s=float(at_s), number=timer)
+        if at_s == changes_s and at_s < event_s:
+            self._layouts.look(self._seen(), at_s)
+            return self.next_event()
         if at_s == changes_s:
             return self._layouts.next_event()
         if at_s == happens_s:
@@ -237,6 +246,16 @@ class SimulatorBackend:
         """Return which row of the tournament ends first, and when; inf: nothing is under way."""
         d, ends_s = next_end(self._world.tournament, FLEET)
         return int(d), float(ends_s)
+
+    def _seen(self) -> Any:
+        """Return the requests that came last, as the policy of layouts sees them."""
+        here = slice(max(0, self._next - self._layouts.reads_back), self._next)
+        rows = np.zeros(here.stop - here.start, SEEN_DTYPE)
+        rows["id"], rows["arrival_s"] = np.arange(here.start, here.stop), self._came_s[here]
+        rows["model"] = self._arrivals.model[here]
+        rows["prompt"] = self._arrivals.prompt_tokens[here]
+        rows["output"] = np.where(self._is_over, self._made, -1)[here]
+        return rows
 
     def _works_follow(self, d: int, at_s: float) -> bool:
         if self._world.phase[d].works <= 1:
@@ -325,6 +344,7 @@ class SimulatorBackend:
             self._mirror.instance[plan.instance].last_step_s = at_s
         report = self._mirror.report[d].copy()
         finished = self._finished(d, report.steps)
+        self._is_over[list(finished)] = True
         if self._clients is not None:
             give_back(self._clients, len(finished), at_s)
         return StepEnd(at_s=at_s, device=d, report=report, finished=finished)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from c2c.simulator.experts import build_experts
 from c2c.simulator.failures import FailureRow, FailureSchedule, has_steps_done, lose_phase
 from c2c.simulator.groups import Ranges, ranges_of
 from c2c.simulator.layouts import LayoutRow, LayoutSchedule
+from c2c.simulator.recuts import Estimate, ended, last_of, under_way
 from c2c.simulator.sessions import (
     Sessions,
     begin_turns,
@@ -115,6 +117,9 @@ class Simulation:
     next_id: int = 0
     done: bool = False
     _drive: Callable[..., int] | None = None
+    _ended: Any = (
+        None  # requests whose records are handed out, as far as layouts are chosen by them
+    )
 
     @classmethod
     def start(
@@ -127,15 +132,19 @@ class Simulation:
         timeline_rows: int = 0,
         buffer: int = 65536,
         models: Sequence[int] | None = None,
+        estimate: Estimate | None = None,
     ) -> Simulation:
         """Return a simulation at time 0.
 
         Args:
           loop: who sends; None: requests come at their times.
           models: the only ones whose requests will come; None for all.
+          estimate: what a policy that cuts chips anew stands on, `c2c.simulator.estimate`; None: it
+            is not asked.
         """
         state = prepared.new_serving(buffer=buffer, models=models, active=False)
-        layouts = LayoutSchedule(prepared)
+        asked = None if estimate is None else partial(estimate, compiled=compiled)
+        layouts = LayoutSchedule(prepared, asked)
         failures = FailureSchedule(prepared, prepared.chips_of(models))
         ranges = ranges_of(prepared)
         world = new_world(machine, state, timeline_rows, ranges.first_chip)
@@ -187,7 +196,7 @@ class Simulation:
         )
         is_open = len(block) > 0 and len(self.clients.free_s) == 0
         last_s = float(block.arrival_s[-1]) if is_open else -np.inf
-        ended: list[Any] = []  # of groups, one after another
+        in_groups: list[Any] = []  # of groups, one after another
         cursor = np.zeros(2, np.int64)
         while True:
             arguments: Any = (
@@ -209,7 +218,10 @@ class Simulation:
             why = self._driven(arguments)
             n_out = int(self.state.count[0].out)
             if n_out > 0 and (why == RECORDS_FULL or is_last or len(until) > 1):
-                (on_records if len(until) == 1 else ended.append)(self.state.records[:n_out].copy())
+                records = self.state.records[:n_out].copy()
+                if self.layouts.reads_back > 0:
+                    self._ended = self._seen(records)
+                (on_records if len(until) == 1 else in_groups.append)(records)
                 self.state.count[0].out = 0
             if why == LAYOUT_DUE:
                 self._change_chips(is_over=is_last and cursor[0] == len(block))
@@ -217,8 +229,8 @@ class Simulation:
                 self.state = grow_requests(self.state, len(self.state.request))
             elif why != RECORDS_FULL:
                 break
-        if ended:
-            records = np.concatenate(ended)
+        if in_groups:
+            records = np.concatenate(in_groups)
             on_records(records[np.argsort(records["finished_s"], kind="stable")])
         if len(block):
             self.next_id = int(ids[-1]) + 1
@@ -241,7 +253,7 @@ class Simulation:
             len(self.clients.free_s) > 0
             or block.think_s is not None
             or self.failures.next_s < np.inf
-            or len(self.prepared.layouts.changes) > 0
+            or self.prepared.layouts.may_change
             or has_timers(self.rules)
             or world.n_timeline[0] < self.timeline_rows
         )
@@ -294,8 +306,11 @@ class Simulation:
         room = int(count.arrived - count.finished - count.failed) + 2  # all of it may fail
         if count.out + room > len(self.state.records):
             self.state = grow_records(self.state, room)
-        now_s, ended = float(self.state.timer_s[0]), int(count.out)
+        now_s, had_ended = float(self.state.timer_s[0]), int(count.out)
         self._note_who_left(now_s)
+        if layouts.look_s <= now_s:
+            here = self._seen(self.state.records[: count.out])
+            layouts.look(last_of(layouts.reads_back, here, under_way(self.state)), now_s)
         while layouts.next_s <= now_s:
             fleet, rules, state = self.prepared.fleet, self.rules, self.state
             change_layout(fleet, rules, state, layouts.next_event(), now_s)
@@ -306,8 +321,13 @@ class Simulation:
             if (event := self.failures.next_event()) is not None:
                 self._change_service(*event, now_s)
         set_timer(self.state, 0, min(layouts.next_s, self.failures.next_s))
-        give_back(self.clients, int(count.out) - ended, now_s)
-        turns_ended(self.state, self.sessions, ended, now_s)
+        give_back(self.clients, int(count.out) - had_ended, now_s)
+        turns_ended(self.state, self.sessions, had_ended, now_s)
+
+    def _seen(self, records: Any) -> Any:
+        """Return the requests that ended last: those of handed out records, and of these."""
+        before = ended(records[:0]) if self._ended is None else self._ended
+        return last_of(self.layouts.reads_back, before, ended(records))
 
     def _change_service(self, chips: Sequence[int], returns: bool, now_s: float) -> None:
         """Take chips that fail together out of service, or those that return into it."""

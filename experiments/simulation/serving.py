@@ -15,7 +15,14 @@ from c2c.config import RunSetup, build
 from c2c.errors import DataError
 from c2c.metrics import RECORD_SCHEMA
 from c2c.runs import ParquetStream
-from c2c.simulator import RunStats, Simulation, build_machine, requests_table, run_blocks
+from c2c.simulator import (
+    RunStats,
+    Simulation,
+    build_machine,
+    estimate,
+    requests_table,
+    run_blocks,
+)
 from c2c.simulator.shards import Shard, merged_stats, merged_timeline, only
 from experiments.children import gather
 from experiments.ray_cluster import cluster_is_named, started_ray
@@ -88,6 +95,7 @@ def serve(
         compiled=compiled,
         timeline_rows=setup.timeline_rows,
         models=None if shard is None else shard.models.tolist(),
+        estimate=estimate,
     )
     blocks = setup.workload.blocks()
     generating, recording = _Watch(), _Watch()

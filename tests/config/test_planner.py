@@ -74,12 +74,12 @@ def test_the_first_requests_are_the_workloads_own() -> None:
 def test_a_run_says_how_its_layout_was_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     import c2c.config.planner as planner
 
-    run = planner.simulate_in_memory
+    run = planner.estimate
 
     def interpreted(*given: object, compiled: bool) -> object:
         return run(*given, compiled=False)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(planner, "simulate_in_memory", interpreted)
+    monkeypatch.setattr(planner, "estimate", interpreted)
     setup = made("mig=planned", "mig.requests=5", "hardware.mig=[1x96gb]", "hardware.mig_more=[]")
     assert setup.plan is not None
     assert setup.serving.mig.name == setup.plan.mig == "1x96gb"  # type: ignore[union-attr]

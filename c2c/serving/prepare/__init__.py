@@ -32,7 +32,7 @@ from c2c.serving.prepare.groups import (
 )
 from c2c.serving.prepare.homes import homes, host_fits, roles
 from c2c.serving.prepare.lanes import Copy, Lane, StepLayout, Way
-from c2c.serving.prepare.layouts import Change, ChipLayouts, chip_layouts
+from c2c.serving.prepare.layouts import Change, ChipLayouts, chip_layouts, layouts_to_choose
 from c2c.serving.prepare.memories import kv_homes
 from c2c.serving.prepare.memory import copied, own_memory
 from c2c.serving.prepare.parts import FleetPart, SliceKind
@@ -214,15 +214,20 @@ def prepare(setup: ServingSetup) -> Prepared:
     refused: list[tuple[int, SettingError]] = []
     serves = fits.copy()
     for p, (cut, of) in enumerate(zip(cuts, kind_of_cut, strict=True)):
-        for at in cut.layouts:
+        left_out = []
+        for number, at in enumerate(cut.layouts):
             here = sorted({of[d] for d in at})
-            found = refusals(
+            found = list(refusals(
                 setup, specs, [slices[k] for k in here], [[row[k] for k in here] for row in tables],
                 kv_capacity[:, here], capacity_bytes[:, here], slots[:, here], demands, budgets[p],
-            )  # fmt: skip
+            ))  # fmt: skip
+            if found and number > 0 and cut.choices:
+                left_out.append(number)  # which nobody named
+                continue
             for m, error in found:
                 serves[m, p] = False
                 refused.append((m, error))
+        cuts[p] = cut.without(left_out)
     for m, error in refused:
         if not serves[m].any():
             raise error
@@ -310,11 +315,14 @@ def prepare(setup: ServingSetup) -> Prepared:
 def chip_places(setup: ServingSetup, part: FleetPart) -> ChipLayouts:
     """Return the places for a batch on each chip of a part: slices, or a layout's lanes."""
     layout = setup.system.layout
+    if setup.system.recut_traits.requests > 0:
+        more = [name for name in part.platform.layouts if name not in (part.mig, part.layout)]
+        return layouts_to_choose(part.platform, [part.mig, *more])
     if layout is None:
         changes = () if setup.beside else setup.changes  # which `check_parts` refuses
         return chip_layouts(part.platform, part.mig, changes)
     lanes = tuple(lane.place for lane in layout.lanes)
-    return ChipLayouts(slices=lanes, layouts=(tuple(range(len(lanes))),), changes=())
+    return ChipLayouts(slices=lanes, layouts=(tuple(range(len(lanes))),))
 
 
 def _kinds(

@@ -44,6 +44,8 @@ def check_parts(setup: ServingSetup) -> None:
          "Its instances lie over the GPUs of a node."),
         (not setup.changes, "mig_changes", len(setup.changes), "none",
          "A change is of every chip's layout, and these are unlike."),
+        (system.recut_traits.requests == 0, "system.recut.policy",
+         policy_name(type(system.recut)), "layout_stays", "All chips are cut alike."),
         (not system.one_each, "system.one_each", True, "false",
          "Nothing says which model has which chip's slice for good."),
         (share == 0.0 or len(whole) == 1, "system.disaggregation.prompt_share", share, "0",

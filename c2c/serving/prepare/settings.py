@@ -19,6 +19,7 @@ from c2c.policies import (
     DECISIONS,
     PREPARATION,
     LoadTraits,
+    RecutTraits,
     Static,
     System,
     Traits,
@@ -54,7 +55,7 @@ _DEFAULTS = System()._asdict() | dict(PREPARATION)
 class SystemSpec:
     """A serving system: its policies, and what they do not decide.
 
-    Each of the first sixteen is a policy (`c2c.policies`), or a mapping of settings that
+    Each of the first eighteen is a policy (`c2c.policies`), or a mapping of settings that
     `c2c.policies.make_policy` makes one of.
 
     Attributes:
@@ -75,6 +76,7 @@ class SystemSpec:
       order: which of the requests of equal priority that wait comes first.
       step: whether alpha may change within a step.
       load: how weights get to a slice.
+      recut: which of its layouts a chip is cut into while it serves.
       start: an engine's start as a graph of works (`c2c.serving.Work`, or a mapping each); ()
         is one work as `load` and the calibration say. In settings also a mechanism that makes it.
       layout: how an instance lies over several devices (`c2c.serving.StepLayout`); None: its place
@@ -112,6 +114,7 @@ class SystemSpec:
     order: Any = field(default=_DEFAULTS["order"])
     step: Any = field(default=_DEFAULTS["step"])
     load: Any = field(default=_DEFAULTS["load"])
+    recut: Any = field(default=_DEFAULTS["recut"])
     start: Any = ()
     layout: Any = None
     engines: Engines = field(default_factory=Engines)
@@ -286,6 +289,12 @@ class SystemSpec:
         found: LoadTraits = traits_of(LoadTraits, self.load)
         return found
 
+    @property
+    def recut_traits(self) -> RecutTraits:
+        """What is so at any time of the choice of a layout."""
+        found: RecutTraits = traits_of(RecutTraits, self.recut)
+        return found
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutChange:
@@ -352,14 +361,7 @@ class ServingSetup:
             if not one.at_s < following.at_s:
                 where = f"mig_changes[{k + 1}].at_s"
                 raise SettingError(where, following.at_s, f"later than the one before, {one.at_s}")
-        if self.changes and self.system.one_each:
-            raise SettingError("mig_changes", len(self.changes), "none with system.one_each")
-        if self.changes and self.system.layout is not None:
-            raise SettingError("mig_changes", len(self.changes), "none over a pair of GPUs")
-        if self.changes and self.system.expert_cache.misses == "table":
-            raise SettingError(
-                "system.expert_cache.misses", "table", "exact where the layout changes"
-            )
+        self._check_changes()
         vary, how = self.system.vary, self.system.traits.vary
         if self.system.layout is None and (how.follows_waits or how.timer_s < math.inf):
             raise SettingError(
@@ -376,11 +378,37 @@ class ServingSetup:
         if self.system.layout is not None:
             self._check_lanes(self.system.layout)
 
+    def _check_changes(self) -> None:
+        system = self.system
+        recuts = system.recut_traits.requests > 0
+        if not self.changes and not recuts:
+            return
+        field, value, none = (
+            ("system.recut.policy", policy_name(type(system.recut)), "layout_stays")
+            if recuts
+            else ("mig_changes", len(self.changes), "none")
+        )
+        for what, why in (
+            (self.changes and recuts, "with mig_changes"),
+            (recuts and self.platform.partition is None, "on a GPU that cannot be cut"),
+            (system.one_each, "with system.one_each"),
+            (system.layout is not None, "over a pair of GPUs"),
+            (system.disaggregation.prompt_share > 0.0, "with system.disaggregation.prompt_share"),
+            (move_s(system.preempt, 0, 0.0, True) < math.inf, "where engines move"),
+        ):
+            if what:
+                raise SettingError(field, value, f"{none} {why}")
+        if system.expert_cache.misses == "table":
+            raise SettingError(
+                "system.expert_cache.misses", "table", "exact where the layout changes"
+            )
+
     def _check_failures(self) -> None:
         if not self.failures.is_on:
             return
         for what, why in (
             (self.changes, "mig_changes"),
+            (self.system.recut_traits.requests > 0, "system.recut"),
             (self.system.layout is not None, "system.layout"),
             (self.system.one_each, "system.one_each"),
             (self.system.disaggregation.prompt_share > 0.0, "system.disaggregation.prompt_share"),
@@ -442,12 +470,6 @@ class ServingSetup:
 
     def _check_roles_and_moves(self) -> None:
         moves = move_s(self.system.preempt, 0, 0.0, True) < math.inf
-        if self.changes and self.system.disaggregation.prompt_share > 0.0:
-            raise SettingError(
-                "mig_changes", len(self.changes), "none with system.disaggregation.prompt_share"
-            )
-        if self.changes and moves:
-            raise SettingError("mig_changes", len(self.changes), "none where engines move")
         if self.system.layout is not None and self.system.disaggregation.prompt_share > 0.0:
             share = self.system.disaggregation.prompt_share
             raise SettingError(
