@@ -12,7 +12,7 @@ from c2c.policies import (
 )
 from c2c.serving.batch import outstanding
 from c2c.serving.costs import held_places
-from c2c.serving.state import ASSIGNED, FREE, IDLE, READY, Fleet, Rules, Serving
+from c2c.serving.state import ASSIGNED, FREE, IDLE, NOWHERE, READY, Fleet, Rules, Serving
 
 __all__ = [
     "capacity_bytes",
@@ -95,6 +95,12 @@ def kept_bytes(fleet: Fleet, s: Serving, i: int) -> float:
     return float(total)
 
 
+@inlined
+def _is_there(s: Serving, i: int) -> bool:
+    """Return whether an instance has a model; on a device that leaves some are gone for good."""
+    return bool(s.instance[i].state != FREE and s.instance[i].state != NOWHERE)
+
+
 @jitable
 def measure(fleet: Fleet, s: Serving, d: int) -> None:
     """Set what device `d` can hold, after an instance came or went."""
@@ -102,7 +108,7 @@ def measure(fleet: Fleet, s: Serving, d: int) -> None:
     least = math.inf
     n = 0
     for i in range(dev.first, dev.first + fleet.residents):
-        if s.instance[i].state != FREE:
+        if _is_there(s, i):
             least = min(least, capacity_bytes(fleet, s, i))
             n += 1
     dev.residents = n
@@ -163,7 +169,7 @@ def _within(
     own = place_bytes(fleet, s, i, s.instance[i].kv_used)
     left = min(room, ceiling * dev.capacity_bytes - own)
     for j in range(dev.first, dev.first + fleet.residents):
-        if j != i and s.instance[j].state != FREE:
+        if j != i and _is_there(s, j):
             used = place_bytes(fleet, s, j, s.instance[j].kv_used)
             left -= max(0.0, floor * dev.capacity_bytes - used)
     return float(left)
@@ -198,7 +204,7 @@ def could_hold(fleet: Fleet, s: Serving, i: int, need_bytes: float) -> bool:
         state = s.instance[j].state
         goes = state == IDLE or (dev.kv_bytes == 0.0 and only_waits(s, j))
         goes = goes and s.instance[j].kv_used == 0
-        if state != FREE and (j == i or not goes):
+        if _is_there(s, j) and (j == i or not goes):
             least = min(least, capacity_bytes(fleet, s, j))
             n += 1
     room = least - (n - 1) * fleet.engine_bytes

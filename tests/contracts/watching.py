@@ -377,6 +377,10 @@ def _check_room(prepared: Prepared, state: Serving) -> None:
     assert (engines <= fleet.most_engines[prepared.kind_of]).all()
     room = room.reshape(-1, fleet.residents).min(axis=1)
     device = np.asarray(state.device)
+    has_model = ~np.isin(inst["state"], (FREE, NOWHERE))
+    np.testing.assert_array_equal(
+        device["residents"], has_model.reshape(-1, fleet.residents).sum(axis=1)
+    )
     used = device["kv_bytes"] + device["weight_bytes"]
     assert (used + np.maximum(0, engines - 1) * fleet.engine_bytes <= room).all()
     own = np.where(inst["kv_used"] > 0, inst["kv_used"] * token, 0.0)
