@@ -1,4 +1,4 @@
-"""What Numba is told of our functions: only when something is first compiled.
+"""Declarations of our functions to Numba, made only when something is first compiled.
 
 Importing Numba takes 0.3 CPU-seconds and telling it of our functions as much again. Runs that read
 their machine code from disk, and interpreted ones, need neither.

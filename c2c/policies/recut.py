@@ -83,7 +83,7 @@ class ByRegret(NamedTuple):
 
     @property
     def traits(self) -> RecutTraits:
-        """What is so at any time."""
+        """Facts that hold at any time."""
         return RecutTraits(self.requests, self.before, self.margin, self.drain)
 
     def memory(self, count: int) -> Any:

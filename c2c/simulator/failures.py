@@ -35,7 +35,7 @@ class FailureRow:
 
 
 class FailureSchedule:
-    """What a run's settings say of failures, chip by chip or host by host.
+    """The failures of a run's settings, chip by chip or host by host.
 
     Failures of a chip or a host depend on the seed and its number alone, so that parts of a fleet
     that are simulated apart see what the whole sees.

@@ -31,7 +31,7 @@ class LayoutRow:
 
 
 class LayoutSchedule:
-    """What a run's settings, or its policy of layouts, say of them, as events of the loop's port.
+    """The layouts of a run's settings, or of its policy, as events of the loop's port.
 
     A chip begins a change when the one before it is done. A change that the policy wants is done
     chip after chip.
@@ -73,7 +73,7 @@ class LayoutSchedule:
 
     @property
     def reads_back(self) -> int:
-        """How many of the requests that came last the policy looks at."""
+        """The number of requests, those that came last, that the policy looks at."""
         return 0 if self._recuts is None else self._recuts.reads_back
 
     def next_event(self) -> ChangeLayout | LayoutChanged:

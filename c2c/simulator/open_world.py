@@ -88,7 +88,7 @@ class OpenWorld(SimulatorBackend):
         self._free.append(request)
 
     def _is_computed(self, request: int) -> bool:
-        """Whether a run that has not ended is of a request that had this number before."""
+        """Return whether a run that has not ended has a request that had this number before."""
         runs = (run for d, run in self._runs.items() if self._world.busy[d])
         return any(request in (*run.decodes, *(r for r, _, _ in run.prefills)) for run in runs)
 

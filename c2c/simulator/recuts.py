@@ -92,7 +92,7 @@ class Recuts:
 
     @property
     def reads_back(self) -> int:
-        """How many of the requests that came last are looked at."""
+        """The number of requests, those that came last, that are looked at."""
         return self._traits.requests + self._traits.before
 
     def begin(self, now_s: float) -> None:

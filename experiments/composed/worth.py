@@ -71,7 +71,7 @@ class Load:
 
     @property
     def chips(self) -> int:
-        """How many chips serve it."""
+        """The number of chips that serve it."""
         return FLEETS[self.fleet].chips
 
     @property

@@ -29,7 +29,7 @@ __all__ = ["VoprSettings", "main"]
 
 @dataclass
 class VoprSettings:
-    """What is run.
+    """The worlds that are run.
 
     Attributes:
       seeds: how many are run.

@@ -23,7 +23,7 @@ __all__ = ["Device", "Executables", "Model", "score", "undisturbed"]
 
 
 class Device(Protocol):
-    """What a computation asks of the world."""
+    """Questions of a computation to the world."""
 
     def begin(self, chunk: int) -> float:
         """Begin a call with so many tokens of a prompt; return when its results are there."""
@@ -83,7 +83,7 @@ class _Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Logits:
-    """What each row's next token follows from."""
+    """The cause of each row's next token."""
 
     prefixes: list[bytes]
     model: int
@@ -108,7 +108,7 @@ class _Tokens:
 
 
 class Executables:
-    """What would be compiled, as functions of Python."""
+    """Functions of Python in place of compiled ones."""
 
     compiled = loaded = 0
 

@@ -18,7 +18,7 @@ _ALL: Final = ("stop", "length")  # ends of requests that have all their tokens
 
 
 class Books:
-    """What is written down of a run while it goes on.
+    """Notes of a run while it goes on.
 
     Attributes:
       ends: ends that the front was told of, by request.

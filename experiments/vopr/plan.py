@@ -195,7 +195,7 @@ def plan_from(text: str) -> Plan:
 
 @dataclass(slots=True)
 class _Drawn:
-    """What draws of requests share."""
+    """Values that draws of requests share."""
 
     rng: random.Random
     span_s: float

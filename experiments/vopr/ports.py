@@ -36,7 +36,7 @@ __all__ = ["Outside", "behind"]
 
 
 class Outside(Surroundings, Protocol):
-    """What the engine asks of the world."""
+    """Questions of the engine to the world."""
 
     wall_s: float  # that the wall clock is ahead
     folders: int

@@ -28,7 +28,7 @@ class _Cut(BaseException):
 
 
 class Surroundings(Protocol):
-    """What processes ask of the world.
+    """Questions of processes to the world.
 
     Attributes:
       loop: that it is in.

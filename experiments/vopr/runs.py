@@ -23,7 +23,7 @@ _KIND: Final = 40  # characters by which two faults are alike
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a run came to.
+    """The outcome of a run.
 
     Attributes:
       seed: of its plan.
@@ -45,7 +45,7 @@ class Outcome:
 
     @property
     def kind(self) -> str:
-        """What is wrong first, without numbers; "" if nothing is."""
+        """The first fault, without numbers; "" if there is none."""
         if not self.wrong:
             return ""
         lines = [line for line in self.wrong[0].splitlines() if line.strip()]

@@ -55,7 +55,7 @@ _CONFIG = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """What all runs of a process share.
+    """State that all runs of a process share.
 
     Attributes:
       systems: who decides, by name and by whether blocks of prompts are kept.
@@ -94,7 +94,7 @@ def shared_parts() -> Shared:
 
 
 class World:
-    """What the engine is in; see `c2c.vopr.ports.Outside` for what it is asked.
+    """The surroundings of an engine; see `experiments.vopr.ports.Outside` for what they are asked.
 
     Attributes:
       plan: of the run.
@@ -417,7 +417,7 @@ class World:
 
 
 class _Device:
-    """What one process computes with."""
+    """The means with which one process computes."""
 
     def __init__(self, world: World, process: Process) -> None:
         self._world, self._process = world, process

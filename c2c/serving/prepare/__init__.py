@@ -121,7 +121,7 @@ class Prepared:
 
     @property
     def link_capacity_gbps(self) -> float:
-        """What the link of a chip carries; of unlike chips the fastest one's."""
+        """The rate of a chip's link; of unlike chips the fastest one's."""
         return float(self.link_gbps.max())
 
     def chips_of(self, models: Sequence[int] | None = None) -> NDArray[np.int64]:

@@ -53,5 +53,5 @@ class Failures:
 
     @property
     def is_on(self) -> bool:
-        """Whether any chip may fail."""
+        """True where any chip may fail."""
         return self.mtbf_hours < math.inf or len(self.events) > 0

@@ -33,7 +33,7 @@ def _roles_of(share: float, among: int) -> np.ndarray:
 
 
 class Homes(NamedTuple):
-    """Which chips may hold which models, and which do at the start."""
+    """The chips that may hold each model, and those that do at the start."""
 
     chips: list[list[int]]  # of each model, ascending
     held: list[list[bool]]

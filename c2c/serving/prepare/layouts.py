@@ -54,7 +54,7 @@ class ChipLayouts:
 
     @property
     def may_change(self) -> bool:
-        """Whether slices may come and go."""
+        """True where slices may come and go."""
         return len(self.layouts) > 1
 
     @property

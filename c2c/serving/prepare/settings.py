@@ -291,7 +291,7 @@ class SystemSpec:
 
     @property
     def recut_traits(self) -> RecutTraits:
-        """What is so at any time of the choice of a layout."""
+        """Facts of the choice of a layout that hold at any time."""
         found: RecutTraits = traits_of(RecutTraits, self.recut)
         return found
 
@@ -448,12 +448,12 @@ class ServingSetup:
 
     @property
     def chips(self) -> int:
-        """How many chips there are, of all parts."""
+        """The number of chips of all parts."""
         return self.superchips + sum(part.count for part in self.beside)
 
     @property
     def unit_of(self) -> np.ndarray:
-        """What fails with each chip: its own number, or its host's; i8[chips]."""
+        """The number of the unit that fails with each chip: its own, or its host's; i8[chips]."""
         size = self.failures.host_chips
         if size == 0:
             return np.arange(self.chips)
