@@ -394,7 +394,7 @@ def _write(
         {"answer": answer, "fleets": list(fleets), "runs": len(rows)},
     )
     run.write_text("answer.md", _page(answer, fleets))
-    if not base.settings["figures"]:
+    if base.settings["figures"] is False:
         return
     from experiments.figures.advise import draw_advice
     from experiments.figures.style import look

@@ -148,7 +148,7 @@ def _write(run: RunDir, setup: RunSetup, capacity: Capacity) -> None:
     answer = answer_of(capacity, setup)
     run.write_table("capacity", table)
     run.write_json("answer", answer)
-    if not setup.settings["figures"]:
+    if setup.settings["figures"] is False:
         return
     found = None
     if (middle := capacity.interval) is not None:

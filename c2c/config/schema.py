@@ -215,7 +215,8 @@ class RunConf:
       scale: factors on the platform.
       seed: splits into one stream a cause.
       timeline: what is kept for Perfetto.
-      figures: draw PNG, SVG and PDF, which takes longer than a short run.
+      figures: draw PNG, SVG and PDF, which takes longer than a short run; null: a run draws none,
+        `experiments.advise` and `experiments.capacity` do.
       resume: False runs again even if the folder is complete.
       overwrite: `folder` may hold other files, which stay, or another run's results, which do not.
       objective: what a run returns to a sweeper: fields of its summary, see
@@ -248,7 +249,7 @@ class RunConf:
     scale: ScaleConf = field(default_factory=ScaleConf)
     seed: int = 0
     timeline: TimelineConf = field(default_factory=TimelineConf)
-    figures: bool = False
+    figures: bool | None = None
     resume: bool = True
     overwrite: bool = False
     objective: Any = None

@@ -30,8 +30,9 @@ __all__ = ["draw_every_system"]
 # By what a name begins with; systems of one beginning differ in line and marker.
 COLOURS: Final = {
     "c2cserve": GREEN, "engine": SKY, "layer": GREY, "serverless": ORANGE, "aegaeon": PURPLE,
-    "mig": BLUE, "dedicated": INK, "moe": VERMILION, "finemoe": BLUE, "tessera": GREEN,
-    "pd": ORANGE, "af": VERMILION, "replicas": GREY, "cocoserve": BLUE, "weaver": BLUE,
+    "mig": BLUE, "vllm": VERMILION, "dedicated": INK, "moe": VERMILION, "finemoe": BLUE,
+    "tessera": GREEN, "pd": ORANGE, "af": VERMILION, "replicas": GREY,
+    "cocoserve": BLUE, "weaver": BLUE,
 }  # fmt: skip
 LINES: Final = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
 MARKERS: Final = ("o", "s", "^", "v", "D")

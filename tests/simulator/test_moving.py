@@ -59,7 +59,7 @@ def test_an_engine_goes_on_elsewhere_and_loses_no_token() -> None:
     assert moved.first_token_s[0] == stays.first_token_s[0]
     assert moved.output_tokens.tolist() == [2000, 10]
     # Model 2 waits for the load of model 0 elsewhere and for its own, not for 2000 tokens.
-    load_s = float(simulation.machine.load_s[0] + 16.06e9 / simulation.machine.link_cap[0])
+    load_s = float(simulation.machine.load_s[0, 0] + 16.06e9 / simulation.machine.link_cap[0])
     assert moved.started_s[1] - 2.0 == pytest.approx(2 * load_s, abs=0.02)
     assert stays.started_s[1] >= stays.finished_s[0]
     # What moves computes its KV cache anew: it ends later by that, and by nothing else.
