@@ -24,20 +24,20 @@ COLOURS = (GREEN, BLUE, PURPLE, ORANGE, VERMILION, SKY)
 
 
 def draw_worth(tables: Tables, caption: str) -> Figure:
-    """Draw each mechanism's Shapley value over the load, a row a fleet, a column a kind of load."""
+    """Draw each mechanism's Shapley value over the load, a panel a fleet and kind of load."""
     rows = rows_of(tables["shares"])
-    fleets, kinds = (list(dict.fromkeys(r[k] for r in rows)) for k in ("fleet", "bursts"))
+    cells = list(dict.fromkeys((r["fleet"], r["bursts"]) for r in rows))
+    columns = min(3, len(cells))
+    lines = -(-len(cells) // columns)
     names = list(dict.fromkeys(r["mechanism"] for r in rows))
     width = 0.8 / len(names)
     figure, panels = canvas(
-        4.6 * len(kinds), 1.2 + 2.8 * len(fleets), columns=len(kinds), rows=len(fleets), sharey=True
+        4.6 * columns, 1.2 + 2.8 * lines, columns=columns, rows=lines, sharey=True
     )
-    for place, axes in enumerate(panels):
-        fleet, bursts = fleets[place // len(kinds)], kinds[place % len(kinds)]
-        here = [r for r in rows if (r["fleet"], r["bursts"]) == (fleet, bursts)]
-        if not here:
-            axes.set_axis_off()
-            continue
+    for axes in panels[len(cells) :]:
+        axes.set_axis_off()
+    for place, (axes, cell) in enumerate(zip(panels, cells, strict=False)):
+        here = [r for r in rows if (r["fleet"], r["bursts"]) == cell]
         rates = sorted({r["rate_rps"] for r in here})
         for k, name in enumerate(names):
             mine = sorted((r for r in here if r["mechanism"] == name), key=lambda r: r["rate_rps"])
@@ -51,12 +51,12 @@ def draw_worth(tables: Tables, caption: str) -> Figure:
             )  # fmt: skip
         axes.axhline(0.0, color=INK, linewidth=0.6)
         axes.set_xticks(range(len(rates)), [f"{rate:g}" for rate in rates])
-        axes.set_title(f"{fleet}, {bursts}", fontsize=9.5)
-        if place % len(kinds) == 0:
+        axes.set_title(", ".join(cell), fontsize=9.5)
+        if place % columns == 0:
             axes.set_ylabel("points of attainment")
-        if place >= len(panels) - len(kinds):
+        if place + columns >= len(cells):
             axes.set_xlabel("requests/s a chip")
-    panels[-len(kinds)].legend(
+    panels[-columns].legend(
         *max((axes.get_legend_handles_labels() for axes in panels), key=lambda got: len(got[1])),
         loc="upper left",
         bbox_to_anchor=(0.0, -0.2),
