@@ -49,7 +49,7 @@ def run(scenario: Scenario, requests: Requests, trace: Path, *, limit_s: float) 
     shutil.rmtree(folder, ignore_errors=True)
     settings = trace.with_suffix(".aisimulate.yaml")
     settings.write_text(json.dumps(_settings(scenario, trace)), encoding="utf-8")  # JSON is YAML
-    cpu_s, wall_s = timed(
+    cpu_s, wall_s, _ = timed(
         NAME,
         [_PYTHON, "-m", "aisimulate", "predict", "-c", settings, "--format", "json",
          "--capture-per-request", "--output-dir", folder],

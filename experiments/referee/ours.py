@@ -31,7 +31,7 @@ def run(scenario: Scenario, requests: Requests, trace: Path, *, limit_s: float) 
     del requests  # they are in the trace
     result = trace.with_suffix(".ours.npy")
     command = [sys.executable, "-m", "experiments.referee.ours", scenario.name, trace, result]
-    cpu_s, wall_s = timed(NAME, command, limit_s=limit_s)
+    cpu_s, wall_s, _ = timed(NAME, command, limit_s=limit_s)
     ttft_s, end_s = np.load(result)
     version = importlib.metadata.version("c2c")
     return Ran(ttft_s, end_s, cpu_s, wall_s, f"c2c {version}")

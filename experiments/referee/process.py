@@ -14,8 +14,16 @@ __all__ = ["timed"]
 _SAID = 400  # of a command's last words
 
 
-def timed(name: str, command: Sequence[object], *, limit_s: float) -> tuple[float, float]:
-    """Run a command; return the seconds of processors and of the clock that it took.
+def timed(
+    name: str, command: Sequence[object], *, limit_s: float, told: str = ""
+) -> tuple[float, float, str]:
+    """Run a command; return its seconds of processors and of the clock, and its output.
+
+    Args:
+      name: of the simulator, for errors.
+      command: that is run.
+      limit_s: that it may take.
+      told: on its standard input.
 
     Raises:
       DataError: it failed, or took too long.
@@ -23,7 +31,12 @@ def timed(name: str, command: Sequence[object], *, limit_s: float) -> tuple[floa
     begun, before = time.perf_counter(), os.times()
     try:
         done = subprocess.run(  # noqa: S603 (our command)
-            list(map(str, command)), capture_output=True, text=True, timeout=limit_s, check=False
+            list(map(str, command)),
+            input=told,
+            capture_output=True,
+            text=True,
+            timeout=limit_s,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         raise DataError(name, f"took more than {limit_s:.0f} s") from None
@@ -32,4 +45,5 @@ def timed(name: str, command: Sequence[object], *, limit_s: float) -> tuple[floa
         raise DataError(name, f"ended with status {done.returncode}: {last[0][:_SAID]}")
     after = os.times()
     used = after.children_user + after.children_system
-    return used - before.children_user - before.children_system, time.perf_counter() - begun
+    cpu_s = used - before.children_user - before.children_system
+    return cpu_s, time.perf_counter() - begun, done.stdout

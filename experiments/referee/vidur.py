@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Final
 
@@ -58,13 +57,9 @@ def run(scenario: Scenario, requests: Requests, trace: Path, *, limit_s: float) 
         folder, table, layers=setup.deployments[0].spec.layers, chunk=scenario.tokens,
         max_batch=scenario.sequences, context=CONTEXT,
     )  # fmt: skip
-    result = folder / "result.json"
-    once = (  # it serves once for each line that it reads
-        "import subprocess, sys; open(sys.argv[4], 'w').write(subprocess.run("
-        "sys.argv[1:4], input='once\\n', text=True, check=True, stdout=subprocess.PIPE).stdout)"
-    )
-    command = [sys.executable, "-c", once, _PYTHON, vidur_process.__file__, json.dumps(given)]
-    cpu_s, wall_s = timed(NAME, [*command, result], limit_s=limit_s)
-    found = json.loads(result.read_text(encoding="utf-8"))
+    command = [_PYTHON, vidur_process.__file__, json.dumps(given)]
+    # It serves once for each line that it reads.
+    cpu_s, wall_s, answer = timed(NAME, command, limit_s=limit_s, told="once\n")
+    found = json.loads(answer)
     ttft_s = np.array(found["first_s"])
     return Ran(ttft_s, ttft_s + np.array(found["rest_s"]), cpu_s, wall_s, found["version"])

@@ -6,7 +6,6 @@ import asyncio
 import math
 import random
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -80,8 +79,6 @@ class Endpoint:
     def __init__(self, setup: RunSetup, answers: Answers, *, speed: float, most: int) -> None:
         prepared = setup.prepared
         self._prepared, self._answers, self._speed, self._most = prepared, answers, speed, most
-        self._folder = OwnFolder()
-        self.socket = self._folder.path / "socket"
         self.names = [d.name for d in prepared.setup.deployments]
         self._models = {name: number for number, name in enumerate(self.names)}
         self._totals = {name: Totals() for name in self.names}
@@ -91,6 +88,8 @@ class Endpoint:
             state = with_blocks(prepared, state, PAGE_TOKENS, 1)
         self._stepping = Stepping(prepared.fleet, rules, state)
         self._world = OpenWorld(prepared, build_machine(prepared), most)
+        self._folder = OwnFolder()  # last: what is refused before leaves none
+        self.socket = self._folder.path / "socket"
         self.ledger = Ledger(self._tell, self._ended, found=self._found)
         self._asked: dict[int, int] = {}  # the loop's number of a request: the front's
         self._slots: dict[int, int] = {}  # and the other way round
@@ -277,7 +276,6 @@ class Endpoint:
     def live(self) -> Mapping[str, Any]:
         """Return how things are now, in the form of a live engine's `/live`."""
         state = self._stepping.state
-        entries = [e for e in map(self.ledger.get, self.ledger) if e is not None]
         workers = [self._device_now(d) for d in range(len(state.device))]
         return {
             "uptime_s": time.monotonic() - self._begun_s,
@@ -286,7 +284,6 @@ class Endpoint:
             "simulated_s": self.now_s(),
             "behind_s": self._behind_s / self._speed,
             **requests_now(self.ledger),
-            "tokens": Counter({e.ask.model: len(e.delivered) for e in entries}),
             "steps": sum(total.steps for total in self._totals.values()),
             "models": {name: asdict(total) for name, total in self._totals.items()},
             "compiled_after_start": 0,
