@@ -220,9 +220,10 @@ class Adding:
     async def _drop(self, model: str) -> None:
         """Let go what there is of a model that takes no requests; its row may be another's."""
         parts = self._parts
-        await self._manage(model, "unpin")
-        while await self._manage(model, "unload"):  # the loop ends its last step
-            await asyncio.sleep(_LOOK_S)
+        wishes: tuple[Literal["unpin", "unload"], ...] = ("unpin", "unload")
+        for what in wishes:
+            while await self._manage(model, what):  # a load, or the loop's last step, ends first
+                await asyncio.sleep(_LOOK_S)
         parts.failed.pop(model, None)
         parts.supervisor.dismiss(model)
         row = parts.models.pop(model)

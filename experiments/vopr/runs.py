@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import batched
 from typing import Any, Final
 
 from experiments.vopr.plan import Plan, plan_of
@@ -17,7 +18,7 @@ from experiments.vopr.world import Shared, World, shared_parts
 __all__ = ["Outcome", "outcome_of", "outcomes", "shrunk"]
 
 _AT_ONCE: Final = 20  # seeds of a process between two collections of garbage
-_TASKS: Final = 10  # of so many seeds, after which a process is replaced
+_TASKS: Final = 20  # of so many seeds, after which a process is replaced
 _KIND: Final = 40  # characters by which two faults are alike
 
 
@@ -97,10 +98,12 @@ def outcomes(first: int, seeds: int, jobs: int) -> Iterator[Outcome]:
         yield from _some(first, past)
         return
     context = multiprocessing.get_context("spawn")
-    # What the front's library keeps of each application is gone with its process.
-    with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=_TASKS) as pool:
-        for found in pool.map(_some, *zip(*pieces, strict=True)):
-            yield from found
+    # The front's library keeps something of each application, so processes are replaced: by a new
+    # pool, as `max_tasks_per_child` of one hangs in Python 3.12 (python/cpython#115634).
+    for some in batched(pieces, jobs * _TASKS):
+        with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+            for found in pool.map(_some, *zip(*some, strict=True)):
+                yield from found
 
 
 def shrunk(plan: Plan, fails: Callable[[Plan], bool] | None = None) -> Plan:
