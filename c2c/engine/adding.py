@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from itertools import count
@@ -120,8 +122,10 @@ class Adding:
             except _NoRoom as error:
                 answer.refused = str(error)
             except Exception:  # noqa: BLE001 (the engine serves on)
-                _log.exception("%s ended", wish)
-                answer.refused, answer.status = "internal error; the server's log has it", 500
+                number = f"wish-{uuid.uuid4().hex}"
+                _log.exception("%s: %s ended", number, wish)
+                answer.refused = f"internal error; the server's log has it under {number}"
+                answer.status = 500
         self._parts.answer(answer)
 
     async def _add(self, wish: say.Add) -> str:
@@ -166,7 +170,7 @@ class Adding:
         folder = settings.add_from.resolve()
         path = folder / wish.path
         allowed = "a checkpoint's folder (config.json) or GGUF file in the folder add_from"
-        if not path.resolve().is_relative_to(folder):
+        if not Path(os.path.realpath(path)).is_relative_to(folder):  # a loop of links, too
             raise SettingError("path", wish.path, allowed)
         try:
             found = find_models(path)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 from fastapi import Request, Response
@@ -15,12 +16,14 @@ from c2c.engine.front.failures import ApiError
 
 __all__ = ["BodyRoute", "extra_headers", "parsed"]
 
+_LARGE = 1 << 20  # bytes of a body that others' streams do not wait for
 _MAY_BE_HALF = re.compile(rb"\\u[dD][89a-fA-F]")  # of a surrogate pair, as JSON escapes it
 
 
 class _BodyRequest(Request):
     async def json(self) -> Any:
-        return parsed(await self.body())
+        body = await self.body()
+        return await asyncio.to_thread(parsed, body) if len(body) > _LARGE else parsed(body)
 
 
 class BodyRoute(APIRoute):
@@ -80,16 +83,29 @@ def extra_headers(request: Request) -> dict[str, Any]:
 
 def _half(value: Any) -> tuple[str | int, ...] | None:
     """Return where a text has half of a surrogate pair; None: nowhere."""
-    waiting: list[tuple[tuple[str | int, ...], Any]] = [((), value)]
-    while waiting:
-        at, each = waiting.pop()
-        if isinstance(each, str):
-            try:
-                each.encode()
-            except UnicodeEncodeError:
-                return at
-        elif isinstance(each, dict):
-            waiting += [((*at, key), part) for key, value in each.items() for part in (key, value)]
-        elif isinstance(each, list):
-            waiting += [((*at, number), part) for number, part in enumerate(each)]
+    at: list[str | int] = []
+    inner: list[Iterator[tuple[str | int, Any]]] = [iter([("", value)])]  # of values within others
+    while inner:
+        found = next(inner[-1], None)
+        del at[max(0, len(inner) - 2) :]
+        if found is None:
+            inner.pop()
+            continue
+        if len(inner) > 1:
+            at.append(found[0])
+        for text in found:
+            if isinstance(text, str) and not _is_whole(text):
+                return tuple(at)
+        if isinstance(found[1], dict):
+            inner.append(iter(found[1].items()))
+        elif isinstance(found[1], list):
+            inner.append(enumerate(found[1]))
     return None
+
+
+def _is_whole(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,6 @@ def without_paths(reason: str, path: str) -> str:
       reason: as the log has it.
       path: of the model.
     """
-    for folder in {Path(path).parent, Path(path).resolve().parent}:
+    for folder in (Path(path).parent, Path(os.path.realpath(path)).parent):
         reason = reason.replace(f"{folder}/", "")
     return _FOLDERS.sub("", reason)

@@ -13,10 +13,13 @@ import msgspec
 
 from c2c.engine.front.failures import ApiError
 
-__all__ = ["Guard"]
+__all__ = ["MOST_BODY_BYTES", "Guard"]
+
+MOST_BODY_BYTES = 1 << 25
+"""Of a request."""
 
 _log = logging.getLogger("c2c.engine.front")
-_MOST_BODY_BYTES = 1 << 25
+_MOST_HELD_BYTES = 1 << 27  # of all bodies whose answers have not begun
 _MOST_DIGITS = 16  # of its length
 _ID = re.compile(rb"[\w.:/@+=-]{1,128}")  # of a request, as clients may give it
 _OPEN = ("/health", "/ready")  # who asks whether this lives has no key
@@ -39,6 +42,7 @@ class Guard:
           starting: returns how far the start is; "": it is over.
         """
         self._app, self._key, self._starting = app, key, starting
+        self._held_bytes = 0
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Refuse a request, or pass it on; HEAD is GET without the body."""
@@ -47,7 +51,7 @@ class Guard:
             return
         is_head = scope["method"] == "HEAD"
         headers = dict(scope["headers"])
-        answer = _Answer(send, headers.get(b"x-request-id", b""), is_head=is_head)
+        answer = _Answer(send, headers.get(b"x-request-id", b""), self._free, is_head=is_head)
         if is_head:
             scope = {**scope, "method": "GET"}
         try:
@@ -57,7 +61,8 @@ class Guard:
                     503, f"the server is starting: {what}", code="starting", retry_s=_START_S
                 )
             if scope["method"] == "POST":
-                receive = await _limited(headers.get(b"content-length", b""), receive)
+                length = headers.get(b"content-length", b"")
+                receive = await _limited(length, self._counted(receive, answer))
             await self._app(scope, receive, answer.send)
         except _HeadIsOver:
             pass
@@ -72,6 +77,26 @@ class Guard:
                 await answer.end_stream(problem)
             else:
                 raise ConnectionError("an answer ended early") from error
+        finally:
+            answer.free()
+
+    def _counted(self, receive: Any, answer: _Answer) -> Any:
+        """Return where a body comes from, as long as there is room for it beside the others."""
+
+        async def counted() -> Any:
+            part = await receive()
+            if not answer.has_begun:
+                held = len(part.get("body", b""))
+                answer.held_bytes += held
+                self._held_bytes += held
+                if self._held_bytes > _MOST_HELD_BYTES:
+                    raise ApiError(503, "too many large requests", code="overloaded", retry_s=1.0)
+            return part
+
+        return counted
+
+    def _free(self, held_bytes: int) -> None:
+        self._held_bytes -= held_bytes
 
     def _check_key(self, path: str, given: bytes) -> None:
         if self._key is None or path in _OPEN:
@@ -93,16 +118,25 @@ class _Answer:
       id: of the request, the client's where it sent one that can be written anywhere.
       has_begun: whether the status is sent.
       is_stream: whether events are.
+      held_bytes: of the request's body, until the answer begins.
     """
 
-    def __init__(self, send: Any, given: bytes, *, is_head: bool) -> None:
+    def __init__(
+        self, send: Any, given: bytes, free: Callable[[int], None], *, is_head: bool
+    ) -> None:
         self.id = given.decode() if _ID.fullmatch(given) else f"req-{uuid.uuid4().hex}"
-        self.has_begun, self.is_stream = False, False
-        self._send, self._is_head = send, is_head
+        self.has_begun, self.is_stream, self.held_bytes = False, False, 0
+        self._send, self._free, self._is_head = send, free, is_head
+
+    def free(self) -> None:
+        """Let go what the body took."""
+        self._free(self.held_bytes)
+        self.held_bytes = 0
 
     async def send(self, message: Any) -> None:
         if message["type"] == "http.response.start":
             self.has_begun = True
+            self.free()
             headers = [*message["headers"], (b"x-request-id", self.id.encode())]
             kind = dict(headers).get(b"content-type", b"")
             self.is_stream = kind.startswith(b"text/event-stream")
@@ -121,16 +155,16 @@ class _Answer:
 
 async def _limited(length: bytes, receive: Any) -> Any:
     """Return where the body comes from, once it is known to be within its limit."""
-    too_large = ApiError(413, f"expected a body of at most {_MOST_BODY_BYTES} bytes")
+    too_large = ApiError(413, f"expected a body of at most {MOST_BODY_BYTES} bytes")
     if length.isdigit():
-        if len(length) > _MOST_DIGITS or int(length) > _MOST_BODY_BYTES:
+        if len(length) > _MOST_DIGITS or int(length) > MOST_BODY_BYTES:
             raise too_large
         return receive  # the server holds the client to what it said
     body, more = bytearray(), True
     while more:
         part = await receive()
         body += part.get("body", b"")
-        if len(body) > _MOST_BODY_BYTES:
+        if len(body) > MOST_BODY_BYTES:
             raise too_large
         more = part["type"] == "http.request" and part.get("more_body", False)
     waiting: list[Any] = [{"type": "http.request", "body": bytes(body), "more_body": False}]

@@ -29,7 +29,10 @@ TokenKey = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,9})$")]
 Bias = Annotated[StrictFloat, Field(ge=-100, le=100)]
 Stop = Annotated[str, Field(min_length=1, max_length=1000)]
 Grammar = Annotated[str, Field(min_length=1, max_length=1 << 20)]
-Choices = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
+_First = Field(fail_fast=True)  # of its faults the first, not a million
+Tokens = Annotated[list[Token], _First, Field(min_length=1)]
+Choices = Annotated[list[Annotated[str, Field(min_length=1)]], _First, Field(min_length=1)]
+_PLAIN = r"^[^\x00-\x1f\x7f-\x9f]*$"  # no control characters
 _MOST_STOPS = 4
 _MOST_CHOICES, _MOST_PROMPTS = 128, 2048
 
@@ -200,12 +203,9 @@ class CompletionRequest(SharedFields):
 
     prompt: (
         str
-        | Annotated[list[Token], Field(min_length=1)]
-        | Annotated[list[str], Field(min_length=1, max_length=_MOST_PROMPTS)]
-        | Annotated[
-            list[Annotated[list[Token], Field(min_length=1)]],
-            Field(min_length=1, max_length=_MOST_PROMPTS),
-        ]
+        | Tokens
+        | Annotated[list[str], _First, Field(min_length=1, max_length=_MOST_PROMPTS)]
+        | Annotated[list[Tokens], _First, Field(min_length=1, max_length=_MOST_PROMPTS)]
     ) = Field(description="a text, token ids, or a list of up to 2,048 of either")
     max_tokens: int | None = Field(None, ge=0, description="new tokens at most; 0 only with `echo`")
     echo: bool = Field(
@@ -260,7 +260,7 @@ class Message(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     role: str
-    content: str | list[Part] | None = None
+    content: str | Annotated[list[Part], _First] | None = None
 
     def plain(self) -> dict[str, Any]:
         """Return what a template sees: text parts joined, arguments of calls as objects."""
@@ -322,7 +322,7 @@ class NamedTool(BaseModel):
 class ChatRequest(SharedFields):
     """Of /v1/chat/completions."""
 
-    messages: list[Message] = Field(
+    messages: Annotated[list[Message], _First] = Field(
         min_length=1, description="the chat; contents are texts or parts of type `text`"
     )
     max_completion_tokens: int | None = Field(None, ge=1, description="as `max_tokens`")
@@ -333,7 +333,7 @@ class ChatRequest(SharedFields):
         le=SCORED,
         description="with `logprobs`: likeliest tokens that are told, up to 20",
     )
-    tools: list[Tool] | None = Field(
+    tools: Annotated[list[Tool], _First] | None = Field(
         None, description="given to a template that takes them; calls are told apart from text"
     )
     tool_choice: Literal["none", "auto", "required"] | NamedTool = Field(
@@ -413,7 +413,7 @@ class TokenizeRequest(BaseModel):
 
     model: str
     prompt: str | None = None
-    messages: list[Message] | None = None
+    messages: Annotated[list[Message], _First] | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool = False
 
@@ -428,7 +428,7 @@ class DetokenizeRequest(BaseModel):
     """Of /detokenize."""
 
     model: str
-    tokens: list[Token]
+    tokens: Annotated[list[Token], _First]
 
 
 class AddRequest(BaseModel):
@@ -437,10 +437,14 @@ class AddRequest(BaseModel):
     path: str = Field(
         min_length=1,
         max_length=4096,
+        pattern=_PLAIN,
         description="a checkpoint's folder or GGUF file in the folder of the setting `add_from`",
     )
     model: str = Field(
-        "", max_length=256, description="its name; by default that of the folder or file"
+        "",
+        max_length=256,
+        pattern=_PLAIN,
+        description="its name; by default that of the folder or file",
     )
 
 

@@ -23,6 +23,7 @@ from c2c.transformer.text.tokenizer import Tokenizer
 __all__ = ["Served", "served_models", "shown"]
 
 _log = logging.getLogger("c2c.engine.front")
+_MOST_CHARACTERS = 1 << 22  # of a text, or 8 a token of a context that is longer
 _DRAWS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 _SET_OTHERWISE = {  # of a template's variables
@@ -193,7 +194,9 @@ class Served:
                 )
 
     def _check_text(self, text: str, param: str) -> None:
-        """Refuse what cannot fit before it is encoded, which takes seconds a megabyte."""
+        """Refuse what cannot fit before it is encoded: seconds and 80 MB a megabyte."""
+        if len(text) > (most := max(_MOST_CHARACTERS, 8 * self.info.context)):
+            raise ApiError(400, f"{param}: expected at most {most} characters", param=param)
         if self.longest is not None:
             self._check_length(-(-len(text) // self.longest), param)
 

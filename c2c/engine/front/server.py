@@ -9,6 +9,7 @@ from typing import Any
 import uvicorn
 
 from c2c.engine.front.app import make_app
+from c2c.engine.front.connection import BoundedConnection
 from c2c.engine.front.link import Link
 from c2c.engine.log import log_to_stderr
 
@@ -42,7 +43,8 @@ def run_front(
     app = make_app(Link(socket, end), key=os.environ.get("C2C_KEY") or None, **more)
     server = uvicorn.Server(
         uvicorn.Config(
-            around(app), host=host, port=int(port), log_config=None, log_level="warning",
+            around(app), host=host, port=int(port), http=BoundedConnection, log_config=None,
+            log_level="error",  # a warning for each request that is no HTTP would fill the log
             access_log=False, timeout_graceful_shutdown=_ENDING_S,
         )
     )  # fmt: skip

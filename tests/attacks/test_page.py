@@ -1,0 +1,10 @@
+"""docs/attacks.md shows what the tests hold; `python -m tests.attacks.page` writes its tables."""
+
+from __future__ import annotations
+
+from tests.attacks.page import page
+from tests.attacks.table import PAGE
+
+
+def test_the_page_has_the_tables_of_the_tests() -> None:
+    assert PAGE.read_text() == page(PAGE.read_text())
