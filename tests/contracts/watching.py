@@ -21,18 +21,21 @@ from c2c.serving.port import (
     Backend,
     Cancelled,
     ChangeLayout,
+    DeviceBack,
     DeviceLost,
     Event,
     Forget,
     HandedOver,
     HandOver,
     Interrupt,
+    KeepWeights,
     LayoutChanged,
     Load,
     Ready,
     Recut,
     Relaid,
     Relayout,
+    ReleaseWeights,
     RunSteps,
     SetAside,
     SetTimer,
@@ -76,6 +79,8 @@ class Watch:
         self.coming: dict[int, tuple[int, int]] = {}  # of a request: to which instance, KV tokens
         self.on_wires: dict[int, tuple[Engine, Engine]] = {}  # of a request: from where to where
         self.relaying: dict[int, Relayout] = {}  # by device
+        self.kept: Counter[int] = Counter()  # of a home, by its place: operators that keep it
+        self.wish: KeepWeights | None = None  # whose answer stands in the loop's tables
         self.steps = 0
 
     def event(self, event: Event) -> None:
@@ -95,6 +100,12 @@ class Watch:
             for i in [i for i, e in self.engines.items() if e.device == event.device]:
                 del self.engines[i]
             self._off_wires(lambda e: e.device == event.device)
+        elif isinstance(event, DeviceBack):
+            self.lost.discard(event.device)
+        elif isinstance(event, KeepWeights):
+            self.wish = event
+        elif isinstance(event, ReleaseWeights):
+            self.kept[self._home(event)] -= 1
         elif isinstance(event, HandedOver):
             source, _ = self.on_wires.pop(event.request_id)
             del source.kv[event.request_id]
@@ -137,6 +148,10 @@ class Watch:
                 del self.on_wires[request]
                 for engine in ends:
                     engine.kv.pop(request, None)
+
+    def prompts_done(self, run: RunSteps) -> list[int]:
+        """Return the requests whose prompt ends with a run, which gives each a token."""
+        return [r for r, first, tokens in run.prefills if first + tokens == self._prompt(r)]
 
     def _prompt(self, request: int) -> int:
         return self.asked[request].prompt_tokens + self.made[request]
@@ -273,9 +288,7 @@ class Watch:
             left = self.asked[request].max_output_tokens - self.made[request]
             assert engine.kv[request] == self._prompt(request)
             assert plan.steps <= left, "past the longest output"
-        rows = len(run.decodes)
-        rows += sum(first + tokens == self._prompt(r) for r, first, tokens in run.prefills)
-        assert plan.rows == rows
+        assert plan.rows == len(run.decodes) + len(self.prompts_done(run))
 
     def _check_memory(self) -> None:
         fleet, kinds = self.prepared.fleet, self.prepared.kind_of
@@ -291,14 +304,33 @@ class Watch:
             assert used.max() <= room
             assert used.sum() <= room + fleet.kv_host_bytes
 
-    def end(self) -> None:
-        """Check that nothing is left, once the backend has no more events."""
+    def tables(self, rules: Rules, state: Serving) -> None:
+        """Check the loop's own books after an event, when its actions are known."""
+        if self.wish is not None:
+            k = self._home(self.wish)
+            if k >= 0 and state.hold[k].state != ABSENT:  # else there was no room
+                self.kept[k] += 1
+            self.wish = None
+        _check_room(self.prepared, state)
+        _check_pools(self.prepared, self.kept, state)
+        _check_lines(self.prepared, rules, state)
+
+    def _home(self, event: KeepWeights | ReleaseWeights) -> int:
+        fleet = self.prepared.fleet
+        homes = zip(fleet.home_model.tolist(), fleet.home_chip.tolist(), strict=True)
+        return next((k for k, at in enumerate(homes) if at == (event.model, event.chip)), -1)
+
+    def end(self, state: Serving) -> Any:
+        """Check that nothing is left, once there are no more events; return records by id."""
         assert not self.busy
         assert not self.changing, "a change of layout was never done"
         assert not self.relaying, "copies were never there"
         assert not any(e.kv for e in self.engines.values())
         assert not self.coming
         assert not self.on_wires
+        records = np.sort(state.records[: state.count[0].out], order="id").view(np.recarray)
+        _check_end(self, records, state)
+        return records
 
 
 def serve(prepared: Prepared, backend: Backend) -> tuple[Any, Serving, Watch]:
@@ -313,17 +345,12 @@ def serve(prepared: Prepared, backend: Backend) -> tuple[Any, Serving, Watch]:
         watch.event(event)
         state, actions = step(state, event)
         watch.actions(actions)
-        _check_room(prepared, state)
-        _check_pools(prepared, state)
-        _check_lines(prepared, rules, state)
+        watch.tables(rules, state)
         backend.submit(float(state.count[0].now_s), actions)
-    watch.end()
-    records = np.sort(state.records[: state.count[0].out], order="id").view(np.recarray)
-    _check_end(watch, records, state)
-    return records, state, watch
+    return watch.end(state), state, watch
 
 
-def _check_pools(prepared: Prepared, state: Serving) -> None:
+def _check_pools(prepared: Prepared, kept: Counter[int], state: Serving) -> None:
     # The books of host memory are those of what it holds and of who holds on to it.
     fleet, hold = prepared.fleet, np.asarray(state.hold)
     inst, chips = np.asarray(state.instance), np.asarray(state.chip)
@@ -333,7 +360,7 @@ def _check_pools(prepared: Prepared, state: Serving) -> None:
         zip(inst["model"][is_there].tolist(), inst["chip"][is_there].tolist(), strict=True)
     )
     where = list(zip(fleet.home_model.tolist(), fleet.home_chip.tolist(), strict=True))
-    assert hold["pins"].tolist() == [on[home] for home in where]
+    assert hold["pins"].tolist() == [on[home] + kept[k] for k, home in enumerate(where)]
     assert not hold["pins"][hold["state"] == ABSENT].any()
     for c in range(len(chips)):
         here = fleet.home_chip == c
