@@ -70,7 +70,12 @@ def command(
 def in_one_line(error: BaseException, arguments: Sequence[str] = ()) -> str | None:
     """Return what to tell a user of an error; None of a fault of ours, shown by its traceback."""
     found = _told(error, arguments)
-    return None if found is None else found.replace("\n", "\\n")
+    # A name may have line breaks, or what a terminal obeys.
+    return (
+        None
+        if found is None
+        else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in found)
+    )
 
 
 def _told(error: BaseException, arguments: Sequence[str]) -> str | None:

@@ -37,16 +37,32 @@ def read_json_object(path: Path) -> dict[str, Any]:
     return json_object(read_text(path), str(path))
 
 
-def json_object(text: str | bytes, where: str) -> dict[str, Any]:
+def json_object(text: str | bytes, where: str, *, is_unique: bool = False) -> dict[str, Any]:
     """Return a JSON object.
+
+    Args:
+      text: of it.
+      where: file's name, for errors.
+      is_unique: whether a name that an object has twice is an error; else its last value counts.
 
     Raises:
       DataError: the text is something else, or nests too deeply to be read.
     """
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise DataError(where, f"{twice} is in it twice")
+        return found
+
     try:
-        found = json.loads(text)
+        found = json.loads(text, object_pairs_hook=unique if is_unique else None)
     except RecursionError:
         raise DataError(where, "not JSON that can be read: it nests too deeply") from None
+    except DataError:
+        raise
     except ValueError as error:  # of decoding and of JSON
         raise DataError(where, f"not JSON: {error}") from None
     if not isinstance(found, dict):

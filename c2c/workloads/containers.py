@@ -16,6 +16,8 @@ from c2c.errors import DataError
 __all__ = ["container_of", "csv_batches", "csv_names", "open_bytes"]
 
 _BLOCK_BYTES = 1 << 20
+_MOST_RECORD_BYTES = 1 << 26  # of a row: more is damage, or a packed file made to fill the memory
+_MOST_COLUMNS = 10_000
 _BOM = b"\xef\xbb\xbf"
 _CODECS = {
     b"\x1f\x8b": "gzip",
@@ -98,7 +100,7 @@ def csv_batches(
       block_bytes: read at a time; a record may be longer.
 
     Raises:
-      DataError: a quote is not closed.
+      DataError: a quote is not closed, or a row is too long.
     """
     import pyarrow.csv as pa_csv
 
@@ -140,10 +142,14 @@ def _header(path: Path) -> _Header:
             start = len(_BOM) if text.startswith(_BOM) else 0
             start += len(text[start:]) - len(text[start:].lstrip(b"\r\n"))
             found = _SPACED_RECORD.match(text, start)
-            if not more:
+            if not more or len(text) > _MOST_RECORD_BYTES:
                 break
     if found is None:
-        raise DataError(str(path), "a quote of its header is not closed")
+        what = "a quote of its header is not closed"
+        too_long = f"its header is longer than {_MOST_RECORD_BYTES} bytes"
+        raise DataError(str(path), too_long if len(text) > _MOST_RECORD_BYTES else what)
+    if (columns := found[0].count(b",")) >= _MOST_COLUMNS:
+        raise DataError(str(path), f"its header has {columns} commas, at most {_MOST_COLUMNS} fit")
     line = found[0].decode("utf-8")
     names = next(csv.reader(io.StringIO(line, newline=""), skipinitialspace=True), [])
     spaced = re.search(r",[ \t]", line) is not None
@@ -166,10 +172,14 @@ def _blocks(path: Path, header: _Header, block_bytes: int) -> Iterator[bytes]:
             else:
                 end = max(piece.rfind(b"\n"), piece.rfind(b"\r")) + 1
             block, rest = piece[:end], piece[end:]
+            if len(rest) > _MOST_RECORD_BYTES:
+                break
             if header.spaced:
                 block = re.sub(rb'(^|[,\r\n])[ \t]+(?=")', rb"\1", block)
             if block.strip(b"\r\n"):
                 yield block
     if rest:
         begin = rest[:40].decode("utf-8", "replace")
-        raise DataError(str(path), f"a quote is not closed in the row that begins with {begin!r}")
+        too_long = f"there are more than {_MOST_RECORD_BYTES} bytes in the row"
+        what = "a quote is not closed in the row" if len(rest) <= _MOST_RECORD_BYTES else too_long
+        raise DataError(str(path), f"{what} that begins with {begin!r}")

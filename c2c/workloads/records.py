@@ -17,6 +17,7 @@ from c2c.workloads.containers import open_bytes
 __all__ = ["json_records", "json_table"]
 
 _PIECE = 1 << 20  # characters read at a time
+_MOST = 1 << 27  # characters of a record: a benchmark writes all its requests as one
 _BATCH_ROWS = 65_536
 
 
@@ -111,14 +112,14 @@ def json_records(path: Path) -> Iterator[dict[str, Any] | None]:
       DataError: broken or truncated JSON that has no lines, or an entry of a list is no object.
     """
     with _text(path) as file:
-        first = next((line for line in file if line.strip()), "")
-        try:
-            lines = isinstance(json.loads(first), dict)
-        except json.JSONDecodeError:
-            lines = False
-        if lines:
-            yield json.loads(first)
-            for line in file:
+        lines = _lines(file)
+        first = next((line for line in lines if line.strip()), "")
+        record = _object(first) if first.lstrip().startswith("{") else None
+        if record is not None:
+            yield record
+            for line in lines:
+                if len(line) >= _MOST:
+                    raise DataError(str(path), _too_long(line))
                 if line.strip():
                     yield _object(line)
             return
@@ -132,10 +133,19 @@ def _text(path: Path) -> io.TextIOWrapper:
     return io.TextIOWrapper(open_bytes(path), encoding="utf-8-sig")
 
 
+def _lines(file: io.TextIOWrapper) -> Iterator[str]:
+    """Yield lines, longer ones cut."""
+    return iter(lambda: file.readline(_MOST), "")
+
+
+def _too_long(text: str) -> str:
+    return f"the record that begins with {text[:40]!r} has {_MOST} characters or more"
+
+
 def _object(line: str) -> dict[str, Any] | None:
     try:
         record = json.loads(line)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # numbers of too many digits, lists in too many others
         return None
     return record if isinstance(record, dict) else None
 
@@ -155,6 +165,8 @@ def _decoded(path: Path) -> Iterator[Any]:
                 record, at = decoder.raw_decode(buffer, at)
             except json.JSONDecodeError as error:
                 if not ended:  # the record goes on in the next piece
+                    if len(buffer) - at >= _MOST:
+                        raise DataError(str(path), _too_long(buffer[at : at + 40])) from None
                     more = file.read(max(_PIECE, len(buffer) - at))
                     ended = not more
                     buffer, at = buffer[at:] + more, 0
@@ -162,6 +174,8 @@ def _decoded(path: Path) -> Iterator[Any]:
                 if at == len(buffer) and not in_list:
                     return
                 raise DataError(str(path), f"broken or truncated JSON: {error.msg}") from error
+            except (ValueError, RecursionError) as error:
+                raise DataError(str(path), f"JSON that cannot be read: {error}") from None
             yield record
 
 

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tests.attacks.api import ADDING, API, SLOW
+from tests.attacks.files import CHECKPOINTS, TRACES
 from tests.attacks.table import PAGE, Attack, lines
 
 _TABLES: Final[Mapping[str, Sequence[Attack]]] = {
-    "api": API, "slow": SLOW, "adding": ADDING,
+    "api": API, "slow": SLOW, "adding": ADDING, "traces": TRACES, "checkpoints": CHECKPOINTS,
 }  # fmt: skip
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["PAGE", "Attack", "lines"]
+__all__ = ["PAGE", "Attack", "holds", "lines"]
 
 PAGE = Path(__file__).parents[2] / "docs/attacks.md"
 
@@ -38,3 +39,8 @@ def lines(attacks: Iterable[Attack]) -> Iterator[str]:
     for attack in attacks:
         back = attack.back.replace("|", "\\|").replace("<", "&lt;")
         yield f"| {attack.name} | {back} |"
+
+
+def holds(said: str, back: str) -> bool:
+    """Return whether an answer is the one of a table."""
+    return re.fullmatch(".*".join(map(re.escape, back.split("..."))), said) is not None

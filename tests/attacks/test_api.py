@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import socket
 import threading
 import time
@@ -17,7 +16,7 @@ import uvicorn
 
 from c2c.engine.front import connection
 from tests.attacks.api import ADDING, API, SLOW, head, posted
-from tests.attacks.table import Attack
+from tests.attacks.table import Attack, holds
 from tests.engine.checkpoints import make_catalog
 from tests.engine.fake_front import front_of
 from tests.engine.live import Live, make_step, served
@@ -76,10 +75,6 @@ class Target:
         """Have a request answered as if nothing had happened."""
         body = {"model": "three", "prompt": "w5", "max_tokens": 3}
         assert self.sent(posted(body)) == ["200"]
-
-
-def holds(said: str, back: str) -> bool:
-    return re.fullmatch(".*".join(map(re.escape, back.split("..."))), said) is not None
 
 
 @pytest.fixture(scope="module", params=["engine", "simulated"])

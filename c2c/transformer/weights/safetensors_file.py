@@ -210,7 +210,9 @@ def _files(path: Path) -> tuple[list[Path], Mapping[str, str]]:
         files = [path / name for name in sorted(set(weight_map.values()))]
         missing = [file.name for file in files if not file.is_file()]
         if missing:
-            raise DataError(str(path), f"missing {', '.join(missing)}, which {_INDEX} names")
+            more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+            shown = ", ".join(missing[:3])
+            raise DataError(str(path), f"missing {shown}{more}, which {_INDEX} names")
         return files, weight_map
     if (path / _SINGLE).is_file():
         return [path / _SINGLE], {}
@@ -237,7 +239,7 @@ def _read_header(file: Path, number: int) -> dict[str, _Tensor]:
                 str(file), f"{size} bytes cannot hold its header of {length}: truncated, or not "
                 "safetensors",
             )  # fmt: skip
-        header = json_object(handle.read(length), str(file))
+        header = json_object(handle.read(length), str(file), is_unique=True)
     header.pop("__metadata__", None)
     begin = 8 + length
     tensors, spans = {}, []
