@@ -53,15 +53,19 @@ from c2c.serving.port import (
     WeightsHere,
     new_report,
 )
+from c2c.serving.prepare.prefixes import with_blocks
 from c2c.serving.state import GONE, IN_SERVICE, OUT
 from tests.contracts.systems import FLEETS, ON_FLEETS, SYSTEMS, prepared
 from tests.contracts.test_layouts import SYSTEMS as CHANGING
 from tests.contracts.test_layouts import changing
 from tests.contracts.test_serving import AS_DRAWN
 from tests.contracts.watching import Watch
+from tests.simulator.test_prefix_cache import BLOCK, check_state
+from tests.simulator.test_prefix_cache import SYSTEMS as CACHED
+from tests.simulator.test_prefix_cache import prepared as caching
 from tests.tiers import tiered
 
-MOST_EVENTS = 3000  # that answer what was asked, until nothing is left
+MOST_EVENTS = 5000  # that answer what was asked, until nothing is left
 
 # Sets of the mechanisms that need no node: engines that take turns, and kept layers, are streamed.
 _ALONE, _STREAMED = ("restored", "apart"), ("kept", "turns")
@@ -80,7 +84,7 @@ requests = st.fixed_dictionaries(
     {
         "model": picks,
         "prompt_tokens": st.sampled_from([1, 9, 127, 512, 700, 6000]),
-        "max_output_tokens": st.sampled_from([1, 2, 5, 40, 3000]),
+        "max_output_tokens": st.sampled_from([1, 2, 5, 40, 300]),
         "deadline_s": st.sampled_from([math.inf, math.inf, 0.01, 1.0, 25.0]),
         "priority": st.sampled_from([None, None, 0, 1, 2]),
     }
@@ -99,12 +103,16 @@ def _asked(actions: Sequence[Action]) -> list[Any]:
 
 def _bytes(state: Serving) -> dict[str, bytes]:
     """Return the tables but those that only serve while an event is taken in."""
-    named = state._asdict()
-    blocks = named.pop("blocks")._asdict()
     scratch = Serving._fields[Serving._fields.index("asked") :]
-    tables = {name: table for name, table in named.items() if name not in scratch} | blocks
+    tables = {
+        name: table
+        for name, table in state._asdict().items()
+        if name not in (*scratch, "actions", "blocks")
+    }
     tables["records"] = state.records[: state.count[0].out]
-    tables.pop("actions")
+    blocks = state.blocks
+    tables |= {"pool": blocks.pool, "table": blocks.table, "keys": blocks.keys, "rows": blocks.rows}
+    tables["entry"] = blocks.entry[: blocks.table[0].begun]
     return {name: np.ascontiguousarray(table).tobytes() for name, table in tables.items()}
 
 
@@ -115,13 +123,20 @@ class AnyOrder(RuleBasedStateMachine):
         super().__init__()
         self.what = what
         self.rules, theirs = what.new_rules(), what.new_rules()
-        self.state = what.new_serving(slots=2, buffer=1, rules=self.rules)
-        self.other = what.new_serving(slots=2, buffer=1, rules=theirs)
+        self.state, self.other = (
+            self._blocks_of(what.new_serving(slots=2, buffer=1, rules=rules))
+            for rules in (self.rules, theirs)
+        )
         self.compiled = CompiledStep(what.fleet, theirs, self.other)
         self.watch = Watch(what, self.state)
         self.now_s = 0.0
         self.due_s = {n: float(t) for n, t in enumerate(self.state.timer_s) if t < math.inf}
         self.is_whole = True
+
+    def _blocks_of(self, state: Serving) -> Serving:
+        if not self.what.fleet.caches_prefixes:
+            return state
+        return with_blocks(self.what, state, BLOCK, 1, tells=True)
 
     def _at(self, delay_s: float) -> float:
         self.now_s += max(0.0, delay_s)
@@ -140,6 +155,8 @@ class AnyOrder(RuleBasedStateMachine):
         assert [n for n in ours if ours[n] != theirs[n]] == []
         self.watch.actions(actions)
         self.watch.tables(self.rules, self.state)
+        if self.what.fleet.caches_prefixes:
+            check_state(self.what.fleet, self.state)
         assert self.state.count[0].now_s >= self.now_s - 3.0
         self.due_s |= {a.number: a.at_s for a in actions if isinstance(a, SetTimer)}
         self.is_whole = True
@@ -155,8 +172,18 @@ class AnyOrder(RuleBasedStateMachine):
     def arrive(self, requests: list[dict[str, Any]], delay_s: float) -> None:
         for given in requests:
             model = given["model"] % len(self.what.fleet.deployment)
-            named = given | {"request_id": len(self.watch.asked), "model": model}
-            self._take(Arrival(at_s=self._at(delay_s), **named))
+            # The first blocks of all prompts of a model are alike, and then there are four kinds.
+            whole = given["prompt_tokens"] // BLOCK if self.what.fleet.caches_prefixes else 0
+            kind = given["model"] // 16
+            keys = [1 + 1000 * model + j + 200 * kind * (j > 2) for j in range(whole)]
+            self._take(
+                Arrival(
+                    at_s=self._at(delay_s),
+                    request_id=len(self.watch.asked),
+                    blocks=tuple(keys),
+                    **given | {"model": model},
+                )
+            )
 
     @rule(delay_s=delays, pick=picks)
     def cancel(self, delay_s: float, pick: int) -> None:  # also one that never came, or is over
@@ -303,6 +330,11 @@ def test_any_order_of_events_holds_the_laws(system: str, fleet: str) -> None:
 @pytest.mark.parametrize("system", tiered(CHANGING, "c2cserve"))
 def test_any_order_of_events_and_layouts_holds_the_laws(system: str) -> None:
     _hold(changing(system), 3)
+
+
+@pytest.mark.parametrize("system", tiered(CACHED, "kept"))
+def test_any_order_holds_the_laws_where_prompts_begin_with_blocks(system: str) -> None:
+    _hold(caching(system), 3)
 
 
 @pytest.mark.parametrize(("names", "fleet"), tiered(itertools.product(MIXES, FLEETS)))

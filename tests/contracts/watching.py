@@ -25,6 +25,7 @@ from c2c.serving.port import (
     DeviceLost,
     Event,
     Forget,
+    ForgetBlocks,
     HandedOver,
     HandOver,
     Interrupt,
@@ -81,6 +82,8 @@ class Watch:
         self.relaying: dict[int, Relayout] = {}  # by device
         self.kept: Counter[int] = Counter()  # of a home, by its place: operators that keep it
         self.wish: KeepWeights | None = None  # whose answer stands in the loop's tables
+        self.block_tokens = int(state.blocks.table[0].block_tokens)
+        self.computed: set[int] = set()  # keys of blocks
         self.steps = 0
 
     def event(self, event: Event) -> None:
@@ -133,6 +136,8 @@ class Watch:
         kv = self.engines[run.instance].kv
         for request, first, tokens in run.prefills:
             kv[request] = first + tokens
+            if self.block_tokens > 0:
+                self.computed.update(self.asked[request].blocks[: kv[request] // self.block_tokens])
             if kv[request] == self._prompt(request):
                 self.made[request] += 1
                 kv[request] += 1
@@ -169,6 +174,8 @@ class Watch:
             if isinstance(action, Forget):
                 assert action.request_id in self.asked
                 self._end(action.request_id)
+            elif isinstance(action, ForgetBlocks):
+                assert {*action.keys} <= self.computed
             elif isinstance(action, SetAside):
                 assert action.request_id in self.asked.keys() - self.over
                 self.on_wires.pop(action.request_id, None)
@@ -281,7 +288,8 @@ class Watch:
             assert not self.over & {*prompts, *run.decodes}, "served after its end"
         for request, first, tokens in run.prefills:
             assert self.asked[request].model == run.model
-            assert first == engine.kv.get(request, 0), "a prompt is computed in order, once"
+            done = engine.kv[request] if request in engine.kv else self._found(request, first)
+            assert first == done, "a prompt is computed in order, once"
             assert 0 < tokens <= self._prompt(request) - first
         assert not self.on_wires.keys() & {*prompts, *run.decodes}, "its KV cache has not come"
         for request in run.decodes:
@@ -290,8 +298,18 @@ class Watch:
             assert plan.steps <= left, "past the longest output"
         assert plan.rows == len(run.decodes) + len(self.prompts_done(run))
 
+    def _found(self, request: int, first: int) -> int:
+        """Return where a request that is new on an instance may begin: after others' blocks."""
+        if not self.prepared.fleet.caches_prefixes:
+            return 0
+        keys = self.asked[request].blocks[: -(-first // self.block_tokens)]
+        assert {*keys} <= self.computed, "nobody has computed what it begins after"
+        return first
+
     def _check_memory(self) -> None:
         fleet, kinds = self.prepared.fleet, self.prepared.kind_of
+        if fleet.caches_prefixes:  # where requests share, `check_state` of the prefix cache counts
+            return
         arch = np.asarray(fleet.deployment)["arch"]
         for d in {e.device for e in self.engines.values()}:
             here = [e for e in self.engines.values() if e.device == d]

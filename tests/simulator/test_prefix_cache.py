@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from c2c.config import build, load
 from c2c.errors import SettingError
 from c2c.policies import ByPriority, LongestIdle, SessionsOver
-from c2c.serving import Prepared, prepare
+from c2c.serving import Prepared, Serving, prepare
 from c2c.simulator import Simulation, build_machine
 from c2c.workloads import RequestBlock
 from tests.simulator.worlds import requests, setup, simulate, with_settings
@@ -104,9 +104,8 @@ def prepared(name: str, **cache: Any) -> Prepared:
     return prepare(replace(made, system=with_settings(made.system, **given, **changes)))
 
 
-def check_state(simulation: Simulation) -> None:
+def check_state(fleet: Any, s: Serving) -> None:
     """Sums of the table are those of its rows; HBM holds what is counted, and no more."""
-    s, fleet = simulation.state, simulation.prepared.fleet
     b, n = s.blocks, len(s.device)
     rows = b.entry[: b.table[0].begun]
     rows = rows[rows.pool >= 0]
@@ -153,7 +152,7 @@ def served(
     edges = np.linspace(0, len(block), parts + 1).astype(int)
     for k, (lo, hi) in enumerate(pairwise(edges)):
         simulation.feed(block.take(slice(lo, hi)), records.append, is_last=k == parts - 1)
-        check_state(simulation)
+        check_state(simulation.prepared.fleet, simulation.state)
     found = np.sort(np.concatenate(records), order="id").view(np.recarray)
     s = simulation.state
     assert (s.blocks.entry.pins == 0).all()
