@@ -4,13 +4,15 @@ A call has a floor. A prompt's (query, key) pairs run at a share of the tensor-c
 tokens cost time of their own, which is why short prompts are far from it. Decoding reads the cache.
 """
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from c2c.cost.constants import Constants
 from c2c.hardware import Slice
 
-__all__ = ["cache_read_s", "decode_attention_s", "pair_s", "prefill_attention_s"]
+__all__ = ["cache_read_s", "decode_attention_s", "l2_misses", "pair_s", "prefill_attention_s"]
 
 Values = npt.NDArray[np.float64]
 
@@ -20,23 +22,23 @@ HEAD_DIM = 128  # the head size that the constants are fitted at; others go in p
 L2_KEEPS, L2_LOSES = 0.7, 1.4
 
 
-def _l2_misses(bytes_: npt.ArrayLike, l2_bytes: float) -> Values:
+def l2_misses(bytes_: npt.ArrayLike, l2_bytes: float) -> Values:
     """Return the share of bytes in use that an L2 of this size does not hold."""
     over = np.asarray(bytes_, float) / l2_bytes - L2_KEEPS
     return np.clip(over / (L2_LOSES - L2_KEEPS), 0.0, 1.0)
 
 
-def pair_s(heads: int, head_dim: float, *, slice_: Slice, constants: Constants) -> float:
+def pair_s(heads: npt.ArrayLike, head_dim: float, *, slice_: Slice, constants: Constants) -> Any:
     """Return the seconds of one (query, key) pair in all heads: 4 operations a dimension."""
     peak = slice_.bf16_tflops * 1e12 * constants.prefill_efficiency
-    return 4.0 * heads * head_dim / peak
+    return 4.0 * np.asarray(heads, float) * head_dim / peak
 
 
 def prefill_attention_s(
     tokens: npt.ArrayLike,
     *,
-    heads: int,
-    kv_heads: int,
+    heads: npt.ArrayLike,
+    kv_heads: npt.ArrayLike,
     slice_: Slice,
     constants: Constants,
     sequences: npt.ArrayLike = 1.0,
@@ -47,7 +49,7 @@ def prefill_attention_s(
 
     Args:
       tokens: of all its prompts together, any shape; 0 takes no time.
-      heads, kv_heads: of queries, and of keys and values.
+      heads, kv_heads: of queries, and of keys and values; they broadcast with the tokens.
       slice_: where it runs.
       constants: calibration of the chip.
       sequences: prompts.
@@ -55,25 +57,26 @@ def prefill_attention_s(
       element_bytes: of the cache and the activations.
     """
     count = np.asarray(tokens, dtype=np.float64)
-    work = heads + constants.prefill_kv_weight * kv_heads
+    queries, keys = np.asarray(heads, float), np.asarray(kv_heads, float)
+    work = queries + constants.prefill_kv_weight * keys
     wide = head_dim / HEAD_DIM
     sm_s = work * (
         constants.prefill_head_s * np.asarray(sequences, float)
         + constants.prefill_token_s * wide * count
     )
-    moved = float(element_bytes * head_dim * (heads + kv_heads)) * count
-    spilled = _l2_misses(moved, slice_.l2_bytes) * moved * constants.prefill_spill
-    total = sm_s / slice_.sm_count + spilled / (slice_.hbm_gbps * 1e9)
-    return np.where(count > 0, total + constants.prefill_floor_s, 0.0)
+    moved = element_bytes * head_dim * (queries + keys) * count
+    spilled = l2_misses(moved, slice_.l2_bytes) * moved * constants.prefill_spill
+    total: Values = sm_s / slice_.sm_count + spilled / (slice_.hbm_gbps * 1e9)
+    return (count > 0) * (total + constants.prefill_floor_s)
 
 
 def decode_attention_s(
-    sequences: npt.ArrayLike, *, kv_heads: int, slice_: Slice, constants: Constants
+    sequences: npt.ArrayLike, *, kv_heads: npt.ArrayLike, slice_: Slice, constants: Constants
 ) -> Values:
     """Return the seconds of a call over sequences of one new token beside reading their cache."""
     count = np.asarray(sequences, dtype=np.float64)
-    sm_s = constants.decode_head_s * kv_heads * count
-    return np.where(count > 0, sm_s / slice_.sm_count + constants.decode_floor_s, 0.0)
+    sm_s = constants.decode_head_s * np.asarray(kv_heads, float) * count
+    return (count > 0) * (sm_s / slice_.sm_count + constants.decode_floor_s)
 
 
 def cache_read_s(
@@ -92,5 +95,5 @@ def cache_read_s(
     from_hbm_s: Values = moved / (slice_.hbm_gbps * 1e9 * constants.decode_hbm_efficiency)
     if not repeated:
         return from_hbm_s
-    missed = _l2_misses(moved, slice_.l2_bytes)
+    missed = l2_misses(moved, slice_.l2_bytes)
     return from_hbm_s * (missed + (1.0 - missed) / (1.0 + constants.l2_gain))

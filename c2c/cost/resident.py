@@ -7,11 +7,12 @@ shape it takes about the fastest. Nothing here is shared with HybridGEMM, whose 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from c2c.cost.attention_time import l2_misses
 from c2c.cost.constants import Constants
 from c2c.cost.routing import Routing, expert_load
 from c2c.hardware import Slice
@@ -57,17 +58,18 @@ class ResidentTime:
     hbm_bytes: Values
 
 
-def soft_maximum(a: npt.ArrayLike, b: npt.ArrayLike) -> Values:
+def soft_maximum(a: npt.ArrayLike, b: npt.ArrayLike, *, xp: Any = np) -> Values:
     """Return the power mean of two times that compete, at least the larger and at most 1.13 of it.
+
+    `xp` is NumPy or jax.numpy.
 
     >>> float(soft_maximum(0.0, 3.0)), round(float(soft_maximum(1.0, 1.0)), 3)
     (3.0, 1.122)
     """
-    first, second = np.asarray(a, float), np.asarray(b, float)
-    larger = np.maximum(first, second)
-    ratio = np.divide(
-        np.minimum(first, second), larger, out=np.zeros_like(larger), where=larger > 0
-    )
+    first, second = xp.asarray(a, float), xp.asarray(b, float)
+    larger = xp.maximum(first, second)
+    some = larger > 0
+    ratio = xp.where(some, xp.minimum(first, second) / xp.where(some, larger, 1.0), 0.0)
     joined: Values = larger * (1.0 + ratio**SHARPNESS) ** (1.0 / SHARPNESS)
     return joined
 
@@ -81,9 +83,11 @@ def resident_gemm_time(
     constants: Constants,
     element_bytes: int = 2,
     repeats: float = 0.0,
+    turns: int = 0,
     stored: float | None = None,
     tiles: Sequence[tuple[int, int]] = TILES,
     k_slices: Sequence[int] = K_SLICES,
+    xp: Any = np,
 ) -> ResidentTime:
     """Return the time of a GEMM at the best of the menu's tiles and splits of K.
 
@@ -101,10 +105,13 @@ def resident_gemm_time(
       element_bytes: of X, W and O; tensor cores work faster in proportion on narrower ones.
       repeats: how often it runs in a row, nothing between, which brings on the power limit; 0: that
         is added up elsewhere, over all that a step computes.
+      turns: weights that such runs take in turn, of which the L2 keeps what fits; 0: as between
+        the layers of a model, nothing.
       stored: bytes of one weight, which is widened where it is computed with; default
         `element_bytes`.
       tiles: the menu, (rows, columns) each; one makes it a kernel that is the same for all shapes.
       k_slices: in how many parts K may be split.
+      xp: NumPy, or jax.numpy where the constants are traced, which is how they are fitted.
     """
     rows, columns, deep = np.broadcast_arrays(*(np.asarray(v, np.float64) for v in (m, n, k)))
     sm_flops = _sm_flops(slice_, constants.gemm_mma_efficiency, element_bytes)
@@ -112,6 +119,9 @@ def resident_gemm_time(
     once = element_bytes * (rows * deep + deep * columns + rows * columns)
     if stored is not None and stored != element_bytes:
         once = once + (stored - element_bytes) * deep * columns
+    weights = (element_bytes if stored is None else stored) * deep * columns
+    kept = 1.0 - l2_misses(turns * weights, slice_.l2_bytes) if turns else 0.0
+    spared = weights * kept * (constants.l2_gain / (1.0 + constants.l2_gain))
     best = ResidentTime(
         total_s=np.full(rows.shape, np.inf), compute_s=rows, hbm_s=rows, hbm_bytes=once
     )
@@ -125,28 +135,34 @@ def resident_gemm_time(
             moved = (
                 once if slices_of_k == 1 else once + PARTIAL_BYTES * slices_of_k * columns * rows
             )
-            hbm_s = moved / hbm_rate
-            best = _better(best, compute_s, hbm_s, moved)
+            hbm_s = (moved - spared) / hbm_rate
+            best = _better(best, compute_s, hbm_s, moved, xp)
     some = rows > 0
-    longer_s = throttled_s(best.compute_s, repeats * best.compute_s, constants)
+    longer_s = throttled_s(best.compute_s, repeats * best.compute_s, constants, xp=xp)
     return ResidentTime(
-        total_s=np.where(some, best.total_s + longer_s + constants.gemm_launch_s, 0.0),
-        compute_s=np.where(some, best.compute_s, 0.0),
-        hbm_s=np.where(some, best.hbm_s, 0.0),
-        hbm_bytes=np.where(some, best.hbm_bytes, 0.0),
+        total_s=xp.where(some, best.total_s + longer_s + constants.gemm_launch_s, 0.0),
+        compute_s=xp.where(some, best.compute_s, 0.0),
+        hbm_s=xp.where(some, best.hbm_s, 0.0),
+        hbm_bytes=xp.where(some, best.hbm_bytes, 0.0),
     )
 
 
-def throttled_s(compute_s: npt.ArrayLike, busy_s: npt.ArrayLike, constants: Constants) -> Values:
+def throttled_s(
+    compute_s: npt.ArrayLike, busy_s: npt.ArrayLike, constants: Constants, *, xp: Any = np
+) -> Values:
     """Return by how much computing takes longer for the chip's power limit.
 
     Args:
       compute_s: of tensor cores at the rate that short work gets.
       busy_s: how long they have been busy without a break, this included.
       constants: calibration of the chip.
+      xp: NumPy or jax.numpy.
     """
-    onset = (np.asarray(busy_s, float) / BUSY_S) ** ONSET
-    return np.asarray(compute_s, float) * constants.gemm_throttle * (onset / (1.0 + onset))
+    onset = (xp.asarray(busy_s, float) / BUSY_S) ** ONSET
+    longer_s: Values = (
+        xp.asarray(compute_s, float) * constants.gemm_throttle * (onset / (1.0 + onset))
+    )
+    return longer_s
 
 
 def expert_layer_time(
@@ -161,6 +177,7 @@ def expert_layer_time(
     element_bytes: int = 2,
     routing: Routing | None = None,
     stored: float | None = None,
+    xp: Any = np,
 ) -> ResidentTime:
     """Return the time of the fused experts of one MoE layer, gate and up and then down.
 
@@ -177,6 +194,7 @@ def expert_layer_time(
       routing: how tokens choose their experts; default: independently.
       stored: bytes of one weight, which is widened where it is computed with; default
         `element_bytes`.
+      xp: NumPy, or jax.numpy where the constants are traced; tokens are NumPy's.
     """
     count = np.asarray(tokens, dtype=np.float64)
     load = expert_load(count, experts, experts_per_token, routing or Routing())
@@ -198,17 +216,17 @@ def expert_layer_time(
                 waves = tiles_of[tm] * (-(-n // tn) / slice_.sm_count)
                 waves = np.where(waves < MANY_WAVES, np.ceil(waves), waves)
                 one = waves * (2.0 * tm * tn * k / rate + constants.expert_tile_s)
-                total += soft_maximum(one, bytes_ / hbm_rate)
-                busy += one
-            compute_s = np.where(total < best_s, busy, compute_s)
-            best_s = np.minimum(best_s, total)
+                total = total + soft_maximum(one, bytes_ / hbm_rate, xp=xp)
+                busy = busy + one
+            compute_s = xp.where(total < best_s, busy, compute_s)
+            best_s = xp.minimum(best_s, total)
     some = count > 0
     bytes_of_both = moved[0] + moved[1]
     return ResidentTime(
-        total_s=np.where(some, best_s + constants.expert_floor_s, 0.0),
-        compute_s=np.where(some, compute_s, 0.0),
-        hbm_s=np.where(some, bytes_of_both / hbm_rate, 0.0),
-        hbm_bytes=np.where(some, bytes_of_both, 0.0),
+        total_s=xp.where(some, best_s + constants.expert_floor_s, 0.0),
+        compute_s=xp.where(some, compute_s, 0.0),
+        hbm_s=xp.where(some, bytes_of_both / hbm_rate, 0.0),
+        hbm_bytes=xp.where(some, bytes_of_both, 0.0),
     )
 
 
@@ -217,19 +235,21 @@ def _sm_flops(slice_: Slice, efficiency: float, element_bytes: int) -> float:
     return slice_.bf16_tflops * 1e12 * efficiency / slice_.sm_count * (2.0 / element_bytes)
 
 
-def _tile_rate(sm_flops: float, tm: int, tn: int, intensity: float, element_bytes: int) -> float:
+def _tile_rate(sm_flops: float, tm: int, tn: int, intensity: float, element_bytes: int) -> Any:
     """Operations a second of a tile; one with few operations a byte waits for its operands."""
     per_byte = 2.0 * tm * tn / ((tm + tn) * element_bytes)
     needed = intensity * 2.0 / element_bytes  # wider feeding is needed at a higher rate
-    return float(sm_flops / (1.0 + (needed / per_byte) ** SHARPNESS) ** (1.0 / SHARPNESS))
+    return sm_flops / (1.0 + (needed / per_byte) ** SHARPNESS) ** (1.0 / SHARPNESS)
 
 
-def _better(best: ResidentTime, compute_s: Values, hbm_s: Values, moved: Values) -> ResidentTime:
-    total_s = soft_maximum(compute_s, hbm_s)
+def _better(
+    best: ResidentTime, compute_s: Values, hbm_s: Values, moved: Values, xp: Any
+) -> ResidentTime:
+    total_s = soft_maximum(compute_s, hbm_s, xp=xp)
     wins = total_s < best.total_s
     return ResidentTime(
-        total_s=np.where(wins, total_s, best.total_s),
-        compute_s=np.where(wins, compute_s, best.compute_s),
-        hbm_s=np.where(wins, hbm_s, best.hbm_s),
-        hbm_bytes=np.where(wins, moved, best.hbm_bytes),
+        total_s=xp.where(wins, total_s, best.total_s),
+        compute_s=xp.where(wins, compute_s, best.compute_s),
+        hbm_s=xp.where(wins, hbm_s, best.hbm_s),
+        hbm_bytes=xp.where(wins, moved, best.hbm_bytes),
     )

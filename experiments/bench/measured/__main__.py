@@ -32,13 +32,14 @@ from experiments.bench.measured.compare import (
     unseen_chips,
 )
 from experiments.bench.measured.errors import Error
+from experiments.bench.measured.open_loop import OpenRun, open_runs, replay_open
 from experiments.bench.measured.rows import OWN, Rows, read_folder
-from experiments.bench.measured.tables import engine_table, op_table, unseen_table
+from experiments.bench.measured.tables import engine_table, op_table, open_table, unseen_table
 from experiments.benchmark import MeasurementSettings, benchmark
 
 __all__ = ["MeasuredSettings", "main"]
 
-ENGINES = "e2e_single_gpu"
+ENGINES, OPEN = "e2e_single_gpu", "open_loop"
 
 
 @dataclass
@@ -49,11 +50,14 @@ class MeasuredSettings(MeasurementSettings):
       data: folder of measurements; None: the project's own.
       fit: first fit the constants again, to half of the rows of `data`, and store them in conf.
       engines: replay whole engines with the simulator.
+      jointly: of each chip as if never measured, take constants fitted to the other chips together,
+        not the medians of theirs; takes minutes more.
     """
 
     data: str | None = None
     fit: bool = False
     engines: bool = True
+    jointly: bool = False
 
 
 def run(settings: MeasuredSettings, tables: dict[str, Rows], folder: RunDir, out: Console) -> None:
@@ -64,7 +68,7 @@ def run(settings: MeasuredSettings, tables: dict[str, Rows], folder: RunDir, out
     skipped = Skipped()
     rows = compare(tables, own, skipped)
     out.print(op_table(rows))
-    unseen = unseen_chips(tables)
+    unseen = unseen_chips(tables, jointly=settings.jointly)
     if unseen:
         out.print(unseen_table(unseen))
     engines: list[Comparison] = []
@@ -74,9 +78,13 @@ def run(settings: MeasuredSettings, tables: dict[str, Rows], folder: RunDir, out
         engines = [comparison for _, comparison in found]
         if engines:
             out.print(engine_table(engines))
+    opened: list[tuple[OpenRun, dict[str, float]]] = []
+    if settings.engines and OPEN in tables:
+        opened = [(run, replay_open(run)) for run in open_runs(tables[OPEN])]
+        out.print(open_table(opened))
     for line in skipped.lines():
         out.print(line)
-    folder.write_json("measured", _as_data(rows, engines, unseen, skipped))
+    folder.write_json("measured", _as_data(rows, engines, opened, unseen, skipped))
     everything = [asdict(row) for row in (*rows, *engines)]
     if everything:
         folder.write_table("rows", pa.Table.from_pylist(everything))
@@ -108,6 +116,7 @@ def _draw(folder: RunDir, rows: list[Comparison]) -> None:
 def _as_data(
     rows: list[Comparison],
     engines: list[Comparison],
+    opened: list[tuple[OpenRun, dict[str, float]]],
     unseen: dict[tuple[str, str], Error | None],
     skipped: Skipped,
 ) -> dict[str, Any]:
@@ -123,6 +132,7 @@ def _as_data(
         "bound_by_chip_op": grouped([r for r in rows if r.is_bound], "chip", "op"),
         "engines": grouped(engines, "chip", "op", "size"),
         "engines_bound": grouped([r for r in engines if r.is_bound], "is_bound"),
+        "open_loop": [asdict(run) | {"ours": ours} for run, ours in opened],
         "as_if_never_measured": [
             {"chip": chip, "op": op, "error": _plain(error)} for (chip, op), error in unseen.items()
         ],

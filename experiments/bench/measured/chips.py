@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, fields, replace
+from types import SimpleNamespace
+from typing import Any, Final
 
 from c2c.cost import Constants, calibration_for, load_constants
 from c2c.hardware import Slice, load_platform, platforms, slices
@@ -23,6 +24,7 @@ _ALIASES: Final[Mapping[str, str]] = {
     "h200": "h200_pcie5",
     "h200_sxm": "h200_pcie5",
     "b200_sxm": "b200",
+    "b300_sxm": "b300",
     "rtx_pro_6000_server": "rtx_pro_6000",
     "rtx6000_pro": "rtx_pro_6000",
 }
@@ -38,6 +40,12 @@ class Chip:
     platform: str
     slice_: Slice
     constants: Constants
+
+    def traced(self, values: Mapping[str, Any]) -> Chip:
+        """Return the chip with constants that are jax's, which no check can read."""
+        known = {f.name: getattr(self.constants, f.name) for f in fields(self.constants)}
+        unchecked: Any = SimpleNamespace(**{**known, **values})
+        return replace(self, constants=unchecked)
 
 
 def whole(platform: str, constants: Constants | None = None) -> Chip:

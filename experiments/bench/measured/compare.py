@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -14,9 +14,11 @@ from c2c.cost.constants import GENERIC
 from experiments.bench.measured.chips import FITTED, Chip, chip_of, whole
 from experiments.bench.measured.engines import EngineRun, overhead_of, runs_of, tpot_s
 from experiments.bench.measured.errors import Error, error_of
-from experiments.bench.measured.fit import GROUPS, from_others
+from experiments.bench.measured.fit import GROUPS, fit_jointly, from_others
 from experiments.bench.measured.ops import Op, is_held_out, op_rows
 from experiments.bench.measured.rows import Rows
+
+FITTED_OPS: Final = ("gemm", "prefill attention", "decode attention", "moe")
 
 __all__ = ["Comparison", "Skipped", "compare", "compare_engines", "errors_by", "unseen_chips"]
 
@@ -111,29 +113,41 @@ def _is_fitted(op: Op, chip: Chip) -> bool:
     return bool(names) and chip.constants.sources[names[0]].kind == "fitted"
 
 
-def unseen_chips(tables: Mapping[str, Rows]) -> dict[tuple[str, str], Error | None]:
+def unseen_chips(
+    tables: Mapping[str, Rows], ops: Collection[str] = FITTED_OPS, *, jointly: bool = False
+) -> dict[tuple[str, str], Error | None]:
     """Return the errors on each fitted chip's bound rows as if nobody had measured that chip.
 
-    Its constants are what the other fitted chips make of the rule for chips without a file; all
-    that is its own is the datasheet's.
+    Its constants are what the other fitted chips make of a rule; all that is its own is the
+    datasheet's.
+
+    Args:
+      tables: the rows.
+      ops: names of the operations.
+      jointly: the rule: constants that serve the other chips best, fitted to their rows together,
+        where there are several; else the medians of the others' own, which chips without a file
+        have.
 
     Returns:
       By chip and operation, of operations that several chips have rows of.
     """
-    generic = load_constants(GENERIC)
-    found = {}
+    generic, found = load_constants(GENERIC), {}
+    groups = {g.op: g for g in GROUPS if g.op in ops}
+    joint = {name: fit_jointly(g, tables) for name, g in groups.items()} if jointly else {}
     for op, system, rows in op_rows(tables):
         platform = chip_of(system)
-        group = next((g for g in GROUPS if g.op == op.name), None)
-        if platform not in FITTED or group is None:
+        if platform not in FITTED or op.name not in groups:
             continue
-        first = next(iter(group.typical))
+        first = next(iter(groups[op.name].typical))
         others = [n for n in FITTED if n != platform
                   and load_constants(n).sources[first].kind == "fitted"]  # fmt: skip
-        if not others:
+        if not others or (jointly and platform not in joint[op.name]):
             continue
         bound = rows.take(op.is_bound(rows))
-        chip = whole(platform, from_others(platform, generic))
+        constants = (
+            generic.having(joint[op.name][platform]) if jointly else from_others(platform, generic)
+        )
+        chip = whole(platform, constants)
         found[platform, op.name] = error_of(op.predict(bound, chip), bound[op.measured])
     return found
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from c2c.config import build, load
 from c2c.cost import Constants, calibration_for, engine_names, load_constants, load_engine
-from c2c.models import Deployment, ModelSpec
+from c2c.models import Deployment, ModelSpec, WeightFormat
 from c2c.serving import FAIL_NONE, Prepared, ServingSetup, activation_bytes, prepare
 from c2c.simulator import simulate_in_memory
 from c2c.workloads import ClosedLoop, RequestBlock, Workload
@@ -22,12 +22,23 @@ from experiments.bench.measured.ops import is_held_out
 from experiments.bench.measured.predict import spec_of
 from experiments.bench.measured.rows import Rows
 
-__all__ = ["EngineRun", "fit_overheads", "overhead_of", "replay", "runs_of", "tpot_s"]
+__all__ = [
+    "EngineRun",
+    "fit_overheads",
+    "overhead_of",
+    "prepared_engine",
+    "replay",
+    "runs_of",
+    "tpot_s",
+]
 
 SHAPE: Final = ("model", "system", "backend", "version", "gemm", "isl", "osl", "concurrency")
 WAVES: Final = 6  # requests a client sends
 # Bytes of an element of weights, activations and cache. Four-bit weights are priced as eight.
-WIDTHS: Final[Mapping[str, int]] = {"bf16": 2, "fp8": 1, "nvfp4": 1}
+WIDTHS: Final[Mapping[str, int]] = {"bf16": 2, "fp8": 1, "fp8_block": 2, "nvfp4": 1}
+# Weights of a byte with a scale for each block; engines keep activations and cache in BF16 and
+# quantise what a product reads. Products are priced at the BF16 rate.
+BLOCKS: Final = WeightFormat(kind="fp8", bits=8, block=(128, 128))
 ROUNDING: Final = 0.01  # relative errors below it hardly count
 MEMORY_SHARE: Final = 0.9  # for weights and cache, of engines that have no file
 
@@ -61,7 +72,12 @@ def runs_of(rows: Rows) -> Iterator[tuple[EngineRun | None, str]]:
             platform=platform,
             engine=f"{row['backend']}-{row['version']}",
             model=row["model"],
-            spec=replace(spec, dtype_bytes=WIDTHS[row["gemm"]]),
+            spec=replace(
+                spec,
+                dtype_bytes=WIDTHS[row["gemm"]],
+                weights=BLOCKS if row["gemm"] == "fp8_block" else None,
+                max_position=max(spec.max_position, int(row["isl"] + row["osl"])),
+            ),
             precision=row["gemm"],
             isl=int(row["isl"]),
             osl=int(row["osl"]),
@@ -131,7 +147,7 @@ def tpot_s(run: EngineRun, *, overhead_s: float, constants: Constants | None = N
         constants = load_constants(calibration_for(run.platform))
     known = run.engine in engine_names()
     share = load_engine(run.engine).memory_share if known else MEMORY_SHARE
-    prepared = _prepared(run.platform, run.spec, constants, overhead_s, share)
+    prepared = prepared_engine(run.platform, run.spec, constants, overhead_s, share)
     together = replay(prepared, run)
     records = replay(prepared, run, ramp_s=_mean_s(together))
     served = records[records.failure == FAIL_NONE]
@@ -170,14 +186,15 @@ def _base(platform: str) -> ServingSetup:
         f"hardware={platform}", "catalog=dense", "catalog.models=[{spec: llama-3-3b}]",
         "workload=deterministic", "workload.requests=1", "system=serverlessllm",
         "system.starts_active=true", "system.chunk.tokens=8192", "system.profile.chunks=[8192]",
-        "system.max_batch=256", "system.check_slo=false",
+        "system.max_batch=2048", "system.check_slo=false",
     ])).serving  # fmt: skip
 
 
 @cache
-def _prepared(
+def prepared_engine(
     platform: str, spec: ModelSpec, constants: Constants, overhead_s: float, memory_share: float
 ) -> Prepared:
+    """Return a plain engine on a whole chip with one model, ready to simulate."""
     base = _base(platform)
     deployment = Deployment(name=spec.name, spec=spec, ttft_slo_s=1.0, tpot_slo_s=1.0)
     # An engine's share is of weights and cache alone: activations lie in what it leaves.

@@ -11,7 +11,7 @@ import math
 import re
 import statistics
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -34,6 +34,7 @@ __all__ = [
     "Group",
     "fit_chip",
     "fit_group",
+    "fit_jointly",
     "from_others",
     "store_fits",
     "store_overheads",
@@ -80,47 +81,81 @@ GROUPS: Final = (
 )  # fmt: skip
 ROUNDING: Final = 0.03  # relative errors below it hardly count
 PULL: Final = 0.003
+STEPS: Final = 100  # of L-BFGS
 OF_CALIBRATION: Final = "trtllm-1.0.0rc3"  # the engine whose host calibrations are given
 ENTRY: Final = re.compile(r"(?m)^step_overhead_s:\n(?:  .*\n)+")
 UNBOUND_WEIGHT: Final = 0.3  # of rows whose error is only reported
 
 
-def fit_group(group: Group, op: Op, rows: Rows, chip: Chip) -> dict[str, float]:
-    """Return the constants of a group, fitted to all of these rows."""
-    from scipy.optimize import minimize
+def fit_group(
+    group: Group, op: Op, samples: Sequence[tuple[Rows, Chip]], counted: np.ndarray | None = None
+) -> list[dict[str, float]]:
+    """Return the constants of a group, the same for all chips of the samples, by gradient.
+
+    The loss is differentiated through the cost model itself, whose menus of tiles leave corners in
+    it; the best point on L-BFGS's path is taken.
+
+    Args:
+      group: what is fitted.
+      op: what was measured.
+      samples: rows of one chip each; other constants are the chip's own.
+      counted: f64[fits, samples], how much each sample counts in each fit; default: one fit, in
+        which all count alike.
+
+    Returns:
+      One mapping a fit.
+    """
+    import jax
+    import jax.numpy as jnp
+    import optax  # type: ignore[import-untyped]
 
     names = list(group.typical)
     centre = np.array([_free(n, group.typical[n][0]) for n in names])
     spread = np.array([group.typical[n][1] for n in names])
-    measured = rows[op.measured]
-    weight = np.where(op.is_bound(rows), 1.0, UNBOUND_WEIGHT)
-    if not op.is_bound(rows).any():
-        weight = np.ones(len(rows))
+    shares = np.ones((1, len(samples))) if counted is None else counted
 
-    def values(free: np.ndarray) -> dict[str, float]:
-        return {n: _bounded(n, float(v)) for n, v in zip(names, free, strict=True)}
+    def missed(free: Any, rows: Rows, chip: Chip) -> Any:
+        """Return the mean error of a sample, rounded off near 0."""
+        tried = {n: _bounded(n, v, jnp) for n, v in zip(names, free, strict=True)}
+        error = jnp.log(op.predict(rows, chip.traced(tried), jnp) / rows[op.measured])
+        bound = op.is_bound(rows)
+        weight = np.where(bound, 1.0, UNBOUND_WEIGHT) if bound.any() else np.ones(len(rows))
+        return jnp.average(jnp.sqrt(error**2 + ROUNDING**2), weights=weight)
 
-    def loss(free: np.ndarray) -> float:
-        tried = replace(chip, constants=chip.constants.having(values(free)))
-        error = np.log(op.predict(rows, tried) / measured)
-        return float(
-            np.average(np.sqrt(error**2 + ROUNDING**2), weights=weight)
-            + PULL * np.mean(((free - centre) / spread) ** 2)
-        )
+    def fitted(share: Any) -> Any:
+        def loss(free: Any) -> Any:
+            each = jnp.stack([missed(free, rows, chip) for rows, chip in samples])
+            pulled = jnp.mean(((free - centre) / spread) ** 2)
+            return jnp.sum(share * each) / jnp.sum(share) + PULL * pulled
 
-    options: Any = {"maxiter": 1500, "maxfev": 1500, "xatol": 1e-3, "fatol": 1e-6}
-    best = minimize(loss, centre, method="Nelder-Mead", options=options)
-    # A second start from there, with a fresh simplex: the first may have collapsed.
-    best = minimize(loss, best.x, method="Nelder-Mead", options=options)
-    return {n: float(f"{v:.6g}") for n, v in values(best.x).items()}
+        solver = optax.lbfgs()
+        value_and_grad = optax.value_and_grad_from_state(loss)
+
+        def step(carry: Any, _: None) -> tuple[Any, None]:
+            free, state, least, best = carry
+            value, grad = value_and_grad(free, state=state)
+            best = jnp.where(value < least, free, best)
+            updates, state = solver.update(grad, state, free, value=value, grad=grad, value_fn=loss)
+            free = optax.apply_updates(free, updates)
+            return (free, state, jnp.minimum(value, least), best), None
+
+        begun = (jnp.asarray(centre), solver.init(jnp.asarray(centre)), jnp.inf, centre)
+        return jax.lax.scan(step, begun, None, length=STEPS)[0][3]
+
+    with jax.enable_x64(True):
+        found = np.asarray(jax.jit(jax.vmap(fitted))(jnp.asarray(shares)))
+    return [
+        {n: float(f"{_bounded(n, v):.6g}") for n, v in zip(names, free, strict=True)}
+        for free in found
+    ]
 
 
 def _free(name: str, value: float) -> float:
     return math.log(value / (1.0 - value)) if name.endswith("efficiency") else math.log(value)
 
 
-def _bounded(name: str, free: float) -> float:
-    return 1.0 / (1.0 + math.exp(-free)) if name.endswith("efficiency") else math.exp(free)
+def _bounded(name: str, free: Any, xp: Any = np) -> Any:
+    return 1.0 / (1.0 + xp.exp(-free)) if name.endswith("efficiency") else xp.exp(free)
 
 
 def _halves(op: Op, rows: Rows) -> tuple[Rows, Rows]:
@@ -145,7 +180,7 @@ def fit_chip(platform: str, tables: Mapping[str, Rows]) -> dict[str, tuple[float
             continue
         op, rows = ours[group.op]
         fitted, held = _halves(op, rows)
-        constants = fit_group(group, op, fitted, chip)
+        (constants,) = fit_group(group, op, [(fitted, chip)])
         chip = replace(chip, constants=chip.constants.having(constants))
         bound = held.take(op.is_bound(held)) if op.is_bound(held).any() else held
         error = error_of(op.predict(bound, chip), bound[op.measured])
@@ -169,6 +204,31 @@ def from_others(platform: str | None, constants: Constants) -> Constants:
             middle = math.exp(statistics.median(map(math.log, own)))
             values[name] = float(f"{middle:.6g}")
     return constants.having(values)
+
+
+def fit_jointly(group: Group, tables: Mapping[str, Rows]) -> dict[str, dict[str, float]]:
+    """Return constants of a chip nobody measured: those that serve all other fitted chips best.
+
+    Each chip counts alike, with half of its shapes.
+
+    Args:
+      group: of constants.
+      tables: all measurements.
+
+    Returns:
+      By fitted chip that has rows, if at least three have: what a fit to all of the others gives.
+    """
+    samples = {
+        platform: (op, (_halves(op, rows)[0], whole(platform)))
+        for op, system, rows in op_rows(tables)
+        if op.name == group.op and (platform := chip_of(system)) in FITTED
+    }
+    if len(samples) < 3:
+        return {}
+    ((op, _), *_) = samples.values()
+    others = 1.0 - np.eye(len(samples))
+    fits = fit_group(group, op, [each for _, each in samples.values()], others)
+    return dict(zip(samples, fits, strict=True))
 
 
 def store_fits(tables: Mapping[str, Rows]) -> list[str]:

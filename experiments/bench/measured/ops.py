@@ -9,14 +9,14 @@ from typing import Final
 
 import numpy as np
 
-from experiments.bench.measured.chips import Chip
 from experiments.bench.measured.predict import (
     LAYER_GEMMS,
-    attention_us,
+    decode_us,
     elementwise_us,
     gemm_us,
     layer_gemm_us,
     moe_us,
+    prefill_us,
 )
 from experiments.bench.measured.rows import Rows
 
@@ -34,7 +34,7 @@ class Op:
       measured: column of the measured microseconds.
       shape: columns whose values decide together which half of the rows a row belongs to: all rows
         of a shape are fitted to, or none, on every chip.
-      predict: microseconds of rows of one chip.
+      predict: microseconds of rows of one chip, in NumPy or jax.numpy.
       classes: a name for each row's size.
       is_bound: whether the project promises an error for a row; others are reported.
       keep: which rows of the file are of this operation.
@@ -45,7 +45,7 @@ class Op:
     chip_column: str
     measured: str
     shape: tuple[str, ...]
-    predict: Callable[[Rows, Chip], np.ndarray]
+    predict: Callable[..., np.ndarray]
     classes: Callable[[Rows], np.ndarray]
     is_bound: Callable[[Rows], np.ndarray]
     keep: Callable[[Rows], np.ndarray] = lambda rows: np.ones(len(rows), bool)
@@ -99,13 +99,13 @@ OPS: Final = (
     ),
     Op(
         name="prefill attention", file="attention_bf16", chip_column="system", measured="us",
-        shape=("kind", "batch", "tokens", "heads", "kv_heads"), predict=attention_us,
+        shape=("kind", "batch", "tokens", "heads", "kv_heads"), predict=prefill_us,
         classes=_attention_classes, is_bound=lambda rows: rows["us"] > 30.0,
         keep=lambda rows: rows["kind"] == "context",
     ),
     Op(
         name="decode attention", file="attention_bf16", chip_column="system", measured="us",
-        shape=("kind", "batch", "tokens", "heads", "kv_heads"), predict=attention_us,
+        shape=("kind", "batch", "tokens", "heads", "kv_heads"), predict=decode_us,
         classes=_attention_classes, is_bound=lambda rows: rows["us"] > 30.0,
         keep=lambda rows: rows["kind"] == "generation",
     ),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
 
@@ -21,12 +22,13 @@ from c2c.models import ModelSpec, gemms, load_spec
 from experiments.bench.measured.chips import Chip
 from experiments.bench.measured.rows import Rows
 
-__all__ = ["LAYER_GEMMS", "attention_us", "elementwise_us", "gemm_us", "layer_gemm_us", "moe_us",
-           "spec_of"]  # fmt: skip
+__all__ = ["LAYER_GEMMS", "decode_us", "elementwise_us", "gemm_us", "layer_gemm_us", "moe_us",
+           "prefill_us", "spec_of"]  # fmt: skip
 
 HEAD_DIM: Final = 128  # of the attention rows
 # Six weights in a graph that is replayed six times; see the head of gemm_bf16.csv.
 GEMM_REPEATS: Final = 36.0
+GEMM_TURNS: Final = 6
 # Vidur's: two norms, rotary embedding, activation and one addition, none fused with another.
 UNFUSED_KERNELS: Final = 5
 LAYER_GEMMS: Final = ("qkv", "o", "gate_up", "down")
@@ -48,52 +50,50 @@ def spec_of(model: str) -> ModelSpec | None:
         return None
 
 
-def gemm_us(rows: Rows, chip: Chip) -> np.ndarray:
+def gemm_us(rows: Rows, chip: Chip, xp: Any = np) -> Any:
     """Return the predicted time of GEMM rows of one chip."""
     found = resident_gemm_time(
         rows["m"], rows["n"], rows["k"], slice_=chip.slice_, constants=chip.constants,
-        repeats=GEMM_REPEATS,
+        repeats=GEMM_REPEATS, turns=GEMM_TURNS, xp=xp,
     )  # fmt: skip
     return 1e6 * found.total_s
 
 
-def attention_us(rows: Rows, chip: Chip) -> np.ndarray:
-    """Return the predicted time of attention rows of one chip, calls repeated on the same data."""
-    # shapes of a few heads; counts of heads are scalars of the formulas
-    found = np.zeros(len(rows))
-    for heads, kv_heads in sorted(set(zip(rows["heads"], rows["kv_heads"], strict=True))):
-        here = (rows["heads"] == heads) & (rows["kv_heads"] == kv_heads)
-        of = rows.take(here)
-        found[here] = np.where(
-            of["kind"] == "context",
-            _prefill(of, int(heads), int(kv_heads), chip),
-            _decode(of, int(kv_heads), chip),
-        )
-    return 1e6 * found
-
-
-def _prefill(rows: Rows, heads: int, kv_heads: int, chip: Chip) -> np.ndarray:
-    batch, tokens = rows["batch"], rows["tokens"]
+def prefill_us(rows: Rows, chip: Chip, xp: Any = np) -> Any:
+    """Return the predicted time of attention over prompts, on one chip."""
+    batch, tokens, heads = rows["batch"], rows["tokens"], rows["heads"]
     pairs = batch * tokens * (tokens + 1) / 2
     calls = prefill_attention_s(
-        batch * tokens, heads=heads, kv_heads=kv_heads, slice_=chip.slice_,
+        batch * tokens, heads=heads, kv_heads=rows["kv_heads"], slice_=chip.slice_,
         constants=chip.constants, sequences=batch,
     )  # fmt: skip
     each_s = pair_s(heads, HEAD_DIM, slice_=chip.slice_, constants=chip.constants)
-    return np.asarray(calls + pairs * each_s)
+    return xp.asarray(1e6 * (calls + pairs * each_s))
 
 
-def _decode(rows: Rows, kv_heads: int, chip: Chip) -> np.ndarray:
+def decode_us(rows: Rows, chip: Chip, xp: Any = np) -> Any:
+    """Return the predicted time of attention of single tokens, calls repeated on the same data."""
+    kv_heads = rows["kv_heads"]
     cached = rows["batch"] * rows["tokens"] * (2 * kv_heads * HEAD_DIM * 2)
     calls = decode_attention_s(
         rows["batch"], kv_heads=kv_heads, slice_=chip.slice_, constants=chip.constants
     )
-    return calls + cache_read_s(cached, slice_=chip.slice_, constants=chip.constants, repeated=True)
+    read_s = cache_read_s(cached, slice_=chip.slice_, constants=chip.constants, repeated=True)
+    return xp.asarray(1e6 * (calls + read_s))
 
 
-def moe_us(rows: Rows, chip: Chip) -> np.ndarray:
+def _joined(parts: Sequence[tuple[np.ndarray, Any]], count: int, xp: Any) -> np.ndarray:
+    """Return values of some rows each, by masks over all, as one array; NaN where none has any."""
+    masks = [mask for mask, _ in parts]
+    rest = ~np.logical_or.reduce([*masks, np.zeros(count, bool)])
+    order = np.argsort(np.concatenate([np.flatnonzero(m) for m in (*masks, rest)]))
+    joined: np.ndarray = xp.concatenate([*(v for _, v in parts), np.full(rest.sum(), np.nan)])
+    return joined[order]
+
+
+def moe_us(rows: Rows, chip: Chip, xp: Any = np) -> np.ndarray:
     """Return the predicted time of fused experts of one chip; NaN for models without a shape."""
-    found = np.full(len(rows), np.nan)
+    found = []
     for model, distribution in sorted(set(zip(rows["model"], rows["distribution"], strict=True))):
         spec, routing = spec_of(model), _routing(distribution)
         if spec is None or not spec.experts or routing is None:
@@ -102,10 +102,10 @@ def moe_us(rows: Rows, chip: Chip) -> np.ndarray:
         layer = expert_layer_time(
             rows["tokens"][here], hidden=spec.hidden, intermediate=spec.moe_intermediate,
             experts=spec.experts, experts_per_token=spec.experts_per_token, slice_=chip.slice_,
-            constants=chip.constants, routing=routing,
+            constants=chip.constants, routing=routing, xp=xp,
         )  # fmt: skip
-        found[here] = 1e6 * layer.total_s
-    return found
+        found.append((here, 1e6 * layer.total_s))
+    return _joined(found, len(rows), xp)
 
 
 def _routing(distribution: str) -> Routing | None:
@@ -121,7 +121,7 @@ def _routing(distribution: str) -> Routing | None:
 
 def layer_gemm_us(rows: Rows, which: str, chip: Chip) -> np.ndarray:
     """Return the predicted time of one of a layer's products; NaN for models without a shape."""
-    found = np.full(len(rows), np.nan)
+    found = []
     for model in sorted(set(rows["model"])):
         if (spec := spec_of(model)) is None:
             continue
@@ -130,13 +130,13 @@ def layer_gemm_us(rows: Rows, which: str, chip: Chip) -> np.ndarray:
         product = resident_gemm_time(
             rows["tokens"][here], gemm.n, gemm.k, slice_=chip.slice_, constants=chip.constants
         )
-        found[here] = 1e6 * product.total_s
-    return found
+        found.append((here, 1e6 * product.total_s))
+    return _joined(found, len(rows), np)
 
 
-def elementwise_us(rows: Rows, chip: Chip) -> np.ndarray:
+def elementwise_us(rows: Rows, chip: Chip, xp: Any = np) -> np.ndarray:
     """Return the predicted time of what a layer does beside products and attention."""
-    found = np.full(len(rows), np.nan)
+    found = []
     rate = chip.slice_.hbm_gbps * 1e9 * chip.constants.elementwise_efficiency
     for model in sorted(set(rows["model"])):
         if (spec := spec_of(model)) is None:
@@ -144,5 +144,5 @@ def elementwise_us(rows: Rows, chip: Chip) -> np.ndarray:
         here = rows["model"] == model
         moved = rows["tokens"][here] * (elementwise_bytes_per_token(spec) / spec.layers)
         floor_s = UNFUSED_KERNELS * chip.constants.elementwise_s
-        found[here] = 1e6 * (floor_s + moved / rate)
-    return found
+        found.append((here, 1e6 * (floor_s + moved / rate)))
+    return _joined(found, len(rows), xp)

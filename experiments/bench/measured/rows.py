@@ -41,6 +41,13 @@ COLUMNS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         ("gemm", "precision"), ("isl", "count"), ("osl", "count"), ("concurrency", "count"),
         ("tpot_ms", "positive"),
     ),
+    "open_loop": (
+        ("system", "text"), ("engine", "text"), ("like", "text"), ("model", "text"),
+        ("rate_rps", "positive"), ("requests", "count"), ("seed", "count"),
+        ("prompt_most", "count"), ("output_most", "count"), ("prompt_tokens", "count"),
+        ("output_tokens", "count"), ("ttft_p50_ms", "positive"), ("ttft_p99_ms", "positive"),
+        ("itl_mean_ms", "positive"), ("e2e_p50_ms", "positive"), ("seconds", "positive"),
+    ),
 }  # fmt: skip
 
 _ALLOWED = {

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from experiments.bench.measured.compare import Comparison, errors_by
 from experiments.bench.measured.errors import Error
+from experiments.bench.measured.open_loop import FIGURES, OpenRun
 
-__all__ = ["engine_table", "op_table", "unseen_table"]
+__all__ = ["engine_table", "op_table", "open_table", "unseen_table"]
 
 BOUND = "all with a bound"
 _ERRORS = ("rows", "med", "p90", "bias")
@@ -58,6 +59,25 @@ def unseen_table(errors: Mapping[tuple[str, str], Error | None]) -> Table:
         table.add_column(head, justify="left" if is_name else "right", no_wrap=True)
     for (chip, op), error in errors.items():
         table.add_row(chip, op, *_numbers(error))
+    return table
+
+
+def open_table(runs: Sequence[tuple[OpenRun, Mapping[str, float]]]) -> Table:
+    """Return runs under Poisson arrivals, each figure measured, replayed and its error."""
+    table = Table(
+        title="engines under Poisson arrivals, replayed: measured, ours, error in percent",
+        title_justify="left", box=SIMPLE_HEAD, pad_edge=False,
+    )  # fmt: skip
+    for head in ("chip", "engine", "req/s", "figure", "measured", "ours", "error"):
+        is_name = head in ("chip", "engine", "figure")
+        table.add_column(head, justify="left" if is_name else "right", no_wrap=True)
+    for run, ours in runs:
+        for name in FIGURES:
+            measured, value = run.figures[name], ours[name]
+            error = f"{100 * (value / measured - 1):+.1f}"
+            names = (run.platform, run.engine, f"{run.rate_rps:g}", name)
+            table.add_row(*names, f"{measured:.5g}", f"{value:.5g}", error)
+        table.add_section()
     return table
 
 

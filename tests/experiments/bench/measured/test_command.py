@@ -117,9 +117,10 @@ def test_a_fit_finds_the_constants_that_made_the_rows() -> None:
     chip = whole("h100_sxm")
     own = read_folder(OWN)["gemm_bf16"]
     shapes = own.take(own["system"] == "h100_sxm")
+    shapes = shapes.take(np.arange(len(shapes)) % 4 == 0)
     made = Rows(name=own.name, columns={**shapes.columns, "us": gemm_us(shapes, chip)})
     start = replace(chip, constants=load_constants("l40s"))
-    found = fit_group(group, op, made, start)
+    (found,) = fit_group(group, op, [(made, start)])
     for name in ("gemm_mma_efficiency", "gemm_hbm_efficiency", "gemm_launch_s"):
         assert found[name] == pytest.approx(getattr(chip.constants, name), rel=0.03), name
     again = replace(chip, constants=start.constants.having(found))

@@ -1,0 +1,108 @@
+"""Public runs under Poisson arrivals, replayed with the very requests that their client drew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from c2c.cost import calibration_for, load_constants, load_engine
+from c2c.errors import DataError
+from c2c.serving import FAIL_NONE
+from c2c.simulator import simulate_in_memory
+from c2c.workloads import RequestBlock, Workload
+from experiments.bench.measured.chips import chip_of
+from experiments.bench.measured.engines import prepared_engine
+from experiments.bench.measured.predict import spec_of
+from experiments.bench.measured.rows import Rows
+
+__all__ = ["FIGURES", "OpenRun", "open_runs", "replay_open", "requests_of"]
+
+FIGURES: Final = ("ttft_p50_ms", "ttft_p99_ms", "itl_mean_ms", "e2e_p50_ms", "seconds")
+"""What is compared; `seconds` is from the first arrival to the last token, so capacity's inverse
+above saturation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenRun:
+    """One row: an engine, its chip and model, what its client asked for and what it measured.
+
+    `figures` are by the names of `FIGURES`; `like` is the engine of `conf/engines` whose host's
+    part of a step it is given.
+    """
+
+    platform: str
+    engine: str
+    like: str
+    model: str
+    rate_rps: float
+    requests: int
+    seed: int
+    prompt_most: int
+    output_most: int
+    prompt_tokens: int
+    output_tokens: int
+    figures: Mapping[str, float]
+
+
+def open_runs(rows: Rows) -> Iterator[OpenRun]:
+    """Yield the rows of chips and models that the project has."""
+    for i in range(len(rows)):
+        row = {name: rows[name][i] for name in rows.columns}
+        platform = chip_of(row["system"])
+        if platform is None or spec_of(row["model"]) is None:
+            continue
+        whole = ("requests", "seed", "prompt_most", "output_most", "prompt_tokens", "output_tokens")
+        yield OpenRun(
+            platform=platform, engine=row["engine"], like=row["like"], model=row["model"],
+            rate_rps=row["rate_rps"], figures={name: row[name] for name in FIGURES},
+            **{name: int(row[name]) for name in whole},
+        )  # fmt: skip
+
+
+def requests_of(run: OpenRun) -> RequestBlock:
+    """Return the requests of a run, as `sglang.bench_serving` draws them from its seed.
+
+    Raises:
+      DataError: their tokens are not those that the run counted.
+    """
+    drawn = np.random.RandomState(run.seed)  # the generator of the client
+    prompt = drawn.randint(1, run.prompt_most + 1, size=run.requests)
+    output = drawn.randint(0, run.output_most + 1, size=run.requests)
+    gaps_s = drawn.exponential(1.0 / run.rate_rps, run.requests)
+    if (prompt.sum(), output.sum()) != (run.prompt_tokens, run.output_tokens):
+        raise DataError(
+            "open_loop.csv", f"{run.prompt_tokens} + {run.output_tokens} tokens are not what seed "
+            f"{run.seed} draws: {prompt.sum()} + {output.sum()}",
+        )  # fmt: skip
+    return RequestBlock(
+        arrival_s=np.concatenate([[0.0], np.cumsum(gaps_s)[:-1]]),
+        model=np.zeros(run.requests, np.int32),
+        prompt_tokens=prompt.astype(np.int32),
+        output_tokens=np.maximum(output, 1).astype(np.int32),
+    )
+
+
+def replay_open(run: OpenRun) -> dict[str, float]:
+    """Return the simulator's figures of a run, by the names of `FIGURES`."""
+    spec, engine = spec_of(run.model), load_engine(run.like)
+    assert spec is not None
+    prepared = prepared_engine(
+        run.platform, spec, load_constants(calibration_for(run.platform)), engine.step_overhead_s,
+        engine.memory_share,
+    )  # fmt: skip
+    block = requests_of(run)
+    workload = Workload((spec.name,), lambda: iter([block]), {"requests": run.requests})
+    records = simulate_in_memory(prepared, workload).records
+    served = records[records.failure == FAIL_NONE]
+    ttft_s = served.first_token_s - served.arrival_s
+    decoding_s = served.finished_s - served.first_token_s
+    return {
+        "ttft_p50_ms": 1e3 * float(np.median(ttft_s)),
+        "ttft_p99_ms": 1e3 * float(np.percentile(ttft_s, 99)),
+        "itl_mean_ms": 1e3 * float(decoding_s.sum() / (served.output_tokens - 1).sum()),
+        "e2e_p50_ms": 1e3 * float(np.median(ttft_s + decoding_s)),
+        "seconds": float(served.finished_s.max()),
+    }
