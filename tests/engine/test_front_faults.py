@@ -74,6 +74,7 @@ def said(answer: httpx.Response, given: str = "") -> dict[str, Any]:
         ("v1/completions", "model", TEXT | {"model": HALF}),
         ("v1/completions", "stop", TEXT | {"stop": ["a", "\udc00"]}),
         ("v1/completions", "user", TEXT | {"user": HALF}),
+        ("v1/completions", "user", TEXT | {"stop": ["a"], "user": HALF}),
         ("v1/completions", "?", TEXT | {HALF: 1}),
         ("v1/chat/completions", "messages", CHAT | {"messages": [{"role": HALF, "content": "a"}]}),
         ("v1/chat/completions", "messages", CHAT | {"messages": [{"role": "user", HALF: "a"}]}),

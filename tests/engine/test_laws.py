@@ -82,7 +82,14 @@ def test_every_request_ends_once_with_the_tokens_it_draws(
         await world.run(25, loss, cancel, given_up, 0.1 if is_crowded else 0.0)
         return world
 
-    check(asyncio.run(scenario()), is_kept=retries == 1000 and not cancel)
+    world = asyncio.run(scenario())
+    check(world, is_kept=retries == 1000 and not cancel)
+    if not loss and not cancel:  # each token of a prompt is in one step, of one row
+        told = [row for row in world.steps if row.number >= 0]
+        assert sum(row.prompt_tokens for row in told) == sum(
+            len(ask.ids) for ask in world.asked.values()
+        )
+        assert not any(row.again for row in told)
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -115,6 +116,45 @@ def test_what_the_kernel_has_killed_for_memory(tmp_path: Path) -> None:
     assert memory_kills(tmp_path) == 12
     (tmp_path / "vmstat").write_text("nr_free_pages 5\n")
     assert memory_kills(tmp_path) is None
+
+
+def test_a_place_waits_twice_as_long_more_after_each_process_in_vain(tmp_path: Path) -> None:
+    async def scenario() -> list[float]:
+        place, delays = Place(device=0), []
+
+        async def again(_: Place, delay_s: float) -> None:
+            delays.append(delay_s)
+
+        supervisor = Supervisor(
+            tmp_path / "socket", [place], hang_s=60.0, patience=9, has_spare=False
+        )
+        supervisor.watch(Told())
+        supervisor._again = again  # type: ignore[method-assign]
+        for _ in range(4):
+            place.process, place.is_over = ended(killed=False), False
+            supervisor._lost(place)
+            await asyncio.sleep(0)
+        await supervisor.close()
+        return delays
+
+    first, *more = asyncio.run(scenario())
+    assert first > 0.0
+    waits = [later - earlier for earlier, later in itertools.pairwise([0.0, first, *more])]
+    assert waits == pytest.approx([first * 2**k for k in range(4)])
+
+
+def test_closing_ends_the_processes_of_all_places_whoever_has_none(tmp_path: Path) -> None:
+    async def scenario() -> int | None:
+        places = [Place(device=0), Place(device=1)]
+        process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        places[1].process = process
+        supervisor = Supervisor(
+            tmp_path / "socket", places, hang_s=60.0, patience=3, has_spare=False
+        )
+        await supervisor.close()
+        return process.poll()
+
+    assert asyncio.run(scenario()) is not None
 
 
 SETUP = say.Setup(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from c2c.config import build, load
 from c2c.engine import Engine, EngineSettings, Options
 from c2c.engine.catalog import Entry
+from c2c.engine.fleet import host_weight_bytes
 from c2c.errors import SettingError
 from c2c.models import load_spec
 
@@ -64,3 +66,11 @@ def test_caches_that_would_leave_a_worker_are_refused(overrides: list[str], mess
 
     with pytest.raises(SettingError, match=message):
         asyncio.run(start())
+
+
+@pytest.mark.parametrize("bytes_", [1, 10**6, 10**12])
+def test_weights_take_no_more_host_memory_than_they_have_or_are_given(bytes_: int) -> None:
+    entry = Entry(name="one", path=Path("none"), spec=load_spec("qwen1.5-0.5b"), context=2048)
+    whole = host_weight_bytes([entry], Options())
+    given = replace(Options(), weights_bytes=bytes_)
+    assert host_weight_bytes([entry], given) == min(whole, bytes_)

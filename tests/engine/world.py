@@ -21,6 +21,7 @@ from c2c.engine.keeper import Keeper
 from c2c.engine.ledger import Entry as LedgerEntry
 from c2c.engine.ledger import Ledger
 from c2c.engine.places import Place
+from c2c.engine.record import StepRow
 from c2c.engine.variants import told_of
 from c2c.models import from_hf_config
 from c2c.serving import FAIL_NONE, Prepared
@@ -84,6 +85,7 @@ class World:
         self.ends: Counter[int] = Counter()
         self.why: dict[int, str] = {}
         self.scored: dict[int, list[float]] = {}
+        self.steps: list[StepRow] = []
         self.ledger = Ledger(self._tell, self._end, self._score, self._find)
         self.places = [Place(device=k) for k in range(len(prepared.kind_of))]
         names = [d.name for d in prepared.setup.deployments]
@@ -92,7 +94,7 @@ class World:
             {name for name, held in zip(names, prepared.held, strict=True) if held}
         )
         self.backend = (Clocked if is_clocked else LiveBackend)(
-            prepared, self.places, self.ledger, retries=retries, on_step=lambda row: None,
+            prepared, self.places, self.ledger, retries=retries, on_step=self.steps.append,
             between=Between(looks=True), store=self.store,  # type: ignore[arg-type]
         )  # fmt: skip
         self.wishes: Counter[int] = Counter()

@@ -141,6 +141,9 @@ def test_every_model_is_in_one_shard_and_one_part(shards: int, rows: int, seed: 
     block = random_requests(300, len(MODELS), 5.0, seed)
     workload = Workload(models=MODELS, source=lambda: iter(_blocks(block)))
     made = split(prepared, workload, shards=shards, requests=300, part_rows=rows)
+    at_once = Workload(models=MODELS, source=lambda: iter([block]))
+    same = split(prepared, at_once, shards=shards, requests=300, part_rows=rows)
+    assert [s.models.tolist() for s in made] == [s.models.tolist() for s in same]
     assert 1 <= len(made) <= min(shards, 4)
     assert sorted(np.concatenate([s.models for s in made]).tolist()) == list(range(len(MODELS)))
     for shard in made:
