@@ -73,6 +73,20 @@ def test_where_hbm_binds_the_time_is_that_of_the_bytes() -> None:
     )
 
 
+def test_weights_in_turn_that_the_l2_keeps_are_read_sooner() -> None:
+    platform = load_platform("l40s")
+    chip, constants = slices(platform, platform.mig[0])[0], load("l40s")
+
+    def seconds(turns: int, width: int) -> float:
+        found = resident_gemm_time(1, width, width, slice_=chip, constants=constants, turns=turns)
+        return float(found.total_s)
+
+    assert chip.l2_bytes == 96 << 20
+    few, some, many, none = (seconds(turns, 2896) for turns in (1, 6, 12, 0))  # 16 MB each
+    assert few < some < many == none
+    assert seconds(6, 8192) == seconds(0, 8192)
+
+
 def test_narrow_products_split_k_and_wide_ones_do_not() -> None:
     constants = load("h100_sxm")
     narrow = resident_gemm_time(64, 1024, 16384, slice_=H100, constants=constants)

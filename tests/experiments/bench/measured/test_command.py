@@ -14,10 +14,10 @@ from c2c.cost import load_constants
 from c2c.hardware import conf_dir
 from experiments.bench.measured.__main__ import main
 from experiments.bench.measured.chips import whole
-from experiments.bench.measured.engines import overhead_of, runs_of
+from experiments.bench.measured.engines import BLOCKS, overhead_of, runs_of
 from experiments.bench.measured.errors import error_of
 from experiments.bench.measured.fit import GROUPS, fit_group, from_others, store_fits
-from experiments.bench.measured.ops import OPS, is_held_out
+from experiments.bench.measured.ops import OPS, Op, is_held_out
 from experiments.bench.measured.predict import gemm_us
 from experiments.bench.measured.rows import OWN, Rows, read_folder
 
@@ -152,3 +152,29 @@ def test_the_rule_for_unknown_chips_is_the_middle_of_the_measured_ones() -> None
     for name in ("gemm_mma_efficiency", "decode_hbm_efficiency"):
         own = [getattr(load_constants(c), name) for c in ("a100_sxm", "h100_sxm", "l40s")]
         assert getattr(without, name) == pytest.approx(float(np.median(own)))
+
+
+@pytest.mark.parametrize(
+    "op", [o for o in OPS if not o.name.startswith("layer")], ids=lambda op: op.name
+)
+def test_predictions_under_jax_are_numpys(op: Op) -> None:
+    import jax
+    import jax.numpy as jnp
+
+    rows = read_folder(OWN)[op.file]
+    rows = rows.take(op.keep(rows) & (rows[op.chip_column] == "h100_sxm"))
+    rows = rows.take(np.arange(len(rows)) % 7 == 0)
+    chip = whole("h100_sxm")
+    with jax.enable_x64(True):
+        traced = np.asarray(op.predict(rows, chip.traced({}), jnp))
+    assert traced == pytest.approx(op.predict(rows, chip), rel=1e-12)
+
+
+def test_engines_with_weights_in_blocks_are_read() -> None:
+    rows = read_folder(OWN)["e2e_single_gpu"]
+    runs = [run for run, _ in runs_of(rows.take(rows["gemm"] == "fp8_block"))]
+    assert len(runs) == 16
+    for run in runs:
+        assert run is not None
+        assert (run.spec.dtype_bytes, run.spec.weights) == (2, BLOCKS)
+        assert run.spec.max_position >= run.isl + run.osl
