@@ -15,7 +15,7 @@ import yaml
 from c2c.errors import SettingError
 from c2c.runs.fields import settings_by_path, summary_fields
 from c2c.runs.locking import is_in_use
-from c2c.runs.ownership import CRASH, DONE, own_files
+from c2c.runs.ownership import CRASH, DONE, check_format, own_files
 
 __all__ = ["NOT_INPUTS", "FoundRun", "collect", "find_runs", "read_run", "settings_columns", "tidy"]
 
@@ -85,10 +85,15 @@ def find_runs(folder: Path) -> list[FoundRun]:
 
 
 def read_run(folder: Path, name: str) -> FoundRun | None:
-    """Return the run of a folder; None of one that is no simulated run's."""
+    """Return the run of a folder; None of one that is no simulated run's.
+
+    Raises:
+      DataError: another version of c2c wrote it.
+    """
     settings = _yaml(folder / "config.yaml")
     if settings is None or COMMAND in settings or not own_files(folder):
         return None
+    check_format(folder)
     status, error = _status(folder)
     summary = _json(folder / SUMMARY) if status == "complete" else {}
     if summary is None:  # a figure, a benchmark

@@ -6,20 +6,27 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+from c2c.errors import DataError
 
 __all__ = [
     "CRASH",
     "DONE",
+    "FORMAT",
     "HEADER",
     "JOURNAL",
     "LOCK",
     "OWN",
+    "check_format",
     "foreign_files",
     "is_inside",
     "own_files",
     "partials",
 ]
 
+FORMAT = 1
+"""Of a run's folder, in its DONE; one without it was written before formats had numbers, as 1."""
 DONE = "DONE"
 CRASH = "crash.json"
 LOCK = ".lock"
@@ -41,6 +48,20 @@ def own_files(root: Path) -> frozenset[str]:
     """
     results = _of_journal(root) | _of_done(root)
     return results | OWN if results else frozenset()
+
+
+def check_format(root: Path) -> None:
+    """Return if the folder is no finished run, or one of this format.
+
+    Raises:
+      DataError: another version of c2c wrote it.
+    """
+    found = _done(root).get("format", FORMAT)
+    if found != FORMAT:
+        raise DataError(
+            str(root / DONE),
+            f"a run folder of format {str(found)[:40]}, this version reads {FORMAT}",
+        )
 
 
 def foreign_files(root: Path, own: frozenset[str]) -> list[str]:
@@ -100,14 +121,19 @@ def _of_journal(root: Path) -> frozenset[str]:
 
 
 def _of_done(root: Path) -> frozenset[str]:
-    try:
-        done = json.loads(_text(root / DONE) or "null")
-    except ValueError:
-        return frozenset()
-    if not isinstance(done, dict) or not isinstance(done.get("results"), dict):
+    done = _done(root)
+    if not isinstance(done.get("results"), dict):
         return frozenset()
     known = re.fullmatch("[0-9a-f]{64}", str(done.get("key")))
     return _names([DONE, *done["results"]]) if known else frozenset()
+
+
+def _done(root: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(_text(root / DONE) or "null")
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _names(names: Iterable[str]) -> frozenset[str]:

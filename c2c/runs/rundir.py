@@ -24,10 +24,12 @@ from c2c.runs.locking import take_lock
 from c2c.runs.ownership import (
     CRASH,
     DONE,
+    FORMAT,
     HEADER,
     JOURNAL,
     LOCK,
     OWN,
+    check_format,
     is_inside,
     own_files,
     partials,
@@ -123,6 +125,7 @@ class RunDir:
         Raises:
           FolderInUse: another process works in this folder.
           SettingError: the folder cannot be had, see `check_folder`; nothing was touched.
+          DataError: it has a run of another format; nothing was touched.
         """
         settings = plain(config)
         key = content_key(settings, packages=packages, files=files, ignore=ignore)
@@ -134,6 +137,7 @@ class RunDir:
             )  # fmt: skip
 
         try:
+            check_format(root)
             if resume and _is_complete(root, key):
                 return cls(root, key=key, config=settings, is_complete=True, lock=None)
             check()
@@ -276,7 +280,7 @@ class RunDir:
 
     def _finish(self) -> None:
         results = {name: file_key(self.path / name) for name in sorted(self._results)}
-        write_json(self.path / DONE, {"key": self.key, "results": results})
+        write_json(self.path / DONE, {"format": FORMAT, "key": self.key, "results": results})
         self.is_complete = True
 
     def _write_crash(self, error: BaseException) -> None:

@@ -291,8 +291,8 @@ def _read(path: Path) -> Entry:
     try:
         _require_own(path)
         fields = json.loads(path.read_text("utf-8"))
-        if fields.pop("format") != FORMAT:
-            raise RepositoryError(f"{path.name}: of another format than {FORMAT}")
+        if (found := fields.pop("format")) != FORMAT:
+            raise RepositoryError(f"{path.name}: of another format, {found}, than {FORMAT}")
         of = Identity.from_json(fields.pop("identity"))
         entry = Entry(identity=of, **fields)
         whole = len(bytes.fromhex(entry.sha256)) == 32 and int(entry.nbytes) == entry.nbytes
