@@ -10,9 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import ConfigTypeError
-
 from c2c.errors import SettingError
 from experiments.command import command
 
@@ -39,6 +36,9 @@ def read_settings(schema: type, arguments: Sequence[str]) -> Any:
     if {"--help", "-h"} & set(arguments):
         print(_plain_help(schema))
         raise SystemExit(0)
+    from omegaconf import OmegaConf  # not needed by those who take functions of a command alone
+    from omegaconf.errors import ConfigTypeError
+
     defaults = OmegaConf.structured(schema)
     try:
         merged = OmegaConf.merge(defaults, OmegaConf.from_dotlist(list(arguments)))
@@ -69,6 +69,9 @@ def run_settings(
 
 def _wrong_kind(defaults: Any, arguments: Sequence[str]) -> SettingError | None:
     """Return the error of the argument that is a list for a mapping, or a mapping for a list."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import ConfigTypeError
+
     from c2c.config.refusals import wrong_kind  # takes a second, which only mistakes may cost
 
     for argument in arguments:
@@ -90,6 +93,8 @@ def descriptions(schema: type) -> dict[str, str]:
 
 def _plain_help(schema: type) -> str:
     """Return the help of a command with one dataclass of settings: its module's text, and they."""
+    from omegaconf import OmegaConf
+
     defaults = OmegaConf.structured(schema)
     lines = [sys.modules[schema.__module__].__doc__ or "", "Settings, as name=value:"]
     own = inspect.get_annotations(schema)
@@ -125,6 +130,8 @@ def entry(setting: str, text: str) -> list[str]:
 
 def shown(value: Any) -> str:
     """Return a value as one would write it on the command line."""
+    from omegaconf import OmegaConf
+
     if OmegaConf.is_config(value):
         plain = OmegaConf.to_container(value)
         return "{}" if plain == {} else str(plain).replace("'", "")

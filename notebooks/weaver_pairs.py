@@ -163,4 +163,4 @@ print(f"{len(done.texts)} answers are the same; {woven.sent} tasks sent, {host.d
 
 # %% [markdown]
 # Beyond this: `python -m experiments.weaver.pair` has the two models in two processes, kills and
-# stops included; `make gpu ARGS=woven` times the kernels on a GPU.
+# stops included; no kernel has run on a GPU.

@@ -1,7 +1,6 @@
 """Requests served by one device, then by several while the layout changes; what differs is counted.
 
-`experiments.cocoserve.scale` draws the changes and prints, the section `cocoserve` of `make gpu`
-checks. Nothing here needs more than jax.
+`experiments.cocoserve.scale` draws the changes and prints. Nothing here needs more than jax.
 """
 
 from __future__ import annotations

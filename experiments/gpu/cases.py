@@ -15,6 +15,14 @@ SCALES: tuple[Scale, ...] = get_args(Scale)
 Backend = Literal["sm90", "interpret", "reference"]
 """Of the kernels, as `pallas_kernels` names them."""
 
+Place = Literal["host", "device"]
+"""Memory that holds the weights."""
+
+HostRead = Literal["", "either", "only"]
+"""Of a case: reads no weights in host memory; does, or elsewhere as well; is about nothing else."""
+
+HostFault = Literal["", "hang", "crash"]
+
 Row = dict[str, Any]
 """One measurement: scalars (numbers, text, booleans or None) by column name."""
 
@@ -28,11 +36,11 @@ class Case:
     """One thing to measure or check, small enough to lose.
 
     `spec` holds scalars only and is what the results are filed under: an equal spec is the same
-    case. `limit_s` is when its process is ended, compilation not counted where the section tells of
-    it; `most_s` is when it is ended in any case, and the only limit of a process's first case. With
-    less than `least_s` left of the run it is not begun. A case with `always` is measured in every
-    run, because others of the run are compared with it. Cases of a `group` are likely to fail
-    alike.
+    case. `host` says whether it reads weights in host memory. `limit_s` is when its process is
+    ended, compilation not counted where the section tells of it; `most_s` is when it is ended in
+    any case, and the only limit of a process's first case. With less than `least_s` left of the run
+    it is not begun. A case with `always` is measured in every run, because others of the run are
+    compared with it. Cases of a `group` are likely to fail alike.
     """
 
     spec: Mapping[str, Any]
@@ -41,6 +49,7 @@ class Case:
     least_s: float = 5.0
     always: bool = False
     group: str = ""
+    host: HostRead = ""
 
     @property
     def key(self) -> str:
@@ -76,13 +85,16 @@ class Context:
     """What every case of a run is measured with.
 
     `backend` is the kernels': "sm90" on a GPU; "reference" in a dry run. `folder` is where a
-    section may keep files of its own beside its rows.
+    section may keep files of its own beside its rows. `weights` is where cases put the weights that
+    they read in host memory otherwise. `host_fault` is a rehearsal of a device that cannot read it.
     """
 
     backend: Backend = "sm90"
     scale: Scale = "full"
     seed: int = 0
     folder: str = ""
+    weights: Place = "host"
+    host_fault: HostFault = ""
 
     @property
     def target_s(self) -> float:

@@ -21,6 +21,10 @@ _TAIL, _LOG_BYTES = 600, 1 << 15
 _DUMP_S = 0.5  # for a process that hangs to write where it is
 _INNERMOST, _FRAMES = 2, 6
 _HARNESS = ("suite.py", "worker.py")
+# Errors after which a process's own context of the device is of no more use.
+_BROKEN = re.compile(
+    r"CUDA_ERROR_(ILLEGAL|LAUNCH_FAILED|LAUNCH_TIMEOUT|MISALIGNED|HARDWARE|ECC|ASSERT|UNKNOWN|INVALID_PC)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +81,11 @@ class Child:
         answer = self._answer(limit_s, most_s, "no answer")
         if isinstance(answer, Outcome):
             return answer
-        return Outcome(
-            status=answer["status"], reason=answer.get("reason", ""), rows=answer["rows"]
-        )
+        reason, lost = answer.get("reason", ""), ""
+        if answer["status"] == "failed" and _BROKEN.search(reason):
+            self.close()  # whatever else ran in this process would fail too
+            lost = "crashed"
+        return Outcome(status=answer["status"], reason=reason, rows=answer["rows"], lost=lost)
 
     def close(self) -> None:
         """End the process and everything it started; one that cannot be ended is left behind."""

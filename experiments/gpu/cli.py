@@ -1,11 +1,12 @@
 """Measures this machine's GPU, its link to host memory and the kernels on them.
 
-    python -m experiments.gpu [section ...] [--minutes 9]
+    python -m experiments.gpu [first|second|third|fourth | section ...] [--minutes 9]
 
-Without sections all are run, in order. What was measured before is kept: the same command goes on
-where the last one stopped. Results: <out>/<device>/<section>/<section>.parquet, a summary beside
-them, and all of it in one archive, which is whole at any time. `docs/gpu.md` explains sections and
-columns. Exits with 2 where there is no GPU, with 1 if a case failed.
+Four calls of nine minutes are a lease, in order of their worth; without a name the first runs.
+What was measured before is kept: the same command goes on where the last one stopped. Results:
+<out>/<device>/<section>/<section>.parquet, a summary beside them, and all of it in one archive,
+which is whole at any time. `docs/gpu.md` explains sections and columns. Exits with 2 where there is
+no GPU, with 1 if a case failed.
 """
 
 from __future__ import annotations
@@ -20,13 +21,16 @@ import time
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import get_args
 
 from experiments.gpu.cases import Context, Limits
 from experiments.gpu.describe import LIMIT_S, ask
 from experiments.gpu.device import folder_name
 from experiments.gpu.files import unpack
 from experiments.gpu.guard import why_not
-from experiments.gpu.sections import DEFAULT, SECTIONS
+from experiments.gpu.placing import Wanted
+from experiments.gpu.section import Call
+from experiments.gpu.sections import CALLS, SECTIONS
 from experiments.gpu.session import Session, Settings
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -42,7 +46,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawTextHelpFormatter,
     )
-    parser.add_argument("sections", nargs="*", metavar="section", help=", ".join(SECTIONS))
+    parser.add_argument(
+        "sections",
+        nargs="*",
+        metavar="name",
+        help=f"one of {', '.join(CALLS)}; or sections: {', '.join(SECTIONS)}",
+    )
     parser.add_argument("--list", action="store_true", help="list the sections and what they hold")
     parser.add_argument("--minutes", type=float, help=f"stop after this time ({MINUTES:g})")
     parser.add_argument("--quick", action="store_true", help="few cases, few repetitions")
@@ -66,11 +75,34 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
             metavar="S",
             help=f"{what} ({default:g})",
         )
+    parser.add_argument(
+        "--weights",
+        choices=get_args(Wanted),
+        default="auto",
+        help="where W is; auto: in host memory until reading it costs two processes (auto)",
+    )
+    parser.add_argument(
+        "--host-read", choices=("hang", "crash"), help="rehearse that reading host memory does this"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the random inputs (0)")
     options = parser.parse_args(arguments)
-    for name in options.sections:
+    options.call = Call(sections=tuple(dict.fromkeys(options.sections)))
+    if len(options.sections) < 2 and (name := (options.sections or ["first"])[0]) in CALLS:
+        options.call = CALLS[name]
+    for name in options.call.sections:
         if name not in SECTIONS:
-            parser.error(f"section {name!r}: expected one of {', '.join(SECTIONS)}")
+            parser.error(
+                f"name {name!r}: expected one of {', '.join(CALLS)} alone, or sections of "
+                f"{', '.join(SECTIONS)}"
+            )
+    if options.host_read and not options.dry_run:
+        parser.error(f"--host-read={options.host_read}: expected --dry-run with it")
+    _refuse_others(parser, options)
+    return options
+
+
+def _refuse_others(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Refuse values that cannot be meant, and put others where none was given."""
     if options.minutes is None:
         options.minutes = DRY_RUN_MINUTES if options.dry_run else MINUTES
     for name in ("minutes", "start_limit", "case_limit", "first_case_limit"):
@@ -80,7 +112,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"--archive={options.archive}: expected a name that ends in .tar.gz")
     if options.resume is not None and not _is_archive(options.resume):
         parser.error(f"--resume={options.resume}: expected an archive of an earlier run")
-    for name in options.sections:
+    for name in options.call.sections:
         if SECTIONS[name].rehearses and not options.dry_run:
             parser.error(f"section {name!r}: expected --dry-run with it, it measures nothing")
     if options.dry_run:
@@ -90,7 +122,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
             options.out = Path(tempfile.mkdtemp(prefix="c2c-gpu-dry-run-"))
     elif options.out is None:
         options.out = RESULTS
-    return options
 
 
 def _is_archive(path: Path) -> bool:
@@ -131,24 +162,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if any(folder.glob("*/*.parquet")) and find_spec("pyarrow") is None:
         print(f"{folder} holds tables: install pyarrow, or choose another --out", file=sys.stderr)
         return 2
+    call: Call = options.call
     session = Session(
         Settings(
             folder=folder,
             archive=archive,
             context=Context(
                 backend="reference" if options.dry_run else "sm90",
-                scale="tiny" if options.dry_run else "quick" if options.quick else "full",
+                scale="tiny" if options.dry_run else "quick" if options.quick else call.scale,
                 seed=options.seed,
                 folder=str(folder.resolve()),
+                host_fault=options.host_read or "",
             ),
             facts=facts,
             until=until,
             limits=Limits(
                 start_s=options.start_limit,
-                case_s=options.case_limit,
-                first_s=options.first_case_limit,
+                case_s=min(options.case_limit, call.case_s),
+                first_s=min(options.first_case_limit, call.case_s),
             ),
-            survey=not options.sections,
+            weights=options.weights,
             fresh=options.fresh,
             retry_failed=options.retry_failed,
             dry_run=options.dry_run,
@@ -156,7 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     interrupted = False
     try:
-        session.run([SECTIONS[name] for name in dict.fromkeys(options.sections) or DEFAULT])
+        session.run([SECTIONS[name] for name in call.sections])
     except KeyboardInterrupt:
         interrupted = True
         print("Stopped from outside: this is what there is so far.", file=sys.stderr)
@@ -173,7 +206,9 @@ def spent_s() -> float:
 
 
 def show() -> None:
-    """Print the sections; of one whose packages are not here, what is missing."""
+    """Print the calls and the sections; of one whose packages are not here, what is missing."""
+    for name, call in CALLS.items():
+        print(f"{name:12s} {', '.join(call.sections)}")
     for section in SECTIONS.values():
         try:
             found = f"{len(section.cases('full')):5d} cases"

@@ -13,12 +13,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.children import run
+from experiments.children import ROOT, environment, run
+from experiments.gpu.cases import Unmeasurable
 
 if TYPE_CHECKING:
     import jax
 
 LIMIT_S = 30.0
+LOOK = "import cuda.bindings"  # where the driver's calls from Python are
 PACKAGES = ("jax", "jaxlib", "jax-cuda13-pjrt", "jax-cuda13-plugin", "numpy", "pyarrow")
 _DRIVER = (
     "name,driver_version,memory.total,clocks.max.sm,clocks.max.memory,power.limit,"
@@ -86,6 +88,20 @@ def query_driver(fields: str = _DRIVER) -> dict[str, str] | None:
     if answer is None:
         return None
     return dict(zip(fields.split(","), (v.strip() for v in answer.split(",")), strict=False))
+
+
+def with_bindings() -> dict[str, str]:
+    """Return the environment of a process that makes the driver's calls from Python.
+
+    Their module is that of this Python, or of `.venv-driver`, which can be copied.
+
+    Raises:
+      Unmeasurable: there is none.
+    """
+    env = environment(ROOT / ".venv-driver")
+    if run([sys.executable, "-c", LOOK], limit_s=LIMIT_S, env=env).code:
+        raise Unmeasurable("no module cuda.bindings here nor in .venv-driver: make driver")
+    return env
 
 
 def is_without_driver(message: str) -> bool:

@@ -12,7 +12,6 @@ that ends before any other begins.
 
 from __future__ import annotations
 
-import os
 import statistics
 import tempfile
 from collections.abc import Mapping
@@ -20,15 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from c2c.errors import DataError
-from experiments.children import ROOT
 from experiments.gpu.cases import Case, Context, Row, Scale, Unmeasurable
-from experiments.gpu.device import is_without_driver
+from experiments.gpu.device import is_without_driver, with_bindings
 from experiments.medusa import checkpoint, steps
 from experiments.medusa.first_steps import MODES, seconds_of
 from experiments.medusa.restore import measure as restored
 
 PROGRAMS: Mapping[Scale, int] = {"full": 16, "quick": 4, "tiny": 1}
-BINDINGS = ROOT / ".venv-driver"
 SIZES: Mapping[Scale, str] = {"full": "1 2 4 8 16 32 48 64", "quick": "1 8", "tiny": "1"}
 STEPS = 13  # of which the first three are told apart
 CHAIN: Mapping[Scale, int] = {"full": 32, "quick": 4, "tiny": 3}  # products by cuBLAS
@@ -62,10 +59,7 @@ def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
     del context
     if spec["program"] == "first_steps":
         return [_first_steps(spec)]
-    if not BINDINGS.is_dir():
-        raise Unmeasurable("the driver's calls are not installed: make driver")
-    paths = (str(ROOT), str(BINDINGS), os.environ.get("PYTHONPATH", ""))
-    env = {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    env = {"PYTHONPATH": with_bindings()["PYTHONPATH"]}
     if spec["program"] == "checkpoint":
         return [_checkpointed(spec["of"], env)]
     if spec["program"] != "xla":

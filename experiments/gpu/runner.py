@@ -11,6 +11,7 @@ from typing import Any
 
 from experiments.gpu.cases import Case, Context, Limits, Row
 from experiments.gpu.child import Child, Outcome
+from experiments.gpu.placing import Placing
 from experiments.gpu.progress import progress
 from experiments.gpu.store import Store
 
@@ -29,7 +30,7 @@ class Ran:
     earlier: int = 0  # had results already
     left: int = 0  # not begun, for want of time or since others like them took their process along
     stopped: str = ""  # why the section was given up, if it was
-    disk: bool = False  # whether that was because results could not be written
+    over: bool = False  # whether other sections are no use: a dead device, a full disk
 
 
 @dataclass(slots=True)
@@ -70,6 +71,8 @@ def run_section(
     labels: Mapping[str, Any] | None = None,
     after: Callable[[], object] = lambda: None,
     waiting: Callable[[], object] = lambda: None,
+    placing: Placing | None = None,
+    why_dead: Callable[[float], str] = lambda _: "",
     clock: Any = time.monotonic,
 ) -> Ran:
     """Measure the cases that have no result yet, in order, until the time is over.
@@ -87,11 +90,13 @@ def run_section(
       labels: columns to put into every row.
       after: called when a case has its result on disk.
       waiting: called when a case takes longer than a moment.
+      placing: where weights are; None for host memory, whatever comes.
+      why_dead: asks the device after a lost process, within seconds; what it says ends the run.
       clock: seconds; tests put their own here.
     """
-    limits, labels = limits or Limits(), labels or {}
+    limits, labels, placing = limits or Limits(), labels or {}, placing or Placing(wanted="host")
     finished = store.finished(retry_failed=retry_failed, quick=bool(labels.get("quick")))
-    todo = [limits.of(case) for case in cases if case.always or case.key not in finished]
+    todo = [limits.of(case) for case in cases if placing.due(case, finished)]
     if not any(not case.always for case in todo):
         todo = []  # nothing to compare with
     ran = Ran(earlier=len(cases) - len(todo), left=len(todo))
@@ -102,7 +107,9 @@ def run_section(
     try:
         store.add_run(str(provenance["run"]), provenance)
         with progress(name, len(todo)) as tell:
-            for number, case in enumerate(todo, 1):
+            for number, given in enumerate(todo, 1):
+                if (case := placing.due(given, finished)) is None:  # the weights have moved since
+                    continue
                 if losses.skips(case):
                     tell(number, f"{case.key}: left, as others like it ended their process", True)
                     continue
@@ -121,33 +128,39 @@ def run_section(
                 outcome, took_s = _measure(child, case, store, until, clock, given_up=given_up)
                 if outcome is None:  # cut off by the end of the run
                     break
-                common = {
-                    "section": name,
-                    "case": case.key,
-                    "run": str(provenance["run"]),
-                    "at": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-                    "status": outcome.status,
-                    "case_s": took_s,
-                    **({"reason": outcome.reason} if outcome.reason else {}),
-                    **({"lost": outcome.lost} if outcome.lost else {}),
-                    **labels,
-                    **case.spec,
-                }
-                rows: list[Row] = [common | row for row in outcome.rows] or [common]
+                given_by_run = {"section": name, "run": str(provenance["run"]), "case_s": took_s}
+                rows = _rows(case, outcome, {**given_by_run, **labels})
                 store.finish(case, rows)
                 ran = _counted(ran, outcome)
                 after()
                 tell(number, _line(case, outcome, rows[0]), outcome.status == "failed")
+                if outcome.lost and (dead := why_dead(until - clock())):
+                    return replace(ran, stopped=dead, over=True)
                 losses.count(case, outcome)
+                if placing.count(case, outcome):
+                    losses = _Losses()
                 if losses.too_many:
                     why = f"{GROUPS_LOST} in a row ended their process: {outcome.reason}"
                     return replace(ran, stopped=why)
     except OSError as error:  # of the store: children say what they have to say in outcomes
-        return replace(ran, stopped=f"results cannot be written: {error}", disk=True)
+        return replace(ran, stopped=f"results cannot be written: {error}", over=True)
     finally:
         child.close()
         store.compact()
     return ran
+
+
+def _rows(case: Case, outcome: Outcome, labels: Mapping[str, Any]) -> list[Row]:
+    common = {
+        "case": case.key,
+        "at": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        "status": outcome.status,
+        **({"reason": outcome.reason} if outcome.reason else {}),
+        **({"lost": outcome.lost} if outcome.lost else {}),
+        **labels,
+        **case.spec,
+    }
+    return [common | row for row in outcome.rows] or [common]
 
 
 def _counted(ran: Ran, outcome: Outcome) -> Ran:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from experiments.gpu.section import Section
+from experiments.gpu.section import Call, Section
 
 _SECTIONS = (
     Section(
         name="smoke",
-        title="ten small tests: do the kernels work here at all?",
+        title="XLA, JAX's own kernel, ours over device and over host memory: what works here?",
         module=f"{__package__}.smoke",
-        share=0.3,
+        share=0.5,
         checks=True,
     ),
     Section(
@@ -23,44 +23,35 @@ _SECTIONS = (
     ),
     Section(
         name="facts",
-        title="TMA from host memory, L2, clusters, copies by XLA, bandwidth by SMs",
+        title="TMA from host memory, additions, layouts, the last pass, clusters, copies by XLA",
         module=f"{__package__}.kernels.facts",
-        share=0.15,
+        share=0.25,
+    ),
+    Section(
+        name="kernels",
+        title="hybrid_gemm against prediction, limits and rivals, by rows, alpha, cluster, SMs",
+        module=f"{__package__}.kernels.grid",
+        share=0.6,
     ),
     Section(
         name="correctness",
         title="every kernel at real sizes against exact results (tests/gpu)",
         module=f"{__package__}.correctness",
-        share=0.5,
-        checks=True,
-    ),
-    Section(
-        name="kernels",
-        title="hybrid_gemm against its limits and its rivals, by shape, rows, SMs, alpha, cluster",
-        module=f"{__package__}.kernels.grid",
         share=0.6,
-        survey="quick",
-    ),
-    Section(
-        name="tune",
-        title="the tuner's candidates for the shapes of models, beside what is chosen without it",
-        module=f"{__package__}.kernels.tuning",
-        share=0.35,
-        survey="quick",
+        checks=True,
     ),
     Section(
         name="sanitizer",
         title="racecheck and initcheck on a small hybrid, grouped and quantised kernel",
         module=f"{__package__}.kernels.sanitizer",
-        share=0.35,
+        share=0.5,
         checks=True,
     ),
     Section(
-        name="mig",
-        title="what one slice draws of the link alone, and seven together",
-        module=f"{__package__}.kernels.mig",
-        share=0.3,
-        survey="quick",
+        name="attention",
+        title="prefill, decode and merging of partial results",
+        module=f"{__package__}.kernels.attention",
+        share=1.0,
     ),
     Section(
         name="transformer",
@@ -75,10 +66,23 @@ _SECTIONS = (
         share=0.5,
     ),
     Section(
-        name="attention",
-        title="prefill, decode and merging of partial results",
-        module=f"{__package__}.kernels.attention",
-        share=1.0,
+        name="tune",
+        title="the tuner's candidates for the shapes of models, beside what is chosen without it",
+        module=f"{__package__}.kernels.tuning",
+        share=0.35,
+    ),
+    Section(
+        name="medusa",
+        title="graphs captured in one process and restored in another, by the driver's calls",
+        module=f"{__package__}.medusa",
+        share=0.3,
+        checks=True,
+    ),
+    Section(
+        name="tessera",
+        title="a step's kernels timed, recorded, split over two contexts, with priorities",
+        module=f"{__package__}.tessera",
+        share=0.4,
     ),
     Section(
         name="engine",
@@ -88,35 +92,10 @@ _SECTIONS = (
         checks=True,
     ),
     Section(
-        name="medusa",
-        title="graphs captured in one process and restored in another, by the driver's calls",
-        module=f"{__package__}.medusa",
-        share=0.3,
-        checks=True,
-        asked=True,
-    ),
-    Section(
-        name="tessera",
-        title="a step's kernels timed, recorded, split over two contexts, with priorities",
-        module=f"{__package__}.tessera",
+        name="mig",
+        title="what one slice draws of the link alone, and seven together",
+        module=f"{__package__}.kernels.mig",
         share=1.0,
-        asked=True,
-    ),
-    Section(
-        name="cocoserve",
-        title="layers copied and moved between two pools while a model decodes",
-        module=f"{__package__}.cocoserve",
-        share=0.3,
-        checks=True,
-        asked=True,
-    ),
-    Section(
-        name="woven",
-        title="attention away through pinned host memory: polls, sending, receiving",
-        module=f"{__package__}.woven",
-        share=0.3,
-        checks=True,
-        asked=True,
     ),
     Section(
         name="rehearsal",
@@ -124,11 +103,22 @@ _SECTIONS = (
         module=f"{__package__}.rehearsal",
         share=1.0,
         checks=True,
-        asked=True,
         rehearses=True,
     ),
 )
 
 SECTIONS: Mapping[str, Section] = MappingProxyType({one.name: one for one in _SECTIONS})
-DEFAULT = tuple(section.name for section in SECTIONS.values() if not section.asked)
-"""What runs without names: what decides most comes first."""
+
+CALLS: Mapping[str, Call] = MappingProxyType(
+    {
+        "first": Call(
+            sections=("smoke", "link", "facts", "kernels", "correctness"),
+            scale="quick",
+            case_s=45.0,
+        ),
+        "second": Call(sections=("correctness", "sanitizer", "attention")),
+        "third": Call(sections=("kernels", "transformer", "grouped")),
+        "fourth": Call(sections=("tune", "medusa", "tessera", "engine", "mig"), scale="quick"),
+    }
+)
+"""What the commands of a lease run, in order of their worth. There is none for everything."""

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from experiments.gpu import report
 from experiments.gpu.archive import Keeper
 from experiments.gpu.cases import Case, Context, Limits
+from experiments.gpu.placing import Placing, Wanted
+from experiments.gpu.probe import LIMIT_S, why_dead
 from experiments.gpu.runner import Ran, run_section
 from experiments.gpu.section import Section
+from experiments.gpu.sections import SECTIONS
 from experiments.gpu.store import Store
+
+HOST_READS = "reading weights in host memory"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What a run is asked to do.
 
-    `until` is by the monotonic clock. With `survey` a section that has a quick form runs that.
+    `until` is by the monotonic clock; `weights` says where they are put (`Placing`).
     """
 
     folder: Path
@@ -29,7 +34,7 @@ class Settings:
     facts: Mapping[str, Any]
     until: float
     limits: Limits = field(default_factory=Limits)
-    survey: bool = False
+    weights: Wanted = "auto"
     fresh: bool = False
     retry_failed: bool = False
     dry_run: bool = False
@@ -43,9 +48,13 @@ class Session:
     listed: dict[str, tuple[str, ...]] = field(default_factory=dict)
     stopped: dict[str, str] = field(default_factory=dict)
     failed: bool = False
+    placing: Placing = field(init=False)
     keeper: Keeper = field(init=False)
 
     def __post_init__(self) -> None:
+        self.placing = Placing(wanted=self.settings.weights)
+        if self.settings.weights == "auto" and not self.settings.fresh:
+            self.placing.why = self._moved_earlier()
         self.keeper = Keeper(self.settings.folder, self.settings.archive, self.summarise)
 
     def summarise(self) -> str:
@@ -63,15 +72,23 @@ class Session:
             self.failed |= bool(ran.failed or ran.stopped)
             if ran.stopped:
                 self.stopped[section.name] = ran.stopped
+            if self.placing.why:
+                self.stopped[HOST_READS] = self.placing.why
             print(outcome(section.name, ran, time.monotonic() - now), flush=True)
             self.keeper.refresh(now=True)
-            if ran.disk:
+            if ran.over:
                 return
+
+    def _moved_earlier(self) -> str:
+        """Return why an earlier run, of which this one goes on, gave up reading host memory."""
+        for name in SECTIONS:
+            for row in Store(self.settings.folder / name).rows:
+                if row.get("w_in") == "device":
+                    return f"as in the run of {row['at']}; --weights host tries again"
+        return ""
 
     def _section(self, section: Section, until: float) -> Ran:
         of, context = self.settings, self.settings.context
-        if of.survey and section.survey and context.scale == "full":
-            context = replace(context, scale=section.survey)
         store = Store(of.folder / section.name)
         if of.fresh:
             store.clear()
@@ -94,6 +111,8 @@ class Session:
             labels={name: True for name, holds in labels.items() if holds},
             after=self.keeper.refresh,
             waiting=self.keeper.catch_up,
+            placing=self.placing,
+            why_dead=lambda left_s: why_dead(min(LIMIT_S, max(1.0, left_s))),
         )
 
     def _cases(self, section: Section, context: Context) -> list[Case]:

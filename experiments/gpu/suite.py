@@ -29,7 +29,7 @@ MOST_MESSAGE = 600
 
 Say = Callable[[dict[str, Any]], None]
 Listed = dict[str, Any]
-"""Of a test: `test` (file and name), `function` and, if it has one of its own, `limit_s`."""
+"""Of a test: `test` (file and name), `function`, `host` and maybe a `limit_s` of its own."""
 
 # The project's own options and conftest need packages that a GPU machine may lack.
 _OPTIONS = (
@@ -48,6 +48,7 @@ def cases_of(listed: Iterable[Listed]) -> list[Case]:
             most_s=max(FIRST_LIMIT_S, one.get("limit_s", LIMIT_S)),
             least_s=LEAST_S,
             group=one["function"],
+            host=one.get("host", ""),
         )
         for one in listed
     ]
@@ -132,7 +133,9 @@ class Server:
         lacks = lacking(self._backend)  # starts the device, which is no test's time
         self._say({"status": "ready"})
         for line in self._requests:
-            name = json.loads(line)["test"]
+            asked = json.loads(line)
+            name = asked["test"]
+            os.environ["C2C_TESTS_WEIGHTS"] = asked.get("w_in", "host")
             if lacks:
                 self._say({"status": "skipped", "reason": lacks, "rows": []})
             elif name in self._broken:
@@ -224,7 +227,13 @@ def _listed(item: Any) -> Listed:
     name = _short(item.nodeid)
     marker = item.get_closest_marker("limit_s")
     limit = {"limit_s": float(marker.args[0])} if marker else {}
-    return {"test": name, "function": name.partition("[")[0], **limit}
+    host = item.get_closest_marker("host_read")
+    return {
+        "test": name,
+        "function": name.partition("[")[0],
+        "host": str(host.args[0]) if host else "",
+        **limit,
+    }
 
 
 if __name__ == "__main__":

@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from c2c.errors import DataError
-from experiments.children import ROOT, answer_of, environment
+from experiments.children import ROOT, answer_of
 from experiments.gpu.cases import Case, Context, Row, Scale, Unmeasurable
-from experiments.gpu.device import is_without_driver
+from experiments.gpu.device import is_without_driver, with_bindings
 from experiments.medusa import steps
 
-BINDINGS = ROOT / ".venv-driver"
 FIXTURE = ROOT / "tests" / "systems" / "program" / "xla" / "decode"  # 60 launches, two rows
 ROWS: Mapping[Scale, tuple[int, ...]] = {"full": (1, 8, 64), "quick": (8,), "tiny": (0,)}
 PAGE_TOKENS = 64
@@ -64,8 +63,6 @@ def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
     """Ask a process of its own for a case's rows."""
     if spec["what"] in UNMEASURED:
         raise Unmeasurable(UNMEASURED[spec["what"]])
-    if not BINDINGS.is_dir():
-        raise Unmeasurable("the driver's calls are not installed: make driver")
     if context.folder:
         return _asked(spec, context, Path(context.folder))
     with tempfile.TemporaryDirectory() as folder:
@@ -90,5 +87,5 @@ def _asked(spec: Mapping[str, Any], context: Context, folder: Path) -> list[Row]
     def failed(why: str) -> Exception:
         return Unmeasurable(why) if is_without_driver(why) else DataError(spec["what"], why)
 
-    found: list[Row] = answer_of(line, failed, env=environment(BINDINGS), apart=False)
+    found: list[Row] = answer_of(line, failed, env=with_bindings(), apart=False)
     return found

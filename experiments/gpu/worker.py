@@ -17,6 +17,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from experiments.children import end_with_parent
@@ -28,7 +29,8 @@ Say = Callable[[dict[str, Any]], None]
 
 
 def answer_to(module: Any, spec: dict[str, Any], context: Context) -> dict[str, Any]:
-    """Return the rows of a case, or why there are none."""
+    """Return the rows of a case, or why there are none; `w_in` of its spec is for the context."""
+    context = replace(context, weights=spec.pop("w_in", context.weights))
     try:
         return {"status": "ok", "rows": module.measure(spec, context)}
     except Unmeasurable as skipped:
@@ -59,8 +61,12 @@ def main(arguments: list[str]) -> None:
             answers.write(json.dumps(content) + "\n")
             answers.flush()
 
-        module = importlib.import_module(name)
         settings = Context(**json.loads(context))
+        if settings.host_fault:  # before anything takes what is replaced here
+            from experiments.gpu.rehearsal import break_host_reads
+
+            break_host_reads(settings.host_fault)
+        module = importlib.import_module(name)
         if hasattr(module, "serve"):
             module.serve(settings, sys.stdin, say)
         else:

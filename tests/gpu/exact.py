@@ -38,19 +38,37 @@ def numbers(shape: tuple[int, ...], dtype: str, seed: int, scale: float = 1.0) -
     return values.astype(kind)
 
 
-@functools.lru_cache(maxsize=2)
+def where() -> str:
+    """Return which memory the weights of a test are in: "host", or "device" where it asks for that.
+
+    The run asks for it (`experiments.gpu.placing`) once reading host memory has cost it processes.
+    """
+    return os.environ.get("C2C_TESTS_WEIGHTS", "host")
+
+
+def placed(w: Any, memory: str | None = None) -> Any:
+    """Return weights, or a tree of them, in pinned host memory or in that of the device."""
+    return to_host(w) if (memory or where()) == "host" else jax.tree.map(jnp.asarray, w)
+
+
 def weights(
     k: int, n: int, dtype: str = "bfloat16", layers: int | None = None, seed: int = 1
 ) -> tuple[np.ndarray, Any]:
-    """Return W[K, N] or [L, K, N] as numpy holds it and in pinned host memory."""
-    w = numbers((k, n) if layers is None else (layers, k, n), dtype, seed, k**-0.5)
-    return w, to_host(w)
+    """Return W[K, N] or [L, K, N] as numpy holds it and where kernels read it (`where`)."""
+    return _weights(k, n, dtype, layers, seed, where())
 
 
 @functools.lru_cache(maxsize=2)
+def _weights(
+    k: int, n: int, dtype: str, layers: int | None, seed: int, memory: str
+) -> tuple[np.ndarray, Any]:
+    w = numbers((k, n) if layers is None else (layers, k, n), dtype, seed, k**-0.5)
+    return w, placed(w, memory)
+
+
 def transposed(k: int, n: int) -> Any:
-    """Return the same weights as [N, K] in pinned host memory."""
-    return to_host(np.ascontiguousarray(weights(k, n)[0].T))
+    """Return the same weights as [N, K], in the same memory."""
+    return placed(np.ascontiguousarray(weights(k, n)[0].T))
 
 
 def activations(m: int, k: int, dtype: str = "bfloat16", seed: int = 0) -> np.ndarray:
@@ -70,9 +88,8 @@ def assert_exact(out: Any, x: np.ndarray, w: np.ndarray) -> None:
     rows, columns = sampled(x.shape[0], 2), sampled(w.shape[1], 3)
     part = np.asarray(jax.jit(lambda o: o[rows][:, columns])(out))
     check = check_gemm(part, x[rows], w[:, columns])
-    where = f"row {rows[check.row]}, column {columns[check.column]}"
-    where = f"row {rows[check.row]}, column {columns[check.column]}"
-    assert check.worst_ratio <= 1, f"{where}: {check}"
+    place = f"row {rows[check.row]}, column {columns[check.column]}"
+    assert check.worst_ratio <= 1, f"{place}: {check}"
 
 
 def assert_everywhere(out: Any, x: np.ndarray, w: np.ndarray) -> None:

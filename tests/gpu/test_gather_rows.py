@@ -11,19 +11,17 @@ import pytest
 
 from pallas_kernels import gather_rows as gathering
 from tests.compilations import compilations
-from tests.gpu.exact import BACKEND, numbers
+from tests.gpu.exact import BACKEND, numbers, placed
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.host_read("either")]
 
 ROWS, COLUMNS = 32_000, 4096
 
 
 @pytest.fixture(scope="module")
 def table() -> tuple[np.ndarray, Any]:
-    from pallas_kernels.host_memory import to_host
-
     values = numbers((ROWS, COLUMNS), "bfloat16", 1)
-    return values, to_host(values)
+    return values, placed(values)
 
 
 def ids_of(tokens: int, rows: int = ROWS) -> np.ndarray:
@@ -58,15 +56,13 @@ def test_columns_and_sm_limits(table: Any, columns: int) -> None:
 
 @pytest.mark.parametrize("dtype", gathering.DTYPES)
 def test_types(dtype: str) -> None:
-    from pallas_kernels.host_memory import to_host
-
     kind, rng = np.dtype(jnp.dtype(dtype)), np.random.default_rng(3)
     if kind.kind in "iu":
         stack = rng.integers(0, 127, (3, 500, 640)).astype(kind)
     else:
         stack = rng.standard_normal((3, 500, 640), np.float32).astype(kind)
     ids = ids_of(77, 500)
-    out = gathering.gather_rows(to_host(stack), jnp.asarray(ids), layer=2, backend=BACKEND)
+    out = gathering.gather_rows(placed(stack), jnp.asarray(ids), layer=2, backend=BACKEND)
     same(out, stack[2][ids])
 
 

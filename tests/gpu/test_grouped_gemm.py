@@ -13,11 +13,10 @@ from pallas_kernels import check_gemm
 from pallas_kernels import grouped_gemm as grouped
 from pallas_kernels import quantized_gemm as quantized
 from pallas_kernels.gemm import FAMILY, Gemm, Quantised, choose, scales_weights
-from pallas_kernels.host_memory import to_host
 from tests.compilations import compilations
-from tests.gpu.exact import BACKEND, activations, numbers, same_bits, sampled, sm_count
+from tests.gpu.exact import BACKEND, activations, numbers, placed, same_bits, sampled, sm_count
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.host_read("either")]
 
 SIZES = {
     "decode of 16 tokens": (128, 16 * 8, 2048, 1536),
@@ -31,7 +30,7 @@ SIZES = {
 def test_products(experts: int, rows: int, k: int, n: int) -> None:
     draw = np.random.default_rng(0)
     w = numbers((experts, k, n), "bfloat16", 1, k**-0.5)
-    host, x = to_host(w), activations(rows, k)
+    host, x = placed(w), activations(rows, k)
     a = jnp.asarray(x)
     one, last = np.zeros(experts, np.int32), np.zeros(experts, np.int32)
     one[experts // 2] = last[-1] = rows
@@ -96,7 +95,7 @@ def test_quantised_experts(
     a, gemm = jnp.asarray(x), described(rows, k, n, w, experts)
     with compilations() as seen:
         for number, sizes in enumerate((spread, one, last)):
-            host = to_host(with_nan(w, sizes))
+            host = placed(with_nan(w, sizes))
             out = grouped.grouped_gemm(a, host, jnp.asarray(sizes), backend=BACKEND)
             again = grouped.grouped_gemm(a, host, jnp.asarray(sizes), backend=BACKEND)
             assert same_bits(out, again)
@@ -152,7 +151,7 @@ def test_every_dataflow(alpha: float, cluster: int) -> None:
     config = replace(FAMILY["256x128"], cluster=cluster, sm_count=sm_count())
     out = grouped.grouped_gemm(
         jnp.asarray(x),
-        to_host(w),
+        placed(w),
         jnp.asarray(sizes),
         alpha=alpha,
         cluster=cluster,

@@ -14,7 +14,7 @@ from pallas_kernels.host_memory import placement_report, to_host
 from pallas_kernels.hybrid_gemm import hybrid_gemm
 from tests.gpu.exact import BACKEND, activations, assert_exact, numbers, weights
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.host_read("only")]
 
 K, N = 4096, 8192
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from pallas_kernels.gemm import FAMILY, Gemm, choose, present_machine
-from pallas_kernels.host_memory import to_host
 from pallas_kernels.hybrid_gemm import hybrid_gemm, pack_weights
 from tests.gpu.exact import (
     BACKEND,
@@ -19,13 +18,14 @@ from tests.gpu.exact import (
     assert_everywhere,
     assert_exact,
     numbers,
+    placed,
     poisoned,
     same_bits,
     transposed,
     weights,
 )
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.host_read("either")]
 
 K, N = 4096, 6144
 ROWS = (1, 5, 8, 64, 100, 128, 129, 512, 1000, 2001)
@@ -130,7 +130,7 @@ def test_padded_weights() -> None:
     k, n = 1000, 1500
     x, w = activations(70, k), numbers((k, n), "bfloat16", 1, k**-0.5)
     packed = pack_weights(w)
-    host = jax.tree.map(to_host, packed)
+    host = jax.tree.map(placed, packed)
     for alpha in ALPHAS:
         out = hybrid_gemm(jnp.asarray(x), host, alpha, backend=BACKEND)
         assert out.shape == (70, n)

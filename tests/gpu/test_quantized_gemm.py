@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from pallas_kernels import quantized_gemm as quantized
-from pallas_kernels.host_memory import to_host
-from tests.gpu.exact import BACKEND, activations, numbers, sampled
+from tests.gpu.exact import BACKEND, activations, numbers, placed, sampled
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.host_read("either")]
 
 K, N = 4096, 6144
 
@@ -75,7 +74,7 @@ def agrees(
       **options: of the op.
     """
     m = len(x)
-    out: Any = quantized.quantized_gemm(jnp.asarray(x), to_host(packed), backend=BACKEND, **options)
+    out: Any = quantized.quantized_gemm(jnp.asarray(x), placed(packed), backend=BACKEND, **options)
     rows, columns = sampled(m, 2), sampled(N, 3)
     a, b = x[rows].astype(np.float64), exact[:, columns]
     got = np.asarray(out, np.float64)[rows][:, columns]

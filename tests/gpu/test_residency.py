@@ -9,11 +9,10 @@ import jax.numpy as jnp
 import pytest
 
 from pallas_kernels.gemm import Resident
-from pallas_kernels.host_memory import to_host
 from pallas_kernels.hybrid_gemm import hybrid_gemm
-from tests.gpu.exact import BACKEND, activations, assert_exact, same_bits, weights
+from tests.gpu.exact import BACKEND, activations, assert_exact, placed, same_bits, weights
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.host_read("either")]
 
 K, N = 4096, 6144
 SHARES = (0, 256, 3072, N)
@@ -34,7 +33,7 @@ def test_any_share_is_exact_and_comes_from_the_cache(m: int, alpha: float, clust
         spoilt = stored.copy()
         spoilt[:columns] = float("nan")  # seen if it is read from the host
         given = Resident(cache=cache, columns=columns)
-        assert_exact(run(a, to_host(spoilt), alpha, given, cluster=cluster), x, w)
+        assert_exact(run(a, placed(spoilt), alpha, given, cluster=cluster), x, w)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
@@ -44,5 +43,5 @@ def test_a_launch_fills_the_cache(m: int, alpha: float) -> None:
     stored = w.T.copy()
     cache = jax.new_ref(jnp.zeros((N, K), jnp.bfloat16))
     given = Resident(cache=cache, columns=0, fill=N)
-    assert_exact(run(jnp.asarray(x), to_host(stored), alpha, given), x, w)
+    assert_exact(run(jnp.asarray(x), placed(stored), alpha, given), x, w)
     assert same_bits(cache[...], stored)

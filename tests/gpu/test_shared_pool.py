@@ -16,7 +16,7 @@ from pallas_kernels.host_memory import SharedPool, remove_pool, shared_memory_pa
 from pallas_kernels.hybrid_gemm import hybrid_gemm
 from tests.gpu.exact import BACKEND, activations, assert_exact, numbers
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.host_read("only")]
 
 K = N = 2048
 ROOT = Path(__file__).parents[2]

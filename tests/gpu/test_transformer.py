@@ -17,7 +17,7 @@ from c2c import transformer
 from tests.compilations import compilations
 from tests.gpu.exact import BACKEND
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.host_read("only")]
 
 ROOT = Path(__file__).parents[2]
 PROMPT = np.random.default_rng(1).integers(0, 8000, 150).tolist()

@@ -94,11 +94,11 @@ def with_limits(rows: Sequence[Row]) -> list[Row]:
             continue
         if of := bounds.get(row["run"]):
             sms = row.get("sm_limit", WHOLE)
-            local = row["what"] == "resident"
+            local = row["what"] == "resident" or "w_in" in row
             over_link = 0 if local else row["weight_bytes"]
             in_memory = row["activation_bytes"] + (row["weight_bytes"] if local else 0)
             row |= limited(row, of.seconds(over_link, in_memory, row["flops"], sms))
-        if row["what"] != "resident":
+        if row["what"] != "resident" and "w_in" not in row:
             row["link_gbps"] = row["weight_bytes"] / row["time_s"] / 1e9
         found.append(row)
     return found
@@ -108,6 +108,8 @@ def cells(rows: Iterable[Row]) -> dict[Cell, list[Row]]:
     """Return the rows of `kernels` by GEMM and SMs; rivals count as on the whole GPU."""
     found: dict[Cell, list[Row]] = defaultdict(list)
     for row in rows:
+        if "w_in" in row:  # weights in device memory for want of a link: another question
+            continue
         if row["status"] == "ok" and "time_s" in row and {"k", "n", "m"} <= set(row):
             found[row["k"], row["n"], row["m"], row.get("sm_limit", WHOLE)].append(row)
     return dict(found)

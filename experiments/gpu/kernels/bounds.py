@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 from experiments.gpu import Case, Context, Row, Scale, time_launches
+from experiments.gpu.cases import Place
 from experiments.gpu.kernels import operands
 from experiments.gpu.kernels.probes import Streaming, launcher, scalars
 from experiments.gpu.link import device_copy, link_copy, matrix_products
@@ -28,7 +29,10 @@ def cases(sm_limits: Iterable[int]) -> list[Case]:
         {"what": "bound", "of": of} for of in ("link_dma", "hbm", "matmul")
     ]
     found += [{"what": "bound", "of": "link_sm", "sm_limit": n} for n in sm_limits]
-    return [Case(spec=spec, always=True) for spec in found]
+    return [
+        Case(spec=spec, always=True, host="only" if spec["of"] == "link_sm" else "")
+        for spec in found
+    ]
 
 
 def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
@@ -59,7 +63,7 @@ def stream(
     *,
     sms: int,
     passes: int = 1,
-    place: operands.Place = "host",
+    place: Place = "host",
 ) -> Row:
     """Time the SMs' reading of an array, by TMA; see `probes`."""
     data = matrix(reading, context, place)
@@ -78,7 +82,7 @@ def stream(
     }
 
 
-def matrix(reading: Streaming, context: Context, place: operands.Place = "host") -> jax.Array:
+def matrix(reading: Streaming, context: Context, place: Place = "host") -> jax.Array:
     """Return one random matrix as an operand of a kernel, in this memory."""
     w = operands.pieces(reading.k, reading.n, 1, 1, context.seed)[0][0]
     return w.to_device() if place == "device" else operands.operand(w, context)

@@ -28,7 +28,6 @@ from experiments.gpu.store import Store
 
 NAME, PLATFORM, MIG = "h200_pcie5", "h200_pcie5", "1x141gb"
 DEVICE = "NVIDIA H200"  # of which `NAME` is the calibration, as the driver calls it
-KC = 512  # depth of the weight tile that AsymGEMM pins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +47,7 @@ def measured(rows: Mapping[str, Sequence[Row]]) -> dict[str, Measured]:
     real = {name: [r for r in of if not r.get("dry_run")] for name, of in rows.items()}
     gpu = load_platform(PLATFORM).gpu
     found: dict[str, Measured] = {}
-    kernels = real.get("kernels", [])
+    kernels = [r for r in real.get("kernels", []) if "w_in" not in r]
     bounds = analysis.typical(analysis.bounds_by_run(kernels).values())
     if bounds is not None:
         found["mma_efficiency"] = Measured(
@@ -117,7 +116,7 @@ def _reduce(grid: Sequence[Row], bounds: analysis.Bounds) -> Measured | None:
             continue
         if r["time_s"] < 1.3 * r["weight_bytes"] / (bounds.link_of(analysis.WHOLE) * 1e9):
             continue
-        slices_of_k, steps = -(-r["k"] // KC), -(-r["m"] // r["tm"]) * -(-r["n"] // r["tn"])
+        slices_of_k, steps = -(-r["k"] // r["kc"]), -(-r["m"] // r["tm"]) * -(-r["n"] // r["tn"])
         work_s = r["time_s"] * analysis.WHOLE
         math_s = r["flops"] / (bounds.tflops * 1e12 / analysis.WHOLE)
         left_s = work_s - math_s - steps * slices_of_k * issue_s

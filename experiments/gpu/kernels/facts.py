@@ -5,6 +5,8 @@
 - clusters: how many clusters are on the device at once, as their CTAs' begin and end show;
 - operand: whether XLA hands the host array to the kernel without a copy;
 - rereads: whether SymGEMM without multicast reads W over the link once for every 256 rows;
+- layout: SymGEMM over the same weights as [K, N], [N, K] and in tiles;
+- last_pass: AsymGEMM into bf16, whose last pass reads the sums back, and into float32, without one;
 - launch: the time from one small kernel to the next inside a program.
 """
 
@@ -18,12 +20,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.gpu import Case, Context, Row, Scale, time_launches, wait
-from experiments.gpu.cases import Unmeasurable
+from experiments.gpu.cases import Place, Unmeasurable
 from experiments.gpu.kernels import bounds, launching, operands
 from experiments.gpu.kernels.probes import Streaming, last_items, launcher, scalars
+from pallas_kernels.gemm import W_LAYOUTS
 from pallas_kernels.host_memory import HostArray
 
 FIG4 = (4096, 16384)
+QUICK = 11
 BOXES = ((64, 128), (128, 64), (64, 64), (128, 128), (64, 256), (256, 64))
 SMS = (132, 16, 1, 4, 8, 28, 56, 2, 12, 20, 24, 32, 40, 48, 64, 80, 96, 112)
 
@@ -38,9 +42,11 @@ def cases(scale: Scale) -> list[Case]:
             {"fact": "clusters", "cluster": 2},
             {"fact": "operand"},
             {"fact": "rereads", "m": 64},
+            {"fact": "layout", "w_layout": "nk", "m": 64},
+            {"fact": "last_pass", "out": "float32", "m": 64},
             {"fact": "launch"},
         ]
-        return [Case(spec=spec) for spec in specs]
+        return [_case(spec) for spec in specs]
 
     def tma(place: str, rows: int, columns: int, cluster: int) -> dict[str, Any]:
         stages = 8 * 64 * 128 // (rows * columns)  # 128 KiB in flight
@@ -53,14 +59,24 @@ def cases(scale: Scale) -> list[Case]:
             "cluster": cluster,
         }
 
-    specs = [tma("host", 64, 128, 1), {"fact": "operand"}]
+    specs = [tma("device", 64, 128, 1), tma("host", 64, 128, 1), {"fact": "operand"}]
+    specs += [{"fact": "layout", "w_layout": of, "m": 64} for of in W_LAYOUTS]
+    specs += [{"fact": "last_pass", "out": of, "m": 10240} for of in ("bfloat16", "float32")]
     specs += [{"fact": "clusters", "cluster": c} for c in (8, 4, 2)]
     specs += [tma("host", 64, 128, c) for c in (2, 4, 8)]
     specs += [{"fact": "rereads", "m": m} for m in (256, 512, 1024, 2048)]
     specs += [tma("host", rows, columns, 1) for rows, columns in BOXES[1:]]
     specs += [{"fact": "sms", "sms": n} for n in SMS]
-    specs += [{"fact": "launch"}, tma("device", 64, 128, 1), tma("device", 64, 128, 8)]
-    return [Case(spec=spec) for spec in (specs[:8] if scale == "quick" else specs)]
+    specs += [{"fact": "launch"}, tma("device", 64, 128, 8)]
+    return [_case(spec) for spec in (specs[:QUICK] if scale == "quick" else specs)]
+
+
+def _case(spec: Mapping[str, Any]) -> Case:
+    """Return a fact as a case; reads of host memory in other ways are likely to fail alike."""
+    if spec["fact"] == "launch" or spec.get("place") == "device":
+        return Case(spec=spec)
+    either = spec["fact"] in ("layout", "last_pass")
+    return Case(spec=spec, host="either" if either else "only", group=str(spec["fact"]))
 
 
 def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
@@ -80,11 +96,15 @@ def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
             return [host_operand(context)]
         case "rereads":
             return [rereads(spec["m"], context)]
+        case "layout":
+            return [product(spec["m"], context, alpha=1.0, w_layout=spec["w_layout"])]
+        case "last_pass":
+            return [product(spec["m"], context, alpha=0.0, out_dtype=spec["out"])]
         case _:
             return [launch_gap(context)]
 
 
-def values_right(streaming: Streaming, place: operands.Place, context: Context) -> bool:
+def values_right(streaming: Streaming, place: Place, context: Context) -> bool:
     """Whether every CTA's last box holds what the array has there."""
     w = bounds.matrix(streaming, context, place)
     run = scalars(streaming, sms=streaming.sm_count)
@@ -163,6 +183,18 @@ def rereads(m: int, context: Context) -> Row:
     times = time_launches(launch, target_s=context.target_s, repetitions=context.repetitions)
     once = bounds.stream(bounds.streaming(context, k=k, n=n), context, sms=operands.sms(context))
     return {"link_reads": times.median_s / once["time_s"], **times.columns()}
+
+
+def product(m: int, context: Context, *, alpha: float, **options: Any) -> Row:
+    """Time one dataflow on the paper's shape; `options` are of `launching.hybrid`."""
+    k, n = (256, 128) if context.scale == "tiny" else FIG4
+    layout = options.get("w_layout", "kn")
+    count = operands.copies(2 * k * n, context)
+    w = operands.weights(k, n, count, context.weights, context.seed, w_layout=layout)
+    x = operands.activations(m, k, context)
+    launch = launching.hybrid(x, w, context, alpha=alpha, **options)
+    times = time_launches(launch, target_s=context.target_s, repetitions=context.repetitions)
+    return {"weight_bytes": 2 * k * n, "gbps": 2 * k * n / times.median_s / 1e9, **times.columns()}
 
 
 def launch_gap(context: Context) -> Row:

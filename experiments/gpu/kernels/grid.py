@@ -20,6 +20,8 @@ from pallas_kernels.gemm import (
     ROWS,
     Gemm,
     choice,
+    plan_launch,
+    predict,
     smallest_cluster,
 )
 
@@ -42,10 +44,10 @@ def cases(scale: Scale) -> list[Case]:
             for label, k, n, m in shapes
             for spec in cell(label, k, n, m, sm_limits=(4,), alphas=(0.0, 0.5, 1.0))
         ]
-        return [*bounds.cases((4,)), *(Case(spec=s) for s in specs)]
+        return [*bounds.cases((4,)), *(_case(s) for s in specs)]
     listed: dict[str, Case] = {}
     for spec in ordered():
-        case = Case(spec=spec, limit_s=90.0)
+        case = _case(spec)
         listed.setdefault(case.key, case)
         if scale == "quick" and len(listed) == QUICK:
             break
@@ -103,6 +105,12 @@ def cell(
             yield {"what": name, **size}
 
 
+def _case(spec: Mapping[str, Any]) -> Case:
+    """Return a case; rivals copy the weights in host memory, or hold them elsewhere."""
+    ours = spec["what"] in ("hybrid", "automatic")
+    return Case(spec=spec, limit_s=90.0, host="either" if ours else "")
+
+
 def useful_clusters(m: int) -> tuple[int, ...]:
     """Return the clusters up to the one that reads W once for all rows, widest first.
 
@@ -127,20 +135,27 @@ def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
         extra: Row = {"pieces": PIECES} if what == "staged_overlapped" else {}
     else:
         x = operands.activations(m, k, context)
-        w = operands.weights(k, n, operands.copies(2 * k * n, context), "host", context.seed)
+        w = operands.weights(
+            k, n, operands.copies(2 * k * n, context), context.weights, context.seed
+        )
         if what == "automatic":
             gemm = Gemm(m=-(-m // 8) * 8, k=k, n=n, layers=w.shape[0])
             chosen = choice(gemm, launching.machine(context))
-            config = chosen.config
+            config, alpha, sm_limit = chosen.config, chosen.alpha, None
             launch = launching.hybrid(
-                x, w, context, alpha=chosen.alpha, cluster=config.cluster, config=config
+                x, w, context, alpha=alpha, cluster=config.cluster, config=config
             )
         else:
             given = {name: spec[name] for name in ("alpha", "sm_limit", "cluster")}
             launch = launching.hybrid(x, w, context, **given)
-            _, config = launching.configuration(m, k, n, w.shape[0], spec["cluster"], context)
+            alpha, sm_limit = spec["alpha"], spec["sm_limit"]
+            gemm, config = launching.configuration(m, k, n, w.shape[0], spec["cluster"], context)
         extra = {"tm": config.tm, "tn": config.tn, "kc": config.kc}
         extra["config"] = json.dumps(asdict(config))
+        if context.weights == "host":  # the model knows no other
+            plan = plan_launch(gemm, config, alpha=alpha, sm_limit=sm_limit, layer=0)
+            machine = launching.machine(context, config.cluster)
+            extra["predicted_s"] = float(predict(gemm, config, plan, machine).time_s)
     times = time_launches(launch, target_s=context.target_s, repetitions=context.repetitions)
     return [amounts | extra | times.columns()]
 

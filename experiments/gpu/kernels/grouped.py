@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from experiments.gpu import Case, Context, Row, Scale, time_launches
+from experiments.gpu.cases import HostRead
 from experiments.gpu.kernels import bounds, operands
 from pallas_kernels.grouped_gemm import grouped_gemm
 
@@ -21,13 +22,18 @@ EXPERTS = (
     ("mixtral-8x7b", 8, 2, 14336, 4096),
 )
 TOKENS = (1, 16, 64, 512, 4, 2048)
+EITHER: HostRead = "either"
+NONE: HostRead = ""
 
 
 def cases(scale: Scale) -> list[Case]:
     """List the bounds, then models by tokens."""
     if scale == "tiny":
         spec = {"shape": "tiny", "experts": 4, "used": 2, "k": 128, "n": 128, "tokens": 4}
-        found = [Case(spec={"what": what} | spec) for what in ("grouped", "resident")]
+        found = [
+            Case(spec={"what": what} | spec, host=host)
+            for what, host in (("grouped", EITHER), ("resident", NONE))
+        ]
         return [*bounds.cases(()), *found]
     found = [
         Case(
@@ -41,9 +47,10 @@ def cases(scale: Scale) -> list[Case]:
                 "tokens": tokens,
             },
             limit_s=120.0,
+            host=host,
         )
         for tokens in TOKENS
-        for what in ("grouped", "resident")
+        for what, host in (("grouped", EITHER), ("resident", NONE))
         for model, experts, used, k, n in EXPERTS
     ]
     return [*bounds.cases((132,)), *(found[:8] if scale == "quick" else found)]
@@ -68,7 +75,7 @@ def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
     active = float(np.mean([(d > 0).sum() for d in draws]))
     x = operands.activations(rows, k, context)
     sizes = [jax.device_put(d) for d in draws]
-    place: operands.Place = "host" if spec["what"] == "grouped" else "device"
+    place = context.weights if spec["what"] == "grouped" else "device"
     w = operands.weights(k, n, spec["experts"], place, context.seed)
     run: Any
     if spec["what"] == "grouped":

@@ -41,9 +41,11 @@ def configuration(
     cluster: int,
     context: Context,
     w_layout: WLayout = "kn",
+    out_dtype: str = "bfloat16",
 ) -> tuple[Gemm, Config]:
     """Return shape and configuration, as `hybrid_gemm` chooses it for any alpha."""
-    gemm = Gemm(m=round_up(m, ROW_MULTIPLE), k=k, n=n, layers=layers, w_layout=w_layout)
+    rows = round_up(m, ROW_MULTIPLE)
+    gemm = Gemm(m=rows, k=k, n=n, layers=layers, w_layout=w_layout, out_dtype=out_dtype)
     return gemm, choose(gemm, machine(context, cluster), cluster=cluster)
 
 
@@ -64,11 +66,12 @@ def hybrid(
     cluster: int = 1,
     config: Config | None = None,
     w_layout: WLayout = "kn",
+    out_dtype: str = "bfloat16",
 ) -> Callable[[int], jax.Array]:
     """Return `launch(number)` for x times the layers of a stack in turn."""
     m, (k, n, layers) = x.shape[0], stored_sizes(w, w_layout)
     assert layers is not None
-    gemm, chosen = configuration(m, k, n, layers, cluster, context, w_layout)
+    gemm, chosen = configuration(m, k, n, layers, cluster, context, w_layout, out_dtype)
     config = chosen if config is None else config
     if context.backend == "reference":
 
@@ -81,6 +84,7 @@ def hybrid(
                 cluster=cluster,
                 sm_limit=sm_limit,
                 w_layout=w_layout,
+                out_dtype=out_dtype,
                 backend="reference",
             )
 

@@ -9,16 +9,15 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from experiments.gpu import Context, wait
+from experiments.gpu.cases import Place
 from pallas_kernels.gemm import Gemm, WLayout
 from pallas_kernels.host_memory import HostArray, to_host, weight_operand
-
-Place = Literal["host", "device"]
 
 COLD_BYTES = 256 * 10**6
 MOST_COPIES = 64

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from experiments.gpu import Context
+from experiments.gpu.cases import Place
 from experiments.gpu.kernels import operands
 from pallas_kernels.host_memory import HostArray
 
@@ -67,7 +68,7 @@ RIVALS: dict[str, Callable[[int, int, int, Context], Callable[[int], Any]]] = {
 
 
 def activations_and_layers(
-    m: int, k: int, n: int, context: Context, place: operands.Place
+    m: int, k: int, n: int, context: Context, place: Place
 ) -> tuple[jax.Array, Sequence[Any]]:
     """Return x, and weight matrices in `place`, apart: XLA would copy a layer out of a stack."""
     x = operands.activations(m, k, context)

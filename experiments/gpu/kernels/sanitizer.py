@@ -36,7 +36,7 @@ def cases(scale: Scale) -> list[Case]:
     """List every check of every kernel."""
     kernels = KERNELS[:1] if scale == "tiny" else KERNELS
     return [
-        Case(spec={"check": check, "kernel": kernel}, limit_s=LIMIT_S, least_s=20.0)
+        Case(spec={"check": check, "kernel": kernel}, limit_s=LIMIT_S, least_s=20.0, host="either")
         for check in CHECKS
         for kernel in kernels
     ]

@@ -25,6 +25,7 @@ from c2c.transformer.forward import run
 from c2c.transformer.pages import PAGE_TOKENS
 from experiments.children import answer_of
 from experiments.gpu import Case, Context, Row, Scale, time_launches, wait
+from experiments.gpu.cases import HostRead
 from experiments.gpu.kernels import bounds
 from experiments.gpu.transformer.splits import split_of
 from experiments.gpu.transformer.weights import (
@@ -58,10 +59,16 @@ def cases(scale: Scale) -> list[Case]:
             found += [common | {"what": "prefill", "rows": r, "context": r} for r in prompts]
     found.insert(0, {"what": "switch"})
     found.append({"what": "logits", "weights": "bf16", "rows": prompts[0]})
-    cases = [Case(spec=spec, limit_s=_LIMIT_S, least_s=60.0) for spec in found]
+    cases = [Case(spec=spec, limit_s=_LIMIT_S, least_s=60.0, host=_host(spec)) for spec in found]
     if scale == "tiny":
         cases = [replace(case, least_s=1.0) for case in cases]
     return [*bounds.cases((132,) if scale != "tiny" else ()), *cases]
+
+
+def _host(spec: Mapping[str, Any]) -> HostRead:
+    if spec["what"] == "switch":
+        return "only"
+    return "either" if spec.get("linear", "hybrid") == "hybrid" else ""
 
 
 def _strategies(splits: Sequence[str]) -> list[tuple[str, str, str]]:
@@ -116,16 +123,16 @@ class Held:
 _held: list[Held] = []
 
 
-def weights_for(linear: Linear, weights: str, shape: ModelSpec, seed: int) -> Held:
+def weights_for(linear: Linear, weights: str, shape: ModelSpec, context: Context) -> Held:
     """Return random weights where `linear` wants them; the last ones are kept, no others.
 
     Two models beside each other would leave no room for a third while one is made.
     """
-    key = (linear.placement, weights, shape, seed)
+    key = (linear.placement, weights, shape, context.seed, context.weights)
     if not _held or _held[0].key != key:
         _held.clear()
         start = time.perf_counter()
-        params = random_weights(shape, linear, weights, seed=seed)
+        params = random_weights(shape, linear, weights, seed=context.seed, place=context.weights)
         wait(params)
         _held.append(Held(key=key, params=params, made_s=time.perf_counter() - start))
     return _held[0]
@@ -198,7 +205,7 @@ def _step(spec: Mapping[str, Any], context: Context) -> Row:
     """Time a decode step or the prefill of a prompt."""
     shape = shape_of(context.scale)
     linear, said = strategy(spec, shape, context)
-    held = weights_for(linear, spec["weights"], shape, context.seed)
+    held = weights_for(linear, spec["weights"], shape, context)
     step = stepper(held.params, linear, spec, shape, context)
     start = time.perf_counter()
     wait(step(0))
@@ -245,7 +252,7 @@ def _compare(spec: Mapping[str, Any], context: Context) -> Row:
     for name in ("hybrid", "resident"):
         of = {**told, "linear": name, "split": "chosen"}
         linear, _ = strategy(of, shape, context)
-        held = weights_for(linear, spec["weights"], shape, context.seed)
+        held = weights_for(linear, spec["weights"], shape, context)
         found[name] = np.asarray(stepper(held.params, linear, of, shape, context)(0), np.float64)
     error, size = found["hybrid"] - found["resident"], found["resident"]
     return {

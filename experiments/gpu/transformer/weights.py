@@ -24,7 +24,7 @@ import numpy as np
 from c2c.models import ModelSpec, load_spec
 from c2c.transformer import Linear, Params, Quantization
 from c2c.transformer.weights.checkpoint import abstract_params
-from experiments.gpu import Scale
+from experiments.gpu.cases import Place, Scale
 from pallas_kernels.host_memory import HostArray
 from pallas_kernels.quantized_gemm import QuantizedWeights
 
@@ -51,7 +51,9 @@ def shape_of(scale: Scale) -> ModelSpec:
     )
 
 
-def random_weights(spec: ModelSpec, linear: Linear, weights: str = "bf16", *, seed: int) -> Params:
+def random_weights(
+    spec: ModelSpec, linear: Linear, weights: str = "bf16", *, seed: int, place: Place = "host"
+) -> Params:
     """Return bf16 parameters, projections maybe quantised, placed as `linear` wants them.
 
     Args:
@@ -59,10 +61,11 @@ def random_weights(spec: ModelSpec, linear: Linear, weights: str = "bf16", *, se
       linear: the strategy.
       weights: one of `QUANTIZATIONS`.
       seed: other seeds give other weights.
+      place: "device" for device memory where `linear` wants that of the host.
     """
     if spec.tie_embeddings:
         raise ValueError(f"spec={spec.name}: expected a model whose embedding is not tied")
-    blocks, scratch = _Blocks(seed), _Scratch()
+    blocks, scratch = _Blocks(seed), _Scratch(place)
     like = abstract_params(
         spec, dtype="bfloat16", placement=linear.placement, quantization=QUANTIZATIONS[weights]
     )
@@ -155,7 +158,8 @@ def _named(path: Any) -> tuple[str, int | None]:
 class _Scratch:
     """Pages that each array is filled in before it goes to its place: new ones cost more."""
 
-    def __init__(self) -> None:
+    def __init__(self, place: Place) -> None:
+        self.place = place
         self._pages = np.empty(0, np.uint8)
 
     def array(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -182,7 +186,7 @@ def _filled(
     else:
         fill(0 if layer is None else layer, array)
     device = jax.devices()[0]
-    kind = "pinned_host" if host else device.default_memory().kind
+    kind = "pinned_host" if host and scratch.place == "host" else device.default_memory().kind
     sharding = jax.sharding.SingleDeviceSharding(device, memory_kind=kind)
     placed = jax.device_put(array, sharding)
     placed.block_until_ready()  # `array` is filled anew after this

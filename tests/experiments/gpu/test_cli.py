@@ -17,7 +17,7 @@ import pytest
 from experiments.gpu import cli
 from experiments.gpu.cases import Case
 from experiments.gpu.kernels import grid
-from experiments.gpu.sections import SECTIONS
+from experiments.gpu.sections import CALLS, SECTIONS
 
 ROOT = Path(__file__).parents[3]
 
@@ -142,7 +142,9 @@ def test_the_list_says_what_a_section_lacks(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nope"], "expected one of smoke"),
+        (["nope"], "expected one of first, second, third, fourth alone, or sections of smoke"),
+        (["first", "kernels"], "name 'first'"),
+        (["first", "--host-read", "hang"], "expected --dry-run"),
         (["--case-limit", "-1"], "--case-limit=-1.0: expected a number above 0"),
         (["--archive", "x.zip"], "expected a name that ends in .tar.gz"),
         (["--resume", "absent.tar.gz"], "expected an archive of an earlier run"),
@@ -161,7 +163,13 @@ def test_wrong_arguments(
 
 @pytest.mark.parametrize("name", [name for name in SECTIONS if name != "rehearsal"])
 def test_every_section_that_measures_can_be_asked_for(name: str) -> None:
-    assert cli.parse([name]).sections == [name]
+    assert cli.parse([name]).call.sections == (name,)
+
+
+def test_calls_are_a_lease_and_none_runs_everything() -> None:
+    assert cli.parse([]).call == CALLS["first"]
+    assert cli.parse(["third"]).call.sections == CALLS["third"].sections
+    assert set().union(*(call.sections for call in CALLS.values())) == {*SECTIONS} - {"rehearsal"}
 
 
 @pytest.mark.parametrize("name", SECTIONS)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from c2c.systems.program.xla import read_dump
-from experiments.gpu import medusa
+from experiments.gpu import device, medusa
 from experiments.gpu.cases import Context, Unmeasurable
-from experiments.gpu.sections import DEFAULT, SECTIONS
+from experiments.gpu.sections import SECTIONS
 from tests.systems.program.fake.build import build, build_blas, environment
 from tests.systems.program.xla.make import DECODE
 
@@ -87,15 +87,12 @@ def test_the_first_steps_are_told_apart() -> None:
         medusa.measure({**case.spec, "update": "NEVER"}, Context(scale="tiny"))
 
 
-def test_without_the_bindings_it_says_what_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(medusa, "BINDINGS", tmp_path / "none")
+def test_without_the_bindings_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "LOOK", "raise SystemExit(1)")
     with pytest.raises(Unmeasurable, match="make driver"):
         medusa.measure({"program": "computing:0"}, Context(scale="tiny"))
 
 
 def test_it_runs_if_it_is_named() -> None:
     assert "medusa" in SECTIONS
-    assert "medusa" not in DEFAULT
     assert len(medusa.cases("full")) > len(medusa.cases("tiny"))

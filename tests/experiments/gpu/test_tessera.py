@@ -10,10 +10,10 @@ import pytest
 
 from c2c.errors import SettingError
 from c2c.systems.program.xla import read_dump
-from experiments.gpu import tessera
+from experiments.gpu import device, tessera
 from experiments.gpu.cases import Context, Row, Unmeasurable
 from experiments.gpu.report import findings
-from experiments.gpu.sections import DEFAULT, SECTIONS
+from experiments.gpu.sections import SECTIONS
 from experiments.tessera.on_gpu import rows_of
 from tests.systems.program.fake.build import build, environment
 
@@ -95,10 +95,8 @@ def test_what_takes_two_gpus_is_listed_as_unmeasured() -> None:
             tessera.measure(case.spec, TINY)
 
 
-def test_without_the_bindings_it_says_what_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tessera, "BINDINGS", tmp_path / "none")
+def test_without_the_bindings_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "LOOK", "raise SystemExit(1)")
     with pytest.raises(Unmeasurable, match="make driver"):
         tessera.measure({"what": "kernels", "rows": 0}, TINY)
 
@@ -115,7 +113,6 @@ def test_without_a_driver_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 def test_it_runs_if_it_is_named_and_times_three_batch_sizes() -> None:
     assert "tessera" in SECTIONS
-    assert "tessera" not in DEFAULT
     kernels = [c.spec["rows"] for c in tessera.cases("full") if c.spec["what"] == "kernels"]
     assert len(kernels) == 3
 

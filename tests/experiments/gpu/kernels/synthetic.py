@@ -65,6 +65,7 @@ def kernels(
                 "activation_bytes": 2 * m * (k + n),
                 "flops": 2.0 * m * k * n,
                 "tm": 256,
+                "kc": 512,
                 "tn": 128,
             }
             if spec["what"] == "hybrid":
