@@ -19,7 +19,7 @@ from c2c.config.bounds import (
     check_workload,
     free_bytes,
 )
-from c2c.config.fleets import GivenPart, given_parts, kept_off
+from c2c.config.fleets import GivenPart, given_parts, kept_off, of_devices
 from c2c.config.installed import load_installed, search_settings, source_folders
 from c2c.config.layout import choose_layout, layout_changes, planned_requests
 from c2c.config.mechanisms import is_by_mechanism, mechanisms_of, with_parts
@@ -167,6 +167,7 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
             run=plain,
         ),
     )
+    system = of_devices(system, plain["tensor_parallel"])
     to_plan = planned_requests(plain["mig"])
     layouts = [choose_layout(part.mig, part.platform, system) for part in given]
     notes = tuple(line for _, lines in layouts for line in lines)
@@ -192,7 +193,7 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
         cells=plain["cells"],
         seed=seed,
         changes=changes,
-        failures=_failures(plain["failures"]),
+        failures=_failures(plain["failures"], plain["tensor_parallel"]),
     )
     wanted = _workload(plain["workload"])
     check_memory(serving, rows, free)
@@ -315,13 +316,20 @@ def _with_table(prepared: Prepared, workload: Workload) -> tuple[Prepared, tuple
     )
 
 
-def _failures(settings: Mapping[str, Any]) -> Failures:
-    hours = settings["mtbf_hours"]
+def _failures(settings: Mapping[str, Any], ranks: int) -> Failures:
+    """Return the failures of devices, each of so many chips, any of which is enough."""
+    hours, host = settings["mtbf_hours"], settings["host_chips"]
+    if host % ranks:
+        raise SettingError("failures.host_chips", host, f"a multiple of tensor_parallel ({ranks})")
+    if hours is not None and host == 0:
+        hours /= ranks
     return Failures(
         mtbf_hours=math.inf if hours is None else hours,
         repair_s=settings["repair_s"],
-        host_chips=settings["host_chips"],
-        events=tuple(Failure(**one) for one in settings["events"]),
+        host_chips=host // ranks,
+        events=tuple(
+            Failure(**{**one, "chip": one["chip"] // ranks}) for one in settings["events"]
+        ),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from c2c.config.layout import CUSTOM, NAMELESS, PLANNED
@@ -12,6 +12,7 @@ from c2c.errors import SettingError, unknown_name
 from c2c.hardware import (
     Node,
     Platform,
+    grouped,
     load_platform,
     mig_configs,
     platform_from_mapping,
@@ -19,9 +20,9 @@ from c2c.hardware import (
     scaled,
 )
 from c2c.hardware.conf import read_yaml
-from c2c.serving import Prepared
+from c2c.serving import Prepared, SystemSpec
 
-__all__ = ["GivenPart", "given_parts", "kept_off"]
+__all__ = ["GivenPart", "given_parts", "kept_off", "of_devices"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +33,7 @@ class GivenPart:
       where: prefix of its fields in errors.
       platform: at the run's scale.
       mig: settings of the layout, in the form of `conf/mig`.
-      count: chips.
+      count: devices: chips, or groups of them by `tensor_parallel`.
       constants: a calibration's name, or auto.
     """
 
@@ -65,7 +66,7 @@ def given_parts(plain: Mapping[str, Any], node: Node | None) -> tuple[GivenPart,
             where="", platform=scaled(chip, **plain["scale"]), mig=plain["mig"],
             count=copies, constants=plain["constants"],
         )  # fmt: skip
-        return (one,)
+        return (_in_groups(one, plain, node),)
     for field, works, shown in (
         ("node", node is None, node and node.name),
         ("hardware", is_default_hardware(plain), plain["hardware"].get("name")),
@@ -77,7 +78,59 @@ def given_parts(plain: Mapping[str, Any], node: Node | None) -> tuple[GivenPart,
                 field, shown, "nothing with a fleet, whose parts say it",
                 "Set fleet.parts=[{hardware: ..., mig: ..., count: ...}].",
             )  # fmt: skip
-    return tuple(_part(one, f"fleet.parts[{k}].", plain) for k, one in enumerate(given))
+    parts = [_part(one, f"fleet.parts[{k}].", plain) for k, one in enumerate(given)]
+    return tuple(_in_groups(part, plain, None) for part in parts)
+
+
+def of_devices(system: SystemSpec, count: int) -> SystemSpec:
+    """Return a system whose amounts a chip are those of so many chips that are one device."""
+    if count == 1:
+        return system
+    engines, apart, cache = system.engines, system.disaggregation, system.prefix_cache
+    return replace(
+        system,
+        hbm_reserve_bytes=count * system.hbm_reserve_bytes,
+        engines=replace(
+            engines, bytes=count * engines.bytes, kv_host_bytes=count * engines.kv_host_bytes
+        ),
+        disaggregation=replace(apart, hand_over_gbps=count * apart.hand_over_gbps),
+        prefix_cache=replace(cache, host_bytes=count * cache.host_bytes),
+    )
+
+
+def _in_groups(part: GivenPart, plain: Mapping[str, Any], node: Node | None) -> GivenPart:
+    """Return a part whose chips are in groups that compute together, each a device.
+
+    Raises:
+      SettingError: chips that make no whole groups, slices of chips, a layout over a node.
+    """
+    count, apart, mig = plain["tensor_parallel"], plain["expert_parallel"], dict(part.mig)
+    if count < 1:
+        raise SettingError("tensor_parallel", count, "a whole number above 0")
+    if count == 1 and apart:
+        raise SettingError("expert_parallel", True, "false where tensor_parallel is 1")
+    if count == 1:
+        return part
+    if node is not None:
+        raise SettingError("tensor_parallel", count, "1 with a node, over which system.layout lies")
+    if mig != NAMELESS["auto"] and mig.get("name") != part.platform.mig[0]:
+        raise SettingError(
+            f"{part.where}mig", mig.get("name"),
+            f"auto or {part.platform.mig[0]} with tensor_parallel={count}",
+            "MIG slices reach no other GPU's memory.",
+        )  # fmt: skip
+    if plain["mig_changes"]:
+        raise SettingError(
+            "mig_changes", len(plain["mig_changes"]), f"none with tensor_parallel={count}"
+        )
+    if part.count % count:
+        field = f"{part.where}count" if part.where else "superchips"
+        raise SettingError(
+            field, part.count, f"a multiple of the {count} chips of tensor_parallel",
+            f"Set superchips={-(-part.count // count) * count}." if not part.where else "",
+        )  # fmt: skip
+    together = grouped(part.platform, count, variant=plain["link"], experts_apart=apart)
+    return replace(part, platform=together, count=part.count // count)
 
 
 def kept_off(prepared: Prepared) -> tuple[str, ...]:

@@ -200,6 +200,9 @@ class RunConf:
         looked for by name after `conf/`, see `c2c.config.installed.search_settings`.
       link: variant of the link's capacity, measured or datasheet.
       superchips: how many of the platform, of the node, or of the whole fleet.
+      tensor_parallel: chips that compute each step together as one device, each with a part of the
+        heads, of the feed-forward columns and of the KV cache; `superchips` counts chips.
+      expert_parallel: each of them has whole experts of a mixture, not a part of every one.
       cells: parts of the fleet that share no model: each has its chips, and its models on them.
       shards: processes that simulate parts of the fleet which share no model; auto takes as many as
         there are cores and such parts. Results are those of one process.
@@ -238,6 +241,8 @@ class RunConf:
     conf: list[str] = field(default_factory=list)
     link: str = "measured"
     superchips: int = 1
+    tensor_parallel: int = 1
+    expert_parallel: bool = False
     cells: int = 1
     shards: Any = 1
     constants: str = "auto"

@@ -302,6 +302,12 @@ def _parts(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
     return {"parts": found}
 
 
+def _ranks(prepared: Prepared) -> dict[str, Any]:
+    """Return how many GPUs each of the chips is, where they are several."""
+    ranks = prepared.setup.platform.ranks
+    return {} if ranks is None else {"ranks": ranks.count}
+
+
 def run_totals(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
     """Return totals and utilisations of a run as plain data, for `c2c.metrics.summarise`."""
     hbm_gbps = np.array([prepared.slice_kinds[k].hbm_gbps for k in prepared.kind_of])
@@ -310,6 +316,7 @@ def run_totals(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
         "end_s": stats.end_s,
         "instances": len(prepared.kind_of),
         "chips": len(stats.chip_link_bytes),
+        **_ranks(prepared),
         "switches": stats.switches,
         "cold_starts": stats.cold_starts,
         "evictions": stats.evictions,

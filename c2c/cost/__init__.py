@@ -29,6 +29,7 @@ from c2c.cost.gemm_time import gemm_time, kernel_link_gbps
 from c2c.cost.kernels import kernel_names, load_kernel
 from c2c.cost.machine import machine_of
 from c2c.cost.profile import ChunkProfile, chunk_profile
+from c2c.cost.ranks import all_reduce_s, ranks_table
 from c2c.cost.resident import (
     ResidentTime,
     expert_layer_time,
@@ -69,6 +70,7 @@ __all__ = [
     "StepTable",
     "Tiles",
     "Traffic",
+    "all_reduce_s",
     "asym_accumulation_steps",
     "attention_pairs",
     "cache_pairs",
@@ -99,6 +101,7 @@ __all__ = [
     "onchip_bytes",
     "pair_s",
     "prefill_attention_s",
+    "ranks_table",
     "read_constants",
     "resident_gemm_time",
     "split_columns",

@@ -178,6 +178,7 @@ def expert_layer_time(
     routing: Routing | None = None,
     stored: float | None = None,
     xp: Any = np,
+    over: int = 1,
 ) -> ResidentTime:
     """Return the time of the fused experts of one MoE layer, gate and up and then down.
 
@@ -195,18 +196,19 @@ def expert_layer_time(
       stored: bytes of one weight, which is widened where it is computed with; default
         `element_bytes`.
       xp: NumPy, or jax.numpy where the constants are traced; tokens are NumPy's.
+      over: GPUs that the experts are spread over; the time is that of one with a mean load.
     """
     count = np.asarray(tokens, dtype=np.float64)
     load = expert_load(count, experts, experts_per_token, routing or Routing())
     sm_flops = _sm_flops(slice_, constants.expert_mma_efficiency, element_bytes)
     hbm_rate = slice_.hbm_gbps * 1e9 * constants.expert_hbm_efficiency
-    routed = count * experts_per_token
+    active, routed = load.active / over, count * experts_per_token / over
     shapes = ((hidden, 2 * intermediate), (intermediate, hidden))
-    moved = [element_bytes * (load.active * k * n + routed * (k + n)) for k, n in shapes]
+    moved = [element_bytes * (active * k * n + routed * (k + n)) for k, n in shapes]
     if stored is not None and stored != element_bytes:
-        more = (stored - element_bytes) * load.active
+        more = (stored - element_bytes) * active
         moved = [each + more * k * n for each, (k, n) in zip(moved, shapes, strict=True)]
-    tiles_of = {tm: load.tiles(tm) for tm in EXPERT_ROWS}
+    tiles_of = {tm: load.tiles(tm) / over for tm in EXPERT_ROWS}
     best_s, compute_s = np.full(count.shape, np.inf), np.zeros(count.shape)
     for tm in EXPERT_ROWS:
         for tn in EXPERT_COLUMNS:

@@ -155,6 +155,7 @@ def step_table(
     tiles: KernelTiles | None = None,
     routing: Routing | None = None,
     resident: float = 0.0,
+    experts_over: int = 1,
 ) -> StepTable:
     """Return the step costs of a model on a slice for every token count up to `max_tokens`.
 
@@ -176,6 +177,8 @@ def step_table(
       tiles: tile shapes of HybridGEMM; default `KernelTiles(cluster=cluster)`.
       routing: how tokens choose their experts; default: independently.
       resident: share of every matrix in HBM while the rest is streamed, in [0, 1]; of "host" only.
+      experts_over: GPUs over which a layer's experts are spread, of which this is one, with the
+        mean of their loads.
 
     Raises:
       SettingError: a size, an alpha or `weights` is out of range.
@@ -205,7 +208,7 @@ def step_table(
     for gemm in gemms(spec):
         into, m = (head, rows) if gemm.kind == "head" else (body, tokens)
         if weights == "host":
-            m, groups = _rows_and_groups(gemm, spec, m, routing)
+            m, groups = _rows_and_groups(gemm, spec, m, routing, experts_over)
             cost = gemm_time(
                 m, gemm.n, gemm.k, split, slice_=slice_, constants=constants,
                 link_gbps=link_gbps, tiles=tiles, element_bytes=spec.dtype_bytes, groups=groups,
@@ -214,7 +217,7 @@ def step_table(
             moved = cost.traffic
             into.add(gemm.count, cost.time_s, moved.link_bytes, moved.hbm_bytes)
         elif gemm.name != EXPERT_DOWN:  # the fused layer has it
-            found = _resident(gemm, spec, m, slice_, constants, routing)
+            found = _resident(gemm, spec, m, slice_, constants, routing, experts_over)
             into.add(gemm.count, found.total_s, 0.0, found.hbm_bytes)
             if into is body:
                 busy_s += gemm.count * found.compute_s
@@ -222,7 +225,9 @@ def step_table(
     if weights == "staged":
         copy_rate = min(slice_.link_cap_gbps, link_gbps) * 1e9
         for total, kinds in ((body, ("dense", "expert")), (head, ("head",))):
-            copied = sum(_weight_bytes(g, spec) for g in gemms(spec) if g.kind in kinds)
+            copied = sum(
+                _weight_bytes(g, spec, experts_over) for g in gemms(spec) if g.kind in kinds
+            )
             total.stage(copied, copy_rate, hbm * constants.hbm_efficiency)
 
     elementwise = tokens * elementwise_bytes_per_token(spec)
@@ -269,14 +274,16 @@ def step_table(
 
 
 def _resident(
-    gemm: Gemm, spec: ModelSpec, m: Grid, slice_: Slice, constants: Constants, routing: Routing
-) -> ResidentTime:
+    gemm: Gemm, spec: ModelSpec, m: Grid, slice_: Slice, constants: Constants, routing: Routing,
+    experts_over: int,
+) -> ResidentTime:  # fmt: skip
     """Time of a GEMM over weights in HBM, or of a whole layer of fused experts."""
     if gemm.kind == "expert":
         return expert_layer_time(
             m[:, 0], hidden=spec.hidden, intermediate=spec.moe_intermediate, experts=spec.experts,
             experts_per_token=spec.experts_per_token, slice_=slice_, constants=constants,
             element_bytes=spec.dtype_bytes, routing=routing, stored=_stored(gemm, spec),
+            over=experts_over,
         )  # fmt: skip
     return resident_gemm_time(
         m[:, 0], gemm.n, gemm.k, slice_=slice_, constants=constants,
@@ -285,7 +292,7 @@ def _resident(
 
 
 def _rows_and_groups(
-    gemm: Gemm, spec: ModelSpec, tokens: Grid, routing: Routing
+    gemm: Gemm, spec: ModelSpec, tokens: Grid, routing: Routing, experts_over: int
 ) -> tuple[Grid, Grid | float]:
     """Rows of one streamed GEMM and how many such GEMMs a step launches together."""
     if gemm.kind != "expert":
@@ -294,7 +301,7 @@ def _rows_and_groups(
     share = np.divide(
         tokens * spec.experts_per_token, active, out=np.zeros_like(tokens), where=active > 0
     )
-    return share, active
+    return share, active / experts_over
 
 
 def _stored(gemm: Gemm, spec: ModelSpec) -> float:
@@ -302,9 +309,9 @@ def _stored(gemm: Gemm, spec: ModelSpec) -> float:
     return gemm_bytes(spec, gemm) / (gemm.k * gemm.n)
 
 
-def _weight_bytes(gemm: Gemm, spec: ModelSpec) -> float:
-    """Weights of one kind of GEMM in all layers, every expert's."""
-    groups = spec.experts if gemm.kind == "expert" else 1
+def _weight_bytes(gemm: Gemm, spec: ModelSpec, experts_over: int) -> float:
+    """Weights of one kind of GEMM in all layers, every expert's that is here."""
+    groups = spec.experts // experts_over if gemm.kind == "expert" else 1
     return float(gemm.count * groups * gemm_bytes(spec, gemm))
 
 

@@ -25,6 +25,7 @@ from c2c.hardware.platform import (
     Link,
     LinkVariant,
     Platform,
+    Ranks,
     cpu_platform,
     link_gbps,
     load_platform,
@@ -32,6 +33,7 @@ from c2c.hardware.platform import (
     platforms,
     scaled,
 )
+from c2c.hardware.ranks import grouped, one_rank
 from c2c.hardware.reconfigure import Reconfiguration, reconfiguration
 
 __all__ = [
@@ -46,6 +48,7 @@ __all__ = [
     "PeerLink",
     "Placed",
     "Platform",
+    "Ranks",
     "Reconfiguration",
     "Slice",
     "check_memory_fraction",
@@ -55,6 +58,7 @@ __all__ = [
     "conf_names",
     "cpu_platform",
     "free_memory_bytes",
+    "grouped",
     "joined",
     "kv_bytes_of",
     "link_gbps",
@@ -65,6 +69,7 @@ __all__ = [
     "mig_configs",
     "mig_from_mapping",
     "node_from_mapping",
+    "one_rank",
     "placed",
     "platform_from_mapping",
     "platforms",

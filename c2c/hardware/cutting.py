@@ -10,7 +10,7 @@ from typing import NamedTuple
 from c2c.errors import SettingError
 from c2c.hardware.mig import WHOLE, MigConfig, MigProfile, load_mig
 from c2c.hardware.placement import Extent, Partition, free_for, starts, where_they_go
-from c2c.hardware.platform import Gpu, Platform
+from c2c.hardware.platform import Gpu, Platform, Ranks
 
 __all__ = ["Placed", "Slice", "joined", "placed", "profiles", "slices"]
 
@@ -19,7 +19,7 @@ __all__ = ["Placed", "Slice", "joined", "placed", "profiles", "slices"]
 class Slice:
     """What one MIG instance may use. `link_cap_gbps` is what it draws when alone on the link.
 
-    `is_cut`: it is a part of the chip that MIG cut off, not the whole.
+    `is_cut`: it is a part of the chip that MIG cut off, not the whole. `ranks`: it is several GPUs.
     """
 
     name: str
@@ -30,6 +30,7 @@ class Slice:
     l2_bytes: int
     link_cap_gbps: float
     is_cut: bool = False
+    ranks: Ranks | None = None
 
 
 def joined(name: str, gpus: Sequence[Gpu], link_gbps: float) -> Slice:
@@ -137,6 +138,7 @@ def _slice(platform: Platform, profile: MigProfile, name: str) -> Slice:
         l2_bytes=round(gpu.l2_bytes * share),
         link_cap_gbps=min(link.datasheet_gbps, in_flight_gbps),
         is_cut=is_cut,
+        ranks=platform.ranks,
     )
 
 

@@ -15,6 +15,7 @@ __all__ = [
     "Link",
     "LinkVariant",
     "Platform",
+    "Ranks",
     "cpu_platform",
     "link_gbps",
     "load_platform",
@@ -133,12 +134,32 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """Equal GPUs that compute each step together, see `c2c.hardware.grouped`.
+
+    Attributes:
+      count: how many.
+      gbps: that each sends and receives at in a collective, 1e9 bytes a second.
+      hop_s: latency of a hop of a collective.
+      over_link: whether collectives go over the link to the host, beside weights.
+      experts_apart: each has whole experts of a mixture, not a part of every one.
+    """
+
+    count: int
+    gbps: float
+    hop_s: float
+    over_link: bool = False
+    experts_apart: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Platform:
     """One GPU with its host and link, and the names of the MIG layouts it can be split into.
 
     `mig` lists those of equal slices, the full GPU first; `mig_more` those of unlike slices and
     those that leave a part of the chip unused. `partition` is None where the chip cannot be split.
     `mig_table` says whose profiles they have: what the driver lists, or what a paper prints.
+    With `ranks` it is several such GPUs that are one device, and all amounts are theirs together.
     """
 
     name: str
@@ -150,6 +171,7 @@ class Platform:
     mig_table: str = "driver"
     partition: Partition | None = None
     notes: str = ""
+    ranks: Ranks | None = None
 
     def __post_init__(self) -> None:
         if not self.mig or len(set(self.layouts)) != len(self.layouts):

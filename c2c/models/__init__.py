@@ -5,6 +5,7 @@ from c2c.models.families import FAMILIES
 from c2c.models.huggingface import from_hf_config
 from c2c.models.json_file import json_object, read_json_object, read_text
 from c2c.models.load import catalog_names, load_spec
+from c2c.models.ranks import rank_of
 from c2c.models.spec import Latent, LinearAttention, ModelSpec, RopeScaling, WeightFormat
 from c2c.models.weights import (
     CacheShape,
@@ -50,6 +51,7 @@ __all__ = [
     "load_catalog",
     "load_spec",
     "param_count",
+    "rank_of",
     "read_json_object",
     "read_text",
     "state_bytes",

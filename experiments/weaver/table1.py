@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from c2c.cost.kernel_graph import Batch, TimedGpu, kernel_s, step_kernels
 from c2c.hardware import load_node
-from c2c.models import load_spec
-from c2c.systems.weaver.times import Times, fitted, rank_of, times_of
+from c2c.models import load_spec, rank_of
+from c2c.systems.weaver.times import Times, fitted, times_of
 from experiments.claims import Result, answer, claim
 from experiments.claims.robust import readings_table, under_readings
 from experiments.figure import SYSTEMS, Computed, Context, figure

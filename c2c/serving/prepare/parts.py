@@ -32,6 +32,12 @@ class FleetPart:
             raise SettingError("fleet.parts.count", self.count, "a whole number above 0")
 
     @property
+    def chip_name(self) -> str:
+        """The chip's name, with how many of them are one device where several are."""
+        ranks = self.platform.ranks
+        return self.platform.name if ranks is None else f"{ranks.count} {self.platform.name}"
+
+    @property
     def layout(self) -> str:
         """The layout's name."""
         return self.mig if isinstance(self.mig, str) else self.mig.name

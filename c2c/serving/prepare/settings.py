@@ -466,7 +466,7 @@ class ServingSetup:
     @property
     def fleet_name(self) -> str:
         """Chips and layouts in words."""
-        return " + ".join(f"{p.count} x {p.platform.name}, mig {p.layout}" for p in self.parts)
+        return " + ".join(f"{p.count} x {p.chip_name}, mig {p.layout}" for p in self.parts)
 
     def _check_roles_and_moves(self) -> None:
         moves = move_s(self.system.preempt, 0, 0.0, True) < math.inf

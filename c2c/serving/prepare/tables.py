@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import lru_cache
 from typing import Final
 
 import numpy as np
 
-from c2c.cost import Constants, Routing, StepTable, chunk_profile, step_table
-from c2c.hardware import Slice
+from c2c.cost import Constants, Routing, StepTable, chunk_profile, ranks_table, step_table
+from c2c.hardware import Ranks, Slice, one_rank
 from c2c.models import (
     CacheShape,
     Deployment,
@@ -19,6 +19,7 @@ from c2c.models import (
     gemm_bytes,
     gemms,
     kv_bytes_per_token,
+    rank_of,
     streamed_bytes,
     weight_bytes,
 )
@@ -143,22 +144,49 @@ def _streamed_table(
     resident: float,
 ) -> StepTable:
     """Return `step_table`; of runs that differ in seed or load, one process makes it once."""
+    ranks = kind.ranks
     table = step_table(
-        spec,
-        kind,
+        _rank_of(spec, ranks),
+        one_rank(kind),
         constants,
-        shared_gbps,
+        shared_gbps / _count(ranks),
         max_tokens=max_tokens,
         max_rows=max_rows,
         weights=weights,  # type: ignore[arg-type]
         cluster=cluster,
         routing=routing,
         resident=resident,
+        experts_over=ranks.count if ranks is not None and ranks.experts_apart else 1,
     )
+    if ranks is not None:
+        table = ranks_table(table, spec, ranks)
     for field in fields(table):
         if isinstance(values := getattr(table, field.name), np.ndarray):
             values.flags.writeable = False  # other runs read it too
     return table
+
+
+def _rank_of(spec: ModelSpec, ranks: Ranks | None) -> ModelSpec:
+    if ranks is None:
+        return spec
+    return rank_of(spec, ranks.count, experts_apart=ranks.experts_apart)
+
+
+def _count(ranks: Ranks | None) -> int:
+    return 1 if ranks is None else ranks.count
+
+
+def _over_ranks(of: Callable[[ModelSpec], float], spec: ModelSpec, kind: Slice) -> float:
+    """Return what all ranks of a device have together, which some of them have a copy of."""
+    return _count(kind.ranks) * of(_rank_of(spec, kind.ranks))
+
+
+def _held_bytes(spec: ModelSpec, kind: Slice) -> float:
+    """Return the weights that a device holds: of what is not shared out, each rank has a copy."""
+    if kind.ranks is None:
+        return float(weight_bytes(spec))
+    experts = expert_layers(spec) * spec.experts * expert_bytes(spec)
+    return _over_ranks(dense_bytes, spec, kind) + experts
 
 
 def cost_tables(
@@ -293,7 +321,8 @@ def kv_rooms(
     for arch, spec in enumerate(specs):
         for k, kind in enumerate(kinds):
             tokens[arch, k] = _kv_tokens(spec, kind, system, largest, shared[k])
-    nbytes = np.maximum(tokens, 0) * [[float(kv_bytes_per_token(spec))] for spec in specs]
+    each = [[_over_ranks(kv_bytes_per_token, s, kind) for kind in kinds] for s in specs]
+    nbytes = np.maximum(tokens, 0) * np.array(each, np.float64)
     if system.layout is None:
         for arch, spec in enumerate(specs):
             pair = arch * costs.kinds
@@ -323,16 +352,17 @@ def _kv_tokens(
     # so many bytes of weights.
     if system.layout is not None:
         return lane_tokens(system.layout, spec, kind)
-    used = system.hbm_reserve_bytes + activation_bytes(spec, tokens)
+    used = system.hbm_reserve_bytes
+    used += _over_ranks(lambda s: activation_bytes(s, tokens), spec, kind)
     where = weights_in(system.load)
     if where == "hbm" and system.traits.experts.caches_experts:
         slots = expert_slots(spec, kind, system, tokens)
         used += dense_bytes(spec) + slots * expert_bytes(spec)
     elif where == "hbm":
-        used += max(float(weight_bytes(spec)), shared_bytes)
+        used += max(_held_bytes(spec, kind), shared_bytes)
     elif where == "staged":
         used += 2.0 * layer_bytes(spec)  # one is read while the next is copied
-    return int((kind.hbm_bytes - used) // kv_bytes_per_token(spec))
+    return int((kind.hbm_bytes - used) // _over_ranks(kv_bytes_per_token, spec, kind))
 
 
 def chunk_choice(

@@ -27,7 +27,7 @@ from c2c.cost import Constants, calibration_for, load_constants
 from c2c.cost.kernel_graph import Batch, TimedGpu
 from c2c.errors import SettingError, unknown_name
 from c2c.hardware import Node, joined
-from c2c.models import Deployment, ModelSpec, kv_bytes_per_token, weight_bytes
+from c2c.models import Deployment, ModelSpec, kv_bytes_per_token, rank_of, weight_bytes
 from c2c.policies import AsAlpha, ByRatio
 from c2c.serving import Cost, Lane, Plan, StepLayout, SystemSpec, Work, prompts_apart
 from c2c.systems.mechanism import Context, Mechanism
@@ -42,7 +42,7 @@ from c2c.systems.weaver.splitting import (
     guarded_cut,
     printed_cut,
 )
-from c2c.systems.weaver.times import JOINS_S, Times, curve, fitted, flat, rank_of, times_of
+from c2c.systems.weaver.times import JOINS_S, Times, curve, fitted, flat, times_of
 
 __all__ = ["SYSTEM", "Weaving", "cut_of", "pair_times", "woven_layout"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
@@ -10,12 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from c2c.cost import Constants, StepTable, read_constants, step_table
-from c2c.errors import SettingError
 from c2c.hardware import Slice, conf_dir
 from c2c.models import ModelSpec
 from c2c.serving import Cost, Curve
 
-__all__ = ["Times", "curve", "fitted", "fitted_claims", "rank_of", "times_of"]
+__all__ = ["Times", "curve", "fitted", "fitted_claims", "times_of"]
 
 JOINS_S: Final = 1e-6  # that a prompt computed elsewhere adds to a step: none takes no time
 _PAIRS: Final = 1024  # tokens of a prompt, by which attention within prompts is timed
@@ -128,23 +127,6 @@ def times_of(
         counts = np.arange(max(rows, tokens) + 1)
         sums = tuple(2 * spec.layers * (collective_s + counts * sent_s))
     return Times(spec=spec, table=table, host_s=host_s, collectives_s=sums)
-
-
-def rank_of(spec: ModelSpec, ranks: int) -> ModelSpec:
-    """Return what one of several tensor-parallel ranks computes, as a narrower model.
-
-    Raises:
-      SettingError: heads, or columns, that ranks cannot share evenly.
-    """
-    for name in ("heads", "kv_heads", "intermediate", "vocab"):
-        if getattr(spec, name) % ranks:
-            raise SettingError(
-                f"{spec.name}.{name}", getattr(spec, name), f"a multiple of {ranks} ranks"
-            )
-    return replace(
-        spec, heads=spec.heads // ranks, kv_heads=spec.kv_heads // ranks,
-        intermediate=spec.intermediate // ranks, vocab=spec.vocab // ranks,
-    )  # fmt: skip
 
 
 def curve(sizes: npt.ArrayLike, values: npt.ArrayLike) -> Curve:
