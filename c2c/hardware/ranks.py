@@ -13,7 +13,7 @@ __all__ = ["grouped", "one_rank"]
 
 # An all-reduce takes hop_s * (1 + log2(ranks)) and its wire bytes at a share of the rate. Fitted by
 # hand to the fastest of vLLM's all-reduces on H100 SXM, so in-sample, within 26 %: over eight 512
-# KiB to 32 MiB take 11 to 165 microseconds (vllm-project/vllm pull request 42324), over four 512 KiB
+# KiB to 32 MiB take 11 to 165 us (vllm-project/vllm pull request 42324), over four 512 KiB
 # to 4 MiB 10 to 28 (24532), over two 512 KiB 7 (24111). Beside it 4 KiB over two, four and eight
 # take 4, 4 and 6 in SGLang's kernel, 9 in vLLM's of then (sgl-project/sglang 2904).
 NVLINK_HOP_S: Final = 2.2e-6
