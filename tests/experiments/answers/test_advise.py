@@ -153,8 +153,8 @@ def test_a_fleet_is_told_with_the_command_that_replays_it(
 
 
 def test_a_chip_has_the_error_of_measurements_that_nothing_was_fitted_to() -> None:
-    errors = {name: held_out_error(name)[0] for name in ("h100_sxm", "gh200", "l40s", "b300")}
+    errors = {name: held_out_error(name)[0] for name in ("h100_sxm", "gh200", "l40s", "rubin")}
     assert 0.05 < errors["h100_sxm"] < errors["l40s"] < 0.6
     assert errors["gh200"] == errors["h100_sxm"]  # whose constants it has
-    assert held_out_error("gh200_144") == held_out_error("b300")  # nobody measured either
-    assert errors["b300"] > errors["h100_sxm"]
+    assert held_out_error("gh200_144") == held_out_error("rubin")  # nobody measured either
+    assert errors["rubin"] > errors["h100_sxm"]
