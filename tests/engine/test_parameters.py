@@ -303,3 +303,12 @@ def test_a_checkpoint_may_say_how_tokens_are_drawn(
     assert drawn({"top_p": 7, "min_p": 0.1}) == neutral | {"min_p": 0.1}
     assert "top_p=7 is no setting" in caplog.text
     assert served_models([info])["one"].sampling == {}
+
+
+def test_a_model_that_cannot_be_served_leaves_those_after_it(tmp_path: Path) -> None:
+    path = str(make_catalog(tmp_path) / "one")
+    infos = [
+        ModelInfo(name=name, path=path, context=64, vocab=96, failed=failed)
+        for name, failed in (("lost", "its weights are cut off"), ("one", ""))
+    ]
+    assert [*served_models(infos)] == ["one"]
