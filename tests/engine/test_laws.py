@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 
 from c2c.engine import messages as say
@@ -68,6 +68,7 @@ def fleets(prepared: Prepared) -> Fleets:
     retries=st.sampled_from([0, 1, 1000]),
     is_crowded=st.booleans(),
 )
+@example(seed=1, loss=0.0, cancel=0.0, given_up=0.0, retries=1000, is_crowded=False)
 def test_every_request_ends_once_with_the_tokens_it_draws(
     fleets: Fleets,
     seed: int,

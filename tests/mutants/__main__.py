@@ -50,7 +50,7 @@ class MutantsSettings:
       also: those that run after them: what they run as machine code, or in processes, is not seen.
       marks: pytest's expression for which of the tests run.
       budget_s: seconds of tests, as they took without a fault, that a fault is shown to.
-      limit_s: seconds after which a fault counts as one that hangs: found.
+      limit_s: seconds after which the tests of a fault are ended: it may hang.
     """
 
     out: str = "build/mutants"
