@@ -68,6 +68,31 @@ def test_the_date_is_the_callers_or_now() -> None:
         ("{{ raise_exception.__globals__.x }}", "unsafe"),
         ("{% for i in range(10**9) %}{% endfor %}", "Range too big"),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "calls itself without end"),
+        (
+            "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}"
+            "{{ f(60) }}",
+            "more than 1000000 steps",
+        ),
+        (
+            "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}",
+            "more than 1000000 steps",
+        ),
+        (
+            "{% for i in range(9999) %}{{ 'x' * 99999 }}{% endfor %}",
+            "more than 33554432 characters",
+        ),
+        ("{{ ('x' * 10**11) | length }}", r"\* makes too much"),
+        (
+            "{% set n = namespace(x=9) %}{% for _ in range(60) %}{% set n.x=n.x*n.x %}{% endfor %}",
+            r"\* makes too much",
+        ),
+        ("{{ 'x'.center(10 ** 15) }}", "takes all memory"),
+        ("{{ 10 ** (10 ** 10) }}", r"\*\* makes too much"),
+        (
+            "{% set n = namespace(x='x') %}{% for i in range(60) %}{% set n.x = n.x + n.x %}"
+            "{% endfor %}",
+            r"\+ makes too much",
+        ),
     ],
 )
 def test_what_templates_may_not_do(source: str, match: str) -> None:

@@ -7,23 +7,30 @@ data only.
 from __future__ import annotations
 
 import json
+import math
 import secrets
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from jinja2 import Template, TemplateError, TemplateSyntaxError
+from jinja2 import Template, TemplateError, TemplateRuntimeError, TemplateSyntaxError, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.meta import find_undeclared_variables
 from jinja2.nodes import Node, Scope
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
 
 from c2c.errors import DataError, SettingError
 
 __all__ = ["ChatTemplate"]
+
+_MOST_STEPS = 1_000_000  # turns of loops and calls of macros in a chat
+_MOST_CHARACTERS = 1 << 25  # of a text on its way
+_MOST_BITS = 1 << 16  # of a power
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,9 +102,12 @@ class ChatTemplate:
                 raise SettingError("messages[-1]", last, "a content that is a text, to go on with")
             last["content"] += mark
         try:
+            _steps.left = _MOST_STEPS
             text = _compiled(self.source).render(seen)
         except RecursionError:
             raise DataError("chat template", "calls itself without end") from None
+        except MemoryError:
+            raise DataError("chat template", "takes all memory") from None
         except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
             raise DataError("chat template", f"does not take these messages: {error}") from error
         if continue_final_message and mark not in text:
@@ -123,7 +133,72 @@ class _GenerationBlocks(Extension):
 
 @lru_cache(maxsize=32)
 def _compiled(source: str) -> Template:
-    return _environment().from_string(source)
+    environment = _environment()
+    tree = _Joins().visit(environment.parse(source))
+    for loop in tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock)):
+        counted = nodes.Call(nodes.ImportedName(f"{__name__}._count"), [], [], None, None)
+        loop.body.insert(0, nodes.ExprStmt(counted, lineno=loop.lineno))
+    # Jinja says `Template.from_code` of what it compiled from a tree; a text is compiled alike.
+    code = environment.compile(tree)
+    return Template.from_code(environment, code, environment.make_globals(None))
+
+
+_steps = threading.local()
+
+
+def _count() -> None:
+    """Count a turn of a loop or a call of a macro, of the chat that this thread renders."""
+    _steps.left -= 1
+    if _steps.left < 0:
+        raise TemplateRuntimeError(f"it takes more than {_MOST_STEPS} steps")
+
+
+def _concat(parts: Iterable[str]) -> str:
+    found, length = [], 0
+    for part in parts:
+        found.append(part)
+        length += len(part)
+        if length > _MOST_CHARACTERS:
+            raise TemplateRuntimeError(f"it writes more than {_MOST_CHARACTERS} characters")
+    return "".join(found)
+
+
+def _joined(*parts: Any) -> str:
+    return _concat(map(str, parts))
+
+
+class _Joins(NodeTransformer):
+    """`~` as a call that bounds what comes of it."""
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802 (the base class's protocol)
+        self.generic_visit(node)
+        made = nodes.Call(nodes.ImportedName(f"{__name__}._joined"), node.nodes, [], None, None)
+        return made.set_lineno(node.lineno)
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """Bounds what a template's loops and products take: it comes from strangers."""
+
+    intercepted_binops = frozenset({"+", "*", "**"})
+    concat = staticmethod(_concat)
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        """Return a sum, a product or a power that is not too large."""
+        sizes = [len(x) if isinstance(x, str | list | tuple) else x for x in (left, right)]
+        if operator == "+":
+            are_sized = all(x is not y for x, y in zip(sizes, (left, right), strict=True))
+            is_large = are_sized and sum(sizes) > _MOST_CHARACTERS
+        elif not all(isinstance(x, int) for x in sizes):
+            is_large = False
+        elif operator == "*" and sizes != [left, right]:
+            is_large = math.prod(sizes) > _MOST_CHARACTERS
+        elif operator == "*":
+            is_large = left.bit_length() + right.bit_length() > _MOST_BITS
+        else:
+            is_large = abs(sizes[1]) * abs(sizes[0]).bit_length() > _MOST_BITS
+        if is_large:
+            raise TemplateRuntimeError(f"{operator} makes too much")
+        return super().call_binop(context, operator, left, right)
 
 
 @lru_cache(maxsize=32)
@@ -132,7 +207,7 @@ def _variables(source: str) -> frozenset[str]:
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
+    environment = _Environment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlocks, loopcontrols]
     )
     environment.filters["tojson"] = _to_json
