@@ -44,10 +44,9 @@ NEVER_BEYOND = {
     ("gb300", "prefill attention"): 0.26,
 }
 NEVER = {"gemm": 0.09, "prefill attention": 0.15, "decode attention": 0.155, "moe": 0.15}
-# As if never measured, by constants fitted to the other chips together: medians.
+# As if never measured, by constants fitted to the other chips together: medians. That of GEMM
+# takes minutes to compile (`jointly=true`).
 LEFT_OUT = {
-    ("a100_sxm", "gemm"): 0.12, ("h100_sxm", "gemm"): 0.125, ("gb200", "gemm"): 0.09,
-    ("l40s", "gemm"): 0.11,
     ("a100_sxm", "prefill attention"): 0.09, ("h100_sxm", "prefill attention"): 0.20,
     ("gb200", "prefill attention"): 0.15, ("l40s", "prefill attention"): 0.18,
     ("a100_sxm", "decode attention"): 0.23, ("h100_sxm", "decode attention"): 0.14,
@@ -129,7 +128,7 @@ def test_a_chip_nobody_measured_is_within_twice_the_bounds() -> None:
 
 
 @pytest.mark.parametrize(
-    "op", tiered(["gemm", "prefill attention", "decode attention"], "decode attention")
+    "op", tiered(["prefill attention", "decode attention"], "decode attention")
 )
 def test_errors_of_each_chip_left_out_of_a_joint_fit(op: str) -> None:
     found = unseen_chips(read_folder(OWN), (op,), jointly=True)
