@@ -67,7 +67,7 @@ from tests.tiers import tiered
 
 MOST_EVENTS = 5000  # that answer what was asked, until nothing is left
 
-# Sets of the mechanisms that need no node: engines that take turns, and kept layers, are streamed.
+# Sets of the mechanisms that need no node, but for prefixes: turns and kept layers are streamed.
 _ALONE, _STREAMED = ("restored", "apart"), ("kept", "turns")
 MIXES = [
     ",".join(names)
