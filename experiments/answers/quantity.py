@@ -58,8 +58,11 @@ def quantity_of(name: str, setup: RunSetup) -> Quantity:
             lowest=1, highest=max(4096, count),
         )  # fmt: skip
     if name == "superchips":
-        count = setup.settings["superchips"]
+        ranks = _ranks(setup.settings)
+        count = setup.settings["superchips"] // ranks
         unit = "fleets" if setup.serving.beside else "Superchips"
+        if ranks > 1:
+            unit = f"devices of {ranks} chips"
         return Quantity(
             name=name, unit=unit, is_whole=True, more_is_harder=False, start=count,
             lowest=1, highest=max(1024, count),
@@ -79,7 +82,7 @@ def with_value(
     changed["seed"] = seed
     workload = changed["workload"]
     if quantity.name == "superchips":
-        changed["superchips"] = int(value)
+        changed["superchips"] = int(value) * _ranks(settings)
     elif quantity.name == "models":
         changed["catalog"] = _catalog(changed["catalog"], int(value))
     elif workload["kind"] in _STEADY:
@@ -96,6 +99,11 @@ def override_of(settings: Mapping[str, Any], quantity: Quantity, value: float) -
         kind = "rate_rps" if changed["workload"]["kind"] in _STEADY else "compression"
         return f"workload.{kind}={changed['workload'][kind]:.4g}"
     return f"superchips={changed['superchips']}" if quantity.name == "superchips" else ""
+
+
+def _ranks(settings: Mapping[str, Any]) -> int:
+    """Return how many chips are one device; a fleet's parts count their own."""
+    return 1 if settings["fleet"]["parts"] else int(settings["tensor_parallel"])
 
 
 def _rate_rps(setup: RunSetup) -> float:

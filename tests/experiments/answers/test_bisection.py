@@ -104,3 +104,11 @@ def test_students_interval() -> None:
     assert three.half == pytest.approx(4.303 / 3**0.5, rel=1e-3)
     assert five.half == pytest.approx(2.776 * 2.5**0.5 / 5**0.5, rel=1e-3)
     assert interval_of([2.0]).half is None
+
+
+def test_a_fleet_of_engines_over_several_chips_grows_by_whole_devices() -> None:
+    setup = build(load(["superchips=8", "tensor_parallel=4", "system=serverlessllm"]))
+    size = quantity_of("superchips", setup)
+    assert (size.start, size.unit) == (2, "devices of 4 chips")
+    assert with_value(setup.settings, size, 3, 0)["superchips"] == 12
+    assert override_of(setup.settings, size, 3) == "superchips=12"
