@@ -87,7 +87,7 @@ def races_found() -> bool:
 class Copy:
     """One TMA copy as interpret mode carries it out."""
 
-    tile: tuple[int, ...]  # shape asked for
+    tile: tuple[int, ...]  # shape asked for, of a multicast one the whole
     nbytes: int  # what lies inside the array in global memory, as TMA clips it
     of: str  # type of its elements
     first: int  # where along the array's first axis
@@ -104,11 +104,7 @@ class Counted:
 
 
 def count_copies(monkeypatch: pytest.MonkeyPatch) -> Counted:
-    """Record every copy between global and shared memory from here on.
-
-    Interpret mode lets each CTA of a cluster load the whole of a multicast tile by itself, of which
-    the GPU loads one share each.
-    """
+    """Record every copy between global and shared memory from here on, a multicast tile once."""
     from jax._src.pallas.mosaic_gpu.interpret import gpu_callbacks
 
     counted, lock = Counted(), threading.Lock()
@@ -131,7 +127,14 @@ def count_copies(monkeypatch: pytest.MonkeyPatch) -> Counted:
             with lock:
                 of = str(buffer.dtype)
                 copies.append(
-                    Copy(tuple(access.shape), nbytes, of, first, cluster, buffer.shape[0])
+                    Copy(
+                        getattr(self, "tile", tuple(access.shape)),
+                        nbytes,
+                        of,
+                        first,
+                        cluster,
+                        buffer.shape[0],
+                    )
                 )
             original(self, tma_thread_id, shared_memory)
 

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.pallas_kernels.late_faults import LATE_FAULTS
+
 PACKAGE = "pallas_kernels"
 FILES = (
     *("pyproject.toml", "tests/__init__.py", "tests/conftest.py", "tests/compilations.py"),
@@ -233,6 +235,7 @@ FAULTS = {
         WOVEN,
         "a_task and interpret",
     ),
+    **LATE_FAULTS,
 }
 
 

@@ -11,13 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental import pallas as pl
 
 from pallas_kernels.gemm import Quantised
 from pallas_kernels.mosaic import interpret_params, plgpu
 from tests.pallas_kernels import quick_interpreter
 from tests.pallas_kernels.ahead_of_time import split_k
 from tests.pallas_kernels.gemm.cases import CONVERTING, Case
-from tests.pallas_kernels.interpreting import reset
+from tests.pallas_kernels.interpreting import count_copies, reset, within
 
 EDGES = np.array([-(2**31), -(2**31) + 1, -70000, -9, -1, 0, 1, 2, 7, 33000, 2**31 - 1], np.int32)
 A, B = (side.ravel() for side in np.meshgrid(EDGES, EDGES))
@@ -158,3 +159,120 @@ def test_jaxs_interpreter_lacks_stores_to_another_ctas_memory() -> None:
     with pytest.raises(TypeError, match="ref must be a reference"):
         split_k.product(2, 128, interpret_params())(x, w)
     reset()
+
+
+def run_of_one_cta(body: Callable[..., None], scratch: list[Any], *arrays: np.ndarray) -> Any:
+    """Run a kernel whose first of two threads works; its output is 64 x 64.
+
+    Jax compiles a kernel of one thread, and orders no wait for products there.
+    """
+
+    def of_first(*refs: Any) -> None:
+        pl.when(lax.axis_index("thread") == 0)(lambda: body(*refs))
+
+    kernel = plgpu.kernel(
+        of_first,
+        out_type=jax.ShapeDtypeStruct((64, 64), jnp.float32),
+        scratch_types=scratch,
+        grid=(1,),
+        grid_names=("tile",),
+        num_threads=2,
+        thread_name="thread",
+        interpret=interpret_params(),
+    )
+    reset()
+    return np.asarray(kernel(*map(jnp.asarray, arrays)))
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_product_takes_what_its_tiles_hold_when_it_is_waited_for(waits: bool) -> None:
+    def body(o: Any, a: Any, b: Any) -> None:
+        a[...] = b[...] = jnp.ones((64, 64), jnp.bfloat16)
+        plgpu.commit_smem()
+
+        def multiply(acc: Any) -> Any:
+            plgpu.wgmma(acc, a, b)
+            if waits:
+                plgpu.wgmma_wait(0)
+            a[...] = jnp.zeros((64, 64), jnp.bfloat16)
+            return acc[...]
+
+        o[...] = pl.run_scoped(multiply, plgpu.ACC((64, 64), jnp.float32))
+
+    out = run_of_one_cta(body, [plgpu.SMEM((64, 64), jnp.bfloat16)] * 2)
+    np.testing.assert_array_equal(out, 64.0 if waits else 0.0)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_store_takes_what_its_slot_holds_when_its_read_is_waited_for(waits: bool) -> None:
+    def body(o: Any, slot: Any) -> None:
+        slot[...] = jnp.ones((64, 64), jnp.float32)
+        plgpu.commit_smem()
+        plgpu.copy_smem_to_gmem(slot, o)
+        if waits:
+            plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+        slot[...] = jnp.zeros((64, 64), jnp.float32)
+        plgpu.wait_smem_to_gmem(0)
+
+    out = run_of_one_cta(body, [plgpu.SMEM((64, 64), jnp.float32)])
+    np.testing.assert_array_equal(out, 1.0 if waits else 0.0)
+
+
+def test_a_thread_does_not_end_before_its_stores_have_read() -> None:
+    def body(o: Any, slot: Any) -> None:
+        slot[...] = jnp.ones((64, 64), jnp.float32)
+        plgpu.commit_smem()
+        plgpu.copy_smem_to_gmem(slot, o)
+
+    with pytest.raises(Exception, match="a store reads shared memory"):
+        run_of_one_cta(body, [plgpu.SMEM((64, 64), jnp.float32)])
+    reset()
+
+
+def test_members_of_a_union_have_the_same_bytes() -> None:
+    def body(o: Any, union: Any) -> None:
+        whole, half = union
+        whole[...] = jnp.ones((64, 64), jnp.float32)
+        half[...] = jnp.zeros((32, 64), jnp.float32)
+        o[...] = whole[...]
+
+    members = [plgpu.SMEM((rows, 64), jnp.float32) for rows in (64, 32)]
+    out = run_of_one_cta(body, [plgpu.RefUnion(*members)])
+    np.testing.assert_array_equal(out[:32], 0.0)
+    np.testing.assert_array_equal(out[32:], 1.0)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_multicast_tile_is_loaded_once_and_arrives_everywhere(
+    waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A CTA that does not wait for its peers' barrier would lack their share."""
+
+    def body(x: Any, o: Any, tile: Any, arrived: Any) -> None:
+        rank = lax.axis_index("rank")
+        plgpu.copy_gmem_to_smem(x, tile, arrived, collective_axes="rank")
+        if waits:
+            plgpu.barrier_wait(arrived)
+        o[rank] = tile[...]
+        if not waits:
+            plgpu.barrier_wait(arrived)
+
+    kernel = plgpu.kernel(
+        body,
+        out_type=jax.ShapeDtypeStruct((2, 64, 64), jnp.float32),
+        scratch_types=[plgpu.SMEM((64, 64), jnp.float32), plgpu.Barrier(num_arrivals=1)],
+        grid=(1,),
+        grid_names=("tile",),
+        cluster=(2,),
+        cluster_names=("rank",),
+        interpret=interpret_params(),
+    )
+    x = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+    copies = count_copies(monkeypatch)
+    reset()
+    out = within(lambda: np.asarray(kernel(jnp.asarray(x))))
+    assert sum(load.nbytes for load in copies.loads) == x.nbytes
+    if waits:
+        np.testing.assert_array_equal(out, [x, x])
+    else:
+        assert np.isnan(out).any()

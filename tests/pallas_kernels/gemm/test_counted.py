@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
-from pallas_kernels.gemm import Config, Quantised, launch_traffic, plan_launch
+from pallas_kernels.gemm import Quantised, launch_traffic, plan_launch
 from pallas_kernels.gemm.config import rings
 from tests.pallas_kernels.gemm.cases import CONVERTING, OUTPUT_ONLY, Case, clustered
 from tests.pallas_kernels.gemm.suite import GGUF, INT4
@@ -82,18 +81,11 @@ def test_counted_copies_are_the_traffic(case: Case, monkeypatch: pytest.MonkeyPa
         sizes = None if case.sizes is None else np.array(case.sizes)
         model = launch_traffic(gemm, config, plan, group_sizes=sizes)
 
-        def once(
-            load: Any, shared_in_sym: bool, plan: Any = plan, config: Config = config
-        ) -> float:
-            """The GPU loads a multicast tile once, interpret mode once for each CTA."""
-            is_sym = load.cluster < plan.sym_clusters
-            return load.nbytes / (config.cluster if is_sym == shared_in_sym else 1)
-
         of_w = [load for load in copies.loads if load.tile == w_tile]
         of_x = [load for load in copies.loads if load.tile == x_tile]
         others = [load for load in copies.loads if load.tile not in (w_tile, x_tile)]
-        assert sum(once(load, True) for load in of_w) == model.w_bytes
-        assert sum(once(load, False) for load in of_x) == model.x_load_bytes
+        assert sum(load.nbytes for load in of_w) == model.w_bytes
+        assert sum(load.nbytes for load in of_x) == model.x_load_bytes
         sums = {
             (rings(config, gemm, flow).sum_rows, config.tm)
             for flow in (("sym", "asym") if config.kc else ("sym",))
@@ -102,9 +94,7 @@ def test_counted_copies_are_the_traffic(case: Case, monkeypatch: pytest.MonkeyPa
         of_sums = of_sums if case.weights and case.weights.offset_dtype else []
         assert sum(load.nbytes for load in of_sums) == model.x_sum_bytes
         rest = [load for load in others if load not in of_sums]
-        shared = gemm.groups > 1
-        found = sum(once(load, True) if shared else load.nbytes for load in rest)
-        assert found == model.scale_bytes
+        assert sum(load.nbytes for load in rest) == model.scale_bytes
         of_o = [s for s in copies.stores if s.of == case.out]
         assert sum(s.nbytes for s in of_o) == model.o_store_bytes
         of_partial = [s for s in copies.stores if s.of == "float32" and s not in of_o]

@@ -226,8 +226,7 @@ def test_counted_bytes_are_the_models(case: Case, monkeypatch: pytest.MonkeyPatc
         found = {"cache": 0.0, "host": 0.0}
         for load in copies.loads:
             if load.tile == w_tile:
-                shared = config.cluster if load.cluster < plan.sym_clusters else 1
-                found["cache" if load.rows == gemm.resident else "host"] += load.nbytes / shared
+                found["cache" if load.rows == gemm.resident else "host"] += load.nbytes
         left = sum(store.nbytes for store in copies.stores if store.rows == gemm.resident)
         assert found == {"cache": model.resident_bytes, "host": model.w_bytes}
         assert left == model.filled_bytes
