@@ -1,4 +1,4 @@
-"""What the present device can run, and if not, why.
+"""The backends that the present device can run, and the reason where it cannot.
 
 Nothing here touches a device, or imports jax, before a function is called.
 """

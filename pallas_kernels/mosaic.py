@@ -1,4 +1,4 @@
-"""What every kernel here needs of Pallas Mosaic GPU, and what differs in interpret mode.
+"""Helpers of all kernels over Pallas Mosaic GPU, and the seams between GPU and interpret mode.
 
 The only seams between CPU and GPU are functions of this module, chosen by whether `interpret`
 settings are given. Imported by the kernels' own modules alone: it needs jax's Mosaic package.

@@ -1,4 +1,4 @@
-"""How far a correct GEMM may be from the exact product: derived, elementwise, never tuned.
+"""Bounds of a correct GEMM's distance from the exact product: derived, elementwise, never tuned.
 
 Write O = X W with k products in each output, S = |X| |W|, ref = the float64 product of the stored
 inputs, and eps(t) the distance from 1 to the next number of type t.

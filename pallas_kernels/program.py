@@ -1,4 +1,4 @@
-"""What can be compiled ahead of time: a function of arrays, its arguments, what its code must show.
+"""Programs that are compiled ahead of time: a function of arrays, its arguments, the code's marks.
 
 Every op lists its configurations in use as `Program`s. The ahead-of-time checks, the tuner and the
 kernel repository work on this list and need to know nothing else of an op.

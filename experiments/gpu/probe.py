@@ -1,4 +1,4 @@
-"""Whether the device still computes, asked in a process of its own after one was lost.
+"""A probe of the device in a process of its own, after another was lost: does it still compute?
 
     python -m experiments.gpu.probe
 

@@ -1,4 +1,4 @@
-"""How much of what the fleet can serve a workload asks for: an estimate before a run."""
+"""A workload's load as a share of the fleet's capacity: an estimate before a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the compiler gets of a program: lowered without a GPU, and its hash.
+"""Lowered programs, as the compiler gets them: made without a GPU, and their hashes.
 
 Lowering takes half a second and the compiler another two. Equal hashes mean equal input and equal
 rules, so that a program need not be compiled again because a source was written differently.

@@ -1,4 +1,4 @@
-"""The record: what of all programs was last compiled and found to be right, by op.
+"""The record of programs that were compiled and found to be right, by op.
 
 A whole check takes a quarter of an hour of a core. What it need not look at again is known by two
 hashes: of an op's sources, which costs nothing to compare; and of each lowered program, for where

@@ -1,4 +1,4 @@
-"""What a compiled program looks like, and what of that is wrong."""
+"""A report of a compiled program, and the rules that its machine code must satisfy."""
 
 from __future__ import annotations
 

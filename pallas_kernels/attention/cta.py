@@ -1,4 +1,4 @@
-"""What a CTA of either attention kernel sees: the keys it walks over, its buffers and barriers."""
+"""A CTA's view in either attention kernel: the keys it walks over, its buffers and barriers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which library kernel serves which need on sm_90, and what each lacks.
+"""Library kernels of attention on sm_90: the need that each serves, and what it lacks.
 
 Looked at: jax 0.11.2 itself (all that a GPU machine has here) and tokamax 0.0.17, in source.
 

@@ -1,4 +1,4 @@
-"""How far correct attention may be from the exact result: derived, elementwise, never tuned.
+"""Bounds of correct attention's distance from the exact result: derived, elementwise, never tuned.
 
 One row: scores s_j = scale (q . k_j) over n visible keys, M = max s, A = max scale (|q| . |k_j|),
 l = sum exp(s_j - M) >= 1, p_j = exp(s_j - M) / l, out = sum p_j v_j, lse = M + log l. `eps` is that

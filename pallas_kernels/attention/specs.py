@@ -1,4 +1,4 @@
-"""What is attended to: the static description of one call, as the kernels see it."""
+"""The static description of one call of attention, as the kernels see it."""
 
 from __future__ import annotations
 

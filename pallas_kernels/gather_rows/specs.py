@@ -1,4 +1,4 @@
-"""What is gathered: the static description of one launch."""
+"""The static description of one launch of the gather."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the ops have in common: configuration and plan of a launch, from the caller's arguments."""
+"""Common parts of the ops: configuration and plan of a launch, from the caller's arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one CTA of the kernel sees: its place in the launch, its tiles, buffers and barriers."""
+"""One CTA's view of the kernel: its place in the launch, its tiles, buffers and barriers."""
 
 from __future__ import annotations
 

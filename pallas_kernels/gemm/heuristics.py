@@ -1,4 +1,4 @@
-"""Which configuration and alpha to use: measured where the tuner ran, predicted elsewhere."""
+"""The choice of configuration and alpha: measured where the tuner ran, predicted elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How numbers stand in stored weights: tile-major matrices, and int4 two to a byte."""
+"""Layouts of stored weights: tile-major matrices, and int4 two to a byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a device can do, as far as the time of a launch depends on it."""
+"""Rates and sizes of a device, as far as the time of a launch depends on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a launch should take: the slowest of link, HBM, L2 and the busiest CTA.
+"""The predicted time of a launch: the slowest of link, HBM, L2 and the busiest CTA.
 
 NumPy alone, vectorised over alpha or any other field of a plan; nothing here imports jax.
 

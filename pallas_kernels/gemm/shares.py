@@ -1,4 +1,4 @@
-"""How much of each matrix to keep in device memory, when there is room for some of all.
+"""Shares of matrices to keep in device memory, when there is room for some of all.
 
 Every GEMM's time falls with the columns that need not cross the link, until something else is the
 slowest; bytes beyond that are worth nothing. So they are given out by what they save: the greedy

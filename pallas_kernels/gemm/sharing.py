@@ -1,4 +1,4 @@
-"""How columns and SMs are shared between the two dataflows, from run-time scalars."""
+"""The two dataflows' shares of columns and SMs, from run-time scalars."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is multiplied: the static description of a GEMM, of its weights and of whose rows are whose.
+"""The static description of a GEMM, of its weights and of the rows of each expert.
 
 Three things are told apart and combine freely: weights of two bytes or quantised ones, rows that
 all meet one matrix or rows of experts, and one matrix or a stack of layers.

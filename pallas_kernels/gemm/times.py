@@ -1,4 +1,4 @@
-"""What counted work costs: how long each resource is busy, and so a launch. The one formula.
+"""The time of counted work: the seconds of each resource, and so of a launch. The one formula.
 
 Two kernels are counted by what is known of them: ours by its schedule (`traffic`), HybridGEMM as
 published in closed form (`published`). Rates and constants differ between them, the formula does

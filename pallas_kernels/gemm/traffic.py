@@ -1,4 +1,4 @@
-"""What one launch moves and computes: exact counts of bytes, tiles and steps.
+"""Traffic and work of one launch: exact counts of bytes, tiles and steps.
 
 Every count follows from who computes what (`schedule`), so that it equals what the kernel issues;
 tests count it there. Two rules of the L2 are assumptions, unmeasured: it keeps no line of host

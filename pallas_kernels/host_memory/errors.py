@@ -1,4 +1,4 @@
-"""What goes wrong with memory of the host; every error is a ValueError that says what to do."""
+"""Errors of host memory: each is a ValueError that says what to do."""
 
 from __future__ import annotations
 

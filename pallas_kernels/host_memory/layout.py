@@ -1,4 +1,4 @@
-"""What a pool's file looks like: pure functions from tensors to bytes of a header and back.
+"""The layout of a pool's file: pure functions from tensors to bytes of a header and back.
 
     0    magic, 8 bytes
     8    length of the JSON header, uint64, little-endian

@@ -1,4 +1,4 @@
-"""How a weight array in host memory becomes the operand of a kernel."""
+"""Weight arrays in host memory as operands of kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far results may be from exact ones: of quantising, and of the product with its result."""
+"""Bounds of the distance from exact results: of quantising, and of the product with its result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a compiled program is good for: its inputs, the device, the versions that made it."""
+"""The identity of a compiled program: its inputs, the device, the versions that made it."""
 
 from __future__ import annotations
 

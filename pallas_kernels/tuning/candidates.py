@@ -1,4 +1,4 @@
-"""What is tuned: the shapes of models, and for each the configurations worth a measurement."""
+"""The tuner's candidates: shapes of models, and for each the configurations worth a measurement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the kernels of both sides share: its sizes, and the arrays in memory that both reach.
+"""The exchange between the kernels of both sides: sizes, and the arrays in memory that both reach.
 
 The protocol is that of `slot.Slot`: payload before the number of the task, result and status before
 the number that answers it, numbers by difference modulo 2^32, a version of the table that each task
