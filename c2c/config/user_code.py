@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import math
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,11 +17,16 @@ from hashlib import sha256
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
+
+import yaml
 
 from c2c.errors import PolicyError, SettingError
 
 __all__ = ["code_in", "load_code", "settings_folder"]
+
+_PATTERNS: Final = ("*.yaml", "*/*.yaml", "*/*/*.yaml")  # of a folder's files of settings
+_MOST_VALUES: Final = 100_000  # of a file: OmegaConf makes an object of each
 
 _loaded: dict[Path, str] = {}  # files that were imported, with the digest of their content
 
@@ -29,12 +35,32 @@ def settings_folder(folder: str | Path, field: str) -> Path:
     """Return a folder of the user's settings, resolved.
 
     Raises:
-      SettingError: it is none.
+      SettingError: it is none, or one of its files would be too large with its aliases in full.
     """
     found = Path(folder).expanduser().resolve()
     if not found.is_dir():
         raise SettingError(field, str(folder), "a folder of settings")
+    for file in (file for pattern in _PATTERNS for file in found.glob(pattern)):
+        with contextlib.suppress(yaml.YAMLError, OSError):  # whoever reads it says what is wrong
+            text = file.read_bytes()
+            if b"&" in text and b"*" in text:
+                loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+                if _values(yaml.compose(text, loader), {}) > _MOST_VALUES:
+                    raise SettingError(
+                        field, str(file), f"files of at most {_MOST_VALUES} values",
+                        "An alias (*name) counts as all that it stands for.",
+                    )  # fmt: skip
     return found
+
+
+def _values(node: Any, known: dict[int, float]) -> float:
+    """Return the values of a piece of YAML, its aliases in full; inf for one within itself."""
+    if id(node) not in known:
+        known[id(node)] = math.inf
+        value = node.value if isinstance(node, yaml.CollectionNode) else ()
+        parts = (part for one in value for part in (one if isinstance(one, tuple) else (one,)))
+        known[id(node)] = 1.0 + sum(_values(part, known) for part in parts)
+    return known[id(node)]
 
 
 def code_in(folder: Path) -> tuple[Path, ...]:

@@ -17,7 +17,7 @@ import pytest
 from c2c.compiling.machine_code import variant_key
 from c2c.compiling.making import OPTIONS
 from c2c.compiling.mistakes import policy_error
-from c2c.config import build, load, load_code
+from c2c.config import build, load, load_code, settings_folder
 from c2c.errors import PolicyError, SettingError
 from c2c.policies import CANDIDATE_DTYPE, DECISIONS, Nothing, System, place
 from c2c.simulator import simulate_in_memory, try_policies
@@ -346,3 +346,24 @@ def test_policies_of_the_package_need_no_trial(monkeypatch: pytest.MonkeyPatch) 
     setup = build(load(["workload=poisson", "workload.requests=5"]))
     monkeypatch.setattr("c2c.simulator.trial.run_blocks", None)
     try_policies(setup.prepared, setup.workload)
+
+
+BOMB = "".join(
+    f"a{k}: &a{k} [{', '.join(['x' if k == 0 else f'*a{k - 1}'] * 10)}]\n" for k in range(9)
+)
+
+
+@pytest.mark.parametrize("text", [BOMB, "a: &a [1, *a]\n"], ids=["nine levels of ten", "itself"])
+def test_aliases_that_stand_for_too_much_are_refused_before_they_are_followed(
+    text: str, tmp_path: Path
+) -> None:
+    (tmp_path / "fleet").mkdir()
+    (tmp_path / "fleet" / "bomb.yaml").write_text(text)
+    with pytest.raises(SettingError, match=r"bomb.yaml.*at most 100000 values"):
+        settings_folder(tmp_path, "config-dir")
+
+
+def test_aliases_that_stand_for_little_are_taken(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("a: &a [1, 2]\nb: [*a, *a]\nc: *a\n")
+    (tmp_path / "broken.yaml").write_text("a: &a [*b")  # for whoever reads it
+    assert settings_folder(tmp_path, "config-dir") == tmp_path.resolve()
