@@ -1,4 +1,4 @@
-"""Where the weights of a run are: in host memory, until reading it costs two processes in a row."""
+"""Memory of a run's weights: the host's, until reading it costs two processes in a row."""
 
 from __future__ import annotations
 

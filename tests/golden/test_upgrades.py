@@ -1,4 +1,4 @@
-"""What earlier versions wrote is read, what later ones write is refused by its version."""
+"""Folders of earlier versions are read, those of later ones are refused by their version."""
 
 from __future__ import annotations
 

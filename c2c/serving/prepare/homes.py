@@ -1,4 +1,4 @@
-"""Where models are: which chips hold which weights, and which devices have which role."""
+"""Places of models: the chips that hold their weights, and the devices of each role."""
 
 from __future__ import annotations
 

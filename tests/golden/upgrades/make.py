@@ -1,4 +1,4 @@
-"""What this version writes, for later ones to read: `python -m tests.golden.upgrades.make 1`.
+"""Folders of this version, for later ones to read: `python -m tests.golden.upgrades.make 1`.
 
 The number is of a folder here, which must be new: those of earlier versions stay as they are. It
 gets a run folder, an artefact of MEDUSA and a store of one executable. Make a new one when a

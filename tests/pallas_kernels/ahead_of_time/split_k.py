@@ -1,4 +1,4 @@
-"""What is known of split K over a cluster: a product whose CTAs add through each other's memory.
+"""Split K over a cluster, as far as it is known: CTAs add through each other's memory.
 
 Each of c CTAs sums up a c-th of K of one tile, sends every CTA its columns of that (`st.async` into
 distributed shared memory) and stores the columns that are its own: no addition in device memory.

@@ -1,4 +1,4 @@
-"""What makes a recorded check stale, and what does not."""
+"""Changes that make a recorded check stale, and changes that do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a CPU computes, against float64 within the derived bound, for random shapes and bounds."""
+"""The reference on a CPU, within the derived bound of float64, for random shapes and bounds."""
 
 from __future__ import annotations
 

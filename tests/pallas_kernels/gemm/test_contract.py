@@ -1,4 +1,4 @@
-"""What holds for every op, dataflow, cluster, layout and odd size: one suite for all of them.
+"""Laws of every op, dataflow, cluster, layout and odd size: one suite for all of them.
 
 The kernel itself is run step by step on a CPU, with NaN in all memory that nobody wrote.
 """

@@ -1,4 +1,4 @@
-"""Which shares of matrices to keep in device memory: the greedy rule against every choice."""
+"""Shares of matrices to keep in device memory: the greedy rule against every choice."""
 
 from __future__ import annotations
 

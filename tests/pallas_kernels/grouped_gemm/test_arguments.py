@@ -1,4 +1,4 @@
-"""What `grouped_gemm` accepts, what it refuses and how, and what it does not compile again."""
+"""Arguments of `grouped_gemm`: accepted, refused with a reason, and not compiled again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `grouped_gemm` accepts of quantised experts."""
+"""Arguments of `grouped_gemm` with quantised experts."""
 
 from __future__ import annotations
 

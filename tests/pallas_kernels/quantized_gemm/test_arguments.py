@@ -1,4 +1,4 @@
-"""What `quantized_gemm` accepts and refuses, its reference, its configurations, its programs."""
+"""Arguments of `quantized_gemm`, its reference, its configurations, its programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the compiler makes of the kernels and of polls between operators, as JSON lines.
+"""Compiled kernels and polls between operators, described as JSON lines.
 
 python -m tests.pallas_kernels.woven.compiled
 """
