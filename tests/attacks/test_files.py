@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,22 +19,18 @@ _READ = (
     "import sys; from c2c.errors import DataError, SettingError; from c2c.workloads import *\n"
     "try: found = build_workload({'kind': 'trace', 'path': sys.argv[1]}, ('x',), 0)\n"
     "except (DataError, SettingError) as error: print(error)\n"
-    "else: print(sys.argv[1], 'read:', sum(map(len, found.blocks())), 'requests')"
+    "else: print(sys.argv[1], 'read:', sum(map(len, found.blocks())), 'requests')\n"
+    "print(next(line.split()[1] for line in open('/proc/self/status') if 'VmHWM' in line))"
 )
 
 
 def _read(path: Path) -> tuple[str, float]:
     """Return what reading a trace says, and the most memory that it took in MB."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", _READ, str(path)], stdout=subprocess.PIPE, text=True
+    done = subprocess.run(
+        [sys.executable, "-c", _READ, str(path)], stdout=subprocess.PIPE, text=True, check=True
     )
-    assert process.stdout is not None
-    said = process.stdout.read()
-    _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    process.stdout.close()
-    assert process.returncode == 0
-    return said, used.ru_maxrss / 1024
+    *said, most_kib = done.stdout.splitlines(keepends=True)
+    return "".join(said), int(most_kib) / 1024
 
 
 @pytest.mark.parametrize("attack", tiered(TRACES, *TRACES[1::2]), ids=str)

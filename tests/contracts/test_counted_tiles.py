@@ -80,19 +80,9 @@ def test_counted_tiles_equal_the_traffic_models(
         m, n, k, alpha, tiles=model_of(config), sm_count=4, l2_bytes=0, whole_strips=True
     )
 
-    # The GPU loads a multicast tile once for the cluster, interpret mode once for each CTA.
-    shares = {True: cluster, False: 1}
-    link_bytes = sum(
-        load.nbytes / shares[load.cluster < plan.sym_clusters]
-        for load in counted.loads
-        if load.tile == W_TILE
-    )
+    link_bytes = sum(load.nbytes for load in counted.loads if load.tile == W_TILE)
     assert link_bytes == float(model.link_bytes) == ours.link_bytes
-    x_bytes = sum(
-        load.nbytes / shares[load.cluster >= plan.sym_clusters]
-        for load in counted.loads
-        if load.tile == X_TILE
-    )
+    x_bytes = sum(load.nbytes for load in counted.loads if load.tile == X_TILE)
     assert x_bytes == ours.x_load_bytes
     assert {load.tile for load in counted.loads} == {X_TILE, W_TILE}
 

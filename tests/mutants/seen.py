@@ -19,7 +19,7 @@ import pytest
 
 _TOOL: Final = sys.monitoring.COVERAGE_ID
 _EVENTS: Final = sys.monitoring.events
-_UNDER: Final = tuple(f"{Path.cwd() / path}/" for path in os.environ["SEEN_UNDER"].split())
+_UNDER: Final = tuple(f"{Path.cwd() / path}/" for path in os.environ.get("SEEN_UNDER", "").split())
 
 _lines: dict[str, set[int]] = {}
 _tests: dict[str, dict[str, Any]] = {}

@@ -107,7 +107,9 @@ def jaxs_own() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for place, own in quick_interpreter.REPLACED.items():
             patch.setattr(*place, own)
+        jax.clear_caches()  # a traced kernel has the calls of its interpreter in it
         yield
+    jax.clear_caches()
 
 
 def test_a_kernel_gives_the_same_as_with_jaxs_own_interpreter() -> None:
