@@ -20,6 +20,7 @@ from c2c.transformer.params import Params, Placement
 from c2c.transformer.residency import best_columns, keep_resident
 from c2c.transformer.runner import Result, Resumable, Runner, Step
 from c2c.transformer.sampling import Sampling, SamplingRows, sample, sampling_rows
+from c2c.transformer.saving import save_model
 from c2c.transformer.shapes import Shapes, pieces
 from c2c.transformer.weights.checkpoint import load_params, random_params
 from c2c.transformer.weights.formats import Quantization
@@ -66,6 +67,7 @@ __all__ = [
     "random_params",
     "sample",
     "sampling_rows",
+    "save_model",
     "superblock_elements",
     "superblocks_for",
 ]

@@ -1,0 +1,116 @@
+"""From a model back to a checkpoint's folder, which `load` and other engines read."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from c2c.atomic import write_json
+from c2c.errors import SettingError
+from c2c.models import ModelSpec, read_json_object
+from c2c.transformer.linear import Reference
+from c2c.transformer.loading import describe
+from c2c.transformer.model import Model
+from c2c.transformer.params import Params
+from c2c.transformer.weights.checkpoint import DTYPES
+from c2c.transformer.weights.layout import Part, layout
+from pallas_kernels.host_memory import in_host_memory
+
+__all__ = ["plain", "plain_params", "save_model"]
+
+_CONFIG = "config.json"
+_TEXTS = (".json", ".jinja", ".model", ".txt")  # of tokenizers, chat templates, generation
+
+
+def plain(params: Params) -> Params:
+    """Return parameters, concrete or traced, if they are floats in device memory.
+
+    Raises:
+      SettingError: they are quantised or in host memory.
+    """
+    for leaf in jax.tree.leaves(params):
+        if leaf.dtype not in DTYPES.values() or in_host_memory(leaf):
+            what = "weights in host memory" if in_host_memory(leaf) else f"weights of {leaf.dtype}"
+            raise SettingError("params", what, "floats in device memory, loaded with quantize=None")
+    return params
+
+
+def plain_params(model: Model) -> Params:
+    """Return a model's parameters if they are floats in device memory, an array a layer.
+
+    Raises:
+      SettingError: they are quantised, in host memory or stacks over layers.
+    """
+    if model.linear != Reference():
+        raise SettingError("linear", model.linear, "'reference': weights in device memory")
+    return plain(model.params)
+
+
+def save_model(model: Model, like: Path | str, into: Path | str) -> None:
+    """Write a model as a checkpoint in the layout of Hugging Face: config.json and safetensors.
+
+    Weights are written in their own type, under the names of the family's published tensors.
+    `config.json` is written last: a folder without it is of a write that did not end.
+
+    Args:
+      model: loaded with `linear="reference"`, without `quantize`.
+      like: the folder that the model came from; its config, tokenizer and chat template are copied.
+      into: a folder that does not exist yet.
+
+    Raises:
+      SettingError: weights are quantised or in host memory, `into` exists, or `like` has no config
+        of this model.
+      DataError: files of `like` are damaged.
+    """
+    like, into, spec = Path(like), Path(into), model.spec
+    params = plain_params(model)
+    if not (like / _CONFIG).is_file():
+        raise SettingError("like", str(like), f"a folder with the model's {_CONFIG}")
+    found = describe(like).spec
+    if replace(found, name=spec.name, dtype_bytes=spec.dtype_bytes) != spec:
+        raise SettingError("like", str(like), f"the config of {spec.name}, which the model is of")
+    config = {
+        name: value
+        for name, value in read_json_object(like / _CONFIG).items()
+        if name not in ("quantization_config", "torch_dtype")  # of the weights that were read
+    }
+    try:
+        into.mkdir(parents=True)
+    except FileExistsError:
+        raise SettingError("into", str(into), "a folder that does not exist yet") from None
+    for file in sorted(like.iterdir()):
+        if file.suffix in _TEXTS and file.name != _CONFIG and not file.name.endswith(".index.json"):
+            shutil.copyfile(file, into / file.name)
+    _write(jax.device_get(params), spec, into / "model.safetensors")
+    write_json(into / _CONFIG, config | {"dtype": str(params.dtype)})
+
+
+def _write(params: Params, spec: ModelSpec, path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    stacks = layout(spec)
+    tensors = {part.tensor: _tensor(params, s.name, part) for s in stacks for part in s.parts}
+    save_file(tensors, path, metadata={"format": "pt"})
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _tensor(params: Params, stack: str, part: Part) -> np.ndarray:
+    """Return a tensor of a checkpoint, a view of the array that has it."""
+    found: Any
+    if stack == "embed":
+        found = params.embed.data
+    elif stack == "final_norm":
+        found = params.final_norm
+    else:
+        found = params.projections.get(stack, params.layers.get(stack))
+    for at in part.at:
+        found = found[at]
+    cut: np.ndarray = found[part.first : part.first + part.shape[0]]
+    return cut

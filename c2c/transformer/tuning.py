@@ -1,0 +1,181 @@
+"""Fine-tuning with Flax: a model's parameters as an `nnx.Module`, and back into a model.
+
+Needs flax, of the extra `engine`; nothing else of `c2c.transformer` imports this module.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int32
+
+from c2c.errors import SettingError
+from c2c.models import ModelSpec
+from c2c.transformer.cache import Rows
+from c2c.transformer.forward import BEGIN, END
+from c2c.transformer.layer import (
+    Layer,
+    after_attention,
+    before_attention,
+    turns_of,
+    window_of,
+)
+from c2c.transformer.linear import Reference
+from c2c.transformer.model import Model
+from c2c.transformer.params import Params, Projections
+from c2c.transformer.saving import plain, plain_params
+from c2c.transformer.weights.layout import feed_forward_places
+
+try:
+    from flax import nnx
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"c2c.transformer.tuning needs the extra `engine` ({error}): pip install -e '.[engine]'",
+        name=error.name,
+    ) from None
+
+__all__ = ["Trainable", "from_nnx", "to_nnx"]
+
+
+class Trainable(nnx.Module):
+    """A model with a derivative: `params` is the package's own tree, each array an `nnx.Param`.
+
+    Attention is dense and causal, without cache and kernels. The backward pass computes each layer
+    again, so that the scores of one layer, float32 [rows, heads, T, T], are in memory at a time.
+    """
+
+    def __init__(self, params: Params, spec: ModelSpec) -> None:
+        self.params = nnx.data(jax.tree.map(nnx.Param, params))
+        self.spec = spec
+
+    def __call__(self, tokens: Int32[Array, "rows t"]) -> Float[Array, "rows t vocab"]:
+        """Return float32 logits that follow each token.
+
+        No token sees a later one: short rows may be padded at their ends, with a loss that leaves
+        these places out. Dynamic and longrope frequencies are those of T tokens, padding included.
+
+        Raises:
+          SettingError: tokens are no matrix, or none, or parameters were moved to host memory.
+        """
+        if len(tokens.shape) != 2 or not tokens.size:
+            raise SettingError("tokens.shape", tokens.shape, "[rows, T], none of them 0")
+        return _logits(plain(_arrays(self.params)), jnp.asarray(tokens, jnp.int32), self.spec)
+
+
+def to_nnx(model: Model) -> Trainable:
+    """Return a model as a Flax module.
+
+    Arrays are the model's own until an update replaces them: a step that donates the module ends
+    the model, too.
+
+    Args:
+      model: of any family, loaded with `linear="reference"` and without `quantize`. bfloat16 loses
+        small updates: load in float32 to train.
+
+    Raises:
+      SettingError: weights are quantised or in host memory.
+    """
+    return Trainable(plain_params(model), model.spec)
+
+
+def from_nnx(tuned: Trainable | nnx.State[Any, Any], model: Model) -> Model:
+    """Return the model with tuned weights, ready to generate and for `save_model`.
+
+    Args:
+      tuned: the module, or its state, as of `nnx.state(module)`, wherever its arrays are.
+      model: as `to_nnx` took it; stays as it is.
+
+    Raises:
+      SettingError: weights of the model are quantised or in host memory, or the state has not
+        exactly its entries, shapes and types; names the first that differs.
+    """
+    wanted, tree = jax.tree_util.tree_flatten_with_path(plain_params(model))
+    given = tuned.params if isinstance(tuned, Trainable) else tuned.get("params", {})
+    found = {
+        _name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(_arrays(given))
+    }
+    if differing := sorted(found.keys() ^ {_name(path) for path, _ in wanted}):
+        has = "not in the state" if differing[0] not in found else "in the state"
+        raise SettingError(differing[0], has, f"the entries of a {model.spec.family}'s parameters")
+    for path, like in wanted:
+        each = found[_name(path)]
+        if (each.shape, each.dtype) != (like.shape, like.dtype):
+            raise SettingError(
+                _name(path), f"{each.dtype} {list(each.shape)}", f"{like.dtype} {list(like.shape)}"
+            )
+    placed = [jax.device_put(found[_name(path)], like.sharding) for path, like in wanted]
+    return replace(model, params=jax.tree.unflatten(tree, placed))
+
+
+def _name(path: Any) -> str:
+    return f"params/{jax.tree_util.keystr(path, simple=True, separator='/')}"
+
+
+def _arrays(tree: Any) -> Any:
+    """Return a tree with the values of its variables."""
+
+    def is_variable(leaf: Any) -> bool:
+        return isinstance(leaf, nnx.Variable)
+
+    return jax.tree.map(lambda v: v[...] if is_variable(v) else v, tree, is_leaf=is_variable)
+
+
+def _logits(params: Params, tokens: jax.Array, spec: ModelSpec) -> jax.Array:
+    linear, (count, length) = Reference(), tokens.shape
+    positions = jnp.tile(jnp.arange(length, dtype=jnp.int32), count)
+    x, rows, turns = BEGIN.function(
+        params.embed, tokens.reshape(-1), positions, linear,
+        count=count, decode_rows=0, spec=spec, dtype=str(params.dtype),
+    )  # fmt: skip
+    for number in range(spec.layers):
+        layer = jax.checkpoint(partial(_layer, number=number, linear=linear, spec=spec))
+        x = layer(x, params.layers, params.projections, rows, turns)
+    head = params.projections.get("head", params.embed.data)
+    logits: jax.Array = END.function(
+        x, params.final_norm, head, None, linear, spec=spec, shape=tokens.shape
+    )
+    return logits
+
+
+def _layer(
+    x: jax.Array, small: Any, projections: Projections, rows: Rows, turns: Any,
+    *, number: int, linear: Reference, spec: ModelSpec,
+) -> jax.Array:  # fmt: skip
+    """Return a layer's output [N, hidden]; it takes all layers' weights and uses its own."""
+    sparse, place = feed_forward_places(spec)[number]
+    at = place if spec.dense_layers else None
+    layer = Layer(
+        small=small, projections=projections, linear=linear, at=number, which=number, place=at
+    )
+    qkv = before_attention(layer, x, turns_of(turns, spec, number), spec)
+    q, k, v = (part.reshape(rows.chunk_rows, rows.chunk, *part.shape[1:]) for part in qkv)
+    mixed = _attend(q, k, v, window_of(spec, number), spec.attention_cap)
+    return after_attention(layer, x, mixed.reshape(qkv[0].shape), rows, spec, sparse=sparse)
+
+
+def _attend(
+    q: Float[Array, "rows t heads d"],
+    k: Float[Array, "rows t kv d"],
+    v: Float[Array, "rows t kv d"],
+    window: Any,
+    soft_cap: float,
+) -> Float[Array, "rows t heads d"]:
+    """Attend to a row's keys up to the query's own; arguments as of `layer.attention`."""
+    rows, length, _, size = q.shape
+    exact = lax.Precision.HIGHEST
+    queries = q.reshape(rows, length, k.shape[2], -1, size)
+    scores = jnp.einsum(
+        "btkgd,bskd->bkgts", queries, k, precision=exact, preferred_element_type=jnp.float32
+    )
+    scores = scores * size**-0.5
+    if soft_cap:
+        scores = soft_cap * jnp.tanh(scores / soft_cap)
+    before = jnp.arange(length)[:, None] - jnp.arange(length)
+    seen = (before >= 0) & (before < (length if window is None else window))
+    shares = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1).astype(v.dtype)
+    return jnp.einsum("bkgts,bskd->btkgd", shares, v, precision=exact).reshape(q.shape)
