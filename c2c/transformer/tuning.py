@@ -95,10 +95,8 @@ def from_nnx(tuned: Trainable | nnx.State[Any, Any], model: Model) -> Model:
         exactly its entries, shapes and types; names the first that differs.
     """
     wanted, tree = jax.tree_util.tree_flatten_with_path(plain_params(model))
-    given = tuned.params if isinstance(tuned, Trainable) else tuned.get("params", {})
-    found = {
-        _name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(_arrays(given))
-    }
+    given = jax.tree_util.tree_leaves_with_path(_arrays(getattr(tuned, "params", {})))
+    found = {_name(path): leaf for path, leaf in given}
     if differing := sorted(found.keys() ^ {_name(path) for path, _ in wanted}):
         has = "not in the state" if differing[0] not in found else "in the state"
         raise SettingError(differing[0], has, f"the entries of a {model.spec.family}'s parameters")
