@@ -122,11 +122,12 @@ def test_logits_are_compared_value_for_value(monkeypatch: pytest.MonkeyPatch) ->
     assert row["finite"]
     assert row["relative_error"] <= results.tolerance(row["layers"])
     original = section.weights_for
-    calls: list[int] = []
+    calls: list[Any] = []
 
-    def other(linear: Any, kind: str, shape: Any, seed: int) -> Any:
-        calls.append(seed)
-        return original(linear, kind, shape, seed + (len(calls) > 1))  # other weights, once
+    def other(linear: Any, kind: str, shape: Any, context: Any) -> Any:
+        calls.append(context)
+        seed = context.seed + (len(calls) > 1)  # other weights, once
+        return original(linear, kind, shape, replace(context, seed=seed))
 
     monkeypatch.setattr(section, "weights_for", other)
     (row,) = section.measure(spec, TINY)
