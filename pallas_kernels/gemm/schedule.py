@@ -1,4 +1,4 @@
-"""Who computes what: the arithmetic of the persistent launch, shared by kernel, counts and tests.
+"""The schedule of the persistent launch: arithmetic shared by kernel, counts and tests.
 
 Functions take Python integers or traced int32 scalars, none below zero.
 
