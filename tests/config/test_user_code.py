@@ -48,7 +48,7 @@ def _own_names() -> Iterator[None]:
 
 def examples(repository: Path) -> dict[str, str]:
     """Return the blocks of two pages that begin with a file's name, and the one of a cell."""
-    pages = (repository / "docs" / name for name in ("howto.md", "recipes.md"))
+    pages = (repository / "docs" / name for name in ("howto/extend.md", "recipes.md"))
     text = "".join(page.read_text("utf-8") for page in pages)
     blocks = re.findall(r"```(?:python|yaml)\n(.*?)```", text, re.DOTALL)
     files = {found[1]: block for block in blocks if (found := OURS.match(block))}

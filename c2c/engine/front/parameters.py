@@ -2,7 +2,7 @@
 
 Fields that are carried out are those of the requests' models (`c2c.engine.front.protocol`), with
 what they do; the others of OpenAI's schema and of vLLM's are here. `check` refuses by these tables,
-`table` writes them out for docs/engine.md.
+`table` writes them out for docs/engine/api.md.
 """
 
 from __future__ import annotations
