@@ -12,14 +12,12 @@
 # ---
 
 # %% [markdown]
-
-# %% [markdown]
 # # A policy of my own
 #
-# When does a busy model get another slice? A policy is a NamedTuple of numbers, which are its
-# settings, and a function for the decision; what the function is given stands with the decision in
-# `c2c/policies/scale.py`. Written in a cell it is tried at once; in a folder of yours
-# (`--config-dir`, see docs/howto.md) every command finds it.
+# The policy decides when a busy model gets another slice. It is a NamedTuple of numbers, its
+# settings, and a function, its decision; `c2c/policies/scale.py` documents the function's
+# arguments. A cell is enough to try it. In a folder of yours (`--config-dir`) every command finds
+# it.
 
 # %%
 from typing import NamedTuple
@@ -41,10 +39,7 @@ def patient(policy, outstanding, backlog_s, is_full):  # noqa: ARG001 (what all 
     return is_full and backlog_s > policy.seconds
 
 
-# %% [markdown]
-# Its name in settings is the class's in small letters, its fields are settings of the system.
-
-# %%
+# The class's name in small letters names the policy in settings; its fields are settings too.
 hot = [
     "catalog=dense", "catalog.models=[{spec: llama-3-8b}]", "workload=poisson",
     "workload.requests=250", "workload.rate_rps=10", "mig=7x12gb",
@@ -58,15 +53,14 @@ for choice in (
     tried[name] = simulate(build(load([*hot, "system=c2cserve", *choice]))).summary
     print(name.ljust(36), f"TTFT p99 {tried[name]['ttft_s']['p99']:.2f} s")
 
-# %%
 figure, axis = plt.subplots(figsize=(6.4, 2.6), layout="constrained")
 axis.barh(list(tried), [summary["ttft_s"]["p99"] for summary in tried.values()])
 axis.invert_yaxis()
-axis.set(xlabel="TTFT p99 (s)", title="When a busy model gets another slice")
+axis.set(xlabel="TTFT p99 (s)", title="Another slice for a busy model")
 plt.show()
 
 # %% [markdown]
-# A mistake is said in one line, with the policy and where it is, before anything long runs.
+# A mistake gives one line with the policy and its file, before anything long runs.
 
 # %%
 from c2c.errors import PolicyError

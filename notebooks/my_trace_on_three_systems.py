@@ -12,12 +12,11 @@
 # ---
 
 # %% [markdown]
-
-# %% [markdown]
 # # My own trace on three systems
 #
-# A trace is a CSV or Parquet file with a row a request: when it came, which model it named, how
-# long prompt and answer were. Here one is written, to have one; put the path of yours in its place.
+# A trace is a CSV or Parquet file with one row a request: arrival, model, and the lengths of prompt
+# and answer in tokens. This cell writes one; put the path of yours in its place. Models of the
+# trace that the catalog lacks are mapped to the catalog's models by popularity.
 
 # %%
 import csv
@@ -39,13 +38,6 @@ with trace.open("w", newline="") as file:
         service = "chat" if rng.random() < 0.6 else f"service-{rng.integers(5)}"
         rows.writerow([arrival_s, service, rng.integers(20, 600), rng.integers(20, 200)])
 
-# %% [markdown]
-# ## In ten lines
-#
-# The models of the trace that are no names of the catalog are given to its models by popularity.
-# Runs of up to 300 requests are interpreted; longer ones compile the event loop once on a machine.
-
-# %%
 figure, axis = plt.subplots(figsize=(6, 3.4), layout="constrained")
 results = {}
 for system in ("c2cserve_plus", "c2cserve", "serverlessllm"):
@@ -60,9 +52,9 @@ axis.legend()
 plt.show()
 
 # %% [markdown]
-# ## And what became of the load
+# ## Verdicts
 #
-# The verdict says whether the targets were met, and if not, what stood in the way.
+# A verdict says whether the requests met their targets, and names the bottleneck if they did not.
 
 # %%
 for system, result in results.items():

@@ -12,13 +12,11 @@
 # ---
 
 # %% [markdown]
-
-# %% [markdown]
 # # A sweep, read back and plotted
 #
-# A sweep leaves a folder a run. `c2c.runs.collect` makes one table of them: the settings in which
-# they differ, and every number of their summaries. `python -m experiments.collect <folder>` writes
-# the same table as Parquet and CSV.
+# A sweep leaves one folder a run. `c2c.runs.collect` reads them into one table: the settings in
+# which the runs differ, and the numbers of their summaries. `python -m experiments.collect
+# <folder>` writes the same table as Parquet and CSV.
 
 # %%
 import subprocess
@@ -39,15 +37,7 @@ done = subprocess.run(  # noqa: S603 (our own command)
     capture_output=True, text=True, check=False,
 )  # fmt: skip
 assert done.returncode == 0, done.stderr
-print(done.stdout[done.stdout.rindex("sweep") :])
 
-# %% [markdown]
-# ## The table
-#
-# It is an Arrow table: `.to_pandas()` from here, or `polars.from_arrow(table)`. Of its columns
-# these tell the runs apart.
-
-# %%
 table = collect(folder)
 print(settings_columns(table))
 runs = table.to_pandas()

@@ -1,0 +1,79 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Attention on a cold model's device
+#
+# WEAVER keeps part of a hot model's KV cache on the device of a cold model, which computes
+# attention there between its own operators. Cuts of the cold model's operators shorten the hot
+# model's stall. `make reproduce FIGURES=weaver` has the paper's figures, `python -m
+# experiments.weaver.pair` runs a hot and a cold model live in two processes. No kernel of it has
+# run on a GPU.
+
+# %%
+import matplotlib.pyplot as plt
+import numpy as np
+
+from c2c.systems.weaver import Limits, Threshold, best_cut, expected_stall, guarded_cut
+from experiments.figure import Context
+from experiments.weaver import cold_slices
+
+# %% [markdown]
+# ## The stall of a layer
+#
+# A task arrives during an operator of T seconds with a probability proportional to T, and waits for
+# the operator's end. The sender has K seconds of attention of its own meanwhile; the receiver needs
+# N seconds for the task.
+
+# %%
+ops = np.array([961.0, 210.0, 110.0, 60.0])  # microseconds
+draws = np.random.default_rng(0)
+slacks = np.linspace(-100, 400, 26)
+waits = draws.uniform(0.0, draws.choice(ops, size=200_000, p=ops / ops.sum()))
+expected = np.array([expected_stall(ops, slack) for slack in slacks])
+drawn = np.array([np.maximum(0, waits - slack).mean() for slack in slacks])
+figure, axis = plt.subplots(figsize=(7, 3.2), layout="constrained")
+axis.plot(slacks, expected, label="closed form")
+axis.plot(slacks, drawn, "k:", label="200,000 draws")
+axis.set(xlabel="K - N (us)", ylabel="mean stall of a layer (us)")
+axis.legend()
+plt.show()
+
+assert np.allclose(expected, drawn, rtol=0.02, atol=1.0)
+
+# %% [markdown]
+# ## Cuts
+#
+# The paper's Algorithm 1 with guards halves the longest piece while the stall exceeds its
+# threshold. Ours minimises a weighted sum of the hot model's and the cold model's time per token.
+
+# %%
+limits = Limits(least_s=20.0, split_s=3.0, poll_s=2.0)  # here in microseconds
+for name, cut in (
+    ("guarded", guarded_cut(ops, 50.0, Threshold(seconds=20.0, of="layer"), limits)),
+    ("ours", best_cut(ops, 50.0, layers=32, weight=0.1, limits=limits)),
+):
+    stall, cost = expected_stall(cut.lengths, 50.0), sum(cut.lengths) / ops.sum() - 1
+    print(f"{name:8s} {cut.splits:2d} splits, stall {stall:6.1f} us, cold step {cost:+.1%}")
+
+# %% [markdown]
+# ## Receivers with free memory
+#
+# A cold model of C2CServe reads its weights from host memory. Its slice has nearly all of its
+# memory free for the hot model's keys and values, while its operators wait for the link and are
+# long. Without cuts the stalls cost more than the memory gains.
+
+# %%
+context = Context(profile="quick", link_variant="measured", seeds=(0,))
+best = cold_slices.compute(context).tables["best"].to_pandas()
+best[["mig", "receivers", "load", "cut", "ratio", "rows", "tokens_per_s", "taken"]].round(2)
