@@ -147,10 +147,18 @@ def test_a_kernel_agrees_with_its_reference(tmp_path: Path, repository: Path) ->
     assert run(tmp_path, words).stdout.endswith("False\n")
 
 
+def test_files_that_pages_of_the_design_name_exist(repository: Path) -> None:
+    pages = [*(repository / "docs" / "design").rglob("*.md")]
+    pattern = r"`((?:c2c|pallas_kernels|experiments|tests|conf)/[\w/]+(?:\.py|\.yaml)?)`"
+    named = [
+        (page.name, path) for page in pages for path in re.findall(pattern, page.read_text("utf-8"))
+    ]
+    assert len(named) > 60
+    assert [(page, path) for page, path in named if not (repository / path).exists()] == []
+
+
 def test_files_and_functions_of_the_request_s_path_exist(repository: Path) -> None:
     text = (repository / "docs" / "design" / "serving.md").read_text("utf-8")
-    named = re.findall(r"`(c2c/[\w/]+\.py)`", text)
-    assert [path for path in named if not (repository / path).is_file()] == []
     table = text[: text.index("A policy answers")]
     rows = re.findall(r"^\| [^|]+ \| `(c2c/\S+\.py)` \| (.*) \|$", table, re.MULTILINE)
     assert len(rows) == 11  # ten files, and one return
