@@ -1,7 +1,7 @@
 """Hydra's door to this project's launcher and sweeper: it takes plug-ins from `hydra_plugins` only.
 
 Both exist because the published plug-ins for Hydra 1.3 do not go with the locked packages, see
-docs/design/experiments.md. Hydra imports this at every start, so all that is heavy is imported later.
+docs/design/experiments.md. Hydra imports this at every start, so heavy imports are made later.
 """
 
 from __future__ import annotations
