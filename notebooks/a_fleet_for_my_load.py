@@ -20,6 +20,7 @@
 # `conf/hardware`, where yours go too.
 
 # %%
+import contextlib
 import tempfile
 from pathlib import Path
 
@@ -29,13 +30,14 @@ from experiments import advise
 from experiments.c2cserve.fleets import catalog
 
 out = Path(tempfile.mkdtemp())
-status = advise.main(
-    [
-        "workload=poisson", "workload.rate_rps=2", "workload.requests=1000", *catalog(16),
-        "hardware=gh200,h100_sxm", "system=c2cserve_plus,aegaeon", "advise.seeds=[0,1]",
-        "advise.most=8", "figures=false", f"out={out}", f"folder={out / 'answer'}",
-    ]
-)  # fmt: skip
+with contextlib.chdir(out):
+    status = advise.main(
+        [
+            "workload=poisson", "workload.rate_rps=2", "workload.requests=1000", *catalog(16),
+            "hardware=gh200,h100_sxm", "system=c2cserve_plus,aegaeon", "advise.seeds=[0,1]",
+            "advise.most=8", "figures=false", "out=runs", "folder=answer",
+        ]
+    )  # fmt: skip
 assert status == 0
 
 # %%
