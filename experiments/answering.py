@@ -24,7 +24,7 @@ class Asked:
 
 @dataclass(slots=True)
 class Served:
-    """What a run of requests gave so far.
+    """Results of a run of requests so far.
 
     Attributes:
       texts: tokens of each request.

@@ -20,7 +20,7 @@ __all__ = ["MeasurementSettings", "benchmark", "measure_each"]
 
 @dataclass
 class MeasurementSettings:
-    """Where a measurement is kept; a benchmark's settings have these too.
+    """Place of a measurement; a benchmark's settings have these too.
 
     Attributes:
       out: folder of the result; None for a new one in runs/bench.

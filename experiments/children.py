@@ -100,7 +100,7 @@ def gpu_environment() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """What a process left; `code` is None if it did not end in its time."""
+    """Results of a process; `code` is None if it did not end in its time."""
 
     code: int | None
     out: str
@@ -108,7 +108,7 @@ class Ended:
 
     @property
     def why(self) -> str:
-        """What it said last, without the word that it is an error."""
+        """Its last line, without the word that it is an error."""
         last = (self.errors.strip() or "no message").splitlines()[-1]
         return last.removeprefix("error: ")
 
@@ -296,7 +296,7 @@ class Lines:
 
     @property
     def said_bytes(self) -> int:
-        """How much that is so far."""
+        """Bytes of output so far."""
         return self._log.seek(0, os.SEEK_END)
 
     @property

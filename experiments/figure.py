@@ -93,7 +93,7 @@ class Context:
 
     @property
     def quick(self) -> bool:
-        """Whether to compute the small version."""
+        """True if the small version is to be computed."""
         return self.profile == "quick"
 
     def each[T](self, runs: Sequence[T]) -> Iterator[T]:

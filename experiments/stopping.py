@@ -35,5 +35,5 @@ def heeded_signals(*, once: bool = False) -> Iterator[None]:
 
 
 def told_to_stop() -> bool:
-    """Whether a signal came; what it raised may have got lost in a callback or finaliser."""
+    """Return True if a signal came; its exception may have got lost in a callback or finaliser."""
     return bool(_told)

@@ -24,7 +24,7 @@ Ref = Any  # Pallas references have no public type
 
 @runtime_checkable
 class Specialised(Protocol):
-    """What a configuration says of a CTA's warpgroups: some compute, one more loads."""
+    """A configuration's warpgroups of a CTA: some compute, one more loads."""
 
     @property
     def warpgroups(self) -> int:

@@ -43,7 +43,7 @@ class GemmCheck:
 
     @property
     def ok(self) -> bool:
-        """Whether every element is within its bound."""
+        """True if every element is within its bound."""
         return self.worst_ratio <= 1.0
 
 

@@ -49,7 +49,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What was measured for one problem of one op."""
+    """Measurement of one problem of one op."""
 
     op: str
     key: Mapping[str, int | str]  # the problem, e.g. m, k, n, dtype, sm_count
@@ -58,7 +58,7 @@ class Entry:
     measurements: tuple[Measurement, ...]
 
     def fresh(self, source: str) -> bool:
-        """Whether it was measured with this kernel source and the installed jax."""
+        """Return True if it was measured with this kernel source and the installed jax."""
         return self.source == source and self.provenance.get("jax") == jax_version()
 
 

@@ -120,6 +120,20 @@ def test_no_file_is_too_long() -> None:
     assert not {str(p.relative_to(ROOT)): n for p, n in lengths.items() if n > MAX_LINES}
 
 
+def test_docstrings_begin_with_their_subject() -> None:
+    """A question word opens none of them (docstrings are read as a list)."""
+    question = re.compile(r"(?:What|Which|How|Whether|Where|Who)\b")
+    assert question.match("Whether it is so.")
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    found = [
+        f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}"
+        for path in modules(*PACKAGES)
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, documented) and question.match(ast.get_docstring(node) or "")
+    ]
+    assert not found
+
+
 def test_no_module_is_called_utils() -> None:
     vague = {"utils", "util", "helpers", "misc", "common"}
     assert not [p for p in modules(*PACKAGES) if p.stem in vague or p.parent.name in vague]

@@ -40,7 +40,7 @@ POINTS: Final[dict[str, Any]] = {}
 
 
 class DecisionPoint(Protocol):
-    """What `decision` returns.
+    """A decision point, as `decision` returns it.
 
     Attributes:
       policies: the types that have an implementation, by name.

@@ -27,7 +27,7 @@ __all__ = [
 
 
 class Returns(NamedTuple):
-    """What an implementation may return.
+    """The values that an implementation may return.
 
     Attributes:
       kind: its type: int, float, bool, str or a NamedTuple.

@@ -30,7 +30,7 @@ class Linked(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """What a decision takes and returns in compiled code.
+    """A decision's arguments and result in compiled code.
 
     Attributes:
       own: whether the policy's own arrays are passed.

@@ -16,7 +16,7 @@ __all__ = ["PARTS", "Apart", "Part", "apart"]
 
 
 class Apart(NamedTuple):
-    """Where the machine code of each part begins; 0: the system does not need it."""
+    """The address of each part's machine code; 0: the system does not need it."""
 
     turns: int = 0
     deal: int = 0

@@ -18,7 +18,7 @@ __all__ = ["Candidate", "Plan", "first_requests", "plan_layout"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """How one layout served the first requests.
+    """One layout's service of the first requests.
 
     Attributes:
       mig: its name.
@@ -50,7 +50,7 @@ class Plan:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What to tell the user, a line each, the chosen layout first."""
+        """Lines for the user, one a layout, the chosen one first."""
         what = f"mig {self.mig} (planned: the first {self.requests:,} requests on every layout)"
         return (what, *(f"  {one}" for one in _ranked(self.candidates)))
 

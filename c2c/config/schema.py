@@ -88,7 +88,7 @@ class ScaleConf:
 
 @dataclass
 class RoutingConf:
-    """How tokens choose their experts, see `c2c.cost.Routing`.
+    """Tokens' choice of experts, see `c2c.cost.Routing`.
 
     Attributes:
       kind: independent, balanced or power_law.
@@ -101,7 +101,7 @@ class RoutingConf:
 
 @dataclass
 class TimelineConf:
-    """What is kept of the timeline.
+    """The part of the timeline that is kept.
 
     Attributes:
       rows: engine phases kept for Perfetto, the first ones.

@@ -49,7 +49,7 @@ _INTERPRETED_TURNS = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationResult:
-    """What a run gave: one row a request by id, the first phases, totals and the summary."""
+    """Results of a run: one row a request by id, the first phases, totals and the summary."""
 
     requests: pa.Table = field(repr=False)
     phases: pa.Table = field(repr=False)

@@ -33,7 +33,7 @@ GENERIC = "datasheet"  # the file of a chip that has none: its datasheet values 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where a constant comes from.
+    """The origin of a constant.
 
     A fitted constant names what it was fitted to: `claims`, ids of published values, which are
     in-sample and never count as reproduced; or `rows`, measurements of `experiments/measured`, with
@@ -51,7 +51,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationInputs:
-    """What fitted constants are computed from.
+    """Inputs that fitted constants are computed from.
 
     `claims_s`: published seconds by claim id. `shape`: (M, N, K) of the GEMM that was timed on
     `platform` in layout `mig`; `link`: the variant of the link's capacity. The two models are the

@@ -20,7 +20,7 @@ _FEW: Final = (0.01, 2.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
-    """How tokens choose their experts.
+    """Tokens' choice of experts.
 
     `independent`: each token takes its experts uniformly, whatever others do. `balanced`: all
     experts get the same number of rows, as far as there are rows. `power_law`: the experts' loads

@@ -55,7 +55,7 @@ ELEMENTWISE_KERNELS_PER_LAYER = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTable:
-    """What a step of one model costs on one slice with one dataflow, slice alone on the link.
+    """Costs of a model's steps on one slice with one dataflow, the slice alone on the link.
 
     `body_*[t, a]`: all layers' GEMMs, elementwise kernels and launches for t tokens (prefill
     chunk and decodes together) at `alphas[a]`; row 0 is 0. `head_*[r, a]`: the output projection

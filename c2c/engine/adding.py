@@ -36,7 +36,7 @@ _LOOK_S = 0.02  # between two looks whether requests are over
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What of an engine changes with its models.
+    """The parts of an engine that change with its models.
 
     Attributes:
       settings: of the engine, with the pool's size.

@@ -464,7 +464,7 @@ class LiveBackend:
             self.put(DeviceLost(at_s=self.now_s(), device=place.device))
 
     def _abandon(self, place: Place) -> None:
-        """What a place was doing will not be done there; nor are weights loaded that it waits for.
+        """Drop a place's work, and the load of weights that it waits for.
 
         Whoever else needs them asks again.
         """

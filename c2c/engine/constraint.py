@@ -76,7 +76,7 @@ class Constraint:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the grammar has faults, or was too much to follow."""
+        """True if the grammar has faults, or was too much to follow."""
         return bool(self._matcher.is_error())
 
     def mask(self, ends: Collection[int]) -> np.ndarray:

@@ -54,7 +54,7 @@ _POOLS_SHARE = 0.25  # of memory, where nothing is said
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How workers serve.
+    """Settings of the workers.
 
     Attributes:
       workers: processes, each a device.

@@ -49,7 +49,7 @@ class Entry:
 
 @dataclass(slots=True)
 class Waits:
-    """How long a model's requests waited for their first step."""
+    """Seconds that a model's requests waited for their first step."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(_WAITS_S) + 1))
     total_s: float = 0.0

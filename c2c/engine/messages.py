@@ -83,7 +83,7 @@ class Bound(Frame):
 
 
 class Variant(Frame):
-    """Where a model's layers are, and where requests may have their keys and values."""
+    """Places of a model's layers, and of the keys and values of its requests."""
 
     copies: tuple[tuple[int, ...], ...]  # for each layer, the devices that hold it
     homes: tuple[int, ...]  # numbers of `Setup.homes`
@@ -136,7 +136,7 @@ class Hello(Frame):
 
 
 class Draws(Frame, kw_only=True):
-    """How a request draws: what `c2c.transformer.Sampling` names."""
+    """A request's way of drawing: the fields of `c2c.transformer.Sampling`."""
 
     temperature: float
     seed: int
@@ -225,7 +225,7 @@ class Run(Frame):
 
 
 class Scored(Frame):
-    """How likely a token of a request was, and which were the likeliest."""
+    """Log-probabilities of a request's token and of the likeliest ones."""
 
     request: int
     logprob: float
@@ -309,7 +309,7 @@ class FrontHello(Frame):
 
 
 class ModelInfo(Frame):
-    """What the front tells clients of a model."""
+    """A model as the front describes it to clients."""
 
     name: str
     path: str

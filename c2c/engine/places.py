@@ -37,7 +37,7 @@ RELAID: Final = ("changes", "pieces", "weight_bytes", "kv_bytes")  # totals of `
 
 @dataclass(slots=True)
 class Doing:
-    """What the loop told a device to do, and how far that has got."""
+    """The loop's order to a device, and its progress."""
 
     plan: int
     action: Load | RunSteps

@@ -114,7 +114,7 @@ _SCHEMA = pa.schema(
 
 
 class Tape:
-    """What a run leaves.
+    """The record that a run leaves.
 
     An engine runs for long: totals and the last steps are always there, all steps and records only
     where they are asked for.

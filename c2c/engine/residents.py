@@ -301,7 +301,7 @@ class Residents:
 
     @property
     def is_changing(self) -> bool:
-        """Whether `advance` has something to do."""
+        """True if `advance` has something to do."""
         return self.spreading is not None and self.spreading.is_changing
 
     def _calls(self, runner: Runner, run: Run, found: list[tuple[int, int]]) -> Iterator[Step]:

@@ -303,7 +303,7 @@ class Engine:
 
     @property
     def options(self) -> Options:
-        """How workers serve; once started, with the pool's size where that is measured."""
+        """Settings of the workers; once started, with the pool's size where that is measured."""
         return self._settings.options
 
     async def _begin_serving(self, stepping: Stepping) -> None:
@@ -439,7 +439,7 @@ class Engine:
 
     @property
     def tape(self) -> Tape:
-        """What the run leaves, up to now."""
+        """The record of the run up to now."""
         self._between.catch_up()
         return self._tape
 

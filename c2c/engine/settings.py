@@ -16,7 +16,7 @@ __all__ = ["EngineSettings"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """How an engine serves.
+    """Settings of an engine.
 
     Attributes:
       options: of the workers.

@@ -128,7 +128,7 @@ class Spreading:
 
     @property
     def is_changing(self) -> bool:
-        """Whether `advance` has something to do before anything else happens."""
+        """True if `advance` has something to do before anything else happens."""
         change = self._changes[0] if self._changes else None
         return change is not None and (change.under_way is not None or not change.waits)
 

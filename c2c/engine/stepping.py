@@ -53,7 +53,7 @@ class Stepping:
 
     @property
     def is_compiled(self) -> bool:
-        """Whether events are taken by machine code."""
+        """True if events are taken by machine code."""
         return self._compiled is not None
 
     def take(self, event: Event) -> tuple[float, tuple[Action, ...], list[Any]]:

@@ -35,7 +35,7 @@ _SPARE_S = 0.5  # after a loss, when the one that took over is at work
 
 
 class Listener(Protocol):
-    """Who is told of workers."""
+    """A listener to events of workers."""
 
     def started(self, place: Place) -> None:
         """A process is ready that is not the first of its place."""

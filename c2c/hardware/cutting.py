@@ -17,7 +17,7 @@ __all__ = ["Placed", "Slice", "joined", "placed", "profiles", "slices"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """What one MIG instance may use. `link_cap_gbps` is what it draws when alone on the link.
+    """Resources of one MIG instance. `link_cap_gbps` is what it draws when alone on the link.
 
     `is_cut`: it is a part of the chip that MIG cut off, not the whole. `ranks`: it is several GPUs.
     """

@@ -11,7 +11,7 @@ __all__ = ["KvRecord", "check_memory_fraction", "kv_bytes_of"]
 
 @dataclass(frozen=True, slots=True)
 class KvRecord:
-    """What profiling found.
+    """Results of profiling.
 
     Attributes:
       free_bytes: left by the largest forward pass, its temporaries included in what is gone.
@@ -29,7 +29,7 @@ class KvRecord:
 
     @property
     def whole_bytes(self) -> int:
-        """What the process may have."""
+        """Bytes that the process may have."""
         return self.free_bytes + self.held_bytes
 
 

@@ -23,7 +23,7 @@ WHOLE = "full"  # the profile of a chip that is not cut
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigProfile:
-    """What one instance may use on one platform. Values and sources are in `conf/mig/*.yaml`.
+    """Resources of one instance on one platform. Values and sources are in `conf/mig/*.yaml`.
 
     `chip` is the GPU the values are of: an instance keeps its share when the chip is changed.
     """

@@ -54,7 +54,7 @@ class Partition:
 
 
 class Extent(NamedTuple):
-    """How many slices an instance takes."""
+    """Number of slices that an instance takes."""
 
     compute: int
     memory: int

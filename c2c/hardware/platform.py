@@ -71,7 +71,7 @@ class Link:
 
     @property
     def measured_is_derived(self) -> bool:
-        """Whether the variant `measured` is the datasheet's number times an efficiency."""
+        """True if the variant `measured` is the datasheet's number times an efficiency."""
         return self.measured_gbps is None and self.derived_efficiency is not None
 
 

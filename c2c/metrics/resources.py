@@ -23,7 +23,7 @@ DETAIL_COLUMNS = ("model", "started_s", "first_token_s", "finished_s", "prompt_t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """What the fleet has: by slice, and for KV caches by model and slice.
+    """Room of the fleet: by slice, and for KV caches by model and slice.
 
     Attributes:
       models: names, in the order of the rows of `kv_tokens`.

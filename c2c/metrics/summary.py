@@ -74,7 +74,7 @@ class _Columns:
 
 @dataclass(slots=True)
 class _Totals:
-    """What adds up. Sums of floats are kept by model, so that no order of models shows in them."""
+    """Numbers that add up. Sums of floats are kept by model: no order of models shows in them."""
 
     counts: Counter[str] = field(default_factory=Counter)
     sums: dict[str, list[float]] = field(default_factory=dict)
@@ -116,7 +116,7 @@ class _Totals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What one part says: of each model its totals and latencies; first and last event."""
+    """Numbers of one part: each model's totals and latencies, and the first and last event."""
 
     models: Mapping[str, tuple[_Totals, Mapping[str, dict[str, float]]]]
     failures: Counter[str]

@@ -160,7 +160,7 @@ _SERVED, _MISSED, _OVERLOAD = 0, 1, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """How bad a part is: by rank, and among equals by the requests that waited or missed."""
+    """Order of parts by badness: by rank, then by the requests that waited or missed."""
 
     rank: int
     amount: int

@@ -22,7 +22,7 @@ RECIPE = "docs/recipes.md, 'A model family', has the recipe."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """How the configs of a model_type are read.
+    """The reader of a model_type's configs.
 
     Attributes:
       fields: the spec's fields beyond the common ones.

@@ -26,7 +26,7 @@ _AT_LEAST_ZERO = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeScaling:
-    """How rotary frequencies are stretched beyond the context a model was first trained on.
+    """Stretching of rotary frequencies beyond the context a model was first trained on.
 
     Attributes:
       kind: the name in the config: "linear", "llama3", "yarn", "longrope" or "dynamic".
@@ -105,7 +105,7 @@ class LinearAttention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightFormat:
-    """How a published checkpoint stores its quantised matrices.
+    """A published checkpoint's storage of quantised matrices.
 
     Attributes:
       kind: "fp8" (a byte, a float32 scale a block), "mxfp4" (4 bits, a byte a block), "awq" or
@@ -125,7 +125,7 @@ class WeightFormat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """What a model's weights and caches look like; all layers are alike but for what is said here.
+    """Shapes of a model's weights and caches; all layers are alike but for what is said here.
 
     `sliding_window` is the window of every layer, 0 if there is none or only some layers have
     one: then `partial_window` holds in `partial_window_layers` of them, those whose numbers

@@ -32,7 +32,7 @@ def may_join(policy: Any, need_bytes: float, room_bytes: float, batch: int, max_
 
 
 class ReserveAll(NamedTuple):
-    """Where its whole KV cache fits, prompt and output, and the batch has a place.
+    """Admission of a request whose whole KV cache fits, prompt and output, in a batch with room.
 
     All of it is reserved on joining, so a running request is never preempted for memory; a request
     that does not fit waits in order.
@@ -65,7 +65,7 @@ class WithinQuota(NamedTuple):
 
     @property
     def traits(self) -> AdmitTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return AdmitTraits(kv_floor=self.floor, kv_ceiling=self.ceiling)
 
 
@@ -78,7 +78,7 @@ class WholeBatches(NamedTuple):
 
     @property
     def traits(self) -> AdmitTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return AdmitTraits(joins_decodes=False)
 
 

@@ -29,7 +29,7 @@ __all__ = [
 
 
 class AlphaObservation(NamedTuple):
-    """What one instance saw over its last step."""
+    """One instance's observation of its last step."""
 
     latency_s: float
     latency_slo_s: float
@@ -92,7 +92,7 @@ class Static(NamedTuple):
 
     @property
     def traits(self) -> AlphaTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return AlphaTraits(initial=self.initial)
 
 
@@ -127,7 +127,7 @@ class Feedback(NamedTuple):
 
     @property
     def traits(self) -> AlphaTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return AlphaTraits(initial=self.initial)
 
 
@@ -165,7 +165,7 @@ class Roofline(NamedTuple):
 
     @property
     def traits(self) -> AlphaTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return AlphaTraits(initial=self.initial, knows_costs=True)
 
 
@@ -193,7 +193,7 @@ class Priced(NamedTuple):
 
     @property
     def traits(self) -> AlphaTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return AlphaTraits(initial=self.initial, knows_costs=True)
 
 
@@ -232,7 +232,7 @@ class Predictive(NamedTuple):
 
     @property
     def traits(self) -> AlphaTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return AlphaTraits(
             initial=self.initial,
             knows_costs=True,

@@ -174,7 +174,7 @@ class ByCost(NamedTuple):
 
     @property
     def traits(self) -> ChunkTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return ChunkTraits(smallest_chunk=self.smallest)
 
 

@@ -69,7 +69,7 @@ class AfterWaiting(NamedTuple):
 
     @property
     def traits(self) -> PreemptTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return PreemptTraits(look_every_s=self.after_s / 8.0)
 
 
@@ -96,7 +96,7 @@ class ByPriority(NamedTuple):
 
     @property
     def traits(self) -> PreemptTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return PreemptTraits(look_every_s=self.after_s / 8.0, sets_aside=True)
 
 

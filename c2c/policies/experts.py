@@ -62,7 +62,7 @@ class AllExperts(NamedTuple):
 
     @property
     def traits(self) -> ExpertsTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return ExpertsTraits(caches_experts=False)
 
 
@@ -78,7 +78,7 @@ class LongestUnused(NamedTuple):
 
     @property
     def traits(self) -> ExpertsTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return ExpertsTraits(reads_probability=False)
 
 
@@ -94,7 +94,7 @@ class LeastFrequentlyUsed(NamedTuple):
 
     @property
     def traits(self) -> ExpertsTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return ExpertsTraits(reads_probability=False)
 
 
@@ -121,7 +121,7 @@ class ByScore(NamedTuple):
 
     @property
     def traits(self) -> ExpertsTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return ExpertsTraits(reads_probability=False)
 
 
@@ -167,7 +167,7 @@ class MostVisited(NamedTuple):
 
     @property
     def traits(self) -> ExpertsTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return ExpertsTraits(reads_probability=False)
 
 
@@ -225,7 +225,7 @@ class ActivationTrace(NamedTuple):
 
     @property
     def traits(self) -> PrefetchTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return PrefetchTraits(rows=self.capacity, compares_seen=self.compares_seen)
 
 
@@ -255,7 +255,7 @@ class ExpertMap(NamedTuple):
 
     @property
     def traits(self) -> PrefetchTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return PrefetchTraits(
             rows=self.capacity, of_token=True, embedded=self.distance, ahead=self.distance
         )

@@ -37,7 +37,7 @@ class LongestIdle(NamedTuple):
 
     @property
     def traits(self) -> ForgetTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return ForgetTraits(weights_first=self.weights_first)
 
 
@@ -66,7 +66,7 @@ class SessionsOver(NamedTuple):
 
     @property
     def traits(self) -> ForgetTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return ForgetTraits(weights_first=self.weights_first, looks_at=self.looks_at)
 
 

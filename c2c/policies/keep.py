@@ -43,7 +43,7 @@ class NothingKept(NamedTuple):
 
     @property
     def traits(self) -> KeepTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return KeepTraits(keeps_weights=False)
 
 
@@ -81,7 +81,7 @@ class WhileRoom(NamedTuple):
 
     @property
     def traits(self) -> KeepTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return KeepTraits(engines_kept=self.engines, displacing_share=self.displace)
 
 
@@ -104,7 +104,7 @@ class ByShare(NamedTuple):
 
     @property
     def traits(self) -> KeepTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return KeepTraits(spreads_kept=True)
 
 

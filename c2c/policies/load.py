@@ -110,7 +110,7 @@ class Swapped(NamedTuple):
 
     @property
     def traits(self) -> LoadTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return LoadTraits(swaps_weights=True, fetches_ahead=self.ahead)
 
 

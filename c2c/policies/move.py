@@ -65,7 +65,7 @@ class MovesAway(NamedTuple):
 
     @property
     def traits(self) -> PreemptTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return PreemptTraits(look_every_s=self.after_s / 8.0, assumes_one_link=True)
 
 

@@ -143,7 +143,7 @@ class BandwidthAware(NamedTuple):
 
     @property
     def traits(self) -> PlaceTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return PlaceTraits(link_is_promised=True, link_headroom=self.headroom)
 
 
@@ -169,7 +169,7 @@ class FirstIdle(NamedTuple):
 
     @property
     def traits(self) -> PlaceTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return PlaceTraits(reads_promises=False)
 
 
@@ -191,7 +191,7 @@ class RandomIdle(NamedTuple):
 
     @property
     def traits(self) -> PlaceTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return PlaceTraits(reads_promises=False)
 
 
@@ -250,7 +250,7 @@ class LeastLoaded(NamedTuple):
 
     @property
     def traits(self) -> PlaceTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return PlaceTraits(reads_promises=False)
 
 
@@ -314,7 +314,7 @@ def _least_predicted(
 
 
 class LoaderQueue(NamedTuple):
-    """What `LeastStartTime` remembers: when each chip's loader has read what is queued."""
+    """Memory of `LeastStartTime`: the time at which each chip's loader has read what is queued."""
 
     until_s: Any
 
@@ -348,7 +348,7 @@ class LeastStartTime(NamedTuple):
 
     @property
     def traits(self) -> PlaceTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return PlaceTraits(reads_promises=False, assumes_one_link=True)
 
 

@@ -51,7 +51,7 @@ def quota_s(slack: float, switch_s: float, shares: float, alpha: float) -> float
 
 
 class Turns(NamedTuple):
-    """What the policy remembers of each instance.
+    """The policy's memory of each instance.
 
     Attributes:
       until: decode clock at which its turn ends; a fraction is left for the next.
@@ -93,7 +93,7 @@ class Quota(NamedTuple):
 
     @property
     def traits(self) -> TurnTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return TurnTraits(reads_token_lines=False)
 
 

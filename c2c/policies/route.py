@@ -98,7 +98,7 @@ class EndsFirst(NamedTuple):
 
     @property
     def traits(self) -> RouteTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return RouteTraits(reads_end_times=True)
 
 

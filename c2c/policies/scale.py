@@ -98,7 +98,7 @@ class KeepAlive(NamedTuple):
 
     @property
     def traits(self) -> ScaleTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return ScaleTraits(keep_alive_s=self.seconds)
 
 

@@ -64,7 +64,7 @@ class System(NamedTuple):
 
     @property
     def traits(self) -> Traits:
-        """What is so of the policies at any time."""
+        """Facts of the policies that hold at any time."""
         return Traits(*(traits_of(KINDS[name], getattr(self, name)) for name in Traits._fields))
 
 

@@ -148,7 +148,7 @@ class One(NamedTuple):
 
     @property
     def traits(self) -> TurnTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return TurnTraits(takes_turns=False)
 
 
@@ -162,7 +162,7 @@ class RoundRobin(NamedTuple):
 
     @property
     def traits(self) -> TurnTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return TurnTraits(goes_by_order=True)
 
 
@@ -227,7 +227,7 @@ class GateAndTriage(NamedTuple):
 
     @property
     def traits(self) -> TurnTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return TurnTraits(link_gate=self.gate, protected_share=self.protect)
 
 

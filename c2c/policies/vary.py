@@ -199,7 +199,7 @@ def _by_ratio(
 
 
 class Waits(NamedTuple):
-    """What a policy remembers, a row a chip.
+    """A policy's memory, a row a chip.
 
     Attributes:
       ends_s: when the window ends.
@@ -262,7 +262,7 @@ class ByWait(NamedTuple):
 
     @property
     def traits(self) -> VaryTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return VaryTraits(follows_waits=True)
 
 
@@ -323,7 +323,7 @@ class ByWaiting(NamedTuple):
 
     @property
     def traits(self) -> VaryTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return VaryTraits(follows_waits=True)
 
 
@@ -342,7 +342,7 @@ def _by_waiting(
 
 
 class Watched(NamedTuple):
-    """What `ByVacancy` remembers.
+    """Memory of `ByVacancy`.
 
     Attributes:
       ended: requests of a chip in the period.
@@ -418,7 +418,7 @@ class ByVacancy(NamedTuple):
 
     @property
     def traits(self) -> VaryTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return VaryTraits(follows_waits=True, timer_s=self.period_s)
 
 

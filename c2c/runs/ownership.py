@@ -111,7 +111,7 @@ def _is_partial(path: Path, at: str, own: frozenset[str]) -> bool:
 
 
 def _is_empty(path: Path) -> bool:
-    """Whether this is a lock that a run took and was killed before it wrote its journal."""
+    """Return True for a lock whose run was killed before it wrote its journal."""
     return path.is_file() and not path.is_symlink() and path.stat().st_size == 0
 
 

@@ -33,7 +33,7 @@ def write_parquet(path: Path, table: pa.Table) -> None:
 
 
 class _Abandoned(Exception):
-    """What is open is to be dropped."""
+    """An open file is to be dropped."""
 
 
 class ParquetStream:

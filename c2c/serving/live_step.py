@@ -218,7 +218,7 @@ EVENT_DTYPE: Final = np.dtype(
 
 
 class Told(NamedTuple):
-    """What goes in and out.
+    """Input and output of the compiled step.
 
     Attributes:
       event: `EVENT_DTYPE` [1].

@@ -190,7 +190,7 @@ class WeightsHere:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseWeights:
-    """What `KeepWeights` kept may give way again."""
+    """Weights that `KeepWeights` kept may give way again."""
 
     at_s: float
     model: int

@@ -447,7 +447,7 @@ class Fleet(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """Who decides: policies, their arrays, a seed, what is always so; `apart`: see `on_demand`."""
+    """Deciders: policies, their arrays, a seed, lasting facts; `apart`: see `on_demand`."""
 
     system: System
     own: Own

@@ -287,7 +287,7 @@ class SimulatorBackend:
         )
 
     def _is_refused(self, k: int) -> bool:
-        """Whether no device can ever serve a request: its client has its answer at once."""
+        """Return True if no device can ever serve a request: its client has its answer at once."""
         fleet, block = self._fleet, self._arrivals
         deployment = fleet.deployment[block.model[k]]
         tokens = int(block.prompt_tokens[k]) + int(self._told[k])

@@ -23,7 +23,7 @@ __all__ = [
 
 
 class Sessions(NamedTuple):
-    """Which request follows each one, and those that are due, by time and place in the workload.
+    """Successor of each request, and the requests due, by time and place in the workload.
 
     Requests are known by their row of a block that holds all of them. Without sessions all arrays
     are empty.

@@ -24,7 +24,7 @@ _SAMPLE = 500_000  # requests that tell how much of the load each model has
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """What one process simulates.
+    """The part of a fleet that one process simulates.
 
     Attributes:
       models: positions in the catalog, ascending.

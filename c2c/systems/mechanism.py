@@ -16,7 +16,7 @@ __all__ = ["Context", "Mechanism"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What a mechanism prepares a system from.
+    """Inputs from which a mechanism prepares a system.
 
     Attributes:
       system: as it is so far.

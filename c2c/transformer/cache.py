@@ -128,7 +128,7 @@ _ZEROS = Stage(name="zeros", function=_zeros, static=("shape", "dtype"))
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """Where each of N tokens stands: first rows of `chunk` tokens each, then rows of one token.
+    """Places of N tokens: first rows of `chunk` tokens each, then rows of one token.
 
     Attributes:
       positions: int32 [N], -1 for padding.

@@ -25,7 +25,7 @@ SCORED = 20  # most likely tokens that are told, beside the drawn one
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """How likely a token was, before temperature and limits, and which were the likeliest."""
+    """Log-probabilities of a token and of the likeliest, before temperature and limits."""
 
     logprob: float
     top: tuple[tuple[int, float], ...]  # tokens and theirs, falling
@@ -34,7 +34,7 @@ class Score:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seats:
-    """What draws need of each sequence, on the device.
+    """State that draws need of each sequence, on the device.
 
     Attributes:
       held: int16 [seats, vocab], which tokens it holds, see `penalised`.

@@ -16,7 +16,7 @@ __all__ = ["Drawn", "Prompt", "prompt_scores", "score_of", "tokens_of"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawn:
-    """What a call draws, on the device."""
+    """Tokens that a call draws, on the device."""
 
     rows: tuple[tuple[Stay, int], ...]  # who draws, and in which row
     tokens: Any  # where nobody draws: what is there once the call is over

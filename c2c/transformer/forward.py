@@ -263,7 +263,7 @@ def _without_logits(x: jax.Array, *_given: Any, **_static: Any) -> jax.Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stages:
-    """What `_compute` calls: the functions themselves, or compiled."""
+    """Functions that `_compute` calls: the functions themselves, or compiled."""
 
     begin: Callable[..., Any]
     layer: Callable[..., Any]

@@ -42,7 +42,7 @@ class Linear(Protocol):
 
     @property
     def placement(self) -> Placement:
-        """Where the weights are to be."""
+        """The place of the weights."""
 
     def prepare(self, projections: Projections) -> Projections:
         """Do once a call what must not be done once a layer."""

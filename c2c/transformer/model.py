@@ -33,7 +33,7 @@ _WARM_CONTEXT = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warmed:
-    """What `Model.warm` did; executables that this process had already are in neither number."""
+    """Work of `Model.warm`; executables that this process had already are in neither number."""
 
     loaded: int  # from the repository
     compiled: int

@@ -74,7 +74,7 @@ def missing(table: PageTable, sequence: Hashable, tokens: int) -> int:
 
 
 def can_hold(table: PageTable, sequence: Hashable, tokens: int) -> bool:
-    """Whether `hold` would succeed."""
+    """Return True if `hold` would succeed."""
     return missing(table, sequence, tokens) <= len(table.free)
 
 

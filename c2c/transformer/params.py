@@ -20,7 +20,7 @@ Projections = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where a `Linear` strategy wants projections and embeddings, as data.
+    """A `Linear` strategy's places of projections and embeddings, as data.
 
     Everything else (norms, biases, routers) is in device memory.
     """

@@ -46,7 +46,7 @@ _ANY = np.iinfo(np.uint32).max
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumable:
-    """What of a request that gave way is needed to go on: its prompt is to be computed again."""
+    """State with which a request that gave way goes on: its prompt is to be computed again."""
 
     ids: tuple[int, ...]  # prompt and what was drawn
     drawn: int  # how many of them were drawn
@@ -54,7 +54,7 @@ class Resumable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What a step gave.
+    """Results of a step.
 
     Attributes:
       tokens: request, token and why the request is over with it (None: it is not).

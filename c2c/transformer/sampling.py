@@ -26,7 +26,7 @@ _REALS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How one request draws its tokens.
+    """One request's way of drawing tokens.
 
     Attributes:
       temperature: divides the logits; 0 takes the largest.
@@ -92,7 +92,7 @@ class SamplingRows:
 
     @property
     def changes(self) -> Any:
-        """Whether a row's logits depend on tokens that its sequence holds."""
+        """True if a row's logits depend on tokens that its sequence holds."""
         return (
             (self.real("repetition_penalty") != 1)
             | (self.real("presence_penalty") != 0)

@@ -73,7 +73,7 @@ class Schedule:
 
     @property
     def over(self) -> bool:
-        """Whether no request has anything left to do."""
+        """True if no request has anything left to do."""
         return not (self.waiting or self.filling or self.running)
 
 

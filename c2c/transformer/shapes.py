@@ -24,7 +24,7 @@ def bucket(size: int, least: int = 1) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shapes:
-    """What a runner may compute: decode steps of each row class, and chunks.
+    """Shapes that a runner may compute: decode steps of each row class, and chunks.
 
     Attributes:
       rows: rows of one token, ascending; a step takes the smallest that holds its requests.

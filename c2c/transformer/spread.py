@@ -89,7 +89,7 @@ class Spread:
 
 @dataclass(slots=True)
 class Kept:
-    """Where a request's keys and values are.
+    """Places of a request's keys and values.
 
     Attributes:
       path: by layer, its device.

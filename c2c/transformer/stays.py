@@ -17,11 +17,11 @@ Ended = Literal["stop", "length", "grammar"]  # the last: it failed
 
 
 class Constraint(Protocol):
-    """What may come next in one request's answer."""
+    """Tokens that may come next in one request's answer."""
 
     @property
     def has_failed(self) -> bool:
-        """Whether nobody can say any more."""
+        """True if nobody can say any more."""
 
     def mask(self, ends: Collection[int]) -> np.ndarray:
         """Return a bit a token, uint32 [vocab // 32 + 1]; `ends` end the answer."""
@@ -32,7 +32,7 @@ class Constraint(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What one call computes.
+    """The input of one call.
 
     Attributes:
       fill: a request and how many tokens of its prompt come next; None: no prompt.
@@ -94,7 +94,7 @@ class Stay:
 
     @property
     def stands(self) -> tuple[int, int, int, int]:
-        """What its next draw needs to know of it, see `DRAW`."""
+        """State that its next draw needs, see `DRAW`."""
         biased = len(self.sampling.logit_bias) + len(self.barred)
         return self.before + self.started, self.seat, self.least, biased
 

@@ -22,7 +22,7 @@ RULES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assigned:
-    """Where the model ids of a trace go, in order of first appearance.
+    """Models that the ids of a trace go to, in order of first appearance.
 
     Attributes:
       target: id -> catalog name.
@@ -103,7 +103,7 @@ def describe_assignment(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Names:
-    """What names a model of the catalog, case aside: its own name, or its architecture's."""
+    """Names of the catalog's models, case aside: a model's own, or its architecture's."""
 
     catalog: Sequence[str]
     exact: frozenset[str]

@@ -24,7 +24,7 @@ __all__ = ["LengthFilter", "LengthPool", "fixed_lengths", "read_lengths", "synth
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthFilter:
-    """Which pairs of a length source are used; the defaults are the usual benchmark filter.
+    """Filter of a length source's pairs; the defaults are the usual benchmark filter.
 
     Attributes:
       min_tokens: least prompt and least output length.

@@ -94,7 +94,7 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 @dataclass(slots=True)
 class Fit:
-    """How the hashes of a trace go together with its prompts; counted as rows pass.
+    """Agreement of a trace's hashes with its prompts; counted as rows pass.
 
     Attributes:
       block_tokens: as told, or the format's.

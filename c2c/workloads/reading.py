@@ -33,7 +33,7 @@ _LENGTHS = ("prompt_tokens", "output_tokens")
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """What the times of a trace mean.
+    """Meaning of a trace's times.
 
     Attributes:
       per_second: of the unit of times that are numbers.

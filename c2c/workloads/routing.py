@@ -40,7 +40,7 @@ GUIDE_SHIFT: Final = 20  # a draw's bits below those that choose its part of `Ro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Router:
-    """How tokens take their experts.
+    """Tokens' choice of experts.
 
     Attributes:
       skew: exponent of Zipf's law over a topic's order of experts; 0: all are equally likely.

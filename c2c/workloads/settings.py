@@ -54,7 +54,7 @@ _READ_BY: Final[dict[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadConfig:
-    """Where requests come from and how they are changed; one flat set of settings.
+    """Source of requests and changes to them; one flat set of settings.
 
     Attributes:
       name: shown in summaries and figures.

@@ -35,7 +35,7 @@ _SCALARS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceStatistics:
-    """What a trace looks like, per model and together.
+    """Statistics of a trace, per model and together.
 
     "Active models" have at least `min_requests` requests. Hours are bins of 3600 s from the first
     request, and every bin of the span counts, with requests or without. CV is the standard

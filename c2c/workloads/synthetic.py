@@ -53,7 +53,7 @@ _RARE_COUNTS = (9, 8, 8, 8, 6, 5, 5, 5, 4, 3, 3, 3, 3, 3, 3, 2, 2, 2, 2, 2, 2, 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyntheticTrace:
-    """What the generator makes. The defaults reproduce GenTD26's published statistics.
+    """Settings of the generator. The defaults reproduce GenTD26's published statistics.
 
     Popularity and active hours hold at any number of requests. The gap statistics hold at
     GenTD26's own 26,823 (median CV over models 2.35, aggregate 12, a request in 67% of the hours):

@@ -24,7 +24,7 @@ _SHOWN_ROWS = 3  # row numbers an error names for each kind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowRules:
-    """What makes a row of a trace bad, beyond unreadable cells.
+    """Rules that make a row of a trace bad, beyond unreadable cells.
 
     Attributes:
       sort: order the rows by arrival first (holds the whole trace in memory); without it a row
@@ -50,7 +50,7 @@ class RowRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceScan:
-    """What one pass over a trace found.
+    """Findings of one pass over a trace.
 
     Attributes:
       rows: lines of data in the file.

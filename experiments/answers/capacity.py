@@ -35,14 +35,14 @@ class Tried:
 
     @property
     def binds(self) -> str | None:
-        """What stood in the way."""
+        """The bottleneck."""
         found: str | None = (self.point.summary.get("verdict") or {}).get("binds")
         return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """What was found.
+    """Answer of a search: a bracket of each seed, and all runs.
 
     Attributes:
       quantity: of what.
@@ -75,12 +75,12 @@ class Capacity:
 
     @property
     def is_open(self) -> bool:
-        """Whether a seed met its targets as far as was looked."""
+        """True if a seed met its targets as far as was looked."""
         return any(b.missed is None for b in self.brackets)
 
     @property
     def binds(self) -> str | None:
-        """What most often stood in the way at the first value that was too hard."""
+        """The most frequent bottleneck at the first value that was too hard."""
         found = [
             one.binds
             for seed, bracket in zip(self.seeds, self.brackets, strict=True)

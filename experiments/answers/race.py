@@ -29,7 +29,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a run says: whether it meets the targets, or the error of what cannot be."""
+    """A run's outcome: targets met or not, or the error of a run that cannot be."""
 
     meets: bool
     error: str = ""
@@ -37,7 +37,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Standing:
-    """Where an arm stands within a part: the most chips that fail, the fewest that serve.
+    """An arm's standing within a part: the most chips that fail, the fewest that serve.
 
     `out` says why it is out of the race; `error` is that of the last number of chips, which more
     may mend.
@@ -52,7 +52,7 @@ class Standing:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is left to try."""
+        """True if nothing is left to try."""
         return bool(self.out) or self.serves == self.fails + 1
 
 

@@ -85,7 +85,7 @@ class Start:
 
     @property
     def ready_s(self) -> float:
-        """What making executables ready takes: tracing and compiling, or loading."""
+        """Seconds of making executables ready: tracing and compiling, or loading."""
         return self.first_token_s - self.again_s
 
     @property
@@ -95,7 +95,7 @@ class Start:
 
     @property
     def bound_s(self) -> float:
-        """What `whole_s` would be if weights were read beside tokenizer and executables."""
+        """A bound of `whole_s`: weights are read beside tokenizer and executables."""
         others_s = self.map_s - self.weights_s + self.ready_s
         return self.import_s + max(self.weights_s, others_s) + self.again_s
 

@@ -78,7 +78,7 @@ ABLATED = {  # claim's name -> (panel, variant)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loads:
-    """How many times faster than real time the trace is replayed on one chip and on `CHIPS`."""
+    """Speed of the trace's replay over real time, on one chip and on `CHIPS`."""
 
     one: float
     four: float

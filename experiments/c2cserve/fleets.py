@@ -48,7 +48,7 @@ FLEET, FLEET_MODELS = "fleet89", 89  # whose weights are more than the host's me
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """What one row is of; `draw_gbps`: the cap of a slice's own draw, None: none."""
+    """The subject of one row; `draw_gbps`: the cap of a slice's own draw, None: none."""
 
     compression: float
     models: int

@@ -38,7 +38,7 @@ ClassName = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Class:
-    """What a claim is to us. `of`: the claims that it repeats or follows from; `knob`: it sets."""
+    """A claim's class. `of`: the claims that it repeats or follows from; `knob`: it sets."""
 
     name: ClassName
     of: tuple[str, ...] = ()

@@ -75,21 +75,21 @@ class Row:
 
     @property
     def standing(self) -> Standing | None:
-        """How a prediction that agrees stands under other readings; None of all other rows."""
+        """Standing of an agreeing prediction under other readings; None of all other rows."""
         if self.result is None or self.status != "out-of-sample" or not self.agrees:
             return None
         return standing(self.result)
 
     @property
     def agrees(self) -> bool | None:
-        """Whether ours agrees, an order with all of its members; None without a result."""
+        """True if ours agrees, an order with all of its members; None without a result."""
         if self.comparison is None:
             return None
         return self.comparison.agrees and not self.missing_members
 
     @property
     def is_miss(self) -> bool:
-        """Whether ours misses a number or trend that nothing was chosen with in view."""
+        """True if ours misses a number or trend that nothing was chosen with in view."""
         return self.status == "out-of-sample" and self.agrees is False
 
     @property

@@ -43,7 +43,7 @@ class Improvement:
 
     @property
     def gains(self) -> tuple[float, ...]:
-        """How much better ours is, a seed at a time: below 0 it is worse."""
+        """Our gains, a seed at a time: below 0 ours is worse."""
         sign = 1.0 if self.better == "more" else -1.0
         return tuple(
             sign * (ours - base)

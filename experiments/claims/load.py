@@ -71,7 +71,7 @@ class Claim:
 
     @property
     def qualifier(self) -> str:
-        """How the number is meant: the first word of the condition, "" if printed as exact."""
+        """Qualifier of the number: the first word of the condition, "" if printed as exact."""
         words = str(self.conditions.get("qualifier", "")).replace(",", " ").split()
         word = words[0] if words else ""
         if word and word not in QUALIFIERS:

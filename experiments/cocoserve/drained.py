@@ -58,7 +58,7 @@ HIGH: Final = (31, 50)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """What serves, and by which reading of what the paper leaves open (`readings.yaml`).
+    """The system that serves, and its reading of what the paper leaves open (`readings.yaml`).
 
     Attributes:
       model: a name; one that no card holds is over `split` of them.
@@ -95,7 +95,7 @@ DEFAULTS: Final = Served()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drained:
-    """What a rate gives.
+    """Results at one rate.
 
     Attributes:
       throughput_rps: requests by the seconds until the last one ends.

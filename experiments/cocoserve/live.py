@@ -84,7 +84,7 @@ class Load:
 
 @dataclass(slots=True)
 class Done:
-    """What a run of requests gave, and its operations.
+    """Results of a run of requests, and its operations.
 
     Attributes:
       texts: tokens of each request.

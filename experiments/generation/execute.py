@@ -29,7 +29,7 @@ _CODE = ("c2c", "pallas_kernels", "experiments.generation")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Screen:
-    """What is told while a run goes on.
+    """Display of a run's progress.
 
     Attributes:
       note: takes a remark for the user.

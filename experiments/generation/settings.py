@@ -20,7 +20,7 @@ _QUANTIZE = ("int8", "fp8", "int4", "stored")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearSettings:
-    """How projections are multiplied; all but the name for "hybrid" only."""
+    """Multiplication of projections; all but the name for "hybrid" only."""
 
     name: str
     alpha: Mapping[str, float]  # of the kinds that do not take the best for each call

@@ -163,7 +163,7 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """What was given out so far."""
+        """Text that was given out so far."""
         return "".join(self._pieces)
 
     @property

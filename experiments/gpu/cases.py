@@ -82,7 +82,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What every case of a run is measured with.
+    """Settings that all cases of a run are measured with.
 
     `backend` is the kernels': "sm90" on a GPU; "reference" in a dry run. `folder` is where a
     section may keep files of its own beside its rows. `weights` is where cases put the weights that

@@ -29,7 +29,7 @@ _BROKEN = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a case went.
+    """Outcome of a case.
 
     `lost` says that the process did not survive it: it "hung" and was ended, or it "crashed".
     """

@@ -19,7 +19,7 @@ MOST_REASON = 260
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """What became of cases; one with several rows counts once."""
+    """Counts of cases by outcome; one with several rows counts once."""
 
     passed: int = 0
     failed: int = 0

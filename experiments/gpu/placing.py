@@ -28,7 +28,7 @@ class Placing:
 
     @property
     def weights(self) -> Place:
-        """Where they are now."""
+        """Their present place."""
         return "device" if self.wanted == "device" or self.why else "host"
 
     def of(self, case: Case) -> Case | None:

@@ -22,7 +22,7 @@ GROUPS_LOST = 3  # in a row, before a section is given up: the device needs atte
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """What became of the cases of a section in one run."""
+    """Outcomes of a section's cases in one run."""
 
     ok: int = 0
     failed: int = 0
@@ -35,7 +35,7 @@ class Ran:
 
 @dataclass(slots=True)
 class _Losses:
-    """Which groups of cases have cost processes, and whether to go on."""
+    """Groups of cases that have cost processes, and the decision to go on."""
 
     by_group: Counter[str] = field(default_factory=Counter)
     row: list[str] = field(default_factory=list)  # groups since a case survived

@@ -23,7 +23,7 @@ HOST_READS = "reading weights in host memory"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a run is asked to do.
+    """Settings of a run.
 
     `until` is by the monotonic clock; `weights` says where they are put (`Placing`).
     """

@@ -63,7 +63,7 @@ class Store:
         )
 
     def given_up(self, case: Case) -> bool:
-        """Whether the case was begun `ATTEMPTS` times and ended the run each time."""
+        """Return True if the case was begun `ATTEMPTS` times and ended the run each time."""
         return self._started[case.key] >= ATTEMPTS
 
     def add_run(self, run: str, provenance: Mapping[str, Any]) -> None:

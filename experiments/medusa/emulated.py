@@ -41,7 +41,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a classifier made of a case.
+    """A classifier's verdict on a case.
 
     Attributes:
       words: parameters compared, in bytes, with those of an ordinary start at the same addresses.

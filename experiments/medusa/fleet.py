@@ -30,7 +30,7 @@ _MAX_BATCH: Final = 256  # the largest batch size that is captured
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """What serves: a model, how its instances start, and when there is another one.
+    """A fleet: a model, the start of its instances, and the rule for another instance.
 
     Attributes:
       model: name of its spec.
@@ -47,7 +47,7 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """What a run gives: p99 of TTFT, mean, requests a second served, instances started."""
+    """Results of a run: p99 of TTFT, mean, requests a second served, instances started."""
 
     p99_ttft_s: float
     mean_ttft_s: float

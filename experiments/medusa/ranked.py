@@ -53,7 +53,7 @@ class Rank:
 
     @property
     def told(self) -> Mapping[str, int]:
-        """What its process is told, and its launches pass on."""
+        """Arguments that its process is told, and its launches pass on."""
         return {
             "rank": self.number,
             "shard_begin": self.number * 4096,

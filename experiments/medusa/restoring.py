@@ -49,7 +49,7 @@ class Restoring:
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """What restoring a model's graphs took and gave; seconds on this machine."""
+    """Costs and results of restoring a model's graphs; seconds on this machine."""
 
     model: str
     batch_sizes: int

@@ -38,7 +38,7 @@ _INTEGER_MARK = 0x5EED  # of the 8-byte integers that an adversary may change
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What a random program is made of.
+    """Ingredients of a random program.
 
     Attributes:
       seed: of everything that is drawn.

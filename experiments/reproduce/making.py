@@ -37,7 +37,7 @@ CONF_FOLDERS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What happened to one figure; `cpu_s`: of its process, which other work does not lengthen."""
+    """Outcome of one figure; `cpu_s`: of its process, which other work does not lengthen."""
 
     name: str
     folder: Path

@@ -30,7 +30,7 @@ class Change:
 
     @property
     def distance(self) -> float:
-        """How far it is, the same for a half and for the double."""
+        """Its distance, the same for a half and for the double."""
         return abs(math.log(self.factor))
 
 
@@ -51,7 +51,7 @@ class Wanted:
 
 @dataclass(slots=True)
 class _Walk:
-    """How far a number was scaled one way."""
+    """Progress of scaling a number one way."""
 
     knob: Knob
     side: int  # 1 above 1, -1 below it

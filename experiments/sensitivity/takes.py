@@ -68,7 +68,7 @@ CACHED: Final = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Searched:
-    """What computes a figure's results, and the numbers that they can hang on.
+    """A figure's computation, and the numbers that its results can hang on.
 
     `quick`: it takes a tenth of a second, so that the quick profile searches too.
     """

@@ -29,7 +29,7 @@ _TRIMS = 3  # rounds of leaving out what is 3 standard deviations off
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFit:
-    """What a model's steps cost, seconds.
+    """Costs of a model's steps, seconds.
 
     Attributes:
       rows_s: of a decode step, by row class.

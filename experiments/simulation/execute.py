@@ -87,7 +87,7 @@ class Outcome:
 
     @property
     def skipped(self) -> bool:
-        """Whether the folder was complete already."""
+        """True if the folder was complete already."""
         return self.speed is None
 
 

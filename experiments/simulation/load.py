@@ -28,7 +28,7 @@ MIDDLE: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What is asked of a fleet, and what it can serve.
+    """The load asked of a fleet, and the load it can serve.
 
     Attributes:
       asked_rps: requests a second of the workload, the mean over its time.
@@ -42,7 +42,7 @@ class Load:
 
     @property
     def times(self) -> float:
-        """How often the fleet would be needed; above 1 waiting grows until the workload ends."""
+        """Multiples of the fleet that are needed; above 1 waiting grows until the workload ends."""
         return self.asked_rps / self.served_rps
 
     def line(self) -> str:

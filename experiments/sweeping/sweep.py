@@ -40,14 +40,14 @@ class EmptySearch(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """What all points share; `hydra` is Hydra's own part."""
+    """Settings that all points share; `hydra` is Hydra's own part."""
 
     cfg: DictConfig
     hydra: DictConfig
 
     @property
     def is_grid(self) -> bool:
-        """Whether the points are known beforehand."""
+        """True if the points are known beforehand."""
         return str(self.hydra.sweeper._target_) == BASIC_SWEEPER
 
 

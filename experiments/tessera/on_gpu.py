@@ -47,7 +47,7 @@ _YOUNG: Final = 6  # steps of the request beside the one that is timed
 
 @dataclass(frozen=True)
 class _Asked:
-    """What is measured.
+    """Settings of the measurement.
 
     Attributes:
       what: of `WHATS`.

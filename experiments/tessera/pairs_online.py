@@ -46,7 +46,7 @@ _ANY_GAP: Final = 0.9  # of plans that no step takes: the throughput policy's un
 
 @dataclass(frozen=True, slots=True)
 class Online:
-    """What requests were answered with.
+    """Answers to requests.
 
     Attributes:
       per_token_s: mean of latency over tokens generated, the paper's normalised latency.

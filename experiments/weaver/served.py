@@ -62,7 +62,7 @@ Lengths = str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """What serves which load, and by which reading (`readings.yaml`).
+    """The system, its load, and the reading that it follows (`readings.yaml`).
 
     Attributes:
       way: of `c2c.systems.weaver.layout`.
@@ -111,7 +111,7 @@ SAID: Final = frozenset(_SAID)  # readings that settings of a run can say
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a run gives, of requests that arrive once it is steady.
+    """Results of a run, of requests that arrive once it is steady.
 
     Attributes:
       hot_s, cold_s: mean seconds a token after the first one.

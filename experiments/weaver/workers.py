@@ -44,7 +44,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Together:
-    """What both processes know.
+    """State that both processes know.
 
     Attributes:
       hot: the sender.
@@ -82,7 +82,7 @@ class Together:
 
 @dataclass(slots=True, kw_only=True)
 class Ended:
-    """What a process tells at its end.
+    """A process's report at its end.
 
     Attributes:
       equal: answers that have the same tokens as those of the model alone.

@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Line:
-    """What was found of a program."""
+    """Findings of a program."""
 
     target: str
     op: str

@@ -38,7 +38,7 @@ _RULES = ("pallas_kernels.ahead_of_time.report", "pallas_kernels.ahead_of_time.t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What of an op was found to be right."""
+    """Checks of an op that passed."""
 
     sources: str = ""  # `fingerprint`, where all programs were; else empty
     programs: frozenset[str] = frozenset()  # `digest_of` each

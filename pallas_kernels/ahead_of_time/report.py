@@ -14,7 +14,7 @@ _LOCAL = {"LDL", "STL"}  # loads and stores of spilled registers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeReport:
-    """What the compiler says of one program; of several kernels, sums and the largest values."""
+    """The compiler's report of one program; of several kernels, sums and the largest values."""
 
     kernels: int
     spilled_bytes: int

@@ -85,7 +85,7 @@ def _check_ring(block_kv: int, stages: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """How a warpgroup stores 64 rows: `pieces` of `columns`, through `slots` of shared memory."""
+    """A warpgroup's store of 64 rows: `pieces` of `columns`, through `slots` of shared memory."""
 
     columns: int
     pieces: int

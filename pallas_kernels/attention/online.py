@@ -33,7 +33,7 @@ Product = Callable[[Value, Value, Ref, Callable[[], None]], Value]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Which keys a row may see: those below `length`, and near its own position."""
+    """Bounds of the keys that a row may see: below `length`, and near its own position."""
 
     length: Int
     first_row: Int  # position of the warpgroup's first row

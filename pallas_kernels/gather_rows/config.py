@@ -13,7 +13,7 @@ _MAX_PIECE_BYTES = 65_536  # far below what a barrier counts: 2**20 - 1 bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """How rows are cut and how many copies are under way. Changing any of them recompiles.
+    """Cut of the rows and number of copies under way. Changing any of them recompiles.
 
     A row is fetched in pieces of at most `piece_bytes`, each by one bulk copy through a ring of
     `stages`, and leaves by another. A CTA has `stages - 1` loads under way, so that the latency of

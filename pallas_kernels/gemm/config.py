@@ -182,7 +182,7 @@ def sums_epilogue(config: Config, gemm: Gemm) -> Epilogue:
 
 
 def sums_apart(config: Config, gemm: Gemm) -> bool:
-    """Whether AsymGEMM adds partial sums in memory of its own: in O only if that is float32.
+    """Return True if AsymGEMM adds partial sums in memory of its own: in O only if that is float32.
 
     Of a tile of O that is stored by rows, or transposed, sums are kept apart in any case.
     """
@@ -201,7 +201,7 @@ def piece_size(config: Config, gemm: Gemm) -> int:
 
 
 def scales_pieces(config: Config, gemm: Gemm) -> bool:
-    """Whether a K step has several pieces, each with partial sums of its own."""
+    """Return True if a K step has several pieces, each with partial sums of its own."""
     return piece_size(config, gemm) < config.tk
 
 
@@ -211,7 +211,7 @@ def sum_size(config: Config, gemm: Gemm) -> int:
 
 
 def scales_weights(config: Config, gemm: Gemm) -> bool:
-    """Whether weights are scaled before the product and rounded, for want of registers.
+    """Return True if weights are scaled before the product and rounded, for want of registers.
 
     A column's only scale is applied to the finished sum. With groups, the partial sum of a group is
     scaled in float32 and added to the sum: two accumulators. Where they do not fit (256 rows), the

@@ -65,7 +65,7 @@ class Flow:
 
     @property
     def is_sym(self) -> bool:
-        """Whether a tile of O stays, and W passes by."""
+        """True if a tile of O stays, and W passes by."""
         return self.name == "sym"
 
 
@@ -135,18 +135,18 @@ class Cta:
 
     @property
     def turn(self) -> Int:
-        """Which of the tiles that warpgroups take in turn are this one's."""
+        """This warpgroup's share of the tiles that warpgroups take in turn."""
         return self.warpgroup if self.config.ping_pong else 0
 
     @property
     def own_begin(self) -> Int:
-        """Where this warpgroup's part of a tile begins: a row, or a column of quantised weights."""
+        """Begin of this warpgroup's part of a tile: a row, or a column of quantised weights."""
         size = accumulator(self.config, self.gemm)[0]
         return 0 if self.config.ping_pong else self.warpgroup * size
 
     @property
     def own(self) -> Any:
-        """What this warpgroup owns of a tile."""
+        """This warpgroup's part of a tile."""
         return pl.ds(self.own_begin, accumulator(self.config, self.gemm)[0])
 
     @property

@@ -126,7 +126,7 @@ def _free(cta: Cta, staging: Ref, slot: int) -> Ref:
 
 
 def _sums_piece(cta: Cta, row_tile: Int, piece: Piece) -> Ref:
-    """Where a piece of this warpgroup's accumulator stands in the sums of this CTA's strip."""
+    """Return the place of a piece of its accumulator in the sums of this CTA's strip."""
     assert cta.sums is not None
     number = (cta.cluster - cta.plan.sym_clusters) * cta.config.cluster + cta.rank
     row = cta.own_begin + piece.row

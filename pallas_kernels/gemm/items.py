@@ -22,7 +22,7 @@ from pallas_kernels.gemm.schedule import passes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """What a warpgroup sums up at once: some K steps of one tile of O.
+    """The sum that a warpgroup makes at once: some K steps of one tile of O.
 
     Truths that hold in all of a dataflow are Python's, so that no code comes of them.
     """

@@ -58,7 +58,7 @@ class Machine:
 
     @property
     def rates(self) -> Rates:
-        """What our kernels get of it."""
+        """Rates that our kernels get of it."""
         return Rates(
             sm_flops=self.bf16_tflops * 1e12 / self.sm_count,
             link_bytes_s=self.link_gbps * 1e9,

@@ -78,7 +78,7 @@ class KernelShape(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """What one GEMM moves and computes; every field broadcasts over the inputs' shapes.
+    """Traffic and work of one GEMM; every field broadcasts over the inputs' shapes.
 
     `*_mma_flops` are operations issued by the tensor cores, padding included, `flops` only the
     useful ones. The `*_tile_*` fields describe the largest piece of work one CTA cannot share.

@@ -42,7 +42,7 @@ def from_either(cta: Cta, item: Item, copy: Callable[[Ref, Int], None]) -> None:
 
 
 def leaves(cta: Cta, flow: Flow, section: Section) -> Any:
-    """Whether this warpgroup leaves a section's strip in the cache; False if none ever does.
+    """Return True if this warpgroup leaves a section's strip in the cache; False if none ever does.
 
     In the first reading of the strip in the launch, one warpgroup of one CTA.
     """

@@ -83,7 +83,7 @@ def with_cache(gemm: Gemm, resident: Resident | None) -> Gemm:
 
 
 def is_reference(cache: Any) -> bool:
-    """Whether it is a mutable array of jax, concrete or traced."""
+    """Return True if it is a mutable array of jax, concrete or traced."""
     return isinstance(jax.typeof(cache), jax.ref.AbstractRef)
 
 

@@ -25,7 +25,7 @@ from pallas_kernels.mosaic import Ref, plgpu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """What a CTA makes with one strip of W: some tiles of rows, below each other."""
+    """A CTA's work with one strip of W: some tiles of rows, below each other."""
 
     expert: Int | None  # None where there is one matrix
     strip: Int
@@ -37,7 +37,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a CTA stands in the launch."""
+    """Place of a CTA in the launch."""
 
     config: Config
     sizes: Counts
@@ -51,11 +51,11 @@ class Place:
         return strip_groups(self.plan, self.sizes.strips, self.config.cluster)
 
     def sym_share(self, items: Int) -> Int:
-        """How many of `items` of SymGEMM are this cluster's."""
+        """Return the number of SymGEMM's `items` that are this cluster's."""
         return _share(items, self.plan.sym_clusters, self.cluster)
 
     def asym_share(self, items: Int) -> Int:
-        """How many of `items` of AsymGEMM are this cluster's."""
+        """Return the number of AsymGEMM's `items` that are this cluster's."""
         plan = self.plan
         players = plan.active_clusters - plan.sym_clusters
         return _share(items, players, self.cluster - plan.sym_clusters)

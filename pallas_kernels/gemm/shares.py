@@ -41,7 +41,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What of an operation's matrix stays in device memory."""
+    """The share of an operation's matrix that stays in device memory."""
 
     columns: int  # the first ones, of every copy
     nbytes: int  # of all copies
@@ -122,7 +122,7 @@ def _hull(curve: Curve) -> list[int]:
 
 
 def _above(curve: Curve, first: int, middle: int, last: int) -> bool:
-    """Whether the middle of three points is on or above the line through the others."""
+    """Return True if the middle of three points is on or above the line through the others."""
     x, y = curve.nbytes, curve.time_s
     rise = (y[last] - y[first]) * (x[middle] - x[first])
     return bool((y[middle] - y[first]) * (x[last] - x[first]) >= rise)

@@ -45,7 +45,7 @@ MAX_RESIDENT_N = 2**21  # the square of its strips is less than that
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantised:
-    """How weights are stored that are converted on their way into the tensor cores.
+    """Storage of weights that are converted on their way into the tensor cores.
 
     `group` is the number of weights along K that share a scale, or None for one scale a column.
     `offset_dtype` is the type of what is added to each scaled weight, a number for each scale; None
@@ -227,7 +227,7 @@ class Gemm:
 
     @property
     def transposed(self) -> bool:
-        """Whether the tensor cores make O^T = W^T X^T.
+        """True if the tensor cores make O^T = W^T X^T.
 
         Converted weights are in registers, which wgmma takes as left operand only.
         """

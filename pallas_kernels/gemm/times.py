@@ -18,7 +18,7 @@ Scalar = Any  # float; calibration passes JAX scalars
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """What a kernel gets of a device: sustained rates a second, and what it pays beside them."""
+    """Rates that a kernel sustains on a device, a second, and its costs beside them."""
 
     sm_flops: Scalar  # of one SM's tensor cores
     link_bytes_s: Scalar  # all of W from host memory
@@ -44,7 +44,7 @@ class Prediction:
 
     @property
     def bound(self) -> Any:
-        """Which resource is the slowest: "link", "hbm", "l2", "tensor" or "issue".
+        """The slowest resource: "link", "hbm", "l2", "tensor" or "issue".
 
         A busy CTA counts as "tensor" if at least half of its time is tensor work.
         """

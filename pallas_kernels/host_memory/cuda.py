@@ -23,7 +23,7 @@ _NOT_SUPPORTED = 801  # cudaErrorNotSupported
 
 @runtime_checkable
 class Registrar(Protocol):
-    """What can register pages with a GPU."""
+    """An interface that registers pages with a GPU."""
 
     def register(self, address: int, nbytes: int, *, read_only: bool) -> None:
         """Pin the pages and let every GPU of this process read them at their own address."""

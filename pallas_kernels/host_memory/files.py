@@ -143,7 +143,7 @@ def share(fd: int) -> None:
 
 
 def is_at(fd: int, path: Path) -> bool:
-    """Whether `path` still names the open file."""
+    """Return True if `path` still names the open file."""
     try:
         there = path.stat()
     except FileNotFoundError:

@@ -25,7 +25,7 @@ _batched(_host_ref_p)
 
 
 def in_host_memory(w: jax.Array) -> bool:
-    """Whether `w`, concrete or traced, lives in host memory as jax's types see it."""
+    """Return True if `w`, concrete or traced, is in host memory as jax's types see it."""
     return bool(jax.typeof(w).memory_space == jax.memory.Space.Host)
 
 
@@ -84,6 +84,6 @@ def weight_operand(w: Any, *, backend: Backend) -> jax.Array:
 
 
 def _is_cpu(sharding: Any) -> bool:
-    """Whether an array is on one CPU device, so that NumPy can view all of it."""
+    """Return True if an array is on one CPU device, so that NumPy can view all of it."""
     devices: Any = sharding.device_set
     return len(devices) == 1 and all(device.platform == "cpu" for device in devices)

@@ -19,7 +19,7 @@ from pallas_kernels.host_memory.layout import DTYPES, Entry, Header
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residency:
-    """What one process's mapping of a pool takes of physical memory, as Linux counts it."""
+    """Physical memory of one process's mapping of a pool, as Linux counts it."""
 
     rss_bytes: int  # resident, whoever shares it
     pss_bytes: int  # resident, each page divided by the number of processes that map it

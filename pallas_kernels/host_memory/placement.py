@@ -59,7 +59,7 @@ def refs(tree: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """Where one leaf of a tree is."""
+    """Place of one leaf of a tree."""
 
     path: str  # like "layers/0/w"
     shape: tuple[int, ...]
@@ -77,7 +77,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementReport:
-    """Where every leaf of a tree is; `str()` of it is a table."""
+    """Places of all leaves of a tree; `str()` of it is a table."""
 
     leaves: tuple[Placed, ...]
 

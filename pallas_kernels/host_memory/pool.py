@@ -245,7 +245,7 @@ class SharedPool:
 
     @property
     def digest(self) -> str:
-        """What the pool holds, as 64 hexadecimal digits: names, shapes, types, metadata, values."""
+        """Digest of the pool, 64 hexadecimal digits: names, shapes, types, metadata, values."""
         return self._header.digest
 
     @property
@@ -255,17 +255,17 @@ class SharedPool:
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called."""
+        """True if `close` was called."""
         return self._pages.closed
 
     @property
     def pinned(self) -> bool:
-        """Whether the pages are registered with CUDA."""
+        """True if the pages are registered with CUDA."""
         return self._pages.registrar is not None
 
     @property
     def is_current(self) -> bool:
-        """Whether the path still names this pool: it was neither removed nor replaced."""
+        """True if the path still names this pool: it was neither removed nor replaced."""
         self._require_open()
         return files.is_at(self._pages.fd, self.path)
 

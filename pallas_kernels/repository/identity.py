@@ -47,7 +47,7 @@ class Identity:
         )
 
     def outdated(self, other: Identity) -> bool:
-        """Whether `other` is the same program for the same device, of other versions."""
+        """Return True if `other` is the same program for the same device, of other versions."""
         versions = {field: getattr(self, field) for field in ("platform", "jax", "source")}
         return other != self and replace(other, **versions) == self
 

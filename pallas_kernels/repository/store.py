@@ -53,7 +53,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What is wrong with a file of a repository; `why` is empty for a sound entry."""
+    """A fault of a repository's file; `why` is empty for a sound entry."""
 
     file: str
     entry: Entry | None

@@ -31,7 +31,7 @@ class DeviceLostError(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What a run of the tuner did."""
+    """Summary of a run of the tuner."""
 
     path: Path
     measured: int  # candidates
@@ -129,7 +129,7 @@ class _Session:
         return [one for one in wanted if _name(asdict(one.config), one.alpha) not in done]
 
     def tries(self, gemm: Gemm, one: Candidate) -> int:
-        """How often a process has ended while it ran the candidate."""
+        """Return the number of processes that have ended while they ran the candidate."""
         name = _name(asdict(one.config), one.alpha)
         found = [r for r in self.results(gemm) if _name(r.config, r.alpha) == name]
         return found[0].repeats if found and found[0].error == UNFINISHED else 0

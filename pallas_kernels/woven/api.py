@@ -40,7 +40,7 @@ class Sent:
 
     @property
     def went(self) -> Any:
-        """Whether the task was sent; if not, as many are outstanding as may be."""
+        """True if the task was sent; if not, as many are outstanding as may be."""
         return self.state[Sends.WENT] != 0
 
 

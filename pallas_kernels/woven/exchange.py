@@ -45,7 +45,7 @@ class Polls(IntEnum):
 
 
 class Looked(IntEnum):
-    """What a look finds: nothing, a task that is done then, a number that cannot be."""
+    """Finding of a look: nothing, a task that is done then, a number that cannot be."""
 
     NOTHING = 0
     TOOK = 1

@@ -33,7 +33,7 @@ Note = tuple[Ref, Int]
 
 @runtime_checkable
 class Signals(Protocol):
-    """What the kernels do with words."""
+    """The kernels' operations on words."""
 
     def look(self, word: Ref, handed: Ref) -> None:
         """Load a word [1] with acquire and leave it in shared memory [1], for a warpgroup."""

@@ -50,7 +50,7 @@ class TaskFailed(SlotError):
 
 
 class Status(IntEnum):
-    """How a task ended."""
+    """End of a task."""
 
     DONE = 0
     TIME_OUT = 1
@@ -60,7 +60,7 @@ class Status(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotShape:
-    """What a slot holds.
+    """Shape of a slot.
 
     Attributes:
       rows: most sequences of a task.

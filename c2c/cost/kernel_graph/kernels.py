@@ -47,7 +47,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What a step works on: `rows` sequences of `chunk` new tokens each, at `context` tokens."""
+    """A step's input: `rows` sequences of `chunk` new tokens each, at `context` tokens."""
 
     rows: int
     chunk: int
@@ -98,7 +98,7 @@ class StepKernel:
 
     @property
     def is_attention(self) -> bool:
-        """Whether it is of the attention block, not of the feed-forward one."""
+        """True if it is of the attention block, not of the feed-forward one."""
         return self.kind in _ATTENTION
 
 

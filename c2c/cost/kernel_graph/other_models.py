@@ -46,7 +46,7 @@ class MambaShape:
 
     @property
     def state_elements(self) -> int:
-        """What a sequence keeps in a layer."""
+        """Elements that a sequence keeps in a layer."""
         return self.heads * self.head_dim * self.state + (self.convolution - 1) * self.channels
 
 

@@ -16,7 +16,7 @@ __all__ = ["Shape", "Stream", "usage"]
 
 
 class Shape:
-    """How one answer looks, of a chat or of a text.
+    """The form of one answer, of a chat or of a text.
 
     Attributes:
       is_chat: which.

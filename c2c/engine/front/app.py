@@ -114,7 +114,7 @@ async def _refused(_request: Request, error: Exception) -> Response:
 
 
 class Front:
-    """What the endpoints share."""
+    """State that the endpoints share."""
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ __all__ = ["Choice", "Piece"]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What has come of a choice: text, and the tokens that are shown, as it came."""
+    """A piece of a choice as it came: text, and the tokens that are shown."""
 
     text: str
     tokens: list[int]
@@ -106,7 +106,7 @@ class Choice:
 
     @property
     def outcome(self) -> str:
-        """How the request ended: `finish`, or why there is no whole text."""
+        """The request's end: `finish`, or why there is no whole text."""
         return self.finish or self._failure
 
     async def pieces(self) -> AsyncIterator[Piece]:

@@ -12,7 +12,7 @@ __all__ = ["STREAM", "Documented", "errors"]
 
 
 class Problem(BaseModel):
-    """What went wrong, in OpenAI's form."""
+    """An error in OpenAI's form."""
 
     message: str
     type: str

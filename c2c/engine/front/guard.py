@@ -112,7 +112,7 @@ class _HeadIsOver(Exception):
 
 
 class _Answer:
-    """What is sent to a client.
+    """An answer that is sent to a client.
 
     Attributes:
       id: of the request, the client's where it sent one that can be written anywhere.

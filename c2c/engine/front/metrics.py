@@ -45,7 +45,7 @@ _UP = ("idle", "busy", "loading")
 
 
 class _Engine(Collector):
-    """What the scheduler says, in families of the kinds that it is of."""
+    """The scheduler's numbers, in families by kind."""
 
     def __init__(self) -> None:
         self.live: dict[str, Any] | None = None

@@ -168,7 +168,7 @@ class SharedFields(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, given: Any) -> Any:
-        """What is null is as if it were not there: clients send all their fields."""
+        """Drop fields that are null: clients send all their fields."""
         if not isinstance(given, dict):
             return given
         return {name: value for name, value in given.items() if value is not None}
@@ -220,7 +220,7 @@ class CompletionRequest(SharedFields):
 
     @property
     def scores(self) -> int | None:
-        """How many of the likeliest tokens are told; None: no log-probabilities."""
+        """Number of likeliest tokens that are told; None: no log-probabilities."""
         return self.logprobs
 
     @property
@@ -360,7 +360,7 @@ class ChatRequest(SharedFields):
 
     @property
     def scores(self) -> int | None:
-        """How many of the likeliest tokens are told; None: no log-probabilities."""
+        """Number of likeliest tokens that are told; None: no log-probabilities."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
@@ -370,7 +370,7 @@ class ChatRequest(SharedFields):
 
     @property
     def is_forced(self) -> bool:
-        """Whether the answer has to be calls."""
+        """True if the answer has to be calls."""
         return self.tool_choice not in ("none", "auto")
 
     @property
@@ -384,7 +384,7 @@ class ChatRequest(SharedFields):
 
     @property
     def for_template(self) -> dict[str, Any]:
-        """What of the request only some templates take, by its name there."""
+        """Fields of the request that only some templates take, by their names there."""
         tools = [] if self.tool_choice == "none" else self.tools or []
         given = {
             "tools": [tool.model_dump() for tool in tools],

@@ -26,7 +26,7 @@ class TokenScore:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """How single tokens are written: as their text, or by number where that is asked for."""
+    """The form of single tokens: their text, or their number where that is asked for."""
 
     tokenizer: Tokenizer | None
     by_number: bool

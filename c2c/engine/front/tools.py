@@ -24,7 +24,7 @@ __all__ = ["FORMS", "Call", "Calls", "Delta", "Form", "forced", "forced_form", "
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How calls are written.
+    """A format of calls.
 
     Attributes:
       name: of the format.
@@ -84,7 +84,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What is new of a call; `name` and `id` come with its first."""
+    """The new part of a call; `name` and `id` come with its first."""
 
     index: int
     arguments: str

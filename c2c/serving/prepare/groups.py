@@ -168,7 +168,7 @@ class PrefixCache:
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is kept."""
+        """True if anything is kept."""
         return self.hbm or self.host_bytes > 0.0
 
 

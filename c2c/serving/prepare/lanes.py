@@ -97,7 +97,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLayout:
-    """How the instances of a node lie over its devices.
+    """Layout of a node's instances over its devices.
 
     Attributes:
       name: of the layout.

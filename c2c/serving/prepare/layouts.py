@@ -59,7 +59,7 @@ class ChipLayouts:
 
     @property
     def present(self) -> np.ndarray:
-        """Whether each slice is there at the start."""
+        """True for each slice that is there at the start."""
         return np.isin(np.arange(len(self.slices)), self.layouts[0])
 
     def together(self, kind: Slice) -> int:

@@ -280,12 +280,12 @@ class SystemSpec:
 
     @property
     def traits(self) -> Traits:
-        """What is so of them at any time."""
+        """Facts of the policies that hold at any time."""
         return self.policies.traits
 
     @property
     def load_traits(self) -> LoadTraits:
-        """What is so of the way of weights at any time."""
+        """Facts of the way of weights that hold at any time."""
         found: LoadTraits = traits_of(LoadTraits, self.load)
         return found
 

@@ -32,7 +32,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationCosts:
-    """What an operation takes beside its layers: `conf/calibration/cocoserve/operations.yaml`.
+    """Costs of an operation beside its layers: `conf/calibration/cocoserve/operations.yaml`.
 
     Attributes:
       process_bytes: of the device that layers go to.

@@ -39,7 +39,7 @@ Path = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """How a model is scaled over a node: `system.layout` of a run with a `node`, by this mechanism.
+    """Scaling of a model over a node: `system.layout` of a run with a `node`, by this mechanism.
 
     The first variant of a step is unscaled, the last one scaled, those between are on the way.
 

@@ -41,7 +41,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """What an artefact is for. The paper's <GPU type, model type> leaves the rest open."""
+    """An artefact's purpose. The paper's <GPU type, model type> leaves the rest open."""
 
     gpu: str
     memory_bytes: int

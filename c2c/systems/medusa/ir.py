@@ -47,7 +47,7 @@ class Told(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KernelRef:
-    """How to find a kernel in another process.
+    """A reference that finds a kernel in another process.
 
     Attributes:
       name: as the driver has it (mangled).

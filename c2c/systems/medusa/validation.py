@@ -23,7 +23,7 @@ Equal = Callable[[bytes, bytes], bool]
 
 @dataclass(frozen=True, slots=True)
 class Regions:
-    """What a run is given and what it leaves. State (a KV cache) is in both."""
+    """Memory that a run is given and that it leaves. State (a KV cache) is in both."""
 
     given: tuple[Region, ...]
     left: tuple[Region, ...]

@@ -39,7 +39,7 @@ class Running:
 
     @property
     def device(self) -> Device:
-        """Where it runs."""
+        """The device that it runs on."""
         return self.recorder.device
 
     def of(self, program: Program) -> Running:

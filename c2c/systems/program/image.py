@@ -98,7 +98,7 @@ class Entry:
 
     @property
     def places(self) -> tuple[ParameterPlace, ...]:
-        """Where each parameter stands in the parameter buffer."""
+        """Place of each parameter in the parameter buffer."""
         found, offset = [], 0
         for parameter in self.parameters:
             offset = -(-offset // parameter.align) * parameter.align

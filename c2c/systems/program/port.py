@@ -40,7 +40,7 @@ class DeviceFault(RuntimeError):
 
 
 class ParameterPlace(NamedTuple):
-    """Where a parameter stands in a function's parameter buffer."""
+    """Place of a parameter in a function's parameter buffer."""
 
     offset: int
     nbytes: int

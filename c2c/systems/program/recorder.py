@@ -44,7 +44,7 @@ class Event(NamedTuple):
 
     @property
     def is_free(self) -> bool:
-        """Whether memory was given back."""
+        """True if memory was given back."""
         return self.nbytes == 0
 
 

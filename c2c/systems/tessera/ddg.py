@@ -119,7 +119,7 @@ def program_key(program: Program) -> str:
 
 @dataclass(slots=True)
 class _Writers:
-    """Who wrote the bytes of a buffer last: ranges that do not overlap, in order."""
+    """Last writers of a buffer's bytes: ranges that do not overlap, in order."""
 
     begins: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)

@@ -53,7 +53,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """What a batch costs: prompts by their tokens, decode steps by their rows."""
+    """Costs of a batch: prompts by their tokens, decode steps by their rows."""
 
     prefill: Costs
     decode: Costs

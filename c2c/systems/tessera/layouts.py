@@ -42,7 +42,7 @@ _ROWS: Final = 64  # of a decode step, by which directions are compared
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairLayout:
-    """How a pair serves one model: `system.layout` of a run with a `node`, by this mechanism.
+    """One model's layout over a pair: `system.layout` of a run with a `node`, by this mechanism.
 
     Attributes:
       way: one of those above.

@@ -34,7 +34,7 @@ _MICROSECONDS = 1e6  # the solver's tolerances are absolute: costs of a step are
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """What the solver says.
+    """The solver's answer.
 
     Attributes:
       gpu_of: each kernel's GPU; None: nothing was found.

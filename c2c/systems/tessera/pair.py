@@ -52,7 +52,7 @@ class Pair:
 
     @property
     def wire(self) -> PeerLink:
-        """What joins them."""
+        """The link between them."""
         found = self.node.link(0, 1)
         assert found is not None
         return found

@@ -50,7 +50,7 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Pipelined:
-    """What running requests took.
+    """Measured times of running requests.
 
     Attributes:
       seconds: until the last one ended.

@@ -18,7 +18,7 @@ Policy = Literal["throughput", "latency"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the planner takes into account beyond the paper, all off by default.
+    """Options of the planner beyond the paper, all off by default.
 
     Attributes:
       one_transfer: what several kernels of a GPU read of one producer is sent once.
@@ -42,7 +42,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What one GPU does in a step. Its time is the longer of both: they overlap."""
+    """One GPU's part of a step. Its time is the longer of both: they overlap."""
 
     compute_s: float
     communication_s: float
@@ -77,7 +77,7 @@ class Plan:
 
     @property
     def gap(self) -> float:
-        """How much lower, at most, the best placement may be, as a share."""
+        """The share by which the best placement may be lower, at most."""
         if self.objective_s <= 0:
             return 0.0
         return max(0.0, 1.0 - self.bound_s / self.objective_s)

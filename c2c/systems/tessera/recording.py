@@ -14,7 +14,7 @@ __all__ = ["Recording", "Seen", "recording_of"]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one access of a launch touched, as bytes from the begin of the slice it may touch."""
+    """Bytes that one access of a launch touched, from the begin of the slice it may touch."""
 
     launch: int
     part: Slice
@@ -22,7 +22,7 @@ class Seen:
 
     @property
     def is_inside(self) -> bool:
-        """Whether it touched its slice and nothing else."""
+        """True if it touched its slice and nothing else."""
         return 0 <= self.interval.begin < self.interval.end <= self.part.nbytes
 
 
@@ -42,7 +42,7 @@ class Recording:
 
     @property
     def intervals(self) -> Slice:
-        """Where all intervals are."""
+        """The places of all intervals."""
         last = len(self.program.buffers) - 1
         return Slice(last, 0, self.program.buffers[last].nbytes)
 

@@ -30,7 +30,7 @@ __all__ = ["Rehearsed", "one_cut", "rehearsed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsed:
-    """What was tried.
+    """The outcome of a rehearsal.
 
     Attributes:
       chosen: of each kind of step, the number of the placement that was best with the others.

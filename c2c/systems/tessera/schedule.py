@@ -137,7 +137,7 @@ def _overlap(one: Slice, other: Slice) -> bool:
 
 @dataclass(slots=True)
 class _Versions:
-    """Which GPUs have the newest version of which bytes, and who wrote it: segment and GPU."""
+    """GPUs with the newest version of each range of bytes, and its writer: segment and GPU."""
 
     _newest: dict[int, list[_Version]] = field(default_factory=dict)
 

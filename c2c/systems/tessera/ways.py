@@ -159,7 +159,7 @@ class _Pair:
         )  # fmt: skip
 
     def layers(self) -> Way:
-        """Where to cut, and which GPU comes first: the fastest that fits, or the fastest."""
+        """Return the cut, and the GPU that comes first: the fastest that fits, or the fastest."""
         depth_of = np.concatenate([_depths(phase.kernels) for phase in self.served.phases])
         cuts = [(u, n) for u in (0, 1) for n in range(1, int(depth_of.max()) + 1)]
         if not cuts:

@@ -52,7 +52,7 @@ _CUTS: Final = ("none", "printed", "guarded", "best")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weaving:
-    """How two models lie over two GPUs: `system.layout` of a run with a `node`, by this mechanism.
+    """Two models' layout over two GPUs: `system.layout` of a run with a `node`, by this mechanism.
 
     Attributes:
       way: one of those above.

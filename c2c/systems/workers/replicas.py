@@ -56,7 +56,7 @@ def chains_of(pieces: Pieces, carried: Mapping[int, int]) -> dict[int, tuple[tup
 
 
 class _Written(NamedTuple):
-    """What an update has written, and where that is."""
+    """Bytes that an update has written, and their place."""
 
     nbytes: int
     update: Update

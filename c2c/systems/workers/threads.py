@@ -52,7 +52,7 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What requests left.
+    """Results of requests.
 
     Attributes:
       results: of each request the arrays that the function returns, each on some device.
@@ -155,7 +155,7 @@ def _left_s(pieces: Pieces, gpu_of: Sequence[int], piece_s: Sequence[float]) -> 
 
 @dataclass(slots=True)
 class _Board:
-    """What the workers share, under one lock."""
+    """State that the workers share, under one lock."""
 
     pieces: Pieces
     gpu_of: tuple[int, ...]

@@ -33,7 +33,7 @@ _CLASSES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where the tensor of a Hugging Face name is found, and what shape it must have.
+    """Source of the tensor of a Hugging Face name, and the shape it must have.
 
     `expert` picks from a stack of experts. `heads` is the number of heads whose rows the file has
     in its own order (0: the order is Hugging Face's): llama.cpp rotates neighbouring rows where

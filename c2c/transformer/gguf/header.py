@@ -57,7 +57,7 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GgufHeader:
-    """What stands before the weights."""
+    """The part of a GGUF file before the weights."""
 
     metadata: Mapping[str, Any]
     tensors: Mapping[str, TensorInfo]

@@ -51,7 +51,7 @@ def _keeps_all(step: Mapping[str, Any]) -> bool:
 
 
 class Spelling:
-    """What tokens stand for.
+    """Texts that tokens stand for.
 
     In byte-level vocabularies each character is a byte. Others are spelled by their decoder, after
     the token before: it drops a space at the beginning of a text (SentencePiece), or writes one

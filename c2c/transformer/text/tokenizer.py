@@ -47,7 +47,7 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """How many tokens have a text; a model's embedding may be padded to more."""
+        """Number of tokens that have a text; a model's embedding may be padded to more."""
         return self.backend.get_vocab_size(with_added_tokens=True)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:

@@ -30,7 +30,7 @@ _ROUNDED = ("Q6_K",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantization:
-    """How to quantise projections while they are loaded.
+    """Quantisation of projections while they are loaded.
 
     The head, and with it a tied embedding, has 8 bits where the others have 4: it decides the
     tokens. An embedding that is not tied keeps its floats, since only rows of it are read.
@@ -62,7 +62,7 @@ class Quantization:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """How one stack is kept.
+    """The format in which one stack is kept.
 
     Attributes:
       kind: of the integers; None for floats in the model's type.
@@ -80,7 +80,7 @@ class Format:
 
 
 class Stored(Protocol):
-    """What knows how its tensors are quantised."""
+    """A source that knows how its tensors are quantised."""
 
     def stored(self, name: str) -> str | None:
         """Return the format of a tensor; None for floats."""
@@ -129,7 +129,7 @@ def format_of(
 
 
 def is_exact(stored: str | None) -> bool:
-    """Whether integers of a source's format are kept as they are."""
+    """Return True if integers of a source's format are kept as they are."""
     return stored in _STORED and stored not in _ROUNDED
 
 

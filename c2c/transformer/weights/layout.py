@@ -41,7 +41,7 @@ _GEMMA = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """What a family's tensors are called below a layer.
+    """Names of a family's tensors below a layer.
 
     Attributes:
       norms: stack -> tensor, those that it has.

@@ -35,7 +35,7 @@ class Source(Stored, Protocol):
 
     @property
     def path(self) -> Path:
-        """Where they come from, for errors."""
+        """Their origin, for errors."""
 
     @property
     def files(self) -> Sequence[Path]:

@@ -17,7 +17,7 @@ __all__ = ["Host", "capacity_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """Who serves the traces.
+    """The server of the traces.
 
     Attributes:
       catalog: folder of checkpoints.

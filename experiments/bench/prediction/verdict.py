@@ -49,12 +49,12 @@ class Judged:
 
     @property
     def is_met(self) -> bool:
-        """Whether the error is within the target, if there is one."""
+        """True if the error is within the target, if there is one."""
         return self.target is None or abs(self.error) <= self.target
 
     @property
     def is_noise(self) -> bool:
-        """Whether it is within what live runs differ by, whatever the target."""
+        """True if it is within what live runs differ by, whatever the target."""
         return abs(self.error) <= FLOORS * self.floor
 
     def as_text(self) -> str:

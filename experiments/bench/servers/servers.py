@@ -33,7 +33,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What came of it, in seconds from when it was sent."""
+    """A request's outcome, in seconds from when it was sent."""
 
     first_s: float
     last_s: float

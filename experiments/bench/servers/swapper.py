@@ -20,7 +20,7 @@ __all__ = ["Given", "Swapper"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What every peer is given.
+    """Settings that every peer is given.
 
     Attributes:
       python: that has it.
@@ -60,7 +60,7 @@ class _Place:
 
 @dataclass(slots=True)
 class _State:
-    """What the threads of the requests share."""
+    """State that the threads of the requests share."""
 
     turn: threading.Condition = field(default_factory=threading.Condition)
     waiting: deque[object] = field(default_factory=deque)

@@ -18,7 +18,7 @@ __all__ = ["Mix", "check_span", "send", "trace"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mix:
-    """What requests are like.
+    """Shape of the requests.
 
     Attributes:
       models: names, the one that is asked most first.

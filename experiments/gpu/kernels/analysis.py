@@ -23,7 +23,7 @@ Cell = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What was measured alone, in the run whose rows are compared with it.
+    """Values measured alone, in the run whose rows are compared with them.
 
     `link_gbps` is the rate of the SMs' own reads by how many read; `dma_gbps` that of copies.
     """
@@ -131,7 +131,7 @@ def dataflow(row: Row) -> str:
 
 
 def complete(rows: Sequence[Row]) -> bool:
-    """Whether both pure dataflows of a cell were measured."""
+    """Return True if both pure dataflows of a cell were measured."""
     return best(rows, alpha=1.0) is not None and best(rows, alpha=0.0) is not None
 
 

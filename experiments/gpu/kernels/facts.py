@@ -105,7 +105,7 @@ def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
 
 
 def values_right(streaming: Streaming, place: Place, context: Context) -> bool:
-    """Whether every CTA's last box holds what the array has there."""
+    """Return True if every CTA's last box holds what the array has there."""
     w = bounds.matrix(streaming, context, place)
     run = scalars(streaming, sms=streaming.sm_count)
     read = launcher(streaming, interpret=operands.interpret_settings(context))

@@ -29,7 +29,7 @@ __all__ = ["Streaming", "last_items", "launcher", "scalars"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streaming:
-    """What is compiled: array, box, ring, cluster, grid."""
+    """Shapes that are compiled: array, box, ring, cluster, grid."""
 
     k: int
     n: int

@@ -17,7 +17,7 @@ _MULTIPLE = 64  # what K and N of host weights are padded to
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """What each projection is run with, and the time the model of `hybrid_gemm` gives for all."""
+    """Each projection's split, and the time the model of `hybrid_gemm` gives for all."""
 
     linear: Hybrid
     clusters: Mapping[str, int]

@@ -35,7 +35,7 @@ class Function:
 
 @dataclass(slots=True)
 class Modules:
-    """What a process has loaded."""
+    """Modules that a process has loaded."""
 
     libraries: dict[str, Library]
     draw: random.Random

@@ -13,7 +13,7 @@ __all__ = ["TARGETS", "XlaTarget"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XlaTarget:
-    """What the compiler wants to know beyond a GPU's datasheet.
+    """Facts that the compiler needs beyond a GPU's datasheet.
 
     Attributes:
       hardware: name of the platform in `conf/hardware`.

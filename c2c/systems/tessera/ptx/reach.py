@@ -62,7 +62,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class KernelAccess:
-    """What a kernel does to global memory.
+    """A kernel's accesses to global memory.
 
     Attributes:
       kernel: its text.
@@ -124,7 +124,7 @@ def reach(kernel: KernelText) -> KernelAccess:
 
 
 class _Held:
-    """What each register may hold; memory on the chip counts as one cell."""
+    """Values that each register may hold; memory on the chip counts as one cell."""
 
     def __init__(self, kernel: KernelText) -> None:
         self._kernel = kernel

@@ -26,7 +26,7 @@ _SPARE = 16  # bytes behind each memory, so that a row of a matrix at its end ca
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where a kernel's variables and parameters lie in their spaces, and how large these are."""
+    """Places of a kernel's variables and parameters in their spaces, and the spaces' sizes."""
 
     places: Mapping[str, int]
     shared_bytes: int
