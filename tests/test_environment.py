@@ -6,6 +6,7 @@ The interpreters here are shell scripts that log what they are asked, so nothing
 from __future__ import annotations
 
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -199,3 +200,8 @@ def test_notebook_pairs_are_compared_and_mended(tmp_path: Path) -> None:
     os.utime(tmp_path / "question.ipynb", ns=(older, older))
     assert notebook_sync("--fix", tmp_path).returncode == 0
     assert "print(2)" in (tmp_path / "question.ipynb").read_text("utf-8")
+
+
+def test_the_page_of_licences_is_of_the_locked_packages() -> None:
+    written = runpy.run_path(str(CI / "licences.py"))
+    assert written["PAGE"].read_text("utf-8") == written["page"]()
