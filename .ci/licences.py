@@ -59,8 +59,9 @@ def page() -> str:
     rows = [f"| {licence} | {', '.join(packages)} |" for licence, packages in ordered]
     return (
         "# Licences of the dependencies\n\n"
-        "c2c is under Apache-2.0. `make env` installs the packages of `constraints.txt`, each under\n"
-        "the licence that its metadata states. `.venv/bin/python .ci/licences.py` writes this page.\n"
+        "c2c is under Apache-2.0. `make env` installs the packages of `constraints.txt`, each\n"
+        "under the licence that its metadata states. `.venv/bin/python .ci/licences.py` writes\n"
+        "this page.\n"
         "\n"
         "| licence | packages |\n| --- | --- |\n" + "\n".join(rows) + "\n"
     )
