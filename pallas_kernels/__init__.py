@@ -1,10 +1,10 @@
 """GPU kernels over weights that stay in host memory; imports nothing of c2c, usable on its own.
 
 Each kernel is a package: `hybrid_gemm`, `quantized_gemm` and `grouped_gemm`, which are one core
-(`gemm`), `attention`, `gather_rows` and `woven`; `host_memory` places arrays, `tuning` measures
-configurations, `repository` keeps compiled programs and `ahead_of_time` compiles for a GPU that is
-not there. They are attributes of this package, imported when they are asked for, and so are error
-bounds; here stands what a device can run.
+(`gemm`), `attention`, `gather_rows` and `woven`; `host_memory` places arrays, `repository` keeps
+compiled programs and `ahead_of_time` compiles for a GPU that is not there. They are attributes of
+this package, imported when they are asked for, and so are error bounds; here stands what a device
+can run.
 """
 
 from importlib import import_module
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
         hybrid_gemm,
         quantized_gemm,
         repository,
-        tuning,
         woven,
     )
     from pallas_kernels.numerics import check_gemm, gemm_error_bound, gemm_reference
@@ -56,7 +55,6 @@ __all__ = [
     "quantized_gemm",
     "repository",
     "require",
-    "tuning",
     "woven",
 ]
 

@@ -1,4 +1,4 @@
-"""`python -m pallas_kernels`: what runs here, what is compiled and tuned, and making more of it."""
+"""`python -m pallas_kernels`: what runs here, what is compiled and tuned, and compiling more."""
 
 from __future__ import annotations
 
@@ -30,8 +30,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
       arguments: of the command line; by default those of this process.
     """
-    from pallas_kernels.tuning import cli as tuning
-
     parser = argparse.ArgumentParser(prog="python -m pallas_kernels", description=__doc__)
     commands = parser.add_subparsers(dest="command", metavar="command")
 
@@ -67,8 +65,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check.add_argument(
         "--record", action="store_true", help="the same, and record what is right (for developers)"
     )
-    tune = command("tune", tuning.run, "measure configurations on this GPU")
-    tuning.add_arguments(tune)
     given = sys.argv[1:] if arguments is None else arguments
     options = parser.parse_args(given or ["list"])
     if options.command is None:

@@ -17,32 +17,29 @@ import re
 import tempfile
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 FOLDER_VARIABLE = "PALLAS_KERNELS_TUNED"
-FORMAT = 1
+FORMAT = 2
 
 _PACKAGE = Path(__file__).parent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One configuration timed at one alpha, or the reason why it has no time."""
+    """One configuration timed at one alpha."""
 
     config: Mapping[str, int | bool]
     alpha: float
-    time_s: float | None  # median; None if it failed
+    time_s: float  # median
     spread: float = 0.0  # interquartile range over the median
     repeats: int = 0
-    error: str = ""
 
     def __post_init__(self) -> None:
-        if (self.time_s is None) != bool(self.error) or not (
-            self.time_s is None or 0 < self.time_s < float("inf")
-        ):
-            raise ValueError(f"time_s={self.time_s!r}, error={self.error!r}: expected one of them")
+        if not 0 < self.time_s < float("inf"):
+            raise ValueError(f"time_s={self.time_s!r}: expected a number above 0")
         if not 0 <= self.alpha <= 1:
             raise ValueError(f"alpha={self.alpha!r}: expected a number in [0, 1]")
 
@@ -71,6 +68,34 @@ class Tuned:
     machine: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # files left aside, and why
 
+    def with_measurement(self, of: Entry, link_gbps: float) -> Tuned:
+        """Return these results and those of `of`, in place of earlier ones of the same settings.
+
+        Args:
+          of: an op's problem; earlier measurements of the same source and jax are kept beside it.
+          link_gbps: rate of reading host memory that it reached; the best is the machine's.
+        """
+        same = [e for e in self.entries if (e.op, dict(e.key)) == (of.op, dict(of.key))]
+        new = {_settings(one) for one in of.measurements}
+        kept = [
+            one
+            for entry in same
+            if entry.fresh(of.source)
+            for one in entry.measurements
+            if _settings(one) not in new
+        ]
+        machine = dict(self.machine)
+        if link_gbps > machine.get("link_gbps", 0.0):
+            source = f"best launch of the tuner, {of.provenance.get('date', 'no date')}"
+            machine |= {"link_gbps": link_gbps, "source": source}
+        entry = replace(of, measurements=(*kept, *of.measurements))
+        others = tuple(e for e in self.entries if e not in same)
+        return replace(self, entries=(*others, entry), machine=machine)
+
+
+def _settings(one: Measurement) -> tuple[tuple[tuple[str, int | bool], ...], float]:
+    return tuple(sorted(one.config.items())), round(one.alpha, 9)
+
 
 def file_name(device: str) -> str:
     """Return the name of a device's file.
@@ -85,25 +110,6 @@ def folders() -> tuple[Path, ...]:
     """Return where files are looked for; the first has precedence."""
     own = os.environ.get(FOLDER_VARIABLE)
     return (*((Path(own),) if own else ()), _PACKAGE / "tuned")
-
-
-def writable_folder(given: str | Path | None = None) -> Path:
-    """Return the folder to write to: the given one, the environment's, else the package's.
-
-    Raises:
-      ValueError: it cannot be written to, for example because the package is installed read-only.
-    """
-    folder = Path(given) if given else folders()[0]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise ValueError(
-            f"folder={str(folder)!r}: expected one that can be written to ({error.strerror}). "
-            f"Name another one, or set {FOLDER_VARIABLE}."
-        ) from error
-    return folder
 
 
 def load(device: str) -> Tuned:

@@ -341,8 +341,6 @@ def _from_measured(
     nearest: dict[Config, float] = {}  # how far a configuration's nearest alpha is
     tries: list[tuple[Config, tuned_results.Measurement]] = []
     for one in entry.measurements:
-        if one.time_s is None:
-            continue
         try:
             config = config_of(one.config)
             check_fits(config, gemm)
@@ -358,7 +356,7 @@ def _from_measured(
         share = one.alpha if alpha is None else alpha
         then = float(predict(there, config, plans(there, config, one.alpha), machine).time_s)
         now = predict(gemm, config, plans(gemm, config, share), machine)
-        expected = float(now.time_s) * (one.time_s or math.inf) / then
+        expected = float(now.time_s) * one.time_s / then
         if best is None or expected < best.time_s:
             best = Chosen(
                 config=config,
@@ -369,7 +367,7 @@ def _from_measured(
                 reasons=(
                     f"the fastest of {len(tries)} measured at M = {there.m} "
                     f"({entry.provenance.get('date', 'no date')}), where it took "
-                    f"{(one.time_s or 0) * 1e6:.1f} us and {then * 1e6:.1f} us were predicted",
+                    f"{one.time_s * 1e6:.1f} us and {then * 1e6:.1f} us were predicted",
                 ),
             )
     return best

@@ -82,7 +82,6 @@ def test_wrong_arguments(arguments: list[str]) -> None:
             (["bogus"], cli.WRONG, "invalid choice: 'bogus'"),
             (["check", "--target", "b200"], cli.WRONG, "invalid choice: 'b200'"),
             (["check", "--part", "2/2"], cli.WRONG, "expected i/n"),
-            (["tune", "--top", "many"], cli.WRONG, "invalid int value: 'many'"),
         ]
     ),
 )

@@ -1,86 +1,154 @@
-"""Section `tune`: the tuner's candidates for shapes of models, each checked before it is timed.
+"""Section `tune`: candidates for shapes of models, each checked before it is timed.
 
-A row a candidate. The tuner's own file, `tune/tuned/<device>.json`, is what `hybrid_gemm` reads
-once it lies in `pallas_kernels/tuned/`.
+A case and a row a candidate. `tune/tuned/<device>.json` is what `hybrid_gemm` reads once it lies in
+`pallas_kernels/tuned/` or in the folder that `PALLAS_KERNELS_TUNED` names.
 """
 
 from __future__ import annotations
 
+import datetime as dt
+import importlib.metadata
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from experiments.gpu import Case, Context, Row, Scale
+import jax
+import numpy as np
+
+from experiments.gpu import Case, Context, Row, Scale, Times, time_launches
 from experiments.gpu.cases import Unmeasurable
+from experiments.gpu.kernels import launching, operands
+from experiments.gpu.kernels.candidates import Candidate, candidates
 from pallas_kernels import tuned_results
-from pallas_kernels.gemm import MODEL_PROJECTIONS, Gemm, machine_for, present_machine
-from pallas_kernels.gemm.heuristics import OP, tuning_key
-from pallas_kernels.tuning import tune
+from pallas_kernels.counting import round_up
+from pallas_kernels.gemm import (
+    MODEL_PROJECTIONS,
+    ROW_MULTIPLE,
+    Gemm,
+    Machine,
+    launch_traffic,
+    machine_for,
+    plans,
+    present_machine,
+)
+from pallas_kernels.gemm.heuristics import KERNEL_SOURCES, OP, tuning_key
+from pallas_kernels.host_memory import HostArray
+from pallas_kernels.numerics import check_gemm
+from pallas_kernels.tuned_results import Entry, Measurement, Tuned
 
 ROWS = (16, 512, 2048, 64, 10240, 1)
-MODELS = ("c2cserve-fig4", "llama-3.1-8b")
+MODELS = dict.fromkeys(("c2cserve-fig4", "llama-3.1-8b", *MODEL_PROJECTIONS))
 TOP: Mapping[Scale, int] = {"full": 8, "quick": 4, "tiny": 2}
-REPEATS: Mapping[Scale, int] = {"full": 7, "quick": 5, "tiny": 1}
-LIMIT_S = 120.0
+_SAMPLE = 64  # one row, and one column, of so many is checked: every tile of every warpgroup
 
 
 def cases(scale: Scale) -> list[Case]:
-    """List the problems: the paper's shape and a model's, at the rows that differ most."""
+    """List the paper's shape, then those of models, at the rows that differ most."""
     if scale == "tiny":
-        return [Case(spec={"k": 256, "n": 128, "m": 8})]
-    shapes = dict.fromkeys(shape for model in MODELS for shape in MODEL_PROJECTIONS[model])
-    specs = [{"k": k, "n": n, "m": m} for m in ROWS for k, n in shapes]
-    chosen = [s for s in specs if (s["k"], s["n"]) == next(iter(shapes))][:4]
-    return [
-        Case(spec=spec, limit_s=LIMIT_S, least_s=15.0)
-        for spec in (chosen if scale == "quick" else specs)
-    ]
+        return [_case(256, 128, 8, rank) for rank in range(TOP[scale])]
+    shapes = list(dict.fromkeys(shape for model in MODELS for shape in MODEL_PROJECTIONS[model]))
+    problems = [(*shape, m) for m in ROWS for shape in shapes]
+    if scale == "quick":
+        problems = [(*shapes[0], m) for m in ROWS[:4]]
+    return [_case(*problem, rank) for problem in problems for rank in range(TOP[scale])]
+
+
+def _case(k: int, n: int, m: int, rank: int) -> Case:
+    return Case(
+        spec={"k": k, "n": n, "m": m, "rank": rank}, limit_s=60.0, least_s=15.0, host="only"
+    )
 
 
 def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
-    """Tune one problem.
+    """Check and time the candidate whose predicted time has this rank, and file it.
 
     Raises:
-      RuntimeError: a candidate is wrong or none works.
+      RuntimeError: its result is wrong.
     """
     if not context.folder:
         raise Unmeasurable("no folder for the tuner's file")
-    gemm = Gemm(m=-(-spec["m"] // 8) * 8, k=spec["k"], n=spec["n"])
+    gemm = Gemm(m=round_up(spec["m"], ROW_MULTIPLE), k=spec["k"], n=spec["n"])
+    # What was measured must not change what is tried, or a rank would be another candidate.
     if context.backend == "sm90":
         machine = present_machine(measured=False)
     else:
         machine = machine_for("cpu", sm_count=4, measured=False)
-    done = tune(
-        [gemm],
-        machine=machine,
-        backend=context.backend,
-        folder=Path(context.folder) / "tune" / "tuned",
-        top=TOP[context.scale],
-        repeats=REPEATS[context.scale],
-        seed=context.seed,
+    one = candidates(gemm, machine, TOP[context.scale])[spec["rank"]]
+    x = operands.activations(gemm.m, gemm.k, context)
+    copies = operands.copies(2 * gemm.k * gemm.n, context)
+    w = operands.weights(gemm.k, gemm.n, copies, "host", context.seed)
+    assert isinstance(w, HostArray)
+    launch = launching.hybrid(
+        x, w, context, alpha=one.alpha, cluster=one.config.cluster, config=one.config
     )
-    key = tuning_key(gemm, machine.sm_count)
-    entries = [
-        entry
-        for entry in tuned_results.read(done.path).entries
-        if entry.op == OP and dict(entry.key) == key
-    ]
-    results = [result for entry in entries for result in entry.measurements]
-    rows: list[Row] = [
+    if reason := wrong(np.asarray(launch(0)), np.asarray(x), w.numpy()[0], context.seed):
+        raise RuntimeError(f"alpha {one.alpha:.3g}, {one.config}: {reason}")
+    times = time_launches(launch, target_s=context.target_s, repetitions=context.repetitions)
+    _file(gemm, machine, one, times, context)
+    return [
         {
-            "alpha": result.alpha,
-            "config": json.dumps(dict(result.config)),
-            "time_s": result.time_s,
-            "spread": result.spread,
-            "repetitions": result.repeats,
+            "alpha": one.alpha,
+            "config": json.dumps(asdict(one.config)),
+            "predicted_s": one.predicted_s,
             "weight_bytes": 2 * gemm.k * gemm.n,
             "flops": 2.0 * gemm.m * gemm.k * gemm.n,
+            **times.columns(),
         }
-        for result in results
-        if result.time_s is not None
     ]
-    bad = [f"alpha {r.alpha:.3g}, {dict(r.config)}: {r.error}" for r in results if r.error]
-    if bad:
-        raise RuntimeError(f"{len(bad)} of {len(results)} candidates failed: {'; '.join(bad)}")
-    return sorted(rows, key=lambda row: float(row["time_s"]))
+
+
+def wrong(out: np.ndarray, x: np.ndarray, w: np.ndarray, seed: int) -> str:
+    """Say how x[M, K] w[K, N] is wrong; empty if every sampled element is within its bound.
+
+    One random row of every 64 and one random column of every 64 are computed in float64, and no
+    element at all may be NaN or infinite.
+    """
+    if not np.isfinite(out.astype(np.float32)).all():
+        return "the result holds NaN or infinities"
+    rng = np.random.default_rng([seed, *out.shape])
+    rows, columns = (_one_of_each(rng, size) for size in out.shape)
+    found = check_gemm(out[rows][:, columns], x[rows], w[:, columns])
+    if found.ok:
+        return ""
+    return (
+        f"row {rows[found.row]}, column {columns[found.column]} is {found.got:.6g} where "
+        f"{found.expected:.6g} is right: {found.worst_ratio:.3g} times its bound"
+    )
+
+
+def _one_of_each(rng: np.random.Generator, size: int) -> np.ndarray:
+    starts = np.arange(0, size, _SAMPLE)
+    return starts + rng.integers(0, np.minimum(_SAMPLE, size - starts))
+
+
+def _file(gemm: Gemm, machine: Machine, one: Candidate, times: Times, context: Context) -> None:
+    """Add a time to the device's file of tuned results, in one step."""
+    path = Path(context.folder) / "tune" / "tuned" / tuned_results.file_name(machine.device)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tuned = tuned_results.read(path) if path.exists() else Tuned(device=machine.device)
+    measured = Measurement(
+        config=asdict(one.config),
+        alpha=one.alpha,
+        time_s=times.median_s,
+        spread=times.spread,
+        repeats=len(times.seconds),
+    )
+    entry = Entry(
+        op=OP,
+        key=tuning_key(gemm, machine.sm_count),
+        source=tuned_results.source_hash(KERNEL_SOURCES),
+        provenance={
+            "backend": context.backend,
+            "device": jax.devices()[0].device_kind,
+            "jax": tuned_results.jax_version(),
+            "jaxlib": importlib.metadata.version("jaxlib"),
+            "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        },
+        measurements=(measured,),
+    )
+    moved = launch_traffic(gemm, one.config, plans(gemm, one.config, one.alpha))
+    on_gpu = context.backend == "sm90"
+    link_gbps = float(moved.link_bytes) / times.median_s / 1e9 if on_gpu else 0.0
+    tuned_results.write(path, tuned.with_measurement(entry, link_gbps))

@@ -1,8 +1,7 @@
-"""The sections that check and choose: sanitizer, slices, tuner. None needs a GPU to be tried."""
+"""The sections that check and choose: sanitizer and slices. None needs a GPU to be tried."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 
 from experiments.gpu import Context
 from experiments.gpu.cases import Unmeasurable
-from experiments.gpu.kernels import contention, mig, sanitizer, tuning
+from experiments.gpu.kernels import contention, mig, sanitizer
 from experiments.gpu.kernels.sanitized import KERNELS, product
 
 TINY = Context(backend="reference", scale="tiny")
@@ -136,17 +135,3 @@ def test_elsewhere_every_number_of_sms_is_a_case(monkeypatch: pytest.MonkeyPatch
 def test_slices_of_a_dry_run_are_measured() -> None:
     for case in mig.cases("tiny"):
         assert all(row["gbps"] > 0 for row in mig.measure(case.spec, TINY) if "gbps" in row)
-
-
-def test_the_tuners_candidates_are_rows_and_a_file(tmp_path: Path) -> None:
-    (case,) = tuning.cases("tiny")
-    context = Context(backend="reference", scale="tiny", folder=str(tmp_path))
-    rows = tuning.measure(case.spec, context)
-    assert len(rows) == tuning.TOP["tiny"]
-    assert [row["time_s"] for row in rows] == sorted(row["time_s"] for row in rows)
-    (file,) = (tmp_path / "tune" / "tuned").iterdir()
-    assert len(json.loads(file.read_text())["entries"][0]["measurements"]) == len(rows)
-    assert tuning.measure(case.spec, context) == rows  # nothing is measured twice
-    with pytest.raises(Unmeasurable, match="no folder"):
-        tuning.measure(case.spec, TINY)
-    assert len(tuning.cases("quick")) < len(tuning.cases("full"))

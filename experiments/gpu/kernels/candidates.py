@@ -1,22 +1,12 @@
-"""The tuner's candidates: shapes of models, and for each the configurations worth a measurement."""
+"""Configurations of a GEMM that are worth a measurement, by predicted time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pallas_kernels.counting import round_up
-from pallas_kernels.gemm import (
-    MODEL_PROJECTIONS,
-    ROW_MULTIPLE,
-    ROWS,
-    Config,
-    Gemm,
-    Machine,
-    WLayout,
-)
+from pallas_kernels.gemm import Config, Gemm, Machine
 from pallas_kernels.gemm import heuristics as choices
 from pallas_kernels.gemm.prediction import plans, predict, reachable
 
@@ -35,52 +25,7 @@ class Candidate:
     bound: str
 
 
-def problems(
-    models: Iterable[str] | None = None,
-    rows: Sequence[int] = ROWS,
-    *,
-    shapes: Iterable[tuple[int, int]] = (),
-    dtype: str = "bfloat16",
-    out_dtype: str | None = None,
-    w_layout: WLayout = "kn",
-) -> tuple[Gemm, ...]:
-    """Return the GEMMs of models' projections, each once, those of equal weights together.
-
-    Args:
-      models: names in `MODEL_PROJECTIONS`; default all, or none if `shapes` are given.
-      rows: numbers of tokens; rounded up to what the kernel works on.
-      shapes: more (K, N).
-      dtype: of x and w.
-      out_dtype: of the output; default `dtype`.
-      w_layout: of w.
-
-    Raises:
-      ValueError: a model is unknown, or a size or type is none that the kernel takes.
-    """
-    pairs = list(shapes)
-    if models is None:
-        models = () if pairs else MODEL_PROJECTIONS
-    for model in models:
-        if model not in MODEL_PROJECTIONS:
-            known = ", ".join(MODEL_PROJECTIONS)
-            raise ValueError(f"model={model!r}: expected one of {known}")
-        pairs += MODEL_PROJECTIONS[model]
-    heights = dict.fromkeys(round_up(m, ROW_MULTIPLE) for m in rows)
-    return tuple(
-        Gemm(m=m, k=k, n=n, dtype=dtype, out_dtype=out_dtype or dtype, w_layout=w_layout)
-        for k, n in dict.fromkeys(pairs)
-        for m in heights
-    )
-
-
-def candidates(
-    gemm: Gemm,
-    machine: Machine,
-    *,
-    top: int = 8,
-    clusters: Sequence[int] | None = None,
-    family: Sequence[Config] | None = None,
-) -> tuple[Candidate, ...]:
+def candidates(gemm: Gemm, machine: Machine, top: int) -> tuple[Candidate, ...]:
     """Return the `top` candidates by predicted time, fastest first.
 
     The model is not measured, so it does not get to drop a whole dataflow: the best SymGEMM, the
@@ -91,23 +36,11 @@ def candidates(
     Args:
       gemm: sizes and types.
       machine: rates.
-      top: how many.
-      clusters: only these.
-      family: configurations instead of `hybrid_gemm`'s.
-
-    Raises:
-      ValueError: `top` is below 1, or nothing fits.
+      top: how many, at least 1.
     """
-    if top < 1:
-        raise ValueError(f"top={top}: expected a number above 0")
-    if family is None:
-        family = [config for _, config in choices.candidates(gemm, machine)]
-    family = [one for one in family if clusters is None or one.cluster in clusters]
     ranked = []
-    for config in family:
+    for _, config in choices.candidates(gemm, machine):
         ranked += _expected(gemm, config, reachable(ALPHAS, config, gemm), machine)
-    if not ranked:
-        raise ValueError(f"clusters={clusters}: expected one that {machine.sm_count} SMs hold")
     ranked.sort(key=lambda entry: entry[:3])
     order = [entry[3] for entry in ranked]
 
