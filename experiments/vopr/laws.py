@@ -256,6 +256,10 @@ def check_left(world: Any, mine: Sequence[asyncio.Task[Any]]) -> None:
       mine: tasks of the world.
     """
     broken = world.broken
+    if not world.counts["front"] and hasattr(world, "books"):
+        unheard = [number for number in world.books.told if not world.books.ends[number]]
+        if unheard:
+            broken(f"requests {unheard} ended, and the front was not told")
     left = [process.name for process in world.processes if process.status is None]
     left += [reader.name for reader in world.readers if reader.returncode is None]
     if left:

@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from c2c.config import load as load_settings
 from c2c.engine import find_models
 from c2c.engine.variants import check_layout
 from c2c.errors import DataError, SettingError
+from c2c.serving import StepLayout
 from c2c.transformer import load
 from experiments.serving.laid_out import laid_out
 from experiments.serving.replaying import prepared_of
@@ -60,6 +62,23 @@ def test_a_layout_that_no_worker_serves_is_refused_before_any_is_started(
 
     with pytest.raises(SettingError, match=said):
         prepare()
+
+
+def test_a_layout_begins_where_its_first_layer_is(folder: Path) -> None:
+    register()
+    overrides = overrides_of(["port=0", *SCALED, "system.layout.replicated=1"])
+    asked = settings_of(load_settings(overrides, "serve"))
+    engine, entries = asked.engine, find_models(folder / "models" / "one")
+    system, _ = laid_out(asked.given, entries, engine.options, engine.system, engine.constants)
+    assert system.layout is not None
+    layout, lane = system.layout, system.layout.lanes[0]
+
+    def on(*first: str) -> StepLayout:
+        return replace(layout, lanes=(replace(lane, paths=(first, *lane.paths[1:])),))
+
+    check_layout(on("gpu0", "gpu1", "gpu1"), 1)
+    with pytest.raises(SettingError, match="begins on gpu0, not on gpu1"):
+        check_layout(on("gpu1", "gpu0", "gpu0"), 1)
 
 
 def asked_for(count: int) -> list[tuple[list[int], int]]:

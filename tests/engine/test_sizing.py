@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from c2c.cost import load_constants
-from c2c.engine import Options, find_models
+from c2c.engine import Options, find_models, profile
 from c2c.engine import messages as say
 from c2c.engine.fleet import useful_pool_bytes
 from c2c.engine.settings import EngineSettings
@@ -18,6 +18,7 @@ from c2c.engine.sizing import measured_options, read_record, room_bytes, write_r
 from c2c.errors import DataError, SettingError
 from c2c.hardware import KvRecord, free_memory_bytes
 from c2c.serving import SystemSpec
+from c2c.transformer.shapes import Shapes
 from pallas_kernels.repository import Repository, RepositoryWarning
 from tests.engine.checkpoints import make_catalog
 
@@ -98,6 +99,22 @@ def test_a_second_start_takes_what_the_first_has_measured(tmp_path: Path) -> Non
     path.unlink()
     with pytest.raises(DataError, match="cannot be measured: catalog: none of its models"):
         measured()
+
+
+def test_what_is_measured_is_the_largest_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[Shapes] = []
+    monkeypatch.setattr(profile, "load", lambda *_, **__: None)
+    monkeypatch.setattr(profile, "_largest", lambda _model, _pool, shapes: steps.append(shapes))
+    setup = say.Setup(
+        models=(say.Item(name="one", path="none", pool=str(tmp_path / "pool")),), dtype="float32",
+        linear="auto", executables=None, rows=(1, 2, 4), budgets=(16, 32, 64), width=2,
+        superblocks=0, superblock=1536,
+    )  # fmt: skip
+    with pytest.raises(DataError, match="none of its models can be loaded"):  # nothing is compiled
+        profile.measured(setup)
+    assert [(each.rows, each.budgets) for each in steps] == [((4,), (64,))]
 
 
 def test_free_memory_is_what_linux_calls_available(tmp_path: Path) -> None:

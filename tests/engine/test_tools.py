@@ -253,6 +253,17 @@ def test_a_forced_call_is_read_as_one(form: Form, is_special: bool) -> None:
     assert in_pieces_of(form, two) == [("add", json.loads(own)), ("now", {})]
 
 
+def test_a_grammar_lets_only_what_can_follow_come_and_one_with_faults_all() -> None:
+    tokenizer = Tokenizer(backend=byte_tokenizer())
+    grammars = Grammars(tokenizer, tokenizer.vocab_size)
+    call = forced(TOOLS, BY_NAME["llama"], tokenizer, several=False)
+    right, wrong = (tokenizer.encode(text, add_special_tokens=False)[0] for text in ('{"n', "Four"))
+    for grammar, may_come in ((call, {right}), ("{", {right, wrong})):
+        mask = grammars.begin(grammar, ()).mask(())
+        found = {token for token in (right, wrong) if mask[token // 32] >> token % 32 & 1}
+        assert found == may_come
+
+
 def in_pieces_of(form: Form, text: str) -> list[tuple[str, Any]]:
     calls = Calls(form, dict.fromkeys(["add", "now"]))
     assert calls.push(text, is_over=True)[0] == ""

@@ -48,6 +48,18 @@ def test_a_round_may_count_the_time_of_kv_caches() -> None:
     assert both[1] > 2 * both[0]
 
 
+def test_an_engine_that_decodes_alone_goes_on_until_another_does() -> None:
+    def turn(instance: int, decodes: int) -> float:
+        table = np.zeros(2, ENGINE_DTYPE).view(np.recarray)
+        table.instance, table.decodes, table.step_s = [0, instance], [3, decodes], 0.01
+        table.tpot_slo_s, table.switch_s = 0.1, 0.1
+        own = Turns(np.zeros(2), np.zeros(2, np.int64))
+        return turn_taken(Quota(), own, table, 0, 2, table[0], 0.0)
+
+    assert turn(1, 0) == turn(-1, 0) == turn(-1, 3) > 1e9  # beside nobody with work
+    assert turn(1, 3) < 1e4
+
+
 @pytest.mark.parametrize(
     ("values", "field"),
     [({"most_s": 0}, "most_s"), ({"most_s": float("inf")}, "most_s"), ({"group": 0}, "group")],

@@ -179,6 +179,7 @@ def test_unlike_slices_hold_unlike_numbers() -> None:
     [
         ({"displace": 0.0}, r"keep.displace=0.0.*a number in \(0, 1\], or inf"),
         ({"displace": 1.5}, r"keep.displace=1.5"),
+        ({"spare_bytes": -1.0}, r"keep.spare_bytes=-1.0.*at least 0"),
         ({"stay": -1.0}, r"turn.stay=-1.0.*at least 0"),
         ({"stay": math.inf}, r"turn.stay=inf"),
         ({"engines__share": 0.0}, r"system.engines.share=0.0.*a number in \(0, 1\], or inf"),

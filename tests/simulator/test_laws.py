@@ -247,3 +247,12 @@ def test_an_empty_workload_ends_at_once() -> None:
     records, stats, _ = simulate(setup())
     assert len(records) == 0
     assert stats.arrived == 0
+
+
+def test_blocks_without_requests_change_nothing() -> None:
+    block = random_requests(6, 1, 5.0, 0)
+    none, first, rest = (block.take(slice(*ends)) for ends in ((0, 0), (0, 3), (3, 6)))
+    whole, _, _ = simulate(setup("llama-3-3b"), block)
+    records, stats, _ = simulate(setup("llama-3-3b"), none, first, none, rest, none)
+    assert stats.arrived == 6
+    assert records.tobytes() == whole.tobytes()
