@@ -257,7 +257,8 @@ def check_left(world: Any, mine: Sequence[asyncio.Task[Any]]) -> None:
     """
     broken = world.broken
     if not world.counts["front"] and hasattr(world, "books"):
-        unheard = [number for number in world.books.told if not world.books.ends[number]]
+        ended, heard = world.books.told.keys() & world.asked.keys(), world.books.ends
+        unheard = sorted(number for number in ended if not heard[number])
         if unheard:
             broken(f"requests {unheard} ended, and the front was not told")
     left = [process.name for process in world.processes if process.status is None]

@@ -128,6 +128,13 @@ def test_an_unknown_format_is_none(template: str) -> None:
     assert form_of(template) is None
 
 
+@pytest.mark.parametrize(("name", "text", "content", "calls"), ANSWERS)
+def test_each_answer_has_its_calls(
+    name: str, text: str, content: str, calls: list[tuple[str, str]]
+) -> None:
+    assert in_pieces(name, list(text)) == (content, calls)
+
+
 @given(st.sampled_from(ANSWERS), st.lists(st.integers(0, 200), max_size=12))
 def test_calls_are_told_however_the_text_comes(
     case: tuple[str, str, str, list[tuple[str, str]]], cuts: list[int]

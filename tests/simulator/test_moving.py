@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from c2c.errors import SettingError
+from c2c.hardware import MigConfig
 from c2c.policies import (
     AfterWaiting,
     Fixed,
@@ -131,6 +132,28 @@ def test_of_eight_engines_those_move_that_brute_force_finds(seed: int) -> None:
     assert tuple(np.flatnonzero(state.instance.goes_to >= 0)) == best
     assert state.instance.chip[state.instance.goes_to[best[0]]] == 2
     assert state.chip.claim[best[0] // 4] == waits
+
+
+def test_a_slice_that_is_too_small_hides_no_larger_one_behind_it() -> None:
+    parts = ("1g", "1g", "1g", "1g", "3g")
+    made = setup(
+        *("llama-3-3b",) * 4, mig=MigConfig(name="small_first", instances=5, parts=parts),
+        superchips=2, load=Resident(start_s=0.5), preempt=MovesAway(), place=LeastStartTime(),
+        chunk=Fixed(512), alpha=Static(0.0),
+    )  # fmt: skip
+    host = replace(made.platform.host, memory_bytes=int(20e9))
+    what = prepare(replace(made, platform=replace(made.platform, host=host)))
+    state = what.new_serving(active=False)
+    small, large = what.fleet.kv_capacity[0]
+    for m, i in ((0, 0), (1, 4)):  # on the first GPU: of a small slice and of the large one
+        make_active(what.fleet, what.new_rules(), state, m, i, 0.0)
+        state.instance[i].state, state.instance[i].n_decode = RUNNING, 1
+        state.decoding[i, 0] = i, 500, 600
+    state.request.prompt[20], state.request.output[20] = small, 100
+    assert small + 100 < large
+    state.model.wait_head[2] = 20
+    assert move_for(what.fleet, what.new_rules(), state, 2, 1.0)
+    assert np.flatnonzero(state.instance.goes_to >= 0).tolist() == [4]
 
 
 def test_a_move_is_estimated_by_tokens_and_by_the_tier_of_the_weights() -> None:
