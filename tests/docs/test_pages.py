@@ -1,0 +1,50 @@
+"""Pages of the documentation: length, place in the site, and headings that links name."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+MOST_LINES = 250
+LONGER = {"recipes.md", "referee.md"}  # examples that tests run; tables of scenarios
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+
+
+def named(page: Path) -> str:
+    return page.relative_to(ROOT / "docs").as_posix()
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as the site and GitHub make them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    found = set()
+    for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE):
+        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        plain = re.sub(r"[^\w\s-]", "", words).strip().lower()
+        found.add(re.sub(r"[-\s]+", "-", plain))
+    return found
+
+
+def test_no_page_is_long() -> None:
+    lines = {named(path): len(path.read_text("utf-8").splitlines()) for path in PAGES}
+    assert {name for name, n in lines.items() if n > MOST_LINES} == LONGER
+
+
+def test_every_page_is_in_the_site_s_contents() -> None:
+    contents = (ROOT / "mkdocs.yml").read_text("utf-8")
+    listed = re.findall(r"^ +- (?:.*: )?(\S+\.md)$", contents, re.MULTILINE)
+    assert sorted(listed) == sorted(map(named, PAGES))
+
+
+def test_links_to_headings_lead_somewhere() -> None:
+    dead, seen = [], 0
+    for page in [*ROOT.glob("*.md"), *PAGES, ROOT / "pallas_kernels" / "README.md"]:
+        links = re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", page.read_text("utf-8"))
+        for target, anchor in links:
+            other = page.parent / target if target else page
+            seen += 1
+            if other.suffix == ".md" and anchor not in anchors(other):
+                dead.append(f"{page.relative_to(ROOT)}: {target}#{anchor}")
+    assert seen > 10
+    assert not dead
