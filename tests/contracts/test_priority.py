@@ -15,6 +15,7 @@ from c2c.models import load_catalog
 from c2c.policies import AfterWaiting, ByPriority
 from c2c.serving import Prepared, Serving, prepare
 from c2c.serving.loop import step
+from c2c.serving.placement import make_active
 from c2c.serving.port import (
     Action,
     Arrival,
@@ -28,6 +29,8 @@ from c2c.serving.port import (
     Unload,
     new_report,
 )
+from c2c.serving.preemption import clear_for
+from c2c.serving.state import RUNNING
 from tests.simulator.worlds import random_requests, requests, setup, simulate
 
 
@@ -113,6 +116,21 @@ def test_one_urgent_request_protects_those_that_share_its_batch() -> None:
     one.ask(2, 0, 0.1, priority=5)
     one.ready(1.0)
     assert one.ask(3, 1, 2.5, priority=5) == ()
+
+
+@pytest.mark.parametrize("kv_tokens", [(100, 200), (200, 100)])
+def test_the_slice_with_least_to_compute_anew_is_cleared(kv_tokens: tuple[int, int]) -> None:
+    what = served(ByPriority(), 0, 0, 1, mig="2x48gb")
+    state = what.new_serving(active=False)
+    for i, tokens in enumerate(kv_tokens):
+        make_active(what.fleet, what.rules, state, i, i, 0.0)
+        inst = state.instance[i]
+        inst.state, inst.n_decode, inst.kv_used = RUNNING, 1, tokens
+        state.decoding[i, 0] = i, 500, 600
+    state.request.prompt[20], state.request.output[20], state.request.priority[20] = 100, 50, 1
+    state.model.wait_head[2] = 20
+    assert clear_for(what.fleet, what.rules, state, 2) == -1  # at its next step boundary
+    assert state.instance.aside[:2].tolist() == [t == min(kv_tokens) for t in kv_tokens]
 
 
 def test_the_urgent_come_first_in_a_queue() -> None:

@@ -16,6 +16,7 @@ from c2c.policies import (
     ByCost,
     Feedback,
     LeastPredicted,
+    LeastStartTime,
     Predictive,
     Roofline,
     chunk_cost,
@@ -24,6 +25,7 @@ from c2c.policies import (
     least_lost,
     place,
 )
+from c2c.policies.place import LoaderQueue
 
 seconds = st.floats(1e-3, 1.0)
 gigabytes = st.floats(0.0, 100.0)
@@ -129,6 +131,16 @@ def candidates(*rows: dict[str, Any]) -> Any:
 def test_placement_by_predicted_time(rows: list[dict[str, Any]], best: int) -> None:
     table = candidates(*rows)
     assert place(LeastPredicted(), (), table, len(rows), 1000, 100.0, 0) == best
+
+
+@pytest.mark.parametrize(("until_s", "best"), [(5.0, 0), (12.0, 1)])
+def test_a_start_waits_for_what_is_queued_and_gains_nothing_by_what_is_over(
+    until_s: float, best: int
+) -> None:
+    rows = [{"chip": c, "is_free": 1 - c, "now_s": 10.0, "weight_bytes": 1e9} for c in (0, 1)]
+    table, own = candidates(*rows), LoaderQueue(np.array([until_s, 0.0]))
+    assert place(LeastStartTime(link_gbps=100.0), own, table, 2, 1000, 100.0, 0) == best
+    assert own.until_s[best] == pytest.approx(10.01)
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,11 @@ from c2c.policies import (
     NoPrefetch,
     Resident,
     Static,
+    prefetch_weight,
 )
 from c2c.serving import ServingSetup, prepare
 from c2c.simulator import Simulation, build_machine, run_blocks
+from c2c.simulator.experts import build_experts, fill_experts
 from c2c.simulator.tokens import draw_token, follow, nothing_followed, token_experts
 from c2c.simulator.traces import (
     Traces,
@@ -457,3 +459,24 @@ def test_misses_are_those_of_a_plain_model_over_a_million_uses(policy: Any, name
     assert stats.expert_uses == sum(len(needed) for _, needed in asked) > 1_000_000
     slots = int(simulation.prepared.expert_slots[0, 0])
     assert stats.expert_misses == plain_misses(asked, slots, name)
+
+
+def test_an_engine_that_starts_again_finds_its_cache_as_new() -> None:
+    what = prepare(world())
+    fresh, used = (build_experts(what, what.new_serving()) for _ in range(2))
+    arrays = ("held", "uses", "last", "recent", "worst")
+    used.cache[0] = np.ones(1, used.cache.dtype)[0]
+    for name in arrays:
+        getattr(used, name)[...] = 1
+    for experts in (fresh, used):
+        fill_experts(experts, what.fleet, 0, 0, 0)
+    for name in arrays:
+        assert getattr(used, name).tobytes() == getattr(fresh, name).tobytes(), name
+    for name in ("model", "held", "clock", "request"):  # the others are sums, or of a step
+        assert used.cache[name] == fresh.cache[name], name
+
+
+@pytest.mark.parametrize("policy", [ActivationTrace(), ExpertMap()])
+def test_of_two_as_likely_what_is_needed_sooner_is_fetched_first(policy: Any) -> None:
+    weights = [prefetch_weight(policy, 0.5, ahead, 8) for ahead in range(1, 9)]
+    assert weights == sorted(set(weights), reverse=True)

@@ -13,6 +13,7 @@ from c2c.errors import SettingError
 from c2c.policies import ActivationTrace, AllExperts, ByProbability, ByScore, ExpertMap, NoPrefetch
 from c2c.serving import prepare
 from c2c.simulator import build_machine
+from c2c.simulator.miss_table import DECODES, MissTable, steps_missing
 from c2c.simulator.port import SimulatorBackend
 from c2c.workloads import Router
 from tests.contracts.watching import serve
@@ -59,6 +60,21 @@ def test_a_table_has_the_latency_and_the_bytes_of_the_exact_walk(
     )
     assert again.expert_bytes == pytest.approx(stats.expert_bytes, rel=0.1)
     assert again.chip_link_bytes.sum() == pytest.approx(stats.chip_link_bytes.sum(), rel=0.1)
+
+
+def test_a_run_in_pieces_misses_what_it_misses_whole() -> None:
+    what = prepare(setup("llama-3-3b"))
+    state, so_far = what.new_serving(), np.cumsum(G.random((1, 2, DECODES + 1, 2)), axis=2)
+    table = MissTable(True, so_far, np.zeros((1, 2, 2, 2)))
+    state.request.prompt[0] = 10
+    state.decoding[0, 0] = 0, 50, 10 + 51  # its first token comes with its prompt
+
+    def missed(at: int, steps: int) -> Any:
+        state.plan[0].instance, state.plan[0].steps, state.instance[0].decode_clock = 0, steps, at
+        return steps * np.array(steps_missing(table, what.fleet, state, 0, 1))
+
+    np.testing.assert_allclose(missed(0, 20) + missed(20, 30), missed(0, 50))
+    np.testing.assert_allclose(missed(20, 30), so_far[0, 1, 50] - so_far[0, 1, 20])
 
 
 def test_requests_after_a_start_find_the_traces_stored_before_it() -> None:
