@@ -22,26 +22,7 @@ from experiments.referee.scenario import SCENARIOS
 from experiments.serving.settings import ServeConf
 
 ROOT = Path(__file__).parents[2]
-WORDS = dict(
-    enumerate(
-        [
-            "zero",
-            "one",
-            "two",
-            "three",
-            "four",
-            "five",
-            "six",
-            "seven",
-            "eight",
-            "nine",
-            "ten",
-            "eleven",
-            "twelve",
-            "thirteen",
-        ]
-    )
-)
+WORDS = {"two": 2, "five": 5, "eight": 8, "nine": 9, "ten": 10}  # that facts are written in
 
 
 class Fact(NamedTuple):
@@ -93,10 +74,9 @@ FACTS = (
 
 def stated(text: str, pattern: str) -> set[int]:
     """Return all numbers that a pattern finds."""
-    digits = {word: number for number, word in WORDS.items()}
     found = re.findall(pattern, text)
     assert found, f"nothing on the page is like {pattern!r}: mend the pattern with the page"
-    return {digits[one.lower()] if one.lower() in digits else int(one) for one in found}
+    return {WORDS.get(one.lower()) or int(one) for one in found}
 
 
 @pytest.mark.parametrize("fact", FACTS, ids=lambda fact: f"{Path(fact.page).stem}-{fact.pattern}")
