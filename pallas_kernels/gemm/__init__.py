@@ -18,7 +18,13 @@ from pallas_kernels.gemm.heuristics import (
     explain,
     smallest_cluster,
 )
-from pallas_kernels.gemm.machine import MACHINES, Machine, machine_for, present_machine
+from pallas_kernels.gemm.machine import (
+    MACHINES,
+    Machine,
+    assumed,
+    machine_for,
+    present_machine,
+)
 from pallas_kernels.gemm.prediction import best_alpha, best_split, plans, predict
 from pallas_kernels.gemm.schedule import Counts, Plan, counts, sums_shape
 from pallas_kernels.gemm.shares import Operation, Share, best_shares
@@ -67,6 +73,7 @@ __all__ = [
     "Share",
     "Traffic",
     "WLayout",
+    "assumed",
     "best_alpha",
     "best_shares",
     "best_split",

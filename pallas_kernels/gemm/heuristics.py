@@ -59,6 +59,8 @@ FAMILY: Mapping[str, Config] = MappingProxyType(
         # a tile of one warpgroup each: many sums to store and add, between few K steps
         "128x128, ping-pong": _family(128, 128, 6, 512, 4, ping_pong=True),
         "128x64, ping-pong": _family(128, 64, 8, 1024, 4, ping_pong=True),
+        # of thousands of rows the latency of an X tile sets the pace: one more of them on its way
+        "128x64, ping-pong, kc 896": _family(128, 64, 8, 896, 5, ping_pong=True),
     }
 )
 """Tiles of weights that are not quantised and rows that meet one matrix.

@@ -37,6 +37,10 @@ class Machine:
     step_s: float = 1.0e-7  # waiting for and issuing one tile step
     convert_s: float = 1.7e-9  # converting one weight in one thread: three instructions, assumed
     launch_s: float = 3.0e-6
+    # of what follows nothing is in any time, until it is measured or `assumed`
+    link_header_bytes: float = 0.0  # of each packet over the link, beside its data
+    add_share: float = 1.0  # the rate of float32 sums added by TMA, by that of stores
+    sums_latency_s: float = 0.0  # until stored sums are in memory, or a piece of them is read
     resident: tuple[tuple[int, int], ...] = ()
     source: str = "given"
 
@@ -45,7 +49,7 @@ class Machine:
             value = getattr(self, field.name)
             if field.name in ("device", "resident", "source"):
                 continue
-            low = field.name in ("tile_s", "step_s", "convert_s", "launch_s")
+            low = field.name in _FROM_ZERO
             if not (value >= 0 if low else value > 0):
                 allowed = "a number from 0 up" if low else "a number above 0"
                 raise ValueError(f"{field.name}={value!r}: expected {allowed}")
@@ -89,6 +93,22 @@ class Machine:
             resident=tuple((c, n) for c, n in self.resident if n < sm_count // c),
         )
 
+
+_FROM_ZERO = (
+    *("tile_s", "step_s", "convert_s", "launch_s"),
+    *("link_header_bytes", "sums_latency_s"),
+)
+
+ASSUMED: Mapping[str, float] = MappingProxyType(
+    {"link_header_bytes": 20.0, "add_share": 0.9, "sums_latency_s": 8.0e-7}
+)
+"""Assumptions on a Hopper GPU, none of them measured by us; `make gpu` measures each.
+
+- A packet of PCIe has 12 bytes of header and 8 of framing beside its data (Intel AN 855). Nothing
+  is published for NVLink-C2C, which is taken to be alike.
+- A bulk addition has 0.9 of a bulk store's rate on an H200 (microsoft/mscclpp, pull request 853).
+- A read of HBM takes about 0.8 us where an L2 hit takes 0.65: ours, without a source.
+"""
 
 _TENSOR_SHARE = 0.7  # of the dense peak
 _HBM_SHARE = 0.8884  # of the datasheet's, as copies on a GH200 have; 0.85 assumed of HBM3e
@@ -174,6 +194,16 @@ def machine_for(
                 source=f"{source}; HBM and L2 by the slice's share of SMs",
             )
     return _measured(machine) if measured else machine
+
+
+def assumed(machine: Machine) -> Machine:
+    """Return the machine with `ASSUMED` for each rate of it that is still without effect."""
+    defaults = {field.name: field.default for field in fields(Machine)}
+    left: dict[str, Any] = {
+        name: value for name, value in ASSUMED.items() if getattr(machine, name) == defaults[name]
+    }
+    named = f"assumed: {', '.join(left)}; else {machine.source}" if left else machine.source
+    return replace(machine, **left, source=named)
 
 
 def present_machine(*, measured: bool = True) -> Machine:

@@ -19,12 +19,15 @@ from pallas_kernels.gemm import sharing
 from pallas_kernels.gemm.config import Config
 from pallas_kernels.gemm.machine import Machine
 from pallas_kernels.gemm.schedule import Plan, counts
-from pallas_kernels.gemm.specs import Gemm
+from pallas_kernels.gemm.specs import PACK_MULTIPLE, Gemm
 from pallas_kernels.gemm.times import Prediction, Seconds, busy_s, predicted
 from pallas_kernels.gemm.traffic import launch_traffic
 
 MARGIN = 0.01
 """Predicted times this close count as equal; the model is no better than that."""
+
+PACKET_BYTES = 256
+"""Data of a full packet of PCIe: what most hosts set, assumed."""
 
 ROOM = 0.1
 """Sums of all resources' times this close count as equal."""
@@ -38,9 +41,14 @@ def predict(
 ) -> Prediction:
     """Predict a launch.
 
-    - link: all of W at the link's rate, and no faster than the CTA that loads most: it has at most
-      its shared memory for W in flight for a latency, and its share of the L2's ports.
-    - HBM, L2: the bytes of `launch_traffic`; L2 ports come with the SMs that work.
+    - link: all of W at the link's rate, with the headers of its packets (a copy's are full ones, of
+      `PACKET_BYTES`; those of a tile are no longer than its rows, `row_bytes`), and no faster than
+      the CTA that loads most: it has at most its shared memory for W in flight for a latency, and
+      its share of the L2's ports.
+    - HBM, L2: the bytes of `launch_traffic`; L2 ports come with the SMs that work. What TMA adds
+      counts 1 / `add_share` times, at the SM's port too.
+    - sums: `sums_latency_s` for each wait until those of a pass are in memory, and for each piece
+      that the last pass reads; with `ping_pong` other warpgroups go on.
     - tensor, issue: the busiest CTA, where a step takes its tensor time, `step_s` or its share of
       the latency of an X tile: a slot is loaded again when the step after it begins, so that one
       tile less than there are stages is on its way. An output takes another `tile_s`, and no less
@@ -72,17 +80,18 @@ def predict(
         latency = config.x_steps * x_latency / max(stages - 1, 1)
         return max(tensor_step, own, machine.step_s, latency)
 
-    def busy(steps: Any, stages: int, outputs: Any, nbytes: Any) -> Seconds:
-        products = steps * step_s(stages)
+    def busy(steps: Any, stages: int, outputs: Any, nbytes: Any, waits: Any = 0) -> Seconds:
+        products, waited = steps * step_s(stages), waits * machine.sums_latency_s
         if not config.ping_pong:
-            return busy_s(products, outputs, nbytes, rates)
-        stored = busy_s(0.0, outputs, nbytes, rates)
+            return busy_s(products + waited, outputs, nbytes, rates)
+        stored = busy_s(waited, outputs, nbytes, rates)
         return np.maximum(products, stored) + stored / np.maximum(outputs, 1)  # the last one's
 
     def loading(cta_bytes: Any, deep: float) -> Seconds:
         in_flight = deep * config.tn * gemm.w_bits / 8
         return waves * cta_bytes / min(in_flight / machine.link_latency_s, sm_l2)
 
+    slower = 1 / machine.add_share - 1  # of additions than of stores
     one_cta = np.maximum(
         # of a multicast tile each CTA loads a share
         loading(moved.sym_cta_link_bytes, config.w_stages * config.tk / config.cluster),
@@ -90,9 +99,11 @@ def predict(
     )
     return predicted(
         moved,
-        link_s=np.maximum(moved.link_bytes / rates.link_bytes_s, one_cta),
+        link_s=np.maximum(
+            moved.link_bytes * _headers(gemm, config, machine) / rates.link_bytes_s, one_cta
+        ),
         hbm_s=moved.hbm_bytes / rates.hbm_bytes_s,
-        l2_s=moved.l2_bytes / (sm_l2 * working),
+        l2_s=(moved.l2_bytes + slower * moved.added_bytes) / (sm_l2 * working),
         tensor_s=waves * tensor_step * moved.cta_steps,
         issue_s=waves
         * np.maximum(
@@ -106,11 +117,25 @@ def predict(
                 moved.asym_cta_steps,
                 config.asym_stages,
                 moved.asym_cta_outputs,
-                moved.asym_cta_store_bytes,
+                moved.asym_cta_store_bytes + slower * moved.asym_cta_added_bytes,
+                moved.asym_cta_sum_waits,
             ),
         ),
         launch_s=rates.launch_s,
     )
+
+
+def row_bytes(gemm: Gemm, config: Config) -> int:
+    """Return how many bytes of W lie together in host memory, of those that a tile takes."""
+    together = {"kn": config.tn, "nk": config.tk, "tiles": PACK_MULTIPLE * config.tk}
+    return together[gemm.w_layout] * gemm.w_bits // 8
+
+
+def _headers(gemm: Gemm, config: Config, machine: Machine) -> float:
+    """Return by how much the packets of W's rows are longer than those of a long copy."""
+    header = machine.link_header_bytes
+    packet = min(row_bytes(gemm, config), PACKET_BYTES)
+    return (1 + header / packet) / (1 + header / PACKET_BYTES)
 
 
 def _convert_s(gemm: Gemm, config: Config, machine: Machine) -> float:

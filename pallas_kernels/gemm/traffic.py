@@ -13,7 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from pallas_kernels.gemm.config import SUM_BYTES, Config, pass_unit, sum_size, sums_apart
+from pallas_kernels.gemm.config import (
+    SUM_BYTES,
+    Config,
+    pass_unit,
+    sum_size,
+    sums_apart,
+    sums_epilogue,
+)
 from pallas_kernels.gemm.schedule import (
     FIELDS,
     Counts,
@@ -58,6 +65,8 @@ class Traffic:
     asym_cta_steps: Count
     sym_cta_store_bytes: Count  # stored, added or read back, while tensor cores wait
     asym_cta_store_bytes: Count
+    asym_cta_added_bytes: Count  # of those the ones that TMA adds
+    asym_cta_sum_waits: Count  # times a warpgroup waits until sums are in memory or are read
     sym_cta_outputs: Count
     asym_cta_outputs: Count
     sym_cta_link_bytes: Count
@@ -81,6 +90,11 @@ class Traffic:
         x = self.x_load_bytes + self.x_sum_bytes
         w = self.link_bytes + self.resident_bytes + self.filled_bytes
         return w + x + self.o_store_bytes + sums
+
+    @property
+    def added_bytes(self) -> Count:
+        """Bytes of partial sums that TMA adds: those of the first pass are stored."""
+        return self.sums_store_bytes - self.sums_load_bytes
 
     @property
     def cta_steps(self) -> Count:
@@ -174,6 +188,7 @@ def launch_traffic(
     tile = config.tm * config.tn
     # the first pass of a float32 O is its store; elsewhere it is one more of the sums
     asym_tile_bytes = tile * (out + (most_passes - 1 + apart) * SUM_BYTES)
+    pieces = sums_epilogue(config, gemm).pieces
     column_bytes = gemm.k * gemm.w_bits // 8
     shift_bytes = _scale_bytes(gemm)
 
@@ -222,6 +237,13 @@ def launch_traffic(
         asym_cta_steps=asym_rounds * over.most_tiles * sizes.k_steps,
         sym_cta_store_bytes=sym_rounds * tile * out,
         asym_cta_store_bytes=asym_rounds * over.most_tiles * asym_tile_bytes,
+        asym_cta_added_bytes=asym_rounds
+        * over.most_tiles
+        * tile
+        * SUM_BYTES
+        * np.maximum(most_passes - 1 - apart, 0),
+        asym_cta_sum_waits=asym_rounds
+        * (most_passes - 1 + apart * pieces * _up(over.most_tiles, config.turns)),
         sym_cta_outputs=sym_rounds,
         asym_cta_outputs=asym_rounds * over.most_tiles * most_passes,
         # a CTA may have strips from the host alone
