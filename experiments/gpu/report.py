@@ -12,7 +12,7 @@ from typing import Any
 from c2c.atomic import write_json, write_text
 from experiments.gpu import overview
 from experiments.gpu.cases import Row
-from experiments.gpu.kernels import analysis
+from experiments.gpu.kernels import analysis, refuting
 from experiments.gpu.sections import SECTIONS
 from experiments.gpu.store import Store
 from experiments.gpu.transformer import results as transformer
@@ -260,7 +260,7 @@ def write(
     rows = {name: store.rows for name, store in stores.items()}
     runs = {run: facts for store in stores.values() for run, facts in store.runs.items()}
     found, covered = findings(rows), coverage(rows, listed)
-    lines = [*overview.lines(rows, covered, stopped or {}), *_constants(rows)]
+    lines = [*overview.lines(rows, covered, stopped or {}), *_terms(rows, runs), *_constants(rows)]
     text = as_text(folder.name, lines, found, covered, runs, dry_run=dry_run)
     write_json(
         folder / "summary.json",
@@ -274,6 +274,16 @@ def write(
     )
     write_text(folder / "summary.md", text)
     return text
+
+
+def _terms(rows: Rows, runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return each term of the predictions beside the row that measures it, if some are measured."""
+    real = {name: [r for r in of if not r.get("dry_run")] for name, of in rows.items()}
+    if all(term.measured(real) is None for term in refuting.TERMS):
+        return []
+    devices = [str(facts["device"]) for facts in runs.values() if "device" in facts]
+    table = refuting.table(devices[-1] if devices else "", real)
+    return ["", "## Terms of the predictions", "", *table]
 
 
 def _constants(rows: Rows) -> list[str]:

@@ -19,6 +19,7 @@ from pallas_kernels.gemm import (
     MODEL_PROJECTIONS,
     ROWS,
     Gemm,
+    assumed,
     choice,
     plan_launch,
     predict,
@@ -156,6 +157,7 @@ def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
             plan = plan_launch(gemm, config, alpha=alpha, sm_limit=sm_limit, layer=0)
             machine = launching.machine(context, config.cluster)
             extra["predicted_s"] = float(predict(gemm, config, plan, machine).time_s)
+            extra["assumed_s"] = float(predict(gemm, config, plan, assumed(machine)).time_s)
     times = time_launches(launch, target_s=context.target_s, repetitions=context.repetitions)
     return [amounts | extra | times.columns()]
 

@@ -44,8 +44,15 @@ class Term:
     less_is_slower: bool = False  # of rates and numbers
 
     def measured(self, rows: Mapping[str, Sequence[Row]]) -> float | None:
-        """Return the latest measured value, None if a row is missing."""
-        latest = {row["case"]: row for row in rows.get(self.section, ()) if row["status"] == "ok"}
+        """Return the latest measured value, None if a row is missing.
+
+        Rows of weights in device memory do not count.
+        """
+        latest = {
+            row["case"]: row
+            for row in rows.get(self.section, ())
+            if row["status"] == "ok" and "w_in" not in row
+        }
         found = [latest.get(Case(spec=spec).key) for spec in self.cases]
         return None if None in found else self.reads(*found)
 
