@@ -106,7 +106,7 @@ from c2c.policies.scale import (
     OneInstance,
     wants_another,
 )
-from c2c.policies.step import ByLayer, Whole, step_parts
+from c2c.policies.step import ByLayer, PromptsAlone, Whole, step_parts
 from c2c.policies.system import (
     DECISIONS,
     PREPARATION,
@@ -131,6 +131,7 @@ from c2c.policies.traits import (
     RecutTraits,
     RouteTraits,
     ScaleTraits,
+    StepTraits,
     Traits,
     TurnTraits,
     VaryTraits,
@@ -233,6 +234,7 @@ __all__ = [
     "PrefetchTraits",
     "Priced",
     "Profiled",
+    "PromptsAlone",
     "Quota",
     "RandomIdle",
     "RecutTraits",
@@ -246,6 +248,7 @@ __all__ = [
     "ShortestFirst",
     "Staged",
     "Static",
+    "StepTraits",
     "Stream",
     "Swapped",
     "System",

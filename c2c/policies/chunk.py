@@ -73,8 +73,8 @@ def chunk_cost(
       seconds: of a step with such a chunk, and those that alpha's policy counts for others.
       steps: of this size until the prompts that wait at the instance are done.
       prompts: of them.
-      decodes: sequences that decode in the same steps.
-      decode_s: of a step without prompt tokens, alone.
+      decodes: sequences that decode in the same steps, or wait for their end.
+      decode_s: of a step without prompt tokens, alone; 0 where they wait.
       ttft_slo_s: target of the first token.
       tpot_slo_s: target of each further one.
     """

@@ -1,4 +1,4 @@
-"""In how many parts a step with prompt tokens is run; alpha may change between parts."""
+"""A step with prompt tokens: its parts, between which alpha may change, and whose tokens it has."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 from c2c.compiling.decision import decision
 from c2c.policies.returns import PARTS
+from c2c.policies.traits import StepTraits
 
-__all__ = ["ByLayer", "Whole", "step_parts"]
+__all__ = ["ByLayer", "PromptsAlone", "Whole", "step_parts"]
 
 
 @decision(returns=PARTS)
@@ -19,8 +20,21 @@ class Whole(NamedTuple):
     """One part: alpha changes between steps, where requests join or leave."""
 
 
+class PromptsAlone(NamedTuple):
+    """One part, without decodes: prompts go first, and decodes wait until no prompt is left.
+
+    Source: SGLang's server arguments. It has both in a step with `enable_mixed_chunk` only.
+    """
+
+    @property
+    def traits(self) -> StepTraits:
+        """What is so at any time."""
+        return StepTraits(mixes=False)
+
+
+@step_parts.by(PromptsAlone)
 @step_parts.by(Whole)
-def _one(policy: Whole, layers: int) -> int:
+def _one(policy: PromptsAlone | Whole, layers: int) -> int:
     return 1
 
 

@@ -42,6 +42,7 @@ __all__ = [
     "RecutTraits",
     "RouteTraits",
     "ScaleTraits",
+    "StepTraits",
     "Traits",
     "TurnTraits",
     "VaryTraits",
@@ -272,6 +273,16 @@ class RecutTraits(NamedTuple):
     drain: bool = True
 
 
+class StepTraits(NamedTuple):
+    """Of a policy of `step`, read before the start.
+
+    Attributes:
+      mixes: whether a step with prompt tokens computes the decodes, too; else they wait.
+    """
+
+    mixes: bool = True
+
+
 class Traits(NamedTuple):
     """The traits of a system's policies, by setting, as the event loop reads them."""
 
@@ -317,6 +328,7 @@ _ALLOWED: Final[Mapping[str, Returns]] = {
 KINDS: Final[Mapping[str, Any]] = get_type_hints(Traits) | {
     "load": LoadTraits,
     "recut": RecutTraits,
+    "step": StepTraits,
 }
 _BY_TYPE: Final[Mapping[type, Returns]] = {bool: YES_OR_NO, float: A_NUMBER, int: A_COUNT}
 

@@ -153,16 +153,16 @@ def _plan_decode(fleet: Fleet, s: Serving, i: int, pair: int) -> None:
     inst = s.instance[i]
     plan = s.plan[inst.on_device]
     cache = shape_of(fleet.costs.reads, pair)
-    plan.decodes = inst.n_decode
-    plan.rows += inst.n_decode
+    plan.decodes = inst.n_decode if fleet.mixes or plan.prefill == 0 else 0
+    plan.rows += plan.decodes
     steps, total = 1 << 60, 0
-    for k in range(inst.n_decode):
+    for k in range(plan.decodes):
         total += kv_tokens(s, i, k)
         steps = min(steps, tokens_left(s, i, k))
     plan.decode_kv = cache.full * total
-    plan.growth = cache.full * inst.n_decode
+    plan.growth = cache.full * plan.decodes
     if cache.windowed > 0:
-        for k in range(inst.n_decode):
+        for k in range(plan.decodes):
             length = kv_tokens(s, i, k)
             plan.decode_kv += cache.windowed * min(length, cache.window)
             if length < cache.window:
@@ -303,7 +303,7 @@ def _weigh_chunks(
         cost = chunk_cost(
             rules.system.chunk, _best_variant(fleet, rules, s, i, pair)[1],
             -(-inst.backlog // plan.prefill), inst.n_prefill + inst.n_wait, inst.n_decode,
-            fleet.costs.decode_s[pair], model.ttft_slo_s, model.tpot_slo_s,
+            fleet.costs.decode_s[pair] if fleet.mixes else 0.0, model.ttft_slo_s, model.tpot_slo_s,
         )  # fmt: skip
         if cost < best_cost:
             best, best_cost = tokens, cost
@@ -315,7 +315,8 @@ def _weigh_chunks(
 def _chunk(fleet: Fleet, rules: Rules, s: Serving, i: int, pair: int) -> int:
     inst = s.instance[i]
     profiled = fleet.chunk[fleet.deployment[inst.model].arch, inst.kind]
-    tokens = chunk_tokens(rules.system.chunk, profiled, inst.backlog, inst.n_decode)
+    decodes = inst.n_decode if fleet.mixes else 0
+    tokens = chunk_tokens(rules.system.chunk, profiled, inst.backlog, decodes)
     tokens = min(tokens, fleet.costs.body_s.shape[1] - 1 - fleet.max_batch)  # tables end there
     least = rules.traits.chunk.smallest_chunk
     if least > 0 and inst.n_prefill > 0:
@@ -328,8 +329,9 @@ def compose(fleet: Fleet, rules: Rules, s: Serving, i: int, most: int, now_s: fl
     """Admit waiting requests and start the next step of instance `i`, which has work.
 
     A step holds up to one chunk of prompt tokens, first come first, and one token of every
-    decoding sequence. Without prompt tokens it stands for a run of equal decode steps, up to the
-    first sequence that ends; the backend may be told to stop earlier.
+    decoding sequence; of none beside prompt tokens where these go alone (`Fleet.mixes`). Without
+    prompt tokens it stands for a run of equal decode steps, up to the first sequence that ends; the
+    backend may be told to stop earlier.
 
     Args:
       most: decode steps of the run; 1 where something else waits for the device or the link.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from c2c.policies import jitable
-from c2c.serving.state import Serving
+from c2c.serving.state import SLOT, Serving
 
-__all__ = ["charge", "keep_charge"]
+__all__ = ["charge", "keep_charge", "spare_decodes"]
 
 
 @jitable
@@ -29,3 +29,16 @@ def keep_charge(s: Serving, slot: int) -> None:
     req.from_link = inst.sum_link - req.was_link
     req.from_hbm = inst.sum_hbm - req.was_hbm
     req.from_alone_s = inst.sum_alone_s - req.was_alone_s
+
+
+@jitable
+def spare_decodes(
+    s: Serving, i: int, steps: float, alpha: float, link_bytes: float, hbm_bytes: float
+) -> None:
+    """Take what a step was charged for out of the books of instance `i`'s decodes, which waited."""
+    for k in range(s.instance[i].n_decode):
+        req = s.request[s.decoding[i, k, SLOT]]
+        req.from_steps += steps
+        req.from_alpha += alpha
+        req.from_link += link_bytes
+        req.from_hbm += hbm_bytes

@@ -74,9 +74,13 @@ def fail_unserved(s: Serving, slot: int, now_s: float, reason: int) -> None:
 
 def _is_in_step(s: Serving, slot: int) -> bool:
     req = s.request[slot]
-    if s.instance[req.instance].state != RUNNING:
+    inst = s.instance[req.instance]
+    if inst.state != RUNNING:
         return False
-    return bool(req.step_tokens > 0) or place_among_decodes(s, req.instance, slot) >= 0
+    has_decodes = s.plan[inst.on_device].decodes > 0
+    return bool(req.step_tokens > 0) or (
+        has_decodes and place_among_decodes(s, req.instance, slot) >= 0
+    )
 
 
 def end_request(

@@ -153,7 +153,7 @@ def join_decodes(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int, now_
 def _join(s: Serving, i: int, slot: int) -> None:
     inst, req = s.instance[i], s.request[slot]
     if batch_size(s, i) == 0:
-        inst.last_step_s = req.handed_s  # since then there has been work
+        inst.last_step_s = inst.last_token_s = req.handed_s  # since then there has been work
     append_decode(s, i, slot, req.output - req.made)
     req.made = 0
 

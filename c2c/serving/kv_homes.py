@@ -288,7 +288,7 @@ def count_step(fleet: Fleet, rules: Rules, s: Serving, i: int) -> None:  # noqa:
     for k in range(inst.n_prefill):
         req = s.request[s.prefilling[i, k]]
         s.split[d, req.kv_home, PREFILL] += max(0, req.step_tokens)
-    for k in range(inst.n_decode):
+    for k in range(s.plan[d].decodes):
         h = s.request[s.decoding[i, k, SLOT]].kv_home
         length = kv_tokens(s, i, k)
         s.split[d, h, ROWS] += 1

@@ -260,8 +260,8 @@ def _tell_run(s: Serving, d: int, asked: Any, n: int) -> int:
             asked[n + 2] = req.step_tokens
             n += 3
     asked[first] = (n - first - 2) // 3
-    asked[first + 1] = inst.n_decode
-    for j in range(inst.n_decode):
+    asked[first + 1] = s.plan[d].decodes
+    for j in range(s.plan[d].decodes):
         asked[n] = s.request[s.decoding[i, j, SLOT]].id
         n += 1
     return n

@@ -441,7 +441,7 @@ def action_of(fleet: Fleet, s: Serving, code: int, where: int) -> Action:
         prefills=tuple(
             (int(r.id), int(r.prefilled), int(r.step_tokens)) for r in prefills if r.step_tokens
         ),
-        decodes=tuple(int(s.request[k].id) for k in s.decoding[i, : inst.n_decode, SLOT].tolist()),
+        decodes=tuple(int(s.request[k].id) for k in s.decoding[i, : plan.decodes, SLOT].tolist()),
         split=s.split[where].copy(),
         kv_homes=_kv_homes(s, where) if s.taken.shape[1] > 0 else (),
     )
@@ -458,7 +458,7 @@ def _batch(s: Serving, d: int) -> list[int]:
 def _kv_homes(s: Serving, d: int) -> tuple[int, ...]:
     i, inst = int(s.device[d].first), s.instance[s.device[d].first]
     prompts = [k for k in s.prefilling[i, : inst.n_prefill].tolist() if s.request[k].step_tokens]
-    decodes = s.decoding[i, : inst.n_decode, SLOT].tolist()
+    decodes = s.decoding[i, : s.plan[d].decodes, SLOT].tolist()
     return tuple(int(s.request[k].kv_home) for k in (*prompts, *decodes))
 
 

@@ -153,6 +153,7 @@ INSTANCE_DTYPE = np.dtype(
         ("kept", "i8"),  # layers whose weights are in HBM
         ("decode_clock", "i8"),  # decode steps this instance has taken
         ("last_step_s", "f8"),  # when its last step ended
+        ("last_token_s", "f8"),  # and the last whose tokens its decodes had
         # what `turns` found of its decodes, as long as they are the same
         ("looked_at", "i8"),  # how many there were; -1: they are others, or have other tokens
         ("kept_up", "i8"),  # that are not given up
@@ -422,6 +423,7 @@ class Fleet(NamedTuple):
     kv_capacity_bytes: Any  # f8[arch, kind] of all requests together
     chunk: Any  # i8[arch, kind] prefill tokens a step, of the profiling table
     parts: Any  # i8[arch] parts a prefill step is run in, alpha may change between them
+    mixes: bool  # such a step computes the decodes, too; else they wait
     layers: Any  # i8[arch]
     layer_bytes: Any  # f8[arch] weights of one layer
     head_bytes: Any  # f8[arch] weights of the output projection

@@ -21,6 +21,7 @@ from c2c.policies import (
 from c2c.serving.actions import ask
 from c2c.serving.batch import batch_size, keep_decode
 from c2c.serving.batching import next_part
+from c2c.serving.charges import spare_decodes
 from c2c.serving.costs import decode_alone_s, prompt_alone_s
 from c2c.serving.decode_target import hand_on
 from c2c.serving.device_exit import is_leaving, take_out
@@ -404,10 +405,14 @@ def account_step(fleet: Fleet, rules: Rules, s: Serving, d: int) -> bool:
     inst = s.instance[plan.instance]
     steps = report.steps / float(plan.parts)
     participants = float(plan.decodes + plan.prefills)
+    alpha = steps * plan.alpha / max(1, len(s.alone_s) - 1)
+    link, hbm = report.link_bytes / participants, report.hbm_bytes / participants
     inst.sum_steps += steps
-    inst.sum_alpha += steps * plan.alpha / max(1, len(s.alone_s) - 1)
-    inst.sum_link += report.link_bytes / participants
-    inst.sum_hbm += report.hbm_bytes / participants
+    inst.sum_alpha += alpha
+    inst.sum_link += link
+    inst.sum_hbm += hbm
+    if plan.decodes < inst.n_decode:
+        spare_decodes(s, plan.instance, steps, alpha, link, hbm)
     if rules.traits.vary.follows_waits:
         _count_alone(fleet, s, d, steps)
     _control_alpha(rules, s, plan.instance)
@@ -421,6 +426,8 @@ def end_step(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> No
     i = int(plan.instance)
     inst = s.instance[i]
     inst.last_step_s = now_s
+    if plan.decodes == inst.n_decode:  # else they waited
+        inst.last_token_s = now_s
     inst.looked_at = -1
     if plan.decodes > 0:
         inst.decode_clock += s.report[d].steps

@@ -69,7 +69,7 @@ def not_in_step(s: Serving, d: int, finished: Any) -> int:
     i = s.plan[d].instance
     for k in range(len(finished)):
         is_there = False
-        for j in range(s.instance[i].n_decode):
+        for j in range(s.plan[d].decodes):
             is_there = is_there or s.request[s.decoding[i, j, SLOT]].id == finished[k]
         for j in range(s.instance[i].n_prefill):
             slot = s.prefilling[i, j]
@@ -92,7 +92,7 @@ def take_finished(fleet: Fleet, s: Serving, d: int, finished: Any) -> None:
     steps = s.report[d].steps
     i = s.plan[d].instance
     inst = s.instance[i]
-    for k in range(inst.n_decode):
+    for k in range(s.plan[d].decodes):
         slot = int(s.decoding[i, k, SLOT])
         req = s.request[slot]
         more = tokens_left(s, i, k) - steps

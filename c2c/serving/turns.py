@@ -146,7 +146,7 @@ def _look_at_lines(rules: Rules, s: Serving, i: int, tpot_s: float, now_s: float
         until_s = given_up_s(rules.system.turn, req.first_token_s, made, tpot_s)
         if now_s > until_s:
             continue
-        due_s = token_due_s(rules.system.turn, req.first_token_s, made, inst.last_step_s, tpot_s)
+        due_s = token_due_s(rules.system.turn, req.first_token_s, made, inst.last_token_s, tpot_s)
         inst.kept_up += 1
         inst.line_due_s = min(inst.line_due_s, due_s)
         inst.line_until_s = min(inst.line_until_s, until_s)
@@ -172,7 +172,7 @@ def _watch_decodes(fleet: Fleet, rules: Rules, s: Serving, i: int, e: int) -> No
     row.token_due_s = math.inf
     if rules.traits.turn.reads_token_lines:
         row.token_due_s = inst.line_due_s - costs.decode_s[pair]
-    row.last_token_s = inst.last_step_s
+    row.last_token_s = inst.last_token_s
     if inst.n_wait > 0 and has_prompt_done(s, inst.wait_head):
         joins = s.inbound[i].come if fleet.hands_directly else inst.n_wait  # with its turn
         n = min(n + joins, fleet.max_batch)

@@ -130,7 +130,7 @@ def _known_s(state: Serving, i: int) -> float:
     # Since when there is the work of the step that instance i begins.
     inst = state.instance[i]
     since_s = np.inf
-    if inst.n_decode > 0:
+    if state.plan[inst.on_device].decodes > 0:
         since_s = inst.last_step_s
     for k in range(inst.n_prefill):
         req = state.request[state.prefilling[i, k]]

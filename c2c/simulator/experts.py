@@ -293,9 +293,8 @@ def _predict_layers(
 
 @inlined
 def _lead(state: Serving, i: int) -> int:
-    # The request whose sequence is traced: the first of the batch.
-    inst = state.instance[i]
-    if inst.n_decode > 0:
+    # The request whose sequence is traced: the first of the step.
+    if state.plan[state.instance[i].on_device].decodes > 0:
         return int(state.request[state.decoding[i, 0, SLOT]].id)
     return int(state.request[state.prefilling[i, 0]].id)
 

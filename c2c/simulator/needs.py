@@ -64,7 +64,7 @@ def draw_step(x: Experts, state: Serving, arch: int, i: int, d: int) -> None:
         if req.step_tokens > 0:
             follow(router, x.followed, d, arch, req.id)
             _take_prompt(x, d, arch, req.prefilled, req.prefilled + req.step_tokens)
-    for k in range(inst.n_decode):
+    for k in range(state.plan[d].decodes):
         req = state.request[state.decoding[i, k, SLOT]]
         left = state.decoding[i, k, ENDS_AT] - inst.decode_clock
         position = state.decoding[i, k, LENGTH] - left - 1

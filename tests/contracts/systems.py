@@ -26,6 +26,7 @@ from c2c.policies import (
     GateAndTriage,
     LeastLoaded,
     MovesAway,
+    PromptsAlone,
     RandomIdle,
     Resident,
     Roofline,
@@ -115,6 +116,7 @@ MIXES: dict[str, dict[str, Any]] = {
     },
     "triage_1": TURNS | {"engines__residents": 1, "keep": ByShare(spare_bytes=0.05e9)},
     "triage_3": TURNS | {"engines__residents": 3},
+    "alone_3": TURNS | {"engines__residents": 3, "step": PromptsAlone()},
     "parked_3": TURNS
     | {
         "engines__residents": 3,
@@ -148,11 +150,11 @@ FLEETS: dict[str, dict[str, Any]] = {
 
 
 # One system for each mechanism, with the fleet on which `make test` serves: resident weights,
-# streamed ones with feedback, turns, a cache of experts, lanes, a graph of works at the start,
-# prompts apart. The others are slow.
+# streamed ones with feedback, turns, prompts alone in their steps, a cache of experts, lanes, a
+# graph of works at the start, prompts apart. The others are slow.
 FIRST = {
-    "mig_resident": "tight", "c2cserve": "tight", "triage_3": "tight", "moe_infinity": "tight",
-    "woven": "roomy", "graph_start": "roomy", "apart": "roomy",
+    "mig_resident": "tight", "c2cserve": "tight", "triage_3": "tight", "alone_3": "tight",
+    "moe_infinity": "tight", "woven": "roomy", "graph_start": "roomy", "apart": "roomy",
 }  # fmt: skip
 
 

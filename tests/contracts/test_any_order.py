@@ -11,6 +11,7 @@ import functools
 import itertools
 import math
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from c2c.serving import Prepared, Serving
+from c2c.policies import PromptsAlone
+from c2c.serving import Prepared, Serving, prepare
 from c2c.serving.compiled_step import CompiledStep
 from c2c.serving.loop import step
 from c2c.serving.port import (
@@ -330,6 +332,12 @@ def test_any_order_of_events_holds_the_laws(system: str, fleet: str) -> None:
 @pytest.mark.parametrize("system", tiered(CHANGING, "c2cserve"))
 def test_any_order_of_events_and_layouts_holds_the_laws(system: str) -> None:
     _hold(changing(system), 3)
+
+
+@pytest.mark.parametrize("system", tiered(set(SYSTEMS) - {"by_layer"}, "triage_3"))
+def test_any_order_holds_the_laws_where_decodes_wait_for_prompts(system: str) -> None:
+    made = prepared(system, "tight").setup
+    _hold(prepare(replace(made, system=replace(made.system, step=PromptsAlone()))), 3)
 
 
 @pytest.mark.parametrize("system", tiered(CACHED, "kept"))

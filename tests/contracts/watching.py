@@ -284,6 +284,7 @@ class Watch:
         assert plan.steps >= 1
         if prompts:
             assert plan.steps == 1
+            assert fleet.mixes or not run.decodes, "decodes wait for prompts"
         if plan.part == 0:
             assert not self.over & {*prompts, *run.decodes}, "served after its end"
         for request, first, tokens in run.prefills:
@@ -406,7 +407,7 @@ def _check_lines(prepared: Prepared, rules: Rules, state: Serving) -> None:
             if now_s <= ends_s:
                 kept_up += 1
                 until_s = min(until_s, ends_s)
-                line_s = token_due_s(turn, req.first_token_s, made, inst.last_step_s, tpot_s)
+                line_s = token_due_s(turn, req.first_token_s, made, inst.last_token_s, tpot_s)
                 due_s = min(due_s, line_s)
         assert (inst.kept_up, inst.line_due_s, inst.line_until_s) == (kept_up, due_s, until_s)
 

@@ -39,6 +39,13 @@ def scaled() -> Callable[[], Prepared]:
     return lambda: found  # without the length of its representation
 
 
+@pytest.fixture(scope="module")
+def alone() -> Callable[[], Prepared]:
+    """Two workers, whose steps have prompts or decodes, never both."""
+    found = prepared_for(2, ("llama", "qwen3"), "system/step=prompts_alone")
+    return lambda: found
+
+
 class Fleets:
     """Both of them, without the length of their representation."""
 
@@ -91,6 +98,28 @@ def test_every_request_ends_once_with_the_tokens_it_draws(
             len(ask.ids) for ask in world.asked.values()
         )
         assert not any(row.again for row in told)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    loss=st.sampled_from([0.0, 0.02]),
+    cancel=st.sampled_from([0.0, 0.02]),
+)
+@example(seed=1, loss=0.0, cancel=0.0)
+def test_so_it_does_where_decodes_wait_for_prompts(
+    alone: Callable[[], Prepared], seed: int, loss: float, cancel: float
+) -> None:
+    async def scenario() -> World:
+        world = World(alone(), seed, retries=1000)
+        await world.run(25, loss, cancel, 0.0, 0.0)
+        return world
+
+    world = asyncio.run(scenario())
+    check(world, is_kept=not cancel)
+    told = [row for row in world.steps if row.number >= 0]
+    assert any(row.decodes > 0 for row in told)
+    assert not any(row.prompt_tokens > 0 and row.decodes > 0 for row in told)
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])

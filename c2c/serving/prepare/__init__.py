@@ -262,6 +262,7 @@ def prepare(setup: ServingSetup) -> Prepared:
         kv_capacity_bytes=capacity_bytes,
         chunk=np.array([[c.tokens for c in row] for row in chunks], np.int64),
         parts=np.array([step_parts(system.step, s.layers) for s in specs], np.int64),
+        mixes=system.step_traits.mixes,
         layers=np.array([s.layers for s in specs], np.int64),
         layer_bytes=np.array([layer_bytes(s) for s in specs]),
         head_bytes=np.array([head_bytes(s) for s in specs]),

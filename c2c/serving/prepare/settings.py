@@ -21,6 +21,7 @@ from c2c.policies import (
     LoadTraits,
     RecutTraits,
     Static,
+    StepTraits,
     System,
     Traits,
     check_policy,
@@ -74,7 +75,7 @@ class SystemSpec:
       prefetch: which are fetched ahead of their layer.
       forget: which block of a prefix gives way, where `prefix_cache` keeps some.
       order: which of the requests of equal priority that wait comes first.
-      step: whether alpha may change within a step.
+      step: whether alpha may change within a step with prompt tokens, and decodes are in it.
       load: how weights get to a slice.
       recut: which of its layouts a chip is cut into while it serves.
       start: an engine's start as a graph of works (`c2c.serving.Work`, or a mapping each); ()
@@ -287,6 +288,12 @@ class SystemSpec:
     def load_traits(self) -> LoadTraits:
         """Facts of the way of weights that hold at any time."""
         found: LoadTraits = traits_of(LoadTraits, self.load)
+        return found
+
+    @property
+    def step_traits(self) -> StepTraits:
+        """Facts of steps with prompt tokens that hold at any time."""
+        found: StepTraits = traits_of(StepTraits, self.step)
         return found
 
     @property

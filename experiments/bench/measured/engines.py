@@ -13,6 +13,7 @@ import numpy as np
 from c2c.config import build, load
 from c2c.cost import Constants, calibration_for, engine_names, load_constants, load_engine
 from c2c.models import Deployment, ModelSpec, WeightFormat
+from c2c.policies import PromptsAlone, Whole
 from c2c.serving import FAIL_NONE, Prepared, ServingSetup, activation_bytes, prepare
 from c2c.simulator import simulate_in_memory
 from c2c.workloads import ClosedLoop, RequestBlock, Workload
@@ -192,15 +193,21 @@ def _base(platform: str) -> ServingSetup:
 
 @cache
 def prepared_engine(
-    platform: str, spec: ModelSpec, constants: Constants, overhead_s: float, memory_share: float
-) -> Prepared:
-    """Return a plain engine on a whole chip with one model, ready to simulate."""
+    platform: str, spec: ModelSpec, constants: Constants, overhead_s: float, memory_share: float,
+    prompts_alone: bool = False,
+) -> Prepared:  # fmt: skip
+    """Return a plain engine on a whole chip with one model, ready to simulate.
+
+    Prompts and decodes share a step, or prompts go alone (policies' tuples are equal in a cache).
+    """
     base = _base(platform)
     deployment = Deployment(name=spec.name, spec=spec, ttft_slo_s=1.0, tpot_slo_s=1.0)
     # An engine's share is of weights and cache alone: activations lie in what it leaves.
     widest = max(base.system.profile.chunks)
     rest = (1.0 - memory_share) * base.platform.gpu.hbm_bytes
-    system = replace(base.system, hbm_reserve_bytes=max(0.0, rest - activation_bytes(spec, widest)))
+    reserve_bytes = max(0.0, rest - activation_bytes(spec, widest))
+    step = PromptsAlone() if prompts_alone else Whole()
+    system = replace(base.system, hbm_reserve_bytes=reserve_bytes, step=step)
     return prepare(replace(
         base,
         deployments=(deployment,),

@@ -85,13 +85,18 @@ def requests_of(run: OpenRun) -> RequestBlock:
     )
 
 
-def replay_open(run: OpenRun) -> dict[str, float]:
-    """Return the simulator's figures of a run, by the names of `FIGURES`."""
+def replay_open(run: OpenRun, *, prompts_alone: bool = True) -> dict[str, float]:
+    """Return the simulator's figures of a run, by the names of `FIGURES`.
+
+    Args:
+      run: what is replayed.
+      prompts_alone: prompts have steps of their own, as in SGLang; else decodes are in them.
+    """
     spec, engine = spec_of(run.model), load_engine(run.like)
     assert spec is not None
     prepared = prepared_engine(
         run.platform, spec, load_constants(calibration_for(run.platform)), engine.step_overhead_s,
-        engine.memory_share,
+        engine.memory_share, prompts_alone,
     )  # fmt: skip
     block = requests_of(run)
     workload = Workload((spec.name,), lambda: iter([block]), {"requests": run.requests})
