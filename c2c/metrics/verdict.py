@@ -60,17 +60,17 @@ MOSTLY = 0.5
 
 # What `binds` may be, in words.
 BINDS = {
-    "idle_slices": "slices stand idle beside the queue: a busy model gets no more of them",
-    "promises": "the link: slices stand idle, but what decode targets need of it is promised",
+    "idle_slices": "idle slices beside the queue: a busy model gets no more slices",
+    "promises": "the link: slices are idle, but decodes were promised its bandwidth",
     "link": "the link",
     "kv": "room for KV caches",
     "batch": "places in batches",
     "hbm": "HBM bandwidth",
-    "slices": "slices, which other models hold",
-    "starts": "starting models, though slices are free",
+    "slices": "slices held by other models",
+    "starts": "starts of models beside free slices",
     "turns": "turns: engines that share a slice wait for each other",
     "compute": "compute of the slices",
-    "failures": "requests that fail, whatever is free",
+    "failures": "failed requests",
 }
 LACKED_TIME = "deadline"  # a request that failed so says as much of resources as a late one
 
@@ -144,7 +144,7 @@ def judge(
     if len(looks) > 1:
         told |= {"parts": len(looks), "as_bad": sum(look.rank >= rank for look in looks)}
     if rank == _SERVED or (rank == _MISSED and met >= attainment):
-        text = f"served: {_percent(met)} of the requests met both targets, no queue grew"
+        text = f"served: {_percent(met)} of requests met both targets; queues stable"
         return {"state": "served", **told, "binds": None, "text": [text]}
     run = _run(held, room, worst) if only is None else only
     most = max(1, MOST * len(run.arrival_s) // count)  # of this part's; all parts' are looked at
@@ -309,12 +309,12 @@ def _misses(run: _Run, room: Room, records: Records, most: int, wanted: float) -
         "failures": failures.reasons,
         **used,
     }
-    how = [(late, "TTFT missed"), (slow, "TPOT missed"), (failed, "failed")]
-    told = ", ".join(f"{name} {_percent(share)}" for share, name in how if share)
+    how = [(late, "TTFT missed by"), (slow, "TPOT missed by"), (failed, "failed:")]
+    told = "; ".join(f"{name} {_percent(share)}" for share, name in how if share)
     when = "all the time" if steady else f"in bursts, the worst from {since:,.0f} to {until:,.0f} s"
     first = (
         f"targets missed {when}{_named(by_model, room, ', by ')}: {_percent(np.mean(~missed))} of "
-        f"the requests met both, {_percent(wanted)} are wanted ({told}); no queue grew"
+        f"requests met both (goal {_percent(wanted)}); {told}; queues stable"
     )
     return verdict | {"text": [first, _why(verdict)]}
 
@@ -400,7 +400,7 @@ def _why(verdict: dict[str, Any]) -> str:
     if verdict["binds"] == "failures":
         binds += f", {', '.join(f'{name} {n:,}' for name, n in verdict['failures'].items())}"
     return (
-        f"what binds: {binds} (meanwhile link {100 * verdict['link']:.0f} %, "
+        f"bottleneck: {binds} (busy: link {100 * verdict['link']:.0f} %, "
         f"HBM {100 * verdict['hbm']:.0f} %, KV {100 * verdict['kv']:.0f} %, batch "
         f"{100 * verdict['batch']:.0f} %, {verdict['engines']:.1f} engines on a busy slice, "
         f"{verdict['idle_slices']:.1f} of {verdict['slices']:.3g} slices idle)"

@@ -55,7 +55,7 @@ def answer_line(capacity: Capacity, setup: RunSetup) -> str:
         line += f" ({setting})"
     if (binds := capacity.binds) is not None:
         beyond = "beyond that" if quantity.more_is_harder else "with less"
-        line += f"; what binds {beyond}: {BINDS[binds]}"
+        line += f"; bottleneck {beyond}: {BINDS[binds]}"
     return line
 
 

@@ -48,11 +48,11 @@ class Load:
     def line(self) -> str:
         """Say it on the console."""
         said = (
-            f"load (estimate, from the first {self.tried:,} requests given at once): the workload "
-            f"asks for {self.asked_rps:.3g} requests/s, the fleet serves {self.served_rps:.3g}: "
+            f"load (estimate by {self.tried:,} requests at once): {self.asked_rps:.3g} requests/s of "
+            f"{self.served_rps:.3g} that the fleet serves: "
         )
         if self.times > 1.0:
-            return said + f"{self.times:.3g} times what it can; requests wait ever longer"
+            return said + f"{self.times:.3g} times as many; requests wait ever longer"
         return said + f"{self.times:.0%}"
 
 

@@ -19,7 +19,7 @@ from experiments.simulation.execute import Outcome, chosen_chunks
 __all__ = ["console", "layout_lines", "print_folder", "print_outcome", "print_setup"]
 
 _MODELS_SHOWN = 8
-_WIDTH = 116  # where output is no terminal; a table is not to be cut there
+_WIDTH = 100  # where output is no terminal; no table is cut there
 
 
 def console() -> Console:
@@ -153,7 +153,7 @@ def _latency_table(summary: Mapping[str, Any]) -> Table:
         title_justify="left",
         box=SIMPLE_HEAD,
         pad_edge=False,
-        padding=(0, 1, 0, 0),
+        padding=0,
     )
     table.add_column("model", no_wrap=True, min_width=14)
     for name in (
