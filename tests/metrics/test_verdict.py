@@ -241,9 +241,7 @@ def test_slow_tokens_are_told_from_late_ones() -> None:
     arrival = poisson(1.0, 600, 4)
     slow = missed(first_token_s=arrival + 0.1)  # 10 more tokens in 3.9 s, 0.1 s each are allowed
     assert (slow["late"], slow["slow"], slow["failed"]) == (0.0, 1.0, 0.0)
-    assert slow["text"][0].startswith(
-        "targets missed all the time, by a: 0 % of requests met both"
-    )
+    assert slow["text"][0].startswith("targets missed all the time, by a: 0 % of requests met both")
     assert "; TPOT missed by 100 %;" in slow["text"][0]
 
 
