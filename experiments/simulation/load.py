@@ -48,8 +48,8 @@ class Load:
     def line(self) -> str:
         """Say it on the console."""
         said = (
-            f"load (estimate by {self.tried:,} requests at once): {self.asked_rps:.3g} requests/s of "
-            f"{self.served_rps:.3g} that the fleet serves: "
+            f"load (estimate by {self.tried:,} requests at once): {self.asked_rps:.3g} requests/s "
+            f"of {self.served_rps:.3g} that the fleet serves: "
         )
         if self.times > 1.0:
             return said + f"{self.times:.3g} times as many; requests wait ever longer"
