@@ -46,23 +46,18 @@ def reasons() -> Mapping[str, Mapping[str, str]]:
     return found
 
 
-def as_page(
-    scenarios: Sequence[Scenario], rows: Sequence[Mapping[str, Any]], absent: Mapping[str, str]
-) -> str:
+def as_page(scenarios: Sequence[Scenario], rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the page in Markdown.
 
     Args:
       scenarios: that ran.
       rows: of each scenario and simulator, with times, or `refused`, or `failed`.
-      absent: simulators that no scenario was tried with, and why.
     """
     versions = sorted({row["version"] for row in rows if "version" in row})
     lines = [
         "# Referee",
         "",
-        f"Versions: {', '.join(versions)}. Not run: "
-        + "; ".join(f"{name} ({why})" for name, why in absent.items())
-        + ".",
+        f"Versions: {', '.join(versions)}.",
         "",
         "Times in ms; CPU seconds are those of the whole command. Differences are from c2c.",
     ]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from experiments.referee import aisimulate, ours, vidur
+from experiments.referee import aisimulate, blis, ours, vidur
 from experiments.referee.__main__ import SIMULATORS, _table, main
 from experiments.referee.page import as_page, reasons, times_of
 from experiments.referee.scenario import SCENARIOS, Ran, Requests, Scenario, draw, write_trace
@@ -69,6 +70,38 @@ def test_every_step_takes_what_was_asked_for(tmp_path: Path) -> None:
     assert 0 < ran.cpu_s < 300.0
 
 
+# Stands for BLIS: a request's first token takes as many microseconds as its prompt has tokens.
+BLIS = """#!{python}
+import csv, json, sys
+given = dict(zip((word[2:] for word in sys.argv[2::2]), sys.argv[3::2]))
+assert sys.argv[1] == "replay" and given["hardware"] == "H100" and given["tp"] == "1"
+rows = list(csv.DictReader(open(given["trace-data"])))
+assert {{row["prefix_group"] for row in rows}} == {{f"group {{k}}" for k in range(10)}}
+json.dump([{{"request_id": int(row["request_id"]), "e2e_us": 10 * int(row["output_tokens"]),
+    "ttft_us": int(row["input_tokens"]) + int(row["prefix_length"])}} for row in rows[1:]],
+    open(given["results-path"], "w"))
+"""
+
+
+def test_blis_gets_all_requests_and_lacks_those_it_did_not_serve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blis, "_FOLDER", tmp_path)
+    monkeypatch.setattr(blis, "_version", lambda: "blis 1")
+    scenario = replace(BY_NAME["prefixes"], requests=200)
+    assert "not built" in blis.refuses(scenario)
+    (tmp_path / "blis").write_text(BLIS.format(python=sys.executable))
+    (tmp_path / "blis").chmod(0o755)
+    assert {s.name for s in SCENARIOS if blis.refuses(s)} == {
+        "b200", "equal_a100", "failures", "gb200", "rtx_pro_6000", "switching",
+    }  # fmt: skip
+    requests = draw(scenario, 0)
+    ran = blis.run(scenario, requests, tmp_path / "trace.jsonl", limit_s=60.0)
+    assert np.isnan([ran.ttft_s[0], ran.end_s[0]]).all()
+    np.testing.assert_allclose(ran.ttft_s[1:], 1e-6 * requests.prompt[1:])
+    np.testing.assert_allclose(ran.end_s[1:], 1e-5 * requests.output[1:])
+
+
 def test_the_page_tells_differences_refusals_and_what_is_not_known() -> None:
     scenario = Scenario(name="none", asks="a question")
     requests = Requests(np.arange(4.0), np.full(4, 10), np.full(4, 11), np.zeros(4, np.int64))
@@ -83,12 +116,11 @@ def test_the_page_tells_differences_refusals_and_what_is_not_known() -> None:
     ]
     assert rows[1]["served"] == 3
     assert {"refused", "served", "cpu_s"} <= set(_table(rows).column_names)
-    page = as_page([scenario], rows, {"Other": "none"})
+    page = as_page([scenario], rows)
     assert "AISimulate: TTFT p50 +100.0 %, p99 +100.0 %, TPOT p50 +0.0 %" in page
     assert "5.0 times c2c's CPU seconds" in page
     assert "not known yet" in page
     assert "Vidur refused: no profile." in page
-    assert "Other (none)" in page
     assert "3 of 4" in page
 
 

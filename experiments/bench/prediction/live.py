@@ -43,7 +43,7 @@ class Host:
         engine = Engine(self.catalog, self.runs / f"{name}.log", (*self.settings, f"out={folder}"))
         try:
             engine.start()
-            send(engine, requests)
+            send(engine.ask, requests)
         finally:
             engine.stop()
         return folder

@@ -103,7 +103,7 @@ def _measure(server: Server, requests: Sequence[Request]) -> tuple[dict[str, Any
     try:
         server.start()
         ready_s, cpu_s = time.perf_counter() - began_s, server.cpu_s()
-        answers, span_s = send(server, requests)
+        answers, span_s = send(server.ask, requests)
         cpu_s, memory = server.cpu_s() - cpu_s, pss_mb(server.processes())
     finally:
         server.stop()

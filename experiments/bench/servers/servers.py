@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -38,6 +38,8 @@ class Answer:
     first_s: float
     last_s: float
     tokens: tuple[int, ...]
+    head: Mapping[str, str] = field(default_factory=dict)
+    """Fields of the answer's head, in small letters."""
 
 
 class Server(Protocol):
@@ -66,7 +68,11 @@ class Server(Protocol):
 
 
 def streamed(
-    address: str, path: str, body: Mapping[str, Any], tokens_in: Callable[[Any], Sequence[int]]
+    address: str,
+    path: str,
+    body: Mapping[str, Any],
+    tokens_in: Callable[[Any], Sequence[int]],
+    key: str = "none",
 ) -> Answer:
     """Ask for a stream of events, and return the tokens that are in them.
 
@@ -75,6 +81,7 @@ def streamed(
       path: on it.
       body: of the request.
       tokens_in: returns the tokens of an event, from its JSON; many have none.
+      key: that the server may ask for.
 
     Raises:
       DataError: it answers with an error.
@@ -84,7 +91,7 @@ def streamed(
     tokens: list[int] = []
     connection = http.client.HTTPConnection(host, timeout=START_S)
     try:
-        head = {"content-type": "application/json"}
+        head = {"content-type": "application/json", "authorization": f"Bearer {key}"}
         connection.request("POST", path, json.dumps({**body, "stream": True}), head)
         answer = connection.getresponse()
         if answer.status != http.client.OK:
@@ -96,7 +103,9 @@ def streamed(
             tokens += found
     finally:
         connection.close()
-    return Answer(first_s=first_s, last_s=time.perf_counter() - began_s, tokens=tuple(tokens))
+    last_s = time.perf_counter() - began_s
+    fields = {name.lower(): value for name, value in answer.getheaders()}
+    return Answer(first_s=first_s, last_s=last_s, tokens=tuple(tokens), head=fields)
 
 
 def _events(lines: Iterator[bytes] | http.client.HTTPResponse) -> Iterator[Any]:
@@ -138,11 +147,11 @@ class Engine:
     name = "engine"
     swaps_s: Sequence[float] = ()
 
-    def __init__(self, catalog: Path, log: Path, settings: Sequence[str]) -> None:
+    def __init__(self, catalog: Path | str, log: Path, settings: Sequence[str]) -> None:
         """Take the settings of `experiments.serve`; nothing is started."""
         self._catalog, self._log, self._settings = catalog, log, settings
         self._process: subprocess.Popen[bytes] | None = None
-        self._address = ""
+        self.address = ""
 
     def start(self) -> None:
         """Come up with all models in host memory."""
@@ -159,7 +168,7 @@ class Engine:
             if self._process.poll() is not None or time.monotonic() > end_s:
                 raise DataError("experiments.serve", said[-2000:], "It did not come up.")
             time.sleep(0.05)
-        self._address = next(word for word in said.split() if word.startswith("http"))
+        self.address = next(word for word in said.split() if word.startswith("http"))
 
     def ask(self, request: Request) -> Answer:
         """Answer."""
@@ -168,7 +177,7 @@ class Engine:
             "temperature": 0, "ignore_eos": True, "return_token_ids": True,
         }  # fmt: skip
         return streamed(
-            self._address, "/v1/completions", body, lambda e: e["choices"][0]["token_ids"]
+            self.address, "/v1/completions", body, lambda e: e["choices"][0]["token_ids"]
         )
 
     def processes(self) -> Sequence[int]:

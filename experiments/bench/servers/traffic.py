@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from c2c.errors import SettingError
 from experiments.bench.servers.gguf_copy import END
-from experiments.bench.servers.servers import Answer, Request, Server
+from experiments.bench.servers.servers import Request
 
 __all__ = ["Mix", "check_span", "send", "trace"]
 
@@ -56,19 +56,23 @@ def trace(mix: Mix, requests: int, rate: float, seed: int) -> list[Request]:
     return found
 
 
-def send(server: Server, requests: Sequence[Request]) -> tuple[list[Answer], float]:
+def send[A](ask_one: Callable[[Request], A], requests: Sequence[Request]) -> tuple[list[A], float]:
     """Send requests when they come; return the answers, and seconds until the last has come.
+
+    Args:
+      ask_one: sends one and returns its answer, from several threads at once.
+      requests: in order of arrival.
 
     Raises:
       DataError: one was answered with an error.
     """
-    answers: list[Answer | None] = [None] * len(requests)
+    answers: dict[int, A] = {}
     errors: list[BaseException] = []
     began_s = time.perf_counter()
 
     def ask(k: int) -> None:
         try:
-            answers[k] = server.ask(requests[k])
+            answers[k] = ask_one(requests[k])
         except BaseException as error:  # noqa: BLE001 (raised below)
             errors.append(error)
 
@@ -81,7 +85,7 @@ def send(server: Server, requests: Sequence[Request]) -> tuple[list[Answer], flo
         thread.join()
     if errors:
         raise errors[0]
-    return [a for a in answers if a is not None], time.perf_counter() - began_s
+    return [answers[k] for k in range(len(requests))], time.perf_counter() - began_s
 
 
 def check_span(name: str, span: Sequence[int]) -> None:
