@@ -127,7 +127,7 @@ def test_docstrings_begin_with_their_subject() -> None:
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     found = [
         f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}"
-        for path in modules(*PACKAGES)
+        for path in modules(*PACKAGES, "tests")
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
         if isinstance(node, documented) and question.match(ast.get_docstring(node) or "")
     ]

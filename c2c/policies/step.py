@@ -28,7 +28,7 @@ class PromptsAlone(NamedTuple):
 
     @property
     def traits(self) -> StepTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return StepTraits(mixes=False)
 
 

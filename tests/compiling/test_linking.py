@@ -71,7 +71,7 @@ def test_an_inner_function_is_whole_where_others_link_it() -> None:
 
 
 def test_the_package_s_own_functions_take_few_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Numba offers beyond them (closures, objects, array expressions) none of them uses."""
+    """None of them uses what Numba offers beyond them (closures, objects, array expressions)."""
     taken: list[str] = []
     real = passes.FewPasses.run
     monkeypatch.setattr(

@@ -41,7 +41,7 @@ class Stay:
 
 @dataclass
 class FakeLink:
-    """What a place writes to: frames are kept for the worker."""
+    """A place's link: frames are kept for the worker."""
 
     frames: list[Any] = field(default_factory=list)
 

@@ -28,7 +28,7 @@ SEEN = """(() => {
 
 
 class Watch:
-    """What a browser shows now."""
+    """The present view of a browser."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.last: dict[str, Any] = {}

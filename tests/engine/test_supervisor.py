@@ -183,7 +183,7 @@ class FakeProcess:
 
 
 class Machine:
-    """Where processes are started; now and then it refuses."""
+    """A machine that starts processes and now and then refuses."""
 
     DEVNULL, TimeoutExpired = subprocess.DEVNULL, subprocess.TimeoutExpired
 

@@ -126,5 +126,5 @@ def _same_bits(a: Any, b: Any) -> Any:
 
 
 def same_bits(a: Any, b: Any) -> bool:
-    """Whether two arrays on the device are equal bit for bit, NaN included."""
+    """Return True if two arrays on the device are equal bit for bit, NaN included."""
     return bool(_same_bits(a, b))

@@ -77,7 +77,7 @@ def reset() -> None:
 
 
 def races_found() -> bool:
-    """Whether the last kernel that ran with race detection had a race."""
+    """Return True if the last kernel that ran with race detection had a race."""
     from jax._src.pallas.mosaic_gpu.interpret import gpu_callbacks
 
     return bool(gpu_callbacks.get_races().races_found)

@@ -25,7 +25,7 @@ __all__ = ["Anything", "Books", "served", "served_while_lost"]
 
 
 class Chosen(NamedTuple):
-    """What `Anything` remembers: the variant of each instance, and times that it looked."""
+    """Memory of `Anything`: the variant of each instance, and times that it looked."""
 
     variant: Any
     looked: Any
@@ -44,7 +44,7 @@ class Anything(NamedTuple):
 
     @property
     def traits(self) -> VaryTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return VaryTraits(follows_waits=True, timer_s=self.period_s)
 
 
@@ -66,7 +66,7 @@ def _look(policy: Anything, own: Any, table: Any, count: int, chip: int, now_s: 
 
 @dataclass
 class Books:
-    """What was asked and answered, seen from between the loop and its backend."""
+    """Requests and answers, seen from between the loop and its backend."""
 
     prepared: Prepared
     sent_bytes: np.ndarray  # by way, of relayouts

@@ -13,7 +13,7 @@ __all__ = ["Load", "Looks"]
 
 
 class Looks(NamedTuple):
-    """What `Load` remembers."""
+    """Memory of `Load`."""
 
     chosen: Any  # i8[instances]
     changed_s: Any  # f8[instances] when
@@ -56,7 +56,7 @@ class Load(NamedTuple):
 
     @property
     def traits(self) -> VaryTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return VaryTraits(follows_waits=True, timer_s=self.period_s)
 
 

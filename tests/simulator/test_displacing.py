@@ -59,7 +59,7 @@ def two_that_decode(output: int = 300) -> Any:
 
 
 def test_one_after_the_other_decodes_from_hbm() -> None:
-    """Where layers stay for good, the second engine reads a part of its weights at every step."""
+    """If layers stay for good, the second engine reads a part of its weights at every step."""
     took_s, moved = {}, {}
     for displace in (FOR_GOOD, 0.75):
         what = shared(*TWO, displace=displace)

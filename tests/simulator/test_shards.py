@@ -84,7 +84,7 @@ def test_conversations_with_a_prefix_cache_in_shards_are_one_run() -> None:
 
 @pytest.mark.parametrize(("cells", "more"), [(2, {}), (3, {"place": RandomIdle()})])
 def test_groups_one_after_another_are_one_run(cells: int, more: dict[str, Any]) -> None:
-    """Where phases of the timeline are still wanted, the whole fleet is served in time's order."""
+    """The whole fleet is served in time's order while phases of the timeline are still wanted."""
     prepared = prepare(_fleet(cells, **more))
     block = random_requests(3000, len(MODELS), 12.0, seed=5)
     together, stats, _ = run(prepared, _blocks(block), rows=10**5, compiled=True)

@@ -72,7 +72,7 @@ class Alone(NamedTuple):
 
     @property
     def traits(self) -> VaryTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return VaryTraits(timer_s=0.1)
 
 
@@ -86,7 +86,7 @@ class Backwards(NamedTuple):
 
     @property
     def traits(self) -> VaryTraits:
-        """What is so at any time."""
+        """Facts of this policy that hold at any time."""
         return VaryTraits(follows_waits=True, timer_s=0.1)
 
 

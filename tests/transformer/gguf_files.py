@@ -32,7 +32,7 @@ def quantised_rows(rng: np.random.Generator, kind: GGMLQuantizationType, n: int,
 
 @dataclass
 class Built:
-    """What was written: what each tensor means in float32, and how it is stored."""
+    """A written file: each tensor's values in float32, and its storage."""
 
     path: Path
     wanted: dict[str, np.ndarray] = field(default_factory=dict)

@@ -224,14 +224,14 @@ def test_calls_of_other_shapes_through_one_binding(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def tokens_of_filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[int], Path]:
-    """What a model draws, and a folder that is filled by it, to be copied."""
+    """A model's draws, and a folder that is filled by it, to be copied."""
     folder = tmp_path_factory.mktemp("filled") / "repository"
     return made(Executables(folder)).generate(IDS, 2), folder
 
 
 @pytest.fixture
 def tokens(tokens_of_filled: tuple[list[int], Path], folder: Path) -> list[int]:
-    """What a model draws that has filled `folder`."""
+    """Draws of a model that has filled `folder`."""
     drawn, filled = tokens_of_filled
     shutil.copytree(filled, folder)
     return drawn

@@ -274,7 +274,7 @@ def test_scores_are_log_probabilities_and_stop_tokens_can_wait(
 def test_penalties_and_biases_are_those_of_the_formula(
     two: list[Warm], made: Callable[..., Any]
 ) -> None:
-    """What all other draws of this setting are held to: token by token from the model's logits."""
+    """Other draws of this setting are held to these: token by token from the model's logits."""
     model: Model = made("llama")[0]
     ids, new, s = ASKED[2]
     seen, answer = list(ids), [0] * model.spec.vocab

@@ -43,7 +43,7 @@ def prompts(seed: int) -> list[list[int]]:
 
 
 class Alone:
-    """What each prompt draws with a cache of its own, and how likely that was."""
+    """Each prompt's draws with a cache of its own, and their log-probabilities."""
 
     def __init__(self, model: Model, asked: Sequence[Sequence[int]]) -> None:
         runner = Runner(model.executor(KvPool.for_one(model.spec, 4, dtype="float32")), SHAPES)
@@ -226,7 +226,7 @@ def test_a_whole_block_with_the_last_token_is_computed(two: Two) -> None:
 
 
 def test_a_prompt_under_way_goes_on_after_blocks_that_have_come(two: Two) -> None:
-    """What it has of such a block is given back."""
+    """Its part of such a block is given back."""
     pool = two.pool(8)
     runner = Runner(two.models[1].executor(pool), SHAPES)
     ids, keys = two.asked[5], block_keys("m", two.asked[5])

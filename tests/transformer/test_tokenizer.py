@@ -32,7 +32,7 @@ def folder_of(path: Path, tokenizer_config: dict[str, Any], **files: Any) -> Pat
 
 
 def gguf_metadata(tokenizer_json: dict[str, Any], pre: str) -> dict[str, Any]:
-    """What llama.cpp's converter writes about a tokenizer.json."""
+    """The metadata that llama.cpp's converter writes about a tokenizer.json."""
     vocabulary = dict(tokenizer_json["model"]["vocab"])
     added = {token["id"]: token for token in tokenizer_json["added_tokens"]}
     vocabulary |= {token["content"]: index for index, token in added.items()}

@@ -83,7 +83,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_others() -> None:
 
 
 def test_causes_do_not_disturb_each_other() -> None:
-    """What concerns the gaps within hours leaves the plan of hours alone."""
+    """A change of the gaps within hours leaves the plan of hours alone."""
     base = SyntheticTrace(requests=5000)
     plans = [plan_requests(SyntheticTrace(requests=5000, gap_cv=cv), 1) for cv in (0.5, 3.0)]
     np.testing.assert_array_equal(*plans)

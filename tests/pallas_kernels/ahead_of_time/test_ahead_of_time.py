@@ -106,7 +106,7 @@ def test_all_faults_are_found() -> None:
 
 @pytest.mark.soak
 def test_split_k_over_a_cluster_compiles() -> None:
-    """What pallas_kernels/README.md says of it: it can be said, and spills nothing."""
+    """As pallas_kernels/README.md says: it can be said, and spills nothing."""
     found = run("tests.pallas_kernels.ahead_of_time.split_k", limit_s=300.0)
     assert [(one["name"], one["opcodes"]["STAS"], one["registers"]) for one in found] == [
         ("64 x 128 on 2", 32, 90),

@@ -1,4 +1,4 @@
-"""Who computes what, as arithmetic: blocks, items, traffic, configurations."""
+"""Shares of work, as arithmetic: blocks, items, traffic, configurations."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def groups(draw: st.DrawFn) -> tuple[int, list[int]]:
 
 
 def rows_of(t: int, sizes: list[int]) -> list[tuple[int, int]]:
-    """What the table should hold, counted by hand: (begin, end) of each expert."""
+    """The table's right contents, counted by hand: (begin, end) of each expert."""
     found, begin = [], 0
     for size in sizes:
         end = min(begin + max(size, 0), t)

@@ -237,7 +237,7 @@ def test_counted_bytes_are_the_models(case: Case, monkeypatch: pytest.MonkeyPatc
 
 
 def races(case: Case, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether a launch that fills a cache has a race."""
+    """Return True if a launch that fills a cache has a race."""
     settings = interpret_params(detect_races=True)
     monkeypatch.setattr(api, "interpret_settings", lambda backend: settings)
     one = cached(case, 64)

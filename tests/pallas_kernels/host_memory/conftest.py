@@ -20,7 +20,7 @@ def shared_memory() -> Path:
 
 @pytest.fixture(params=["file", "shared memory"])
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """Where to make a pool: on disk and in POSIX shared memory."""
+    """A pool's path: on disk and in POSIX shared memory."""
     place = tmp_path / "pool" if request.param == "file" else shared_memory()
     yield place
     place.unlink(missing_ok=True)
@@ -29,7 +29,7 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def shm_path() -> Iterator[Path]:
-    """Where to make a pool in POSIX shared memory, for tests that take long."""
+    """A pool's path in POSIX shared memory, for tests that take long."""
     place = shared_memory()
     yield place
     place.unlink(missing_ok=True)

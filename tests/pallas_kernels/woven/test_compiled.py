@@ -17,7 +17,7 @@ TELL = ["one thread", "skip", "proxy", "fence", "release"]
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    """What is found of each program, by its first word."""
+    """Findings of each program, by its first word."""
     lines = run("tests.pallas_kernels.woven.compiled", limit_s=300.0)
     return {line["name"].split()[0]: line for line in lines}
 

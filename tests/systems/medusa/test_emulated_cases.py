@@ -60,7 +60,7 @@ def test_differential_never_restores_a_wrong_word_in_twenty_thousand_cases() -> 
 
 
 def plain(seed: int) -> Shape:
-    """What the paper's rule is made for: every address is a parameter of 8 bytes."""
+    """The case of the paper's rule: every address is a parameter of 8 bytes."""
     return Shape(seed=seed, has_structs=False, has_maps=False, has_ends=False)
 
 

@@ -151,7 +151,7 @@ def test_where_memory_does_not_suffice_all_is_captured_and_nothing_is_held() -> 
 
 
 def test_a_start_after_a_failed_replay_captures_as_any_other() -> None:
-    """What the replay allocated is given back and not counted."""
+    """The replay's allocations are given back and not counted."""
     case = made()
     frees = [k for k, step in enumerate(case.artefact.steps) if not step.nbytes]
     steps = case.artefact.steps[: frees[0]] + case.artefact.steps[frees[0] + 1 :]

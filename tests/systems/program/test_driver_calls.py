@@ -74,7 +74,7 @@ def test_a_copy_that_is_no_row_is_not_read_as_one(
 
 @pytest.mark.parametrize(("kind", "name"), [(0, "kernel"), (5, "empty"), (6, "6"), (7, "7")])
 def test_events_are_nothing_empty(kind: int, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits for an event outside of the graph would wait for nothing."""
+    """A wait for an event outside of the graph would be for nothing."""
     made = reader(monkeypatch, cuGraphNodeGetType=lambda _: (0, kind))
     assert made.node_kind(1) == name
 

@@ -166,7 +166,7 @@ class Late(Replicas):
 
 
 def deltas(pieces: Pieces, leaves: list[Any], steps: list[Any], wanted: Any) -> dict[str, Any]:
-    """What goes between devices with and without copies kept, and with copies that are late."""
+    """Bytes between devices with and without copies kept, and with copies that are late."""
     count = len(pieces.pieces)
     gpu_of = [k % 2 for k in range(count)]
     whole, (_, sent_whole) = run(pieces, leaves, steps, gpu_of, "priority")

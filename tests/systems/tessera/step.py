@@ -67,7 +67,7 @@ def given() -> list[bytes]:
 
 @functools.cache
 def executed() -> tuple[list[bytes], list[Touched]]:
-    """What the step leaves on one GPU, by the interpreter, and what its launches touched."""
+    """Results of the step on one GPU, by the interpreter, and bytes that its launches touched."""
     placed = step().placed(1)
     touched = [placed.launch(number) for number in range(len(step().touches))]
     return step().outputs(placed), touched

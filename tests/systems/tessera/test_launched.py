@@ -93,7 +93,7 @@ def program() -> Program:
 
 
 def left_by(gpu_of: list[int], count: int, touches: Sequence[Touch] | None = None) -> list[bytes]:
-    """What two steps leave, over emulated devices."""
+    """Results of two steps, over emulated devices."""
     devices = [Emulated(seed) for seed in range(count)]
     running = [running_on(device, program()) for device in devices]
     for each in running:

@@ -136,7 +136,7 @@ def test_the_minimum_cut_is_the_integer_program(given_work: tuple[Work, Gpus]) -
 @settings(max_examples=20, deadline=None)
 @given(works(most=9, gpus=2))
 def test_slower_links_cut_no_more(given_work: tuple[Work, Gpus]) -> None:
-    """What is saved by a cut is bounded, what it costs is not: at last one GPU does it all."""
+    """A cut's gain is bounded, its cost is not: at last one GPU does it all."""
     work, gpus = given_work
     spent = []
     for gbps in (1000.0, 100.0, 10.0, 1.0, 1e-6):
