@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pallas_kernels.ahead_of_time import record
 from pallas_kernels.ahead_of_time.compiler import Compiler, missing, prepare
-from pallas_kernels.ahead_of_time.report import CodeReport, problems
+from pallas_kernels.ahead_of_time.report import CodeReport
 from pallas_kernels.ahead_of_time.targets import TARGETS
 from pallas_kernels.ops import OPS, programs
 
@@ -122,8 +122,7 @@ def _lines(
                 with compiler.quiet():
                     digest = record.digest_of(program, compiler.target)
             if recorded is None or digest not in recorded:
-                _, report = compiler.compile(program)
-                wrong = problems(program, report)
+                report, wrong = compiler.check(program)
         except Exception as error:  # noqa: BLE001 - one refusal must not hide the rest
             wrong = (f"{type(error).__name__}: {error}"[:2000],)
         yield _Line(

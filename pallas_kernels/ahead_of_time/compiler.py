@@ -14,14 +14,16 @@ import hashlib
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pallas_kernels.ahead_of_time.lowered import lower
-from pallas_kernels.ahead_of_time.report import CodeReport
+from pallas_kernels.ahead_of_time.descriptors import Descriptor, descriptors
+from pallas_kernels.ahead_of_time.lowered import kernels, lower, module_of
+from pallas_kernels.ahead_of_time.report import CodeReport, problems
+from pallas_kernels.ahead_of_time.rules import findings
 from pallas_kernels.ahead_of_time.targets import Target
 from pallas_kernels.program import Program
 
@@ -37,6 +39,8 @@ _PLUMBING = frozenset(
     {"parameter", "tuple", "get-tuple-element", "bitcast", "while", "call", "conditional"}
 )
 _KERNEL = 'custom_call_target="mosaic_gpu'
+Part = tuple[str, tuple[Descriptor, ...], str]
+"""PTX, descriptors and machine code of a kernel."""
 _HOST = "S(5)"  # how XLA writes host memory
 
 
@@ -100,10 +104,34 @@ class Compiler:
         Raises:
           Exception: whatever the compiler raises on code that it refuses.
         """
+        compiled, report, _ = self._compile(program)
+        return compiled, report
+
+    def check(self, program: Program) -> tuple[CodeReport, tuple[str, ...]]:
+        """Compile, and return what is in the executable and what is wrong with it.
+
+        Raises:
+          Exception: whatever the compiler raises on code that it refuses.
+        """
+        _, report, lowered = self._compile(program)
+        broken = (text for part in self._parts(lowered) for text in findings(*part))
+        return report, (*problems(program, report), *broken)
+
+    def parts(self, program: Program) -> tuple[Part, ...]:
+        """Compile, and return of each kernel what `rules.findings` takes."""
+        return self._parts(self._compile(program)[-1])
+
+    def _parts(self, lowered: Any) -> tuple[Part, ...]:
+        tables = [descriptors(kernel) for kernel in kernels(module_of(lowered))]
+        return parts_of(self._printed.read_text("utf-8", "replace"), tables)
+
+    def _compile(self, program: Program) -> tuple[Any, CodeReport, Any]:
         with self.quiet():
-            compiled = lower(program, self._sharding).compile()
+            lowered = lower(program, self._sharding)
+            compiled = lowered.compile()
         printed = self._printed.read_text("utf-8", "replace")
-        return compiled, report_of(printed, compiled.as_text(), compiled.memory_analysis())
+        report = report_of(printed, compiled.as_text(), compiled.memory_analysis())
+        return compiled, report, lowered
 
 
 def report_of(printed: str, hlo: str, memory: Any) -> CodeReport:
@@ -149,6 +177,29 @@ def report_of(printed: str, hlo: str, memory: Any) -> CodeReport:
         host_copies=tuple(host_copies(hlo)),
         code_hash=hashlib.sha256("\0".join(code).encode()).hexdigest()[:16],
     )
+
+
+def parts_of(printed: str, tables: Sequence[tuple[Descriptor, ...]]) -> tuple[Part, ...]:
+    """Return of each kernel its PTX, its descriptors and its machine code.
+
+    Args:
+      printed: what the compiler printed, as for `report_of`.
+      tables: the descriptors of each kernel, in the order in which they were lowered.
+
+    Raises:
+      RuntimeError: not as many kernels were printed as lowered, or in another order.
+    """
+    _, *texts = printed.split(_KERNEL_STARTS)
+    if len(texts) != len(tables):
+        raise RuntimeError(f"{len(texts)} kernels were printed, {len(tables)} lowered")
+    found = []
+    for text, table in zip(texts, tables, strict=True):
+        ptx, _, code = _sections(text)
+        size = re.search(r"\.param \.align 64 \.b8 \w+\[(\d+)\]", ptx)
+        if (int(size[1]) if size else 0) != 128 * len(table):
+            raise RuntimeError("kernels were printed in another order than they were lowered in")
+        found.append((ptx, table, code))
+    return tuple(found)
 
 
 def _sections(kernel: str) -> tuple[str, str, str]:

@@ -41,7 +41,7 @@ def lower(program: Program, sharding: Any = None) -> Any:
         .trace(*map(abstract, program.arguments))
         .lower(lowering_platforms=("cuda",))
     )
-    _mark_host(_module(lowered), [a.host for a in program.arguments])
+    _mark_host(module_of(lowered), [a.host for a in program.arguments])
     return lowered
 
 
@@ -55,7 +55,7 @@ def digest(program: Program, target: Target, rules: str) -> str:
       target: what it is compiled for.
       rules: of everything else that decides whether it is right: versions, checks.
     """
-    module = _module(lower(program))
+    module = module_of(lower(program))
     expected = (
         program.shared_bytes,
         sorted(program.opcodes),
@@ -64,13 +64,14 @@ def digest(program: Program, target: Target, rules: str) -> str:
         program.kernels,
         program.arguments,
     )
-    kernels = "\0".join(_kernels(module))
-    parts = (rules, target.description(), repr(expected), str(module), kernels)
+    texts = (str(k.operation.get_asm(enable_debug_info=False)) for k in kernels(module))
+    code = "\0".join(texts)
+    parts = (rules, target.description(), repr(expected), str(module), code)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
-def _kernels(module: Any) -> Iterator[str]:
-    """Take the kernels out of a module, and yield each as text without places in sources.
+def kernels(module: Any) -> Iterator[Any]:
+    """Take the kernels out of a module, and yield each as a module of its own.
 
     In the module they are bytecode with the line of every operation.
     """
@@ -101,10 +102,11 @@ def _kernels(module: Any) -> Iterator[str]:
         with context:
             kernel = ir.Module.parse(code)
             del kernel.operation.attributes[_NOT_CODE]
-            yield str(kernel.operation.get_asm(enable_debug_info=False))
+            yield kernel
 
 
-def _module(lowered: Any) -> Any:
+def module_of(lowered: Any) -> Any:
+    """Return the MLIR module of a lowered program."""
     return lowered._lowering._hlo  # noqa: SLF001 - jax has no public way
 
 

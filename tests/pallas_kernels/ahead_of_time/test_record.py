@@ -162,7 +162,7 @@ def test_what_is_lowered_as_recorded_is_not_compiled(
         def quiet(self) -> contextlib.AbstractContextManager[None]:
             return contextlib.nullcontext()
 
-        def compile(self, program: Program) -> Any:
+        def check(self, program: Program) -> Any:
             raise RuntimeError("compiled")
 
     kept = tmp_path / "recorded.json"

@@ -1,0 +1,404 @@
+"""PTX of one kernel as data: instructions, their order of execution, and addresses as sums.
+
+As much of it as the rules of `rules.py` need, of what jax's compiler writes. A statement is on one
+line and ends in a semicolon; blocks in braces, as inline assembly has them, have labels and
+registers of their own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+Facts = frozenset[Any]
+Sum = tuple[int, frozenset[tuple[str, int]]]
+"""A constant, and names (registers, variables, parameters) with how often each is added."""
+
+_LABEL = re.compile(r"([\w$]+):(?!:)\s*")
+_STATEMENT = re.compile(r"(?:@(!?)([%\w]+)\s+)?([a-z][\w.:]*)\s*(.*)", re.DOTALL)
+_OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,\s][^,]*")
+_REGISTER = re.compile(r"%[A-Za-z_]+\d+")
+_NOWHERE = (
+    *("st.", "stmatrix", "red.", "bar", "fence", "cp.", "prefetch", "bra", "ret", "exit"),
+    *("setmaxnreg", "mbarrier.init", "wgmma.fence", "wgmma.commit", "wgmma.wait"),
+)
+_PURE = (
+    *("setp", "mov", "cvt", "add", "sub", "mul", "mad", "shl", "shr", "and", "or", "xor", "not"),
+    *("min", "max", "selp", "bfe", "neg", "div", "rem"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """An instruction; `line` is of its kernel's text, from 1."""
+
+    line: int
+    opcode: str
+    operands: tuple[str, ...]
+    predicate: str  # register it hangs on; empty: none
+    negated: bool  # it is carried out where the predicate is false
+    targets: tuple[str, ...]  # of a branch: the label in each enclosing block, inner ones first
+
+    def writes(self) -> list[str]:
+        """Return the registers that it writes."""
+        if self.opcode.startswith(_NOWHERE) or not self.operands:
+            return []
+        return _REGISTER.findall(self.operands[0])
+
+    def reads(self) -> list[str]:
+        """Return the registers in its operands but the first one."""
+        return _REGISTER.findall(" ".join(self.operands[1:]))
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel.
+
+    Attributes:
+      text: from its first line on.
+      body: instructions in order.
+      labels: by name the number of the instruction that follows.
+    """
+
+    text: str
+    body: tuple[Instruction, ...]
+    labels: Mapping[str, int]
+
+    def declared(self, directive: str, default: int) -> int:
+        """Return the product of the numbers after a directive, e.g. `.maxntid`."""
+        found = re.search(rf"^\s*\.{directive}\s+([\d, ]+)$", self.text, re.MULTILINE)
+        size = 1
+        for number in found[1].split(",") if found else [str(default)]:
+            size *= int(number)
+        return size
+
+    @cached_property
+    def definitions(self) -> Mapping[str, list[Instruction]]:
+        """By register the instructions that write it."""
+        found = defaultdict[str, list[Instruction]](list)
+        for one in self.body:
+            for register in one.writes():
+                found[register].append(one)
+        return found
+
+    @cached_property
+    def blocks(self) -> Mapping[int, tuple[int, tuple[int, ...]]]:
+        """By its first instruction, where a basic block ends and the blocks that may follow."""
+        leaders = {0, *self.labels.values()}
+        leaders |= {i + 1 for i, one in enumerate(self.body) if _leaves(one)}
+        inside = sorted(i for i in leaders if i < len(self.body))
+        found = {}
+        for begin, end in zip(inside, [*inside[1:], len(self.body)], strict=True):
+            last = self.body[end - 1]
+            after = (
+                [end] if end < len(self.body) and not (_leaves(last) and not last.predicate) else []
+            )
+            if last.opcode.startswith("bra"):
+                after.append(next(self.labels[t] for t in last.targets if t in self.labels))
+            found[begin] = (end, tuple(after))
+        return found
+
+    @cached_property
+    def correlated(self) -> tuple[str, ...]:
+        """Predicates that branches hang on, without those whose inputs change before the next."""
+        branches = defaultdict[str, set[int]](set)
+        for begin, (end, _) in self.blocks.items():
+            if (last := self.body[end - 1]).opcode.startswith("bra") and last.predicate:
+                branches[last.predicate].add(begin)
+        return tuple(
+            name
+            for name, same in sorted(branches.items())
+            if any(self._again(begin, self.written(self.roots(name)), same) for begin in same)
+        )
+
+    def _again(self, begin: int, writes: set[int], same: set[int]) -> bool:
+        """Whether the end of a block comes to one of others with nothing of `writes` in between."""
+        seen, todo = set[int](), [*self.blocks[begin][1]]
+        while todo:
+            block = todo.pop()
+            end, after = self.blocks[block]
+            if block in seen or any(id(one) in writes for one in self.body[block:end]):
+                continue
+            if block in same:
+                return True
+            seen.add(block)
+            todo += after
+        return False
+
+    def written(self, names: Collection[str]) -> set[int]:
+        """Return the identities of the instructions that write registers."""
+        return {id(one) for name in names for one in self.definitions.get(name, ())}
+
+    def roots(self, name: str) -> frozenset[str]:
+        """Return the registers (and `%tid.x`) that alone decide what is in a register."""
+        found, seen, todo = set[str](), set[str](), [name]
+        while todo:
+            register = todo.pop()
+            made = self.definitions.get(register, ())
+            if register in seen:
+                continue
+            seen.add(register)
+            if len(made) == 1 and not made[0].predicate and made[0].opcode.startswith(_PURE):
+                todo += made[0].reads()
+                found |= {"%tid.x"} & {*made[0].operands}
+            else:
+                found.add(register)
+        return frozenset(found)
+
+    def ways(self, block: int, name: str, value: bool | None) -> Iterator[tuple[int, bool | None]]:
+        """Yield the blocks that may follow, and a predicate's value there (None: not known)."""
+        end, after = self.blocks[block]
+        last = self.body[end - 1]
+        decides = last.opcode.startswith("bra") and last.predicate == name
+        for number, to in enumerate(after):
+            holds = (number == len(after) - 1) != last.negated  # the branch's target is last
+            if not decides:
+                yield to, value
+            elif value in (None, holds):
+                yield to, holds
+
+    def value(self, text: str, by: Instruction | None = None) -> Sum:
+        """Return an operand as a sum: a number, a register, or an address in brackets.
+
+        Args:
+          text: the operand.
+          by: whose operand; None: of an instruction whose registers are written once.
+        """
+        total = (0, frozenset[tuple[str, int]]())
+        for term in text.strip("[] ").split(",")[0].split("+"):
+            total = _plus(total, self._term(term.strip(), by))
+        return total
+
+    @cached_property
+    def _places(self) -> Mapping[int, int]:
+        return {id(one): i for i, one in enumerate(self.body)}
+
+    @cached_property
+    def _known(self) -> dict[int, Sum]:
+        return {}
+
+    def _term(self, name: str, by: Instruction | None) -> Sum:
+        if re.fullmatch(r"-?\d+", name):
+            return int(name), frozenset()
+        made = self.definitions.get(name, [])
+        if len(made) > 1 and by is not None:  # the one before in the same block
+            at = self._places[id(by)]
+            begin = max(block for block in self.blocks if block <= at)
+            made = [one for one in made if begin <= self._places[id(one)] < at][-1:]
+        itself = (0, frozenset({(name, 1)}))
+        if len(made) != 1:
+            return itself
+        key = id(made[0])
+        if key not in self._known:
+            self._known[key] = itself  # also ends circles
+            self._known[key] = self._computed(made[0]) or itself
+        return self._known[key]
+
+    def _computed(self, one: Instruction) -> Sum | None:
+        """The result of an instruction as a sum of others; None: something else."""
+        kind = one.opcode.partition(".")[0]
+        if one.predicate or kind not in (
+            "mov",
+            "cvt",
+            "cvta",
+            "mapa",
+            "add",
+            "sub",
+            "shl",
+            "mul",
+            "mad",
+        ):
+            return None
+        match kind, [self.value(operand, one) for operand in one.operands[1:]]:
+            case (("mov" | "cvt" | "cvta" | "mapa"), [first, *_]) if ".rn" not in one.opcode:
+                return first
+            case "add", [first, second]:
+                return _plus(first, second)
+            case "sub", [first, second]:
+                return _plus(first, second, -1)
+            case "shl", [first, (by, names)] if not names:
+                return _plus((0, frozenset()), first, 2**by)
+            case (("mul" | "mad"), [first, second, *third]) if ".hi" not in one.opcode:
+                if first[1]:
+                    first, second = second, first
+                if not first[1]:
+                    return _plus(third[0] if third else (0, frozenset()), second, first[0])
+        return None
+
+
+def kernels(text: str) -> tuple[Kernel, ...]:
+    """Return the kernels of a module.
+
+    Raises:
+      ValueError: a statement is none that this module knows; names the line.
+    """
+    begins = [found.start() for found in re.finditer(r"^.*\.entry\s", text, re.MULTILINE)]
+    return tuple(
+        _kernel(text[begin:end])
+        for begin, end in zip(begins, [*begins[1:], len(text)], strict=True)
+    )
+
+
+@dataclass(slots=True)
+class _Scopes:
+    """Blocks in braces: a number each, and the registers that are declared in them."""
+
+    open: list[int] = field(default_factory=list)
+    count: int = 0
+    names: dict[int, list[str]] = field(default_factory=dict)
+
+    def renamed(self, text: str) -> str:
+        for scope in reversed(self.open[1:]):
+            for name in self.names[scope]:
+                text = re.sub(rf"(?<![%\w.]){name}(?![\w.:])", f"%local_{name}_{scope}", text)
+        return text
+
+
+def _kernel(text: str) -> Kernel:
+    body: list[Instruction] = []
+    labels: dict[str, int] = {}
+    scopes = _Scopes()
+    for line, statement in _statements(text):
+        if statement == "{":
+            scopes.count += 1
+            scopes.open.append(scopes.count)
+            scopes.names[scopes.count] = []
+        elif statement == "}":
+            scopes.open.pop()
+            if not scopes.open:
+                break
+        elif statement.endswith(":"):
+            labels[f"{statement[:-1]} {scopes.open[-1]}"] = len(body)
+        elif statement.startswith(".reg"):
+            scopes.names[scopes.open[-1]] += re.findall(r"[%\w]+$", statement)
+        elif not statement.startswith("."):
+            body.append(_instruction(line, statement, scopes))
+    return Kernel(text, tuple(body), labels)
+
+
+def _instruction(line: int, statement: str, scopes: _Scopes) -> Instruction:
+    found = _STATEMENT.fullmatch(scopes.renamed(statement))
+    if found is None:
+        raise ValueError(f"PTX, line {line}: no instruction: {statement[:80]}")
+    negated, predicate, opcode, rest = found.groups()
+    operands = tuple(operand.strip() for operand in _OPERAND.findall(rest))
+    targets = (
+        tuple(f"{operands[0]} {scope}" for scope in reversed(scopes.open))
+        if opcode.startswith("bra")
+        else ()
+    )
+    return Instruction(line, opcode, operands, predicate or "", bool(negated), targets)
+
+
+def _statements(text: str) -> Iterator[tuple[int, str]]:
+    """Yield statements, labels and braces of a kernel's body, with their lines."""
+    inside = False
+    for number, whole in enumerate(text.splitlines(), 1):
+        line = whole.partition("//")[0].strip()
+        if not inside and line != "{":
+            continue  # parameters and limits of the launch
+        inside = True
+        while line:
+            if line[0] in "{}":
+                yield number, line[0]
+                line = line[1:].lstrip()
+            elif label := _LABEL.match(line):
+                yield number, f"{label[1]}:"
+                line = line[label.end() :]
+            elif line.startswith((".loc", ".file", ".section")):
+                break
+            else:
+                statement, ends, line = line.partition(";")
+                if not ends:
+                    raise ValueError(f"PTX, line {number}: no semicolon: {statement[:80]}")
+                yield number, statement.strip()
+                line = line.lstrip()
+
+
+def _leaves(one: Instruction) -> bool:
+    return one.opcode.startswith(("bra", "ret", "exit"))
+
+
+def _plus(first: Sum, second: Sum, times: int = 1) -> Sum:
+    names = defaultdict[str, int](int, first[1])
+    for name, often in second[1]:
+        names[name] += times * often
+    kept = frozenset((name, often) for name, often in names.items() if often)
+    return first[0] + times * second[0], kept
+
+
+def minus(first: Sum, second: Sum) -> Sum:
+    """Return the difference of two sums."""
+    return _plus(first, second, -1)
+
+
+def follow[E](
+    kernel: Kernel,
+    events: Mapping[int, E],
+    step: Callable[[Facts, E], tuple[Facts, str]],
+    start: Facts = frozenset(),
+) -> Iterator[tuple[Instruction, str]]:
+    """Yield what a step finds on some path, with its instruction.
+
+    Forward over basic blocks until nothing changes: a fact holds where it does on one path to it.
+    A path takes branches on one predicate alike, unless what the predicate is computed from is
+    written in between. What is found must be found for each predicate, one at a time.
+
+    Args:
+      kernel: whose order of execution counts.
+      events: by number of an instruction, what a step needs to know of it.
+      step: from the facts before an event to those after it, and what is wrong, or nothing.
+      start: what holds where the kernel begins.
+    """
+    found = _follow(kernel, events, step, start, "")
+    for name in kernel.correlated:
+        if found:
+            found &= _follow(kernel, events, step, start, name)
+    for i, wrong in sorted(found):
+        yield kernel.body[i], wrong
+
+
+def _follow[E](
+    kernel: Kernel,
+    events: Mapping[int, E],
+    step: Callable[[Facts, E], tuple[Facts, str]],
+    start: Facts,
+    name: str,
+) -> set[tuple[int, str]]:
+    """What a step finds on paths along which the branches on one predicate agree."""
+    roots, makes = kernel.written(kernel.roots(name)), kernel.written([name])
+    writes = roots | makes
+    notable = {
+        begin: [
+            (i, id(kernel.body[i]) in roots, id(kernel.body[i]) in makes)
+            for i in range(begin, end)
+            if i in events or id(kernel.body[i]) in writes
+        ]
+        for begin, (end, _) in kernel.blocks.items()
+    }
+    # with the predicate's value, and whether its roots were written since it was
+    before: dict[tuple[int, bool | None, bool], Facts] = {(0, None, False): start}
+    todo = [*before]
+    found = set()
+    while todo:
+        block, value, stale = at = todo.pop()
+        facts = before[at]
+        for i, is_root, is_made in notable[block]:
+            if i in events:
+                facts, wrong = step(facts, events[i])
+                if wrong:
+                    found.add((i, wrong))
+            if is_root or is_made:
+                value = None if is_made and (is_root or stale) else value
+                stale = is_root and not is_made
+        for to, known in kernel.ways(block, name, value):
+            after = to, known, stale
+            joined = before.get(after, frozenset()) | facts
+            if after not in before or joined != before[after]:
+                before[after] = joined
+                todo.append(after)
+    return found

@@ -1,0 +1,483 @@
+"""Rules of machine code: what the hardware asks of a kernel, and no compiler checks.
+
+Each rule is a function of a kernel's PTX that yields what breaks it; R11 counts in machine code.
+Rules about order hold on every path over basic blocks (`ptx.follow`). `pallas_kernels/README.md`
+has the table, with what each of them cannot see.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pallas_kernels.ahead_of_time.descriptors import Descriptor
+from pallas_kernels.ahead_of_time.ptx import Facts, Instruction, Kernel, Sum, follow, kernels, minus
+from pallas_kernels.hopper import SHARED_BYTES_LIMIT
+
+Found = Iterator[tuple[Instruction, str]]
+Step = tuple[Facts, str]
+
+OLDEST = 9  # groups of copies; waits are for fewer
+WARPGROUP = 128  # threads, all of which arrive at Mosaic's barriers
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A bulk copy by TMA."""
+
+    load: bool  # into shared memory, else out of it
+    shared: Sum  # address there
+    nbytes: int  # 0: not known
+    barrier: Sum | None  # of a load
+    multicast: bool
+    adds: bool
+    sometimes: bool  # a branch only jumps over it
+
+
+def copies(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Mapping[int, Copy]:
+    """Return the bulk copies of a kernel, by number of instruction."""
+    found = {}
+    sometimes = {
+        i
+        for _, ways in kernel.blocks.values()
+        if len(ways) == 2 and kernel.blocks[ways[0]][1] == ways[1:]
+        for i in range(ways[0], kernel.blocks[ways[0]][0])
+    }
+    for i, one in enumerate(kernel.body):
+        if not re.match(r"cp\.(reduce\.)?async\.bulk\.(tensor|shared|global)", one.opcode):
+            continue
+        load = ".global.mbarrier" in one.opcode
+        tensor = ".tensor." in one.opcode
+        to, source, *rest = one.operands
+        nbytes = 0
+        if tensor:
+            used = descriptor(kernel, source if load else to, descriptors)
+            nbytes = used.box_bytes if used else 0
+        elif not kernel.value(rest[0])[1]:
+            nbytes = kernel.value(rest[0])[0]
+        found[i] = Copy(
+            load,
+            kernel.value(to if load else source),
+            nbytes,
+            kernel.value(rest[0 if tensor else 1]) if load else None,
+            "multicast" in one.opcode,
+            one.opcode.startswith("cp.reduce"),
+            i in sometimes,
+        )
+    return found
+
+
+def descriptor(kernel: Kernel, operand: str, known: Sequence[Descriptor]) -> Descriptor | None:
+    """Return the descriptor an address is of: they stand 128 bytes apart in one parameter."""
+    at, names = kernel.value(operand)
+    is_parameter = len(names) == 1 and all("_param_" in name for name, _ in names)
+    return known[at // 128] if is_parameter and at % 128 == 0 and at // 128 < len(known) else None
+
+
+def tensor_maps(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
+    """R1: descriptors are as the driver wants them, and copies as their descriptors."""
+    first = kernel.body[0]
+    for number, table in enumerate(descriptors):
+        yield from ((first, f"descriptor {number}: {fault}") for fault in table.faults())
+    for i, copy in copies(kernel, descriptors).items():
+        one = kernel.body[i]
+        if found := re.search(r"\.tensor\.(\d)d", one.opcode):
+            map_ = descriptor(kernel, one.operands[1 if copy.load else 0], descriptors)
+            if map_ is None:
+                yield one, "has a descriptor that is not known"
+            elif len(map_.sizes) != int(found[1]):
+                yield one, f"has {found[1]} coordinates, its descriptor {len(map_.sizes)}"
+        align = 128 if found else 16
+        if copy.shared[0] % align:
+            yield one, f"shared memory at {copy.shared[0]}, allowed: multiples of {align}"
+        if not found and copy.nbytes % 16:
+            yield one, f"{copy.nbytes} bytes, allowed: multiples of 16"
+
+
+def proxies(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
+    """R2: what threads store in shared memory passes a fence, then a barrier, to TMA and wgmma."""
+    stores = {i for i, copy in copies(kernel, descriptors).items() if not copy.load}
+    # a single value that threads hand to threads
+    handed = {kernel.value(o.operands[1]) for o in kernel.body if o.opcode.startswith("ld.shared")}
+    events = {}
+    for i, one in enumerate(kernel.body):
+        if one.opcode.startswith(("st.shared", "stmatrix")):
+            if "%" in one.operands[0] or kernel.value(one.operands[0]) not in handed:
+                events[i] = "write"
+        elif one.opcode.startswith("fence.proxy.async") and not one.opcode.endswith("global"):
+            events[i] = "fence"
+        elif _is_barrier(one):
+            events[i] = "barrier"
+        elif i in stores or one.opcode.startswith("wgmma.mma"):
+            events[i] = "read"
+
+    def step(facts: Facts, event: str) -> Step:
+        if event == "write":
+            return facts | {"fence"}, ""
+        if event == "fence":
+            return frozenset({"barrier"}) if facts else facts, ""
+        if event == "barrier":
+            return facts - {"barrier"}, ""
+        lacking = f"reads what threads stored without a {min(facts, default='')} before"
+        return facts, lacking if facts else ""
+
+    return follow(kernel, events, step)
+
+
+def groups(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
+    """R3: TMA has read shared memory before it is written again, and before the CTA ends."""
+    known = copies(kernel, descriptors)
+    events = _group_events(kernel, known)
+
+    def step(facts: Facts, event: tuple[str, Any]) -> Step:
+        what, of = event
+        match what:
+            case "store":
+                return facts | {(of, 0)}, ""
+            case "commit":
+                return frozenset(
+                    (c, age if age < 0 else min(age + 1, OLDEST)) for c, age in facts
+                ), ""
+            case "wait":
+                return frozenset(
+                    (c, -1 if age > of or (c and c.sometimes and age) else age) for c, age in facts
+                ), ""
+            case "barrier":
+                return frozenset((c, age) for c, age in facts if age >= 0), ""
+            case "change":
+                forgot = {(c, a) for c, a in facts if c and of & {name for name, _ in c.shared[1]}}
+                return facts - forgot | {(None, age) for _, age in forgot}, ""
+            case "end":
+                open_ = any(age >= 0 for _, age in facts)
+                return facts, "ends before TMA has read shared memory" if open_ else ""
+        for copy, age in facts:
+            if copy is None and age == OLDEST:
+                return facts, "writes shared memory while nothing waits for stores from it"
+            if copy and any(_overlap(copy, target) for target in of):
+                lack = "barrier after the wait" if age < 0 else "wait"
+                return facts, f"writes shared memory that TMA may still read: no {lack}"
+        return facts, ""
+
+    return follow(kernel, events, step)
+
+
+def _group_events(kernel: Kernel, known: Mapping[int, Copy]) -> Mapping[int, tuple[str, Any]]:
+    """What happens to groups of copies and to shared memory, by number of instruction."""
+    targets = _stored_next(kernel, known)
+    leaves = {name for copy in known.values() for name, _ in copy.shared[1]}
+    events: dict[int, tuple[str, Any]] = {}
+    for i, one in enumerate(kernel.body):
+        if i in known and not known[i].load:
+            events[i] = "store", known[i]
+        elif i in known:
+            events[i] = "write", frozenset({known[i]})
+        elif one.opcode.startswith(("st.shared", "stmatrix")):
+            events[i] = "write", targets.get(i, frozenset())
+        elif one.opcode.startswith("cp.async.bulk.commit"):
+            events[i] = "commit", None
+        elif one.opcode.startswith("cp.async.bulk.wait"):
+            events[i] = "wait", int(one.operands[0])
+        elif _is_barrier(one):
+            events[i] = "barrier", None
+        elif one.opcode.startswith(("ret", "exit")):
+            events[i] = "end", None
+        elif changed := leaves.intersection(one.writes()):
+            events[i] = "change", changed
+    return events
+
+
+def _stored_next(kernel: Kernel, known: Mapping[int, Copy]) -> Mapping[int, frozenset[Copy]]:
+    """By number of an instruction that writes shared memory, the stores that may be next."""
+    before: dict[int, frozenset[Copy]] = {}
+    found: dict[int, frozenset[Copy]] = {}
+    changed = True
+    while changed:
+        changed = False
+        for begin in reversed([*kernel.blocks]):
+            end, after = kernel.blocks[begin]
+            stores = frozenset[Copy]().union(*(before.get(b, frozenset()) for b in after))
+            for i in reversed(range(begin, end)):
+                if i in known and not known[i].load:
+                    stores = frozenset({known[i]})
+                found[i] = stores
+            changed |= before.get(begin) != stores
+            before[begin] = stores
+    return found
+
+
+def _overlap(first: Copy, second: Copy) -> bool:
+    """Whether two copies surely share bytes of shared memory."""
+    apart, names = minus(first.shared, second.shared)
+    return not names and -max(second.nbytes, 1) < -apart < max(first.nbytes, 1)
+
+
+def products(kernel: Kernel, _: Sequence[Descriptor]) -> Found:
+    """R4: registers of wgmma are fenced after threads wrote them, and waited for before use."""
+    sums, inputs = {}, {}
+    for i, one in enumerate(kernel.body):
+        if one.opcode.startswith("wgmma.mma"):
+            sums[i] = frozenset(re.findall(r"%\w+", one.operands[0]))
+            left = one.operands[1] if one.operands[1].startswith("{") else ""
+            inputs[i] = frozenset(re.findall(r"%\w+", left))
+    every = frozenset[str]().union(*sums.values(), *inputs.values())
+    events: dict[int, tuple[str, Any, Any]] = {}
+    for i, one in enumerate(kernel.body):
+        if i in sums:
+            events[i] = "multiply", sums[i], inputs[i]
+        elif one.opcode.startswith("wgmma.fence"):
+            events[i] = "fence", None, None
+        elif one.opcode.startswith("wgmma.commit"):
+            events[i] = "commit", None, None
+        elif one.opcode.startswith("wgmma.wait"):
+            events[i] = "wait", int(one.operands[0]), None
+        else:
+            written = every.intersection(one.writes())
+            read = every.intersection(
+                one.reads() if one.writes() else re.findall(r"%\w+", " ".join(one.operands))
+            )
+            if written or read:
+                events[i] = "use", written, read
+
+    def step(facts: Facts, event: tuple[str, Any, Any]) -> Step:
+        what, first, second = event
+        match what:
+            case "fence":
+                return frozenset(f for f in facts if f[1] != "written"), ""
+            case "commit":
+                return frozenset((r, k, min(age + 1, OLDEST)) for r, k, age in facts), ""
+            case "wait":
+                return frozenset(f for f in facts if f[1] == "written" or f[2] <= first), ""
+            case "multiply":
+                unfenced = [r for r, k, _ in facts if k == "written" and r in first | second]
+                kept = {f for f in facts if f[0] not in first}
+                new = {(r, "sums", 0) for r in first} | {(r, "input", 0) for r in second}
+                wrong = f"multiplies {min(unfenced)} before a wgmma.fence" if unfenced else ""
+                return frozenset(kept | new), wrong
+        early = [
+            r
+            for r, k, _ in facts
+            if (k == "sums" and r in first | second) or (k == "input" and r in first)
+        ]
+        wrong = f"uses {min(early)} before a wgmma.wait_group" if early else ""
+        return facts | {(r, "written", 0) for r in first}, wrong
+
+    return follow(kernel, events, step)
+
+
+def barriers(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
+    """R5: every load is expected, by its bytes, on its barrier."""
+    loads = {i: copy for i, copy in copies(kernel, descriptors).items() if copy.load}
+    wanted = {copy.barrier for copy in loads.values() if copy.barrier}
+    leaves = {name: {b for b in wanted if name in dict(b[1])} for b in wanted for name, _ in b[1]}
+    events: dict[int, tuple[str, Any]] = {}
+    for i, one in enumerate(kernel.body):
+        if one.opcode.startswith("mbarrier.arrive.expect_tx"):
+            events[i] = "expect", tuple(map(kernel.value, one.operands[1:]))
+        elif i in loads:
+            events[i] = "load", loads[i]
+        elif changed := frozenset().union(*(leaves.get(name, set()) for name in one.writes())):
+            events[i] = "change", changed
+    cluster = kernel.declared("reqnctapercluster", 1)
+
+    def step(facts: Facts, event: tuple[str, Any]) -> Step:
+        what, of = event
+        if what == "expect":
+            at, (each, names) = of
+            known = {(b, n) for b, n in facts if b != at}
+            return frozenset(known | {(at, 0 if names else each * WARPGROUP)}), ""
+        if what == "change":
+            return frozenset({f for f in facts if f[0] not in of} | {(b, -1) for b in of}), ""
+        expected = {n for b, n in facts if b == of.barrier}
+        after = frozenset({f for f in facts if f[0] != of.barrier} | {(of.barrier, -1)})
+        if -1 in expected or not expected:
+            return after, "loads without expecting it on its barrier before"
+        for nbytes in expected - {0}:
+            times, rest = divmod(nbytes, of.nbytes or nbytes)
+            if rest or (times > 1 and not of.multicast) or cluster % max(times, 1):
+                return after, f"loads {of.nbytes} bytes where {nbytes} are expected"
+        return after, ""
+
+    return follow(kernel, events, step, frozenset((b, -1) for b in wanted))
+
+
+def arrivals(kernel: Kernel, _: Sequence[Descriptor]) -> Found:
+    """R10: wgmma reads shared memory after a wait for a barrier, and again after another."""
+    products_ = {i for i, one in enumerate(kernel.body) if one.opcode.startswith("wgmma.mma")}
+    waits = {i for i, one in enumerate(kernel.body) if one.opcode.startswith("mbarrier.try_wait")}
+
+    def step(facts: Facts, event: int) -> Step:
+        if event in waits:
+            return frozenset(), ""
+        return facts | {
+            event
+        }, "multiplies what no barrier was waited for" if event in facts else ""
+
+    return follow(kernel, {i: i for i in products_ | waits}, step, frozenset(products_))
+
+
+def starts(kernel: Kernel, _: Sequence[Descriptor]) -> Found:
+    """R6: barriers are made known to all that use them, before they do."""
+    clustered = kernel.declared("reqnctapercluster", 1) > 1
+    kinds = {
+        "mbarrier.init": "make",
+        "fence.mbarrier_init": "release",
+        "barrier.cluster.wait": "cluster",
+        "bar.sync": "CTA",
+        **dict.fromkeys(("mbarrier", "cp.async.bulk.tensor", "mapa"), "use"),
+    }
+    events = {}
+    for i, one in enumerate(kernel.body):
+        if kind := next((kinds[k] for k in kinds if one.opcode.startswith(k)), None):
+            events[i] = kind
+
+    def step(facts: Facts, event: str) -> Step:
+        match event:
+            case "make":
+                return facts | {"fence.mbarrier_init", "bar.sync"}, ""
+            case "release":
+                rest = {"barrier.cluster"} if clustered and facts else set()
+                return facts - {"fence.mbarrier_init"} | rest, ""
+            case "cluster":
+                return facts - {"barrier.cluster"}, ""
+            case "CTA":
+                return facts - {"bar.sync"}, ""
+        lacking = f"uses a barrier without {min(facts, default='')} after its making"
+        return facts, lacking if facts else ""
+
+    return follow(kernel, events, step)
+
+
+def departures(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
+    """R9: a CTA that sends to its cluster waits for the cluster after the last copy."""
+    made = {
+        kernel.value(one.operands[0])[0]: kernel.value(one.operands[1])
+        for one in kernel.body
+        if one.opcode.startswith("mbarrier.init")
+    }
+    # barriers of a cluster by how often they are arrived at, unlike those of a CTA
+    remote = {
+        made.get(kernel.value(one.operands[1])[0])
+        for one in kernel.body
+        if one.opcode.startswith("mapa")
+    }
+    waits = [
+        i
+        for i, one in enumerate(kernel.body)
+        if one.opcode.startswith("mbarrier.try_wait")
+        and made.get(kernel.value(one.operands[1])[0]) in remote
+    ]
+    for i, copy in copies(kernel, descriptors).items():
+        if copy.multicast and not any(
+            _reaches(kernel, i, wait) and not _reaches(kernel, wait, i) for wait in waits
+        ):
+            yield kernel.body[i], "no wait for the cluster after the last such copy"
+
+
+def _reaches(kernel: Kernel, first: int, second: int) -> bool:
+    """Whether the second instruction can come after the first."""
+    block = max(begin for begin in kernel.blocks if begin <= first)
+    if first < second < kernel.blocks[block][0]:
+        return True
+    seen, todo = set[int](), list(kernel.blocks[block][1])
+    while todo:
+        begin = todo.pop()
+        if begin not in seen:
+            seen.add(begin)
+            todo += kernel.blocks[begin][1]
+    return max(begin for begin in kernel.blocks if begin <= second) in seen
+
+
+def read_back(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
+    """R7: sums that TMA adds in memory are complete, for all threads, before they are read."""
+    known = copies(kernel, descriptors)
+    events = {}
+    for i, one in enumerate(kernel.body):
+        if i in known and known[i].adds:
+            events[i] = "add"
+        elif one.opcode.startswith("cp.async.bulk.wait_group") and ".read" not in one.opcode:
+            events[i] = "wait" if one.operands[0] == "0" else ""
+        elif _is_barrier(one):
+            events[i] = "barrier"
+        elif re.match(r"ld\.(?!shared|param|const|local)", one.opcode):
+            of = re.findall(r"%\w+", one.operands[1])
+            if any("%tid.x" in kernel.roots(name) for name in of):  # others are scalars
+                events[i] = "read"
+
+    def step(facts: Facts, event: str) -> Step:
+        if event == "add":
+            return frozenset({"wait for completion"}), ""
+        if event == "wait":
+            return frozenset({"barrier"}) if facts else facts, ""
+        if event == "barrier":
+            return facts - {"barrier"}, ""
+        wrong = f"reads sums without a {min(facts, default='')} before"
+        return facts, wrong if event == "read" and facts else ""
+
+    return follow(kernel, events, step)
+
+
+def limits(kernel: Kernel, _: Sequence[Descriptor]) -> Found:
+    """R8: threads, clusters, registers and memory are within the hardware's limits."""
+    first = kernel.body[0]
+    threads = kernel.declared("maxntid", 0)
+    cluster = kernel.declared("reqnctapercluster", 1)
+    if not 0 < threads <= 1024 or threads % WARPGROUP:
+        yield first, f"{threads} threads, allowed: multiples of {WARPGROUP} up to 1024"
+    if cluster not in (1, 2, 4, 8):
+        yield first, f"a cluster of {cluster}, allowed: 1, 2, 4, 8"
+    for one in kernel.body:
+        if one.opcode.startswith("setmaxnreg"):
+            count = int(one.operands[0])
+            if count % 8 or not 24 <= count <= 240:
+                yield one, f"{count} registers, allowed: multiples of 8 from 24 to 240"
+        if one.opcode.startswith(("ld.local", "st.local")):
+            yield one, "uses local memory"
+        if one.opcode.startswith("mbarrier.init"):
+            at = kernel.value(one.operands[0])[0]
+            if at % 8 or at + 8 > SHARED_BYTES_LIMIT:
+                yield one, f"a barrier at {at}: not 8-byte aligned below {SHARED_BYTES_LIMIT}"
+
+
+def _is_barrier(one: Instruction) -> bool:
+    """Whether all threads of a warpgroup, CTA or cluster wait for one another."""
+    return not one.predicate and one.opcode.startswith(("bar.sync", "barrier.cluster.wait"))
+
+
+RULES = {
+    "R1": tensor_maps,
+    "R2": proxies,
+    "R3": groups,
+    "R4": products,
+    "R5": barriers,
+    "R6": starts,
+    "R7": read_back,
+    "R8": limits,
+    "R9": departures,
+    "R10": arrivals,
+}
+
+
+def findings(ptx: str, descriptors: Sequence[Descriptor], code: str) -> tuple[str, ...]:
+    """Return what breaks a rule in a kernel: the rule, the line of PTX and what is wrong.
+
+    Args:
+      ptx: a module with one kernel.
+      descriptors: of its TMA copies.
+      code: its machine code as text.
+    """
+    (kernel,) = kernels(ptx)
+    found = [
+        f"{name}, line {one.line} of the kernel, {one.opcode}: {what}"
+        for name, rule in RULES.items()
+        for one, what in rule(kernel, descriptors)
+    ]
+    # R11: where sums are read back, each wait for completion throws old lines out of L1
+    if any(one.opcode.startswith("cp.reduce") for one in kernel.body):
+        waits = sum(one.opcode == "cp.async.bulk.wait_group" for one in kernel.body)
+        if code.count("CCTL.IVALL") < waits:
+            found.append(
+                f"R11: L1 is invalidated {code.count('CCTL.IVALL')} times, of {waits} waits"
+            )
+    return tuple(found)
