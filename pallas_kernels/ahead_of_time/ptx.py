@@ -116,7 +116,7 @@ class Kernel:
         )
 
     def _again(self, begin: int, writes: set[int], same: set[int]) -> bool:
-        """Whether the end of a block comes to one of others with nothing of `writes` in between."""
+        """Say if the end of a block comes to one of others with nothing of `writes` in between."""
         seen, todo = set[int](), [*self.blocks[begin][1]]
         while todo:
             block = todo.pop()
@@ -369,7 +369,7 @@ def _follow[E](
     start: Facts,
     name: str,
 ) -> set[tuple[int, str]]:
-    """What a step finds on paths along which the branches on one predicate agree."""
+    """Return the findings of a step on paths along which branches on one predicate agree."""
     roots, makes = kernel.written(kernel.roots(name)), kernel.written([name])
     writes = roots | makes
     notable = {

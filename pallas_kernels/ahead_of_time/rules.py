@@ -1,4 +1,4 @@
-"""Rules of machine code: what the hardware asks of a kernel, and no compiler checks.
+"""Rules of machine code that the hardware has and no compiler checks.
 
 Each rule is a function of a kernel's PTX that yields what breaks it; R11 counts in machine code.
 Rules about order hold on every path over basic blocks (`ptx.follow`). `pallas_kernels/README.md`
@@ -164,7 +164,7 @@ def groups(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
 
 
 def _group_events(kernel: Kernel, known: Mapping[int, Copy]) -> Mapping[int, tuple[str, Any]]:
-    """What happens to groups of copies and to shared memory, by number of instruction."""
+    """Return events of groups of copies and of shared memory, by number of instruction."""
     targets = _stored_next(kernel, known)
     leaves = {name for copy in known.values() for name, _ in copy.shared[1]}
     events: dict[int, tuple[str, Any]] = {}
@@ -208,7 +208,7 @@ def _stored_next(kernel: Kernel, known: Mapping[int, Copy]) -> Mapping[int, froz
 
 
 def _overlap(first: Copy, second: Copy) -> bool:
-    """Whether two copies surely share bytes of shared memory."""
+    """Say if two copies surely share bytes of shared memory."""
     apart, names = minus(first.shared, second.shared)
     return not names and -max(second.nbytes, 1) < -apart < max(first.nbytes, 1)
 
@@ -376,7 +376,7 @@ def departures(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
 
 
 def _reaches(kernel: Kernel, first: int, second: int) -> bool:
-    """Whether the second instruction can come after the first."""
+    """Say if the second instruction can come after the first."""
     block = max(begin for begin in kernel.blocks if begin <= first)
     if first < second < kernel.blocks[block][0]:
         return True
@@ -441,7 +441,7 @@ def limits(kernel: Kernel, _: Sequence[Descriptor]) -> Found:
 
 
 def _is_barrier(one: Instruction) -> bool:
-    """Whether all threads of a warpgroup, CTA or cluster wait for one another."""
+    """Say if all threads of a warpgroup, CTA or cluster wait for one another here."""
     return not one.predicate and one.opcode.startswith(("bar.sync", "barrier.cluster.wait"))
 
 

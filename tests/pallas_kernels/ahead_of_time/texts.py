@@ -1,4 +1,4 @@
-"""What the compiler makes of one program of each family, kept for tests without the compiler.
+"""Compiled programs, one of each family, kept for tests without the compiler.
 
 python -m tests.pallas_kernels.ahead_of_time.texts (with the compiler on PYTHONPATH) writes it anew:
 PTX without comments and places in sources, descriptors, how often L1 is invalidated.
@@ -29,7 +29,7 @@ KEPT = {
 
 
 def kept(name: str) -> Part:
-    """Return what is kept of a program; of machine code, only what a rule counts."""
+    """Return a kept program; of its machine code, only the instructions that a rule counts."""
     head, _, ptx = gzip.decompress((FOLDER / f"{name}.gz").read_bytes()).decode().partition("\n")
     known = json.loads(head)
     known["maps"] = [
@@ -40,7 +40,7 @@ def kept(name: str) -> Part:
 
 
 def keep(name: str, ptx: str, table: tuple[Descriptor, ...], code: str) -> None:
-    """Write what is kept of a program."""
+    """Write a program's file."""
     lines = (
         line.partition("//")[0].strip() for line in ptx[ptx.index(".visible .entry") :].splitlines()
     )
