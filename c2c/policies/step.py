@@ -23,7 +23,7 @@ class Whole(NamedTuple):
 class PromptsAlone(NamedTuple):
     """One part, without decodes: prompts go first, and decodes wait until no prompt is left.
 
-    Source: SGLang's server arguments. It has both in a step with `enable_mixed_chunk` only.
+    Source: SGLang's server arguments, where `enable_mixed_chunk` puts both into a step.
     """
 
     @property
