@@ -22,6 +22,7 @@ from pallas_kernels.hopper import SHARED_BYTES_LIMIT
 
 _MOST_STAGES = 12  # of W: 96 KiB of int4 in flight, 192 KiB of bytes
 _ASYM_STAGES = 2
+_CONVERTED_STAGES = 3  # of X for quantised weights, whose ring of W is the smaller
 _LONGEST_RING = 16  # W tiles of AsymGEMM, so that barriers have room
 
 
@@ -97,13 +98,18 @@ def _converted(gemm: Gemm, sm_count: int, cluster: int) -> Config:
 
 
 def _with_asym(config: Config, gemm: Gemm) -> Config:
-    """Return `config` with the longest K passes of AsymGEMM that shared memory has room for."""
+    """Return `config` with the longest K passes of AsymGEMM that shared memory has room for.
+
+    With two slots of X one tile is on its way, and its latency is longer than a step of 128 rows. A
+    third one pays for the shorter passes where weights are small.
+    """
     if config.tm < 64:
         return config
+    stages = _ASYM_STAGES if gemm.quantised is None else _CONVERTED_STAGES
     unit = config.tk * pass_unit(replace(config, kc=config.tk), gemm)
     best = config
     for kc in range(unit, min(_LONGEST_RING * config.tk, gemm.k) + 1, unit):
-        longer = replace(config, kc=kc, asym_stages=_ASYM_STAGES)
+        longer = replace(config, kc=kc, asym_stages=stages)
         if shared_bytes(longer, gemm) <= SHARED_BYTES_LIMIT:
             best = longer
     return best
