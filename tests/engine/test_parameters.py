@@ -79,6 +79,8 @@ def test_what_is_not_built_is_refused_by_name(path: str, body: dict[str, Any], n
     assert error["type"] == "invalid_request_error"
     assert name in error["message"]
     assert "thing" in error["message"]
+    allowed = " or ".join(["none", *map(ascii, REFUSED[name])])
+    assert f"expected {allowed}" in error["message"]
     for fine in (None, *REFUSED[name]):
         assert post(path, {**body, name: fine}).status_code == 404
 

@@ -122,6 +122,7 @@ def candidates(*rows: dict[str, Any]) -> Any:
     [
         ([{}, {"prompt_s": 5e-5}], 1),  # a larger slice
         ([{"prompt_s": 5e-5, "link_left_gbps": -700.0}, {}], 1),  # whose link is thrice promised
+        ([{}, {"prompt_s": 9e-5, "link_left_gbps": 100.0}], 1),  # all of whose link is promised
         ([{"prompt_s": 9e-5, "in_host": 0}, {}], 1),
         ([{"is_free": 0}, {}], 1),
         ([{"last_used_s": 2.0}, {"last_used_s": 1.0}], 1),

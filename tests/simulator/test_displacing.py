@@ -22,7 +22,9 @@ from c2c.policies import (
     WhileRoom,
 )
 from c2c.serving import ServingSetup, prepare
-from c2c.serving.state import FREE
+from c2c.serving.decode_target import _most_waiting
+from c2c.serving.hbm import request_bytes
+from c2c.serving.state import ASSIGNED, FREE
 from tests.simulator.worlds import random_requests, requests, setup, simulate
 from tests.tiers import tiered
 
@@ -172,6 +174,15 @@ def test_unlike_slices_hold_unlike_numbers() -> None:
     assert len(set(most.tolist())) == 2
     assert (counts <= most).all()
     assert counts.sum() > len(most)
+
+
+def test_what_waits_on_a_device_is_found_behind_a_place_without_an_engine() -> None:
+    what = prepare(shared(*TWO))
+    state = what.new_serving(active=False)
+    state.instance[1].state, state.instance[1].model, state.instance[1].wait_head = ASSIGNED, 1, 7
+    state.request.prompt[7], state.request.output[7], state.request.next[7] = 100, 50, -1
+    assert state.instance[0].state == FREE
+    assert _most_waiting(what.fleet, state, 0) == request_bytes(what.fleet, state, 1, 150) > 0
 
 
 @pytest.mark.parametrize(
