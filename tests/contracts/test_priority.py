@@ -30,6 +30,7 @@ from c2c.serving.port import (
     new_report,
 )
 from c2c.serving.preemption import clear_for
+from c2c.serving.queues import append_pending
 from c2c.serving.state import RUNNING
 from tests.simulator.worlds import random_requests, requests, setup, simulate
 
@@ -140,6 +141,18 @@ def test_the_urgent_come_first_in_a_queue() -> None:
     (prompt,) = one.ready(1.0)
     assert isinstance(prompt, RunSteps)
     assert [request for request, _, _ in prompt.prefills] == [1, 4, 3, 0, 2, 5]
+
+
+def test_a_queue_holds_its_requests_whatever_their_slots() -> None:
+    what = served(ByPriority(), 0)
+    state, order = what.new_serving(active=False), [0, 3, 1]
+    for slot in order:
+        append_pending(what.fleet, state, 0, slot)
+    found = [int(state.model.wait_head[0])]
+    while (slot := int(state.request.next[found[-1]])) >= 0:
+        found.append(slot)
+    assert found == order
+    assert state.model.n_wait[0] == 3
 
 
 loads = st.tuples(st.integers(2, 24), st.sampled_from([0.5, 4.0, 50.0]), st.integers(0, 2**31))

@@ -64,6 +64,7 @@ class MutantsSettings:
         default_factory=lambda: [
             *("tests/policies", "tests/contracts", "tests/simulator", "tests/golden"),
             *("tests/engine", "tests/experiments/vopr", "tests/config", "tests/workloads"),
+            "tests/rooms",
         ]
     )
     also: list[str] = field(

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from c2c.policies import LongestIdle, SessionsOver
+from c2c.serving import block_table
 from c2c.serving.block_table import (
     NO_ROW,
     Blocks,
@@ -122,6 +123,16 @@ def test_blocks_give_way_from_the_end_of_the_prompt_longest_unused_first() -> No
         left.remove(gone)
         order.append(gone)
     assert order == ["abc", "abd", "ab", "a", "x"]
+
+
+def test_a_policy_is_told_for_how_long_a_block_was_unused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one by which the newest goes first."""
+    monkeypatch.setattr(block_table, "block_worth", lambda _policy, unused_s, *_: unused_s)
+    b = new_blocks(1, rows=16)
+    for at_s, path in ((1.0, "a"), (2.0, "b"), (3.0, "c")):
+        end(b, begin(b, 0, path) or [], at_s)
+    give_way(b, 0, 20.0, LongestIdle(), 8, 4.0)
+    assert [find(b, 0, key(p)) >= 0 for p in "abc"] == [True, True, False]
 
 
 def test_sessions_that_are_over_go_first() -> None:

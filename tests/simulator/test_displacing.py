@@ -72,6 +72,13 @@ def test_one_after_the_other_decodes_from_hbm() -> None:
     assert took_s[0.75] < took_s[FOR_GOOD]  # a little: the link is all its own
 
 
+def test_who_decodes_alone_does_so_in_one_run_and_two_take_turns() -> None:
+    _, alone, _ = simulate(shared("llama-3-3b"), requests([0.0], prompt=100, output=20))
+    _, both, _ = simulate(shared(*TWO), two_that_decode(20))
+    assert alone.runs.sum() <= 3
+    assert both.runs.sum() > 20
+
+
 def test_both_get_tokens_in_time() -> None:
     """An engine that stays does not stay for long: both keep their line."""
     records, _, _ = simulate(shared(*TWO), two_that_decode(), compiled=True)
