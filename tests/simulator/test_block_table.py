@@ -126,7 +126,7 @@ def test_blocks_give_way_from_the_end_of_the_prompt_longest_unused_first() -> No
 
 
 def test_a_policy_is_told_for_how_long_a_block_was_unused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With one by which the newest goes first."""
+    # As one by which the newest goes first.
     monkeypatch.setattr(block_table, "block_worth", lambda _policy, unused_s, *_: unused_s)
     b = new_blocks(1, rows=16)
     for at_s, path in ((1.0, "a"), (2.0, "b"), (3.0, "c")):
