@@ -107,14 +107,12 @@ def remove_partial(path: Path) -> None:
         os.close(fd)
 
 
-def reserve(fd: int, nbytes: int, path: Path, *, limit_bytes: int | None) -> None:
+def reserve(fd: int, nbytes: int, path: Path) -> None:
     """Allocate `nbytes` for the file, so that writing to its pages cannot fail later.
 
     Raises:
-      PoolSpaceError: that is more than `limit_bytes` or than the file system has.
+      PoolSpaceError: that is more than the file system has.
     """
-    if limit_bytes is not None and nbytes > limit_bytes:
-        raise PoolSpaceError(f"{path}: needs {nbytes} bytes, limit_bytes={limit_bytes}")
     stat = os.fstatvfs(fd)
     free = stat.f_bavail * stat.f_frsize
     if nbytes > free:
@@ -135,11 +133,6 @@ def try_exclusive(fd: int) -> bool:
         fcntl.flock(fd, fcntl.LOCK_SH)  # a failed conversion may have dropped it
         return False
     return True
-
-
-def share(fd: int) -> None:
-    """Turn an exclusive lock into a shared one."""
-    fcntl.flock(fd, fcntl.LOCK_SH)
 
 
 def is_at(fd: int, path: Path) -> bool:

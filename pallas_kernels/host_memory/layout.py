@@ -3,7 +3,7 @@
     0    magic, 8 bytes
     8    length of the JSON header, uint64, little-endian
     16   bytes of the whole file, uint64, little-endian
-    24   1 if someone has written to the tensors since their hashes were taken, uint64
+    24   0, uint64
     32   SHA-256 of the JSON header, 32 bytes
     64   JSON header: {"format", "metadata", "tensors": {name: {"dtype", "shape", "offset",
          "nbytes", "sha256"}}}, offsets from the start of the file
@@ -31,7 +31,6 @@ from pallas_kernels.host_memory.errors import PoolCorruptError, PoolError
 MAGIC = b"PKPOOL\x00\n"
 FORMAT = 1
 PROLOGUE = struct.Struct("<8sQQQ32s")
-MODIFIED_OFFSET = 24
 PAGE = 4096
 ALIGNMENT = 256  # TMA needs 16, jax on a CPU 64, DLPack asks for 256
 MAX_HEADER_BYTES = 1 << 30
@@ -117,14 +116,14 @@ def plan(tensors: Mapping[str, TensorSpec], metadata: Mapping[str, str]) -> Head
     return Header(entries=entries, metadata=dict(metadata), nbytes=_round_up(at, PAGE))
 
 
-def encode(header: Header, *, modified: bool = False) -> bytes:
+def encode(header: Header) -> bytes:
     """Return the first bytes of the file."""
     text = _json(header)
     digest = hashlib.sha256(text).digest()
-    return PROLOGUE.pack(MAGIC, len(text), header.nbytes, int(modified), digest) + text
+    return PROLOGUE.pack(MAGIC, len(text), header.nbytes, 0, digest) + text
 
 
-def decode(start: memoryview, file_bytes: int, path: object) -> tuple[Header, bool]:
+def decode(start: memoryview, file_bytes: int, path: object) -> Header:
     """Read a header, checking all that it says.
 
     Args:
@@ -132,19 +131,16 @@ def decode(start: memoryview, file_bytes: int, path: object) -> tuple[Header, bo
       file_bytes: length of the file.
       path: named in errors.
 
-    Returns:
-      The header, and whether tensors were written to since their hashes were taken.
-
     Raises:
       PoolCorruptError: the bytes are no pool, of another format, cut off or inconsistent.
     """
     if len(start) < PROLOGUE.size or start[: len(MAGIC)] != MAGIC:
         raise PoolCorruptError(f"{path}: expected a pool, and it does not start like one")
-    _, length, nbytes, modified, digest = PROLOGUE.unpack_from(start)
+    _, length, nbytes, zero, digest = PROLOGUE.unpack_from(start)
     if nbytes != file_bytes:
         raise PoolCorruptError(f"{path}: has {file_bytes} bytes, expected {nbytes} as it says")
     text = bytes(start[PROLOGUE.size : PROLOGUE.size + length])
-    if len(text) != length or hashlib.sha256(text).digest() != digest or modified not in (0, 1):
+    if len(text) != length or hashlib.sha256(text).digest() != digest or zero:
         raise PoolCorruptError(f"{path}: header damaged, its SHA-256 is not the stored one")
     try:
         header = _parse(json.loads(text), nbytes)
@@ -159,7 +155,7 @@ def decode(start: memoryview, file_bytes: int, path: object) -> tuple[Header, bo
         ):
             raise PoolCorruptError(f"{path}: tensor {name} overlaps another or leaves the file")
         end = entry.offset + entry.spec.nbytes
-    return header, bool(modified)
+    return header
 
 
 def _parse(values: Any, nbytes: int) -> Header:

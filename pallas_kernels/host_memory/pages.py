@@ -35,10 +35,11 @@ class Pages(mmap.mmap):
     address: int
     registrar: cuda.Registrar | None
     pid: int
+    writable: bool
 
-    def pin(self, registrar: cuda.Registrar, *, read_only: bool) -> None:
+    def pin(self, registrar: cuda.Registrar) -> None:
         """Register the pages with a GPU."""
-        registrar.register(self.address, len(self), read_only=read_only)
+        registrar.register(self.address, len(self), read_only=not self.writable)
         self.registrar, self.pid = registrar, os.getpid()
 
     def release(self) -> None:
@@ -69,7 +70,7 @@ def map_pages(fd: int, nbytes: int, *, writable: bool) -> Pages:
     except BaseException:
         os.close(fd)
         raise
-    pages.fd, pages.registrar, pages.pid = fd, None, os.getpid()
+    pages.fd, pages.registrar, pages.pid, pages.writable = fd, None, os.getpid(), writable
     pages.address = np.frombuffer(pages, np.uint8, 1).ctypes.data
     return pages
 

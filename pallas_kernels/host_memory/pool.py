@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -47,22 +47,17 @@ if TYPE_CHECKING:
 else:
     HostArray = Any  # its module imports jax
 
-Verify = Literal["none", "header", "content"]
-
 _CREATE_WAIT_S = 600.0
 
 
 class SharedPool:
     """Named tensors in shared pages. Made by `create`, `open` and `open_or_create`.
 
-    A context manager; `close` when done. The content is fixed when the pool is made. A process may
-    open it writable and change values in place: all others see that at once, and until `seal` the
-    pool counts as modified.
+    A context manager; `close` when done. The content is fixed when the pool is made.
     """
 
-    def __init__(self, path: Path, pages: Pages, header: Header, *, writable: bool) -> None:
+    def __init__(self, path: Path, pages: Pages, header: Header) -> None:
         self.path = path
-        self.writable = writable
         self._pages = pages
         self._header = header
         self._views: list[tuple[str, weakref.ref[np.ndarray]]] = []
@@ -74,7 +69,6 @@ class SharedPool:
         tensors: Mapping[str, Any],
         *,
         metadata: Mapping[str, str] | None = None,
-        limit_bytes: int | None = None,
     ) -> SharedPool:
         """Make a pool of arrays; it appears at `path` complete or not at all.
 
@@ -82,7 +76,6 @@ class SharedPool:
           path: of a file that must not exist.
           tensors: NumPy arrays, jax arrays or `HostArray`s by name, all of types in `DTYPES`.
           metadata: any text, e.g. which checkpoint and revision this is.
-          limit_bytes: how large the pool may be; by default as large as the file system allows.
 
         Raises:
           PoolError: `path` exists, or a name or type cannot be stored.
@@ -100,7 +93,7 @@ class SharedPool:
         def fill(name: str, into: np.ndarray) -> None:
             np.copyto(into, values(name), casting="no")
 
-        made = cls._create(Path(path), header, fill, limit_bytes=limit_bytes, wait_s=0.0)
+        made = cls._create(Path(path), header, fill, wait_s=0.0)
         if made is None:
             raise PoolError(f"{path}: exists already; open it, or remove_pool it first")
         return made
@@ -113,7 +106,6 @@ class SharedPool:
         fill: Callable[[str, np.ndarray], None],
         *,
         metadata: Mapping[str, str] | None = None,
-        limit_bytes: int | None = None,
         wait_s: float = _CREATE_WAIT_S,
     ) -> SharedPool:
         """Open the pool if it exists, make it otherwise; of many processes at once, one makes it.
@@ -125,17 +117,16 @@ class SharedPool:
             themselves, so that loading takes no second copy.
           metadata: as for `create`. An existing pool must have the same: put there what tells
             one content from another.
-          limit_bytes: as for `create`.
           wait_s: how long to wait for another process that is making it.
 
         Raises:
-          PoolStaleError: the existing pool has other tensors or metadata, or was written to.
+          PoolStaleError: the existing pool has other tensors or metadata.
           PoolCorruptError: the existing file is no sound pool.
           PoolSpaceError: there is not enough space.
           PoolInUseError: another process is still making it after `wait_s`.
         """
         path, header = Path(path), layout.plan(specs, metadata or {})
-        made = cls._create(path, header, fill, limit_bytes=limit_bytes, wait_s=wait_s)
+        made = cls._create(path, header, fill, wait_s=wait_s)
         if made is not None:
             return made
         pool = cls.open(path)
@@ -148,31 +139,18 @@ class SharedPool:
         return pool
 
     @classmethod
-    def open(
-        cls,
-        path: Path | str,
-        *,
-        writable: bool = False,
-        verify: Verify = "header",
-        expected_digest: str | None = None,
-    ) -> SharedPool:
+    def open(cls, path: Path | str, *, writable: bool = False) -> SharedPool:
         """Map an existing pool; nothing is read but its header.
 
         Args:
           path: of the pool.
-          writable: whether this process may change values, which all others see.
-          verify: "header" checks format, sizes and that nobody wrote to the pool since its hashes
-            were taken; "content" also hashes every tensor (about a second a gigabyte and core);
-            "none" accepts a pool that was written to.
-          expected_digest: what `digest` must be.
+          writable: whether the pages may be written, for machines that cannot pin others; arrays
+            over them are read-only all the same.
 
         Raises:
           PoolError: there is none, or it may not be opened.
-          PoolCorruptError: the file is no pool, damaged, or its content has another hash.
-          PoolStaleError: it was written to, or has another digest than expected.
+          PoolCorruptError: the file is no pool, or damaged.
         """
-        if verify not in ("none", "header", "content"):
-            raise PoolError(f"verify={verify!r}: expected 'none', 'header' or 'content'")
         path = Path(path)
         fd = files.open_file(path, writable=writable)
         size = os.fstat(fd).st_size
@@ -182,23 +160,11 @@ class SharedPool:
         pages = map_pages(fd, size, writable=writable)
         try:
             with memoryview(pages) as start:
-                header, modified = layout.decode(start, size, path)
-            if modified and verify != "none":
-                raise PoolStaleError(
-                    f"{path}: written to since its hashes were taken; seal() it where it is "
-                    f"written, or open it with verify='none'"
-                )
-            if expected_digest is not None and header.digest != expected_digest:
-                raise PoolStaleError(
-                    f"{path}: digest {header.digest}, expected {expected_digest}: other content"
-                )
-            pool = cls(path, pages, header, writable=writable)
-            if verify == "content":
-                pool.verify()
+                header = layout.decode(start, size, path)
         except BaseException:
             pages.release()
             raise
-        return pool
+        return cls(path, pages, header)
 
     @classmethod
     def _create(
@@ -207,14 +173,13 @@ class SharedPool:
         header: Header,
         fill: Callable[[str, np.ndarray], None],
         *,
-        limit_bytes: int | None,
         wait_s: float,
     ) -> SharedPool | None:
         """Return the pool made, or None if there is one already."""
         with files.new_file(path, wait_s=wait_s) as fd:
             if fd is None:
                 return None
-            files.reserve(fd, header.nbytes, path, limit_bytes=limit_bytes)
+            files.reserve(fd, header.nbytes, path)
             # The lock travels with this second descriptor, which the pages will own.
             pages = map_pages(os.dup(fd), header.nbytes, writable=True)
             try:
@@ -229,7 +194,7 @@ class SharedPool:
         os.close(fd)
         # What was written through the first mapping is read through one that cannot write.
         own = os.dup(pages.fd)
-        pool = cls(path, map_pages(own, header.nbytes, writable=False), header, writable=False)
+        pool = cls(path, map_pages(own, header.nbytes, writable=False), header)
         release_or_leave(pages)
         return pool
 
@@ -270,7 +235,7 @@ class SharedPool:
         return files.is_at(self._pages.fd, self.path)
 
     def numpy(self, name: str, *, expect: TensorSpec | None = None) -> np.ndarray:
-        """Return a tensor as a NumPy array over the shared pages; read-only unless `writable`.
+        """Return a tensor as a NumPy array over the shared pages, read-only.
 
         Args:
           name: of the tensor.
@@ -281,26 +246,12 @@ class SharedPool:
         """
         self._require_open()
         entry = self._entry(name, expect)
-        if self.writable:
-            self._pages[layout.MODIFIED_OFFSET : layout.MODIFIED_OFFSET + 8] = (1).to_bytes(
-                8, "little"
-            )
         root = root_of(self._pages, entry)
         self._views = [(n, ref) for n, ref in self._views if ref() is not None]
         self._views.append((name, weakref.ref(root)))
-        return shaped(root, entry)
-
-    def write(self, name: str, values: Any) -> None:
-        """Change the values of a tensor in place, for every process that maps the pool.
-
-        Others may read some old and some new values meanwhile.
-
-        Raises:
-          PoolError: the pool is not `writable`, or shape or type differ.
-        """
-        if not self.writable:
-            raise PoolError(f"{self.path}: opened read-only, expected open(..., writable=True)")
-        np.copyto(self.numpy(name, expect=_spec(name, values)), np.asarray(values), casting="no")
+        view = shaped(root, entry)
+        view.flags.writeable = False
+        return view
 
     def array(
         self, name: str, *, expect: TensorSpec | None = None, device: Any = None
@@ -359,7 +310,7 @@ class SharedPool:
             registrar, reason = cuda.find_runtime()
             if registrar is None:
                 raise PoolError(f"{self.path}: cannot be registered with CUDA: {reason}")
-        self._pages.pin(registrar, read_only=not self.writable)
+        self._pages.pin(registrar)
 
     def verify(self) -> None:
         """Compare the hash of every tensor with the one in the header.
@@ -374,29 +325,6 @@ class SharedPool:
             raise PoolCorruptError(
                 f"{self.path}: content of {', '.join(bad)} differs from its SHA-256 in the header"
             )
-
-    def seal(self) -> None:
-        """Take the hashes anew after writing, so that the pool opens normally again.
-
-        Raises:
-          PoolError: the pool is not `writable`.
-          PoolInUseError: arrays of it are alive or others have it open: it could still change.
-        """
-        self._require_open()
-        if not self.writable:
-            raise PoolError(f"{self.path}: opened read-only, nothing to seal")
-        if names := self._alive():
-            raise PoolInUseError(
-                f"{self.path}: expected no array of {', '.join(names)} while sealing"
-            )
-        if not files.try_exclusive(self._pages.fd):
-            raise PoolInUseError(f"{self.path}: expected no other user while sealing")
-        try:
-            self._header = hashed(self._pages, self._header)
-            start = layout.encode(self._header)
-            self._pages[: len(start)] = start
-        finally:
-            files.share(self._pages.fd)
 
     def users(self) -> tuple[int, ...]:
         """Return the processes that have it open, one entry for each time."""

@@ -180,7 +180,7 @@ class Slot:
         with files.new_file(path, wait_s=0.0) as fd:
             if fd is None:
                 raise SlotError(f"{path}: exists already; open it, or remove it first")
-            files.reserve(fd, shape.nbytes, path, limit_bytes=None)
+            files.reserve(fd, shape.nbytes, path)
             pages = map_pages(os.dup(fd), shape.nbytes, writable=True)
             header = shape.header()
             pages[: len(header)] = header

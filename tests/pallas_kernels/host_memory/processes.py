@@ -85,10 +85,10 @@ class Other:
 
 
 @contextmanager
-def opened(path: Path, *, writable: bool = False) -> Iterator[Other]:
+def opened(path: Path) -> Iterator[Other]:
     """A process that has the pool at `path` open as `pool`."""
     with Other(
         "from pallas_kernels.host_memory import *",
-        f"pool = SharedPool.open({str(path)!r}, writable={writable})",
+        f"pool = SharedPool.open({str(path)!r})",
     ) as other:
         yield other

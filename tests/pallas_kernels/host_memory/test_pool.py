@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import gc
-import inspect
 import os
 import subprocess
 import sys
@@ -58,7 +57,9 @@ def test_a_pool_holds_what_was_put_in(path: Path) -> None:
         assert len(pool) == 4
         assert pool.metadata == {"checkpoint": "tiny"}
         digest = pool.digest
-    with SharedPool.open(path, verify="content", expected_digest=digest) as pool:
+    with SharedPool.open(path) as pool:
+        assert pool.digest == digest
+        pool.verify()
         for name, values in given_tensors.items():
             assert same(pool.numpy(name), values)
             assert pool.specs[name] == TensorSpec(shape=values.shape, dtype=values.dtype.name)
@@ -82,8 +83,7 @@ def test_layout_round_trips_aligned_and_apart(
 ) -> None:
     header = layout.plan(made(wanted), metadata)
     start = layout.encode(header)
-    decoded, modified = layout.decode(memoryview(start), header.nbytes, "pool")
-    assert (decoded, modified) == (header, False)
+    assert layout.decode(memoryview(start), header.nbytes, "pool") == header
     ends = [len(start)]
     for entry in header.entries.values():
         assert entry.offset % layout.ALIGNMENT == 0
@@ -121,14 +121,14 @@ def test_jax_and_host_arrays_and_gaps_can_be_stored(path: Path) -> None:
         assert same(pool.numpy("gaps"), np.ascontiguousarray(grid[:, ::2].T))
 
 
-def test_reading_cannot_change_a_pool(path: Path) -> None:
-    with SharedPool.create(path, tensors()) as pool:
-        with pytest.raises(ValueError, match="read-only"):
-            pool.numpy("layers.0.scale")[0] = 1
-        with pytest.raises(PoolError, match="writable=True"):
-            pool.write("layers.0.scale", np.zeros(33, np.float32))
-        with pytest.raises(PoolError, match="nothing to seal"):
-            pool.seal()
+@pytest.mark.parametrize("writable", [False, True])
+def test_reading_cannot_change_a_pool(path: Path, writable: bool) -> None:
+    SharedPool.create(path, tensors()).close()
+    with (
+        SharedPool.open(path, writable=writable) as pool,
+        pytest.raises(ValueError, match="read-only"),
+    ):
+        pool.numpy("layers.0.scale")[0] = 1
 
 
 @pytest.mark.parametrize(
@@ -167,8 +167,6 @@ def test_wrong_names_shapes_and_types_are_named(path: Path) -> None:
 
 
 def test_not_enough_space_says_how_much_is_needed(path: Path) -> None:
-    with pytest.raises(PoolSpaceError, match="needs 8192 bytes, limit_bytes=8191"):
-        SharedPool.create(path, {"a": np.ones(9, np.int8)}, limit_bytes=8191)
     huge = TensorSpec(shape=(1 << 50,), dtype="int8")
     with pytest.raises(PoolSpaceError, match=r"needs \d+ bytes, its file system has \d+ free"):
         SharedPool.open_or_create(path, {"a": huge}, lambda name, into: None)
@@ -225,13 +223,8 @@ def damage(path: Path, offset: int, value: bytes) -> None:
 
 
 def test_damage_is_found(path: Path) -> None:
-    with SharedPool.create(path, tensors()) as pool:
-        digest = pool.digest
+    SharedPool.create(path, tensors()).close()
     good = path.read_bytes()
-    SharedPool.open(path, expected_digest=digest).close()
-    with pytest.raises(PoolStaleError, match="other content"):
-        SharedPool.open(path, expected_digest="0" * 64)
-
     damage(path, good.index(b"float32"), b"float16")
     with pytest.raises(PoolCorruptError, match="header damaged"):
         SharedPool.open(path)
@@ -247,9 +240,11 @@ def test_damage_is_found(path: Path) -> None:
 
     path.write_bytes(good)
     damage(path, 4096 + 100, bytes([good[4196] ^ 1]))
-    SharedPool.open(path).close()  # the header is sound
-    with pytest.raises(PoolCorruptError, match=r"layers.0.w differs"):
-        SharedPool.open(path, verify="content")
+    with (  # the header is sound
+        SharedPool.open(path) as pool,
+        pytest.raises(PoolCorruptError, match=r"layers.0.w differs"),
+    ):
+        pool.verify()
     remove_pool(path)
     with pytest.raises(PoolError, match="expected a pool"):
         SharedPool.open(path)
@@ -262,11 +257,8 @@ def test_no_damaged_header_is_accepted(at: int, flip: int) -> None:
     start = bytearray(layout.encode(header))
     at %= len(start)
     start[at] ^= flip
-    try:
-        decoded, modified = layout.decode(memoryview(start), header.nbytes, "pool")
-    except PoolCorruptError:
-        return
-    assert (decoded, modified, at) == (header, True, layout.MODIFIED_OFFSET)  # a flag, no damage
+    with pytest.raises(PoolCorruptError):
+        layout.decode(memoryview(start), header.nbytes, "pool")
 
 
 def test_headers_that_lie_are_refused() -> None:
@@ -279,27 +271,6 @@ def test_headers_that_lie_are_refused() -> None:
         lying = layout.encode(replace(header, entries=entries))
         with pytest.raises(PoolCorruptError, match="overlaps"):
             layout.decode(memoryview(lying), header.nbytes, "pool")
-
-
-def test_a_written_pool_is_stale_until_sealed(path: Path) -> None:
-    with SharedPool.create(path, tensors()) as pool:
-        before = pool.digest
-    new = np.arange(33, dtype=np.float32)
-    with SharedPool.open(path, writable=True) as pool:
-        pool.write("layers.0.scale", new)
-        with pytest.raises(PoolError, match=r"is float32\[33\], expected float32\[3\]"):
-            pool.write("layers.0.scale", new[:3])
-    with pytest.raises(PoolStaleError, match=r"seal\(\)"):
-        SharedPool.open(path)
-    with SharedPool.open(path, writable=True, verify="none") as pool:
-        view = pool.numpy("layers.0.scale")
-        with pytest.raises(PoolInUseError, match="while sealing"):
-            pool.seal()
-        del view
-        pool.seal()
-        assert pool.digest != before
-    with SharedPool.open(path, verify="content") as pool:
-        assert same(pool.numpy("layers.0.scale"), new)
 
 
 def test_host_arrays_are_the_pages_themselves(path: Path) -> None:
@@ -368,8 +339,6 @@ def test_the_last_to_close_can_remove(path: Path) -> None:
 
 
 def test_arguments_are_checked(tmp_path: Path) -> None:
-    with pytest.raises(PoolError, match="verify='all'"):
-        inspect.unwrap(SharedPool.open.__func__)(SharedPool, tmp_path / "x", verify="all")
     with pytest.raises(PoolError, match="cannot be created"):
         SharedPool.create(tmp_path / "no" / "folder", tensors())
     for name in ("", "a/b", ".hidden"):

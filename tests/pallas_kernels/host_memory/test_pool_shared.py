@@ -1,4 +1,4 @@
-"""Many processes and one pool: one physical copy, visible writes, one creator, cleanup."""
+"""Many processes and one pool: one physical copy, one creator, cleanup."""
 
 from __future__ import annotations
 
@@ -37,21 +37,6 @@ def status(other: Other, field: str) -> int:
     return 1024 * int(line.split()[1])
 
 
-def test_a_write_by_one_is_seen_by_all(path: Path) -> None:
-    with make(path) as pool, opened(path, writable=True) as writer, opened(path) as reader:
-        assert reader("pool.numpy('w')[[0, -1]].tolist()") == "[3, 3]"
-        assert writer("import numpy as np") == "None"
-        assert writer("pool.numpy('w').__setitem__(-1, 99)") == "None"
-        assert reader("pool.numpy('w')[[0, -1]].tolist()") == "[3, 99]"
-        assert int(pool.numpy("w")[-1]) == 99
-        assert writer("pool.close()") == "None"
-        with ExitStack() as stack:
-            late = stack.enter_context(Other("from pallas_kernels.host_memory import *"))
-            assert late(f"SharedPool.open({str(path)!r})").startswith("PoolStaleError")
-            late(f"pool = SharedPool.open({str(path)!r}, verify='none')")
-            assert late("int(pool.numpy('w')[-1])") == "99"
-
-
 def test_three_processes_hold_one_physical_copy(path: Path) -> None:
     """Each has all pages resident; divided by their users they add up to one copy."""
     count = 3
@@ -76,13 +61,15 @@ def test_three_processes_hold_one_physical_copy(path: Path) -> None:
 
 
 def test_jax_processes_share_the_pages_too(shm_path: Path) -> None:
-    """A jax array over the pages adds nothing and reads what another process writes."""
-    with make(shm_path), opened(shm_path, writable=True) as writer, opened(shm_path) as reader:
+    """A jax array over the pages adds nothing, and reads what is written to them."""
+    with make(shm_path) as pool, opened(shm_path) as reader:
         assert reader("array = pool.array('w')") == "None"
         before = status(reader, "RssAnon")
         assert reader("int(array.numpy()[::4096].sum(dtype='uint64'))") == str(3 * SIZE // 4096)
         assert status(reader, "RssAnon") - before < SIZE // 8
-        assert writer("pool.numpy('w').__setitem__(5, 77)") == "None"
+        with shm_path.open("r+b") as file:
+            file.seek(pool._header.entries["w"].offset + 5)
+            file.write(bytes([77]))
         assert reader("int(array.numpy()[5])") == "77"
         assert "arrays of w are alive" in reader("pool.close()")
         assert reader.end() == 0  # also with an array alive
@@ -134,19 +121,6 @@ def test_a_user_that_dies_no_longer_counts(shm_path: Path) -> None:
         other.kill()
     remove_pool(shm_path)
     assert not shm_path.exists()
-
-
-def test_others_keep_a_pool_from_being_sealed(shm_path: Path) -> None:
-    make(shm_path).close()
-    with SharedPool.open(shm_path, writable=True) as pool:
-        pool.write("w", np.full(SIZE, 4, np.uint8))
-        with ExitStack() as stack:
-            late = stack.enter_context(Other("from pallas_kernels.host_memory import *"))
-            late(f"pool = SharedPool.open({str(shm_path)!r}, verify='none')")
-            with pytest.raises(PoolInUseError, match="no other user"):
-                pool.seal()
-        pool.seal()
-    SharedPool.open(shm_path, verify="content").close()
 
 
 def test_a_fork_closes_its_pool_and_leaves_the_parents_alone(shm_path: Path) -> None:
