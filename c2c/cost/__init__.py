@@ -46,14 +46,14 @@ from c2c.cost.step import (
     step_time,
 )
 from c2c.cost.tiles import KernelTiles, Tiles
-from pallas_kernels.gemm import Prediction
-from pallas_kernels.gemm.published import (
+from c2c.cost.traffic import (
     Traffic,
     asym_accumulation_steps,
     gemm_traffic,
     onchip_bytes,
     split_columns,
 )
+from pallas_kernels.gemm import Prediction
 
 __all__ = [
     "DEFAULT_ALPHAS",

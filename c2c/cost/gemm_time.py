@@ -1,6 +1,7 @@
 """Time of one GEMM over host-resident weights, on a slice of a calibrated chip.
 
-The model is `pallas_kernels.gemm`'s, of HybridGEMM as published; here are its rates.
+Its bytes and operations are those of HybridGEMM as published (`c2c.cost.traffic`), its seconds by
+`pallas_kernels.gemm`'s formula, with the constants that are fitted to the paper's times.
 """
 
 from dataclasses import replace
@@ -9,11 +10,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from c2c.cost.tiles import KernelTiles
+from c2c.cost.traffic import Array, ArrayLike, Traffic, gemm_traffic
 from c2c.hardware import Slice
-from pallas_kernels.gemm import Prediction, Rates, published
-from pallas_kernels.gemm.published import Array, ArrayLike
+from pallas_kernels.gemm import Prediction, Rates, busy_s, predicted
 
-__all__ = ["KernelConstants", "gemm_time", "kernel_link_gbps"]
+__all__ = ["KernelConstants", "gemm_time", "kernel_link_gbps", "time_of"]
 
 
 class KernelConstants(Protocol):
@@ -95,7 +96,7 @@ def gemm_time(
       xp: NumPy or jax.numpy.
     """
     tiles = KernelTiles() if tiles is None else tiles
-    traffic = published.gemm_traffic(
+    traffic = gemm_traffic(
         m,
         n,
         k,
@@ -123,4 +124,69 @@ def gemm_time(
         launch_s=constants.launch_s,
         stores_overlap=False,
     )
-    return published.gemm_time(traffic, rates, sm_count=slice_.sm_count, sm_split=sm_split, xp=xp)
+    return time_of(traffic, rates, sm_count=slice_.sm_count, sm_split=sm_split, xp=xp)
+
+
+def time_of(
+    traffic: Traffic,
+    rates: Rates,
+    *,
+    sm_count: int,
+    sm_split: ArrayLike | None = None,
+    xp: Any = np,
+) -> Prediction:
+    """Return the time of counted traffic.
+
+    SM time: an SM works through its share of tiles; in AsymGEMM pushing a partial tile into O
+    (reduction) does not overlap the next tile's math, because both need the accumulators. The two
+    paths run on different SMs at once, so balanced they take (work_sym + work_asym) / SMs, but
+    never less than the longest tile that one CTA has to finish alone: GEMMs with fewer tiles than
+    SMs leave SMs idle.
+
+    Args:
+      traffic: of `gemm_traffic`.
+      rates: of the device or slice, as this kernel gets them.
+      sm_count: SMs of the slice.
+      sm_split: share of SMs for SymGEMM; None balances the two paths. The paper uses one number
+        for columns and SMs; they balance only if both paths cost the same a column.
+      xp: NumPy or jax.numpy.
+
+    Source: C2CServe Fig. 4(a); that bandwidths alone do not give its crossover is derived in the
+    notes of claims c2cserve.fig4a.*.
+    """
+    sym_tensor_s = traffic.sym_mma_flops / rates.sm_flops
+    asym_tensor_s = traffic.asym_mma_flops / rates.sm_flops
+    sym_work = sym_tensor_s
+    asym_work = busy_s(asym_tensor_s, traffic.asym_steps, traffic.reduction_bytes, rates, xp=xp)
+    longest = xp.maximum(
+        traffic.sym_tile_flops / rates.sm_flops,
+        busy_s(
+            traffic.asym_tile_flops / rates.sm_flops,
+            traffic.asym_tile_steps,
+            traffic.asym_tile_reduction_bytes,
+            rates,
+            xp=xp,
+        ),
+    )
+    if sm_split is None:
+        spread = (sym_work + asym_work) / sm_count
+    else:
+        spread = xp.maximum(
+            _on_share(sym_work, sm_split * sm_count, xp),
+            _on_share(asym_work, (1.0 - sm_split) * sm_count, xp),
+        )
+    return predicted(
+        traffic,
+        link_s=traffic.link_bytes / rates.link_bytes_s,
+        hbm_s=traffic.hbm_bytes / rates.hbm_bytes_s,
+        tensor_s=(sym_tensor_s + asym_tensor_s) / sm_count,
+        issue_s=xp.maximum(spread, longest),
+        launch_s=xp.where(traffic.flops > 0, rates.launch_s, 0.0),
+        xp=xp,
+    )
+
+
+def _on_share(work: Array, sms: Array, xp: Any) -> Array:
+    """Seconds of `work` SM-seconds on `sms` SMs: zero work takes none, even without SMs."""
+    some = xp.where(sms > 0, sms, 1.0)
+    return xp.where(work > 0, xp.where(sms > 0, work / some, xp.inf), 0.0)

@@ -8,7 +8,6 @@ here needs no jax: sizes, configurations, exact traffic, predicted time, choice.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pallas_kernels.gemm import published
 from pallas_kernels.gemm.config import Config, check_fits, scales_weights, shared_bytes
 from pallas_kernels.gemm.heuristics import (
     FAMILY,
@@ -39,7 +38,7 @@ from pallas_kernels.gemm.specs import (
     Quantised,
     WLayout,
 )
-from pallas_kernels.gemm.times import Prediction, Rates
+from pallas_kernels.gemm.times import Prediction, Rates, busy_s, predicted
 from pallas_kernels.gemm.traffic import Traffic, launch_traffic
 from pallas_kernels.hopper import CLUSTERS
 
@@ -77,6 +76,7 @@ __all__ = [
     "best_alpha",
     "best_shares",
     "best_split",
+    "busy_s",
     "check_fits",
     "choice",
     "choose",
@@ -88,9 +88,9 @@ __all__ = [
     "plan_launch",
     "plans",
     "predict",
+    "predicted",
     "present_machine",
     "program",
-    "published",
     "scales_weights",
     "shared_bytes",
     "smallest_cluster",

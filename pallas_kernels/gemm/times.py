@@ -1,7 +1,7 @@
 """The time of counted work: the seconds of each resource, and so of a launch. The one formula.
 
 Two kernels are counted by what is known of them: ours by its schedule (`traffic`), HybridGEMM as
-published in closed form (`published`). Rates and constants differ between them, the formula does
+published in closed form (`c2c.cost`). Rates and constants differ between them, the formula does
 not. `xp` is NumPy, or jax.numpy where a time is differentiated; nothing here imports jax.
 """
 

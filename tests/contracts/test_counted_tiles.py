@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from c2c.cost import KernelTiles, Tiles, gemm_traffic
-from pallas_kernels.gemm import Config, Gemm, launch_traffic, plan_launch
+from pallas_kernels.gemm import Config, Gemm, Plan, launch_traffic, plan_launch
 from pallas_kernels.gemm.schedule import counts
 from pallas_kernels.hopper import epilogue
 from pallas_kernels.hybrid_gemm import hybrid_gemm
@@ -76,9 +76,8 @@ def test_counted_tiles_equal_the_traffic_models(
     )
     plan = plan_launch(gemm, config, alpha=alpha)
     ours = launch_traffic(gemm, config, plan)
-    model = gemm_traffic(
-        m, n, k, alpha, tiles=model_of(config), sm_count=4, l2_bytes=0, whole_strips=True
-    )
+    share = share_of(plan, gemm, config)
+    model = gemm_traffic(m, n, k, share, tiles=model_of(config), sm_count=4, l2_bytes=0)
 
     link_bytes = sum(load.nbytes for load in counted.loads if load.tile == W_TILE)
     assert link_bytes == float(model.link_bytes) == ours.link_bytes
@@ -109,6 +108,12 @@ def test_counted_tiles_equal_the_traffic_models(
         assert ours.asym_outputs == float(model.asym_steps)
 
 
+def share_of(plan: Plan, gemm: Gemm, config: Config) -> float:
+    """The alpha at which c2c.cost, which splits anywhere, splits where the kernel does."""
+    columns = min(plan.sym_strips * config.tn, gemm.n)
+    return min(1.0, (columns + 0.5) / gemm.n)
+
+
 @st.composite
 def shapes(draw: st.DrawFn) -> tuple[Gemm, Config]:
     cluster = draw(st.sampled_from([1, 2, 4, 8]))
@@ -136,11 +141,10 @@ def test_the_models_agree_where_both_speak_of_the_same(
         gemm.m,
         gemm.n,
         gemm.k,
-        alpha,
+        share_of(plan, gemm, config),
         tiles=model_of(config),
         sm_count=config.sm_count,
         l2_bytes=0,
-        whole_strips=True,
     )
     assert ours.link_bytes == float(model.link_bytes)
     passes = -(-gemm.k // config.kc)
@@ -160,18 +164,16 @@ def test_splitting_anywhere_differs_by_less_than_two_strips(
     shape: tuple[Gemm, Config], alpha: float
 ) -> None:
     gemm, config = shape
-    options = {"tiles": model_of(config), "sm_count": 132, "l2_bytes": 0}
+    share = share_of(plan_launch(gemm, config, alpha=alpha), gemm, config)
     link = [
-        float(gemm_traffic(gemm.m, gemm.n, gemm.k, alpha, whole_strips=whole, **options).link_bytes)
-        for whole in (False, True)
+        float(
+            gemm_traffic(
+                gemm.m, gemm.n, gemm.k, each, tiles=model_of(config), sm_count=132, l2_bytes=0
+            ).link_bytes
+        )
+        for each in (alpha, share)
     ]
     readings = -(-gemm.m // (config.tm * config.cluster))
     strip = 2 * gemm.k * (readings - 1) * config.tn
     # half a strip by rounding, up to one as the last may be narrower, a column by floor
     assert np.abs(link[1] - link[0]) <= (1.5 + 1 / config.tn + 1e-4) * strip
-
-
-def test_whole_strips_need_one_width() -> None:
-    tiles = KernelTiles(sym=Tiles(tm=256, tn=128), asym=Tiles(tm=256, tn=64))
-    with pytest.raises(ValueError, match=r"asym\.tn=64"):
-        gemm_traffic(8, 64, 64, 0.5, tiles=tiles, sm_count=4, l2_bytes=0, whole_strips=True)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from c2c.cost import gemm_time, load_constants, machine_of
+from c2c.cost import KernelTiles, gemm_time, gemm_traffic, load_constants, machine_of
 from c2c.errors import SettingError
 from c2c.hardware import Platform, link_gbps, load_platform, slices
-from pallas_kernels.gemm import FAMILY, MACHINES, Gemm, Machine, plans, predict
+from pallas_kernels.gemm import FAMILY, MACHINES, Gemm, Machine, plans, predict, prediction
 
 PLATFORMS = {
     "NVIDIA H200": "h200_pcie5",
@@ -91,3 +93,37 @@ def test_both_models_agree_where_the_link_binds() -> None:
         ours = predict(gemm, config, plans(gemm, config, 1.0), machine("gh200"))
         assert ours.bound == "link"
         assert float(ours.time_s) == pytest.approx(float(paper), rel=1e-3)
+
+
+PAPER = importlib.import_module("c2c.cost.gemm_time")  # its function has its name in the package
+RATES_OF_A_GPU = replace(MACHINES["NVIDIA GH200 480GB"].rates, stores_overlap=False)
+
+
+def test_both_kernels_are_timed_by_one_formula(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_stores(products_s: float, *_: object, **__: object) -> float:
+        return 0.0 * products_s
+
+    ours, gemm = MACHINES["NVIDIA GH200 480GB"], Gemm(m=10240, k=4096, n=16384)
+    config = FAMILY["256x128"]
+    traffic = gemm_traffic(
+        gemm.m, gemm.n, gemm.k, 0.0, tiles=KernelTiles(), sm_count=132, l2_bytes=ours.l2_bytes
+    )
+
+    def both() -> list[float]:
+        found = predict(gemm, config, plans(gemm, config, 0.0), ours)
+        paper = PAPER.time_of(traffic, RATES_OF_A_GPU, sm_count=132)
+        return [float(found.issue_s), float(paper.issue_s)]
+
+    before = both()
+    for module in (prediction, PAPER):
+        monkeypatch.setattr(module, "busy_s", without_stores)
+    assert all(after < whole for after, whole in zip(both(), before, strict=True))
+
+
+def test_an_empty_gemm_takes_no_time_not_even_a_launch() -> None:
+    traffic = gemm_traffic(
+        np.array([0, 1]), 64, 64, 0.5, tiles=KernelTiles(), sm_count=4, l2_bytes=0
+    )
+    empty, one = PAPER.time_of(traffic, RATES_OF_A_GPU, sm_count=4).time_s
+    assert empty == 0.0
+    assert one > RATES_OF_A_GPU.launch_s

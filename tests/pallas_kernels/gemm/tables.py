@@ -217,7 +217,6 @@ PARTS = {
     "who does what, arguments, launch": "schedule sharing api launch",
     "part of W in device memory": "residency resident shares",
     "counts, predicted times, choice": "traffic times prediction machine heuristics",
-    "the paper's kernel, counted": "published",
     "the same in jax.numpy": "reference",
     "configurations in use, names": "programs __init__",
 }

@@ -24,4 +24,4 @@ def test_the_readme_has_todays_predictions(repository: Path, tmp_path: Path) -> 
     text = (repository / "pallas_kernels/README.md").read_text("utf-8")
     for line in predicted.splitlines():
         assert line in text
-    assert lines.count("\n") == 12
+    assert lines.count("\n") == 11

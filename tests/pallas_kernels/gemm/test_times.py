@@ -1,30 +1,14 @@
-"""The formula of a launch's time, by hand, and that both kernels' predictions are made by it."""
+"""The formula of a launch's time, by hand."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from pallas_kernels.gemm import (
-    FAMILY,
-    MACHINES,
-    Gemm,
-    Rates,
-    plans,
-    predict,
-    prediction,
-    published,
-    times,
-)
+from pallas_kernels.gemm import Rates, times
 
-TILES = SimpleNamespace(
-    cluster=1,
-    sym=SimpleNamespace(tm=256, tn=128, tk=64, kc=64, stages=4),
-    asym=SimpleNamespace(tm=256, tn=128, tk=64, kc=512, stages=2),
-)
 RATES = Rates(
     sm_flops=1e12,
     link_bytes_s=1e11,
@@ -53,35 +37,3 @@ def test_the_slowest_resource_is_the_time_and_gives_it_its_name() -> None:
     assert times.predicted(
         None, **slow | {"tensor_s": 2.0, "issue_s": 4.0}, launch_s=0.0
     ).bound == ("tensor")
-
-
-def test_both_kernels_are_timed_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def without_stores(products_s: float, *_: object, **__: object) -> float:
-        return 0.0 * products_s
-
-    machine, gemm = MACHINES["NVIDIA GH200 480GB"], Gemm(m=10240, k=4096, n=16384)
-    config = FAMILY["256x128"]
-    traffic = published.gemm_traffic(
-        gemm.m, gemm.n, gemm.k, 0.0, tiles=TILES, sm_count=132, l2_bytes=machine.l2_bytes
-    )
-
-    def both() -> list[float]:
-        ours = predict(gemm, config, plans(gemm, config, 0.0), machine)
-        paper = published.gemm_time(
-            traffic, replace(machine.rates, stores_overlap=False), sm_count=132
-        )
-        return [float(ours.issue_s), float(paper.issue_s)]
-
-    before = both()
-    for module in (prediction, published):
-        monkeypatch.setattr(module, "busy_s", without_stores)
-    assert all(after < whole for after, whole in zip(both(), before, strict=True))
-
-
-def test_an_empty_gemm_takes_no_time_not_even_a_launch() -> None:
-    traffic = published.gemm_traffic(
-        np.array([0, 1]), 64, 64, 0.5, tiles=TILES, sm_count=4, l2_bytes=0
-    )
-    empty, one = published.gemm_time(traffic, RATES, sm_count=4).time_s
-    assert empty == 0.0
-    assert one > RATES.launch_s

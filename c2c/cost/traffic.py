@@ -1,79 +1,40 @@
-"""HybridGEMM as published: its bytes and operations as exact tile counts, and its time.
+"""HybridGEMM as published: its bytes and operations as exact tile counts.
 
 `O[M,N] = X[M,K] W[K,N]`; X and O in the slice's HBM, W in host memory, alpha the share of output
 columns that go to SymGEMM (output-stationary); the rest go to AsymGEMM (weight-stationary).
 
 The paper says neither in which order CTAs take tiles nor how SMs are dealt out, so that work is
-counted in closed form, where `traffic` counts that of our own kernel by its schedule. What it
-costs is the same formula (`times`), with the constants that are fitted to the paper's times.
+counted in closed form, where `pallas_kernels.gemm.launch_traffic` counts that of our own kernel by
+its schedule.
 
 All functions are vectorised over m, n, k, alpha and groups (broadcasting) and work on float64,
 which holds every count here exactly (below 2**53). `xp` is NumPy, or jax.numpy where a time is
 differentiated; nothing here imports jax.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
-from pallas_kernels.gemm import sharing
-from pallas_kernels.gemm.config import SUM_BYTES
-from pallas_kernels.gemm.times import Prediction, Rates, busy_s, predicted
+from c2c.cost.tiles import KernelTiles, Tiles
 from pallas_kernels.hopper import WGMMA_ROWS
+
+__all__ = [
+    "Array",
+    "ArrayLike",
+    "Traffic",
+    "asym_accumulation_steps",
+    "gemm_traffic",
+    "onchip_bytes",
+    "split_columns",
+]
 
 Array = Any  # one formula serves NumPy arrays, JAX arrays and tracers, which share no static type
 ArrayLike = Any
 
 _EPILOGUE_BYTES = 32 * 1024  # output staging of two compute warpgroups, two slots each
-
-
-@runtime_checkable
-class TileShape(Protocol):
-    """Tile shape of one dataflow.
-
-    `tm` x `tn` outputs a CTA, `tk` the depth of one pipeline stage, `kc` the depth of the weight
-    tile that AsymGEMM pins in shared memory (unused by SymGEMM), `stages` of the load pipeline.
-    """
-
-    @property
-    def tm(self) -> int:
-        """Rows."""
-
-    @property
-    def tn(self) -> int:
-        """Columns."""
-
-    @property
-    def tk(self) -> int:
-        """Depth of a stage."""
-
-    @property
-    def kc(self) -> int:
-        """Depth of the pinned weights."""
-
-    @property
-    def stages(self) -> int:
-        """Stages of the load pipeline."""
-
-
-@runtime_checkable
-class KernelShape(Protocol):
-    """Tile shapes of both dataflows; `cluster` CTAs along M share each weight tile of SymGEMM."""
-
-    @property
-    def cluster(self) -> int:
-        """CTAs of a cluster."""
-
-    @property
-    def sym(self) -> TileShape:
-        """Of SymGEMM."""
-
-    @property
-    def asym(self) -> TileShape:
-        """Of AsymGEMM."""
+_SUM_BYTES = 4  # of an accumulator, float32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,25 +60,18 @@ class Traffic:
     asym_tile_steps: Array
 
 
-def split_columns(
-    n: ArrayLike, alpha: ArrayLike, *, strip: int | None = None, xp: Any = np
-) -> tuple[Array, Array]:
-    """Return (N_sym, N_asym) with N_sym = floor(alpha * N), or alpha to the nearest whole strip.
+def split_columns(n: ArrayLike, alpha: ArrayLike, *, xp: Any = np) -> tuple[Array, Array]:
+    """Return (N_sym, N_asym) with N_sym = floor(alpha * N).
 
     Args:
       n: output columns.
       alpha: share of the columns for SymGEMM, in [0, 1].
-      strip: columns that are never divided, as in our kernel; None splits anywhere, as in the
-        paper.
       xp: numpy (default) or jax.numpy.
 
-    Source: C2CServe, Algorithm 1. The strips are our kernel's.
+    Source: C2CServe, Algorithm 1.
     """
     n = xp.asarray(n, dtype=float)
-    if strip is None:
-        n_sym = xp.floor(alpha * n)
-    else:
-        n_sym = xp.minimum(sharing.sym_strips(xp.ceil(n / strip), alpha, xp) * strip, n)
+    n_sym = xp.floor(alpha * n)
     return n_sym, n - n_sym
 
 
@@ -127,12 +81,11 @@ def gemm_traffic(
     k: ArrayLike,
     alpha: ArrayLike,
     *,
-    tiles: KernelShape,
+    tiles: KernelTiles,
     sm_count: int,
     l2_bytes: ArrayLike,
     element_bytes: int = 2,
     groups: ArrayLike = 1.0,
-    whole_strips: bool = False,
     xp: Any = np,
 ) -> Traffic:
     """Count the bytes and operations of a hybrid GEMM.
@@ -160,15 +113,10 @@ def gemm_traffic(
       l2_bytes: L2 share of the slice.
       element_bytes: bytes of one element of X, W and O.
       groups: equal GEMMs in one launch, each m x n x k (experts); L2 holds one group at a time.
-      whole_strips: round alpha to whole strips of tn columns, as our kernel does, instead of
-        floor(alpha * N) columns as in the paper.
       xp: numpy (default) or jax.numpy.
 
     Returns:
       The counts, broadcast over the arguments, summed over the groups.
-
-    Raises:
-      ValueError: `whole_strips` where the paths have strips of different widths.
 
     Source: C2CServe sections 3.2.1 and 5.2, Fig. 4(b). The paper does not state its L2 reuse; the
     two rules above contain no fitted constant.
@@ -176,11 +124,7 @@ def gemm_traffic(
     sym, asym = tiles.sym, tiles.asym
     e = float(element_bytes)
     m, k = (xp.asarray(v, dtype=float) for v in (m, k))
-    if whole_strips and sym.tn != asym.tn:
-        raise ValueError(
-            f"kernel.asym.tn={asym.tn}: expected sym.tn={sym.tn} where strips stay whole"
-        )
-    n_sym, n_asym = split_columns(n, alpha, strip=sym.tn if whole_strips else None, xp=xp)
+    n_sym, n_asym = split_columns(n, alpha, xp=xp)
     some = xp.where(m > 0, groups, 0.0)  # empty GEMMs move nothing
 
     rows = WGMMA_ROWS * xp.ceil(m / WGMMA_ROWS)
@@ -231,67 +175,8 @@ def gemm_traffic(
     )
 
 
-def gemm_time(
-    traffic: Traffic,
-    rates: Rates,
-    *,
-    sm_count: int,
-    sm_split: ArrayLike | None = None,
-    xp: Any = np,
-) -> Prediction:
-    """Return the time of counted traffic.
-
-    SM time: an SM works through its share of tiles; in AsymGEMM pushing a partial tile into O
-    (reduction) does not overlap the next tile's math, because both need the accumulators. The two
-    paths run on different SMs at once, so balanced they take (work_sym + work_asym) / SMs, but
-    never less than the longest tile that one CTA has to finish alone: GEMMs with fewer tiles than
-    SMs leave SMs idle.
-
-    Args:
-      traffic: of `gemm_traffic`.
-      rates: of the device or slice, as this kernel gets them.
-      sm_count: SMs of the slice.
-      sm_split: share of SMs for SymGEMM; None balances the two paths. The paper uses one number
-        for columns and SMs; they balance only if both paths cost the same a column.
-      xp: NumPy or jax.numpy.
-
-    Source: C2CServe Fig. 4(a); that bandwidths alone do not give its crossover is derived in the
-    notes of claims c2cserve.fig4a.*.
-    """
-    sym_tensor_s = traffic.sym_mma_flops / rates.sm_flops
-    asym_tensor_s = traffic.asym_mma_flops / rates.sm_flops
-    sym_work = sym_tensor_s
-    asym_work = busy_s(asym_tensor_s, traffic.asym_steps, traffic.reduction_bytes, rates, xp=xp)
-    longest = xp.maximum(
-        traffic.sym_tile_flops / rates.sm_flops,
-        busy_s(
-            traffic.asym_tile_flops / rates.sm_flops,
-            traffic.asym_tile_steps,
-            traffic.asym_tile_reduction_bytes,
-            rates,
-            xp=xp,
-        ),
-    )
-    if sm_split is None:
-        spread = (sym_work + asym_work) / sm_count
-    else:
-        spread = xp.maximum(
-            _on_share(sym_work, sm_split * sm_count, xp),
-            _on_share(asym_work, (1.0 - sm_split) * sm_count, xp),
-        )
-    return predicted(
-        traffic,
-        link_s=traffic.link_bytes / rates.link_bytes_s,
-        hbm_s=traffic.hbm_bytes / rates.hbm_bytes_s,
-        tensor_s=(sym_tensor_s + asym_tensor_s) / sm_count,
-        issue_s=xp.maximum(spread, longest),
-        launch_s=xp.where(traffic.flops > 0, rates.launch_s, 0.0),
-        xp=xp,
-    )
-
-
 def asym_accumulation_steps(
-    m: ArrayLike, n: ArrayLike, k: ArrayLike, tiles: TileShape, *, xp: Any = np
+    m: ArrayLike, n: ArrayLike, k: ArrayLike, tiles: Tiles, *, xp: Any = np
 ) -> Array:
     """Return how many partial tiles AsymGEMM adds to O: one per (M tile, column strip, K slice).
 
@@ -306,7 +191,7 @@ def asym_accumulation_steps(
 
 
 def onchip_bytes(
-    tiles: TileShape, *, weight_stationary: bool, element_bytes: int = 2
+    tiles: Tiles, *, weight_stationary: bool, element_bytes: int = 2
 ) -> tuple[int, int]:
     """Return (shared memory, accumulator registers) of one CTA, in bytes.
 
@@ -317,10 +202,4 @@ def onchip_bytes(
         loads = tiles.stages * tiles.tm * tiles.tk + tiles.kc * tiles.tn
     else:
         loads = tiles.stages * (tiles.tm + tiles.tn) * tiles.tk
-    return loads * element_bytes + _EPILOGUE_BYTES, tiles.tm * tiles.tn * SUM_BYTES
-
-
-def _on_share(work: Array, sms: Array, xp: Any) -> Array:
-    """Seconds of `work` SM-seconds on `sms` SMs: zero work takes none, even without SMs."""
-    some = xp.where(sms > 0, sms, 1.0)
-    return xp.where(work > 0, xp.where(sms > 0, work / some, xp.inf), 0.0)
+    return loads * element_bytes + _EPILOGUE_BYTES, tiles.tm * tiles.tn * _SUM_BYTES
