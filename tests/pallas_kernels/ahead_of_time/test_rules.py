@@ -23,7 +23,7 @@ def test_right_code_breaks_no_rule(name: str) -> None:
 ANY = r"[^;]*;"
 FAULTS = [  # rule, program, what of its PTX is replaced, by what, how many of it (0: all)
     ("R1", "product", r"\.tensor\.4d\.shared", ".tensor.3d.shared", 1),
-    ("R1", "cluster", r", 640;|\b128;", ", 64;", 1),
+    ("R1", "cluster", r"(add\.s64\s+%rd\d+, %rd\d+), 128;", r"\1, 64;", 1),
     ("R2", "product", rf"fence\.proxy\.async{ANY}", "", 1),
     ("R2", "attention", rf"fence\.proxy\.async{ANY}", "", 0),
     ("R2", "cluster", rf"(fence\.proxy\.async{ANY})\s*bar\.sync{ANY}", r"\1", 1),
