@@ -357,9 +357,10 @@ def follow[E](
     found = _follow(kernel, events, step, start, "")
     for name in kernel.correlated:
         if found:
-            found &= _follow(kernel, events, step, start, name)
-    for i, wrong in sorted(found):
-        yield kernel.body[i], wrong
+            again = _follow(kernel, events, step, start, name)
+            found = {i: again[i] for i in found.keys() & again.keys()}
+    for i in sorted(found):
+        yield kernel.body[i], found[i]
 
 
 def _follow[E](
@@ -368,8 +369,8 @@ def _follow[E](
     step: Callable[[Facts, E], tuple[Facts, str]],
     start: Facts,
     name: str,
-) -> set[tuple[int, str]]:
-    """Return the findings of a step on paths along which branches on one predicate agree."""
+) -> dict[int, str]:
+    """Return findings, by instruction, on paths along which branches on one predicate agree."""
     roots, makes = kernel.written(kernel.roots(name)), kernel.written([name])
     writes = roots | makes
     notable = {
@@ -383,7 +384,7 @@ def _follow[E](
     # with the predicate's value, and whether its roots were written since it was
     before: dict[tuple[int, bool | None, bool], Facts] = {(0, None, False): start}
     todo = [*before]
-    found = set()
+    found: dict[int, str] = {}
     while todo:
         block, value, stale = at = todo.pop()
         facts = before[at]
@@ -391,7 +392,7 @@ def _follow[E](
             if i in events:
                 facts, wrong = step(facts, events[i])
                 if wrong:
-                    found.add((i, wrong))
+                    found[i] = min(found.get(i, wrong), wrong)
             if is_root or is_made:
                 value = None if is_made and (is_root or stale) else value
                 stale = is_root and not is_made

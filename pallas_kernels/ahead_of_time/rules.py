@@ -152,13 +152,14 @@ def groups(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
             case "end":
                 open_ = any(age >= 0 for _, age in facts)
                 return facts, "ends before TMA has read shared memory" if open_ else ""
+        wrong = set()
         for copy, age in facts:
             if copy is None and age == OLDEST:
-                return facts, "writes shared memory while nothing waits for stores from it"
+                wrong.add("writes shared memory while nothing waits for stores from it")
             if copy and any(_overlap(copy, target) for target in of):
                 lack = "barrier after the wait" if age < 0 else "wait"
-                return facts, f"writes shared memory that TMA may still read: no {lack}"
-        return facts, ""
+                wrong.add(f"writes shared memory that TMA may still read: no {lack}")
+        return facts, min(wrong, default="")
 
     return follow(kernel, events, step)
 
@@ -293,7 +294,7 @@ def barriers(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
         after = frozenset({f for f in facts if f[0] != of.barrier} | {(of.barrier, -1)})
         if -1 in expected or not expected:
             return after, "loads without expecting it on its barrier before"
-        for nbytes in expected - {0}:
+        for nbytes in sorted(expected - {0}):
             times, rest = divmod(nbytes, of.nbytes or nbytes)
             if rest or (times > 1 and not of.multicast) or cluster % max(times, 1):
                 return after, f"loads {of.nbytes} bytes where {nbytes} are expected"
