@@ -64,7 +64,9 @@ gateway: env ## install LiteLLM's proxy (0.7 GB, .venv-gateway), which make soak
 peer-vllm: env ## install vLLM on the CPU (6 GB), to compare with (.venv-peer-vllm)
 	@.ci/make-extra peer-vllm
 
-TEST := $(PYTHON) -m pytest -q -n $(JOBS) --dist worksteal --durations=10
+# A test that hangs for a quarter of an hour fails, with every thread's stack; the slowest takes two minutes on a busy machine.
+TEST := $(PYTHON) -m pytest -q -n $(JOBS) --dist worksteal --durations=10 \
+	-o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true
 
 test: warm ## run the tests that are quick and one of each slow kind; TESTS='tests/cost -k tiles' runs these, slow or not
 	$(TEST) -m "not soak$(if $(TESTS),, and not slow)" $(TESTS) $(ARGS)
