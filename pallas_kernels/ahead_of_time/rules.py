@@ -106,7 +106,7 @@ def proxies(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
         if one.opcode.startswith(("st.shared", "stmatrix")):
             if "%" in one.operands[0] or kernel.value(one.operands[0]) not in handed:
                 events[i] = "write"
-        elif one.opcode.startswith("fence.proxy.async") and not one.opcode.endswith("global"):
+        elif _always(one, "fence.proxy.async") and not one.opcode.endswith("global"):
             events[i] = "fence"
         elif _is_barrier(one):
             events[i] = "barrier"
@@ -178,7 +178,7 @@ def _group_events(kernel: Kernel, known: Mapping[int, Copy]) -> Mapping[int, tup
             events[i] = "write", targets.get(i, frozenset())
         elif one.opcode.startswith("cp.async.bulk.commit"):
             events[i] = "commit", None
-        elif one.opcode.startswith("cp.async.bulk.wait"):
+        elif _always(one, "cp.async.bulk.wait"):
             events[i] = "wait", int(one.operands[0])
         elif _is_barrier(one):
             events[i] = "barrier", None
@@ -397,7 +397,7 @@ def read_back(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
     for i, one in enumerate(kernel.body):
         if i in known and known[i].adds:
             events[i] = "add"
-        elif one.opcode.startswith("cp.async.bulk.wait_group") and ".read" not in one.opcode:
+        elif _always(one, "cp.async.bulk.wait_group") and ".read" not in one.opcode:
             events[i] = "wait" if one.operands[0] == "0" else ""
         elif _is_barrier(one):
             events[i] = "barrier"
@@ -443,7 +443,12 @@ def limits(kernel: Kernel, _: Sequence[Descriptor]) -> Found:
 
 def _is_barrier(one: Instruction) -> bool:
     """Say if all threads of a warpgroup, CTA or cluster wait for one another here."""
-    return not one.predicate and one.opcode.startswith(("bar.sync", "barrier.cluster.wait"))
+    return _always(one, "bar.sync", "barrier.cluster.wait")
+
+
+def _always(one: Instruction, *opcodes: str) -> bool:
+    """Say if an instruction begins with one of some opcodes and hangs on no predicate."""
+    return not one.predicate and one.opcode.startswith(opcodes)
 
 
 RULES = {

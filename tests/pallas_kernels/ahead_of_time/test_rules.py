@@ -35,6 +35,10 @@ FAULTS = [  # rule, program, what of its PTX is replaced, by what, how many of i
         "cp.async.bulk.wait_group.read 2;",
         1,
     ),
+    ("R2", "product", r"(fence\.proxy\.async)", r"@%p1 \1", 1),
+    ("R2", "product", r"bar\.sync (%r\d+, 128;)", r"@%p1 bar.sync \1", 0),
+    ("R3", "product", r"(cp\.async\.bulk\.wait_group\.read)", r"@%p1 \1", 1),
+    ("R7", "product", r"(cp\.async\.bulk\.wait_group\s)", r"@%p1 \1", 1),
     ("R3", "rows", rf"cp\.async\.bulk\.wait_group\.read{ANY}", "", 0),
     (
         "R3",
