@@ -54,7 +54,7 @@ FACTS = (
     Fact("README.md", r"\[(\w+) notebooks\]", lambda: len([*(ROOT / "notebooks").glob("*.ipynb")])),
     Fact("README.md", r"## The (\w+) papers", lambda: len(SYSTEMS)),
     Fact("Makefile", r"others on (\d+) scenarios", lambda: len(SCENARIOS)),
-    Fact("docs/commands.md", r"Vidur on (\d+) scenarios", lambda: len(SCENARIOS)),
+    Fact("docs/commands.md", r"BLIS on (\d+) scenarios", lambda: len(SCENARIOS)),
     Fact("docs/referee.md", r"runs (\d+) scenarios", lambda: len(SCENARIOS)),
     Fact("docs/systems/medusa.md", r"All (\d+) claims", lambda: claims_of("medusa")),
     Fact("docs/simulator.md", r"up to (\d+) works", lambda: MAX_WORKS),

@@ -91,21 +91,20 @@ def test_settings_that_cannot_work_are_refused(
 def test_litellms_proxy_before_two_endpoints(tmp_path: Path) -> None:
     if not gateway._PROXY.is_file():
         pytest.skip("no LiteLLM proxy: make gateway")
-    given = ["requests=10", "rate=0.5", "patience_s=20", "retries=6", f"out={tmp_path}"]
-    assert gateway.main(given) == 0
+    assert gateway.main(["requests=10", "rate=1", f"out={tmp_path}"]) == 0
     found = json.loads((tmp_path / "gateway.json").read_text())
     rows = {row["case"]: row for row in found["rows"]}
     assert list(rows) == list(gateway.CASES)
-    cut, slow = rows.pop("cut"), rows.pop("slow")
-    # A stream that has begun cannot be asked for again, and it may repeat at the slow one.
-    for row in (cut, slow):
+    faulty = {
+        "status_429": "simulated fault", "status_503": "simulated fault", "slow": "Timeout",
+        "cut": "not completed",
+    }  # fmt: skip
+    for name, told in faulty.items():  # it may ask the endpoint with the fault at each repeat
+        row = rows.pop(name)
         assert row["answered"] + row["failed"] == 10
         assert row["answered"] == row["by_first"] > 0
-    assert all((row["answered"], row["errors"]) == (10, []) for row in rows.values())
-    assert all(rows[name]["by_first"] == 10 for name in ("status_429", "status_503"))
-    assert rows["status_429"]["retried"] + rows["status_503"]["retried"] > 0
-    assert {name: row["fell_back"] for name, row in rows.items() if row["fell_back"]} == {
-        "fall_back": 10
-    }
+        assert all(told in error for error in row["errors"])
+    assert {name: row["answered"] for name, row in rows.items()} == dict.fromkeys(rows, 10)
+    assert [row["fell_back"] for row in rows.values()] == [0, 0, 10]
     assert 0 < rows["no_fault"]["by_first"] < 10
     assert rows["no_fault"]["gateway_cpu_s"] > rows["direct"]["gateway_cpu_s"]
