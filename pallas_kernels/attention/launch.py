@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from pallas_kernels.arguments import interpret_settings
 from pallas_kernels.attention import reference
 from pallas_kernels.attention.config import DecodeConfig, PrefillConfig
 from pallas_kernels.attention.heuristics import choose_prefill
@@ -47,7 +48,7 @@ def run_prefill(
     q, k, v = (_pad_rows(array) for array in (q, k, v))
     spec = prefill_spec(q, k, launch.scale, launch.causal, launch.out_dtype)
     config = launch.prefill or choose_prefill(spec)
-    kernel = sm90_prefill.build(spec, config, interpret=_interpret(launch.backend))
+    kernel = sm90_prefill.build(spec, config, interpret=interpret_settings(launch.backend))
     out, lse = kernel(bounds, q, k, v)
     return out[:, :queries], lse[..., :queries].swapaxes(1, 2)
 
@@ -102,18 +103,10 @@ def run_decode(
     group = heads // spec.kv_heads
     grouped = q.reshape(batch * spec.kv_heads, group, dim)
     grouped = jnp.pad(grouped, ((0, 0), (0, spec.group - group), (0, 0)))
-    kernel = sm90_decode.build(spec, launch.decode, interpret=_interpret(launch.backend))
+    kernel = sm90_decode.build(spec, launch.decode, interpret=interpret_settings(launch.backend))
     out, lse = kernel(bounds, tables, grouped, k_pages, v_pages)
     parts = (launch.decode.splits, batch, heads)
     return merge_stacked(out[:, :group].reshape(*parts, dim), lse[:, :group].reshape(*parts))
-
-
-def _interpret(backend: Backend) -> Any:
-    if backend != "interpret":
-        return None
-    from pallas_kernels.mosaic import interpret_params
-
-    return interpret_params()
 
 
 def _pad_rows(array: jax.Array) -> jax.Array:

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from experiments.gpu import Context, wait
 from experiments.gpu.cases import Place
+from pallas_kernels import arguments
 from pallas_kernels.gemm import Gemm, WLayout
 from pallas_kernels.host_memory import HostArray, to_host, weight_operand
 
@@ -79,11 +80,7 @@ def operand(w: HostArray | jax.Array, context: Context) -> jax.Array:
 
 def interpret_settings(context: Context) -> Any:
     """Return the settings of interpret mode, or None to compile for the GPU."""
-    if context.backend == "sm90":
-        return None
-    from pallas_kernels.mosaic import interpret_params
-
-    return interpret_params()
+    return arguments.interpret_settings("sm90" if context.backend == "sm90" else "interpret")
 
 
 def sms(context: Context) -> int:
