@@ -28,6 +28,7 @@ from pallas_kernels.gemm import (
     ROW_MULTIPLE,
     Gemm,
     Machine,
+    WLayout,
     launch_traffic,
     machine_for,
     plans,
@@ -41,6 +42,7 @@ from pallas_kernels.tuned_results import Entry, Measurement, Tuned
 ROWS = (16, 512, 2048, 64, 10240, 1)
 MODELS = dict.fromkeys(("c2cserve-fig4", "llama-3.1-8b", *MODEL_PROJECTIONS))
 TOP: Mapping[Scale, int] = {"full": 8, "quick": 4, "tiny": 2}
+LAYOUT: WLayout = "nk"  # as checkpoints have W and `c2c.transformer` serves it; part of the key
 _SAMPLE = 64  # one row, and one column, of so many is checked: every tile of every warpgroup
 
 
@@ -69,7 +71,7 @@ def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
     """
     if not context.folder:
         raise Unmeasurable("no folder for the tuner's file")
-    gemm = Gemm(m=round_up(spec["m"], ROW_MULTIPLE), k=spec["k"], n=spec["n"])
+    gemm = Gemm(m=round_up(spec["m"], ROW_MULTIPLE), k=spec["k"], n=spec["n"], w_layout=LAYOUT)
     # What was measured must not change what is tried, or a rank would be another candidate.
     if context.backend == "sm90":
         machine = present_machine(measured=False)
@@ -78,12 +80,18 @@ def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
     one = candidates(gemm, machine, TOP[context.scale])[spec["rank"]]
     x = operands.activations(gemm.m, gemm.k, context)
     copies = operands.copies(2 * gemm.k * gemm.n, context)
-    w = operands.weights(gemm.k, gemm.n, copies, "host", context.seed)
+    w = operands.weights(gemm.k, gemm.n, copies, "host", context.seed, w_layout=LAYOUT)
     assert isinstance(w, HostArray)
     launch = launching.hybrid(
-        x, w, context, alpha=one.alpha, cluster=one.config.cluster, config=one.config
+        x,
+        w,
+        context,
+        alpha=one.alpha,
+        cluster=one.config.cluster,
+        config=one.config,
+        w_layout=LAYOUT,
     )
-    if reason := wrong(np.asarray(launch(0)), np.asarray(x), w.numpy()[0], context.seed):
+    if reason := wrong(np.asarray(launch(0)), np.asarray(x), w.numpy()[0].T, context.seed):
         raise RuntimeError(f"alpha {one.alpha:.3g}, {one.config}: {reason}")
     times = time_launches(launch, target_s=context.target_s, repetitions=context.repetitions)
     _file(gemm, machine, one, times, context)

@@ -48,6 +48,7 @@ def test_candidates_are_rows_and_a_file(backend: str, tmp_path: Path) -> None:
     found = json.loads(file.read_text())
     (entry,) = found["entries"]
     assert [one["time_s"] for one in entry["measurements"]] == [row["time_s"] for row in rows]
+    assert entry["key"]["w_layout"] == "nk"  # as the transformer asks for it
     assert found["machine"] == {}  # nothing was measured of a GPU
     with pytest.raises(Unmeasurable, match="no folder"):
         tuning.measure(cases[0].spec, Context(backend="reference", scale="tiny"))
