@@ -230,17 +230,13 @@ def _measure(settings: GatewaySettings, run: RunDir, out: Console) -> None:
 def _table(settings: GatewaySettings, rows: Sequence[dict[str, Any]]) -> Table:
     title = f"{settings.requests} streamed requests a case, {settings.rate:g} a second; times in ms"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for head in _COLUMNS:
-        words = (
-            head.replace("_", " ")
-            .replace(" ms", "")
-            .replace("gateway ", "")
-            .replace("answered", "ok")
-        )
-        table.add_column(words, justify="left" if head == "case" else "right", no_wrap=True)
+    shown = [name for name in _COLUMNS if name != "load"]
+    heads = ("case", "ok", "failed", "retried", "back", "first", "TTFT p50", "p99", "TPOT p50")
+    for head in (*heads, "p99", "CPU s"):
+        table.add_column(head, justify="left" if head == "case" else "right", no_wrap=True)
     for row in rows:
-        values = (row[name] for name in _COLUMNS)
-        table.add_row(*(f"{v:.1f}" if isinstance(v, float) else str(v) for v in values))
+        values = (row[name] for name in shown)
+        table.add_row(*(f"{v:,.1f}" if isinstance(v, float) else str(v) for v in values))
     return table
 
 
