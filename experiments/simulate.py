@@ -29,7 +29,7 @@ def main() -> int:
     """
 
     def run() -> int:
-        gc.disable()  # imported objects stay: looking for garbage in them took a sixth of a run
+        gc.disable()  # imported objects stay: looking for garbage in them took a tenth of a run
         from experiments.simulation.cli import run_command_line
 
         gc.freeze()
