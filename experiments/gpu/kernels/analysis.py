@@ -1,6 +1,6 @@
 """Analysis of the benchmark's rows: limits, fractions reached, best choices, predictions.
 
-Works on rows alone (see `docs/gpu.md` for their columns), so it runs anywhere.
+Works on rows alone (see `docs/gpu/results.md` for their columns), so it runs anywhere.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A prediction is the slowest of its terms. A term that a row does not bear out ma
 too short or too long. Both of its values are judged: that of the prediction, and that with the
 assumptions of `pallas_kernels.gemm.assumed`.
 
-    python -m experiments.gpu.kernels.refuting        # the table of docs/gpu.md
+    python -m experiments.gpu.kernels.refuting        # the table of docs/gpu/results.md
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TOLERANCE = 0.05
 """A measured value so far from a predicted one bears it out."""
 
 DOCUMENTED = "NVIDIA H100 80GB HBM3"
-"""Device of the table in docs/gpu.md."""
+"""Device of the table in docs/gpu/results.md."""
 
 _K, _N, _M = 4096, 16384, 10240
 _READ_AHEAD = 8 * 64 * 128 * 2  # bytes that a probe of the link has on their way in an SM

@@ -62,5 +62,5 @@ def test_the_report_has_the_terms_once_one_is_measured(tmp_path: Path) -> None:
 
 
 def test_the_documentation_has_todays_terms(repository: Path) -> None:
-    text = (repository / "docs/gpu.md").read_text("utf-8")
+    text = (repository / "docs/gpu/results.md").read_text("utf-8")
     assert "\n".join(refuting.table(refuting.DOCUMENTED)) in text
