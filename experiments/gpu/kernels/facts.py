@@ -7,6 +7,7 @@
 - rereads: whether SymGEMM without multicast reads W over the link once for every 256 rows;
 - layout: SymGEMM over the same weights as [K, N], [N, K] and in tiles;
 - last_pass: AsymGEMM into bf16, whose last pass reads the sums back, and into float32, without one;
+- adds: float32 additions by TMA into an array within the L2 and beyond it, against stores;
 - launch: the time from one small kernel to the next inside a program.
 """
 
@@ -22,12 +23,13 @@ import numpy as np
 from experiments.gpu import Case, Context, Row, Scale, time_launches, wait
 from experiments.gpu.cases import Place, Unmeasurable
 from experiments.gpu.kernels import bounds, launching, operands
+from experiments.gpu.kernels.adding import adds
 from experiments.gpu.kernels.probes import Streaming, last_items, launcher, scalars
 from pallas_kernels.gemm import W_LAYOUTS
 from pallas_kernels.host_memory import HostArray
 
 FIG4 = (4096, 16384)
-QUICK = 11
+QUICK = 13
 BOXES = ((64, 128), (128, 64), (64, 64), (128, 128), (64, 256), (256, 64))
 SMS = (132, 16, 1, 4, 8, 28, 56, 2, 12, 20, 24, 32, 40, 48, 64, 80, 96, 112)
 
@@ -44,6 +46,7 @@ def cases(scale: Scale) -> list[Case]:
             {"fact": "rereads", "m": 64},
             {"fact": "layout", "w_layout": "nk", "m": 64},
             {"fact": "last_pass", "out": "float32", "m": 64},
+            {"fact": "adds", "span_mib": 1, "passes": 2},
             {"fact": "launch"},
         ]
         return [_case(spec) for spec in specs]
@@ -62,6 +65,7 @@ def cases(scale: Scale) -> list[Case]:
     specs = [tma("device", 64, 128, 1), tma("host", 64, 128, 1), {"fact": "operand"}]
     specs += [{"fact": "layout", "w_layout": of, "m": 64} for of in W_LAYOUTS]
     specs += [{"fact": "last_pass", "out": of, "m": 10240} for of in ("bfloat16", "float32")]
+    specs += [{"fact": "adds", "span_mib": mib, "passes": n} for mib, n in ((1024, 8), (16, 256))]
     specs += [{"fact": "clusters", "cluster": c} for c in (8, 4, 2)]
     specs += [tma("host", 64, 128, c) for c in (2, 4, 8)]
     specs += [{"fact": "rereads", "m": m} for m in (256, 512, 1024, 2048)]
@@ -73,7 +77,7 @@ def cases(scale: Scale) -> list[Case]:
 
 def _case(spec: Mapping[str, Any]) -> Case:
     """Return a fact as a case; reads of host memory in other ways are likely to fail alike."""
-    if spec["fact"] == "launch" or spec.get("place") == "device":
+    if spec["fact"] in ("adds", "launch") or spec.get("place") == "device":
         return Case(spec=spec)
     either = spec["fact"] in ("layout", "last_pass")
     return Case(spec=spec, host="either" if either else "only", group=str(spec["fact"]))
@@ -100,6 +104,8 @@ def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
             return [product(spec["m"], context, alpha=1.0, w_layout=spec["w_layout"])]
         case "last_pass":
             return [product(spec["m"], context, alpha=0.0, out_dtype=spec["out"])]
+        case "adds":
+            return [adds(spec["span_mib"] << 20, spec["passes"], context)]
         case _:
             return [launch_gap(context)]
 

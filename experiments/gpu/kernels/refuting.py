@@ -162,6 +162,15 @@ TERMS = (
         reads=_ms,
     ),
     Term(
+        name="additions by TMA, of the rate of stores",
+        unit="x",
+        says=lambda machine: machine.add_share,
+        section="facts",
+        cases=({"fact": "adds", "span_mib": 1024, "passes": 8},),
+        reads=lambda row: float(row["share"]),
+        less_is_slower=True,
+    ),
+    Term(
         name="additions by TMA: AsymGEMM into float32",
         unit="ms",
         says=lambda machine: predicted_s(machine, _M, 0.0, out_dtype="float32") * 1e3,

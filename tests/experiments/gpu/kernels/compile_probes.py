@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from experiments.gpu.kernels.adding import TILE, TILE_BYTES, adder
 from experiments.gpu.kernels.facts import BOXES
 from experiments.gpu.kernels.probes import Streaming, launcher
 from pallas_kernels.ahead_of_time import TARGETS, Compiler, prepare, problems
@@ -38,11 +39,26 @@ def probes() -> Iterator[Program]:
         )
 
 
+def additions() -> Program:
+    return Program(
+        op="probe",
+        name="additions",
+        function=adder(1024, 132, by_adding=True),
+        arguments=(
+            Argument(shape=TILE, dtype="float32"),
+            Argument(shape=(1,), dtype="int32"),
+        ),
+        shared_bytes=TILE_BYTES + BARRIER_BYTES,
+        opcodes=frozenset({"UTMALDG", "UTMASTG", "UTMAREDG"}),
+        absent=frozenset({"HGMMA"}),
+    )
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         prepare(Path(folder))
         compiler = Compiler(TARGETS["h200"], Path(folder))
-        for program in probes():
+        for program in (additions(), *probes()):
             _, report = compiler.compile(program)
             print(
                 json.dumps({"name": program.name, "wrong": problems(program, report)}), flush=True

@@ -10,6 +10,7 @@ import pytest
 
 from experiments.gpu import Context
 from experiments.gpu.kernels import facts, grid, launching, operands
+from experiments.gpu.kernels.adding import TILE, adder
 from experiments.gpu.kernels.contention import shares
 from experiments.gpu.kernels.probes import Streaming, last_items, launcher, scalars
 from pallas_kernels import check_gemm
@@ -47,6 +48,15 @@ def test_the_probe_reads_every_box_it_is_dealt(
         for rank in range(reading.cluster):
             got = last[cluster * reading.cluster + rank]
             np.testing.assert_array_equal(got, w[top : top + 64, left : left + 64])
+
+
+@pytest.mark.parametrize("by_adding", [True, False])
+def test_additions_are_summed_and_stores_replace(by_adding: bool) -> None:
+    tile = np.random.default_rng(0).standard_normal(TILE).astype(np.float32)
+    send = adder(3, 2, by_adding=by_adding, interpret=interpret_params())
+    got = np.asarray(within(lambda: send(jnp.asarray(tile), jnp.array([3], jnp.int32))))
+    expected = np.tile(tile * (3 if by_adding else 1), (3, 1))
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ def as_said(term: refuting.Term, factor: float) -> dict[str, list[Row]]:
     """Return rows in which a term has `factor` times its predicted value."""
     value = factor * term.says(H200)
     seconds = value * {"ms": 1e-3, "us": 1e-6}.get(term.unit, 1.0)
-    columns = ("gbps", "tflops", "clusters_overlapping")
+    columns = ("gbps", "tflops", "clusters_overlapping", "share")
     first = dict.fromkeys(columns, value) | {"time_s": seconds, "kernel_s": seconds}
     second = first | {"time_s": 1.0}
     return {
