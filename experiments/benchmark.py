@@ -56,7 +56,7 @@ def benchmark(
     def run() -> int:
         settings = read_settings(schema, arguments)
         check(settings)
-        out = Console(highlight=False, width=100)
+        out = Console(highlight=False, width=116)
         where = Path(settings.out) if settings.out else _new_folder(name)
         if not settings.overwrite and where.is_dir() and any(where.iterdir()):
             raise SettingError(

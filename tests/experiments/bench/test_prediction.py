@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -83,6 +84,9 @@ class Fake:
     def start(self) -> None:
         Fake.started += 1
         self.out.mkdir()
+
+    def ask(self, _request: Any) -> None:
+        raise AssertionError("`send` is replaced here")
 
     def stop(self) -> None:
         (self.out / CATALOG).write_text("{}")
