@@ -111,6 +111,11 @@ def read_add_write(source: Ref, target: Ref) -> None:
     plgpu.copy_smem_to_gmem(source, target)
 
 
+def traced(folder: str, ranges: int) -> Any:
+    """Return the compiler's options for a trace with up to so many ranges of each warpgroup."""
+    return plgpu.CompilerParams(profile_space=ranges, profile_dir=folder, profile_bounds_check=True)
+
+
 def persistent(
     body: Callable[..., None],
     *,
@@ -121,6 +126,7 @@ def persistent(
     scratch: list[Any],
     interpret: mosaic_gpu.InterpretGPUParams | None,
     global_scratch: tuple[tuple[int, ...], str] | None = None,
+    compiler: Any = None,
 ) -> Callable[..., jax.Array]:
     """Return a kernel with one CTA an SM, for `body` with the axes cluster, rank and warpgroup.
 
@@ -133,6 +139,7 @@ def persistent(
       scratch: types of shared memory and barriers.
       interpret: run on a CPU with these settings instead of compiling for the GPU.
       global_scratch: shape and dtype of device memory for the time of the launch.
+      compiler: options of jax's compiler of kernels, if not the default ones.
     """
     options: dict[str, Any] = {} if interpret is None else {"interpret": interpret}
     if cluster > 1:
@@ -146,6 +153,7 @@ def persistent(
         num_threads=warpgroups + 1,
         thread_name="warpgroup",
         scratch_types=scratch,
+        compiler_params=compiler,
         **options,
     )
     return lambda *operands: kernel(*operands)[0]

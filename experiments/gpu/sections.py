@@ -34,6 +34,12 @@ _SECTIONS = (
         share=0.6,
     ),
     Section(
+        name="profile",
+        title="two launches by their own clock: waits for X, W and sums, products, stores",
+        module=f"{__package__}.kernels.profiling",
+        share=0.4,
+    ),
+    Section(
         name="correctness",
         title="every kernel at real sizes against exact results (tests/gpu)",
         module=f"{__package__}.correctness",
@@ -112,7 +118,7 @@ SECTIONS: Mapping[str, Section] = MappingProxyType({one.name: one for one in _SE
 CALLS: Mapping[str, Call] = MappingProxyType(
     {
         "first": Call(
-            sections=("smoke", "link", "facts", "kernels", "correctness"),
+            sections=("smoke", "link", "facts", "kernels", "profile", "correctness"),
             scale="quick",
             case_s=45.0,
         ),

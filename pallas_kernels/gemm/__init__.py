@@ -25,6 +25,7 @@ from pallas_kernels.gemm.machine import (
     present_machine,
 )
 from pallas_kernels.gemm.prediction import best_alpha, best_split, plans, predict
+from pallas_kernels.gemm.profile import Profile, with_profile
 from pallas_kernels.gemm.schedule import Counts, Plan, counts, sums_shape
 from pallas_kernels.gemm.shares import Operation, Share, best_shares
 from pallas_kernels.gemm.specs import (
@@ -66,6 +67,7 @@ __all__ = [
     "Operation",
     "Plan",
     "Prediction",
+    "Profile",
     "Quantised",
     "Rates",
     "Resident",
@@ -96,6 +98,7 @@ __all__ = [
     "smallest_cluster",
     "sums_shape",
     "tables_of",
+    "with_profile",
 ]
 
 _WITH_JAX = {

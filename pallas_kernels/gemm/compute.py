@@ -8,12 +8,15 @@ next tile when the warpgroup before has read it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
+from jax import lax
 from jax.experimental import pallas as pl
 
-from pallas_kernels.counting import Int, rem
+from pallas_kernels.counting import Int, div, rem
 from pallas_kernels.gemm.config import accumulator
 from pallas_kernels.gemm.cta import Cta, Flow
 from pallas_kernels.gemm.dequantise import sums_of_converted
@@ -31,16 +34,41 @@ def compute(cta: Cta, flow: Flow) -> None:
     def at_pass(number: Int, item: Item, start: Int, length: Int) -> None:
         # The previous pass's sums are in memory, not just out of the staging slots: the adds
         # below, by the same warpgroup for the same rows, must find them.
-        plgpu.wait_smem_to_gmem(0)
+        _recorded(cta, number, 0, wait_for_sums)
         if cta.config.ping_pong:
             first = number * cta.sizes.k_steps + start
             pl.when(cta.warpgroup >= item.row_tiles)(lambda: _pass_on(flow, first, length))
 
+    def wait_for_sums(cta: Cta) -> None:
+        with cta.scope("wait_sums"):
+            plgpu.wait_smem_to_gmem(0)
+
     def one(section: Section) -> None:
-        store_section(cta, flow, make(cta, flow, section), section)
+        def work(cta: Cta) -> None:
+            with cta.scope("products"):
+                sums = make(cta, flow, section)
+            with cta.scope("stores"):
+                store_section(cta, flow, sums, section)
+
+        _recorded(cta, section.item, section.row_tile, work)
 
     each_section(cta, flow, one, at_pass, (cta.turn, cta.config.turns))
     plgpu.wait_smem_to_gmem(0)
+
+
+def _recorded(cta: Cta, item: Int, row_tile: Int, work: Callable[[Cta], None]) -> None:
+    """Do `work`; with a profile, by code of its own for the tiles whose events are kept."""
+    if cta.profile is None:
+        work(cta)
+        return
+    kept = rem(div(row_tile, cta.config.turns), cta.profile.every) == 0
+    silent = replace(cta, profile=None)
+    lax.cond((item == 0) & kept, lambda: work(cta), lambda: work(silent))
+
+
+def _wait(cta: Cta, name: str, barrier: Ref) -> None:
+    with cta.scope(name):
+        plgpu.barrier_wait(barrier)
 
 
 def _pass_on(flow: Flow, first: Int, length: Int) -> None:
@@ -70,12 +98,12 @@ def _sums(cta: Cta, flow: Flow, section: Section) -> Any:
         def _step(step: Int) -> None:
             x_slot = rem(section.x + step, flow.x.size)
             w_slot = rem(section.w + step, flow.w.size)
-            when(section.new_w, lambda: plgpu.barrier_wait(flow.w.arrived(w_slot, turn)))
+            when(section.new_w, lambda: _wait(cta, "wait_w", flow.w.arrived(w_slot, turn)))
             when(
                 leaving,
                 lambda: leave(cta, section.strip, section.start + step, flow.w.tiles.at[w_slot]),
             )
-            plgpu.barrier_wait(flow.x.arrived(x_slot, turn))
+            _wait(cta, "wait_x", flow.x.arrived(x_slot, turn))
             w = flow.w.tiles.at[w_slot]
             # [tk, tn] whatever its layout; a view, nothing moves
             w = w if cta.gemm.w_layout == "kn" else w.transpose((1, 0))

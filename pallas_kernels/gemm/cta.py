@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
@@ -22,6 +24,7 @@ from pallas_kernels.gemm.config import (
     rings,
     sums_epilogue,
 )
+from pallas_kernels.gemm.profile import Profile
 from pallas_kernels.gemm.rows import Item, OneMatrix
 from pallas_kernels.gemm.schedule import Counts, Plan, first_pass
 from pallas_kernels.gemm.specs import PACK_MULTIPLE, Gemm
@@ -97,6 +100,11 @@ class Cta:
     staging: Ref  # of pieces of O
     sums_staging: Ref | None  # of pieces of `sums`, in the same bytes
     detour: Ref | None  # interpret mode: converted weights
+    profile: Profile | None = None
+
+    def scope(self, name: str) -> contextlib.AbstractContextManager[None]:
+        """A range of the profile with the operations of this context; nothing without one."""
+        return contextlib.nullcontext() if self.profile is None else jax.named_scope(name)
 
     @property
     def shared(self) -> dict[str, str]:

@@ -64,9 +64,9 @@ def store_section(cta: Cta, flow: Flow, acc: Any, section: Section) -> None:
             emit(slot, _sums_piece(cta, section.row_tile, piece))
 
     def total(piece: Piece) -> Any:
-        earlier = plgpu.load(
-            _sums_piece(cta, section.row_tile, piece), layout=plgpu.Layout.WGMMA, optimized=False
-        )
+        sums = _sums_piece(cta, section.row_tile, piece)
+        with cta.scope("read_sums"):
+            earlier = plgpu.load(sums, layout=plgpu.Layout.WGMMA, optimized=False)
         return _part(acc, piece) + earlier
 
     lax.cond(

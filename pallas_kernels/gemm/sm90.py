@@ -42,10 +42,11 @@ from pallas_kernels.gemm.config import Config, check_fits
 from pallas_kernels.gemm.cta import Cta, Flow, flows_of, scratch_types
 from pallas_kernels.gemm.epilogue import store_zeros
 from pallas_kernels.gemm.load import load
+from pallas_kernels.gemm.profile import Profile
 from pallas_kernels.gemm.rows import OfExperts, OneMatrix, Place
 from pallas_kernels.gemm.schedule import Plan, counts, plan_fields, sums_shape
 from pallas_kernels.gemm.specs import Gemm
-from pallas_kernels.mosaic import Ref, apart, persistent, read_add_write, tma_add
+from pallas_kernels.mosaic import Ref, apart, persistent, read_add_write, tma_add, traced
 
 
 def build(
@@ -53,6 +54,7 @@ def build(
     config: Config,
     *,
     interpret: mosaic_gpu.InterpretGPUParams | None = None,
+    profile: Profile | None = None,
 ) -> Callable[..., jax.Array]:
     """Return `kernel(x, w, [cache], [scales, [offsets, x_sums]], [table, whole], scalars) -> o`.
 
@@ -60,6 +62,7 @@ def build(
       gemm: sizes and types, packed (see `specs`).
       config: tiles and grid.
       interpret: run on a CPU with these settings instead of compiling for the GPU.
+      profile: write a trace of each launch; interpret mode writes none.
 
     Returns:
       A function of x[gemm.x_rows, k], w of shape `gemm.w_shape`; with residency the cache, of shape
@@ -115,6 +118,7 @@ def build(
             staging=o_staging,
             sums_staging=others[0][0] if others else None,
             detour=detour[0] if detour else None,
+            profile=profile,
         )
         _run(cta, flows_of(gemm, config, tiles, barriers))
 
@@ -127,6 +131,7 @@ def build(
         scratch=scratch_types(gemm, config, detour=interpret is not None, sums=sums is not None),
         interpret=interpret,
         global_scratch=None if sums is None else (sums, "float32"),
+        compiler=None if profile is None else traced(profile.folder, profile.ranges),
     )
 
 

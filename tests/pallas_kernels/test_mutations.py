@@ -41,7 +41,7 @@ FAULTS = {
     ),
     "gemm: a missing wait": (
         "gemm/compute.py",
-        "plgpu.barrier_wait(flow.x.arrived(x_slot, turn))",
+        '_wait(cta, "wait_x", flow.x.arrived(x_slot, turn))',
         "id(x_slot)",
         GEMM,
         "no_race and hybrid",

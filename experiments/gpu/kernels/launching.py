@@ -22,6 +22,7 @@ from pallas_kernels.gemm import (
     Config,
     Gemm,
     Machine,
+    Profile,
     WLayout,
     choose,
     machine_for,
@@ -67,6 +68,7 @@ def hybrid(
     config: Config | None = None,
     w_layout: WLayout = "kn",
     out_dtype: str = "bfloat16",
+    profile: Profile | None = None,
 ) -> Callable[[int], jax.Array]:
     """Return `launch(number)` for x times the layers of a stack in turn."""
     m, (k, n, layers) = x.shape[0], stored_sizes(w, w_layout)
@@ -89,7 +91,7 @@ def hybrid(
             )
 
         return slowly
-    run = kernel(gemm, config, m, operands.interpret_settings(context))
+    run = kernel(gemm, config, m, operands.interpret_settings(context), profile)
     data = operands.operand(w, context)
     plans = [
         plan_launch(gemm, config, alpha=alpha, sm_limit=sm_limit, layer=layer)
@@ -107,11 +109,13 @@ def hybrid(
 
 
 @functools.lru_cache(maxsize=4)
-def kernel(gemm: Gemm, config: Config, rows: int, interpret: Any) -> Any:
+def kernel(
+    gemm: Gemm, config: Config, rows: int, interpret: Any, profile: Profile | None = None
+) -> Any:
     """Build and jit what takes (x, w, scalars); kept while neighbouring cases use it."""
     from pallas_kernels.gemm import sm90
 
-    built = sm90.build(gemm, config, interpret=interpret)
+    built = sm90.build(gemm, config, interpret=interpret, profile=profile)
 
     @jax.jit
     def run(x: jax.Array, w: jax.Array, scalars: jax.Array) -> jax.Array:
