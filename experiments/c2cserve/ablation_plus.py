@@ -75,7 +75,7 @@ SHOWN = (
 )  # fmt: skip
 
 
-@figure("ablation_plus", title="What each part of plus is worth (beyond the paper)",
+@figure("ablation_plus", title="Worth of each part of plus (beyond the paper)",
         draw="fleets.draw_ablation_plus", needs=SIMULATOR, traces=TRACES)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return latency and attainment of every variant, load and seed."""

@@ -80,7 +80,7 @@ class Load:
         return f"{self.fleet}, {self.bursts}, {self.rate_rps:g} requests/s a chip"
 
 
-@figure("worth", title="What each mechanism is worth, alone and together (beyond the paper)",
+@figure("worth", title="Worth of each mechanism, alone and together (beyond the paper)",
         draw="composed.draw_worth", needs=SIMULATOR)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return attainment of every set of mechanisms under every load, and Shapley values."""

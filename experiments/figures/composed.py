@@ -63,4 +63,4 @@ def draw_worth(tables: Tables, caption: str) -> Figure:
         ncols=3,
         fontsize=8,
     )
-    return finish(figure, "What each mechanism is worth, alone and together", caption)
+    return finish(figure, "Worth of each mechanism, alone and together", caption)

@@ -131,7 +131,7 @@ def draw_ablation_plus(tables: Tables, caption: str) -> Figure:
     panels[0].invert_yaxis()
     for axes in panels:
         axes.grid(visible=True, axis="x")
-    return finish(figure, "What each part of plus is worth", caption)
+    return finish(figure, "Worth of each part of plus", caption)
 
 
 def _spread(

@@ -138,4 +138,4 @@ def draw_tornado(tables: Tables, caption: str) -> Figure:
     panels[0].barh([-9], [0.1], color=BLUE, label="number doubled")
     panels[0].barh([-9], [0.1], color=SKY, label="number halved")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="upper right", ncols=2)
-    return finish(figure, "What the headlines hang on", caption)
+    return finish(figure, "Sensitivity of the headlines", caption)

@@ -63,7 +63,7 @@ def draw_map(tables: Tables, caption: str) -> Figure:
         axes = below[2]
         axes.set_title(f"{chips[0]}, 1 request/s, bursty", fontsize=9.5)
     figure.legend(*below[0].get_legend_handles_labels(), loc="outside right upper", handlelength=3)
-    return finish(figure, "Which system for which workload", caption)
+    return finish(figure, "The best system for each workload", caption)
 
 
 def _cells(axes: Axes, best: list[dict[str, Any]]) -> None:

@@ -75,7 +75,7 @@ def _seven_slices(context: Context) -> tuple[float, float]:
     return float(seconds[0]), float(seconds[1])
 
 
-@figure("tornado", title="What the headlines hang on", draw="sensitivity.draw_tornado",
+@figure("tornado", title="Sensitivity of the headlines", draw="sensitivity.draw_tornado",
         needs=SIMULATOR)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return every headline with each number halved and doubled."""
