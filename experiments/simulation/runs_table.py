@@ -61,7 +61,7 @@ def print_runs(
     columns = settings_columns(table)
     names = names or [_name(row, columns) for row in rows]
     states = states or [row["status"] for row in rows]
-    shown = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    shown = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=0)
     shown.add_column("point", overflow="fold")
     for heading, *_ in _SHOWN:
         shown.add_column(heading, justify="right", overflow="fold")
