@@ -68,6 +68,8 @@ def _api() -> Sequence[tuple[str, bytes, str]]:
         ("a trailer", _chunked(b"2\r\n{}\r\n0\r\nx: y\r\n\r\n"), "400 model: Field required"),
         ("a length that is too short", posted(b'{"model": 1}', length=5),
          "400 the body is no JSON: Unterminated string starting at: line 1 column 2 (char 1)"),
+        ("a body of 40 MB", posted(b" " * 40_000_000),
+         "413 expected a body of at most 33554432 bytes"),
         ("a body of 33 MB in chunks", _chunked(*[b"100000\r\n" + b" " * (1 << 20) + b"\r\n"] * 33),
          "413 expected a body of at most 33554432 bytes"),
         ("three requests at once", get.replace(b"connection: close\r\n", b"") * 2 + get,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hmac
 import logging
 import re
@@ -21,9 +23,11 @@ MOST_BODY_BYTES = 1 << 25
 _log = logging.getLogger("c2c.engine.front")
 _MOST_HELD_BYTES = 1 << 27  # of all bodies whose answers have not begun
 _MOST_DIGITS = 16  # of its length
+_READS_AWAY_S = 2.0  # a body that is too large
 _ID = re.compile(rb"[\w.:/@+=-]{1,128}")  # of a request, as clients may give it
 _OPEN = ("/health", "/ready")  # who asks whether this lives has no key
 _ALWAYS = ("/health", "/", "/openapi.json")  # what needs no engine
+_TOO_LARGE = 413
 _START_S = 5.0  # after which a client may look again whether the start is over
 
 
@@ -67,6 +71,8 @@ class Guard:
         except _HeadIsOver:
             pass
         except ApiError as error:
+            if error.status_code == _TOO_LARGE and b"expect" not in headers:
+                await _read_away(receive)
             await error.response()(scope, receive, answer.send)
         except Exception as error:
             _log.exception("%s: %s %.200s failed", answer.id, scope["method"], scope["path"])
@@ -155,7 +161,7 @@ class _Answer:
 
 async def _limited(length: bytes, receive: Any) -> Any:
     """Return where the body comes from, once it is known to be within its limit."""
-    too_large = ApiError(413, f"expected a body of at most {MOST_BODY_BYTES} bytes")
+    too_large = ApiError(_TOO_LARGE, f"expected a body of at most {MOST_BODY_BYTES} bytes")
     if length.isdigit():
         if len(length) > _MOST_DIGITS or int(length) > MOST_BODY_BYTES:
             raise too_large
@@ -173,3 +179,13 @@ async def _limited(length: bytes, receive: Any) -> Any:
         return waiting.pop() if waiting else await receive()
 
     return again
+
+
+async def _read_away(receive: Any) -> None:
+    """Take the rest of a body for a while: a reset of the connection would overtake the error."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_READS_AWAY_S):
+            more = True
+            while more:
+                part = await receive()
+                more = part["type"] == "http.request" and part.get("more_body", False)
