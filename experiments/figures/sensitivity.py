@@ -59,7 +59,7 @@ def draw_takes(tables: Tables, caption: str) -> Figure:
     axes.grid(visible=False, axis="y")
     axes.spines["left"].set_visible(False)
     of = "" if not claims else f": {claims[0].removeprefix('c2cserve.').partition('.')[0]}"
-    return finish(figure, f"What would it take{of}", caption)
+    return finish(figure, f"Smallest changes that mend the misses{of}", caption)
 
 
 def draw_left_out(tables: Tables, caption: str) -> Figure:

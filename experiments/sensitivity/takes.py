@@ -217,7 +217,7 @@ def _table(found: Sequence[Wanted]) -> pa.Table:
 
 def _report(found: Sequence[Wanted]) -> tuple[tuple[str, ...], ...]:
     return (
-        ("claim", "published", "ours", "what it would take"),
+        ("claim", "published", "ours", "smallest change that mends it"),
         *((w.claim_id, brief(claim(w.claim_id).value), brief(w.ours), said(w)) for w in found),
     )
 
