@@ -214,7 +214,7 @@ def error_of_sums() -> str:
 PARTS = {
     "the kernel": "sm90 cta items load compute dequantise conversion rows epilogue",
     "what is computed, tiles, the rules of the hardware": "specs config tiles layout",
-    "who does what, arguments, launch": "schedule sharing api launch",
+    "who does what, arguments, launch, profile": "schedule sharing api launch profile",
     "part of W in device memory": "residency resident shares",
     "counts, predicted times, choice": "traffic times prediction machine heuristics",
     "the same in jax.numpy": "reference",
