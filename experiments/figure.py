@@ -110,16 +110,23 @@ class Context:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computed:
-    """Tidy tables by name, answers to claims, and the caption with its assumptions.
+    """A figure's tidy tables by name, answers to claims, and texts.
 
-    `report`: rows of a table that the report shows below the figure, the header first. `takes`: by
-    claim, what it would take for ours to agree with it. `improvements`: what ours adds to the
-    paper's rules, where a figure compares the two.
+    Attributes:
+      tables: tidy tables by name.
+      results: answers to claims.
+      caption: one or two sentences, at most some 50 words, printed in the picture.
+      assumptions: sentences of their own that the report lists below the picture: setup, load,
+        readings of the paper.
+      report: rows of a table that the report folds below the picture, the header first.
+      takes: smallest change of the setup that makes a claim agree, by claim.
+      improvements: additions to the paper's rules, where a figure compares the two.
     """
 
     tables: Mapping[str, pa.Table]
     results: tuple[Result, ...]
     caption: str
+    assumptions: tuple[str, ...] = ()
     report: tuple[tuple[str, ...], ...] = ()
     takes: Mapping[str, Takes] = field(default_factory=dict)
     improvements: tuple[Improvement, ...] = ()

@@ -60,7 +60,7 @@ def report_html(
 
     Args:
       out: folder with one folder a figure.
-      figures: name, title, caption and table (`report`) of each.
+      figures: name, title, caption, assumptions and table (`report`) of each.
       rows: the fidelity table.
       provenance: see `c2c.runs.provenance`.
       profile: quick or full.
@@ -251,8 +251,17 @@ def _figure(out: Path, figure: Mapping[str, Any]) -> str:
         f"<img alt='{escape(str(figure['title']))}' src='data:image/webp;base64,{picture}'>"
         f"<figcaption class='soft'>{escape(str(figure['caption']))} "
         f"{files}</figcaption></figure>"
+        f"{_assumptions(figure.get('assumptions') or ())}"
         f"{_numbers(figure.get('report') or ())}"
     )
+
+
+def _assumptions(sentences: Sequence[str]) -> str:
+    """Return a folded list of the assumptions behind a figure."""
+    if not sentences:
+        return ""
+    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
+    return f"<details><summary>Assumptions</summary><ul>{items}</ul></details>"
 
 
 def _numbers(rows: Sequence[Sequence[str]]) -> str:

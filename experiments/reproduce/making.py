@@ -162,6 +162,7 @@ def _compute_and_draw(spec: FigureSpec, context: Context, run: RunDir) -> None:
         "figure",
         {
             "caption": computed.caption,
+            "assumptions": computed.assumptions,
             "results": [asdict(r) for r in computed.results],
             "report": computed.report,
             "takes": dict(computed.takes),
