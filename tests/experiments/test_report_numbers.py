@@ -1,4 +1,4 @@
-"""A figure's table is in the report, with every cell, and cannot break the page."""
+"""The report has a figure's table and assumptions, and no cell breaks the page."""
 
 from __future__ import annotations
 
@@ -27,3 +27,10 @@ def test_the_table_of_a_figure(tmp_path: Path) -> None:
 def test_a_figure_without_one(tmp_path: Path) -> None:
     assert "<summary>Numbers" not in page(tmp_path)
     assert "<summary>Numbers" not in page(tmp_path, report=[])
+
+
+def test_the_assumptions_of_a_figure(tmp_path: Path) -> None:
+    found = page(tmp_path, assumptions=["TTFT < 1 s.", "One seed."])
+    assert "<summary>Assumptions" in found
+    assert found.count("<li>TTFT &lt; 1 s.</li><li>One seed.</li>") == 1
+    assert "<summary>Assumptions" not in page(tmp_path)
