@@ -60,12 +60,18 @@ def compute(context: Context) -> Computed:
         },
         results=results,
         caption=(
-            "LLaMA-13B on an A100 of 40 GB, a rate of r as r requests at once, prompts of 85 "
-            "tokens and answers of 256. A static server takes batches of 15, or all that waits. "
-            "Its keys and values grow by concatenation; where a batch outgrows the card, its "
-            "requests are served again in two halves after a restart of 25 s, the printed upper "
-            "end of an operation on an instance. Memory is weights, 499 MiB of a process, keys "
-            "and values; activations are left out."
+            "Left: mean latency by requests at once; diamonds: the paper. Right: requests that "
+            "fit one card. Moving one layer to another card makes room for a few more requests."
+        ),
+        assumptions=(
+            "The model is LLaMA-13B on an A100 of 40 GB.",
+            "Prompts have 85 tokens, answers 256.",
+            "A rate of r is read as r requests at once.",
+            "A static server serves batches of 15 requests, or all waiting requests as one batch.",
+            "The keys and values of a batch grow by concatenation.",
+            "A batch that outgrows the card is served again in two halves after a restart of 25 s.",
+            "These 25 s are the upper end of the paper's range for an operation on an instance.",
+            "Memory counts weights, 499 MiB of a process, keys and values, but no activations.",
         ),
     )
 
@@ -122,11 +128,18 @@ def compute_failures(context: Context) -> Computed:
         },
         results=results,
         caption=(
-            "As in Fig. 3. Left: requests whose batch outgrew the card; servers that take all that "
-            "waits, where batches of 15 never fail. A server with copies takes what fits. Right: "
-            "requests within twice HFT's mean latency at the lowest rate, batches of 15, or what "
-            "copies make of them. With the literal gamma of Eq. 4 CoCoServe copies nothing and is "
-            "HFT; with 0 it copies all layers to a second card."
+            "Left: requests whose batch outgrew the card, for servers that batch all waiting "
+            "requests; diamonds: the paper. Right: requests within twice HFT's mean latency at "
+            "the lowest rate."
+        ),
+        assumptions=(
+            "Model, card, lengths and restarts are those of Fig. 3.",
+            "Batches of 15 requests never outgrow the card, so that the left panel leaves them "
+            "out.",
+            "A server with copies of layers limits its batch to the requests that fit.",
+            "Servers in the right panel have batches of 15; copies of layers enlarge them.",
+            "CoCoServe with the literal gamma of Eq. 4 copies no layer and equals HFT.",
+            "CoCoServe with gamma 0 copies all layers to a second card.",
         ),
     )
 

@@ -61,11 +61,17 @@ def compute(context: Context) -> Computed:
         },
         results=results,
         caption=(
-            "LLaMA-13B on an A100 of 40 GB. Left: weights, 499 MiB of a process, and keys and "
-            f"values at their most with {PEAK} requests at once: a batch of 15, or as many as fit "
-            "0.9 of the card in pages of 16 tokens. Right: what is not used at 3 and 10 requests: "
-            "memory that neither weights nor sequences hold, and operations beside 312 TFLOP/s. "
-            "An engine reserves 0.9 of the card at once, whatever is in it."
+            f"Left: memory in use with {PEAK} requests at once; diamonds: the paper. Right: idle "
+            "memory and compute at 3 and 10 requests: nearly all compute is idle."
+        ),
+        assumptions=(
+            "The model is LLaMA-13B on an A100 of 40 GB.",
+            "Memory in use counts weights, 499 MiB of a process, and the most keys and values.",
+            "HFT's batch has 15 requests.",
+            "vLLM's batch has as many requests as fit 0.9 of the card in pages of 16 tokens.",
+            "Idle memory is memory without weights or sequences.",
+            "Idle compute is relative to 312 TFLOP/s.",
+            "vLLM reserves 0.9 of the card at its start, however little of it is used.",
         ),
     )
 

@@ -58,17 +58,25 @@ def compute(context: Context) -> Computed:
     best = [
         max((r for r in rows if r["way"] == way), key=lambda r: r["tokens_per_s"]) for way in ways
     ]
+    top = max(best, key=lambda r: r["tokens_per_s"])
     return Computed(
         tables={
             "copies": pa.Table.from_pylist(rows),
             "best": pa.Table.from_pylist(best),
         },
         caption=(
-            f"{here.spec.name} on a slice of {_MIG} of a GH200, {_CONTEXT} tokens a row, as many "
-            "rows as memory holds. Copies on a second slice take half of the rows, their weights "
-            f"in its memory or read over {context.link_text(here.link_gbps)}. Activations between "
-            "slices go through host memory (10 us, an assumption). Roofline times, no queueing; "
-            "one model uses the link."
+            "Lines: tokens/s and rows of one model by layers copied to a second slice or read "
+            f"from host memory, {context.link_text(here.link_gbps)}. Most tokens/s: {top['way']}."
+        ),
+        assumptions=(
+            f"The model is {here.spec.name} on a slice of layout {_MIG} of a GH200.",
+            f"Rows have {_CONTEXT} tokens each, and a batch has as many rows as memory holds.",
+            "Copies on the second slice compute half of the rows.",
+            "Weights of copies are in the second slice's memory, or are read from host memory.",
+            f"Activations between slices go through host memory in {1e6 * _LATENCY_S:g} us, an "
+            "assumption.",
+            "Times are a roofline's, without queueing.",
+            "One model uses the link.",
         ),
         results=(),
     )

@@ -59,10 +59,18 @@ def compute(_: Context) -> Computed:
         tables={"steps": pa.Table.from_pylist(rows)},
         results=(),
         caption=(
-            "LLaMA-13B on two A100 of 40 GB over PCIe, decode steps at 213 tokens a sequence; a "
-            "curve ends where keys and values of 341 tokens each fill the cards. Two instances and "
-            "a pipeline with two batches in flight take half of the sequences in a batch. Copies "
-            "share one batch. Transfers and all-reduces overlap nothing and are of 25 GB/s."
+            "Lines: decode throughput and step time of LLaMA-13B on two cards, by sequences at "
+            "once; each ends at the cards' memory. Tensor parallelism has the shortest steps up "
+            "to 170 sequences."
+        ),
+        assumptions=(
+            "Cards are two A100 of 40 GB over PCIe.",
+            f"Decode steps read {_CONTEXT} tokens a sequence.",
+            f"A line ends when the KV cache of {_TOKENS} tokens a sequence fills the cards.",
+            "Two instances have half of the sequences each.",
+            "The pipeline has two batches in flight, each with half of the sequences.",
+            "Copies of layers share one batch.",
+            "Transfers and all-reduces run at 25 GB/s and overlap with nothing.",
         ),
     )
 

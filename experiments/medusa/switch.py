@@ -35,13 +35,24 @@ def compute(context: Context) -> Computed:
         if context.progress:
             context.progress(k + 1, len(ROWS))
     caption = (
-        "A request for a model in host memory on a GH200 (full GPU) that ran another one, link "
-        f"variant '{context.link_variant}'. As printed, C2CServe's switch has no graphs to make; "
-        "with graphs KV cache and graphs come on top of it, profiled and captured, or restored. "
-        "Stages are those that MEDUSA prints for an A100, whose host they mostly are; on a GH200 "
-        "they are unmeasured."
+        "Bars: seconds from arrival to the first computation of a model whose slice ran another "
+        f"one, link variant '{context.link_variant}'. Restored graphs (MEDUSA) add less to "
+        "C2CServe's switch than captured ones."
     )
-    return Computed(tables={"switch": pa.Table.from_pylist(rows)}, results=(), caption=caption)
+    assumptions = (
+        "The model is in host memory, and the slice is a whole GH200.",
+        "C2CServe as printed has no graphs to make.",
+        "C2CServe with graphs adds the KV cache and the graphs: profiled and captured, or "
+        "restored.",
+        "Stages take MEDUSA's printed times on an A100, which are mostly host time.",
+        "The stages are unmeasured on a GH200.",
+    )
+    return Computed(
+        tables={"switch": pa.Table.from_pylist(rows)},
+        results=(),
+        caption=caption,
+        assumptions=assumptions,
+    )
 
 
 def _switches(context: Context, system: str, start: str | None) -> dict[str, float]:

@@ -61,9 +61,9 @@ def of_trace(context: Context, seconds: float, rate_rps: float, piece: int = 0) 
 
 
 def source(context: Context) -> str:
-    """Return what a caption says of the requests' origin."""
+    """Return the origin of the requests, as the figures name it."""
     if _columns(context) is None:
-        return "the medians of Azure's conversation trace, which is not at hand"
+        return "the medians of Azure's conversation trace, which is not available"
     return "Azure's conversation trace"
 
 

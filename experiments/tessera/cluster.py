@@ -62,11 +62,18 @@ def compute(context: Context) -> Computed:
         tables={"clusters": pa.Table.from_pylist(rows)},
         results=tuple(results),
         caption=(
-            "Offline throughput relative to the left group alone. Left: GPT-oss 20B, prefill of PD "
-            "on the L40s and decode on each A100, attention of AF on two A100 together, Tessera's "
-            "plan over three GPUs. Right: Qwen3 235B, each rank of eight a pair, collectives on "
-            "the left group; PD and AF in their better direction. Replicas: groups that serve "
-            "independently, no column of the paper. NVLink between A100 is an assumption."
+            "Bars: offline throughput relative to the left group alone, with three GPUs (left) "
+            "and sixteen (right). Diamonds: our Tessera over the paper's ratio."
+        ),
+        assumptions=(
+            "PD of three GPUs has prefill on the L40s and decode on each A100.",
+            "AF of three GPUs has attention on both A100 together.",
+            "Tessera plans over all three GPUs.",
+            f"Qwen3 235B has {_RANKS} ranks, each a pair of GPUs, with collectives in the left "
+            "group.",
+            "PD and AF of sixteen GPUs run in their better direction.",
+            "Replicas are groups that serve independently; the paper has no such column.",
+            "NVLink between the A100 is an assumption.",
         ),
     )
 

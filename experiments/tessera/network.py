@@ -63,10 +63,15 @@ def compute(context: Context) -> Computed:
         tables={"network": pa.Table.from_pylist(rows), "planner": pa.Table.from_pylist(times)},
         results=(*_of_links(fastest, slowest), *_of_planner(times)),
         caption=(
-            "GPT-oss 20B on A100 + L40s. Left: throughput offline, relative to the A100 alone. "
-            f"Middle: latency a token at {_LIGHT:g} of the A100's rate, lengths of "
-            f"{source(context)}. Right: CPU seconds of one plan of a decode step on this machine; "
-            "diamonds: the paper, by Gurobi on another one."
+            "Left: offline throughput by link rate, relative to the A100 alone. Middle: latency a "
+            "token at light load by link rate. Right: CPU seconds to plan a decode step by "
+            "kernels; diamonds: the paper."
+        ),
+        assumptions=(
+            "The model is GPT-oss 20B on A100 + L40s.",
+            f"The light load is {_LIGHT:g} of the A100's capacity, with lengths of "
+            f"{source(context)}.",
+            "Planning uses HiGHS on this machine; the paper's planning uses Gurobi on another one.",
         ),
     )
 

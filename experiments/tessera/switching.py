@@ -50,13 +50,21 @@ def compute(context: Context) -> Computed:
         tables={"settings": pa.Table.from_pylist(rows)},
         results=_results(rows),
         caption=(
-            f"GPT-oss 20B on A100 + L40s, {PIECES} pieces of {_SECONDS:.0f} s of {source(context)} "
-            f"at {LOAD:g} of what the A100 alone sustains, by the serving loop; mean latency over "
-            f"tokens generated, bars from the lowest to the highest piece. A switch stalls "
-            f"{1e3 * SWITCH_S:.0f} ms, an input. Lines: one policy for good, two GPUs apart. "
-            f"Diamonds: the paper's worst over its default. Squares, ours: left, a band of "
-            f"{100 * _BAND:.0f}% around the threshold; right, {_PROMPTS:g} prompts that wait "
-            f"decide in its place. {_shape(rows)}"
+            "Lines: mean latency a token by the monitor's window and threshold; bars: lowest to "
+            "highest piece of the trace; numbers: switches. Dashed: one policy throughout, or two "
+            "GPUs apart. Diamonds: the paper's worst."
+        ),
+        assumptions=(
+            f"GPT-oss 20B on A100 + L40s serves {PIECES} pieces of {_SECONDS:.0f} s of "
+            f"{source(context)}.",
+            f"The load is {LOAD:g} of the A100's capacity alone, and the mean is over generated "
+            "tokens.",
+            f"A switch stalls {1e3 * SWITCH_S:.0f} ms, an input.",
+            "Diamonds are the paper's worst latency relative to its default.",
+            f"Our square on the left has a band of {100 * _BAND:.0f}% around the threshold.",
+            f"Our square on the right switches at {_PROMPTS:g} waiting prompts, without a "
+            "threshold.",
+            _shape(rows),
         ),
         report=_report(rows),
     )

@@ -69,11 +69,18 @@ def compute(context: Context) -> Computed:
     return Computed(
         tables={"ratios": pa.Table.from_pylist(rows), "best": pa.Table.from_pylist(best)},
         caption=(
-            f"{_MODEL} resident on the largest slice of a GH200, {_CONTEXT} tokens a sequence, as "
-            "many sequences as memory holds. Each other slice has a cold model, whose weights come "
-            f"over equal shares of {context.link_text(chips[0].link_gbps)}, and the hot "
-            "sequences that are away. Load: share of time that a cold model decodes. Tasks go "
-            "through host memory (10 us a way, an assumption). Roofline times, no queueing."
+            "Lines: hot tokens/s by the share of sequences away, for each layout and number of "
+            f"receivers, {context.link_text(chips[0].link_gbps)}; dotted: operators not cut. More "
+            "receivers hold more sequences."
+        ),
+        assumptions=(
+            f"The hot model, {_MODEL}, is resident on the largest slice of a GH200.",
+            f"Sequences have {_CONTEXT} tokens, and there are as many as memory holds.",
+            "Every other slice has a cold model and its part of the hot sequences that are away.",
+            "Cold models read their weights over equal shares of the link.",
+            "Load is the share of time in which a cold model decodes.",
+            f"Tasks go through host memory in {1e6 * _LATENCY_S:g} us each way, an assumption.",
+            "Times are a roofline's, without queueing.",
         ),
         results=(),
     )

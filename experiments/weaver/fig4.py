@@ -15,6 +15,7 @@ from experiments.figure import SIMULATOR, Computed, Context, figure
 from experiments.weaver.served import (
     A100,
     L40S,
+    MOST_TOKENS,
     SAID,
     TRACE,
     Found,
@@ -64,10 +65,18 @@ def compute(context: Context) -> Computed:
         },
         results=results,
         caption=(
-            "Llama 3 8B hot and cold (1 request/s), two GPUs for decoding; prompts are never the "
-            "limit; sequences of at most 2,048 tokens, BurstGPT's drawn by its means alone. "
-            "MuxServe by mechanism: both models with tensor parallelism, steps by turns or each on "
-            "half of the SMs. The largest rate is that at which requests end while many wait."
+            "Lines: TPOT of the hot model (above) and of the cold one (below) by the hot rate; "
+            "dotted: largest rate. Woven carries higher hot rates than dedicated GPUs, at a "
+            "longer cold TPOT."
+        ),
+        assumptions=(
+            "Both models are Llama 3 8B, and the cold one has 1 request/s.",
+            "Two GPUs decode, and prefill is never the limit.",
+            f"Sequences have at most {MOST_TOKENS:,} tokens.",
+            "BurstGPT's lengths are drawn by their means alone.",
+            "MuxServe is built by its mechanism: both models use tensor parallelism.",
+            "MuxServe's steps alternate (temporal), or each model has half of the SMs (spatial).",
+            "The largest rate is the rate at which requests end while many wait.",
         ),
     )
 

@@ -36,10 +36,14 @@ def compute(context: Context) -> Computed:
         tables={"curves": pa.Table.from_pylist(rows), "readings": readings_table(results)},
         results=results,
         caption=(
-            "A100, every prompt of 512 tokens and every answer of 1,024, one cold request/s. "
-            "Largest rates: "
+            "Lines: TPOT of the hot model (left) and of the cold one (right) by the hot rate, "
+            "answers of 1,024 tokens. Largest hot rates: "
             + ", ".join(f"{way} {rate:.1f}" for way, rate in largest.items())
             + " requests/s."
+        ),
+        assumptions=(
+            "The node has A100, and the cold model has 1 request/s.",
+            "Every prompt has 512 tokens, every answer 1,024.",
         ),
     )
 

@@ -42,11 +42,15 @@ def compute(context: Context) -> Computed:
         tables={"stalls": pa.Table.from_pylist(rows)},
         results=tuple(_results(context, rows)),
         caption=(
-            "A receiver's operators of 8, 4 and 2; slack is K - N. Printed: "
-            "sum max(T - slack, 0)^2 / (2 sum T); expected: the mean of max(0, W - slack); "
-            "stated: the mean of W where "
-            f"K < W + N. Points: {_DRAWS:,} drawn waits. For slack below 0 the printed one is "
-            "neither."
+            f"Lines: three estimates of a layer's stall by slack; points: {_DRAWS:,} drawn waits. "
+            "The printed formula equals the expected stall from slack 0 on, and neither of the "
+            "others below."
+        ),
+        assumptions=(
+            "The receiver's operators take 8, 4 and 2 s, and slack is K - N.",
+            "The printed estimate is sum max(T - slack, 0)^2 / (2 sum T).",
+            "The expected estimate is the mean of max(0, W - slack).",
+            "The stated estimate is the mean of W if K < W + N, else 0.",
         ),
     )
 

@@ -122,5 +122,7 @@ def test_an_engine_with_pages_uses_nine_tenths_of_a_card_at_most() -> None:
     ],
 )
 def test_answers_have_the_shape_of_their_claims(compute: Callable[[Context], Computed]) -> None:
-    for one in compute(QUICK).results:
+    found = compute(QUICK)
+    assert len(found.caption.split()) <= 50
+    for one in found.results:
         compare(claim(one.claim_id), one)

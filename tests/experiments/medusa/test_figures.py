@@ -31,6 +31,7 @@ def agreement(figure: Computed) -> dict[str, bool]:
 
 def drawn(draw: Any, figure: Computed) -> None:
     assert draw(dict(figure.tables), figure.caption).axes
+    assert len(figure.caption.split()) <= 50
 
 
 def test_nine_of_ten_models_have_nodes_by_the_rule() -> None:

@@ -68,6 +68,7 @@ def cells() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 def test_a_figure_is_drawn(module: ModuleType) -> None:
     figure = computed(module)
     assert DRAW[module](dict(figure.tables), figure.caption).axes
+    assert len(figure.caption.split()) <= 50
 
 
 def test_misses_of_shares_of_kernels_have_reasons_and_hits_have_none() -> None:

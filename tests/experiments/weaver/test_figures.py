@@ -61,5 +61,6 @@ def test_a_figure_answers_claims(figure: object) -> None:
     context = Context(profile="quick", link_variant="measured", seeds=(0,))
     found = figure.compute(context)  # type: ignore[attr-defined]
     assert found.results
+    assert len(found.caption.split()) <= 50
     for result in found.results:
         compare(claim(result.claim_id), result)
