@@ -56,9 +56,9 @@ def draw_gains(tables: Tables, caption: str) -> Figure:
     gains = {n: claim(f"cocoserve.fig6a.rep{n}").value for n in (20, 25, 30)}
     four = claim("cocoserve.fig6c.dop4_peak").value
     for each, printed in ((axes[0], gains), (axes[2], {4: four})):
-        each.plot([*printed], [*printed.values()], **PUBLISHED, label="peak, printed")
+        each.plot([*printed], [*printed.values()], **PUBLISHED, label="peak, paper")
         each.legend()
-    return finish(figure, "Copies of layers: throughput and latency", caption)
+    return finish(figure, "CoCoServe: throughput and latency by copies of layers", caption)
 
 
 def draw_costs(tables: Tables, caption: str) -> Figure:
@@ -73,18 +73,18 @@ def draw_costs(tables: Tables, caption: str) -> Figure:
         )
         left.plot(
             layers, [r["printed_s"] for r in mine],
-            **{**PUBLISHED, "markeredgecolor": colour}, label=f"{kind}, printed",
+            **{**PUBLISHED, "markeredgecolor": colour}, label=f"{kind}, paper",
         )  # fmt: skip
     mine = [r for r in rows if r["kind"] == "migrate"]
     layers = [r["layers"] for r in mine]
     right.plot(layers, [r["memory_mb"] / 1024 for r in mine], marker="o", color=BLUE, label="ours")
-    right.plot(layers, [r["printed_mb"] / 1024 for r in mine], **PUBLISHED, label="printed")
-    for axes, title in ((left, "seconds"), (right, "memory (GiB)")):
+    right.plot(layers, [r["printed_mb"] / 1024 for r in mine], **PUBLISHED, label="paper")
+    for axes, title in ((left, "time (s)"), (right, "memory (GiB)")):
         axes.set_xlabel("layers")
         axes.set_ylabel(title)
         axes.set_ylim(bottom=0)
         axes.legend()
-    return finish(figure, "Operations on layers: time and memory", caption)
+    return finish(figure, "CoCoServe: time and memory of operations on layers", caption)
 
 
 def draw_memory(tables: Tables, caption: str) -> Figure:
@@ -100,7 +100,7 @@ def draw_memory(tables: Tables, caption: str) -> Figure:
                 color=colour, label=batches[batch] + away,
             )  # fmt: skip
     printed = {name: claim(f"cocoserve.fig3.{name}").value for name in _FIG3}
-    left.plot([55, 55], [*printed.values()], **PUBLISHED, label="printed, up to and one away")
+    left.plot([55, 55], [*printed.values()], **PUBLISHED, label="paper, all at home and one away")
     left.set_xlabel("requests at once")
     left.set_ylabel("mean latency (s)")
     left.legend()
@@ -116,7 +116,7 @@ def draw_memory(tables: Tables, caption: str) -> Figure:
     right.set_ylabel("requests that fit one card")
     right.set_ylim(0, 80)
     right.legend(loc="upper left")
-    return finish(figure, "Where memory ends a batch", caption)
+    return finish(figure, "CoCoServe: batches up to the end of memory", caption)
 
 
 _FIG3 = ("default_peak", "migrate_one")
@@ -137,13 +137,15 @@ def draw_failures(tables: Tables, caption: str) -> Figure:
         right.plot(x, y, style, marker="o", color=colour, label=name)
     for name, engine in (("oom_hft", "HFT"), ("oom_coco", "CoCoServe")):
         value = claim(f"cocoserve.fig11a.{name}").value
-        left.plot([55], [value], **PUBLISHED, label=f"{engine}, printed")
+        mark = {**PUBLISHED, "markeredgecolor": colours[engine]}
+        left.plot([55], [value], **mark, label=f"{engine}, paper")
+    left.set_xticks([40, 45, 50, 55, 60])
     for axes, title in ((left, "requests that fail (%)"), (right, "requests in time (%)")):
         axes.set_xlabel("requests at once")
         axes.set_ylabel(title)
         axes.set_ylim(-4, 104)
         axes.legend()
-    return finish(figure, "Out of memory, and in time", caption)
+    return finish(figure, "CoCoServe: requests out of memory, and requests in time", caption)
 
 
 _COLOURS = {
@@ -166,8 +168,8 @@ def draw_rates(tables: Tables, caption: str) -> Figure:
             each.set_xlabel(f"requests at once, {model.upper()}")
             each.set_ylabel(title)
             each.set_ylim(bottom=0)
-            each.legend()
-    return finish(figure, "One instance: throughput and latency", caption)
+        axes[2 * row].legend()
+    return finish(figure, "CoCoServe: throughput and latency of one instance", caption)
 
 
 def draw_used(tables: Tables, caption: str) -> Figure:
@@ -178,7 +180,7 @@ def draw_used(tables: Tables, caption: str) -> Figure:
     left.bar(names, [r["used_gb"] for r in used], color=[_COLOURS[n] for n in names])
     ours = claim("cocoserve.fig9.used").value
     hft, vllm = (claim(f"cocoserve.fig9.waste_vs_{n}").value for n in ("hft", "vllm"))
-    left.plot(names, [ours - hft, ours - vllm, ours], **PUBLISHED, label="printed")
+    left.plot(names, [ours - hft, ours - vllm, ours], **PUBLISHED, label="paper")
     left.set_ylabel("memory in use (GB)")
     left.set_ylim(0, 52)
     left.legend(loc="upper left")
@@ -192,9 +194,9 @@ def draw_used(tables: Tables, caption: str) -> Figure:
             )  # fmt: skip
     right.set_xticks([0.85, 3.85], ["3 at once", "10 at once"])
     right.set_ylabel("idle (%)")
-    right.set_ylim(0, 170)
-    right.legend(loc="upper left")
-    return finish(figure, "Memory in use, and idle resources", caption)
+    right.set_ylim(0, 105)
+    right.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+    return finish(figure, "CoCoServe: memory in use, and idle resources", caption)
 
 
 def draw_instances(tables: Tables, caption: str) -> Figure:
@@ -215,7 +217,7 @@ def draw_instances(tables: Tables, caption: str) -> Figure:
         each.invert_yaxis()
         each.set_xlabel(title)
     axes[0].legend()
-    return finish(figure, "Two and four instances", caption)
+    return finish(figure, "CoCoServe: two and four instances", caption)
 
 
 def draw_two_cards(tables: Tables, caption: str) -> Figure:
@@ -224,14 +226,16 @@ def draw_two_cards(tables: Tables, caption: str) -> Figure:
     titles = {"tokens_per_s": "tokens a second", "step_s": "step (ms)"}
     rows = rows_of(tables["steps"])
     colours = (INK, SKY, BLUE, ORANGE, GREEN, VERMILION)
+    styles = {"second instance": "--", "pipeline": ":"}  # beside curves that they cover
     for each, (name, title) in zip(axes, titles.items(), strict=True):
         scale = 1e3 if name == "step_s" else 1.0
         for way, colour in zip(dict.fromkeys(r["way"] for r in rows), colours, strict=True):
             mine = [r for r in rows if r["way"] == way]
             x, y = [r["rows"] for r in mine], [scale * r[name] for r in mine]
-            each.plot(x, y, marker="o", markersize=3, color=colour, label=way)
+            style = styles.get(way, "-")
+            each.plot(x, y, style, marker="o", markersize=3, color=colour, label=way)
         each.set_xlabel("sequences at once")
         each.set_ylabel(title)
         each.set_ylim(bottom=0)
     axes[0].legend()
-    return finish(figure, "Two cards: copies of layers and other ways", caption)
+    return finish(figure, "CoCoServe: copies of layers and other uses of two cards", caption)

@@ -21,9 +21,9 @@ def draw_host_copies(tables: Tables, caption: str) -> Figure:
         left.plot(x, [row["tokens_per_s"] for row in mine], style, color=colour, label=way)
         right.plot(x, [row["rows"] for row in mine], style, color=colour)
     for axes, title in ((left, "tokens/s"), (right, "rows that memory holds")):
-        axes.set_xlabel("layers")
+        axes.set_xlabel("layers copied, or read from host memory")
         axes.set_ylabel(title)
         axes.set_ylim(bottom=0)
     left.set_ylim(0, 1.6 * max(row["tokens_per_s"] for row in rows_of(tables["copies"])))
     left.legend(loc="upper left")
-    return finish(figure, "Copies of layers that read host memory", caption)
+    return finish(figure, "CoCoServe: copies of layers that read host memory", caption)

@@ -43,6 +43,7 @@ _STAGES: Final = {
     "restore": ("graphs, restored", SKY),
 }
 _FAMILIES: Final = {"falcon": "Falcon", "llama2": "Llama2", "qwen15": "Qwen1.5", "yi": "Yi"}
+_STARTS: Final = {"captured": "//", "vLLM": "//", "MEDUSA": ".."}
 _CLASSIFIERS: Final = {"paper": "paper's", "ptx": "PTX", "differential": "ours"}
 
 
@@ -87,7 +88,7 @@ def _gantt(axes: Any, spans: list[dict[str, Any]]) -> None:
     units = {"cpu": "CPU", "disk": "disk", "gpu": "GPU"}
     labels = [f"{_NAMES[start]}, {units[on]}" for start, on in lanes]
     axes.set_yticks([-k for k in range(len(lanes))], labels, fontsize=7.5)
-    axes.set_xlabel("seconds (Qwen1.5 4B)")
+    axes.set_xlabel("time (s), Qwen1.5 4B")
     axes.grid(axis="x")
 
 
@@ -108,7 +109,6 @@ def draw_traces(tables: Tables, caption: str) -> Figure:
         axes[0].bar(x, mid, 0.2, yerr=[low, high], color=_COLOURS[start], label=name, capsize=2)
     axes[0].set_xticks(range(len(groups)), [f"{_spec(m)}\n{r:g} RPS" for m, r in groups])
     axes[0].set_ylabel("p99 TTFT (s)")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
     swept = rows_of(tables["sweep"])
     for start, name in _NAMES.items():
         mine = [r for r in swept if r["start"] == start]
@@ -123,7 +123,8 @@ def draw_traces(tables: Tables, caption: str) -> Figure:
         axis.set_minor_locator(NullLocator())
     axes[1].set_ylabel("p99 TTFT (s)")
     axes[1].set_xlabel("requests served a second (Llama2 7B)")
-    return finish(figure, "MEDUSA: tail of TTFT from no instance on", caption)
+    return finish(figure, "MEDUSA: p99 TTFT of services that start from no instance", caption,
+                  legend=axes[0])  # fmt: skip
 
 
 def _spec(name: str) -> str:
@@ -177,13 +178,15 @@ def draw_switch(tables: Tables, caption: str) -> Figure:
     figure, (axes,) = canvas(8.0, 3.6)
     models = list(dict.fromkeys(r["model"] for r in rows))
     kinds = list(dict.fromkeys(r["row"] for r in rows))
-    colours = (BLUE, GREY, VERMILION, ORANGE, PURPLE)
     for k, kind in enumerate(kinds):
+        colour = GREEN if kind.startswith("C2CServe") else ORANGE
+        hatch = next((h for start, h in _STARTS.items() if start in kind), "")
         seconds = [next(r["switch_s"] for r in rows if (r["row"], r["model"]) == (kind, m))
                    for m in models]  # fmt: skip
         x = np.arange(len(models)) + 0.8 / len(kinds) * (k - (len(kinds) - 1) / 2)
-        axes.bar(x, seconds, 0.8 / len(kinds), color=colours[k % len(colours)], label=kind)
+        axes.bar(x, seconds, 0.8 / len(kinds), color=colour, hatch=hatch, edgecolor="white",
+                 label=kind)  # fmt: skip
     axes.set_xticks(range(len(models)), models)
-    axes.set_ylabel("switch (s)")
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper")
-    return finish(figure, "A switch of models, and what captured graphs add", caption)
+    axes.set_ylabel("time of a switch (s)")
+    return finish(figure, "MEDUSA: switches of models with captured and restored graphs", caption,
+                  legend=axes, columns=3)  # fmt: skip

@@ -82,6 +82,7 @@ RC: dict[str, Any] = {
     "pdf.fonttype": 42,
 }
 CAPTION_POINTS = 7.5
+_LEGEND_ROW_POINTS = 13.0
 
 
 @contextmanager
@@ -102,12 +103,27 @@ def canvas(
     return figure, list(axes.flat)
 
 
-def finish(figure: Figure, title: str, caption: str) -> Figure:
-    """Put the title above and the wrapped caption below, and keep the axes between them."""
+def finish(
+    figure: Figure, title: str, caption: str, legend: Axes | None = None, columns: int = 4
+) -> Figure:
+    """Put the title above and the wrapped caption below, and keep the axes between them.
+
+    Args:
+      figure: figure with a constrained layout.
+      title: title of the picture.
+      caption: text below the axes.
+      legend: axes whose legend is shown once for all panels, below the title; None for none.
+      columns: columns of that legend.
+    """
     width, height = figure.get_size_inches()
     lines = textwrap.wrap(caption, width=int(width * 72 / (CAPTION_POINTS * 0.56)))
     below = (len(lines) * CAPTION_POINTS * 1.35 + 10) / 72 / height
     above = 26 / 72 / height
+    if legend is not None:
+        handles, labels = legend.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="upper left", ncols=columns, borderaxespad=0.0,
+                      bbox_to_anchor=(0.006, 1 - above))  # fmt: skip
+        above += (-(-len(labels) // columns) * _LEGEND_ROW_POINTS + 6) / 72 / height
     engine = figure.get_layout_engine()
     if isinstance(engine, ConstrainedLayoutEngine):
         engine.set(rect=(0.01, below, 0.98, 1 - below - above))

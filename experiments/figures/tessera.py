@@ -128,8 +128,13 @@ def draw_offline(tables: Tables, caption: str) -> Figure:
     last.set_ylabel("for the price, left GPU = 1")
     last.set_title("Cost efficiency, means (Table III)")
     last.legend(loc="upper right")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
-    return finish(figure, "Tessera, Fig. 6 and Table III: offline throughput", caption)
+    return finish(
+        figure,
+        "Tessera, Fig. 6 and Table III: offline throughput",
+        caption,
+        legend=axes[0],
+        columns=7,
+    )
 
 
 def draw_online(tables: Tables, caption: str) -> Figure:
@@ -150,8 +155,7 @@ def draw_online(tables: Tables, caption: str) -> Figure:
         ax.set_xlabel("requests a second")
         ax.set_title(LABELS[pair])
     axes[0].set_ylabel("latency (ms a token)")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
-    return finish(figure, "Tessera, Fig. 7: GPT-oss 20B online", caption)
+    return finish(figure, "Tessera, Fig. 7: GPT-oss 20B online", caption, legend=axes[0], columns=5)
 
 
 def draw_cluster(tables: Tables, caption: str) -> Figure:
@@ -232,10 +236,6 @@ def draw_switching(tables: Tables, caption: str) -> Figure:
                   [1e3 * (r["highest_s"] - r["per_token_s"]) for r in mine]]  # fmt: skip
         ax.errorbar(range(len(mine)), latency, spread, color=VERMILION, marker="o", capsize=2,
                     elinewidth=0.8, label="the monitor")  # fmt: skip
-        for r, k in zip(mine, range(len(mine)), strict=True):
-            ax.annotate(f"{r['switches']:.0f}", (k, 1e3 * r["highest_s"]), (0, 5),
-                        textcoords="offset points", ha="center", fontsize=7.5,
-                        color=VERMILION)  # fmt: skip
         middle, rule = {"window": (0.3, "band"), "threshold": (1.5, "prompts")}[varied]
         ours = next(r for r in rows if r["varied"] == rule)
         ax.plot(values.index(middle), 1e3 * ours["per_token_s"], "s", color=INK, markersize=5,
@@ -247,14 +247,20 @@ def draw_switching(tables: Tables, caption: str) -> Figure:
                  for name in lines}  # fmt: skip
         for name, colour in lines.items():
             ax.axhline(level[name], color=colour, linestyle="--", linewidth=1.2, label=name)
-        ax.set_xticks(range(len(mine)), [f"{v:g}" for v in values])
+        names = [f"{r['value']:g}\n{r['switches']:.0f}" for r in mine]
+        ax.set_xticks(range(len(mine)), names)
         highest = [1e3 * r["highest_s"] for r in mine]
         worst = usual * _published("fig10.conservative_penalty")
         ax.set_ylim(0, 1.15 * max(worst, *highest, *level.values()))
-        ax.set_xlabel(f"{axis}; numbers: switches")
+        ax.set_xlabel(f"{axis}, above; switches, below")
     axes[0].set_ylabel("latency (ms a token)")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
-    return finish(figure, "Tessera, Fig. 10: the monitor's window and threshold", caption)
+    return finish(
+        figure,
+        "Tessera, Fig. 10: the monitor's window and threshold",
+        caption,
+        legend=axes[0],
+        columns=6,
+    )
 
 
 def draw_network(tables: Tables, caption: str) -> Figure:

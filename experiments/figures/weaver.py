@@ -13,6 +13,7 @@ from experiments.figures.style import (
     BLUE,
     GREEN,
     GREY,
+    INK,
     ORANGE,
     PUBLISHED,
     VERMILION,
@@ -32,7 +33,11 @@ __all__ = [
     "draw_table1",
 ]
 
-_COLOURS: Final = {"woven": BLUE, "dedicated": GREY, "temporal": ORANGE, "spatial": VERMILION}
+_COLOURS: Final = {"woven": BLUE, "dedicated": INK, "temporal": ORANGE, "spatial": VERMILION}
+_LABELS: Final = {
+    "woven": "WEAVER (woven)", "dedicated": "dedicated GPUs", "temporal": "MuxServe, temporal",
+    "spatial": "MuxServe, spatial",
+}  # fmt: skip
 _NODES: Final = {"a100_40_nvlink": "A100", "l40s_pcie": "L40S"}
 _LENGTHS: Final = {"azure": "Azure", "burstgpt": "BurstGPT"}
 
@@ -43,7 +48,7 @@ def draw_rates(tables: Tables, caption: str) -> Figure:
     """Draw TPOT of the hot model above and of the cold one below, over the hot rate."""
     rows = rows_of(tables["curves"])
     panels = list(dict.fromkeys((r["node"], r["lengths"]) for r in rows))
-    figure, axes = canvas(13.0, 6.4, columns=len(panels), rows=2)
+    figure, axes = canvas(13.0, 6.0, columns=len(panels), rows=2, sharex="col")
     largest = {(r["node"], r["lengths"], r["way"]): r["largest_rps"]
                for r in rows_of(tables["largest"])}  # fmt: skip
     for column, (node, lengths) in enumerate(panels):
@@ -59,15 +64,16 @@ def draw_rates(tables: Tables, caption: str) -> Figure:
         axes[len(panels) + column].set_xlabel("hot requests/s")
     axes[0].set_ylabel("hot TPOT (ms)")
     axes[len(panels)].set_ylabel("cold TPOT (ms)")
-    axes[0].legend(fontsize=8)
-    return finish(figure, "TPOT by the hot rate; dotted: largest rates", caption)
+    title = "WEAVER: TPOT by the hot rate; dotted: largest rates"
+    return finish(figure, title, caption, legend=axes[0])
 
 
 def _by_rate(axes: Axes, rows: Rows, column: str) -> None:
     for way, colour in _COLOURS.items():
         mine = sorted((r["hot_rps"], 1e3 * r[column]) for r in rows if r["way"] == way)
         if mine:
-            axes.plot(*zip(*mine, strict=True), marker="o", markersize=3, color=colour, label=way)
+            axes.plot(*zip(*mine, strict=True), marker="o", markersize=3, color=colour,
+                      label=_LABELS[way])  # fmt: skip
     axes.set_ylim(bottom=0)
 
 
@@ -80,9 +86,10 @@ def draw_shares(tables: Tables, caption: str) -> Figure:
         for column, line in (("hot_s", "-"), ("cold_s", "--")):
             left.plot(
                 [r["cold_rps"] for r in mine], [1e3 * r[column] for r in mine], line, marker="o",
-                markersize=3, color=colour, label=f"{way}, {column.removesuffix('_s')}",
+                markersize=3, color=colour, label=f"{_LABELS[way]}, {column.removesuffix('_s')}",
             )  # fmt: skip
     left.set(xlabel="cold requests/s beside 10 hot ones", ylabel="TPOT (ms)", ylim=(0, None))
+    left.set_xticks(sorted({r["cold_rps"] for r in rows}))
     left.legend(fontsize=7, ncols=2)
     shares = rows_of(tables["shares"])
     for column, colour in (("hot_s", BLUE), ("cold_s", GREEN)):
@@ -95,10 +102,12 @@ def draw_shares(tables: Tables, caption: str) -> Figure:
         "hot": 1e3 * none["hot_s"] * (1 - claim("weaver.fig5b.at_50.hot").value / 100),
         "cold": 1e3 * none["cold_s"] + claim("weaver.fig5b.at_50.cold").value,
     }
-    right.plot([50, 50], [*printed.values()], **PUBLISHED, label="printed change, on ours at 0")
+    right.plot([50, 50], [*printed.values()], **PUBLISHED, label="paper's change, on ours at 0")
     right.set(xlabel="hot sequences away (%)", ylabel="TPOT (ms)", ylim=(0, None))
     right.legend(fontsize=8)
-    return finish(figure, "Ratio of rates, and share of sequences away", caption)
+    return finish(
+        figure, "WEAVER: TPOT by the cold rate and by the share of sequences away", caption
+    )
 
 
 def draw_long(tables: Tables, caption: str) -> Figure:
@@ -109,7 +118,7 @@ def draw_long(tables: Tables, caption: str) -> Figure:
         _by_rate(axes, rows, name)
         axes.set(xlabel="hot requests/s", ylabel=f"{name.removesuffix('_s')} TPOT (ms)")
     left.legend(fontsize=8)
-    return finish(figure, "Long outputs", caption)
+    return finish(figure, "WEAVER: TPOT with long outputs", caption)
 
 
 def draw_ablation(tables: Tables, caption: str) -> Figure:
@@ -120,15 +129,14 @@ def draw_ablation(tables: Tables, caption: str) -> Figure:
     cpu = claim("weaver.fig7a.cpu_control").value
     gpu = cpu / claim("weaver.fig7a.gpu_control").value
     cut = gpu * (1 - claim("weaver.fig7a.op_splitting").value / 100)
-    left.bar(names, [1e3 * rows[n]["hot_s"] for n in names], color=BLUE, label="ours")
-    left.plot(["cpu", "gpu", "splitting"], [cpu, gpu, cut], **PUBLISHED, label="printed")
-    left.set_yscale("log", base=2)
-    left.set_yticks([25, 50, 100, 200], ["25", "50", "100", "200"])
+    bars = left.bar(names, [1e3 * rows[n]["hot_s"] for n in names], color=BLUE, label="ours")
+    left.bar_label(bars, fmt="%.0f", label_type="center", color="white")
+    left.plot(["cpu", "gpu", "splitting"], [cpu, gpu, cut], **PUBLISHED, label="paper")
     left.set_ylabel("hot TPOT (ms)")
     right.bar(names, [1e3 * rows[n]["cold_s"] for n in names], color=GREEN)
     right.set_ylabel("cold TPOT (ms)")
     left.legend()
-    return finish(figure, "Control and cuts of operators", caption)
+    return finish(figure, "WEAVER: TPOT by control and by cut of operators", caption)
 
 
 def draw_table1(tables: Tables, caption: str) -> Figure:
@@ -140,7 +148,7 @@ def draw_table1(tables: Tables, caption: str) -> Figure:
         axes.plot(batches, [r[f"{name}_tok_s"] for r in rows], marker="o", color=colour, label=name)
         axes.plot(
             batches, [r[f"printed_{name}_tok_s"] for r in rows],
-            **{**PUBLISHED, "markeredgecolor": colour}, label=f"{name}, printed",
+            **{**PUBLISHED, "markeredgecolor": colour}, label=f"{name}, paper",
         )  # fmt: skip
     axes.set(xlabel="sequences", ylabel="tokens/s")
     axes.set_xscale("log", base=2)  # whose ticks are powers of two, without any between
@@ -149,7 +157,7 @@ def draw_table1(tables: Tables, caption: str) -> Figure:
     ticks = [1000, 2000, 4000, 8000]
     axes.set_yticks(ticks, [f"{t:,}" for t in ticks])
     axes.legend()
-    return finish(figure, "Two instances, and tensor parallelism over two GPUs", caption)
+    return finish(figure, "Two instances, and tensor parallelism on two GPUs", caption)
 
 
 def draw_stalls(tables: Tables, caption: str) -> Figure:
@@ -161,16 +169,16 @@ def draw_stalls(tables: Tables, caption: str) -> Figure:
         axes.plot(slack, [r[name] for r in rows], color=colour, label=name)
     for name, colour in (("drawn", BLUE), ("drawn_stated", VERMILION)):
         axes.plot(slack, [r[name] for r in rows], "o", markersize=4, color=colour)
-    axes.set(xlabel="slack K - N", ylabel="seconds")
+    axes.set(xlabel="slack K - N (s)", ylabel="stall (s)")
     axes.legend()
-    return finish(figure, "Estimates of a layer's stall", caption)
+    return finish(figure, "WEAVER: estimates of a layer's stall", caption)
 
 
 def draw_cold_slices(tables: Tables, caption: str) -> Figure:
     """Draw tokens a second of the hot model by the share of its sequences that are away."""
     rows = rows_of(tables["ratios"])
     panels = list(dict.fromkeys((r["mig"], r["receivers"]) for r in rows))
-    figure, axes = canvas(3.3 * len(panels), 3.8, len(panels))
+    figure, axes = canvas(3.0 * len(panels), 3.6, len(panels), sharey=True)
     for at, (mig, receivers) in zip(axes, panels, strict=True):
         loads = dict.fromkeys(r["load"] for r in rows)
         for load, colour in zip(loads, (GREEN, BLUE, ORANGE), strict=True):
@@ -182,8 +190,10 @@ def draw_cold_slices(tables: Tables, caption: str) -> Figure:
                 )  # fmt: skip
         plural = "" if receivers == 1 else "s"
         at.set_title(f"{mig}, {receivers} receiver{plural}", fontsize=9.5)
-        at.set_xlabel("share away")
+        at.set_xlabel("share of hot sequences away")
         at.set_ylim(0, 1.1 * max(r["tokens_per_s"] for r in rows))
     axes[0].set_ylabel("hot tokens/s")
     axes[0].legend(fontsize=8, loc="upper left")
-    return finish(figure, "A hot model over cold slices; dotted: operators not cut", caption)
+    return finish(
+        figure, "WEAVER: a hot model over cold slices; dotted: operators not cut", caption
+    )

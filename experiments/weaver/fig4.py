@@ -66,7 +66,7 @@ def compute(context: Context) -> Computed:
         results=results,
         caption=(
             "Lines: TPOT of the hot model (above) and of the cold one (below) by the hot rate; "
-            "dotted: largest rate. Woven carries higher hot rates than dedicated GPUs, at a "
+            "dotted: largest rate. WEAVER carries higher hot rates than dedicated GPUs, at a "
             "longer cold TPOT."
         ),
         assumptions=(
