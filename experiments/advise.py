@@ -401,8 +401,8 @@ def _write(
 
     caption = (
         f"{answer[0].upper()}{answer[1:]}. Workload {base.settings['workload']['name']}, "
-        f"simulated, link variant '{base.serving.link_variant}'. A point is a fleet on all "
-        "requests, filled if it met the targets; rings: the cheapest number of chips of its kind."
+        f"simulated, link variant '{base.serving.link_variant}'. Points: fleets, filled if the "
+        "targets were met; rings: fewest chips of a kind that meet them."
     )
     with look():
         run.write_figure("advise", draw_advice(

@@ -157,8 +157,8 @@ def _write(run: RunDir, setup: RunSetup, capacity: Capacity) -> None:
     serving = setup.serving
     caption = (
         f"{answer['answer'][0].upper()}{answer['answer'][1:]}. Simulated, link variant "
-        f"'{serving.link_variant}'. A point is a run, filled if it met the targets; the band is "
-        "the interval of 95 % confidence over seeds."
+        f"'{serving.link_variant}'. Points: runs, filled if the targets were met; band: 95 % "
+        "confidence over seeds."
     )
     with look():
         figure = draw_capacity(

@@ -48,8 +48,19 @@ def compute(context: Context) -> Computed:
                 for a, b, row in zip(M_GRID, best, seconds, strict=True)
             ]
     caption = (
-        f"Best alpha (share of columns for SymGEMM) for N={N}, K={K}, alone on the link, "
-        f"{context.link_text(shared)}; equal latencies take the smaller alpha. Multicast: CTAs "
-        "along M share each weight tile. A prediction of the cost model; no kernel was timed."
+        "Best alpha (share of columns for SymGEMM) by rows M and slice, and the gains by mixing "
+        "both dataflows and by multicast, as the cost model predicts; "
+        f"{context.link_text(shared)}."
     )
-    return Computed(tables={"alpha": pa.Table.from_pylist(rows)}, results=(), caption=caption)
+    assumptions = (
+        f"The GEMM has N={N}, K={K} and the link for itself.",
+        "The smaller alpha is shown where two have the same latency.",
+        "Multicast: thread blocks along M share each weight tile.",
+        "No kernel was timed.",
+    )
+    return Computed(
+        tables={"alpha": pa.Table.from_pylist(rows)},
+        results=(),
+        caption=caption,
+        assumptions=assumptions,
+    )

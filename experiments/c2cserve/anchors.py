@@ -80,9 +80,17 @@ def compute(context: Context) -> Computed:
         tables={"anchors": pa.Table.from_pylist(rows)},
         results=(),
         caption=(
-            "Measurements that were published elsewhere than in the papers compared here; what is "
-            "fitted says so, and is fitted on the larger model. Link variant "
-            f"'{context.link_variant}' of PCIe for the A5000."
+
+            "The simulator's value over published measurements that are not of the papers compared "
+            "here; names say which are fitted. The A5000 has PCIe, link variant "
+            f"'{context.link_variant}'."
+
+        ),
+        assumptions=(
+
+            "Fitted values are fitted on the larger model.",
+            "A bound is the value without one of the costs.",
+
         ),
         report=(
             ("measurement", "ours is", "published", "ours", "ratio"),

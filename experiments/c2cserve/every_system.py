@@ -139,15 +139,24 @@ def compute(context: Context) -> Computed:
         tables={"loads": pa.Table.from_pylist(middle), "by_seed": pa.Table.from_pylist(rows)},
         results=(),
         caption=(
-            f"Poisson arrivals of at least {SPANS_S[context.profile]:g} s, synthetic ShareGPT "
-            f"lengths, requests a point at least: {requests}; link variant "
-            f"'{context.link_variant}', medians of seeds {list(seeds)}. Load, and goodput "
-            "(the load times the share of requests that met both targets), are by Superchip, or by "
-            "pair of GPUs; dedicated has six, one a model. Each system has the layout that it "
-            "chooses itself (mig_resident: 4x24gb). Targets: dense TTFT 1 s, TPOT 0.15 s (3B) and "
-            "0.3 s (8B), popularity 1/rank; Mixtral 1 s and 0.8 s, one model on the whole GPU, "
-            "whose checkpoint is in host memory; GPT-oss 1 s and 0.05 s; Llama-2 10 s and 0.2 s. "
-            "The caches of experts take one request at a time."
+            "Goodput (load times share of requests within both targets) and that share, over "
+            "the load of one Superchip or pair of GPUs; link variant "
+            f"'{context.link_variant}', medians over seeds."
+        ),
+        assumptions=(
+            f"Arrivals are Poisson for at least {SPANS_S[context.profile]:g} s; lengths are "
+            "synthetic and follow ShareGPT.",
+            f"A point has at least this many requests: {requests}.",
+            f"Seeds: {list(seeds)}.",
+            "The system dedicated has six Superchips, one a model.",
+            "Each system has the layout that it chooses itself; mig_resident has 4x24gb.",
+            "Dense models: TTFT target 1 s, TPOT target 0.15 s (3B) and 0.3 s (8B), popularity "
+            "1/rank.",
+            "Mixtral: TTFT target 1 s, TPOT target 0.8 s, one model on the whole GPU, checkpoint "
+            "in host memory.",
+            "GPT-oss: TTFT target 1 s, TPOT target 0.05 s.",
+            "Llama-2: TTFT target 10 s, TPOT target 0.2 s.",
+            "Systems with a cache of experts take one request at a time.",
         ),
         report=_report(middle),
     )

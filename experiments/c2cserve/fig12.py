@@ -50,20 +50,28 @@ def compute(context: Context) -> Computed:
         summary.append({"system": name, "seed": seed, **totals(got)})
         link_gbps = got.stats.link_capacity_gbps
     caption = (
-        f"{describe(context, compression)}. Catalog dense6 (three Llama-3 3B, three 8B) on one "
-        f"GH200: C2CServe on 7x12gb, ServerlessLLM and Aegaeon on the full GPU; dashed, beside "
-        "them, what the paper says and nothing where it is silent (to the letter; full profile), "
-        "and ours (plus); "
-        f"{context.link_text(link_gbps)}. The paper states no load; ours is the one at which "
-        "ServerlessLLM's GPU would be half busy with what it does at the trace's own speed. Shown "
-        f"are the busiest 40 h, in windows of {WINDOW_S / 60:g} minutes with at least "
-        f"{LEAST_REQUESTS} requests: median over seeds of the window's median, range over seeds "
-        "(dark) and p5 to p95 (light). Totals: whole run."
+        "(a) Requests of the busiest 40 hours. (b) TTFT by window: median (line), range over seeds "
+        "(dark) and p5 to p95 (light); dashed: our variants of C2CServe. GH200, "
+        f"{context.link_text(link_gbps)}."
+    )
+    assumptions = (
+        f"Load: {describe(context, compression)}.",
+        "Catalog dense6 (three Llama-3 3B, three 8B) runs on one GH200.",
+        "C2CServe runs on 7x12gb, ServerlessLLM and Aegaeon on the full GPU.",
+        "'To the letter' (full profile) does what the paper says and nothing where the paper is "
+        "silent; 'plus' is our system.",
+        "The paper states no load; ours is the one at which ServerlessLLM's GPU would be half "
+        "busy, by its busy time at the trace's own speed.",
+        f"A window is {WINDOW_S / 60:g} minutes and is shown if it has at least {LEAST_REQUESTS} "
+        "requests.",
+        "Lines are the median over seeds of each window's median.",
+        "Totals in the legend are of the whole run.",
     )
     return Computed(
         tables={"windows": pa.Table.from_pylist(windows), "summary": pa.Table.from_pylist(summary)},
         results=_results(summary, context),
         caption=caption,
+        assumptions=assumptions,
         report=_report(context, compression, summary),
     )
 
@@ -187,7 +195,7 @@ def _results(summary: list[dict[str, Any]], context: Context) -> tuple[Result, .
 
     ours = (
         "5th and 95th percentile of the windows' medians, which the curve shows; the load is set "
-        "by ServerlessLLM's busy time, see the caption."
+        "by ServerlessLLM's busy time, see the figure's assumptions."
     )
     within = f"Share of requests with TTFT within {TARGET_S:g} s."
     both = "TTFT and TPOT targets of catalog dense6; the paper prints no TPOT target."

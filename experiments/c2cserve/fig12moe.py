@@ -57,14 +57,20 @@ def compute(context: Context) -> Computed:
         tables={"totals": pa.Table.from_pylist(rows)},
         results=_results(context, rows),
         caption=(
-            f"{describe(replace(context, seeds=seeds), half)}, and as it came; its first "
-            f"{REQUESTS:,} requests, of Qwen3-30B-A3B and Mixtral-8x7B in turn, on one GH200: "
-            "C2CServe on 2x48gb, the others "
-            f"on the full GPU; link variant '{context.link_variant}'. The paper states neither "
-            "load nor models nor layout; ours is the load at which ServerlessLLM's GPU would be "
-            "half busy. Points: p50, p95 and p99, medians over seeds; line: range. MoE-Infinity "
-            "and FineMoE read the checkpoint anew at each switch (105 and 128 s in the paper's "
-            "Fig. 11), which no TTFT of several seconds can hold."
+            "Points: p50, p95 and p99 of TTFT in a trace replay of two mixtures, medians over "
+            "seeds; lines: range over seeds. One GH200, link variant "
+            f"'{context.link_variant}'."
+        ),
+        assumptions=(
+            f"Half busy: {describe(replace(context, seeds=seeds), half)}.",
+            f"The trace's own speed: the same {REQUESTS:,} first requests without compression.",
+            "Requests ask for Qwen3-30B-A3B and Mixtral-8x7B in turn.",
+            "C2CServe runs on 2x48gb, the others on the full GPU.",
+            "The paper states neither load nor models nor layout.",
+            "The half-busy load is the one at which ServerlessLLM's GPU would be busy half of the "
+            "time.",
+            "MoE-Infinity and FineMoE read the checkpoint anew at each switch (105 and 128 s in "
+            "Fig. 11), so that no TTFT of several seconds is possible.",
         ),
         report=_report(rows),
     )
@@ -93,7 +99,7 @@ def _results(context: Context, rows: Sequence[Mapping[str, Any]]) -> tuple[Resul
 
     said = (
         "5th and 95th percentile of the windows' medians; the load is set by ServerlessLLM's busy "
-        "time, see the caption."
+        "time, see the figure's assumptions."
     )
     least = f"The least p99 of {len({r['system'] for r in rows}) - 1} baselines."
     return tuple(

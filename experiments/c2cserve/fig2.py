@@ -38,17 +38,27 @@ def compute(context: Context) -> Computed:
     results: list[Result] = []
     for source, statistics in found.items():
         results += _results(source, statistics)
-    where = (
-        "GenTD26 as published (26,823 requests; image generation, so arrivals and models only) and "
+    real = (
+        "GenTD26 is used as published (26,823 requests); it is of image generation, so only its "
+        "arrivals and models are used."
         if REAL in found
-        else "No GenTD26 file at hand: "
+        else "The public GenTD26 file is not at hand."
     )
     caption = (
-        f"{where}our generator ({requests:,} requests, {MODELS} models, {GENERATOR['days']} "
-        f"days, seed {seed}), whose curves are set to the published statistics "
-        "(in-sample). Active models have at least 10 requests. No link is involved."
+        "Left: hourly requests of the most popular models. Right: share of models that are active "
+        "in at most so many hours, beside the paper's two numbers."
     )
-    return Computed(tables=_tables(found), results=tuple(results), caption=caption)
+    assumptions = (
+        real,
+        f"Synthetic: our generator with {requests:,} requests, {MODELS} models, "
+        f"{GENERATOR['days']} days, seed {seed}.",
+        "The generator's curves are set to the published statistics, so they are in-sample.",
+        "Active models have at least 10 requests.",
+        "No link is involved.",
+    )
+    return Computed(
+        tables=_tables(found), results=tuple(results), caption=caption, assumptions=assumptions
+    )
 
 
 def _measure(settings: dict[str, Any], seed: int) -> TraceStatistics:

@@ -64,11 +64,19 @@ def compute(context: Context) -> Computed:
         link_variant=context.link_variant,
     )
     caption = (
-        f"AsymGEMM, M={SHAPE[0]}, K={SHAPE[2]}, N={SHAPE[1]}, full GH200, a K slice of "
-        f"{default.asym.kc} pinned, {context.link_text(shared)}. Reductions into O fall as the M "
-        "tile grows, their bytes stay: each element of O is touched once a K slice. Shared memory "
-        "holds the pinned weights, the X pipeline and the output staging."
+        "AsymGEMM by rows of its M tile: reductions into the output O, HBM bytes and on-chip "
+        f"bytes of one GEMM on a full GH200, {context.link_text(shared)}. Larger tiles need fewer "
+        "reductions, not fewer bytes."
+    )
+    assumptions = (
+        f"The GEMM has M={SHAPE[0]}, K={SHAPE[2]}, N={SHAPE[1]}; a K slice of {default.asym.kc} is "
+        "pinned.",
+        "HBM bytes do not change, as each element of O is updated once a K slice.",
+        "Shared memory holds the pinned weights, the pipeline of X and the output staging.",
     )
     return Computed(
-        tables={"tiles": pa.Table.from_pylist(rows)}, results=(result,), caption=caption
+        tables={"tiles": pa.Table.from_pylist(rows)},
+        results=(result,),
+        caption=caption,
+        assumptions=assumptions,
     )

@@ -40,16 +40,22 @@ def compute(context: Context) -> Computed:
     rows = served(context, [(m, s) for m, systems in SYSTEMS.items() for s in systems], requests=3)
     rows = [row | _printed(row, rows) for row in rows]
     caption = (
-        f"Requests of {PROMPT} prompt and {OUTPUT} output tokens one after another on a whole "
-        f"GH200, engine there, link variant '{context.link_variant}'. The prompt is the 95th "
-        "percentile of ShareGPT's, whose lengths and which percentile the paper's section 9.1 "
-        "names; it states neither load nor batch. It prints ratios alone: diamonds are our "
-        f"C2CServe times them. {_why()}"
+        "Bars: mean TTFT and TPOT of requests that are served one at a time on a whole GH200, link "
+        f"variant '{context.link_variant}'. Diamonds: our C2CServe times the ratio that the paper "
+        "prints."
+    )
+    assumptions = (
+        f"Requests have {PROMPT} prompt tokens and {OUTPUT} output tokens.",
+        "The engine has started before the first request.",
+        "The prompt is the 95th percentile of ShareGPT's lengths, both of which section 9.1 names.",
+        "The paper states neither load nor batch, and prints ratios only.",
+        _why(),
     )
     return Computed(
         tables={"latency": pa.Table.from_pylist(rows)},
         results=answered(context, rows),
         caption=caption,
+        assumptions=assumptions,
         report=_report(rows),
     )
 

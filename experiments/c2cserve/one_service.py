@@ -67,16 +67,23 @@ def compute(context: Context) -> Computed:
             }
         )
     caption = (
-        f"{_describe(context)}, as one Llama-3 service on one GH200; "
-        f"{context.link_text(link_gbps)}; targets: TTFT 1 s, TPOT 0.3 s (8B) and 0.15 s (3B). "
-        "plus asks for another slice when prompts of half a second wait or the KV cache is full; "
-        "c2cserve by the same rule, but with the paper's smallest feasible chunk, so that a prompt "
-        "reads the weights more often; the letter has one instance a model."
+        "One Llama-3 model as a service on all slices of one GH200: TTFT (bar: p50, line: to p99) "
+        "and share of requests within both targets; "
+        f"{context.link_text(link_gbps)}."
+    )
+    assumptions = (
+        f"Load: {_describe(context)}.",
+        "Targets: TTFT 1 s, TPOT 0.3 s (8B) and 0.15 s (3B).",
+        "plus starts an instance on another slice when prompts of half a second wait or the KV "
+        "cache is full.",
+        "c2cserve follows the same rule with the paper's smallest feasible chunk, so that a prompt "
+        "reads the weights more often.",
+        "The letter has one instance a model.",
     )
     return Computed(
         tables={"services": pa.Table.from_pylist(rows)},
         results=(),
-        caption=caption,
+        caption=caption, assumptions=assumptions,
         report=_report(rows),
         improvements=improvements_of(
             rows, [("plus", "c2cserve")],

@@ -67,15 +67,24 @@ def compute(context: Context) -> Computed:
     few = next(r for r in scaling if (r["platform"], r["shape"]) == ("rubin", "down"))
     many = next(r for r in scaling if (r["platform"], r["shape"]) == ("rubin", "gate_up"))
     caption = (
-        f"One GEMM of K={k}, N={n} on full GPUs: weights in HBM, or streamed by HybridGEMM at its "
-        f"best alpha. Ratios at M={DECODE_M}, where both wait for memory; link variant "
-        f"'{context.link_variant}'; on GB200 and Rubin it is the datasheet's number times GH200's "
-        "measured share. HybridGEMM has GH200's efficiencies, a GEMM over HBM its chip's own "
-        "calibration, Rubin the middle of those measured: a projection. With fewer columns "
-        f"(K={SHAPES['down'][1]}, N={SHAPES['down'][0]}) the GEMM over HBM gains "
-        f"{few['hbm_gemm']:.1f}x from Rubin's HBM. One tile: {FIXED_TILE[0]}x{FIXED_TILE[1]} with "
-        "all of K on every chip, in place of the best of a library's menu; it gains "
-        f"{many['hbm_gemm_one_tile']:.1f}x and {few['hbm_gemm_one_tile']:.1f}x."
+        "Left: rate of one GEMM on full GPUs over M, with weights in HBM or streamed by HybridGEMM "
+        f"at its best alpha. Right: its speed-up over GH200 at M={DECODE_M}; link variant "
+        f"'{context.link_variant}'."
+    )
+    assumptions = (
+        f"The GEMM has K={k}, N={n}.",
+        f"Both kernels wait for memory at M={DECODE_M}.",
+        "The measured link variant of GB200 and Rubin is the datasheet's rate times GH200's "
+        "measured share.",
+        "HybridGEMM has GH200's efficiencies on every chip.",
+        "A GEMM with weights in HBM has its chip's own calibration; Rubin, a projection, has the "
+        "middle of those measured.",
+        f"With fewer columns (K={SHAPES['down'][1]}, N={SHAPES['down'][0]}) the GEMM with weights "
+        f"in HBM is {few['hbm_gemm']:.1f}x as fast on Rubin as on GH200.",
+        f"One tile: every chip uses {FIXED_TILE[0]}x{FIXED_TILE[1]} with all of K in place of the "
+        "best of a library's menu.",
+        f"With one tile Rubin is {many['hbm_gemm_one_tile']:.1f}x as fast as GH200, and "
+        f"{few['hbm_gemm_one_tile']:.1f}x with fewer columns.",
     )
     return Computed(
         tables={
@@ -84,6 +93,7 @@ def compute(context: Context) -> Computed:
         },
         results=_results(scaling, context.link_variant),
         caption=caption,
+        assumptions=assumptions,
     )
 
 

@@ -49,16 +49,21 @@ def compute(context: Context) -> Computed:
             )
         )
     caption = (
-        "Superchips of the paper's Table 2. The cells are inputs of ours (conf/hardware, "
-        "transcribed). The paper's C2C column sums both directions; a kernel that reads weights "
-        "uses one, for which two variants exist: datasheet, and measured (GH200 only; on the "
-        f"others the same share of the datasheet's number). "
-        f"This report uses '{context.link_variant}'."
+        "Each Superchip of the paper's Table 2: our value, the paper's below. Usable: the rate of "
+        "one direction that a kernel gets in the link variant 'measured'; this report uses "
+        f"'{context.link_variant}'."
+    )
+    assumptions = (
+        "The cells are inputs (conf/hardware, transcribed from Table 2).",
+        "The paper's C2C column adds up both directions; a kernel that reads weights uses one.",
+        "The link has two variants: the datasheet's rate and the measured one.",
+        "Only GH200's link was measured; the others get the same share of their datasheet's rate.",
     )
     return Computed(
         tables={"superchips": pa.Table.from_pylist(rows)},
         results=(*results, *_links(), *_capacity()),
         caption=caption,
+        assumptions=assumptions,
     )
 
 

@@ -52,7 +52,15 @@ def compute(context: Context) -> Computed:
     return Computed(
         tables={"runs": pa.Table.from_pylist(rows)},
         results=(),
-        caption=f"{_describe(context)} {_told(rows)}",
+        caption=(
+            "(a) Wait for the first token and prompt tokens found, over host memory for a prefix "
+            "cache on slices. (b) Wait and link bytes on whole chips with and without the cache; "
+            f"link variant '{context.link_variant}'."
+        ),
+        assumptions=(
+            *_setup(context),
+            *_told(rows),
+        ),
         report=_report(rows),
     )
 
@@ -121,25 +129,31 @@ def _source(context: Context, speed: float) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _describe(context: Context) -> str:
+def _setup(context: Context) -> tuple[str, ...]:
     if _has_trace(context):
-        what = f"Mooncake's public trace, prompts and answers up to {MOST_TOKENS:,} tokens"
+        load = (
+            f"Load: Mooncake's public trace, prompts and answers up to {MOST_TOKENS:,} tokens.",
+        )
     else:
-        what = (
-            f"Conversations by the generator (Mooncake's trace is not at hand): {TURNS:g} turns of "
-            f"{TEXT_TOKENS:,} tokens and answers of {ANSWER_TOKENS} after {SYSTEM_TOKENS:,} that "
-            f"all share, {RATE_RPS:g} turns/s, {THINK_S:g} s apart, {REQUESTS:,} requests"
+        load = (
+            "Load: conversations by the generator; Mooncake's trace is not at hand.",
+            f"A conversation has {TURNS:g} turns of {TEXT_TOKENS:,} tokens, {THINK_S:g} s apart, "
+            f"and answers of {ANSWER_TOKENS} tokens.",
+            f"All prompts share their first {SYSTEM_TOKENS:,} tokens.",
+            f"{REQUESTS:,} requests arrive at {RATE_RPS:g} turns/s.",
         )
     return (
-        f"{what}, one Llama-3 3B. (a) Seven slices at {SLOWED:g} of that speed, (b) one "
-        "whole chip at all of it, the third one an H100 that has GH200's link; link variant "
-        f"'{context.link_variant}'. c2cserve_plus streams weights and keeps them in HBM while "
-        "there is room; serverlessllm always holds them there."
+        *load,
+        "One Llama-3 3B is served.",
+        f"(a) Seven slices get {SLOWED:g} of the load's speed.",
+        "(b) One whole chip gets all of it; the third chip is an H100 with GH200's link.",
+        "Streamed weights: c2cserve_plus keeps them in HBM while there is room.",
+        "Held weights: serverlessllm always keeps them in HBM.",
     )
 
 
-def _told(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Say what binds, as the runs show it."""
+def _told(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return sentences on the link's load, from the runs."""
 
     def at(part: str, gb: int, chip: str = "", weights: str = STREAMED) -> Mapping[str, Any]:
         return next(
@@ -153,21 +167,22 @@ def _told(rows: Sequence[Mapping[str, Any]]) -> str:
     found = max(1.0, full["found_host_percent"] / 100.0 * full["prompt_tokens"])
     without_mb = 1e6 * none["link_tb"] / none["prompt_tokens"]
     block_mb = 1e6 * full["blocks_tb"] / found
-    text = (
-        f"(a) Without blocks the link carries {_number(without_mb)} MB of weights a prompt token; "
-        f"a token found in host memory takes {_number(block_mb)} MB, so that a hit "
-        f"{'spares' if block_mb < without_mb else 'burdens'} the link (with {most} GB blocks are "
-        f"{_number(_share(full))} % of its bytes)."
-    )
+    text = [
+        f"(a) Without blocks the link carries {_number(without_mb)} MB of weights a prompt token.",
+        f"(a) A token found in host memory takes {_number(block_mb)} MB, so that a hit "
+        f"{'spares' if block_mb < without_mb else 'burdens'} the link.",
+        f"(a) Blocks are {_number(_share(full))} % of the link's bytes with {most} GB.",
+    ]
     for weights in SYSTEMS:
         slow, fast = at("chips", most, PCIE, weights), at("chips", most, SAME_CHIP, weights)
         without = at("chips", 0, PCIE, weights)
-        text += (
-            f" (b) With {weights} and {most} GB TTFT p50 is {_number(slow['ttft_p50_s'])} s over "
+        text += [
+            f"(b) TTFT p50 with {weights} and {most} GB is {_number(slow['ttft_p50_s'])} s over "
             f"PCIe and {_number(fast['ttft_p50_s'])} s over GH200's link; without blocks, over "
-            f"PCIe, {_number(without['ttft_p50_s'])} s. {_binds(slow)}"
-        )
-    return text
+            f"PCIe, it is {_number(without['ttft_p50_s'])} s.",
+            f"(b) With {weights} and {most} GB {_binds(slow)}",
+        ]
+    return tuple(text)
 
 
 def _share(row: Mapping[str, Any]) -> float:

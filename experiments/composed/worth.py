@@ -109,23 +109,33 @@ def compute(context: Context) -> Computed:
         row for load in loads for row in _shares(load, _at(rows, load), seeds[: _seeds(load)])
     ]
     caption = (
-        f"{len(sets)} sets of mechanisms that can work together, of {', '.join(MECHANISMS)}; "
-        f"{MODELS} models a chip, half Llama-3 3B (TPOT target 0.15 s), half 8B (0.3 s), TTFT "
-        "target 1 s; chips are cut as mig=auto does (GH200 alone by the paper's table); steady: "
-        "Poisson arrivals; bursty: the generator of GenTD26's statistics; "
-        "conversations: sessions of four turns on average, ten seconds from an answer to the next; "
-        f"link variant '{context.link_variant}', seeds {list(seeds)}, on more chips two. "
-        "A set without streamed weights has whole chips, one with them most slices. Bars: "
-        "Shapley values of the share of requests within both targets; a mechanism that cannot work "
-        "in a set adds nothing to it. Lines: 95 % interval over seeds. Prices: the chips' list "
-        "prices by tokens of requests within both targets, where every chip has one. "
-        "GH200 + L40S has no prompts apart: its chips are in slices and whole. The kernels of one "
-        "model over two GPUs are no part of these sets: tessera.fig7 asks what they are worth."
+        "Bars: Shapley value of each mechanism, in points of requests within both targets; lines: "
+        "95 % interval over seeds. Below zero, a mechanism costs attainment; link variant "
+        f"'{context.link_variant}'."
+    )
+    assumptions = (
+        f"The Shapley values average over {len(sets)} sets of mechanisms that can work together, "
+        f"of {', '.join(MECHANISMS)}.",
+        "A mechanism that cannot work in a set adds nothing to it.",
+        f"A chip has {MODELS} models: half Llama-3 3B (TPOT target 0.15 s), half 8B (0.3 s); the "
+        "TTFT target is 1 s.",
+        "Chips are cut as mig=auto does; GH200 alone is cut by the paper's table.",
+        "Steady: Poisson arrivals.",
+        "Bursty: the generator of GenTD26's statistics.",
+        "Conversations: sessions of four turns on average, with ten seconds from an answer to the "
+        "next turn.",
+        f"Seeds: {list(seeds)}; more chips than one get two.",
+        "A set without streamed weights has whole chips; a set with them has most slices.",
+        "Prices are the chips' list prices over tokens of requests within both targets, where "
+        "every chip has a price.",
+        "GH200 + L40S runs no prompts apart, as its chips are in slices and whole.",
+        "Kernels of one model over two GPUs are not among these mechanisms; see tessera.fig7.",
     )
     return Computed(
         tables={"sets": pa.Table.from_pylist(rows), "shares": pa.Table.from_pylist(shares)},
         results=(),
         caption=caption,
+        assumptions=assumptions,
         report=_report(loads, rows, shares),
     )
 

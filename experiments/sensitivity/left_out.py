@@ -109,20 +109,26 @@ def compute(context: Context) -> Computed:
             without = {r.claim_id: r for r in _results(context, fold.serving)}
         for name, ours in base.items():
             rows += _rows(fold, values, ours, without[name])
-    rest = "" if len(folds) == len(FOLDS) else "The full profile leaves out starts as well. "
+    rest = () if len(folds) == len(FOLDS) else ("The full profile leaves out starts as well.",)
     lost = sum(r["agrees"] and not r["agrees_without"] for r in rows)
-    said = " ".join(f"{f.left_out}: {f.why}." for f in folds)
     caption = (
+        "Our values over the published ones, with a fitted number (hollow) and with it left out of "
+        f"the fit (filled). {lost} of {len(rows)} agree only with the fit; link variant "
+        f"'{context.link_variant}'."
+    )
+    assumptions = (
         "Each printed number that constants of the cost model were fitted to is left out in turn; "
-        f"they then have the value of the best other source. {said} {rest}Shown are numbers of the "
-        f"figures that hang on them and change by more than {100 * MOVED:g}%, ours over published, "
-        f"with the fit and without. {lost} of {len(rows)} agree with it and not without. Link "
-        f"variant '{context.link_variant}'."
+        "the constants then have the value of the best other source.",
+        *(f"{f.left_out}: the other source is {f.why}." for f in folds),
+        *rest,
+        "Shown are the numbers of figures that depend on these constants and change by more than "
+        f"{100 * MOVED:g}%.",
     )
     return Computed(
         tables={"folds": pa.Table.from_pylist(rows)},
         results=(),
         caption=caption,
+        assumptions=assumptions,
         report=_report(rows),
     )
 

@@ -165,10 +165,14 @@ def compute(context: Context, of: str) -> Computed:
         tables={"takes": _table(found)},
         results=(),
         caption=(
-            f"Claims of {of} that ours does not agree with, first seed, small size. Each of "
-            f"{len(knobs)} numbers was scaled alone by up to {LIMIT:g} both ways ({names}); shown "
-            "are the smallest changes with which ours would agree with the printed value, the "
-            f"rest as it is. Shares do not go above 1. Link variant '{context.link_variant}'."
+            f"Smallest change of one number with which a missed claim of {of} would agree with the "
+            f"printed value, all other numbers unchanged; link variant '{context.link_variant}'."
+        ),
+        assumptions=(
+            "Results are of the first seed and the quick profile.",
+            f"Each of {len(knobs)} numbers was scaled alone, up to {LIMIT:g} times and down to a "
+            f"{LIMIT:g}th: {names}.",
+            "Shares do not go above 1.",
         ),
         report=_report(found),
         takes={w.claim_id: (said(w), _nearest(w)) for w in found},

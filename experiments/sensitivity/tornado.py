@@ -100,10 +100,15 @@ def compute(context: Context) -> Computed:
         tables={"headlines": pa.Table.from_pylist(rows)},
         results=(),
         caption=(
-            f"Each of {len(knobs)} numbers of the chip and of the cost model halved and doubled "
-            f"alone (shares up to 1); the six that move a headline most. Prompt of {PROMPT} "
-            f"tokens, alone on the link, best of {len(DEFAULT_ALPHAS)} alphas, link variant "
-            f"'{context.link_variant}'. Constants are not fitted again."
+            f"Headline results with each of {len(knobs)} numbers of the chip and of the cost model "
+            "halved or doubled alone; the six that move a headline most. Link variant "
+            f"'{context.link_variant}'."
+        ),
+        assumptions=(
+            "Shares are doubled up to 1.",
+            f"The prompt has {PROMPT} tokens; the model has the link for itself.",
+            f"Each step uses the best of {len(DEFAULT_ALPHAS)} alphas.",
+            "The other constants are not fitted again.",
         ),
         report=_report(base, rows),
     )

@@ -55,7 +55,9 @@ def agreement(figure: Computed) -> dict[str, bool]:
 def test_results_fit_their_claims_and_captions_name_the_link(name: str) -> None:
     figure = computed(name)
     assert figure.results
-    assert "link variant" in figure.caption or "variants" in figure.caption
+    assert "link variant" in figure.caption
+    assert len(figure.caption.split()) <= 50
+    assert all(each.endswith(".") for each in figure.assumptions)
     agreement(figure)
     assert all(t.num_rows for t in figure.tables.values())
 

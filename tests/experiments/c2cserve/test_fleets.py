@@ -83,7 +83,9 @@ def test_fleets_quick(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [r["system"] for r in leads] == list(fleets.OURS)
     for r in leads:
         assert r["lead_points"] == pytest.approx(r["both_percent"] - r["opponent_percent"])
-        assert (r["lead_points"] < 0) == (f"{r['system']} at 3 models" in found.caption)
+        behind = f"{r['system']} at 3 models" in " ".join(found.assumptions)
+        assert (r["lead_points"] < 0) == behind
+    assert len(found.caption.split()) <= 50
     assert len(found.report) == 1 + len(fleets.QUICK_SYSTEMS)
     assert {len(row) for row in found.report} == {len(found.report[0])}
 
@@ -107,11 +109,10 @@ def test_who_is_behind_is_said() -> None:
     ]  # fmt: skip
     leads = fleets._leads(rows)
     assert [r["lead_points"] for r in leads] == [-1.0, 2.0]
-    said = fleets._verdict(leads)
-    assert (
-        "plus at 16 models, compression 8 (95.00% against 96.00% of layer staging; behind" in said
-    )
-    assert "behind in TPOT" in said
+    assert "behind the best opponent in 1 of 2 comparisons" in fleets._verdict(leads)
+    (said,) = fleets._behind(leads)
+    assert said.startswith("plus at 16 models, compression 8 is behind: 95.00% of requests")
+    assert "against 96.00% of layer staging (behind in TPOT" in said
     assert "4x24gb" not in said
     assert "at least as often as every opponent" in fleets._verdict(leads[1:])
 
@@ -144,15 +145,15 @@ def test_ablations_say_what_moves_more_than_seeds(tiny: Any) -> None:
     assert len(rows) == len(calls) == 2 * len(ablation_plus.QUICK_VARIANTS)
     assert {r["seed"] for r in rows} == {0, 1}
     assert len(found.report) == 1 + len(ablation_plus.QUICK_VARIANTS)
-    told = ablation_plus._worth(
+    moved, still = ablation_plus._worth(
         [
             {"point": "p", "variant": v, "seed": seed, "both_percent": both + seed}
             for v, both in (("plus", 90.0), ("less", 80.0), ("same", 90.5))
             for seed in (0, 1)
         ]
     )
-    assert "less -10.00;" in told
-    assert "1.01, which seeds change: same." in told
+    assert moved.endswith("than seeds do: less -10.00.")
+    assert still.endswith("at most 1.01 points, as seeds do: same.")
 
 
 def test_one_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -162,7 +163,8 @@ def test_one_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     rows = found.tables["services"].to_pylist()
     assert len(rows) == 2 * len(one_service.SETTINGS) * len(one_service.QUICK_SYSTEMS)
     assert all(r["requests"] == 6 and 1 <= r["slices_used"] <= r["slices"] for r in rows)
-    assert "not at hand" in found.caption
+    assert "not at hand" in " ".join(found.assumptions)
+    assert len(found.caption.split()) <= 50
 
 
 def test_one_service_of_the_real_trace(shared: Path) -> None:

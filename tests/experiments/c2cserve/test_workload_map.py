@@ -108,4 +108,5 @@ def test_behind_is_said_only_where_every_seed_says_it(monkeypatch: pytest.Monkey
     assert {b["plus_percent"] for b in best} == {87.5}  # the median
     assert {(b["plus_low_percent"], b["plus_high_percent"]) for b in best} == {(80.0, 95.0)}
     assert {row[7] for row in found.report[1:]} == {"87.5 (80.0 to 95.0)"}
-    assert f"with every seed in {len(best)}, plus in 0." in found.caption
+    assert f"with every seed in {len(best)} of {len(best)} workloads, plus in 0." in found.caption
+    assert len(found.caption.split()) <= 50

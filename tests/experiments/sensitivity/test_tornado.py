@@ -67,6 +67,7 @@ def test_headlines_move_the_right_way_with_what_they_are_made_of(
     assert capped == pytest.approx(1.0 / knob.value)  # a share does not go above 1
     assert len(found.report) == 2 + len(CHIP) + len(CONSTANTS)
     assert draw_tornado(found.tables, found.caption).axes
+    assert len(found.caption.split()) <= 50
 
 
 @pytest.mark.slow
