@@ -131,7 +131,7 @@ def _source(context: Context, speed: float) -> tuple[str, ...]:
 
 def _setup(context: Context) -> tuple[str, ...]:
     if _has_trace(context):
-        load = (
+        load: tuple[str, ...] = (
             f"Load: Mooncake's public trace, prompts and answers up to {MOST_TOKENS:,} tokens.",
         )
     else:
