@@ -4,10 +4,10 @@
     result = c2c.simulate(c2c.build(c2c.load(["system=c2cserve_plus", "mig=planned"])))
     result.summary["attainment"]
 
-A run is composed (`load`), checked (`build`) and simulated (`simulate`). Below that stand, as
-packages, `c2c.hardware` (chips and MIG layouts), `c2c.models`, `c2c.workloads`, `c2c.cost` (what a
-step takes), `c2c.policies`, `c2c.serving` (the loop), `c2c.simulator`, `c2c.metrics`, `c2c.runs`;
-`c2c.transformer` runs models for real. Nothing is imported before it is asked for.
+`load` composes a run, `build` checks it, `simulate` simulates it. The packages below are
+`c2c.hardware` (chips and MIG layouts), `c2c.models`, `c2c.workloads`, `c2c.cost` (step times),
+`c2c.policies`, `c2c.serving` (the loop), `c2c.simulator`, `c2c.metrics`, `c2c.runs`;
+`c2c.transformer` runs models for real. Names are imported on first use.
 """
 
 from importlib import import_module

@@ -56,6 +56,6 @@ def write_json(path: Path, value: Any) -> None:
     """Write indented JSON atomically.
 
     Raises:
-      ValueError: NaN or infinity somewhere inside, which JSON does not have.
+      ValueError: NaN or infinity, which JSON does not have.
     """
     write_text(path, json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n")

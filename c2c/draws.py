@@ -1,6 +1,6 @@
-"""Draws by counter: numbers that only what they are for determines, whoever asks first.
+"""Counter-based random draws: a number depends only on its purpose, not on the order of calls.
 
-The functions are plain Python in the subset that Numba compiles, and give the same bits both ways.
+The functions give the same bits interpreted and compiled by Numba.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ def _mixed(x: int) -> int:
 
 @formula
 def hashed(key: int, number: int) -> int:
-    """Return 32 bits that both determine."""
+    """Return a 32-bit hash of two numbers."""
     return _mixed(((key ^ (number & _MASK)) + _STEP) & _MASK)
 
 
 @formula
 def request_key(seed: int, request: int) -> int:
-    """Return what all draws for a request begin with."""
+    """Return the hash that all draws for a request start from."""
     return hashed(hashed(0, seed), request)
 
 
 @formula
 def draw(seed: int, request: int, position: int, layer: int, k: int) -> float:
-    """Return a number in [0, 1) that only these five determine.
+    """Return a number in [0, 1) that only the arguments determine.
 
     Args:
-      seed: of the run.
-      request: its id.
-      position: of a token, or 0.
-      layer: or another number that says what the draw is for.
-      k: of several draws.
+      seed: seed of the run.
+      request: id of the request.
+      position: position of a token, or 0.
+      layer: layer, or another number that identifies the purpose of the draw.
+      k: index among several draws.
     """
     return hashed(hashed(hashed(request_key(seed, request), position), layer), k) / DRAWS

@@ -1,4 +1,4 @@
-"""The errors users see: a setting, data, a policy, a backend that cannot be right."""
+"""Errors that users see: invalid settings, data, policies and backend events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LISTED = 12  # names; of more, only those close to what was given
 
 
 class SettingError(ValueError):
-    """A setting that cannot work: where it stands, its value, what is allowed, what to do.
+    """A setting that cannot work: its field, its value, what is allowed, a hint.
 
     >>> print(SettingError("mig.sm_count", 0, "a number above 0"))
     mig.sm_count=0: expected a number above 0.
@@ -28,7 +28,7 @@ class SettingError(ValueError):
 def unknown_name(
     field: str, value: object, known: Iterable[object], name: object = None, kind: str = "one of"
 ) -> SettingError:
-    """Return the error of a name that does not exist: with all that do, of many the closest.
+    """Return the error for a name that does not exist; it lists the known names or the closest.
 
     >>> print(unknown_name("link", "fast", ["datasheet", "measured"]))
     link='fast': expected one of datasheet, measured.
@@ -36,11 +36,11 @@ def unknown_name(
     sead=4: expected a key that exists (of 21). Did you mean seed?
 
     Args:
-      field: where it stands.
-      value: of the field.
-      known: the names that exist.
-      name: the one that does not, where it is not the value.
-      kind: what precedes a list of the names.
+      field: field that holds the name.
+      value: value of the field.
+      known: names that exist.
+      name: the unknown name, if it is not the whole value; None: it is.
+      kind: words that precede the list of names.
     """
     names = sorted({str(one) for one in known})
     near = difflib.get_close_matches(str(value if name is None else name), names, n=3)
@@ -52,7 +52,7 @@ def unknown_name(
 
 
 class DataError(ValueError):
-    """A file or table that cannot be used: which one, what is wrong with it, what to do.
+    """A file or table that cannot be used: its name, the fault, a hint.
 
     >>> print(DataError("trace.csv", "no column 'arrival_s'"))
     trace.csv: no column 'arrival_s'.
@@ -65,7 +65,7 @@ class DataError(ValueError):
 
 
 class PolicyError(DataError):
-    """A policy that cannot decide: which one, and what is wrong with it.
+    """A policy that cannot decide: its name and the fault.
 
     >>> print(PolicyError("Mine", "place returned 7, of 3 rows"))
     policy Mine: place returned 7, of 3 rows.
@@ -77,7 +77,7 @@ class PolicyError(DataError):
 
 
 class BackendError(ValueError):
-    """An event that the serving loop cannot have caused: which one, and what is wrong with it.
+    """An event that the serving loop cannot have caused: its field, value and what is allowed.
 
     >>> print(BackendError("StepEnd", "device", 3, "a device that was told to run"))
     StepEnd.device=3: expected a device that was told to run.

@@ -1,7 +1,7 @@
-"""Declarations of our functions to Numba, made only when something is first compiled.
+"""Registration of our functions with Numba, deferred until something is first compiled.
 
-Importing Numba takes 0.3 CPU-seconds and telling it of our functions as much again. Runs that read
-their machine code from disk, and interpreted ones, need neither.
+Importing Numba takes 0.3 CPU-seconds, registering our functions as much again. Runs that read their
+machine code from disk, and interpreted ones, need neither.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _LOCK: Final = threading.RLock()
 
 
 def when_compiling(what: str, *given: Any, **named: Any) -> None:
-    """Have Numba told of something before it compiles: at once if it has compiled already.
+    """Register a function with Numba before it compiles: at once if it has compiled already.
 
     Args:
-      what: a name of `begin`, whose function takes the rest.
+      what: name in `begin`'s table; its function gets the other arguments.
     """
     with _LOCK:
         _WAITING.append((what, given, named))
@@ -30,10 +30,10 @@ def when_compiling(what: str, *given: Any, **named: Any) -> None:
 
 
 def begin(tell: Mapping[str, Callable[..., object]]) -> None:
-    """Tell Numba what waits to be told, and from now on what comes.
+    """Register all deferred functions with Numba, and later ones at once.
 
     Args:
-      tell: by name, what tells it.
+      tell: registering function by name.
     """
     with _LOCK:
         _TELL.update(tell)
@@ -43,6 +43,6 @@ def begin(tell: Mapping[str, Callable[..., object]]) -> None:
 
 
 def formula[F: Callable[..., object]](function: F) -> F:
-    """Let a small function become part of compiled code that calls it, whatever it is given."""
+    """Inline a small function into compiled callers, whatever its argument types."""
     when_compiling("formula", function)
     return function

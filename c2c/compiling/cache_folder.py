@@ -1,4 +1,4 @@
-"""The folder of compiled code: the user's, or a private one where that cannot be written."""
+"""Folder of compiled code: the user's, or a private one if that cannot be written."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def prune(current: Path, pattern: str = "*") -> None:
 
 
 def writable(folder: Path) -> Path:
-    """Return the folder, made; where it cannot be written, a private one of this user."""
+    """Create and return the folder; if it cannot be written, a private one of this user."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -37,7 +37,7 @@ def writable(folder: Path) -> Path:
 
 
 def _private() -> Path:
-    """Return a folder that nobody else can have put machine code into."""
+    """Return a folder that only this user can write machine code into."""
     shared = Path(tempfile.gettempdir()) / f"c2c-numba-{os.geteuid()}"
     try:
         shared.mkdir(mode=0o700)

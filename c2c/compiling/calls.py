@@ -1,4 +1,4 @@
-"""Calls of machine code at an address, from compiled code."""
+"""Calls from compiled code to machine code at an address."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def call_linked(name: str, signature: Signature, place: int) -> Callable[..., An
     """Return a function for compiled code: `(at, own, arguments)` calls one decision of a table.
 
     Args:
-      name: of the decision, for errors.
-      signature: of the decision.
-      place: of its function among the functions of a table.
+      name: name of the decision, for errors.
+      signature: signature of the decision.
+      place: index of its function in a table.
     """
     takes, returns = takes_of(signature), type_of(signature.returns)
     # Three types come first: they choose the machine code, and are nothing in it.
@@ -93,11 +93,11 @@ def call_linked(name: str, signature: Signature, place: int) -> Callable[..., An
 
 
 def call_at(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Return a function for compiled code: `(address, arguments)` calls what is there.
+    """Return a function for compiled code: `(address, arguments)` calls machine code there.
 
     Args:
-      function: whose machine code it is: its annotations say what is passed.
-      name: of the part, for errors.
+      function: function with that machine code; its annotations give the argument types.
+      name: name of the part, for errors.
     """
     hints = get_type_hints(function)
     returns = _returned(hints.pop("return"))

@@ -1,7 +1,7 @@
-"""The compilers of the event loop: those that link, or Numba's own where they cannot.
+"""Compilers of the event loop: linking ones, or Numba's own as a fallback.
 
-`c2c.compiling.linking` stands on parts of Numba that may change with a version. With a version that
-is not known the first import tries them on three functions.
+`c2c.compiling.linking` uses internals of Numba that may change with a version. With an unknown
+version the first import tries them on three functions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def compilers(version: str) -> tuple[dict[str, Any], dict[str, Any]]:
     compile.
 
     Args:
-      version: of Numba.
+      version: version of Numba.
     """
     try:
         from c2c.compiling.linking import InnerCompiler, OuterCompiler
@@ -44,7 +44,7 @@ def compilers(version: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _try(inner: dict[str, Any], outer: dict[str, Any]) -> None:
-    """Raise what goes wrong when three functions are linked."""
+    """Raise an error if linking three functions fails."""
     plain: dict[str, Any] = {"_nrt": False, "no_cfunc_wrapper": True}
     within = _njit(**plain, **inner, no_cpython_wrapper=True)
 

@@ -1,9 +1,9 @@
-"""Decision points: one name, an implementation for each type of policy.
+"""Decision points: one name, an implementation for each policy type.
 
 A policy is a NamedTuple of its parameters. Interpreted, a decision point is a look-up by the type
-of its first argument. The compiled event loop knows no types of policies: it calls the address that
-stands in the policy's table (`c2c.compiling.linked`). Where compiled code has a policy itself,
-Numba picks the implementation when it compiles.
+of its first argument. The compiled event loop knows no types of policies: it calls the address in
+the policy's table (`c2c.compiling.linked`). If compiled code has the policy itself, Numba picks the
+implementation at compile time.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class DecisionPoint(Protocol):
     """A decision point, as `decision` returns it.
 
     Attributes:
-      policies: the types that have an implementation, by name.
-      has_default: whether policies without one are served by another.
-      signature: of compiled code; None: only asked before the start.
+      policies: types with an implementation, by name.
+      has_default: whether policies without an implementation have a default.
+      signature: signature of compiled code; None: called only before the start.
     """
 
     __name__: str
@@ -54,15 +54,15 @@ class DecisionPoint(Protocol):
     signature: Any
 
     def __call__(self, policy: Any, *args: Any) -> Any:
-        """Decide as `policy`, a NamedTuple, says."""
+        """Call the implementation of `policy`, a NamedTuple."""
         ...
 
     def knows(self, policy_type: type) -> bool:
-        """Return whether there is an implementation of its own for a type of policy."""
+        """Return True if a policy type has its own implementation."""
         ...
 
     def by[F: Callable[..., Any]](self, policy_type: type) -> Callable[[F], F]:
-        """Decorate the implementation for a type of policy."""
+        """Decorate the implementation for a policy type."""
         ...
 
 
@@ -77,12 +77,12 @@ def policy_name(policy_type: type) -> str:
 
 
 def implementations(policy_type: type) -> list[Callable[..., Any]]:
-    """Return every implementation that is given for a type of policy; empty if it is none."""
+    """Return all implementations for a policy type; empty if it is no policy."""
     return list(_IMPLEMENTATIONS.get(policy_type, ()))
 
 
 def outside(system: Any) -> dict[str, Any]:
-    """Return the policies of a named tuple that are not the package's own, by their fields."""
+    """Return the policies of a named tuple that are from outside the package, by their fields."""
     return {
         setting: policy
         for setting, policy in system._asdict().items()
@@ -106,13 +106,13 @@ def decision(
     returns: Returns | None = None,
     rows: np.dtype[Any] | None = None,
 ) -> Any:
-    """Make a decision point of a function whose name and docstring say what is decided.
+    """Make a decision point from a function that gives its name and docstring.
 
     Args:
       protocol: the function.
-      default: the implementation for policies that bring none of their own.
-      returns: what policies from outside the package are held to, at each call.
-      rows: what an argument `table` has rows of, or `row` is one of.
+      default: implementation for policies without their own; None: every policy needs one.
+      returns: allowed results of policies from outside the package, checked at each call.
+      rows: dtype of the rows of an argument `table`, or of an argument `row`.
     """
     if protocol is None:
         return lambda found: _decision_point(found, default, returns, rows)
@@ -120,7 +120,7 @@ def decision(
 
 
 def place_in_tables(point: DecisionPoint) -> int:
-    """Return where a decision stands in the tables of the event loop, the same in every process."""
+    """Return the index of a decision in the event loop's tables, the same in every process."""
     return sorted(POINTS).index(point.__name__)
 
 
@@ -171,7 +171,7 @@ def _decision_point(
 
 
 def _check_new(policy_type: Any, known: Mapping[str, type], function: Callable[..., Any]) -> None:
-    """Raise PolicyError for what is no policy, or has the name of another one."""
+    """Raise PolicyError for a type that is no policy, or has the name of another one."""
     if not (isinstance(policy_type, type) and hasattr(policy_type, "_fields")):
         raise PolicyError(
             getattr(policy_type, "__name__", str(policy_type)),
@@ -189,7 +189,7 @@ def _check_new(policy_type: Any, known: Mapping[str, type], function: Callable[.
 
 
 def jitable[F: Callable[..., Any]](function: F) -> F:
-    """Let a function be called from compiled code; it stays an ordinary function elsewhere.
+    """Mark a function as callable from compiled code; elsewhere it is an ordinary function.
 
     A user's helpers may allocate.
     """
@@ -198,6 +198,6 @@ def jitable[F: Callable[..., Any]](function: F) -> F:
 
 
 def inlined[F: Callable[..., Any]](function: F) -> F:
-    """Do the same for a function on the way of every event: it becomes part of its caller."""
+    """Mark a function as `jitable` and inlined, for functions that every event calls."""
     when_compiling("function", function, is_inlined=True)
     return function

@@ -1,4 +1,4 @@
-"""The tables through which the event loop calls the machine code of single decisions."""
+"""Tables through which the event loop calls the machine code of single decisions."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ __all__ = ["Nothing", "Tables", "link"]
 
 
 class Nothing(NamedTuple):
-    """The memory of a policy that has none."""
+    """Memory of a policy that has none."""
 
 
 class Tables(NamedTuple):
-    """A system as compiled code takes it.
+    """A system for compiled code.
 
     Attributes:
       system: its policies, each as the address of its table.
-      own: of each policy's own arrays, the address of their words.
-      kept: what lies at the addresses: it must live as long as they are used.
+      own: address of the words of each policy's own arrays.
+      kept: objects at the addresses, which must live as long as these are used.
     """
 
     system: Any
@@ -38,13 +38,13 @@ def link(system: Any, own: Any, address_of: Callable[[DecisionPoint, Any, Any], 
     """Return the tables of a system's policies.
 
     Args:
-      system: the policies, a `c2c.policies.System`.
-      own: arrays of their own, a `c2c.policies.Own`.
-      address_of: takes a decision, a policy and its own arrays; returns where the machine code of
-        the three begins.
+      system: policies, a `c2c.policies.System`.
+      own: own arrays of the policies, a `c2c.policies.Own`.
+      address_of: function of a decision, a policy and its own arrays that returns the address of
+        their machine code.
 
     Raises:
-      PolicyError: a policy lacks an implementation, or has fields that are no numbers.
+      PolicyError: a policy lacks an implementation, or has a field that is no number.
     """
     policies, memories = {}, {}
     kept: list[Any] = []
@@ -72,7 +72,7 @@ def _words(policy: Any, value: Any) -> np.ndarray:
 
 
 def _points_of(first: DecisionPoint) -> list[DecisionPoint]:
-    """Return the decisions that the package's own policies of a setting take, by the one of all."""
+    """Return the decisions of each setting's own policies, by the decision that all share."""
     ours = {p for p in first.policies.values() if not is_outside(p)}
     return [point for point in POINTS.values() if not ours.isdisjoint(point.policies.values())]
 

@@ -16,7 +16,7 @@ _LIBRARIES: Final = ("c2c", "math", "numba", "numpy")
 
 
 def fingerprint(function: Callable[..., Any]) -> bytes:
-    """Return a digest of a function's code and of everything Numba would freeze into it."""
+    """Return a digest of a function's code and of all values that Numba would freeze into it."""
     return _of_function(function, set())
 
 
@@ -45,7 +45,7 @@ def _of_function(function: Any, seen: set[Any]) -> bytes:
 
 
 def _frozen(function: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the values of a function's closure and the globals that it, or a part of it, names."""
+    """Yield the values of a function's closure and of the globals that it or its parts name."""
     closure = function.__closure__ or ()
     for name, cell in zip(function.__code__.co_freevars, closure, strict=True):
         yield f"<{name}>", cell.cell_contents

@@ -1,6 +1,6 @@
-"""Checks of decisions of policies from outside the package, see `overloads` for compiled ones.
+"""Checks of results of policies from outside the package; `overloads` has the compiled ones.
 
-The package's own policies are held to the same by its tests, and pay nothing for it.
+The package's own policies are checked by its tests instead, at no cost at run time.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ __all__ = [
 
 
 class Returns(NamedTuple):
-    """The values that an implementation may return.
+    """Allowed results of an implementation.
 
     Attributes:
-      kind: its type: int, float, bool, str or a NamedTuple.
-      allowed: said in errors.
-      test: takes the result and the decision's arguments without the policy; compiled, too.
+      kind: type: int, float, bool, str or a NamedTuple.
+      allowed: description for errors.
+      test: predicate of the result and the decision's arguments without the policy; also compiled.
     """
 
     kind: type
@@ -48,7 +48,7 @@ _PYTHON: Final[dict[type, tuple[type, ...]]] = {
 
 
 def is_outside(function: Callable[..., Any]) -> bool:
-    """Return whether a function (or a type) is not the package's own."""
+    """Return True if a function (or a type) is from outside the package."""
     return not function.__module__.startswith("c2c.")
 
 
@@ -63,7 +63,7 @@ def where_is(function: Callable[..., Any]) -> str:
 
 
 def check_signature(name: str, protocol: Callable[..., Any], function: Callable[..., Any]) -> None:
-    """Raise PolicyError where an implementation does not take what the decision gives it."""
+    """Raise PolicyError if an implementation's arguments differ from the decision's."""
     wanted = list(inspect.signature(protocol).parameters)
     given = inspect.signature(function).parameters.values()
     plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -76,7 +76,7 @@ def check_signature(name: str, protocol: Callable[..., Any], function: Callable[
 
 
 def fits(value: Any, kind: type) -> bool:
-    """Return whether a value is of a type that an implementation may return."""
+    """Return True if a value is of a type that an implementation may return."""
     if kind is int and isinstance(value, bool):
         return False
     return isinstance(value, _PYTHON.get(kind, (kind,)))
@@ -93,7 +93,7 @@ def located(error: Exception, function: Callable[..., Any]) -> str:
 def guarded(
     decision: str, policy: str, function: Callable[..., Any], returns: Returns
 ) -> Callable[..., Any]:
-    """Return an implementation that raises PolicyError when it returns what it may not."""
+    """Return an implementation that raises PolicyError for results that are not allowed."""
 
     def guard(policy_value: Any, *args: Any) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""Machine code in files: one function each, read and called without Numba."""
+"""Machine code in files, one function each, read and called without Numba."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _ENGINES: Final[list[Any]] = []  # they hold machine code in memory
 
 
 class Made(NamedTuple):
-    """Machine code that the compiler just made.
+    """Machine code just compiled.
 
     Attributes:
-      address: where it begins in this process.
+      address: its address in this process.
       symbol: its name in the object file.
-      content: of the object file.
+      content: content of the object file.
     """
 
     address: int
@@ -39,13 +39,13 @@ class Made(NamedTuple):
 
 
 def address_of(folder: Path | None, name: str, takes: list[Any], make: Callable[[], Made]) -> int:
-    """Return where a function's machine code begins, read from its file or made and kept there.
+    """Return the address of a function's machine code, read from its file or compiled and kept.
 
     Args:
-      folder: of the files; None: it is made, and not kept.
-      name: of the function.
-      takes: values of the types of its arguments.
-      make: asks the compiler.
+      folder: folder of the files; None: the machine code is not kept.
+      name: name of the function.
+      takes: values of its arguments' types.
+      make: function that compiles.
     """
     if folder is None:
         return make().address
@@ -66,11 +66,11 @@ def address_of(folder: Path | None, name: str, takes: list[Any], make: Callable[
 
 @functools.cache
 def read(path: Path) -> int:
-    """Return the address of a file's machine code, which stays in memory from now on.
+    """Load a file's machine code for the life of the process; return its address.
 
     Raises:
-      FileNotFoundError: there is none.
-      ValueError: the file is not as it was written.
+      FileNotFoundError: the file does not exist.
+      ValueError: the file is damaged.
     """
     content = path.read_bytes()
     whole = content[32:]
@@ -87,7 +87,7 @@ def read(path: Path) -> int:
 
 @functools.cache
 def _machine() -> str:
-    """Return what the compiler knows of this processor: another one has other machine code."""
+    """Return a description of this processor, on which machine code depends."""
     features = binding.get_host_cpu_features().flatten()
     return f"{binding.get_process_triple()} {binding.get_host_cpu_name()} {features}"
 
@@ -99,9 +99,9 @@ def _target_machine() -> Any:
 
 
 def native(address: int) -> Callable[[int], int]:
-    """Return a call of machine code by the address of its arguments' words.
+    """Return a function that calls machine code with the address of its arguments' words.
 
-    It raises RuntimeError where the code ends with an error, which the package's own never does.
+    It raises RuntimeError if the code ends with an error; the package's own code never does.
     """
     run, result, error = _Native(address), ctypes.c_int64(), ctypes.c_void_p()
     result_at, error_at = ctypes.addressof(result), ctypes.addressof(error)

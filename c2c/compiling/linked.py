@@ -1,8 +1,8 @@
-"""Policies as compiled code sees them: addresses of their decisions and of their fields.
+"""Policies for compiled code: addresses of their decisions and fields.
 
-The event loop is compiled once, for all systems: where it asks a policy it calls the function at an
-address that stands in the policy's table. So another system costs the compilation of its policies
-alone, which is tens of milliseconds each, and a policy that was compiled for one system serves any.
+The event loop is compiled once, for all systems: for a decision it calls the function at an address
+in the policy's table. So another system costs only the compilation of its policies, tens of
+milliseconds each, and a policy compiled for one system serves any.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SCALARS: Final = (bool, int, float)
 
 
 class Linked(NamedTuple):
-    """Stands for a policy in compiled code.
+    """Stand-in for a policy in compiled code.
 
     Attributes:
       at: address of its table.
@@ -30,13 +30,13 @@ class Linked(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """A decision's arguments and result in compiled code.
+    """Arguments and result of a decision in compiled code.
 
     Attributes:
       own: whether the policy's own arrays are passed.
       takes: types of the further arguments: bool, int, float, a NamedTuple of them, or the dtype of
         a row.
-      tables: of those, the places of whole tables of such rows.
+      tables: indices of those arguments that are whole tables of such rows.
       returns: type of the result.
     """
 
@@ -47,11 +47,11 @@ class Signature(NamedTuple):
 
     @classmethod
     def of(cls, protocol: Callable[..., Any], rows: np.dtype[Any] | None) -> Signature | None:
-        """Return the signature that a decision's annotations name, None where they name none.
+        """Return the signature from a decision's annotations; None if they give none.
 
         Args:
           protocol: the function.
-          rows: what an argument `table` has rows of, or `row` is one of.
+          rows: dtype of the rows of an argument `table`, or of an argument `row`.
         """
         hints = get_type_hints(protocol)
         returns = hints.pop("return", Any)
@@ -68,7 +68,7 @@ class Signature(NamedTuple):
 
 
 def _is_plain(hint: Any) -> bool:
-    """Return whether compiled code has a type for an annotation."""
+    """Return True if compiled code has a type for an annotation."""
     if hint in _SCALARS:
         return True
     if not (isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields")):

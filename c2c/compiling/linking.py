@@ -1,13 +1,13 @@
-"""Compile inner functions without machine code of their own.
+"""Compilation of inner functions without machine code of their own.
 
-Numba optimises every function it compiles together with all that it calls, and makes machine code
-of it, although inner functions are only ever linked into what calls them: with a call graph ten
-levels deep most of the compile time goes into code that is never run. Here an inner function stays
-what the front end made of it; the outermost one links every function once, and is optimised as a
-whole. That takes half the compile time, and what is inlined across levels runs faster.
+Numba optimises every function together with its callees and makes machine code of it, although
+inner functions are only linked into their callers. With a call graph ten levels deep most of the
+compile time goes into code that never runs. Here inner functions remain as the front end's output;
+the outermost one links every function once, and is optimised as a whole. That halves the compile
+time, and inlining across levels makes the code faster.
 
-Numba lets a function have a compiler of its own (`pipeline_class`); the libraries below it are its
-internals, whose names may change with a version: see `c2c.compiling.compilers`.
+Numba allows a custom compiler for a function (`pipeline_class`); the libraries below it are
+internals that may change with a version: see `c2c.compiling.compilers`.
 """
 
 # ruff: noqa: SLF001
@@ -34,7 +34,7 @@ _COUNTING: Final = "NRT_"  # of functions that count references
 
 
 class _NoMachineCode:
-    """Numba's code generator for a function that has no environment in memory to set."""
+    """Code generator for a function without an environment in memory."""
 
     def __init__(self, codegen: Any) -> None:
         self._codegen = codegen
@@ -47,7 +47,7 @@ class _NoMachineCode:
 
 
 class _OwnLibrary(_Library):  # type: ignore[misc]
-    """A function whose optimisation waits for the outermost one, except for what makes it small."""
+    """Library of a function whose optimisation, beyond size, is left to the outermost one."""
 
     def _optimize_functions(self, module: Any) -> None:
         if _counts_references(module):
@@ -63,12 +63,12 @@ class _OwnLibrary(_Library):  # type: ignore[misc]
 
 
 def _counts_references(module: Any) -> bool:
-    """Return whether it does, most of the time in vain: Numba's passes find where."""
+    """Return True if a module counts references, mostly in vain: Numba's passes find where."""
     return any(function.name.startswith(_COUNTING) for function in module.functions)
 
 
 class _InnerLibrary(_OwnLibrary):
-    """A function that is only linked into others."""
+    """Library of a function that is only linked into others."""
 
     @property
     def codegen(self) -> Any:
@@ -86,7 +86,7 @@ class _InnerLibrary(_OwnLibrary):
         return 0  # Numba's word for "not here"
 
     def alone(self) -> Any:
-        """Return the function's own module, without what it calls."""
+        """Return the function's own module, without its callees."""
         return super()._get_module_for_linking()
 
     def _get_module_for_linking(self) -> Any:
@@ -97,7 +97,7 @@ class _InnerLibrary(_OwnLibrary):
 
 
 class _Linked:
-    """Stands for a library whose callees the caller links itself."""
+    """Stand-in for a library whose callees the caller links itself."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
@@ -108,7 +108,7 @@ class _Linked:
 
 
 class _OuterLibrary(_OwnLibrary):
-    """A function that is called from Python: takes in all that it calls, each once."""
+    """Library of a function that is called from Python: links all its callees, each once."""
 
     def finalize(self) -> None:
         self._linking_libraries = [_Linked(library) for library in _called(self)]
@@ -120,10 +120,10 @@ def _module(library: Any) -> Any:
 
 
 def _kept_apart(module: Any) -> Any:
-    """Keep functions that do not ask to be inlined out of their callers.
+    """Prevent inlining of functions that do not ask for it.
 
-    Left to itself the optimiser copies what is rarely called into every place that calls it: most
-    of the machine code, and of the time to make it, would be copies of eviction and placement.
+    By default the optimiser copies rarely called functions into every caller: most of the machine
+    code and of its compile time would be copies of eviction and placement.
     """
     for function in module.functions:
         is_ours = function.name.startswith(SYMBOLS) and not function.name.startswith(_FORMULAS)
@@ -139,7 +139,7 @@ def _shared(library: Any) -> Any:
 
 
 def _called(library: Any) -> Iterator[Any]:
-    """Yield all that a library calls, at whatever depth, each once."""
+    """Yield all direct and indirect callees of a library, each once."""
     seen: set[Any] = set()
     waiting = list(library._linking_libraries)
     while waiting:
@@ -170,12 +170,12 @@ class _OwnCompiler(_Compiler):  # type: ignore[misc]
 
 
 class InnerCompiler(_OwnCompiler):
-    """For what is called from compiled code only."""
+    """Compiler for functions that only compiled code calls."""
 
     library = _InnerLibrary
 
 
 class OuterCompiler(_OwnCompiler):
-    """For what is called from Python."""
+    """Compiler for functions that Python calls."""
 
     library = _OuterLibrary

@@ -1,11 +1,11 @@
-"""Compiled entries of the loop, cached on disk under a key made of their sources' content.
+"""Compiled entries of the loop, cached on disk under a key of their sources' content.
 
 There are two: the simulator's event loop, and the step that a live engine drives.
 
-Numba's own cache looks only at the file that holds the entry function: after a change in a policy
-it would go on answering with the old machine code. It also needs Numba to be read, which takes
-longer than most runs. Here every change of a source, of Numba or of NumPy leads to another folder,
-whose files are read without Numba (`c2c.compiling.kept`).
+Numba's own cache checks only the file of the entry function: after a change in a policy it would
+return stale machine code. It also imports Numba, which takes longer than most runs. Here every
+change of a source, of Numba or of NumPy gives another folder, whose files are read without Numba
+(`c2c.compiling.kept`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _sources() -> list[Path]:
 
 
 def cache_key(sources: list[Path] | None = None) -> str:
-    """Return a key of the content of all sources that the compiled code is made of."""
+    """Return a key of the content of all sources of the compiled code."""
     digest = hashlib.sha256()
     for each in (platform.python_version(), version("numba"), version("llvmlite"), np.__version__):
         digest.update(each.encode())
@@ -76,9 +76,9 @@ def _policies_in(values: Any) -> Iterator[type]:
 
 
 def variant_key(rules: Any) -> str | None:
-    """Return a key of the users' policies among the rules: "" without any, None for unkeepable.
+    """Return a key of the users' policies in the rules: "" without any, None if not cacheable.
 
-    Machine code of a policy that cannot be imported by name (of a notebook) is not kept on disk.
+    Machine code of a policy that cannot be imported by name (in a notebook) is not kept on disk.
     """
     users = {p for p in _policies_in(rules) if not p.__module__.startswith("c2c.")}
     if not users:
@@ -113,19 +113,19 @@ def _users_folder(key: str) -> Path:
 
 
 def is_kept(function: Callable[..., int]) -> bool:
-    """Return whether an entry's machine code is on disk; that of a policy takes a moment."""
+    """Return True if an entry's machine code is on disk; a policy's own compiles in a moment."""
     return any(cache_dir().glob(f"{function.__name__}-*.o"))
 
 
 def compiled(function: Callable[..., int], arguments: tuple[Any, ...]) -> Compiled:
-    """Return an entry compiled, to be called with the same rules.
+    """Return an entry compiled for rules of the given types.
 
     Args:
-      function: the entry: takes the rules as its second argument, returns a number.
-      arguments: as it will be called with.
+      function: entry, which takes the rules as its second argument and returns a number.
+      arguments: arguments of the later calls.
 
-    Machine code that was kept and is damaged is made again. The first call on a machine takes
-    tens of seconds, each policy not seen before a moment.
+    Damaged machine code is compiled again. The first call on a machine takes tens of seconds, each
+    new policy a moment.
 
     Raises:
       PolicyError: a user's policy cannot be compiled; names it, the line and the reason.
@@ -136,10 +136,10 @@ def compiled(function: Callable[..., int], arguments: tuple[Any, ...]) -> Compil
 
 @contextlib.contextmanager
 def _no_collections() -> Iterator[None]:
-    """Leave garbage be: the compiler makes a million objects that stay, looked through many times.
+    """Pause garbage collection: the compiler makes a million lasting objects.
 
-    A tenth of its time, for 160 MB until it is done. Then they count as old: a process that ends
-    soon never looks through them.
+    This saves a tenth of the compile time, for 160 MB until the end. Then the objects count as old:
+    a process that ends soon never scans them.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -154,7 +154,7 @@ def _no_collections() -> Iterator[None]:
 
 
 class Compiled:
-    """An entry as machine code, for arguments of the types that it was made for."""
+    """An entry as machine code, for given argument types."""
 
     __slots__ = ("_call", "_known", "_parts", "_tables")
 
@@ -164,15 +164,14 @@ class Compiled:
         self._known: dict[int, tuple[Any, Any]] = {}
 
     def __call__(self, *given: Any) -> int:
-        """Call it with arguments of those types."""
+        """Call the entry with arguments of those types."""
         found = self._words(given)  # lives until the call has ended
         return self._call(found.ctypes.data)
 
     def bound(self, *given: Any) -> Callable[[], int]:
-        """Return the call with these very arguments, all of them tuples.
+        """Return a call with exactly these arguments, all of them tuples.
 
-        It takes a microsecond, where a call as of a function packs numbers. What is written into
-        the arrays is seen on both sides.
+        It takes a microsecond, since numbers are packed only once. Both sides share the arrays.
         """
         found, call = self._words(given), self._call
         at, kept = found.ctypes.data, (found, tuple(self._known.values()))
@@ -201,13 +200,13 @@ def _with_addresses(rules: Any, tables: Tables, parts: Apart) -> Any:
 
 
 def forget() -> None:
-    """Forget what this process has read from disk; what is on disk stays."""
+    """Forget the machine code that this process has loaded; files on disk stay."""
     for cached in (_shared_folder, _users_folder, read):
         cached.cache_clear()
 
 
 def _made(function: Callable[..., int], arguments: tuple[Any, ...]) -> Compiled:
-    """Return the entry with machine code for such arguments, read or made."""
+    """Return the entry with machine code for such arguments, loaded or compiled."""
     key = variant_key(arguments[_RULES])
     tables = _linked(arguments[_RULES], key)
     given = list(arguments)
@@ -221,14 +220,14 @@ def _made(function: Callable[..., int], arguments: tuple[Any, ...]) -> Compiled:
 
 
 def _making() -> Any:
-    """Return what asks Numba for machine code: a heavy import."""
+    """Import the module that calls Numba: a heavy import."""
     from c2c.compiling import making
 
     return making
 
 
 def _parts(arguments: tuple[Any, ...], given: list[Any]) -> Apart:
-    """Return the addresses of the parts that the rules' system needs, made or read."""
+    """Return the addresses of the parts that the rules' system needs, compiled or loaded."""
     values = {type(value): value for value in arguments}
     others = (*arguments[:_RULES], *arguments[_RULES + 1 :])
     known: dict[Any, Any] = {kind: kind() for kind in (bool, int, float)}
@@ -254,7 +253,7 @@ def _tuples_in(value: Any) -> Iterator[Any]:
 
 
 def _linked(rules: Any, key: str | None) -> Tables:
-    """Return the tables of the rules' policies, their machine code made or read."""
+    """Return the tables of the rules' policies, their machine code compiled or loaded."""
 
     def decision(point: DecisionPoint, policy: Any, memory: Any) -> int:
         folder: Path | None = _shared_folder()

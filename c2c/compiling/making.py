@@ -1,4 +1,4 @@
-"""Machine code made by Numba, of entries, parts and single decisions; a heavy import."""
+"""Compilation of entries, parts and single decisions by Numba; a heavy import."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ begin(TELL)
 
 
 def decide_at(point: Any, kind: Any, memory: Any, fields: int, own: int, arguments: Any) -> Any:
-    """Decide as the policy says whose fields lie at an address; compiled for each policy.
+    """Decide by the policy whose fields are at an address; compiled for each policy.
 
     Args:
       point: the decision point, a type with its name.
@@ -40,7 +40,7 @@ def decide_at(point: Any, kind: Any, memory: Any, fields: int, own: int, argumen
       memory: type of its own arrays.
       fields: address of the words of the policy's fields.
       own: address of the words of its arrays.
-      arguments: of the decision.
+      arguments: arguments of the decision.
     """
     return _returned(point, _decided(point, read(kind, fields), read(memory, own), arguments))
 
@@ -65,7 +65,7 @@ def _decided_compiled(point: Any, policy: Any, own: Any, arguments: Any) -> Call
 
 @intrinsic
 def _returned(typing: Any, point: Any, value: Any) -> Any:
-    """Return the result as the type that the event loop expects."""
+    """Return the result in the type that the event loop expects."""
     wanted = type_of(POINTS[point.name].signature.returns)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -80,7 +80,7 @@ def _decisions() -> Any:
 
 
 def decision(point: DecisionPoint, policy: Any, memory: Any) -> Made:
-    """Return a decision of a type of policies, with memory of a type: a call of `decide_at`."""
+    """Compile a decision of a policy type, with a memory type: a call of `decide_at`."""
     return _made(_decisions(), decision_kinds(point, policy, memory))
 
 
@@ -92,13 +92,13 @@ def decision_kinds(point: DecisionPoint, policy: Any, memory: Any) -> tuple[Any,
 
 
 def part(function: Callable[..., Any], takes: list[Any]) -> Made:
-    """Return a part of the loop for values of such types."""
+    """Compile a part of the loop for values of such types."""
     kinds = tuple(NUMBERS.get(type(value)) or _kind_of(value) for value in takes)
     return _made(numba.njit(**BY_ADDRESS)(function), kinds)
 
 
 def entry(function: Callable[..., int], takes: list[Any]) -> Made:
-    """Return an entry for values of such types: it takes the address of their words."""
+    """Compile an entry for values of such types; it takes the address of their words."""
     kinds = types.Tuple([_kind_of(value) for value in takes])
     compiled = numba.njit(**CALLED)(function)
 
@@ -118,9 +118,9 @@ def entry(function: Callable[..., int], takes: list[Any]) -> Made:
 
 @functools.cache
 def raising() -> Callable[[int, int], int]:
-    """Return a function that calls an entry and raises what a policy in it raised.
+    """Return a function that calls an entry and re-raises errors of its policies.
 
-    Its arguments are the entry's address and that of the words of the entry's arguments.
+    Arguments: the entry's address and that of its arguments' words.
     """
     call = call_words()
 

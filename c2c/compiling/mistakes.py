@@ -1,4 +1,4 @@
-"""Mistakes of policies from outside the package, in one line."""
+"""One-line errors for mistakes in policies from outside the package."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _SAID = re.compile(r"policy (\w+): (.+?, line \d+: .+)")
 
 
 def policy_error(error: Exception, rules: Any) -> Exception:
-    """Return the error as one of a policy from outside, naming line and reason.
+    """Return the error as that of a policy from outside the package, with line and reason.
 
-    Where there is none, or what is wrong was said already, it is the error itself.
+    Without such a policy, or for a DataError, return the error itself.
 
     Args:
-      error: raised while the rules were compiled or applied.
-      rules: with the policies.
+      error: error raised while the rules were compiled or applied.
+      rules: rules with the policies.
     """
     policies = outside(rules.system)
     if not policies or isinstance(error, DataError):
@@ -70,7 +70,7 @@ def _of_compiler(error: Exception, policies: dict[str, Any]) -> Exception:
 
 
 def _at(file: str, line: int, policies: dict[str, Any]) -> str | None:
-    """Return the policy that has an implementation nearest above a line of its file."""
+    """Return the policy whose implementation is nearest above a line of its file."""
     best: tuple[int, str] | None = None
     for name, function in _functions(policies):
         source = Path(function.__code__.co_filename)

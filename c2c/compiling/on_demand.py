@@ -1,8 +1,8 @@
-"""Parts of the event loop that few systems need, as machine code of their own.
+"""Optional parts of the event loop, as separate machine code.
 
-The event loop is compiled once, for all systems. What only some of them reach (caches of experts,
-engines that take turns, starts that are graphs of works) is compiled when the first of them runs:
-the loop calls it at an address among the rules, as it calls a policy.
+The event loop is compiled once, for all systems. Code that only some systems need (expert caches,
+engines that take turns, starts as graphs of works) is compiled when the first of them runs: the
+loop calls it at an address in the rules, like a policy.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["PARTS", "Apart", "Part", "apart"]
 
 
 class Apart(NamedTuple):
-    """The address of each part's machine code; 0: the system does not need it."""
+    """Address of each part's machine code; 0: the system does not need it."""
 
     turns: int = 0
     deal: int = 0
@@ -49,18 +49,18 @@ class Apart(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A part of the loop.
+    """An optional part of the loop.
 
     Attributes:
-      function: what it does.
-      is_needed: whether a run reaches it, by the values that the loop is called with.
+      function: its function.
+      is_needed: predicate of a run's argument values.
     """
 
     function: Callable[..., Any]
     is_needed: Callable[[Mapping[type, Any]], bool]
 
     def takes(self) -> tuple[Any, ...]:
-        """Return the types of its arguments: bool, int, float, or a tuple's."""
+        """Return the types of its arguments: bool, int, float, or a tuple's type."""
         hints = get_type_hints(self.function)
         hints.pop("return", None)
         return tuple(hints.values())
@@ -75,11 +75,11 @@ def apart(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorate a function that compiled code calls at the address `rules.apart.<name>`.
 
-    Its arguments are numbers and tuples of the event loop, `rules` among them.
+    Its arguments are numbers and tuples of the event loop, including `rules`.
 
     Args:
-      name: of its field in `Apart`.
-      needed: whether a run reaches it, by the values that the loop is called with, by type.
+      name: field in `Apart`.
+      needed: predicate, by type, of the values that the loop is called with.
     """
 
     def keep(function: Callable[..., Any]) -> Callable[..., Any]:

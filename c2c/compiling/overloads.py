@@ -1,4 +1,4 @@
-"""Our functions and decisions as Numba knows them; imported when something is first compiled."""
+"""Registration of our functions and decisions with Numba, imported at the first compilation."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def overload_decision(
     returns: Returns | None,
     unguarded: Callable[..., Any],
 ) -> None:
-    """Let compiled code ask a decision.
+    """Register a decision for calls from compiled code.
 
     Args:
       point: the decision point.
-      made: its implementations by type of policy; others may come.
-      default: the implementation for policies that bring none of their own.
-      returns: what policies from outside the package are held to.
-      unguarded: asks the implementation without that.
+      made: implementations by policy type; more may be added.
+      default: implementation for policies without their own.
+      returns: allowed results of policies from outside the package.
+      unguarded: function that calls the implementation without that check.
     """
 
     def implementation(policy: Any) -> Callable[..., Any] | None:
@@ -106,7 +106,7 @@ def overload_decision(
 
 
 def overload_function(function: Callable[..., Any], *, is_inlined: bool) -> None:
-    """Let compiled code call a function; a user's may allocate."""
+    """Register a function for calls from compiled code; a user's may allocate."""
     # A dispatcher of its own, and not an overload, which would be compiled once more for every
     # constant that it is called with.
     options = INLINED if is_inlined else CALLED
@@ -118,13 +118,13 @@ def overload_function(function: Callable[..., Any], *, is_inlined: bool) -> None
 def overload_part(
     either: Callable[..., Any], function: Callable[..., Any], name: str, number: int
 ) -> None:
-    """Let compiled code call a part of the loop at the address among the rules.
+    """Register a part of the loop, called at its address in the rules.
 
     Args:
-      either: what is called, interpreted or compiled.
-      function: whose machine code stands at the address.
-      name: of the part.
-      number: of its field in `Apart`.
+      either: function that is called, interpreted or compiled.
+      function: function whose machine code is at the address.
+      name: name of the part.
+      number: index of its field in `Apart`.
     """
     call, address = call_at(function, name), word_of(number)
     rules = list(signature(function).parameters).index("rules")
@@ -135,7 +135,7 @@ def overload_part(
 
 
 class _Compiled(_Dispatcher):  # type: ignore[misc]
-    """Type of a function that constants are ordinary arguments of: it is compiled once."""
+    """Type of a function compiled once, whose constants are ordinary arguments."""
 
     def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
         plain = tuple(map(types.unliteral, args))
@@ -165,15 +165,15 @@ def guarded_compiled(
     call: Callable[..., Any],
     options: Any,
 ) -> Callable[..., Any]:
-    """Return the same for the compiler.
+    """Return a compiled implementation that checks its results, like `guard.guarded`.
 
     Args:
       decision: name of the decision point.
       policy: name of the policy.
-      function: the implementation.
-      returns: what it may return.
-      call: stands for the implementation in compiled code.
-      options: how the check of the type is compiled.
+      function: implementation.
+      returns: allowed results.
+      call: stand-in for the implementation in compiled code.
+      options: compiler options for the type check.
     """
     at = f"{where_is(function)}: {decision} returned"
     problem = f"{at} something that is not {returns.allowed}"

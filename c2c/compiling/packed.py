@@ -1,8 +1,8 @@
-"""Tuples of arrays that compiled code takes by their address.
+"""Tuples of arrays that are passed to compiled code by address.
 
-An array is seven numbers to a compiled call, and the state of the event loop has thirty: passed by
-value they would be most of the code, and of the time to make it. Packed they are one number, and
-each function reads what it uses.
+An array is seven numbers to a compiled call, and the state of the event loop has thirty arrays:
+passed by value they would be most of the code and of its compile time. Packed they are one number,
+and each function reads only its own.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ __all__ = ["Packed", "as_array", "kind_of", "pack", "words"]
 
 
 class Packed(NamedTuple):
-    """A tuple as compiled code takes it; its fields have the names and types of the original's.
+    """A tuple for compiled code; its fields have the names and types of the original's.
 
     Attributes:
       at: address of its words.
-      value: the original, and with it the arrays that the words point to.
-      kept: what lies at the address.
+      value: the original, which owns the arrays that the words point to.
+      kept: object at the address.
     """
 
     at: int
@@ -30,27 +30,27 @@ class Packed(NamedTuple):
 
 
 def pack(value: Any) -> Packed:
-    """Return a named tuple of numbers, arrays and further tuples for compiled code.
+    """Pack a named tuple of numbers, arrays and further tuples for compiled code.
 
-    Numbers are as they are now; what is written into the arrays is seen on both sides.
+    Numbers are copied; arrays are shared.
     """
     found = as_array(words(value))
     return Packed(found.ctypes.data, value, found)
 
 
 def as_array(found: list[int]) -> np.ndarray:
-    """Return words as memory that addresses can point to."""
+    """Return words as memory with a fixed address."""
     return np.array(found or [0], np.uint64)
 
 
 def words(value: Any) -> list[int]:
-    """Return the 8-byte words that `read` makes such a value of.
+    """Return the 8-byte words from which `read` makes such a value.
 
     Args:
       value: a number, an array, or a tuple of them; arrays must outlive the use of the words.
 
     Raises:
-      TypeError: it is something else.
+      TypeError: a value of another type.
     """
     if isinstance(value, tuple):
         return [word for part in value for word in words(part)]
@@ -64,7 +64,7 @@ def words(value: Any) -> list[int]:
 
 
 def kind_of(value: Any) -> str:
-    """Return what machine code depends on of a value: equal texts are equal types to Numba.
+    """Return the part of a value's type that machine code depends on; equal texts, equal types.
 
     >>> kind_of((1, 2.0, True))
     'builtins.tuple(int,float,bool)'

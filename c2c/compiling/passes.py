@@ -1,4 +1,4 @@
-"""Numba's and LLVM's passes over the package's own functions: those that find something to do."""
+"""Numba's and LLVM's passes over the package's own functions, reduced to useful ones."""
 
 # ruff: noqa: SLF001
 
@@ -48,7 +48,7 @@ _LEVEL: Final = 3
 
 
 class OwnFlags(_NumbaFlags):  # type: ignore[misc]
-    """Numba's flags, compared by what is set: each look-up of a callee compares them."""
+    """Numba's flags, compared by the set ones: each look-up of a callee compares them."""
 
     __slots__ = ()
 
@@ -60,7 +60,7 @@ class OwnFlags(_NumbaFlags):  # type: ignore[misc]
 
 
 class FewPasses:
-    """Stands for Numba's manager of passes, which finds where variables live after each pass."""
+    """Stand-in for Numba's pass manager without its analysis of variables after each pass."""
 
     pipeline_name: Final = "c2c"
 
@@ -69,7 +69,7 @@ class FewPasses:
         self._passes = [each() for each in PASSES]
 
     def run(self, state: Any) -> None:
-        """Take a function through all passes; errors say at which."""
+        """Run all passes over a function; errors name the pass."""
         for each in self._passes:
             try:
                 each.run_initialization(state)
@@ -81,7 +81,7 @@ class FewPasses:
 
 
 def make_small(module: Any, codegen: Any) -> None:
-    """Bring a function's values into registers and drop what is plainly of no use."""
+    """Move a function's values into registers and drop plainly dead code."""
     module.data_layout = codegen._data_layout
     builder = codegen._pass_builder()
     passes = create_new_function_pass_manager()
@@ -94,10 +94,9 @@ def make_small(module: Any, codegen: Any) -> None:
 
 
 def optimise(module: Any, codegen: Any) -> None:
-    """Optimise a function together with all that it calls.
+    """Optimise a function together with its callees.
 
-    Numba's pipeline looks for loops to turn into vectors and to repeat as well, of which the event
-    loop has none that are worth it.
+    Vectorisation and unrolling are off, since no loop of the event loop gains from them.
     """
     tuning = create_pipeline_tuning_options(speed_level=_LEVEL)
     tuning.loop_vectorization = tuning.slp_vectorization = False

@@ -36,7 +36,7 @@ def _size(kind: Any) -> int:
 
 
 class _Reader:
-    """Emits the reading of word after word; none of them changes while compiled code runs."""
+    """Emitter of reads, word after word; no word changes while compiled code runs."""
 
     def __init__(self, context: Any, builder: Any, address: Any, first: int = 0) -> None:
         self._context, self._builder, self._next = context, builder, first
@@ -87,7 +87,7 @@ class _Reader:
 
 
 def read_words(context: Any, builder: Any, address: Any, kind: Any) -> Any:
-    """Emit the reading of a value of a type whose words begin at an address."""
+    """Emit the read of a typed value whose words begin at an address."""
     return _Reader(context, builder, address).value(kind)
 
 
@@ -102,7 +102,7 @@ def read(typing: Any, kind: Any, at: Any) -> Any:
 
 
 def word_of(number: int) -> Callable[[Any], int]:
-    """Return a function for compiled code: the whole number at a place of a packed tuple."""
+    """Return a function for compiled code that reads the integer at an index of a packed tuple."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return _Reader(context, builder, arguments[0], number).value(types.int64)
@@ -116,7 +116,7 @@ def word_of(number: int) -> Callable[[Any], int]:
 
 
 class PackedType(types.Type):  # type: ignore[misc]
-    """Numba's type of what `pack` returns."""
+    """Numba's type of the result of `pack`."""
 
     def __init__(self, original: Any) -> None:
         # Numba builds every symbol of its arguments' names: spelt out, the state alone is 10 kB.
@@ -125,12 +125,12 @@ class PackedType(types.Type):  # type: ignore[misc]
         super().__init__(name=f"Packed_{original.instance_class.__name__}_{digest}")
 
     def first(self, field: str) -> int:
-        """Return where a field's words begin."""
+        """Return the index of a field's first word."""
         kinds = list(self.original)
         return sum(_size(kind) for kind in kinds[: self.original.fields.index(field)])
 
     def field(self, name: str) -> Any:
-        """Return the type of a field, None if there is none."""
+        """Return the type of a field; None if there is none."""
         if name not in self.original.fields:
             return None
         kind = list(self.original)[self.original.fields.index(name)]

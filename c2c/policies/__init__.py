@@ -1,4 +1,4 @@
-"""Pure decisions: plain observations in, a decision out; one module a decision.
+"""Policies: pure functions from observations to decisions, one module for each decision.
 
 The functions on the serving path are written in the subset of Python that Numba compiles, so the
 same code runs interpreted, compiled in the simulator, and in a live engine.

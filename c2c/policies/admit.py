@@ -20,14 +20,14 @@ __all__ = [
 
 @decision(returns=JOINS)
 def may_join(policy: Any, need_bytes: float, room_bytes: float, batch: int, max_batch: int) -> bool:
-    """Return whether the request at the head of the queue joins the batch now.
+    """Return True if the request at the head of the queue joins the batch now.
 
     Args:
-      policy: decides.
+      policy: policy that decides.
       need_bytes: KV cache of the whole request, prompt and output.
-      room_bytes: what the slice has left for KV caches, and the model's quota of it.
+      room_bytes: free room of the slice for KV caches, within the model's quota.
       batch: requests in the batch.
-      max_batch: most of them.
+      max_batch: maximum requests in the batch.
     """
 
 
@@ -40,15 +40,15 @@ class ReserveAll(NamedTuple):
 
 
 class WithinQuota(NamedTuple):
-    """As `ReserveAll`, within bounds for each model of a slice, so that none starves the others.
+    """`ReserveAll` within bounds for each model of a slice, so that none starves the others.
 
-    The bounds hold from a model's second request at the same time on: one needs nothing but room.
-    So what could be served without them is served with them. Ours.
+    The bounds apply from a model's second concurrent request: the first needs only room. So any
+    request that could be served without bounds is served with them. Ours.
 
     Attributes:
-      floor: share of the slice's room for KV caches that the other models leave to each, whether it
-        has requests or not.
-      ceiling: share of it that one model may have.
+      floor: share of the slice's room for KV caches that each model leaves to each other one, with
+        or without requests.
+      ceiling: share of the slice's room for KV caches that one model may have.
     """
 
     floor: float = 0.05
@@ -65,20 +65,20 @@ class WithinQuota(NamedTuple):
 
     @property
     def traits(self) -> AdmitTraits:
-        """Facts of this policy that hold at any time."""
+        """Constant traits of this policy."""
         return AdmitTraits(kv_floor=self.floor, kv_ceiling=self.ceiling)
 
 
 class WholeBatches(NamedTuple):
-    """As `ReserveAll`, but nobody joins a batch from its first decode step until it is empty.
+    """`ReserveAll` without continuous batching: no request joins a batch that has begun to decode.
 
-    A server without continuous batching works so, as a library's `generate` behind a queue.
+    It models a server without continuous batching, such as a library's `generate` behind a queue.
     Requests that end early leave; such a library would compute their rows on as padding.
     """
 
     @property
     def traits(self) -> AdmitTraits:
-        """Facts of this policy that hold at any time."""
+        """Constant traits of this policy."""
         return AdmitTraits(joins_decodes=False)
 
 
@@ -94,5 +94,5 @@ def _reserve(
 
 @jitable
 def prefill_share(budget_left: int, prompt_left: int) -> int:
-    """Return how many prompt tokens of the next request go into this step (first come first)."""
+    """Return the prompt tokens of the next request in this step (first come first served)."""
     return min(budget_left, prompt_left)

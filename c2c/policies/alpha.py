@@ -29,7 +29,7 @@ __all__ = [
 
 
 class AlphaObservation(NamedTuple):
-    """One instance's observation of its last step."""
+    """Observation of an instance's last step."""
 
     latency_s: float
     latency_slo_s: float
@@ -38,7 +38,7 @@ class AlphaObservation(NamedTuple):
 
 
 class AlphaState(NamedTuple):
-    """The controller's memory: alpha and the smoothed signals (negative: no sample yet)."""
+    """Memory of the controller: alpha and the smoothed signals (negative: no sample yet)."""
 
     alpha: float
     latency_s: float
@@ -65,13 +65,13 @@ def _free(policy: Any, link_utilisation: float) -> float:
 
 @decision(default=_free, returns=SECONDS)
 def link_price(policy: Any, link_utilisation: float) -> float:
-    """Return the seconds of a step that a second of the whole link counts as.
+    """Return the price of the link: seconds of a step that a second of the whole link counts as.
 
-    Asked where costs are known.
+    Called if the policy knows costs (`AlphaTraits.knows_costs`).
 
     Args:
-      policy: decides.
-      link_utilisation: of the chip's link, all tenants, over the device's last step.
+      policy: policy that decides.
+      link_utilisation: utilisation of the chip's link by all tenants over the device's last step.
     """
 
 
@@ -82,7 +82,7 @@ def _check_unit(policy: Any, where: str) -> None:
 
 
 class Static(NamedTuple):
-    """Alpha stays at `initial`."""
+    """A constant alpha, `initial`."""
 
     initial: float = 0.0
 
@@ -92,7 +92,7 @@ class Static(NamedTuple):
 
     @property
     def traits(self) -> AlphaTraits:
-        """Facts of this policy that hold at any time."""
+        """Constant traits of this policy."""
         return AlphaTraits(initial=self.initial)
 
 
@@ -102,10 +102,10 @@ def _stay(policy: Static, state: AlphaState, seen: AlphaObservation) -> AlphaSta
 
 
 class Feedback(NamedTuple):
-    """A saturated link lowers alpha (more AsymGEMM), a busy HBM raises it; alpha stays in [0, 1].
+    """Feedback control: a saturated link lowers alpha (more AsymGEMM), a busy HBM raises it.
 
-    Source: C2CServe, Algorithm 2; at |D| = tau the listing updates and the prose does not, we
-    keep alpha there. The paper prints none of the values.
+    Alpha stays in [0, 1]. Source: C2CServe, Algorithm 2; at |D| = tau the listing updates and the
+    prose does not, we keep alpha there. The paper prints none of the values.
 
     Attributes:
       initial: alpha at activation.
@@ -127,7 +127,7 @@ class Feedback(NamedTuple):
 
     @property
     def traits(self) -> AlphaTraits:
-        """Facts of this policy that hold at any time."""
+        """Constant traits of this policy."""
         return AlphaTraits(initial=self.initial)
 
 
@@ -151,7 +151,7 @@ def _algorithm_2(policy: Feedback, state: AlphaState, seen: AlphaObservation) ->
 
 
 class Roofline(NamedTuple):
-    """The variant with the least predicted step time at the share of the link at hand.
+    """The variant with the least predicted step time at the available share of the link.
 
     Ours: the controller knows the cost model and jumps to the predicted best alpha, anew at every
     step and so for each phase and shape.
@@ -165,21 +165,20 @@ class Roofline(NamedTuple):
 
     @property
     def traits(self) -> AlphaTraits:
-        """Facts of this policy that hold at any time."""
+        """Constant traits of this policy."""
         return AlphaTraits(initial=self.initial, knows_costs=True)
 
 
 class Priced(NamedTuple):
-    """As `Roofline`, but link time has a price that grows with the link's utilisation u.
+    """`Roofline` with a price for link time that grows with the link's utilisation u.
 
-    Ours. With `Roofline` every slice does what is best for itself, and where the link is what all
-    wait for each takes from it what the others lack. Here a second of the link counts as
-    `price` u / (1 - u) seconds beside the step's own, the shape of the delay that one more user
-    of a queue causes to the rest.
+    Ours. With `Roofline` every slice optimises its own step, so slices on a congested link slow
+    each other down. Here a second of the link counts as `price` u / (1 - u) seconds beside the
+    step's own: the shape of the delay that one more user of a queue causes to the rest.
 
     Attributes:
       initial: alpha before the first step, and for the profiling of chunks.
-      price: at u = 1/2.
+      price: price in seconds a second of link time at u = 1/2.
     """
 
     initial: float = 0.0
@@ -193,7 +192,7 @@ class Priced(NamedTuple):
 
     @property
     def traits(self) -> AlphaTraits:
-        """Facts of this policy that hold at any time."""
+        """Constant traits of this policy."""
         return AlphaTraits(initial=self.initial, knows_costs=True)
 
 
@@ -204,18 +203,18 @@ def _congestion(policy: Priced, link_utilisation: float) -> float:
 
 
 class Predictive(NamedTuple):
-    """The variant after which the chip's steps have lost least, over a receding horizon.
+    """The variant with the least total delay of the chip's steps, over a receding horizon.
 
     Ours: model-predictive control. The model is the cost model and the max-min shares of the link;
-    the plant's state are the steps under way on the chip and what each draws. Predicted is how long
-    the own step takes at the share that each variant would get, and by how much the others' steps
-    would be slower meanwhile. The choice is made anew at every step with prompt tokens, and every
-    `horizon` decode steps, since others have come and gone by then.
+    the plant's state is the steps under way on the chip and the link rate of each. For each variant
+    it predicts the own step's time at its share, and the delay of the others' steps. The choice is
+    repeated at every step with prompt tokens, and every `horizon` decode steps, as the other steps
+    change.
 
     Attributes:
       initial: alpha before the first step, and for the profiling of chunks.
-      others: what a second counts as that others lose, of the own.
-      horizon: decode steps.
+      others: weight of a second lost by others, relative to an own second.
+      horizon: decode steps between two choices.
     """
 
     initial: float = 0.0
@@ -232,7 +231,7 @@ class Predictive(NamedTuple):
 
     @property
     def traits(self) -> AlphaTraits:
-        """Facts of this policy that hold at any time."""
+        """Constant traits of this policy."""
         return AlphaTraits(
             initial=self.initial,
             knows_costs=True,
@@ -264,8 +263,8 @@ def best_alpha_index(
     Args:
       alone_s: [A] seconds of a step for each variant with the link to itself.
       link_bytes: [A] bytes each variant moves over the link.
-      available_gbps: link rate this instance can expect now.
-      gb_s: seconds that 1e9 bytes over the link count beside.
+      available_gbps: link rate that this instance can expect now, 1e9 bytes/s.
+      gb_s: price in seconds for 1e9 bytes over the link.
     """
     best = 0
     best_s = math.inf
@@ -288,17 +287,17 @@ def least_lost(
     weight: float,
     shares_gbps: Any,
 ) -> tuple[int, float]:
-    """Return the variant with the least own seconds and weighted ones that others lose, and both.
+    """Return the variant with the least own plus weighted lost seconds, and both seconds.
 
     Args:
       alone_s: [A] seconds of a step for each variant with the link to itself.
       link_bytes: [A] bytes each variant moves over the link.
-      demands_gbps: of the steps under way on the chip, the first `others` of them; one place more
-        is written.
-      others: how many there are.
-      link_gbps: what the chip's link carries, shared max-min.
-      weight: of a second by which one of the others is delayed.
-      shares_gbps: scratch, as long.
+      demands_gbps: link demands, of which the first `others` belong to steps under way on the chip;
+        one more entry is written.
+      others: number of steps under way.
+      link_gbps: rate of the chip's link, shared max-min.
+      weight: weight of a second by which another step is delayed.
+      shares_gbps: scratch of the same length.
     """
     max_min_rates(demands_gbps, others, link_gbps, shares_gbps)
     without = _held_up(demands_gbps, shares_gbps, others)

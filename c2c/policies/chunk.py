@@ -1,4 +1,4 @@
-"""The prefill chunk: the table of C2CServe section 6.3, or a fixed size."""
+"""Prefill chunk of a step: the table of C2CServe section 6.3, a fixed size, or by cost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 
 
 class ChunkChoice(NamedTuple):
-    """The chunk in tokens and whether every limit holds for it."""
+    """A chunk in tokens, and whether it meets every limit."""
 
     tokens: int
     feasible: bool
@@ -34,21 +34,21 @@ class ChunkChoice(NamedTuple):
 
 @decision(returns=A_CHUNK)
 def chunk_tokens(policy: Any, profiled_tokens: int, backlog_tokens: int, decodes: int) -> int:
-    """Return the most prompt tokens of an instance's next step.
+    """Return the maximum prompt tokens of an instance's next step.
 
     Args:
-      policy: decides.
+      policy: policy that decides.
       profiled_tokens: the profiling table's choice for the (model, slice) pair.
-      backlog_tokens: prompt tokens that wait at the instance, those of this step included.
+      backlog_tokens: prompt tokens waiting at the instance, including those of this step.
       decodes: sequences that decode in the same step.
     """
 
 
 @decision(returns=A_CHUNK)
 def largest_chunk(policy: Any, candidates: tuple[int, ...]) -> int:
-    """Return the largest chunk that can come out, given the profiling table's candidates.
+    """Return the largest possible chunk, given the profiling table's candidates.
 
-    The cost tables go as far: of a larger chunk the rest is left for the next step.
+    The cost tables end there: the rest of a larger chunk is left for the next step.
     """
 
 
@@ -64,19 +64,20 @@ def chunk_cost(
     policy: Any, seconds: float, steps: int, prompts: int, decodes: int, decode_s: float,
     ttft_slo_s: float, tpot_slo_s: float,
 ) -> float:  # fmt: skip
-    """Return what a size of the next chunk costs; the least is taken, of equals the largest.
+    """Return the cost of a size of the next chunk; the cheapest is chosen, of equals the largest.
 
-    Asked where several sizes are weighed, of each with the alpha that is best for it.
+    Called for policies that compare sizes, for each size with its best alpha.
 
     Args:
-      policy: decides.
-      seconds: of a step with such a chunk, and those that alpha's policy counts for others.
-      steps: of this size until the prompts that wait at the instance are done.
-      prompts: of them.
+      policy: policy that decides.
+      seconds: seconds of a step with such a chunk, plus those that alpha's policy counts for
+        others.
+      steps: steps of this size until the instance's waiting prompts are done.
+      prompts: number of waiting prompts.
       decodes: sequences that decode in the same steps, or wait for their end.
-      decode_s: of a step without prompt tokens, alone; 0 where they wait.
-      ttft_slo_s: target of the first token.
-      tpot_slo_s: target of each further one.
+      decode_s: seconds of a step without prompt tokens, alone; 0 if decodes wait.
+      ttft_slo_s: TTFT target.
+      tpot_slo_s: TPOT target.
     """
 
 
@@ -97,7 +98,7 @@ def _largest_profiled(policy: Profiled, candidates: tuple[int, ...]) -> int:
 
 
 class Fixed(NamedTuple):
-    """One chunk for every model and slice, what current engines default to."""
+    """One chunk for every model and slice, the default of current engines."""
 
     tokens: int = 2048
 
@@ -118,9 +119,9 @@ def _largest_fixed(policy: Fixed, candidates: tuple[int, ...]) -> int:
 
 
 class ByQueue(NamedTuple):
-    """The profiling table's chunk, grown with the prompt tokens that wait.
+    """The profiling table's chunk, scaled by the waiting prompt tokens.
 
-    The table is made for one prompt of `prompt_tokens`. Where `n` times as many wait, the smallest
+    The table is made for one prompt of `prompt_tokens`. If `n` times as many wait, the smallest
     chunk that still meets the target is about `n` times the table's, since a step that streams its
     weights takes nearly as long for a larger chunk.
     """
@@ -147,17 +148,17 @@ def _largest_by_queue(policy: ByQueue, candidates: tuple[int, ...]) -> int:
 
 
 class ByCost(NamedTuple):
-    """The size, with the alpha that is best for it, whose prompts and decodes are least late.
+    """The chunk size, with its best alpha, that makes prompts and decodes least late.
 
-    Ours. The horizon is the time until the prompts that wait are done: `steps` steps of the same
-    size. Each prompt waits for half of them in the mean, and each sequence that decodes is late by
-    what the steps take beyond decoding alone. Both are counted in shares of their target's budget,
-    which a response has for its first token, and for `response_tokens` further ones.
+    Ours. The horizon is the time until the waiting prompts are done: `steps` steps of the same
+    size. Each prompt waits for half of them on average, and each decode is late by the steps' time
+    beyond decoding alone. Both count as shares of a response's budget: the TTFT target, and the
+    TPOT target times `response_tokens`.
 
     Attributes:
-      smallest: tokens; doubled up to `largest`.
-      largest: tokens.
-      response_tokens: of a response, whose end nobody knows.
+      smallest: smallest size in tokens; doubled up to `largest`.
+      largest: largest size in tokens.
+      response_tokens: assumed length of a response, which is unknown.
     """
 
     smallest: int = 256
@@ -174,7 +175,7 @@ class ByCost(NamedTuple):
 
     @property
     def traits(self) -> ChunkTraits:
-        """Facts of this policy that hold at any time."""
+        """Constant traits of this policy."""
         return ChunkTraits(smallest_chunk=self.smallest)
 
 
@@ -212,17 +213,17 @@ def choose_chunk(
     """Return the smallest chunk that meets the TTFT target within the HBM and compute budgets.
 
     Args:
-      chunks: candidate sizes in tokens, [c]; so are the next three.
+      chunks: candidate sizes in tokens, [c]; the next three are [c], too.
       ttft_s: predicted time to first token of the reference prompt for each candidate.
       hbm_gbps: HBM bandwidth each candidate needs, 1e9 bytes/s.
       compute_share: share of the slice's tensor-core time each candidate needs, 1 = all of it.
-      ttft_slo_s: the target.
+      ttft_slo_s: TTFT target.
       hbm_limit_gbps: the slice's HBM bandwidth.
       compute_limit: allowed `compute_share`.
 
     Returns:
-      The choice. Where no candidate satisfies all limits (the paper is silent) it is the one
-      with the least predicted TTFT, marked infeasible; ties go to the smaller chunk.
+      The choice. If no candidate satisfies all limits (the paper is silent), the one with the least
+      predicted TTFT, marked infeasible; ties go to the smaller chunk.
 
     Source: C2CServe section 6.3.
     """

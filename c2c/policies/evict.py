@@ -1,4 +1,4 @@
-"""Choice of the idle model that gives way on a slice, and drains of busy ones."""
+"""Eviction of idle models from slices, and drains of busy slices."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ __all__ = [
 
 @decision(returns=YES_OR_NO)
 def goes_before(policy: Any, a_last_used_s: float, b_last_used_s: float) -> bool:
-    """Return whether idle model a gives way before idle model b.
+    """Return True if idle model a is evicted before idle model b.
 
     Args:
-      policy: decides.
-      a_last_used_s: when a last had work.
-      b_last_used_s: when b last had work.
+      policy: policy that decides.
+      a_last_used_s: time at which a last had work.
+      b_last_used_s: time at which b last had work.
     """
 
 
 class LeastRecentlyUsed(NamedTuple):
-    """The one unused for longest.
+    """Eviction of the idle model unused for longest.
 
     Source: C2CServe section 6.1 step 2, which leaves the victim order open; ours is LRU.
     """
@@ -45,16 +45,16 @@ def _least_recently_used(
 
 @decision(returns=YES_OR_NO)
 def should_drain(policy: Any, oldest_wait_s: float) -> bool:
-    """Return whether a model waited so long for a slice that a busy one must be drained for it.
+    """Return True if a model waited so long for a slice that a busy one must be drained for it.
 
     Args:
-      policy: decides.
-      oldest_wait_s: how long the model's first request has waited.
+      policy: policy that decides.
+      oldest_wait_s: waiting time of the model's first request.
     """
 
 
 class AfterWaiting(NamedTuple):
-    """After `after_s` seconds.
+    """Drain of a busy slice after a model waited for `after_s` seconds.
 
     Ours: the paper evicts "inactive or low-priority" instances and leaves busy slices open;
     without this rule a steady stream to the loaded models starves the others.
@@ -69,7 +69,7 @@ class AfterWaiting(NamedTuple):
 
     @property
     def traits(self) -> PreemptTraits:
-        """Facts of this policy that hold at any time."""
+        """Constant traits of this policy."""
         return PreemptTraits(look_every_s=self.after_s / 8.0)
 
 
@@ -79,13 +79,13 @@ def _after_waiting(policy: AfterWaiting, oldest_wait_s: float) -> bool:
 
 
 class ByPriority(NamedTuple):
-    """As `AfterWaiting` among equals; less urgent requests give up their slice at once.
+    """`AfterWaiting` among equal priorities; less urgent requests give up their slice at once.
 
-    They are set aside at the next step boundary and go on when there is room; what they have
-    generated is kept, their KV cache is computed anew.
+    They are set aside at the next step boundary and continue when there is room; they keep their
+    generated tokens, and their KV cache is recomputed.
 
-    Source: C2CServe section 6.1 step 2, which evicts "inactive or low-priority" instances; how is
-    ours.
+    Source: C2CServe section 6.1 step 2, which evicts "inactive or low-priority" instances; the
+    mechanism is ours.
     """
 
     after_s: float = 10.0
@@ -96,7 +96,7 @@ class ByPriority(NamedTuple):
 
     @property
     def traits(self) -> PreemptTraits:
-        """Facts of this policy that hold at any time."""
+        """Constant traits of this policy."""
         return PreemptTraits(look_every_s=self.after_s / 8.0, sets_aside=True)
 
 

@@ -1,4 +1,4 @@
-"""Experts in a slice's HBM: eviction, and prefetch."""
+"""Eviction and prefetch of a mixture's experts in a slice's HBM."""
 
 from __future__ import annotations
 
@@ -34,35 +34,35 @@ def _no_factor(policy: Any, layer: int, now: int, layers: int) -> float:
 def expert_worth(
     policy: Any, uses: int, last_use: int, in_sequence: float, probability: float
 ) -> float:
-    """Return what an expert in HBM is worth; the least worth of all layers gives way.
+    """Return the worth of an expert in HBM; the expert of least worth in all layers is evicted.
 
     Args:
-      policy: decides.
-      uses: steps that have used it.
+      policy: policy that decides.
+      uses: number of steps that have used it.
       last_use: number of the last use, counted over all experts; ascending.
-      in_sequence: tokens of the present sequence that took it.
-      probability: predicted for the present token, 0 without a prediction.
+      in_sequence: tokens of the present sequence routed to it.
+      probability: predicted probability for the present token, 0 without a prediction.
     """
 
 
 @decision(default=_no_factor, returns=A_NUMBER)
 def layer_factor(policy: Any, layer: int, now: int, layers: int) -> float:
-    """Return by what a layer's worth counts while layer `now` runs; above 0.
+    """Return the factor, above 0, of a layer's worth while layer `now` runs.
 
     Args:
-      policy: decides.
-      layer: of the expert, from 0.
-      now: the layer that runs.
-      layers: how many there are.
+      policy: policy that decides.
+      layer: layer of the expert, from 0.
+      now: layer that runs.
+      layers: number of layers.
     """
 
 
 class AllExperts(NamedTuple):
-    """Experts are wherever the other weights are; there is no cache."""
+    """No expert cache: experts are with the other weights."""
 
     @property
     def traits(self) -> ExpertsTraits:
-        """Facts of this policy that hold at any time."""
+        """Constant traits of this policy."""
         return ExpertsTraits(caches_experts=False)
 
 
@@ -74,11 +74,11 @@ def _all_the_same(
 
 
 class LongestUnused(NamedTuple):
-    """The expert whose last use is longest ago."""
+    """Eviction of the expert whose last use is longest ago."""
 
     @property
     def traits(self) -> ExpertsTraits:
-        """Facts of this policy that hold at any time."""
+        """Constant traits of this policy."""
         return ExpertsTraits(reads_probability=False)
 
 
@@ -90,11 +90,11 @@ def _longest_unused(
 
 
 class LeastFrequentlyUsed(NamedTuple):
-    """The expert that fewest steps have used."""
+    """Eviction of the expert that fewest steps have used."""
 
     @property
     def traits(self) -> ExpertsTraits:
-        """Facts of this policy that hold at any time."""
+        """Constant traits of this policy."""
         return ExpertsTraits(reads_probability=False)
 
 
@@ -106,7 +106,7 @@ def _least_frequently(
 
 
 class ByScore(NamedTuple):
-    """The expert that the sequence used least, sooner if its layer is far ahead.
+    """Eviction of the expert that the sequence used least, sooner if its layer is far ahead.
 
     Source: MoE-Infinity's paper, layer decay times the sequence's frequency. Ours: an expert that
     the sequence has not used counts `unused` of a use, so that layers are told apart among those.
@@ -121,7 +121,7 @@ class ByScore(NamedTuple):
 
     @property
     def traits(self) -> ExpertsTraits:
-        """Facts of this policy that hold at any time."""
+        """Constant traits of this policy."""
         return ExpertsTraits(reads_probability=False)
 
 
@@ -139,7 +139,7 @@ def _soon(policy: ByScore, layer: int, now: int, layers: int) -> float:
 
 
 class ByProbability(NamedTuple):
-    """The expert of the least predicted probability times its uses.
+    """Eviction of the expert with the least predicted probability times its uses.
 
     Source: FineMoE. Ours: without a prediction the probability is `unseen`.
     """
@@ -160,14 +160,14 @@ def _probability(
 
 
 class MostVisited(NamedTuple):
-    """The expert that most steps have used.
+    """Eviction of the expert that most steps have used.
 
     Source: MoE-Infinity's public code (March 2026), which sorts by visits descending.
     """
 
     @property
     def traits(self) -> ExpertsTraits:
-        """Facts of this policy that hold at any time."""
+        """Constant traits of this policy."""
         return ExpertsTraits(reads_probability=False)
 
 
@@ -184,23 +184,23 @@ def _all_mass(policy: Any, similarity: float) -> float:
 
 @decision(returns=A_NUMBER)
 def prefetch_weight(policy: Any, probability: float, ahead: int, layers: int) -> float:
-    """Return when an expert is fetched: the largest first, 0 never.
+    """Return the prefetch weight of an expert: the largest is fetched first, 0 never.
 
     Args:
-      policy: decides.
-      probability: that the prediction gives it in its layer.
-      ahead: layers from the one that runs to its own.
-      layers: how many there are.
+      policy: policy that decides.
+      probability: predicted probability in its layer.
+      ahead: layers from the running one to the expert's.
+      layers: number of layers.
     """
 
 
 @decision(default=_all_mass, returns=A_NUMBER)
 def mass_to_fetch(policy: Any, similarity: float) -> float:
-    """Return the predicted probability of a layer that is fetched, its likeliest experts first."""
+    """Return the predicted probability of a layer to be fetched, likeliest experts first."""
 
 
 class NoPrefetch(NamedTuple):
-    """Experts are fetched when a layer lacks them."""
+    """No prefetch: experts are fetched when a layer lacks them."""
 
 
 @prefetch_weight.by(NoPrefetch)
@@ -209,7 +209,7 @@ def _never(policy: NoPrefetch, probability: float, ahead: int, layers: int) -> f
 
 
 class ActivationTrace(NamedTuple):
-    """The stored sequence that is most similar in the layers run so far predicts the rest.
+    """Prediction by the stored sequence that is most similar in the layers run so far.
 
     Source: MoE-Infinity's paper; with `compares_seen` false its public code (March 2026), which
     overwrites the layers it would compare, so that the first stored one is always taken.
@@ -225,7 +225,7 @@ class ActivationTrace(NamedTuple):
 
     @property
     def traits(self) -> PrefetchTraits:
-        """Facts of this policy that hold at any time."""
+        """Constant traits of this policy."""
         return PrefetchTraits(rows=self.capacity, compares_seen=self.compares_seen)
 
 
@@ -235,11 +235,11 @@ def _sooner(policy: ActivationTrace, probability: float, ahead: int, layers: int
 
 
 class ExpertMap(NamedTuple):
-    """The stored step that is most similar predicts the layer `distance` ahead.
+    """Prediction of the layer `distance` ahead by the most similar stored step.
 
     The first `distance` layers are predicted by the most similar embedding, the others by the
-    layers run so far; of a layer the likeliest experts are fetched until their probability passes
-    1 less the similarity.
+    layers run so far; in each layer the likeliest experts are fetched until their probability
+    passes 1 less the similarity.
 
     Source: FineMoE.
     """
@@ -255,7 +255,7 @@ class ExpertMap(NamedTuple):
 
     @property
     def traits(self) -> PrefetchTraits:
-        """Facts of this policy that hold at any time."""
+        """Constant traits of this policy."""
         return PrefetchTraits(
             rows=self.capacity, of_token=True, embedded=self.distance, ahead=self.distance
         )

@@ -1,4 +1,4 @@
-"""Choice of the block of a prefix cache that gives way, and of what gives way to it."""
+"""Eviction of blocks from a prefix cache, and their precedence over kept weights."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ __all__ = ["LongestIdle", "SessionsOver", "block_worth"]
 
 @decision(returns=A_NUMBER)
 def block_worth(policy: Any, unused_s: float, uses: int, depth: int, is_over: bool) -> float:
-    """Return what a block is worth that no request uses; the one with the least gives way first.
+    """Return the worth of an unused block; the block of least worth is evicted first.
 
     Args:
-      policy: decides.
-      unused_s: since it was last used.
-      uses: requests that have used it.
-      depth: blocks of its prefix that come before it.
-      is_over: the session that used it last has ended.
+      policy: policy that decides.
+      unused_s: seconds since its last use.
+      uses: number of requests that have used it.
+      depth: blocks of its prefix before it.
+      is_over: whether the session that last used it has ended.
     """
 
 
 class LongestIdle(NamedTuple):
-    """The one unused for longest goes first.
+    """Eviction of the block unused for longest.
 
     Attributes:
-      weights_first: kept weights have HBM before blocks that nobody uses; else such blocks stay
-        where the next step would keep another layer.
+      weights_first: whether kept weights take HBM from unused blocks; else unused blocks keep room
+        that the next step would use for another layer.
     """
 
     weights_first: bool = True
 
     @property
     def traits(self) -> ForgetTraits:
-        """Facts of this policy that hold at any time."""
+        """Constant traits of this policy."""
         return ForgetTraits(weights_first=self.weights_first)
 
 
@@ -49,11 +49,11 @@ def _longest_idle(
 
 
 class SessionsOver(NamedTuple):
-    """Blocks of sessions that have ended go first, the others as with `LongestIdle`.
+    """Eviction of ended sessions' blocks first, of others as with `LongestIdle`.
 
     Attributes:
       weights_first: see `LongestIdle`.
-      looks_at: blocks among which one whose session is over is looked for, the longest unused.
+      looks_at: number of longest-unused blocks searched for one of an ended session.
     """
 
     weights_first: bool = True
@@ -66,7 +66,7 @@ class SessionsOver(NamedTuple):
 
     @property
     def traits(self) -> ForgetTraits:
-        """Facts of this policy that hold at any time."""
+        """Constant traits of this policy."""
         return ForgetTraits(weights_first=self.weights_first, looks_at=self.looks_at)
 
 

@@ -1,4 +1,4 @@
-"""Streamed weights that stay in a slice's HBM: whole layers, or a share of every matrix."""
+"""Keeping of streamed weights in a slice's HBM: whole layers, or a share of every matrix."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ __all__ = [
 
 @decision(returns=LAYERS)
 def layers_to_keep(policy: Any, room_bytes: float, layer_bytes: float, left: int) -> int:
-    """Return how many more layers the next step leaves in HBM.
+    """Return the number of further layers that the next step leaves in HBM.
 
-    The step copies each of them ahead of its product, which costs link and HBM traffic. Where kept
-    weights are spread, it is so many layers' worth, left by the products that read it.
+    The step copies each of them ahead of its product, which costs link and HBM traffic. With spread
+    weights it is as many layers' worth, left in HBM by the products that read it.
 
     Args:
-      policy: decides.
+      policy: policy that decides.
       room_bytes: free HBM of the slice.
-      layer_bytes: weights of a layer.
-      left: layers of the model that are not kept.
+      layer_bytes: bytes of a layer's weights.
+      left: layers of the model not yet kept.
     """
 
 
@@ -39,11 +39,11 @@ def _check_spare(spare_bytes: float, where: str) -> None:
 
 
 class NothingKept(NamedTuple):
-    """Weights are streamed at every step, as in the paper."""
+    """No kept weights: every step streams all, as in the paper."""
 
     @property
     def traits(self) -> KeepTraits:
-        """Facts of this policy that hold at any time."""
+        """Constant traits of this policy."""
         return KeepTraits(keeps_weights=False)
 
 
@@ -53,18 +53,18 @@ def _none(policy: NothingKept, room_bytes: float, layer_bytes: float, left: int)
 
 
 class WhileRoom(NamedTuple):
-    """As many layers as fit beside the KV caches; they go again when a KV cache needs the room.
+    """Keeping of as many layers as fit beside KV caches; KV caches may reclaim the room.
 
-    Where engines of a slice have no room for each other's weights, one after the other takes it:
-    a copy for many steps costs less than reading everything over the link at each.
+    Engines of a slice without room for all their weights take the room in turn: one copy for many
+    steps costs less than streaming at each step.
 
     Ours.
 
     Attributes:
-      spare_bytes: HBM that is left free for the next requests' KV caches.
-      engines: of a slice that may have layers in HBM, those that ran last; 0: all.
-      displace: a model that would have this share of its layers in HBM takes the room of other
-        engines' layers, if none of those stays; inf: layers give way to KV caches only.
+      spare_bytes: bytes of HBM left free for later requests' KV caches.
+      engines: number of a slice's engines with layers in HBM, those that ran last; 0: all.
+      displace: share of its layers in HBM from which a model may take the room of other engines'
+        layers, unless one of those stays; inf: layers are dropped for KV caches only.
     """
 
     spare_bytes: float = 0.3e9
@@ -81,19 +81,19 @@ class WhileRoom(NamedTuple):
 
     @property
     def traits(self) -> KeepTraits:
-        """Facts of this policy that hold at any time."""
+        """Constant traits of this policy."""
         return KeepTraits(engines_kept=self.engines, displacing_share=self.displace)
 
 
 class ByShare(NamedTuple):
-    """As much as fits beside the KV caches, as an equal share of every matrix.
+    """Keeping of an equal share of every matrix, as large as fits beside KV caches.
 
-    A launch reads its share from HBM and the rest over the link at the same time, where whole
-    layers leave the link idle while they are read. Ours; Source: DAK (2026), the share of an
-    operation's weights that stays in device memory.
+    A launch reads its share from HBM and the rest over the link concurrently; with whole layers the
+    link would be idle during their reads. Ours; Source: DAK (2026), the share of an operation's
+    weights that stays in device memory.
 
     Attributes:
-      spare_bytes: HBM that is left free for the next requests' KV caches.
+      spare_bytes: bytes of HBM left free for later requests' KV caches.
     """
 
     spare_bytes: float = 1.5e9
@@ -104,7 +104,7 @@ class ByShare(NamedTuple):
 
     @property
     def traits(self) -> KeepTraits:
-        """Facts of this policy that hold at any time."""
+        """Constant traits of this policy."""
         return KeepTraits(spreads_kept=True)
 
 

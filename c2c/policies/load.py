@@ -1,4 +1,4 @@
-"""The way of a model's weights to a slice: settings of a start, read before any request comes."""
+"""Path of a model's weights to a slice: settings of a start, read before any request arrives."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
 
 @decision(returns=A_PLACE_IN_WEIGHTS)
 def weights_in(policy: Any) -> Literal["host", "hbm", "staged"]:
-    """Return where a step finds the weights: see `c2c.cost.step_table`."""
+    """Return the memory from which a step reads the weights: see `c2c.cost.step_table`."""
 
 
 def _check_start(policy: Any, where: str) -> None:
@@ -29,7 +29,7 @@ def _check_start(policy: Any, where: str) -> None:
 
 
 class Stream(NamedTuple):
-    """They stay in host memory and every step streams them over the link (C2CServe).
+    """Weights stay in host memory; every step streams them over the link (C2CServe).
 
     Attributes:
       cluster: CTAs along M that share a weight tile by multicast.
@@ -52,7 +52,7 @@ def _host(policy: Stream) -> Literal["host"]:
 
 
 class Resident(NamedTuple):
-    """They are copied into HBM when the model is activated (ServerlessLLM).
+    """Weights are copied into HBM when the model is activated (ServerlessLLM).
 
     Attributes:
       start_s: seconds of the engine's start beside the copy; None: the calibration's.
@@ -71,9 +71,10 @@ def _hbm(policy: Resident) -> Literal["hbm"]:
 
 
 class Staged(NamedTuple):
-    """Each step copies every layer into HBM ahead of its use, by the copy engines, overlapped.
+    """Weights are copied into HBM layer by layer in each step, overlapped with compute.
 
-    What one builds without a kernel that reads host memory.
+    The usual design without a kernel that reads host memory; the copy engines copy each layer ahead
+    of its use.
 
     Attributes:
       start_s: seconds to activate a model; None: the calibration's switch time.
@@ -92,7 +93,7 @@ def _staged(policy: Staged) -> Literal["staged"]:
 
 
 class Swapped(NamedTuple):
-    """They are copied into HBM at each turn of the engine, over those of the engine before.
+    """Weights are copied into HBM at each turn of the engine, over those of the engine before.
 
     Source: Aegaeon, whose engines keep everything but weights and KV caches.
 
@@ -110,7 +111,7 @@ class Swapped(NamedTuple):
 
     @property
     def traits(self) -> LoadTraits:
-        """Facts of this policy that hold at any time."""
+        """Constant traits of this policy."""
         return LoadTraits(swaps_weights=True, fetches_ahead=self.ahead)
 
 

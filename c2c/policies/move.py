@@ -1,4 +1,4 @@
-"""Moves of busy engines to other slices, for a model that finds none, and their cost."""
+"""Moves of busy engines to other slices for a model that finds none, and their cost."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ def _never(policy: Any, tokens: int, weight_bytes: float, in_host: bool) -> floa
 
 @decision(default=_never, returns=SECONDS)
 def move_s(policy: Any, tokens: int, weight_bytes: float, in_host: bool) -> float:
-    """Return what it costs to move an engine to another slice; inf: it is not moved.
+    """Return the cost in seconds of moving an engine to another slice; inf: no move.
 
     Args:
-      policy: decides.
-      tokens: of its requests so far, whose KV caches are computed anew.
-      weight_bytes: of its model.
-      in_host: whether the other chip's host memory has them.
+      policy: policy that decides.
+      tokens: tokens of its requests so far, whose KV caches are recomputed.
+      weight_bytes: bytes of its model's weights.
+      in_host: whether the other chip's host memory has the weights.
     """
 
 
 class MovesAway(NamedTuple):
-    """The engine that costs least goes on elsewhere; where there is no place, as `AfterWaiting`.
+    """Move of the cheapest engine to another slice; without a free one, `AfterWaiting`.
 
-    The estimate is a load from the tier that has the weights, and a time a token.
+    The estimated cost is a load from the tier that has the weights, plus a time for each token.
 
     Source: ServerlessLLM's scheduler, whose knapsack over engines is the least one where an engine
     has one GPU; its rates are constants of a node.
 
     Attributes:
-      after_s: that a model waits before a busy slice is drained for it.
-      token_s: of resuming, for each token.
-      fixed_s: of resuming.
-      disk_gbps: of the estimate.
-      link_gbps: likewise.
+      after_s: seconds that a model waits before a busy slice is drained for it.
+      token_s: seconds of resuming, for each token.
+      fixed_s: seconds of resuming, fixed part.
+      disk_gbps: disk rate of the estimate, 1e9 bytes/s.
+      link_gbps: link rate of the estimate, 1e9 bytes/s.
     """
 
     after_s: float = 10.0
@@ -65,7 +65,7 @@ class MovesAway(NamedTuple):
 
     @property
     def traits(self) -> PreemptTraits:
-        """Facts of this policy that hold at any time."""
+        """Constant traits of this policy."""
         return PreemptTraits(look_every_s=self.after_s / 8.0, assumes_one_link=True)
 
 

@@ -1,4 +1,4 @@
-"""The order in which requests of equal priority wait for an engine."""
+"""Order of waiting requests of equal priority."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ __all__ = ["FirstCome", "LeastSlack", "ShortestFirst", "rank"]
 def rank(
     policy: Any, arrival_s: float, prefill_s: float, decode_s: float, ttft_slo_s: float
 ) -> float:
-    """Return a request's rank at its arrival; the lowest waits first, of equal ones the earliest.
+    """Return a request's rank at its arrival; the lowest is served first, of equals the earliest.
 
     Args:
-      policy: decides.
-      arrival_s: of the request.
-      prefill_s: of its prompt, alone.
-      decode_s: of all its tokens after the first, as many as it may have, alone.
-      ttft_slo_s: its model's target.
+      policy: policy that decides.
+      arrival_s: arrival time.
+      prefill_s: seconds of its prefill, alone.
+      decode_s: seconds of all its tokens after the first, up to its limit, alone.
+      ttft_slo_s: TTFT target of its model.
     """
 
 
 class FirstCome(NamedTuple):
-    """As they come."""
+    """First come, first served."""
 
 
 @rank.by(FirstCome)
@@ -37,11 +37,11 @@ def _first_come(
 
 
 class ShortestFirst(NamedTuple):
-    """The one with the least to compute first.
+    """Shortest job first: least computation first.
 
     Attributes:
-      counts_answer: whether the answer's tokens count as the request's `max_output_tokens` says;
-        else the prompt alone, which is known.
+      counts_answer: whether the answer counts, at the request's `max_output_tokens`; else only the
+        prompt, whose length is known.
     """
 
     counts_answer: bool = False
@@ -55,7 +55,7 @@ def _shortest_first(
 
 
 class LeastSlack(NamedTuple):
-    """The one first that must begin first for its first token to be in time."""
+    """Least slack first: the earliest latest start that meets the TTFT target."""
 
 
 @rank.by(LeastSlack)

@@ -52,7 +52,7 @@ CANDIDATE_DTYPE = np.dtype(
 
 
 def link_demand_gbps(streamed_bytes: float, tpot_slo_s: float) -> float:
-    """Return S_m / TPOT_m, the link rate a model needs to meet its decode target, in 1e9 bytes/s.
+    """Return S_m / TPOT_m, the link rate that a model's decode target needs, in 1e9 bytes/s.
 
     Source: C2CServe section 6.2. Ours: S_m counts the bytes one decode step streams, so for an
     MoE model the experts expected to be active rather than all of them.
@@ -64,14 +64,14 @@ def link_demand_gbps(streamed_bytes: float, tpot_slo_s: float) -> float:
 def place(
     policy: Any, own: Any, table: Any, count: int, tokens: int, demand_gbps: float, key: int
 ) -> int:
-    """Return the row of the slice that a model is placed on, or -1: none will do.
+    """Return the row of the slice for a model, or -1: none fits.
 
     Args:
-      policy: decides.
-      own: arrays of the policy's own.
+      policy: policy that decides.
+      own: own arrays of the policy.
       table: record array of `CANDIDATE_DTYPE`; the first `count` rows are valid.
       count: number of candidates.
-      tokens: KV tokens of the request that asks.
+      tokens: KV tokens of the request.
       demand_gbps: link rate that the model's decode target needs.
       key: a non-negative integer below 2**31; random choices are pure functions of it.
     """
@@ -82,15 +82,15 @@ Rank = tuple[float, float, float, float]
 
 @decision
 def rank(policy: Any, own: Any, row: Any, tokens: int, demand_gbps: float) -> Rank:
-    """Return what a slice is chosen by: the least of all rows goes first, of equals the first row.
+    """Return the ranks of a slice: the least is chosen, of equals the first row.
 
-    `place` of the policies below. A slice that will not do has infinite ranks.
+    The policies below place by rank. A slice that does not fit has infinite ranks.
 
     Args:
-      policy: decides.
-      own: arrays of the policy's own.
-      row: of `CANDIDATE_DTYPE`.
-      tokens: KV tokens of the request that asks.
+      policy: policy that decides.
+      own: own arrays of the policy.
+      row: row of `CANDIDATE_DTYPE`.
+      tokens: KV tokens of the request.
       demand_gbps: link rate that the model's decode target needs.
     """
 
@@ -118,17 +118,17 @@ def _least(
 
 
 class BandwidthAware(NamedTuple):
-    """The KV cache and the summed link demand must fit.
+    """Placement where both the KV cache and the summed link demand fit.
 
-    A model that needs more than the whole budget goes where nothing else is promised: it will miss
-    its decode target, but waiting longer would not help.
+    A model that needs more than the whole budget is placed where nothing else is promised: it will
+    miss its decode target, but waiting would not help.
 
-    Chips that hold the weights come before those that would read them from disk, free slices before
-    evictions, then the chip with most budget left if its inactive models were active too (they may
-    be soon), then the model unused for longest; remaining ties go to the first row.
+    Order: chips that hold the weights before those that would read them from disk; free slices
+    before evictions; the chip with most budget left if its inactive models were active, too; the
+    model unused for longest; the first row.
 
-    Source: C2CServe section 6.2 (sum of S_m/TPOT_m within the link) and 6.1 step 2; the order
-    among admissible slices is ours, and so is what happens to a demand beyond the budget.
+    Source: C2CServe section 6.2 (sum of S_m/TPOT_m within the link) and 6.1 step 2; the order among
+    admissible slices and the case beyond the budget are ours.
 
     Attributes:
       headroom: share of the link that may be promised, in (0, 1].
@@ -143,7 +143,7 @@ class BandwidthAware(NamedTuple):
 
     @property
     def traits(self) -> PlaceTraits:
-        """Facts of this policy that hold at any time."""
+        """Constant traits of this policy."""
         return PlaceTraits(link_is_promised=True, link_headroom=self.headroom)
 
 
@@ -161,15 +161,15 @@ def _bandwidth_aware(
 
 
 class FirstIdle(NamedTuple):
-    """A free slice, else the one unused for longest; the link is not looked at.
+    """A free slice, else the one unused for longest, regardless of the link.
 
-    Chips that hold the checkpoint in host memory come before those that would read it from disk.
+    Chips that hold the checkpoint in host memory precede those that would read it from disk.
     Source: ServerlessLLM, its startup-time scheduler, without the queueing time of either tier.
     """
 
     @property
     def traits(self) -> PlaceTraits:
-        """Facts of this policy that hold at any time."""
+        """Constant traits of this policy."""
         return PlaceTraits(reads_promises=False)
 
 
@@ -191,7 +191,7 @@ class RandomIdle(NamedTuple):
 
     @property
     def traits(self) -> PlaceTraits:
-        """Facts of this policy that hold at any time."""
+        """Constant traits of this policy."""
         return PlaceTraits(reads_promises=False)
 
 
@@ -220,18 +220,18 @@ def _random_idle(
 
 
 class LeastLoaded(NamedTuple):
-    """The slice whose engines have least to do, in seconds.
+    """The slice whose engines have the fewest pending seconds.
 
-    Ours, for several engines a slice. The weights in seconds break near ties: an engine that is
-    there, one whose weights are partly in HBM, a place that is free.
+    Ours, for several engines a slice. Charges in seconds break near ties in favour of a present
+    engine, of weights in HBM, of a free place.
 
     Attributes:
-      new_s: charged where an engine has to be made.
-      evict_s: charged where another has to go.
-      stream_s: charged for weights that are not in HBM, in proportion.
-      full_s: charged where the request's KV cache does not fit now.
-      cold_s: charged where the weights would come from disk.
-      turns: weight of the time that turning to the slice's engines with work takes.
+      new_s: charge for a new engine.
+      evict_s: charge for an eviction.
+      stream_s: charge for weights outside HBM, in proportion.
+      full_s: charge if the request's KV cache does not fit now.
+      cold_s: charge for weights on disk.
+      turns: weight of the seconds of turns to the slice's engines with work.
     """
 
     new_s: float = 0.001
@@ -250,7 +250,7 @@ class LeastLoaded(NamedTuple):
 
     @property
     def traits(self) -> PlaceTraits:
-        """Facts of this policy that hold at any time."""
+        """Constant traits of this policy."""
         return PlaceTraits(reads_promises=False)
 
 
@@ -274,15 +274,15 @@ def _least_loaded(policy: LeastLoaded, own: Any, row: Any, tokens: int, demand_g
 
 
 class LeastPredicted(NamedTuple):
-    """The slice on which the request is predicted to be served first, its link's load counted.
+    """The slice with the earliest predicted service of the request, including link load.
 
-    Ours. A prompt and a first decode step take what they take alone on that type of slice, times
-    what the promised link rates, the model's own among them, are of the link where that is more
-    than all of it. A full link is no reason to wait: an alpha that knows costs draws less from it.
+    Ours. The prediction is the time of the prompt and a first decode step alone on that type of
+    slice. If the promised link rates, including the model's own, exceed the link, it is scaled by
+    their ratio. A full link is no reason to wait: an alpha that knows costs draws less from it.
 
     Attributes:
-      evict_s: charged where another model has to go.
-      cold_s: charged where the weights would come from disk.
+      evict_s: charge for an eviction.
+      cold_s: charge for weights on disk.
     """
 
     evict_s: float = 0.01
@@ -314,23 +314,23 @@ def _least_predicted(
 
 
 class LoaderQueue(NamedTuple):
-    """Memory of `LeastStartTime`: the time at which each chip's loader has read what is queued."""
+    """Memory of `LeastStartTime`: end of each chip's queued loads."""
 
     until_s: Any
 
 
 class LeastStartTime(NamedTuple):
-    """The slice on which the model is estimated to start first.
+    """The slice with the earliest estimated start of the model.
 
-    A start waits for what the chip's loader has queued and then takes the weights' bytes over the
-    disk's rate, or the link's if host memory has them: loading is a pipeline, the slowest tier
-    counts. Of equals a free slice, then the one unused for longest.
+    A start waits for the chip's queued loads, then takes the weights' bytes over the disk's rate,
+    or the link's if host memory has them: loading is a pipeline, limited by its slowest tier. Ties
+    go to a free slice, then to the one unused for longest.
 
     Source: ServerlessLLM's scheduler, whose rates are constants of a node.
 
     Attributes:
-      disk_gbps: of the estimate.
-      link_gbps: likewise.
+      disk_gbps: disk rate of the estimate, 1e9 bytes/s.
+      link_gbps: link rate of the estimate, 1e9 bytes/s.
     """
 
     disk_gbps: float = 6.9
@@ -343,12 +343,12 @@ class LeastStartTime(NamedTuple):
                 raise SettingError(f"{where}.{name}", value, "GB/s above 0")
 
     def memory(self, fleet: Any) -> LoaderQueue:
-        """Return what it remembers at the start."""
+        """Return the initial memory."""
         return LoaderQueue(np.zeros(len(fleet.chip_first) - 1))
 
     @property
     def traits(self) -> PlaceTraits:
-        """Facts of this policy that hold at any time."""
+        """Constant traits of this policy."""
         return PlaceTraits(reads_promises=False, assumes_one_link=True)
 
 

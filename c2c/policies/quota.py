@@ -1,4 +1,4 @@
-"""Turns by quota: prompts in groups, then rounds in which every batch gets its share of time."""
+"""Turns by quota: prompts in groups, then decode rounds with a time quota for every batch."""
 
 from __future__ import annotations
 
@@ -22,39 +22,40 @@ _WITHOUT_END: Final = 1e15  # decode steps
 
 @jitable
 def round_alpha(switch_s: float, shares: float, least_slack: float, most_s: float) -> float:
-    """Return by what a round falls short: each batch gets 1 / alpha of the tokens it needs.
+    """Return a round's overload alpha: each batch gets 1 / alpha of the tokens it needs.
 
     Args:
-      switch_s: that the round spends on switching.
+      switch_s: seconds that the round spends on switching.
       shares: sum of 1 / n over its batches, n being the token target over the step time.
-      least_slack: the least n.
-      most_s: the longest quota.
+      least_slack: least n.
+      most_s: longest quota in seconds.
     """
     return max(switch_s / (least_slack * most_s) + shares, 0.5)
 
 
 @jitable
 def quota_s(slack: float, switch_s: float, shares: float, alpha: float) -> float:
-    """Return the time that a batch runs in a round.
+    """Return the seconds that a batch runs in a round.
 
     >>> round(quota_s(4.0, 1.0, 0.25, 0.5), 3)
     1.0
 
     Args:
-      slack: n, its token target over its step time.
-      switch_s, shares, alpha: of the round, see `round_alpha`.
+      slack: n, the batch's token target over its step time.
+      switch_s, shares, alpha: values of the round, see `round_alpha`.
 
-    Source: Aegaeon, as its meaning settles it: a round lasts `alpha` times what makes n q equal
-    for all batches. A circulating form multiplies by alpha - shares; it gives less than a seventh.
+    Source: Aegaeon, in the form that its text implies: a round lasts `alpha` times the time that
+    makes n q equal for all batches. A circulating form multiplies by alpha - shares; it gives less
+    than a seventh.
     """
     return switch_s / (slack * (alpha - shares))
 
 
 class Turns(NamedTuple):
-    """The policy's memory of each instance.
+    """Memory of the policy for each instance.
 
     Attributes:
-      until: decode clock at which its turn ends; a fraction is left for the next.
+      until: decode clock at which its turn ends; a fraction carries over to the next.
       prompts: steps with prompt tokens in its open group.
     """
 
@@ -63,16 +64,16 @@ class Turns(NamedTuple):
 
 
 class Quota(NamedTuple):
-    """Prompts first, first come first served by groups of a model; then decodes by quotas.
+    """Prompts first, in groups of a model, first come first served; then decodes by quotas.
 
     Source: Aegaeon. Ours: prompts and decodes share the devices, since one GPU has no other; a
     group is closed after `group` steps with prompts.
 
     Attributes:
-      most_s: the longest quota.
+      most_s: longest quota in seconds.
       group: prompts of a model that are served before another model's older ones.
-      counts_kv: whether the round's switching time has the KV caches in host memory, beside the
-        weights. Ours: sources know of weights only.
+      counts_kv: whether a round's switching time includes KV caches in host memory, beside the
+        weights. Ours: sources count weights only.
     """
 
     most_s: float = 4.0
@@ -87,13 +88,13 @@ class Quota(NamedTuple):
             raise SettingError(f"{where}.group", self.group, "a whole number above 0")
 
     def memory(self, fleet: Any) -> Turns:
-        """Return what it remembers at the start."""
+        """Return the initial memory."""
         n = fleet.instances
         return Turns(np.zeros(n), np.zeros(n, np.int64))
 
     @property
     def traits(self) -> TurnTraits:
-        """Facts of this policy that hold at any time."""
+        """Constant traits of this policy."""
         return TurnTraits(reads_token_lines=False)
 
 

@@ -1,4 +1,4 @@
-"""Choice of a chip's MIG layout while it serves, from the requests that came."""
+"""Choice of a chip's MIG layout while it serves, from recent requests."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ LAYOUT_DTYPE = np.dtype(
 
 @decision(returns=A_HOME, rows=LAYOUT_DTYPE)
 def next_layout(policy: Any, own: Any, table: Any, count: int, now_s: float) -> int:
-    """Return the row of the layout that the chips are cut into now, or -1: none.
+    """Return the row of the layout to change the chips to, or -1: no change.
 
-    Asked between two events of the loop, when `RecutTraits.requests` have come since the last time;
-    prices are lower bounds at first, and it is asked again once that of its answer is known.
+    Called between two events of the loop, after each `RecutTraits.requests` arrivals. Prices are
+    lower bounds at first; it is called again with the exact price of its answer.
 
     Args:
-      policy: decides.
-      own: arrays of the policy's own, from its method `memory(self, count)`.
+      policy: policy that decides.
+      own: own arrays of the policy, from its method `memory(self, count)`.
       table: record array of `LAYOUT_DTYPE`; the first `count` rows are valid.
       count: number of layouts.
-      now_s: the time.
+      now_s: current time.
     """
 
 
 class LayoutStays(NamedTuple):
-    """The layout is that of the run's settings."""
+    """No change: the layout of the run's settings."""
 
 
 @next_layout.by(LayoutStays)
@@ -51,20 +51,21 @@ def _none(policy: LayoutStays, own: Any, table: Any, count: int, now_s: float) -
 
 
 class ByRegret(NamedTuple):
-    """A layout comes when its absence has cost more requests than its coming will.
+    """Change to a layout once its absence has cost more requests than the change will.
 
-    What each layout would have had in time, more than the one that is there had, is added up from
-    look to look, less `margin` and never below 0. Where the sum exceeds the price of the layout by
-    most, the chips are cut into it, and all sums begin anew.
+    For each layout the policy sums the requests in time beyond those of the present layout, less
+    `margin`, never below 0. The layout whose sum exceeds its price by most is chosen, and all sums
+    restart at 0.
 
     Ours. The sum is Page's test for a change (Biometrika 41, 1954), the rule for the price that of
     renting until the rent paid is the price: at most twice what a change at the right moment costs.
 
     Attributes:
-      requests: that come between two looks.
-      before: requests before these that fill the chips in the estimate.
+      requests: arrivals between two looks.
+      before: earlier requests that fill the chips in the estimate.
       margin: share of the requests by which a layout may be better for good.
-      drain: requests that compute on a slice that goes end there, or they begin again elsewhere.
+      drain: whether requests that compute on a removed slice end there; else they restart
+        elsewhere.
     """
 
     requests: int = 100
@@ -83,11 +84,11 @@ class ByRegret(NamedTuple):
 
     @property
     def traits(self) -> RecutTraits:
-        """Facts that hold at any time."""
+        """Constant traits of this policy."""
         return RecutTraits(self.requests, self.before, self.margin, self.drain)
 
     def memory(self, count: int) -> Any:
-        """Return f8[count]: what was lost so far for want of each layout, requests."""
+        """Return f8[count]: requests lost so far for want of each layout."""
         return np.zeros(count)
 
 

@@ -36,22 +36,22 @@ ROUTE_DTYPE = np.dtype(
 
 @decision(returns=A_ROUTE, rows=ROUTE_DTYPE)
 def route(policy: Any, own: Any, table: Any, count: int, tokens: int) -> int:
-    """Return the row of the instance that takes a request, or -1: place the model.
+    """Return the row of the instance for a request, or -1: place the model.
 
     Args:
-      policy: decides.
-      own: arrays of the policy's own.
+      policy: policy that decides.
+      own: own arrays of the policy.
       table: record array of `ROUTE_DTYPE`; the first `count` rows are valid.
       count: number of active instances of the model.
-      tokens: prompt plus output tokens that must fit the instance's KV capacity.
+      tokens: prompt plus output tokens, which must fit the instance's KV capacity.
     """
 
 
 class LeastOutstanding(NamedTuple):
     """The instance with the fewest outstanding requests.
 
-    Source: C2CServe section 6.1 step 1. Ours: least outstanding where a model has several
-    instances, ties to the first row; instances that are being drained take nothing new.
+    Source: C2CServe section 6.1 step 1. Ours: least outstanding among a model's several instances,
+    ties to the first row; draining instances accept no requests.
     """
 
 
@@ -69,10 +69,10 @@ def _least_outstanding(
 
 
 class WhereWorkIs(NamedTuple):
-    """The instance that has work for the model already, on the least loaded slice.
+    """The instance with work for the model, on the least loaded slice.
 
-    Ours, for several engines a slice: requests of one model share each pass over its weights, and
-    an engine without work binds nothing, since making it run elsewhere costs next to nothing.
+    Ours, for several engines a slice: requests of one model share each pass over its weights. An
+    idle engine is not preferred, since starting it elsewhere is nearly free.
     """
 
 
@@ -91,14 +91,14 @@ def _where_work_is(
 
 
 class EndsFirst(NamedTuple):
-    """The instance on which the request would end first, if no other one came.
+    """The instance on which the request would end first without later arrivals.
 
     Ours, for instances on unlike devices: the slower one takes a smaller part.
     """
 
     @property
     def traits(self) -> RouteTraits:
-        """Facts of this policy that hold at any time."""
+        """Constant traits of this policy."""
         return RouteTraits(reads_end_times=True)
 
 
@@ -114,9 +114,9 @@ def _ends_first(policy: EndsFirst, own: Any, table: Any, count: int, tokens: int
 
 
 class TogetherAtFirst(NamedTuple):
-    """One batch while steps are the first variant's (alpha 0), then the least outstanding one.
+    """One batch with steps of the first variant (alpha 0), else the least outstanding instance.
 
-    Source: Tessera, whose latency policy pipelines nothing. Requests that a batch has stay in it.
+    Source: Tessera, whose latency policy pipelines nothing. Requests stay in their batch.
     """
 
 

@@ -1,4 +1,4 @@
-"""Further instances of a busy model."""
+"""Scaling: further instances of a busy model."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ __all__ = [
 
 @decision(returns=YES_OR_NO)
 def wants_another(policy: Any, outstanding: int, backlog_s: float, is_full: bool) -> bool:
-    """Return whether a model should be placed once more.
+    """Return True if a model should get another instance.
 
     Args:
-      policy: decides.
-      outstanding: requests at the instance that routing chose.
-      backlog_s: seconds its prompts that are not prefilled yet would take alone.
-      is_full: whether the request cannot join its batch now, for want of KV cache or of a place.
+      policy: policy that decides.
+      outstanding: requests at the instance chosen by routing.
+      backlog_s: seconds of its prompts not prefilled yet, alone.
+      is_full: whether the request cannot join its batch now, for want of KV cache or batch size.
     """
 
 
 class OneInstance(NamedTuple):
-    """Never: one active instance a model, as in the paper."""
+    """One active instance a model, as in the paper."""
 
 
 @wants_another.by(OneInstance)
@@ -40,7 +40,7 @@ def _never(policy: OneInstance, outstanding: int, backlog_s: float, is_full: boo
 
 
 class AtOutstanding(NamedTuple):
-    """When the least busy instance has `at` outstanding requests. Ours: a hot model spreads."""
+    """Another instance once the least busy one has `at` outstanding requests. Ours."""
 
     at: int = 32
 
@@ -58,7 +58,7 @@ def _at_outstanding(
 
 
 class AtBacklog(NamedTuple):
-    """When prompts wait for more than `seconds` of prefill, or the batch is full.
+    """Another instance once prompts wait for more than `seconds` of prefill, or the batch is full.
 
     Ours. Decoding alone is no reason: it would stream the same weights over the same link twice.
     """
@@ -77,13 +77,13 @@ def _at_backlog(policy: AtBacklog, outstanding: int, backlog_s: float, is_full: 
 
 
 class KeepAlive(NamedTuple):
-    """One instance for each `target` requests; one without work is gone after `seconds`.
+    """One instance for each `target` requests; idle ones are removed after `seconds`.
 
     Source: ServerlessLLM's autoscaler, at most one instance a slice.
 
     Attributes:
       target: ongoing requests of an instance.
-      seconds: that an instance without work lives.
+      seconds: lifetime of an idle instance.
     """
 
     target: int = 2
@@ -98,7 +98,7 @@ class KeepAlive(NamedTuple):
 
     @property
     def traits(self) -> ScaleTraits:
-        """Facts of this policy that hold at any time."""
+        """Constant traits of this policy."""
         return ScaleTraits(keep_alive_s=self.seconds)
 
 

@@ -1,4 +1,4 @@
-"""A step with prompt tokens: its parts, between which alpha may change, and whose tokens it has."""
+"""Steps with prompt tokens: their parts, between which alpha may change, and their decodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["ByLayer", "PromptsAlone", "Whole", "step_parts"]
 
 @decision(returns=PARTS)
 def step_parts(policy: Any, layers: int) -> int:
-    """Return the parts of a step with prompt tokens of a model with so many layers."""
+    """Return the number of parts of a step with prompt tokens for a model with so many layers."""
 
 
 class Whole(NamedTuple):
@@ -23,12 +23,12 @@ class Whole(NamedTuple):
 class PromptsAlone(NamedTuple):
     """One part, without decodes: prompts go first, and decodes wait until no prompt is left.
 
-    Source: SGLang's server arguments, where `enable_mixed_chunk` puts both into a step.
+    Source: SGLang's server arguments; its `enable_mixed_chunk` puts both into a step.
     """
 
     @property
     def traits(self) -> StepTraits:
-        """Facts of this policy that hold at any time."""
+        """Constant traits of this policy."""
         return StepTraits(mixes=False)
 
 
@@ -39,7 +39,7 @@ def _one(policy: PromptsAlone | Whole, layers: int) -> int:
 
 
 class ByLayer(NamedTuple):
-    """A part a layer: alpha changes between the layers of a prefill, too."""
+    """A part for each layer: alpha may also change between the layers of a prefill."""
 
 
 @step_parts.by(ByLayer)

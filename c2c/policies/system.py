@@ -1,4 +1,4 @@
-"""A serving system: a policy for each decision, and how settings name them."""
+"""Serving system: a policy for each decision, and its construction from settings."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ __all__ = [
 
 
 class System(NamedTuple):
-    """The policies that the serving loop asks; a decision takes the one of its name."""
+    """Policies that the serving loop calls, by the name of their decision."""
 
     route: Any = LeastOutstanding()
     scale: Any = OneInstance()
@@ -59,12 +59,12 @@ class System(NamedTuple):
     order: Any = FirstCome()
 
     def decision(self, setting: str) -> DecisionPoint:
-        """Return what every policy of a setting decides."""
+        """Return the decision point that every policy of a setting implements."""
         return DECISIONS[setting]
 
     @property
     def traits(self) -> Traits:
-        """Facts of the policies that hold at any time."""
+        """Constant traits of the policies."""
         return Traits(*(traits_of(KINDS[name], getattr(self, name)) for name in Traits._fields))
 
 
@@ -99,7 +99,7 @@ DECISIONS: Final[Mapping[str, DecisionPoint]] = {
 
 
 class Own(NamedTuple):
-    """Arrays of the policies' own; a policy type makes its by a method `memory(self, fleet)`."""
+    """Own arrays of the policies; a policy type's method `memory(self, fleet)` makes its own."""
 
     route: Any = Nothing()
     place: Any = Nothing()
@@ -108,7 +108,7 @@ class Own(NamedTuple):
 
 
 def policy_settings(policy_type: type) -> dict[str, Any]:
-    """Return the settings that make a policy with its default values.
+    """Return the settings of a policy with its default values.
 
     >>> policy_settings(AfterWaiting)
     {'policy': 'after_waiting', 'after_s': 10.0}
@@ -119,15 +119,15 @@ def policy_settings(policy_type: type) -> dict[str, Any]:
 
 
 def make_policy(setting: str, values: Mapping[str, Any], where: str = "system") -> Any:
-    """Return the policy that settings describe.
+    """Return the policy for settings.
 
     >>> make_policy("preempt", {"policy": "after_waiting", "after_s": 3})
     AfterWaiting(after_s=3.0)
 
     Args:
       setting: one of `DECISIONS`.
-      values: `policy`, its name, and its fields; what is left out keeps its default.
-      where: what the names of settings in errors begin with.
+      values: `policy` (its name) and its fields; missing fields keep their default.
+      where: prefix of setting names in errors.
 
     Raises:
       SettingError: an unknown policy or field, a value of the wrong type or out of range.
@@ -157,7 +157,7 @@ def make_policy(setting: str, values: Mapping[str, Any], where: str = "system") 
 
 
 def check_policy(setting: str, policy: Any, where: str = "system") -> None:
-    """Raise SettingError for what is no policy of a decision, or has settings that cannot work.
+    """Raise SettingError for a value that is no policy of a decision, or has invalid settings.
 
     >>> check_policy("place", Whole())
     Traceback (most recent call last):

@@ -1,7 +1,7 @@
-"""Traits: what is true of a policy at any time, as data. A policy's type carries those of its kind.
+"""Traits: constants of a policy, as data; a policy's type has those of its decision.
 
-The event loop reads them from `Rules.traits`; what depends on the state is a decision. Their
-attributes' order and types are those of compiled code.
+The event loop reads them from `Rules.traits`. Compiled code depends on the order and types of their
+attributes.
 """
 
 from __future__ import annotations
@@ -52,38 +52,36 @@ __all__ = [
 
 
 class RouteTraits(NamedTuple):
-    """Of a policy of `route`.
+    """Traits of a `route` policy.
 
     Attributes:
-      reads_end_times: whether `ends_s` of the rows is to be found for it.
+      reads_end_times: whether the policy reads `ends_s` of the rows.
     """
 
     reads_end_times: bool = False
 
 
 class ScaleTraits(NamedTuple):
-    """Of a policy of `scale`.
+    """Traits of a `scale` policy.
 
     Attributes:
-      keep_alive_s: for how long an instance without work serves a request that comes; inf: any
-        time.
+      keep_alive_s: seconds for which an idle instance still accepts requests; inf: always.
     """
 
     keep_alive_s: float = math.inf
 
 
 class PlaceTraits(NamedTuple):
-    """Of a policy of `place`.
+    """Traits of a `place` policy.
 
     Attributes:
-      link_is_promised: whether inactive models give way until the promised link rates fit the
+      link_is_promised: whether idle models are evicted until the promised link rates fit the
         budget.
-      reads_promises: whether rows' `link_left_gbps`, `is_alone` and `unpromised_gbps` are read.
-        They take a look at every instance of a chip, and are not filled in where nothing reads
-        them.
+      reads_promises: whether the policy reads `link_left_gbps`, `is_alone` and `unpromised_gbps`,
+        which cost a pass over the chip's instances; else they are not filled in.
       link_headroom: share of the link that may be promised.
-      assumes_one_link: whether it takes links and disks of all chips to be the same; a fleet where
-        they are not refuses it.
+      assumes_one_link: whether it assumes equal links and disks on all chips; other fleets are
+        refused.
     """
 
     link_is_promised: bool = False
@@ -93,13 +91,13 @@ class PlaceTraits(NamedTuple):
 
 
 class PreemptTraits(NamedTuple):
-    """Of a policy of `preempt`.
+    """Traits of a `preempt` policy.
 
     Attributes:
-      look_every_s: after how long a chip looks again whether a model has waited too long.
+      look_every_s: seconds between a chip's checks for models that have waited too long.
       sets_aside: whether requests give up their slice for a more urgent one that finds none.
-      assumes_one_link: whether it takes links and disks of all chips to be the same; a fleet where
-        they are not refuses it.
+      assumes_one_link: whether it assumes equal links and disks on all chips; other fleets are
+        refused.
     """
 
     look_every_s: float
@@ -108,13 +106,12 @@ class PreemptTraits(NamedTuple):
 
 
 class AdmitTraits(NamedTuple):
-    """Of a policy of `admit`.
+    """Traits of an `admit` policy.
 
     Attributes:
       kv_floor: share of a slice's room for KV caches that stays open for each of its models.
-      kv_ceiling: share of it that one of its models may have.
-      joins_decodes: whether a request joins a batch that decodes; else it waits until all of it
-        ends.
+      kv_ceiling: share of a slice's room for KV caches that one model may have.
+      joins_decodes: whether requests join a batch that decodes; else they wait until it is empty.
     """
 
     kv_floor: float = 0.0
@@ -123,17 +120,17 @@ class AdmitTraits(NamedTuple):
 
 
 class TurnTraits(NamedTuple):
-    """Of a policy of `turn`.
+    """Traits of a `turn` policy.
 
     Attributes:
-      takes_turns: whether a slice may have several engines with work, of which one is chosen.
-      link_gate: share of the chip's link at which steps that only decode wait; inf: never. Such a
-        step starts while the steps under way on the chip demand less than this.
+      takes_turns: whether several engines of a slice may have work, one of which is chosen.
+      link_gate: share of the chip's link at which decode-only steps wait; inf: never. Such a step
+        starts while the steps under way on the chip demand less than this.
       protected_share: share of the link up to which active engines are protected; 0: none is.
-      goes_by_order: whether nothing of engines' rows is read but `order`; the rest is then not
-        filled in. Only where no step waits for the link, and no engine is protected.
-      reads_token_lines: whether `token_due_s` of engines' rows is read; it takes a look at every
-        sequence.
+      goes_by_order: whether the policy reads only `order` of engines' rows; the rest is then not
+        filled in. Allowed only if no step waits for the link and no engine is protected.
+      reads_token_lines: whether it reads `token_due_s` of engines' rows, which costs a pass over
+        every sequence.
     """
 
     takes_turns: bool = True
@@ -144,25 +141,25 @@ class TurnTraits(NamedTuple):
 
 
 class ChunkTraits(NamedTuple):
-    """Of a policy of `chunk`.
+    """Traits of a `chunk` policy.
 
     Attributes:
-      smallest_chunk: the smallest that is weighed against `chunk_tokens` and its halves; 0: none.
+      smallest_chunk: smallest size compared with `chunk_tokens` and its halves; 0: no comparison.
     """
 
     smallest_chunk: int = 0
 
 
 class AlphaTraits(NamedTuple):
-    """Of a policy of `alpha`.
+    """Traits of an `alpha` policy.
 
     Attributes:
-      initial: alpha when a model is activated. Source: C2CServe section 6.4, alpha = 0; section
-        6.1 step 4 would take it from the profiling table, which `Roofline` does at every step.
-      knows_costs: whether alpha is chosen anew at every step from the cost model's predictions.
-      others_weight: seconds that a second counts as by which a step under way elsewhere is delayed.
-        At 0 the steps under way are not looked at. Read where costs are known.
-      horizon_steps: after how many steps of a run of decode steps the choice is made anew.
+      initial: alpha when a model is activated. Source: C2CServe section 6.4, alpha = 0; section 6.1
+        step 4 would read it from the profiling table, as `Roofline` does at every step.
+      knows_costs: whether alpha is chosen at every step from the cost model's predictions.
+      others_weight: weight of a second by which another step under way is delayed; 0: other steps
+        are ignored. Read only with `knows_costs`.
+      horizon_steps: decode steps of a run between two choices.
     """
 
     initial: float = 0.0
@@ -172,11 +169,11 @@ class AlphaTraits(NamedTuple):
 
 
 class VaryTraits(NamedTuple):
-    """Of a policy of `vary`.
+    """Traits of a `vary` policy.
 
     Attributes:
-      follows_waits: whether it is told of requests that end, and chooses the variant.
-      timer_s: when each chip's timer is due first; inf: it needs none.
+      follows_waits: whether it is notified of ended requests, and chooses the variant.
+      timer_s: first time of each chip's timer; inf: no timer.
     """
 
     follows_waits: bool = False
@@ -184,15 +181,15 @@ class VaryTraits(NamedTuple):
 
 
 class KeepTraits(NamedTuple):
-    """Of a policy of `keep`.
+    """Traits of a `keep` policy.
 
     Attributes:
-      keeps_weights: whether weights are ever kept.
-      engines_kept: engines of a slice that may have layers in HBM, those that ran last; 0: all.
-      displacing_share: from which share of its weights on, that it then would have in HBM, a model
-        takes the room of others' kept layers; inf: never. An engine that has done so keeps its room
-        as long as the policy of turns says (`c2c.policies.stay_s`).
-      spreads_kept: whether so many layers' worth of weights is a share of every matrix.
+      keeps_weights: whether any weights are ever kept.
+      engines_kept: number of a slice's engines with layers in HBM, those that ran last; 0: all.
+      displacing_share: share of its weights in HBM from which a model may take the room of others'
+        kept layers; inf: never. It then keeps its room as long as the turn policy sets
+        (`c2c.policies.stay_s`).
+      spreads_kept: whether a number of layers means the same share of every matrix.
     """
 
     keeps_weights: bool = True
@@ -202,12 +199,12 @@ class KeepTraits(NamedTuple):
 
 
 class ExpertsTraits(NamedTuple):
-    """Of a policy of `experts`.
+    """Traits of an `experts` policy.
 
     Attributes:
-      caches_experts: whether HBM holds some of the experts only.
-      reads_probability: whether what an expert is worth depends on its `probability`; where it does
-        not, a new prediction leaves open no question of who gives way.
+      caches_experts: whether HBM holds only some experts.
+      reads_probability: whether an expert's worth depends on its `probability`; else new
+        predictions leave the eviction order unchanged.
     """
 
     caches_experts: bool = True
@@ -215,13 +212,13 @@ class ExpertsTraits(NamedTuple):
 
 
 class PrefetchTraits(NamedTuple):
-    """Of a policy of `prefetch`: what it stores of past sequences, and how it compares them.
+    """Traits of a `prefetch` policy: stored data of past sequences, and its comparison.
 
     Attributes:
-      rows: matrices [layer, expert] of tokens that took an expert; 0: nothing is stored.
-      of_token: a matrix is of one step, else of a whole sequence.
-      compares_seen: by the layers that have run; else by none, and all are equally far.
-      embedded: layers at the start that are predicted by the requests' embeddings; 0: none.
+      rows: matrices [layer, expert] of tokens routed to an expert; 0: nothing is stored.
+      of_token: whether a matrix covers one step; else a whole sequence.
+      compares_seen: whether the layers run so far are compared; else all rows are equally far.
+      embedded: first layers, predicted by the requests' embeddings; 0: none.
       ahead: layers that a prediction reaches; 0: all.
     """
 
@@ -233,11 +230,11 @@ class PrefetchTraits(NamedTuple):
 
 
 class ForgetTraits(NamedTuple):
-    """Of a policy of `forget`.
+    """Traits of a `forget` policy.
 
     Attributes:
-      weights_first: whether kept weights have HBM before blocks that nobody uses.
-      looks_at: blocks that are weighed, those unused for longest.
+      weights_first: whether kept weights take HBM from unused blocks.
+      looks_at: number of longest-unused blocks that are compared.
     """
 
     weights_first: bool = True
@@ -245,7 +242,7 @@ class ForgetTraits(NamedTuple):
 
 
 class LoadTraits(NamedTuple):
-    """Of a policy of `load`, read before the start.
+    """Traits of a `load` policy, read before the start.
 
     Attributes:
       swaps_weights: whether the engines of a slice share one room in HBM for their weights.
@@ -257,14 +254,15 @@ class LoadTraits(NamedTuple):
 
 
 class RecutTraits(NamedTuple):
-    """Of a policy of `recut`, read before the start.
+    """Traits of a `recut` policy, read before the start.
 
     Attributes:
-      requests: that layouts are weighed by, the last ones that came; 0: the layout stays.
-      before: requests that came before these and fill the chips.
-      margin: share of them below which a difference between two layouts changes nothing. While the
-        layout that is there has all but so many in time, the others are not weighed.
-      drain: requests that compute on a slice that goes end there, or they begin again elsewhere.
+      requests: recent requests by which layouts are compared; 0: the layout never changes.
+      before: earlier requests that fill the chips.
+      margin: share of requests below which a difference between layouts is ignored. While the
+        present layout serves all but so many in time, the others are not evaluated.
+      drain: whether requests that compute on a removed slice end there; else they restart
+        elsewhere.
     """
 
     requests: int = 0
@@ -274,17 +272,17 @@ class RecutTraits(NamedTuple):
 
 
 class StepTraits(NamedTuple):
-    """Of a policy of `step`, read before the start.
+    """Traits of a `step` policy, read before the start.
 
     Attributes:
-      mixes: whether a step with prompt tokens computes the decodes, too; else they wait.
+      mixes: whether a step with prompt tokens also computes decodes; else they wait.
     """
 
     mixes: bool = True
 
 
 class Traits(NamedTuple):
-    """The traits of a system's policies, by setting, as the event loop reads them."""
+    """Traits of a system's policies, by setting."""
 
     route: RouteTraits
     scale: ScaleTraits
@@ -334,14 +332,14 @@ _BY_TYPE: Final[Mapping[type, Returns]] = {bool: YES_OR_NO, float: A_NUMBER, int
 
 
 def traits_of(kind: Any, policy: Any) -> Any:
-    """Return a policy's traits, each as the type that compiled code reads.
+    """Return a policy's traits, converted to the types that compiled code reads.
 
     Args:
-      kind: one of the types above.
-      policy: without `traits` of its own it has the kind's defaults.
+      kind: traits type.
+      policy: policy; without `traits` it has the kind's defaults.
 
     Raises:
-      PolicyError: they are of another kind or a value is not allowed; names file and line.
+      PolicyError: traits of another kind, or an invalid value; names file and line.
     """
     name = type(policy).__name__
     try:
@@ -371,7 +369,7 @@ def _reason(error: Exception, policy_type: type, kind: Any) -> str:
 
 
 def _where(policy_type: type) -> str:
-    """Return file and line of a policy's traits, of its class where they are plain data."""
+    """Return file and line of a policy's traits, or of its class if they are plain data."""
     own = getattr(policy_type, "traits", None)
     if isinstance(own, property) and own.fget is not None:
         return where_is(own.fget)
@@ -394,7 +392,7 @@ _OLD_NAMES: Final[Mapping[str, str]] = {
 
 
 def instead_of(old: str) -> str | None:
-    """Return what stands for a decision of an earlier version that is a trait now, None: nothing.
+    """Return the trait that replaces a former decision; None: there is none.
 
     >>> instead_of("takes_turns")
     'TurnTraits(takes_turns=...)'

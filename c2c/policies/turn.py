@@ -56,13 +56,13 @@ ENGINE_DTYPE = np.dtype(
 
 @decision(returns=A_NUMBER, rows=ENGINE_DTYPE)
 def urgency(policy: Any, own: Any, row: Any, now_s: float) -> float:
-    """Return a number for an engine with work: the least runs next; ties to the first place.
+    """Return the urgency of an engine with work: the least runs next, of equals the first.
 
     Args:
-      policy: decides.
-      own: arrays of the policy's own.
-      row: a row of `ENGINE_DTYPE`.
-      now_s: the time.
+      policy: policy that decides.
+      own: own arrays of the policy.
+      row: row of `ENGINE_DTYPE`.
+      now_s: current time.
     """
 
 
@@ -86,18 +86,18 @@ def _not_noted(
 def turn_taken(
     policy: Any, own: Any, table: Any, first: int, count: int, row: Any, now_s: float
 ) -> float:
-    """Note which engine of a slice runs next; returns how many decode steps its turn has left.
+    """Record the engine of a slice that runs next; return the decode steps left of its turn.
 
-    So many are taken at once, at least one, if nothing comes in between; by default one.
+    That many, at least one, run at once unless interrupted; by default one.
 
     Args:
-      policy: decides.
-      own: arrays of the policy's own.
+      policy: policy that decides.
+      own: own arrays of the policy.
       table: rows of `ENGINE_DTYPE`.
-      first: of them is the slice's first; rows of engines without requests have instance -1.
-      count: how many the slice has.
-      row: the one that runs.
-      now_s: the time.
+      first: first row of the slice; rows of engines without requests have instance -1.
+      count: number of the slice's rows.
+      row: row of the engine that runs.
+      now_s: current time.
     """
 
 
@@ -107,12 +107,12 @@ def _does_not_stay(policy: Any, switch_s: float, kept_share: float) -> float:
 
 @decision(default=_does_not_stay, returns=SECONDS)
 def stay_s(policy: Any, switch_s: float, kept_share: float) -> float:
-    """Return how long an engine that took the room of others' layers keeps it, if it has work.
+    """Return the seconds for which an engine with work keeps the room it took from others' layers.
 
     Args:
-      policy: decides.
-      switch_s: what copying its weights takes.
-      kept_share: of its layers that are in HBM.
+      policy: policy that decides.
+      switch_s: seconds of copying its weights.
+      kept_share: share of its layers in HBM.
     """
 
 
@@ -120,26 +120,26 @@ def stay_s(policy: Any, switch_s: float, kept_share: float) -> float:
 def token_due_s(
     policy: Any, first_token_s: float, generated: int, last_token_s: float, tpot_slo_s: float
 ) -> float:
-    """Return when a sequence's next token is due. It is asked anew when the sequence got a token.
+    """Return the time at which a sequence's next token is due; called after each of its tokens.
 
     Args:
-      policy: decides.
-      first_token_s: when its first token came.
+      policy: policy that decides.
+      first_token_s: time of its first token.
       generated: tokens so far.
-      last_token_s: when the last came.
-      tpot_slo_s: its target, seconds a token.
+      last_token_s: time of its last token.
+      tpot_slo_s: TPOT target, seconds a token.
     """
 
 
 @decision(default=_never, returns=A_NUMBER)
 def given_up_s(policy: Any, first_token_s: float, generated: int, tpot_slo_s: float) -> float:
-    """Return the time after which a sequence without its next token is given up; inf: it is never.
+    """Return the time after which a sequence without its next token is given up; inf: never.
 
     Args:
-      policy: decides.
-      first_token_s: when its first token came.
+      policy: policy that decides.
+      first_token_s: time of its first token.
       generated: tokens so far.
-      tpot_slo_s: its target, seconds a token.
+      tpot_slo_s: TPOT target, seconds a token.
     """
 
 
@@ -148,7 +148,7 @@ class One(NamedTuple):
 
     @property
     def traits(self) -> TurnTraits:
-        """Facts of this policy that hold at any time."""
+        """Constant traits of this policy."""
         return TurnTraits(takes_turns=False)
 
 
@@ -162,7 +162,7 @@ class RoundRobin(NamedTuple):
 
     @property
     def traits(self) -> TurnTraits:
-        """Facts of this policy that hold at any time."""
+        """Constant traits of this policy."""
         return TurnTraits(goes_by_order=True)
 
 
@@ -172,30 +172,30 @@ def _in_turn(policy: RoundRobin, own: Any, row: Any, now_s: float) -> float:
 
 
 class GateAndTriage(NamedTuple):
-    """Prompts first, then decodes by their lines; what cannot be kept up is served last.
+    """Prompts first, then decodes by due time; sequences beyond rescue last.
 
-    A step with prompt tokens starts at once, earliest TTFT target first. Steps that only decode
-    wait while the running steps demand the link's share `gate`. When the link cannot carry all
-    decodes in time, engines are protected in the order of requests served a byte streamed until
-    their demand fills `protect` of the link; a request more than `late_s` behind its line counts
-    no more. An engine that waited `stall_s` gets a step before all others, if such steps of all
-    that are not protected take no more than `rest` of the link. Once an engine took the room of
-    others' layers, engines that have their weights in HBM decode before all others for `stay` times
-    what copying its weights takes.
+    A step with prompt tokens starts at once, earliest TTFT target first. Decode-only steps wait
+    while the running steps demand the link's share `gate`. If the link cannot carry all decodes in
+    time, engines are protected in the order of requests served for each byte streamed, until their
+    demand fills `protect` of the link. A request more than `late_s` behind its due time counts no
+    more. An engine that waited `stall_s` gets a step before all others, if such steps of all
+    unprotected engines take no more than `rest` of the link. After an engine took the room of
+    others' layers, engines with their weights in HBM decode before all others for `stay` times its
+    copy.
 
     Ours.
 
     Attributes:
       gate: share of the link; inf: no step waits for it.
       protect: share of the link; 0: no engine is protected.
-      late_s: how far behind its line a sequence is given up; inf: never.
-      stall_s: how long a sequence waits for a token at least, before it goes before all others.
-      rest: share of the link for those steps of engines that are not protected. Under overload 0
-        lets whole models wait, and inf gives each a step after `stall_s`, whatever it costs others.
-      ahead_s: a sequence ahead of its line still gets a token this long after its target.
-      stay: how long what is in HBM decodes before all else once others' room was taken, in times of
-        the copy that took it; 0: it does not.
-      stay_share: of an engine's layers that must be in HBM for that.
+      late_s: delay behind its due time at which a sequence is given up; inf: never.
+      stall_s: minimum wait for a token before a sequence precedes all others.
+      rest: share of the link for those steps of unprotected engines. Under overload 0 lets whole
+        models wait, and inf gives each a step after `stall_s`, whatever it costs others.
+      ahead_s: delay after its target at which a sequence ahead of its due time still gets a token.
+      stay: priority period of weights in HBM after others' room was taken, in multiples of the
+        copy's time; 0: none.
+      stay_share: share of an engine's layers that must be in HBM for `stay`.
     """
 
     gate: float = 0.98
@@ -227,7 +227,7 @@ class GateAndTriage(NamedTuple):
 
     @property
     def traits(self) -> TurnTraits:
-        """Facts of this policy that hold at any time."""
+        """Constant traits of this policy."""
         return TurnTraits(link_gate=self.gate, protected_share=self.protect)
 
 

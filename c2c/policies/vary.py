@@ -1,4 +1,4 @@
-"""Choice of an instance's variant of its step, where a layout has several."""
+"""Choice of an instance's step variant, if a layout has several."""
 
 from __future__ import annotations
 
@@ -88,28 +88,28 @@ def _nothing(policy: Any, own: Any, chip: int, latency_s: float, execution_s: fl
 
 @decision(default=_first, returns=A_COUNT)
 def variant(policy: Any, own: Any, chip: int, instance: int, waiting: int, now_s: float) -> int:
-    """Return the variant of the step that an instance begins now, by its number.
+    """Return the number of the variant for the step that an instance begins now.
 
     Args:
-      policy: decides.
-      own: arrays of the policy's own.
-      chip: where.
-      instance: whose step; those of one kind on a chip change together.
+      policy: policy that decides.
+      own: own arrays of the policy.
+      chip: chip of the instance.
+      instance: instance of the step; all of its kind on the chip change together.
       waiting: requests there whose prompts are not computed yet.
-      now_s: the time.
+      now_s: current time.
     """
 
 
 @decision(default=_nothing, returns=YES_OR_NO)
 def note_end(policy: Any, own: Any, chip: int, latency_s: float, execution_s: float) -> bool:
-    """Take note of a request that has ended; the answer has no meaning.
+    """Record an ended request; the result is ignored.
 
     Args:
-      policy: decides.
-      own: arrays of the policy's own.
-      chip: where it ended.
-      latency_s: since it arrived.
-      execution_s: of its steps with nothing beside them.
+      policy: policy that decides.
+      own: own arrays of the policy.
+      chip: chip where it ended.
+      latency_s: seconds since its arrival.
+      execution_s: seconds of its steps, each alone.
     """
 
 
@@ -118,43 +118,44 @@ def kv_home(
     policy: Any, own: Any, table: Any, count: int, instance: int, request: int, tokens: int,
     seed: int,
 ) -> int:  # fmt: skip
-    """Return the row of the home where a sequence keeps its KV cache, or -1: none for now.
+    """Return the row of the home for a sequence's KV cache, or -1: none for now.
 
-    Asked when a request joins a batch, where it waits while its home lacks room, and of the whole
-    batch when a variant is to change, where a home without room makes the change wait. Default: the
-    one of those with room that has the fewest sequences, rather where it is.
+    Called when a request joins a batch, and for the whole batch before a change of variant; either
+    waits while a home lacks room. Default: the home with room that has the fewest sequences,
+    preferably the present one.
 
     Args:
-      policy: decides.
-      own: arrays of the policy's own.
+      policy: policy that decides.
+      own: own arrays of the policy.
       table: record array of `HOME_DTYPE`; the first `count` rows are valid.
       count: number of homes.
-      instance: whose batch.
-      request: its id; with `seed` the key of a draw (`c2c.draws`) that no order of events changes.
-      tokens: of its prompt and output.
-      seed: of the run.
+      instance: instance of the batch.
+      request: id of the request; with `seed` the key of a draw (`c2c.draws`) that no order of
+        events changes.
+      tokens: tokens of its prompt and output.
+      seed: seed of the run.
     """
 
 
 @decision(default=_once, returns=DUE, rows=WATCH_DTYPE)
 def answer(policy: Any, own: Any, table: Any, count: int, chip: int, now_s: float) -> float:
-    """Answer the timer of a chip; return when it is due next, or inf.
+    """Handle the timer of a chip; return the time at which it is due next, or inf.
 
-    A variant that the policy gives from now on is in force at the next step boundary of its
-    instance. Periods, cool-downs and windows are times that the policy keeps among its own arrays.
+    A variant chosen from now on is in force at its instance's next step boundary. The policy keeps
+    periods, cool-downs and windows among its own arrays.
 
     Args:
-      policy: decides.
-      own: arrays of the policy's own.
+      policy: policy that decides.
+      own: own arrays of the policy.
       table: record array of `WATCH_DTYPE`; the first `count` rows are valid.
       count: number of instances of the chip.
-      chip: whose timer it is.
-      now_s: the time.
+      chip: chip of the timer.
+      now_s: current time.
     """
 
 
 class AsAlpha(NamedTuple):
-    """The one that `alpha` says, for good: the first at 0, the last at 1."""
+    """A constant variant, set by `alpha`: the first at 0, the last at 1."""
 
 
 variant.by(AsAlpha)(_first)
@@ -165,13 +166,13 @@ kv_home.by(AsAlpha)(_fewest)
 class ByRatio(NamedTuple):
     """The first variant; a drawn share of the sequences has its KV cache at the last home.
 
-    One that is drawn for a home without room takes the first, if there is room; one that is drawn
-    for the first waits. A sequence that is away at one ratio is so at every larger one.
+    A sequence drawn for a home without room takes the first home, if that has room; one drawn for
+    the first waits. A sequence at the last home at one ratio is there at every larger one.
 
     Source: WEAVER, section 4.3.
 
     Attributes:
-      ratio: the share.
+      ratio: share of sequences at the last home.
     """
 
     ratio: float = 0.45
@@ -199,15 +200,15 @@ def _by_ratio(
 
 
 class Waits(NamedTuple):
-    """A policy's memory, a row a chip.
+    """Memory of `ByWait` and `ByWaiting`, a row for each chip.
 
     Attributes:
-      ends_s: when the window ends.
-      requests: that ended in it.
-      latency_s: of them together.
-      execution_s: of them together.
-      chosen: the variant in force.
-      changes: of it so far.
+      ends_s: end of the window.
+      requests: number of requests that ended in it.
+      latency_s: sum of their latencies.
+      execution_s: sum of their execution times.
+      chosen: variant in force.
+      changes: number of changes so far.
     """
 
     ends_s: Any
@@ -231,7 +232,7 @@ def _check_positive(policy: Any, where: str, *names: str) -> None:
 
 
 class ByWait(NamedTuple):
-    """The second variant while requests wait for long, else the first, looked at once a window.
+    """The second variant while requests queue, else the first; decided once a window.
 
     At the end of a window the mean latency of the requests that ended in it is divided by the mean
     of their execution. Above the threshold they queue. Equality and windows without requests keep
@@ -257,12 +258,12 @@ class ByWait(NamedTuple):
             raise SettingError(f"{where}.band", self.band, "a number in [0, 1)")
 
     def memory(self, fleet: Any) -> Waits:
-        """Return what it remembers at the start."""
+        """Return the initial memory."""
         return _no_waits(fleet, self.window_s)
 
     @property
     def traits(self) -> VaryTraits:
-        """Facts of this policy that hold at any time."""
+        """Constant traits of this policy."""
         return VaryTraits(follows_waits=True)
 
 
@@ -301,13 +302,14 @@ def _by_wait(policy: ByWait, own: Any, chip: int, instance: int, waiting: int, n
 
 
 class ByWaiting(NamedTuple):
-    """The second variant while more prompts than so many wait, else the first, once a window.
+    """The second variant while more than `prompts` prompts wait, else the first, once a window.
 
-    Ours, beside `ByWait`: it sees a queue before the first request of it has ended.
+    Ours, beside `ByWait`: it detects a queue before its first request has ended.
 
     Attributes:
-      window_s: how often it looks.
-      prompts: that wait, those of the step under way included; as many keep the variant.
+      window_s: seconds between two decisions.
+      prompts: threshold of waiting prompts, including those of the step under way; exactly as many
+        keep the variant.
     """
 
     window_s: float = 0.3
@@ -318,12 +320,12 @@ class ByWaiting(NamedTuple):
         _check_positive(self, where, "window_s", "prompts")
 
     def memory(self, fleet: Any) -> Waits:
-        """Return what it remembers at the start."""
+        """Return the initial memory."""
         return _no_waits(fleet, self.window_s)
 
     @property
     def traits(self) -> VaryTraits:
-        """Facts of this policy that hold at any time."""
+        """Constant traits of this policy."""
         return VaryTraits(follows_waits=True)
 
 
@@ -345,12 +347,12 @@ class Watched(NamedTuple):
     """Memory of `ByVacancy`.
 
     Attributes:
-      ended: requests of a chip in the period.
-      late: of these.
-      chosen: an instance's variant.
-      changed_s: when it was chosen.
-      relieved: 1: the last change of an instance was relief.
-      variants: how many there are.
+      ended: requests of a chip that ended in the period.
+      late: late requests among them.
+      chosen: variant of an instance.
+      changed_s: time of its choice.
+      relieved: 1 if the last change of an instance was relief.
+      variants: number of variants.
     """
 
     ended: Any
@@ -362,23 +364,23 @@ class Watched(NamedTuple):
 
 
 class ByVacancy(NamedTuple):
-    """A variant further while memory is vacant, some back while requests are late, by a timer.
+    """The next variant while memory is vacant, earlier ones while requests are late, by a timer.
 
     The paper prints no value; the defaults are ours.
 
     Source: CoCoServe, section 5: copies are added above a vacancy rate `t_up` and taken back above
     a rate of violations `t_down`. Ours: `theta` and the hysteresis after relief, a cool-down, and
-    the other direction (`relief=1`), in which copies come for late requests and go when it is calm.
+    the other direction (`relief=1`), which adds copies for late requests and removes them later.
 
     Attributes:
-      period_s: between two looks.
-      late: a request's latency over its execution alone beyond which it is late.
-      t_up: share of an instance's KV cache that is free above which it goes further.
+      period_s: seconds between two decisions.
+      late: ratio of a request's latency to its execution alone beyond which it is late.
+      t_up: free share of an instance's KV cache above which it takes the next variant.
       t_down: share of late requests above which relief begins.
       theta: share of late requests above which relief that has begun goes on.
-      hysteresis: what `t_up` is more, and `theta` less, after relief.
-      cool_down_s: after a change, in which there is no other.
-      relief: variants that relief goes at once: -1, or 1.
+      hysteresis: increase of `t_up`, and decrease of `theta`, after relief.
+      cool_down_s: seconds after a change without another.
+      relief: variants per step of relief: -1, or 1.
     """
 
     period_s: float = 1.0
@@ -405,7 +407,7 @@ class ByVacancy(NamedTuple):
                 raise SettingError(f"{where}.{name}", getattr(self, name), allowed)
 
     def memory(self, fleet: Any) -> Watched:
-        """Return what it remembers at the start."""
+        """Return the initial memory."""
         chips, instances = len(fleet.chip_first) - 1, fleet.instances
         return Watched(
             ended=np.zeros(chips, np.int64),
@@ -418,7 +420,7 @@ class ByVacancy(NamedTuple):
 
     @property
     def traits(self) -> VaryTraits:
-        """Facts of this policy that hold at any time."""
+        """Constant traits of this policy."""
         return VaryTraits(follows_waits=True, timer_s=self.period_s)
 
 

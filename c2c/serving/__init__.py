@@ -1,4 +1,4 @@
-"""The one serving loop: state, pure step, actions; the simulator and the engine drive it."""
+"""The serving loop: state, pure step and actions, driven by the simulator or a live engine."""
 
 from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_RUN, ACT_UNLOAD
 from c2c.serving.plans import (

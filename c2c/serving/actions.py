@@ -1,4 +1,4 @@
-"""Actions of the serving loop for its backend, as numbers in a buffer."""
+"""Actions of the serving loop for its backend, encoded as numbers in a buffer."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def emit(s: Serving, code: int, where: int) -> None:
 
 @inlined
 def ask(s: Serving, d: int) -> None:
-    """Let device `d` look for work when the event is taken in (`c2c.serving.turns.start_asked`).
+    """Mark device `d` to look for work at the end of the event (`c2c.serving.turns.start_asked`).
 
-    Deferred for the compiler's sake, too: planning a step is compiled once, not into every caller.
+    Deferral also keeps compilation short: step planning is compiled once, not into every caller.
     """
     if s.device[d].is_asked == 0:
         s.device[d].is_asked = 1
@@ -57,7 +57,7 @@ def ask(s: Serving, d: int) -> None:
 
 @jitable
 def is_new_run(s: Serving, d: int) -> bool:
-    """Return whether the run of device `d` is among the actions of this very event."""
+    """Return True if this event's actions include a run of device `d`."""
     for k in range(s.count[0].actions):
         if s.actions[k, 0] == ACT_RUN and s.actions[k, 1] == d:
             return True

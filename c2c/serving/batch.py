@@ -21,13 +21,13 @@ __all__ = [
 
 @inlined
 def batch_size(s: Serving, i: int) -> int:
-    """Return how many requests instance `i` computes."""
+    """Return the number of requests in the batch of instance `i`."""
     return int(s.instance[i].n_prefill + s.instance[i].n_decode)
 
 
 @inlined
 def outstanding(s: Serving, i: int) -> int:
-    """Return how many requests instance `i` has, those that wait at it included."""
+    """Return the number of requests of instance `i`, including those waiting in its queue."""
     inst = s.instance[i]
     return int(inst.n_wait + inst.n_prefill + inst.n_decode)
 
@@ -41,25 +41,25 @@ def member(s: Serving, i: int, k: int) -> int:
 
 @inlined
 def tokens_left(s: Serving, i: int, k: int) -> int:
-    """Return how many tokens decode `k` of instance `i` has to go."""
+    """Return the number of tokens that decode `k` of instance `i` has left to generate."""
     return int(s.decoding[i, k, ENDS_AT] - s.instance[i].decode_clock)
 
 
 @inlined
 def generated(s: Serving, i: int, k: int) -> int:
-    """Return how many tokens decode `k` of instance `i` has generated there."""
+    """Return the number of tokens that decode `k` has generated on instance `i`."""
     return int(s.request[s.decoding[i, k, SLOT]].output - tokens_left(s, i, k))
 
 
 @inlined
 def kv_tokens(s: Serving, i: int, k: int) -> int:
-    """Return the length of decode `k` of instance `i`: its prompt and what it has generated."""
+    """Return the length of decode `k` of instance `i`: prompt plus generated tokens."""
     return int(s.decoding[i, k, LENGTH] - tokens_left(s, i, k))
 
 
 @jitable
 def place_among_decodes(s: Serving, i: int, slot: int) -> int:
-    """Return which decode of instance `i` a request is, or -1."""
+    """Return the index of a request among the decodes of instance `i`, or -1."""
     for k in range(s.instance[i].n_decode):
         if s.decoding[i, k, SLOT] == slot:
             return k
@@ -68,7 +68,7 @@ def place_among_decodes(s: Serving, i: int, slot: int) -> int:
 
 @inlined
 def keep_decode(s: Serving, i: int, k: int, to: int) -> None:
-    """Move decode `k` of instance `i` to the place of an earlier one, which has left."""
+    """Move decode `k` of instance `i` to the index of an earlier one that has left."""
     if to < k:
         for column in range(3):
             s.decoding[i, to, column] = s.decoding[i, k, column]
@@ -76,7 +76,7 @@ def keep_decode(s: Serving, i: int, k: int, to: int) -> None:
 
 @jitable
 def remove_decode(s: Serving, i: int, k: int) -> None:
-    """Take decode `k` out of the batch of instance `i`."""
+    """Remove decode `k` from the batch of instance `i`."""
     s.instance[i].n_decode -= 1
     for later in range(k, s.instance[i].n_decode):
         keep_decode(s, i, later + 1, later)
@@ -84,7 +84,7 @@ def remove_decode(s: Serving, i: int, k: int) -> None:
 
 @jitable
 def remove_prompt(s: Serving, i: int, k: int) -> None:
-    """Take prompt `k` out of the batch of instance `i`."""
+    """Remove prompt `k` from the batch of instance `i`."""
     s.instance[i].n_prefill -= 1
     for later in range(k, s.instance[i].n_prefill):
         s.prefilling[i, later] = s.prefilling[i, later + 1]

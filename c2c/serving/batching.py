@@ -1,4 +1,4 @@
-"""Continuous batching with chunked prefill: what the next step of an instance computes."""
+"""Continuous batching with chunked prefill: composition of an instance's next step."""
 
 from __future__ import annotations
 
@@ -328,13 +328,13 @@ def _chunk(fleet: Fleet, rules: Rules, s: Serving, i: int, pair: int) -> int:
 def compose(fleet: Fleet, rules: Rules, s: Serving, i: int, most: int, now_s: float) -> None:
     """Admit waiting requests and start the next step of instance `i`, which has work.
 
-    A step holds up to one chunk of prompt tokens, first come first, and one token of every
-    decoding sequence; of none beside prompt tokens where these go alone (`Fleet.mixes`). Without
-    prompt tokens it stands for a run of equal decode steps, up to the first sequence that ends; the
-    backend may be told to stop earlier.
+    A step holds up to one chunk of prompt tokens, first come first served, and one token of every
+    decoding sequence. Without `Fleet.mixes` a step with prompt tokens has no decodes. A step
+    without prompt tokens is a run of equal decode steps until the first sequence ends; an
+    `Interrupt` may end it earlier.
 
     Args:
-      most: decode steps of the run; 1 where something else waits for the device or the link.
+      most: decode steps of the run at most; 1 if something else waits for the device or the link.
     """
     inst = s.instance[i]
     dev = s.device[inst.on_device]
@@ -380,7 +380,7 @@ def compose(fleet: Fleet, rules: Rules, s: Serving, i: int, most: int, now_s: fl
 
 @inlined
 def next_part(fleet: Fleet, rules: Rules, s: Serving, d: int) -> bool:
-    """Go on to the next part of the step of device `d`; False if it was the last."""
+    """Start the next part of the step of device `d`; return False if it was the last."""
     plan = s.plan[d]
     if plan.part + 1 >= plan.parts:
         return False

@@ -1,9 +1,9 @@
-"""Blocks of KV caches that others may use again, in the memories that hold them: one table.
+"""Table of reusable KV-cache blocks in every memory that holds them (the prefix cache).
 
-A *pool* is the HBM of a device or the host memory of a chip. An *entry* is a block in a pool, known
-by the key of the whole prefix that it ends. Entries that a request uses are pinned; the others
-stand in their pool's list by the time of their last use, the oldest first. A block never gives way
-before those that follow it in its pool, which nothing could find without it.
+A *pool* is the HBM of a device or the host memory of a chip. An *entry* is a block in a pool; its
+key is the hash of the whole prefix that it ends. Entries that a request uses are pinned; the others
+are in their pool's list, least recently used first. A block is evicted only after the blocks that
+follow it in its pool, since look-ups reach those through it.
 
 Nothing here allocates, and no other table of the serving loop is read.
 """
@@ -84,9 +84,9 @@ TABLE_DTYPE = np.dtype(
 
 
 class Blocks(NamedTuple):
-    """The table, and which of its rows each request uses.
+    """The block table, and the rows that each request uses.
 
-    Made by `new_blocks`; requests' columns are as wide as the longest prompt has blocks.
+    Made by `new_blocks`; a request has one column for each block of the longest prompt.
     """
 
     entry: Any  # ENTRY_DTYPE [rows]
@@ -98,11 +98,11 @@ class Blocks(NamedTuple):
     gone: Any  # i8[n, 2] pool and key of forgotten blocks; n = 0 where no backend is told
 
     def copy(self) -> Blocks:
-        """Return a table of its own with the same contents."""
+        """Return an independent copy of the table."""
         return Blocks(*(field.copy() for field in self))
 
     def grown(self, slots: int, most: int) -> Blocks:
-        """Return the table with columns for so many requests, of so many blocks at most."""
+        """Return the table with columns for more requests or more blocks a request."""
         rows, columns = self.keys.shape
         if slots <= rows and most <= columns:
             return self
@@ -124,14 +124,14 @@ def new_blocks(
     """Return an empty table.
 
     Args:
-      pools: devices and chips.
-      host_bytes: f8[chips] capacity of the last pools; None: 0.
-      rows: entries of all pools together; memory is taken as they are used.
-      slots: request slots.
-      most: blocks of a prompt.
+      pools: number of devices and chips.
+      host_bytes: f8[chips] capacity of the host-memory pools, which are the last; None: 0.
+      rows: maximum entries of all pools together; memory grows with use.
+      slots: number of request slots.
+      most: maximum blocks of a prompt.
       block_tokens: tokens of a block.
-      keeps_hbm: whether blocks that nobody uses stay in HBM.
-      tells: whether a backend is told of blocks that are forgotten.
+      keeps_hbm: whether unused blocks stay in HBM.
+      tells: whether the backend is notified of dropped blocks.
     """
     pool = np.zeros(pools, POOL_DTYPE).view(np.recarray)
     pool.oldest, pool.newest = NO_ROW, NO_ROW
@@ -194,7 +194,7 @@ def _unlink_idle(b: Blocks, k: int) -> None:
 
 @jitable
 def pin(b: Blocks, k: int) -> None:
-    """Keep an entry until `unpin`."""
+    """Pin an entry until `unpin`."""
     if b.entry[k].pins == 0:
         _unlink_idle(b, k)
     b.entry[k].pins += 1
@@ -202,7 +202,7 @@ def pin(b: Blocks, k: int) -> None:
 
 @jitable
 def unpin(b: Blocks, k: int, now_s: float) -> bool:
-    """Let go of an entry; True if nobody uses it any more."""
+    """Unpin an entry; return True if no request uses it any more."""
     e = b.entry[k]
     e.pins -= 1
     if e.pins > 0:
@@ -215,14 +215,14 @@ def unpin(b: Blocks, k: int, now_s: float) -> bool:
 
 @jitable
 def touch(b: Blocks, k: int, now_s: float) -> None:
-    """Note that an entry which nobody pins was used now."""
+    """Record a use of an unpinned entry."""
     pin(b, k)
     unpin(b, k, now_s)
 
 
 @jitable
 def drop(b: Blocks, k: int) -> None:
-    """Forget an entry that nobody uses."""
+    """Drop an unused entry."""
     _unlink_idle(b, k)
     e = b.entry[k]
     spot = _bucket_of(b, int(e.pool), e.key)
@@ -250,7 +250,7 @@ def drop(b: Blocks, k: int) -> None:
 def add(
     b: Blocks, p: int, key: int, parent: int, depth: int, tokens: int, nbytes: float
 ) -> int:  # fmt: skip
-    """Return the row of a new entry, pinned once; NO_ROW where the table is full.
+    """Add an entry, pinned once, and return its row; NO_ROW if the table is full.
 
     The caller has made room for it.
     """
@@ -297,7 +297,7 @@ def _victim(b: Blocks, p: int, policy: Any, looks_at: int, now_s: float) -> int:
 def give_way(
     b: Blocks, p: int, most_bytes: float, policy: Any, looks_at: int, now_s: float
 ) -> None:  # fmt: skip
-    """Drop blocks of pool `p` that nobody uses until these take up at most so many bytes."""
+    """Drop unused blocks of pool `p` until these take up at most so many bytes."""
     pool = b.pool[p]
     while pool.idle_bytes > most_bytes and pool.oldest >= 0:
         k = _victim(b, p, policy, looks_at, now_s)
@@ -312,16 +312,16 @@ def give_way(
 def keep_copy(
     b: Blocks, p: int, k: int, parent: int, policy: Any, looks_at: int, now_s: float
 ) -> int:  # fmt: skip
-    """Have a block of another pool in pool `p` as well, pinned: its row there, or NO_ROW.
+    """Copy a block of another pool into pool `p`, pinned; return its row there, or NO_ROW.
 
     Args:
-      b: the table.
-      p: the pool.
-      k: the row of the block elsewhere.
-      parent: the row in pool `p` of the block before it.
-      policy: says what a block is worth.
-      looks_at: blocks among which the policy chooses.
-      now_s: the time.
+      b: the block table.
+      p: the target pool.
+      k: row of the block in its other pool.
+      parent: row in pool `p` of the preceding block.
+      policy: policy that ranks blocks for eviction.
+      looks_at: number of blocks that the policy chooses among.
+      now_s: current time.
     """
     e = b.entry[k]
     there = find(b, p, e.key)
@@ -343,6 +343,6 @@ def keep_copy(
 
 @jitable
 def clear(b: Blocks, p: int) -> None:
-    """Forget what pool `p` holds and nobody uses: its memory is gone."""
+    """Drop all unused blocks of pool `p`, whose memory is gone."""
     while b.pool[p].newest >= 0:
         drop(b, int(b.pool[p].newest))

@@ -1,4 +1,4 @@
-"""Places of arrays in lines of the processor's cache."""
+"""Alignment and spacing of arrays in the processor's cache lines."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _LINE: Final = 64  # bytes
 
 
 def spread_rows(itemsize: int, count: int) -> int:
-    """Return how many items, at least `count`, rows have that do not share few sets of the cache.
+    """Return a row length of at least `count` items that spreads rows over the cache's sets.
 
-    Of rows 3 kB apart 512 kB of second-level cache with eight ways hold the first lines of 512, and
-    32 kB of first-level cache of 32.
+    Rows 3 kB apart share few sets: a second-level cache of 512 kB with eight ways holds the first
+    lines of 512 such rows, a first-level cache of 32 kB of 32.
 
     >>> spread_rows(8, 128), spread_rows(24, 128), spread_rows(8, 8)
     (129, 129, 8)
@@ -26,7 +26,7 @@ def spread_rows(itemsize: int, count: int) -> int:
 
 
 def in_lines(values: Any) -> Any:
-    """Return a copy of an array of one dimension that begins with a line."""
+    """Return a copy of a one-dimensional array, aligned to a cache line."""
     room = np.zeros(values.nbytes + _LINE, np.uint8)
     first = -room.ctypes.data % _LINE
     found = room[first : first + values.nbytes].view(values.dtype)

@@ -1,4 +1,4 @@
-"""Charges of a request on an instance that it leaves, carried to the next one."""
+"""Accounts of a request (steps, alpha, bytes), carried along when it changes its instance."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["charge", "keep_charge", "spare_decodes"]
 
 @jitable
 def charge(s: Serving, slot: int, has_tokens: bool) -> None:
-    """Note what a request has been charged on its instance, which it leaves."""
+    """Record the totals of a request on the instance that it leaves."""
     req = s.request[slot]
     inst = s.instance[req.instance]
     req.was_steps = inst.sum_steps - req.from_steps
@@ -22,7 +22,7 @@ def charge(s: Serving, slot: int, has_tokens: bool) -> None:
 
 @jitable
 def keep_charge(s: Serving, slot: int) -> None:
-    """Begin the books of a request on its new instance with what it was charged before."""
+    """Start the accounts of a request on its new instance with its earlier totals."""
     inst, req = s.instance[s.request[slot].instance], s.request[slot]
     req.from_steps = inst.sum_steps - req.was_steps
     req.from_alpha = inst.sum_alpha - req.was_alpha
@@ -35,7 +35,7 @@ def keep_charge(s: Serving, slot: int) -> None:
 def spare_decodes(
     s: Serving, i: int, steps: float, alpha: float, link_bytes: float, hbm_bytes: float
 ) -> None:
-    """Take what a step was charged for out of the books of instance `i`'s decodes, which waited."""
+    """Remove a step from the accounts of instance `i`'s decodes, which only waited for it."""
     for k in range(s.instance[i].n_decode):
         req = s.request[s.decoding[i, k, SLOT]]
         req.from_steps += steps

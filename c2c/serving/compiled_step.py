@@ -1,4 +1,4 @@
-"""`c2c.serving.loop.step` with its frequent events taken by machine code, over records."""
+"""`c2c.serving.loop.step` with frequent events handled by machine code, over record arrays."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ _AVAILABLE: Final = (REPORT_DTYPE.names or ()).index("available_gbps")
 
 
 def is_compiled() -> bool:
-    """Return whether machine code of the step is on disk; that of a policy takes a moment."""
+    """Return True if machine code of the step is on disk; a policy's own compiles in a moment."""
     return is_kept(take)
 
 
 class CompiledStep:
-    """The step of one fleet, over a state of its own."""
+    """The compiled step of one fleet, with its own state."""
 
     def __init__(self, fleet: Fleet, rules: Rules, state: Serving) -> None:
-        """Read the machine code, or make it, which takes tens of seconds.
+        """Load the machine code, or compile it, which takes tens of seconds.
 
         Args:
-          fleet: as arrays.
-          rules: whose own arrays this shares with the interpreted step.
-          state: as arrays; one of the same kinds is what `step` will be called with.
+          fleet: the fleet as arrays.
+          rules: rules of the run; policies' own arrays are shared with the interpreted step.
+          state: state as arrays; `step` must be called with the same array types.
 
         Raises:
           PolicyError: a user's policy cannot be compiled; names it, the line and the reason.
@@ -77,13 +77,13 @@ class CompiledStep:
         self._now_s, self._out = (state.count[name].view(np.ndarray) for name in ("now_s", "out"))
 
     def step(self, state: Serving, event: Event) -> tuple[Serving, tuple[Action, ...]]:
-        """Return the state after an event, which has the arrays of `state`, and the actions.
+        """Return the state after an event, in the arrays of `state`, and the actions.
 
         Args:
-          state: as arrays; the caller must not use it again.
+          state: state as arrays; the caller must not use it again.
 
         Raises:
-          BackendError: as `loop.step`.
+          BackendError: as for `loop.step`.
         """
         if state is not self._state:
             self._hold(state)
@@ -105,11 +105,11 @@ class CompiledStep:
         return state, tuple(done)
 
     def time_and_records(self) -> tuple[float, int]:
-        """Return the loop's time and how many records of requests that are over there are."""
+        """Return the loop's time and the number of records of ended requests."""
         return float(self._now_s[0]), int(self._out[0])
 
     def _write(self, event: Event) -> bool:
-        """Write an event for `take`; False: it is none of those."""
+        """Encode an event for `take`; return False if `take` does not handle it."""
         if isinstance(event, StepEnd):
             ended = len(event.finished)
             if ended > len(self._finished):
@@ -162,7 +162,7 @@ class CompiledStep:
         return actions
 
     def _run(self, d: int, asked: list[int], at: int) -> tuple[RunSteps, int]:
-        """Return a run whose requests stand in `asked` from a place on, and where they end."""
+        """Decode a run from `asked` at an index; return it and the index after it."""
         plan = Plan(*_PLAN.unpack_from(self._plans, d * _PLAN.size))
         decodes_at = at + 2 + 3 * asked[at]
         past = decodes_at + asked[at + 1]

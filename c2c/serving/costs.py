@@ -34,7 +34,7 @@ STATE: Final = 3
 
 
 class KeptTables(NamedTuple):
-    """Tables of weights that a step copies into HBM ahead of their products, and that are there."""
+    """Step tables with weights copied into HBM ahead of their products, and with weights in HBM."""
 
     copied: StepTable
     kept: StepTable
@@ -80,10 +80,11 @@ def stack_tables(
     """Return the stack of `tables[arch][kind]`; all must share one shape.
 
     Args:
-      tables: of weights where the system leaves them.
-      kept: the same for weights in HBM; empty where none are ever kept.
-      variant: position on the alpha grid that `decode_s` and `prompt_s` stand for.
-      holds_windows: a request reserves what windows see; else every layer's every token.
+      tables: costs with weights in their default memory under the system.
+      kept: costs with weights in HBM; empty if the system never keeps any.
+      variant: index on the alpha grid that `decode_s` and `prompt_s` refer to.
+      holds_windows: whether a request reserves only its layers' windows, not all tokens of each
+        layer.
     """
     flat = [t for row in tables for t in row]
     filled = [t for row in kept for t in row]
@@ -129,7 +130,7 @@ def shape_of(shapes: Any, pair: int) -> CacheShape:
 
 @inlined
 def held_places(costs: CostTables, pair: int, tokens: int) -> int:
-    """Return the places that a request of so many tokens reserves."""
+    """Return the KV-cache positions that a request of so many tokens reserves."""
     return int(cache_places(tokens, shape_of(costs.holds, pair)) + costs.holds[pair, STATE])
 
 
@@ -156,10 +157,10 @@ def step_alone_s(costs: CostTables, pair: int, plan: Any, layers: int, variant: 
     """Return the seconds of the plan's first step with the link to itself.
 
     Args:
-      plan: a row of `state.PLAN_DTYPE`.
-      layers: of the model; `plan.kept` of them are read from HBM, `plan.copied` copied there, or
-        so many layers' worth of all matrices.
-      variant: position on the alpha grid.
+      plan: row of `state.PLAN_DTYPE`.
+      layers: layers of the model; `plan.kept` of them are read from HBM, `plan.copied` are copied
+        there first (or the same share of every matrix).
+      variant: index on the alpha grid.
 
     Source: `c2c.cost.step_time` in closed form; a test holds the two equal.
     """
@@ -188,7 +189,7 @@ def step_alone_s(costs: CostTables, pair: int, plan: Any, layers: int, variant: 
 
 @inlined
 def depends_on_alpha(costs: CostTables, plan: Any, layers: int) -> bool:
-    """Return whether a step reads any weights from where they stream, and so alpha matters."""
+    """Return True if a step streams any weights, so that alpha matters."""
     is_spread = len(costs.spread_body) > 0 and plan.kept < layers
     return bool(plan.kept + plan.copied < layers or is_spread)
 
@@ -225,7 +226,7 @@ def _mixed(
 
 @jitable
 def prompt_alone_s(costs: CostTables, pair: int, tokens: int) -> float:
-    """Return what prompts of so many tokens take alone, in steps of their own, at first alpha."""
+    """Return the seconds of prompts of so many tokens alone, in their own steps, at first alpha."""
     most = costs.body_s.shape[1] - 1
     held = max(0, min(tokens, most))
     alone_s = costs.body_s[pair, held, 0] + costs.prefill_attention_s[pair, held]
@@ -234,7 +235,7 @@ def prompt_alone_s(costs: CostTables, pair: int, tokens: int) -> float:
 
 @jitable
 def decode_alone_s(costs: CostTables, pair: int, rows: int, cached: int) -> float:
-    """Return what a step of so many sequences with so many places in caches takes alone."""
+    """Return the seconds of a decode step alone, by sequences and KV-cache positions."""
     most = min(costs.body_s.shape[1], costs.head_s.shape[1]) - 1
     n = min(rows, most)
     alone_s = costs.body_s[pair, n, 0] + costs.head_s[pair, n, 0] + costs.overhead_s[pair]
@@ -243,7 +244,7 @@ def decode_alone_s(costs: CostTables, pair: int, rows: int, cached: int) -> floa
 
 @inlined
 def step_growth_s(costs: CostTables, pair: int, plan: Any) -> float:
-    """Return by how many seconds each following decode step is longer than the one before."""
+    """Return the seconds by which each following decode step is longer than the one before."""
     return float(costs.kv_read_s[pair] * plan.growth)
 
 
@@ -251,7 +252,7 @@ def step_growth_s(costs: CostTables, pair: int, plan: Any) -> float:
 def step_bytes(
     costs: CostTables, pair: int, plan: Any, layers: int, variant: int
 ) -> tuple[float, float, float]:
-    """Return link bytes a step, HBM bytes of the first step, and their growth a step."""
+    """Return link bytes a step, HBM bytes of the first step, and the HBM bytes' growth a step."""
     tokens = plan.prefill + plan.decodes
     states = 2 * costs.reads[pair, STATE] * (plan.decodes + plan.prefills)  # read and written
     kv = costs.kv_bytes[pair] * (plan.decode_kv + plan.prefill_kv + states)

@@ -1,4 +1,4 @@
-"""Choice of the decoding instance for a request whose prompt's device is for prompts only."""
+"""Choice of the decode instance for a request that was prefilled on a prompt-only device."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def _hands(values: Mapping[type, Any]) -> bool:
 
 @apart("hand_on", needed=_hands)
 def hand_on(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
-    """Send the requests that decode on instance `i` to where decoding is done.
+    """Hand the requests that decode on instance `i` over to decode instances.
 
-    One that nobody takes decodes where it is up to the next step boundary, and asks again. Where it
-    is done already, KV caches that wait for the device may come.
+    A request that no instance takes decodes here until the next step boundary, and then asks again.
+    If `i` is a decode instance, KV caches that wait for its device may be carried there.
     """
     inst = s.instance[i]
     if fleet.role[inst.on_device] == DECODES:

@@ -1,4 +1,4 @@
-"""Instances that have no work any more leave with their device, which goes out of service."""
+"""Removal of devices from service once their instances have no work."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["ask_for_the_layout", "go_out", "has_left", "is_leaving", "take_out"]
 
 @jitable
 def is_leaving(s: Serving, i: int) -> bool:
-    """Return whether instance `i` goes with its device as soon as it has no work."""
+    """Return True if instance `i` is removed with its device as soon as it has no work."""
     return bool(s.device[s.instance[i].on_device].service == LEAVES)
 
 
 @jitable
 def take_out(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
-    """Take instance `i`, which has no work, off its leaving device."""
+    """Remove instance `i`, which has no work, from its leaving device."""
     evict(fleet, s, i, now_s)
     s.instance[i].state = NOWHERE
     go_out(fleet, s, s.instance[i].on_device, now_s)
@@ -27,7 +27,7 @@ def take_out(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
 
 @jitable
 def go_out(fleet: Fleet, s: Serving, d: int, now_s: float) -> None:
-    """Take leaving device `d` out of service if it holds nothing any more."""
+    """Remove leaving device `d` from service if it holds nothing any more."""
     dev = s.device[d]
     for i in range(dev.first, dev.first + fleet.residents):
         if s.instance[i].state != NOWHERE:
@@ -43,7 +43,7 @@ def go_out(fleet: Fleet, s: Serving, d: int, now_s: float) -> None:
 
 @jitable
 def has_left(s: Serving, c: int) -> None:
-    """One device less has to leave chip `c` before its new layout can be made."""
+    """Count down the devices that must leave chip `c` before its new layout can be made."""
     s.chip[c].leaving -= 1
     if s.chip[c].leaving == 0:
         ask_for_the_layout(s, c)
@@ -51,6 +51,6 @@ def has_left(s: Serving, c: int) -> None:
 
 @jitable
 def ask_for_the_layout(s: Serving, c: int) -> None:
-    """Ask the backend for the new layout of chip `c`: nothing stands in its way any more."""
+    """Ask the backend for the new layout of chip `c`: all leaving devices are empty."""
     s.chip[c].change = 2
     emit(s, ACT_RECUT, c)

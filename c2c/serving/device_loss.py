@@ -1,8 +1,7 @@
-"""A device is lost, and may return: its requests are served elsewhere, from the start, or fail.
+"""Loss and return of devices: their requests restart elsewhere, or fail.
 
-What a request has generated it keeps: its tokens become the end of its prompt, so that another
-instance computes their KV cache anew and goes on from there. Losses are rare; that is why nothing
-here is compiled.
+A request keeps its generated tokens: they become the end of its prompt, so that another instance
+recomputes their KV cache and continues. Losses are rare, so nothing here is compiled.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ __all__ = ["bring_back", "lose_devices", "lose_memory", "queue_again"]
 def lose_devices(
     fleet: Fleet, rules: Rules, s: Serving, devices: Sequence[int], now_s: float
 ) -> None:
-    """Take devices and all their instances out of service, at once."""
+    """Remove devices and all their instances from service, at once."""
     chips = sorted({int(s.device[d].chip) for d in devices})
     homeless: dict[int, list[int]] = {m: [] for m in range(len(s.model)) if s.model[m].n_wait > 0}
     others: set[int] = set()  # instances that held KV caches for those that go, or took them
@@ -79,7 +78,7 @@ def lose_devices(
 
 
 def lose_memory(fleet: Fleet, s: Serving, chips: Sequence[int]) -> None:
-    """Take what the host memory of chips has, whose devices are all lost: weights and blocks."""
+    """Clear weights and blocks in the host memory of chips that lost all devices."""
     for c in chips:
         for j in range(fleet.chip_first[c], fleet.chip_first[c + 1]):
             s.hold[fleet.chip_home[j]].state = ABSENT
@@ -103,7 +102,7 @@ def _go(s: Serving, d: int, now_s: float) -> None:
 
 
 def bring_back(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:
-    """Take device `d`, which was lost, into service again, with nothing in its HBM."""
+    """Return device `d`, which was lost, to service with empty HBM."""
     dev = s.device[d]
     dev.since_s += now_s - dev.until_s  # so that the time in service stays what lies between them
     dev.service, dev.until_s = IN_SERVICE, math.inf
@@ -177,7 +176,7 @@ def _held_elsewhere(
 
 
 def queue_again(fleet: Fleet, s: Serving, m: int, slots: list[int], now_s: float) -> None:
-    """Queue more requests with what waits for model `m`; what fits no device any more fails."""
+    """Queue more requests among those waiting for model `m`; those that fit no device fail."""
     model = s.model[m]
     slot = int(model.wait_head)
     while slot >= 0:

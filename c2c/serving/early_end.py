@@ -1,7 +1,6 @@
-"""Requests that end otherwise than by their last possible token.
+"""Early ends of requests: reported by the backend, cancelled by the client, past their deadline.
 
-By the backend's report, by the client, by their deadline. Reached through the port only; a request
-that is computed in the step under way ends with that step, all others at once.
+Only the port leads here. A request in the step under way ends with that step, all others at once.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def slot_of(s: Serving, request_id: int) -> int:
 
 
 def earliest_deadline_s(s: Serving) -> float:
-    """Return when the next deadline passes; inf: none will."""
+    """Return the time of the next deadline; inf: there is none."""
     waits = _live(s) & (s.request.ending == FAIL_NONE)
     return float(np.min(s.request.ends_by_s, initial=np.inf, where=waits))
 
@@ -67,7 +66,7 @@ def expire(fleet: Fleet, rules: Rules, s: Serving, now_s: float, *, also_now: bo
 
 
 def fail_unserved(s: Serving, slot: int, now_s: float, reason: int) -> None:
-    """End a request that stands nowhere any more, with the tokens that came with it at most."""
+    """End a request that no instance holds; its record counts the tokens generated so far."""
     s.request[slot].output = s.request[slot].made
     fail(s, slot, now_s, reason)
 
@@ -86,7 +85,7 @@ def _is_in_step(s: Serving, slot: int) -> bool:
 def end_request(
     fleet: Fleet, rules: Rules, s: Serving, slot: int, reason: int, now_s: float
 ) -> None:
-    """End a request for a reason, wherever it stands: with its step if one computes it."""
+    """End a request for a reason, wherever it is: with its step if one computes it."""
     req = s.request[slot]
     i = int(req.instance)
     if i < 0:
@@ -169,7 +168,7 @@ def _end_pending(
 
 
 def place_again(fleet: Fleet, rules: Rules, s: Serving, m: int, now_s: float) -> None:
-    """Another request is the first that waits for model `m`, or none: ask for a slice anew."""
+    """Ask for a slice for model `m` again, after the head of its queue changed."""
     model = s.model[m]
     claimed = int(model.claim_chip)
     if model.n_wait == 0:

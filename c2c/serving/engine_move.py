@@ -1,7 +1,7 @@
-"""Engines move to other slices, so that models which can run only on theirs find a place.
+"""Moves of engines to other slices, to free a slice for a model that fits only there.
 
-The engine is started on the other slice while it goes on where it is. When it has started, the
-requests follow at the next step boundary with their tokens; their KV caches are computed anew.
+The engine starts on the other slice while it continues on its own. After the start its requests
+follow at the next step boundary with their tokens; their KV caches are recomputed.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ def _elsewhere(fleet: Fleet, rules: Rules, s: Serving, i: int) -> tuple[int, flo
 
 @jitable
 def move_for(fleet: Fleet, rules: Rules, s: Serving, m: int, now_s: float) -> bool:
-    """Begin to move the engine that costs least for model `m`, which found no slice.
+    """Begin to move the cheapest engine for model `m`, which found no slice.
 
-    The model claims the chip until it is placed. Returns whether an engine moves.
+    The model claims the chip until it is placed. Returns True if an engine moves.
     """
     if s.model[m].claim_chip >= 0:
         return False
@@ -131,7 +131,7 @@ def move_for(fleet: Fleet, rules: Rules, s: Serving, m: int, now_s: float) -> bo
 
 @jitable
 def has_moved(s: Serving, i: int) -> bool:
-    """Return whether the engine of instance `i` has started elsewhere: its requests may follow."""
+    """Return True if the engine of instance `i` has started elsewhere: its requests may follow."""
     j = s.instance[i].goes_to
     if j < 0:
         return False
@@ -141,7 +141,7 @@ def has_moved(s: Serving, i: int) -> bool:
 
 @jitable
 def interrupt_for_move(s: Serving, j: int) -> None:
-    """Instance `j` has started for an engine that runs elsewhere: end its run of steps."""
+    """Interrupt the steps of an engine whose move target, instance `j`, has started."""
     i = s.instance[j].comes_from
     d = s.instance[i].on_device
     if s.instance[i].state == RUNNING and s.plan[d].steps > 1:
@@ -150,7 +150,7 @@ def interrupt_for_move(s: Serving, j: int) -> None:
 
 @jitable
 def follow(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
-    """Let the requests of instance `i`, which computes nothing now, go where its engine went."""
+    """Move the requests of instance `i`, which computes nothing now, to its engine's new slice."""
     inst = s.instance[i]
     j = int(inst.goes_to)
     inst.goes_to = -1
@@ -165,7 +165,7 @@ def follow(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None
 
 @jitable
 def place_after_moves(fleet: Fleet, rules: Rules, s: Serving, now_s: float) -> None:
-    """Place what waits anywhere, after a move may have ended without its requests."""
+    """Place pending models after a move that may have ended without its requests."""
     if s.count[0].moves > 0:
         for c in range(len(s.chip)):
             place_pending(fleet, rules, s, c, now_s)

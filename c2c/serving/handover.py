@@ -1,16 +1,17 @@
-"""A request decodes on another instance than the one that computed its prompt: it is handed over.
+"""Handover of requests from the instance that computed the prompt to the one that decodes.
 
-It waits there in the queue like any other, with the tokens that it has. Its KV cache lies meanwhile
+The request waits in the decode instance's queue with its tokens. Until it joins the batch, its KV
+cache is
 
-- in host memory, as that of an engine that waits for its turn: the backend carries it, and holds
-  the step that the request joins until it has come; or
-- where it was computed, if the prompt's own step sends it (lanes of a layout): until the other
-  instance has room it takes up room there, so that prompts wait where decoding does not keep up; or
-- likewise where it was computed, if it goes from device to device (`Fleet.hands_directly`): once
-  the other instance has room, which is kept from then on, the backend carries it. When it has come
-  its room at the source is free, and it joins the batch at the next step boundary.
+- in host memory, like that of an engine that waits for its turn: the backend carries it, and delays
+  the step that the request joins until it has arrived; or
+- where it was computed, if the prompt's own step sends it (lanes of a layout): it takes up room
+  there until the other instance has room, so prompts wait if decoding does not keep up; or
+- also where it was computed, if it goes from device to device (`Fleet.hands_directly`): once the
+  other instance has room, which is then reserved, the backend carries it. On arrival its room at
+  the source is free, and the request joins the batch at the next step boundary.
 
-Which instance takes it is decided in `c2c.serving.decode_target`.
+`c2c.serving.decode_target` chooses the decode instance.
 """
 
 from __future__ import annotations
@@ -60,19 +61,19 @@ __all__ = [
 
 
 def goes_directly(values: Mapping[type, Any]) -> bool:
-    """Return whether a run hands KV caches over from device to device."""
+    """Return True if a run hands KV caches over from device to device."""
     return bool(values[Fleet].hands_directly)
 
 
 @inlined
 def has_prompt_done(s: Serving, slot: int) -> bool:
-    """Return whether a waiting request comes from another instance, with its KV cache."""
+    """Return True if a waiting request was prefilled on another instance."""
     return bool(s.request[slot].made > 0)
 
 
 @inlined
 def append_decode(s: Serving, i: int, slot: int, left: int) -> None:
-    """Let a request with `left` tokens to go take part in the decode steps of instance `i`."""
+    """Add a request with `left` tokens to go to the decodes of instance `i`."""
     inst, req = s.instance[i], s.request[slot]
     s.decoding[i, inst.n_decode, SLOT] = slot
     s.decoding[i, inst.n_decode, ENDS_AT] = inst.decode_clock + left
@@ -86,16 +87,16 @@ def send(
     fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int, made: int, j: int,
     through_host: bool, now_s: float,
 ) -> None:  # fmt: skip
-    """Hand a request of instance `i`, which stands in its batch no more, over to `j` of its model.
+    """Hand over a request of instance `i`, already out of its batch, to `j` of the same model.
 
     Args:
       fleet, rules, s: what there is.
-      i: the instance that computed its prompt.
-      slot: of the request.
-      made: tokens that it has generated.
-      j: the instance that is to decode it.
-      through_host: its KV cache goes to host memory now; else it stays until it is taken.
-      now_s: the time.
+      i: instance that computed the prompt.
+      slot: slot of the request.
+      made: tokens that the request has generated.
+      j: instance that will decode the request.
+      through_host: whether the KV cache moves to host memory now; else it stays until taken.
+      now_s: current time.
     """
     inst, req = s.instance[i], s.request[slot]
     charge(s, slot, True)
@@ -120,7 +121,7 @@ def send(
 
 @jitable
 def let_go(fleet: Fleet, rules: Rules, s: Serving, slot: int, now_s: float) -> None:
-    """Free the memory that the KV cache of a waiting request takes up outside its instance."""
+    """Free the KV-cache memory that a waiting request holds outside its instance."""
     req = s.request[slot]
     inst, i = s.instance[req.instance], req.held_by
     if not fleet.hands_directly:
@@ -139,7 +140,7 @@ def let_go(fleet: Fleet, rules: Rules, s: Serving, slot: int, now_s: float) -> N
 
 @jitable
 def join_decodes(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int, now_s: float) -> None:
-    """Let a request that was handed over, and has room in HBM now, decode on instance `i`."""
+    """Add a handed-over request that has room in HBM to the decodes of instance `i`."""
     inst, req = s.instance[i], s.request[slot]
     if req.held_by >= 0:
         emit(s, ACT_HAND, slot)
@@ -165,7 +166,7 @@ def join_come(
     s: Serving,
     i: int,
 ) -> None:
-    """Let the requests whose KV caches have come to instance `i` decode there."""
+    """Add the requests whose KV caches have arrived to the decodes of instance `i`."""
     inbound = s.inbound[i]
     before, slot = -1, int(s.instance[i].wait_head)
     while inbound.come > 0:
@@ -183,9 +184,9 @@ def join_come(
 
 @apart("carry", needed=goes_directly)
 def carry(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:
-    """Let KV caches leave for device `d`, in the order of its queues, while it has room.
+    """Send KV caches to device `d`, in the order of its queues, while it has room.
 
-    The instance that ran last comes last.
+    The instance that ran last is served last.
     """
     dev = s.device[d]
     for k in range(1, fleet.residents + 1):
@@ -223,7 +224,7 @@ def _carry_to(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> N
 
 @jitable
 def begin_again(s: Serving, slot: int) -> None:
-    """Let a request that was handed over begin again without its KV cache, which is gone."""
+    """Restart a handed-over request whose KV cache is gone."""
     keep_charge(s, slot)
     made = s.request[slot].made
     s.request[slot].made = 0

@@ -1,4 +1,4 @@
-"""The memory of a device: KV caches of all its instances, kept weights, engines."""
+"""HBM of a device: KV caches of all its instances, kept weights, engines."""
 
 from __future__ import annotations
 
@@ -48,45 +48,45 @@ def pair_of(fleet: Fleet, s: Serving, i: int) -> int:
 
 @inlined
 def is_in_use(s: Serving, i: int) -> bool:
-    """Return whether instance `i` has any request."""
+    """Return True if instance `i` has any request."""
     return outstanding(s, i) > 0
 
 
 @inlined
 def holds_on(fleet: Fleet, s: Serving, i: int) -> bool:
-    """Return whether instance `i`, whose batch is empty, has KV caches that others wait for."""
+    """Return True if instance `i`, whose batch is empty, holds KV caches that others wait for."""
     return bool(fleet.hands_directly and s.instance[i].kv_used > 0)
 
 
 @inlined
 def request_places(fleet: Fleet, s: Serving, i: int, tokens: int) -> int:
-    """Return the places in KV caches of a request of so many tokens on instance `i`."""
+    """Return the KV-cache positions of a request of so many tokens on instance `i`."""
     return held_places(fleet.costs, pair_of(fleet, s, i), tokens)
 
 
 @inlined
 def request_bytes(fleet: Fleet, s: Serving, i: int, tokens: int) -> float:
-    """Return the KV cache of a request of so many tokens on instance `i`."""
+    """Return the KV-cache bytes of a request of so many tokens on instance `i`."""
     pair = pair_of(fleet, s, i)
     return float(held_places(fleet.costs, pair, tokens) * fleet.costs.kv_bytes[pair])
 
 
 @inlined
 def place_bytes(fleet: Fleet, s: Serving, i: int, places: int) -> float:
-    """Return the bytes of so many places in KV caches of instance `i`."""
+    """Return the bytes of so many KV-cache positions of instance `i`."""
     return float(places * fleet.costs.kv_bytes[pair_of(fleet, s, i)])
 
 
 @inlined
 def capacity_bytes(fleet: Fleet, s: Serving, i: int) -> float:
-    """Return what KV caches of instance `i` could have with nothing else on the device."""
+    """Return the bytes for KV caches of instance `i` if the device held nothing else."""
     inst = s.instance[i]
     return float(fleet.kv_capacity_bytes[fleet.deployment[inst.model].arch, inst.kind])
 
 
 @jitable
 def kept_bytes(fleet: Fleet, s: Serving, i: int) -> float:
-    """Return the weights of instance `i` that are in HBM; the head goes with the last layer."""
+    """Return the bytes of instance `i`'s weights in HBM; the head is kept with the last layer."""
     inst = s.instance[i]
     arch = fleet.deployment[inst.model].arch
     total = inst.kept * fleet.layer_bytes[arch]
@@ -97,13 +97,13 @@ def kept_bytes(fleet: Fleet, s: Serving, i: int) -> float:
 
 @inlined
 def _is_there(s: Serving, i: int) -> bool:
-    """Return whether an instance has a model; on a device that leaves some are gone for good."""
+    """Return True if an instance has a model; instances of a leaving device may be gone."""
     return bool(s.instance[i].state != FREE and s.instance[i].state != NOWHERE)
 
 
 @jitable
 def measure(fleet: Fleet, s: Serving, d: int) -> None:
-    """Set what device `d` can hold, after an instance came or went."""
+    """Set the capacity of device `d` for KV caches and kept weights from its present instances."""
     dev = s.device[d]
     least = math.inf
     n = 0
@@ -117,16 +117,17 @@ def measure(fleet: Fleet, s: Serving, d: int) -> None:
 
 @inlined
 def room_bytes(s: Serving, d: int) -> float:
-    """Return the free HBM of device `d`."""
+    """Return the free bytes of HBM of device `d`."""
     dev = s.device[d]
     return float(dev.capacity_bytes - dev.kv_bytes - dev.weight_bytes)
 
 
 @inlined
 def movable_bytes(fleet: Fleet, s: Serving, i: int) -> float:
-    """Return the HBM that other engines' KV caches could leave to instance `i` if it ran.
+    """Return the HBM bytes that other engines' KV caches could free for instance `i` to run.
 
-    Less what of its own has to come back from host memory. 0 where KV caches stay in HBM.
+    The instance's own KV cache in host memory, which must return, is subtracted. 0 if KV caches
+    stay in HBM.
     """
     inst = s.instance[i]
     host = s.chip[inst.chip].kv_room_bytes + inst.parked_bytes
@@ -140,7 +141,7 @@ def movable_bytes(fleet: Fleet, s: Serving, i: int) -> float:
 
 @jitable
 def largest_other(fleet: Fleet, s: Serving, i: int) -> float:
-    """Return the most KV cache that an engine beside instance `i` needs in HBM when it runs."""
+    """Return the largest KV cache that an engine beside instance `i` needs in HBM to run."""
     most = 0.0
     first = s.device[s.instance[i].on_device].first
     for j in range(first, first + fleet.residents):
@@ -151,9 +152,9 @@ def largest_other(fleet: Fleet, s: Serving, i: int) -> float:
 
 @inlined
 def quota_bytes(fleet: Fleet, rules: Rules, s: Serving, i: int, room: float) -> float:
-    """Return what of the free HBM of its device the next request of instance `i` may take.
+    """Return the bytes of free HBM that the next request of instance `i` may take.
 
-    All of it for the first: bounds that kept that out could keep it out for good.
+    The first request may take all: a bound that kept it out could keep it out for good.
     """
     floor, ceiling = rules.traits.admit.kv_floor, rules.traits.admit.kv_ceiling
     if (floor > 0.0 or ceiling < 1.0) and s.instance[i].kv_used > 0:
@@ -177,7 +178,7 @@ def _within(
 
 @inlined
 def only_waits(s: Serving, i: int) -> bool:
-    """Return whether instance `i` has requests, and nothing of them but a queue."""
+    """Return True if all requests of instance `i` wait in its queue, and there are some."""
     inst = s.instance[i]
     waits = inst.state == READY or (inst.state == ASSIGNED and inst.comes_from < 0)
     return bool(waits and inst.kv_used == 0)
@@ -185,11 +186,11 @@ def only_waits(s: Serving, i: int) -> bool:
 
 @jitable
 def could_hold(fleet: Fleet, s: Serving, i: int, need_bytes: float) -> bool:
-    """Return whether instance `i` could have so much HBM if kept weights and idle engines went.
+    """Return True if instance `i` could get so much HBM by evicting kept weights and idle engines.
 
-    Other engines' KV caches may move to host memory as far as there is room, but each must fit HBM
-    when its engine runs. Where no request has KV cache on the device, engines that only wait for
-    room, or to be loaded, may go as well: nothing that runs would ever make any.
+    Other engines' KV caches may move to host memory as far as it has room, but each must fit HBM
+    when its engine runs. If no request has KV cache on the device, engines that only wait for room
+    or a load may be evicted, too: no running engine would ever make room.
     """
     dev = s.device[s.instance[i].on_device]
     if len(fleet.kv.room_bytes) > 0:  # that lanes share: nothing gives way there
@@ -220,9 +221,9 @@ def kept_share(fleet: Fleet, s: Serving, i: int) -> float:
 
 @inlined
 def left_of_stay_s(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> float:
-    """Return for how long the engine that last took others' room on device `d` still keeps it.
+    """Return the seconds that device `d`'s last displacing engine still keeps the room it took.
 
-    At most 0 where it no longer does, or has no work.
+    At most 0 if it no longer keeps it, or has no work.
     """
     if rules.traits.keep.displacing_share == math.inf:
         return 0.0
@@ -237,7 +238,7 @@ def left_of_stay_s(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float)
 
 @jitable
 def idle_weight_bytes(fleet: Fleet, s: Serving, d: int) -> float:
-    """Return the weights that models without work keep in the HBM of device `d`."""
+    """Return the bytes of weights that models without work keep in the HBM of device `d`."""
     total = 0.0
     for i in range(s.device[d].first, s.device[d].first + fleet.residents):
         if s.instance[i].state == IDLE and s.instance[i].kept > 0:
@@ -247,7 +248,7 @@ def idle_weight_bytes(fleet: Fleet, s: Serving, d: int) -> float:
 
 @inlined
 def keep_layers(s: Serving, i: int, layers: int) -> None:
-    """Keep so many layers of instance `i` in HBM; without any it holds nobody's room."""
+    """Keep so many layers of instance `i` in HBM; 0 also ends its claim on others' room."""
     s.instance[i].kept = layers
     dev = s.device[s.instance[i].on_device]
     if layers == 0 and dev.holder == i:
@@ -280,8 +281,8 @@ def drop_weights(
 ) -> None:  # fmt: skip
     """Drop kept layers of device `d` until so much HBM is free or none is left.
 
-    Never instance `but`'s. Idle models' go first, then others', each in the order of eviction.
-    Dropping costs nothing: the weights are in host memory.
+    Instance `but` keeps its layers. Idle models are first, then others, each in eviction order.
+    Dropping is free: the weights are in host memory.
     """
     dev = s.device[d]
     while dev.weight_bytes > 0.0 and room_bytes(s, d) < need_bytes:

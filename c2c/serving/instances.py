@@ -1,4 +1,4 @@
-"""Instances come and go: a model is given a place on a device, and gives way."""
+"""Assignment of models to instances of a device, and their eviction."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["assign", "evict", "idle_victim", "make_room_for", "take_back_start",
 
 @jitable
 def assign(fleet: Fleet, rules: Rules, s: Serving, m: int, i: int, now_s: float) -> None:
-    """Give the free instance `i` to model `m`; it is loaded when its device turns to it."""
+    """Assign the free instance `i` to model `m`; it is loaded at its first turn."""
     inst = s.instance[i]
     inst.model = m
     inst.state = ASSIGNED
@@ -48,7 +48,7 @@ def assign(fleet: Fleet, rules: Rules, s: Serving, m: int, i: int, now_s: float)
 
 @jitable
 def vacate(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
-    """Take the model off instance `i`, which has no requests."""
+    """Remove the model from instance `i`, which has no requests."""
     inst = s.instance[i]
     dev = s.device[inst.on_device]
     model = s.model[inst.model]
@@ -78,7 +78,7 @@ def vacate(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
 
 @jitable
 def take_back_start(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
-    """Take the model off instance `i`, which was given it and has loaded nothing yet."""
+    """Remove the model from instance `i`, which has not begun to load it."""
     inst = s.instance[i]
     never_came(fleet, s, entry_of(fleet, inst.model, inst.chip), int(inst.model))
     s.count[0].switches -= 1
@@ -88,7 +88,7 @@ def take_back_start(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
 
 @jitable
 def evict(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
-    """Free instance `i`, which has no work: its engine and kept weights go from HBM.
+    """Evict the engine and kept weights of instance `i`, which has no work, from HBM.
 
     The weights stay in host memory.
     """
@@ -99,7 +99,7 @@ def evict(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
 
 @jitable
 def idle_victim(rules: Rules, s: Serving, first: int, last: int, but: int) -> int:
-    """Return which idle one of instances [first, last) gives way, other than `but`; or -1."""
+    """Return the idle instance of [first, last), other than `but`, to evict; or -1."""
     best = -1
     for i in range(first, last):
         if i == but or s.instance[i].state != IDLE or s.instance[i].comes_from >= 0:
@@ -156,8 +156,8 @@ def make_room_for(
 ) -> None:
     """Free HBM for instance `i`.
 
-    Kept weights go first, then other engines' KV caches as far as host memory has room, and then
-    what else `could_hold` counts.
+    Kept weights are dropped first, then other engines' KV caches move as far as host memory has
+    room, then engines that `could_hold` counts are evicted.
     """
     d = s.instance[i].on_device
     is_short = _is_short(fleet, s, i)

@@ -1,8 +1,8 @@
-"""Memories that the lanes of a chip share, where sequences keep their KV caches, and relayouts.
+"""KV-cache homes of sequences in memories that lanes of a chip share, and relayouts.
 
-A relayout of a lane makes another variant of its step possible: weights are copied into memories,
-and sequences change their homes. The memory of both sides is taken from the beginning; what is sent
-waits until all has room. The variant is in force from the first step boundary after all has come.
+A relayout prepares another variant of a lane's step: weights are copied into memories, and
+sequences change their homes. Memory on both sides is reserved first; transfers wait until all have
+room. The variant is in force from the first step boundary after the last transfer.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _has_lanes(values: Mapping[type, Any]) -> bool:
 
 @jitable
 def take_memory(fleet: Fleet, s: Serving, i: int, slot: int, tokens: int) -> None:
-    """Take memory for tokens of a request at its homes on instance `i`; below 0: free it."""
+    """Reserve memory for tokens of a request at its homes on instance `i`; below 0: free it."""
     req, d = s.request[slot], s.instance[i].on_device
     one = fleet.kv.token_bytes[pair_of(fleet, s, i)]
     for k in range(len(fleet.kv.room_bytes)):
@@ -143,7 +143,7 @@ def _row(fleet: Fleet, s: Serving, i: int, h: int, n: int, is_here: bool) -> Non
 
 @apart("choose_home", needed=_has_memories)
 def choose_home(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int) -> int:
-    """Return the home that a request gets which joins the batch of instance `i`; -1: it waits."""
+    """Return the home for a request that joins the batch of instance `i`; -1: it waits."""
     d, req = s.instance[i].on_device, s.request[slot]
     if fleet.kv.homes[s.device[d].kind] == 0:
         return 0
@@ -161,7 +161,7 @@ def choose_home(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int) -> in
 
 @apart("take_home", needed=_has_memories)
 def take_home(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int, h: int) -> None:  # noqa: ARG001
-    """Let a request of instance `i` have its home there."""
+    """Set the home of a request of instance `i`."""
     req = s.request[slot]
     req.kv_home, req.kv_next = h, h
     take_memory(fleet, s, i, slot, req.prompt + req.output)
@@ -170,7 +170,7 @@ def take_home(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int, h: int)
 
 @apart("settle_memories", needed=_has_memories)
 def settle_memories(fleet: Fleet, rules: Rules, s: Serving) -> None:  # noqa: ARG001
-    """Let all know of the room that an event has made on the chips of the devices it asked."""
+    """Propagate the room that an event freed on the chips of the devices it marked."""
     for at in range(s.count[0].asked):
         _settle(fleet, s, s.device[s.asked[at]].chip)
 
@@ -250,7 +250,7 @@ def _has_come(s: Serving, d: int) -> None:
 
 @apart("on_relaid", needed=_has_memories)
 def on_relaid(fleet: Fleet, rules: Rules, s: Serving, d: int) -> None:  # noqa: ARG001
-    """Take that all has come that the relayout of device `d` sends."""
+    """Handle the end of all transfers of the relayout of device `d`."""
     _has_come(s, d)
 
 
@@ -279,7 +279,7 @@ def _begin_version(fleet: Fleet, s: Serving, i: int) -> None:
 
 @apart("count_step", needed=_has_lanes)
 def count_step(fleet: Fleet, rules: Rules, s: Serving, i: int) -> None:  # noqa: ARG001
-    """Count by home what the step of instance `i` computes."""
+    """Count the work of instance `i`'s step by home."""
     inst = s.instance[i]
     d, cache = inst.on_device, shape_of(fleet.costs.reads, pair_of(fleet, s, i))
     for h in range(s.split.shape[1]):
@@ -334,7 +334,7 @@ def _ask_home(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int) -> None
 
 @apart("want_version", needed=_has_memories)
 def want_version(fleet: Fleet, rules: Rules, s: Serving, i: int, chosen: int) -> int:
-    """Begin the relayout to the variant that instance `i` is to take; return the one in force."""
+    """Begin the relayout to the wanted variant of instance `i`; return the variant in force."""
     inst = s.instance[i]
     move = s.relayout[inst.on_device]
     is_on_its_way = move.state > WAITS or (move.state == WAITS and move.wanted == chosen)

@@ -1,6 +1,7 @@
-"""KV caches of engines that do not run wait in host memory for their turn.
+"""Parking of idle engines' KV caches in host memory until their next turn.
 
-Only as much goes as another engine needs: the loop says how many bytes, the backend which blocks.
+Only the bytes that another engine needs are moved: the loop sets how many, the backend chooses
+blocks.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ __all__ = ["bring_in", "move_out"]
 
 @jitable
 def move_out(fleet: Fleet, s: Serving, i: int, missing_bytes: float) -> None:
-    """Let KV caches of other engines leave HBM for instance `i`, as far as host memory has room.
+    """Move KV caches of other engines out of HBM for instance `i`, as far as host memory has room.
 
-    Those go first whose turn comes last if engines take turns in the order of their places.
+    Engines whose next turn is latest in round-robin order move first.
     """
     dev = s.device[s.instance[i].on_device]
     chip, plan = s.chip[dev.chip], s.plan[s.instance[i].on_device]
@@ -38,9 +39,10 @@ def move_out(fleet: Fleet, s: Serving, i: int, missing_bytes: float) -> None:
 
 @jitable
 def bring_in(fleet: Fleet, rules: Rules, s: Serving, i: int) -> None:
-    """Bring the KV caches of instance `i`, which runs next, back to HBM; others make room.
+    """Return the KV caches of instance `i`, which runs next, to HBM; others make room.
 
-    Block by block, so that what leaves finds room in host memory where what comes has been.
+    Blocks are exchanged one by one, so that a leaving block can use the host memory that a
+    returning one has freed.
     """
     inst = s.instance[i]
     d = inst.on_device

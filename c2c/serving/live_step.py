@@ -1,8 +1,7 @@
-"""The events of every step: which of them can be, what they do, and which actions follow.
+"""Arrivals, loads and step ends: validity, state changes, resulting actions.
 
-One set of rules, read by `c2c.serving.loop` as Python; `take` is made of them for machine code
-(`c2c.serving.compiled_step`): it does what `loop.step` does for arrivals, loads and ends of steps,
-and leaves others to that.
+`c2c.serving.loop` calls these functions as Python. `take` combines them for machine code
+(`c2c.serving.compiled_step`): it handles the same events as `loop.step`, except the rare ones.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ COUNTS: Final = ("latency_s", "hbm", "c2c", "link_bytes", "hbm_bytes")
 
 @jitable
 def is_lost(s: Serving, d: int) -> bool:
-    """Return whether device `d` is gone."""
+    """Return True if device `d` is lost."""
     return bool(s.device[d].service == GONE)
 
 
@@ -89,11 +88,11 @@ def ready_fault(s: Serving, d: int, available_gbps: float) -> int:
 
 @jitable
 def end_fault(s: Serving, d: int, report: Any, finished: Any) -> int:
-    """Return why device `d`, which is not lost, cannot have ended steps so, or NO_FAULT.
+    """Return why device `d`, which is not lost, cannot have ended steps as reported, or NO_FAULT.
 
     Args:
-      report: a row with the fields of `REPORT_DTYPE`.
-      finished: ids of requests, a tuple or i8[n].
+      report: row with the fields of `REPORT_DTYPE`.
+      finished: ids of finished requests, a tuple or i8[n].
     """
     if not _does(s, d, RUNNING):
         return NOT_RUNNING
@@ -124,7 +123,7 @@ def take_arrival(
     ends_after_s: float,
     blocks: Any,
 ) -> None:
-    """Take in a request; `ends_after_s` is its deadline, from now, `blocks` the keys of its own."""
+    """Handle an arrival; `ends_after_s` is its deadline from now, `blocks` its own block keys."""
     slot = s.free_slots[s.count[0].free_slots - 1]  # that it gets
     if fleet.caches_prefixes:
         begin_blocks(s, slot, blocks, 0, len(blocks), len(blocks), 0)
@@ -138,7 +137,7 @@ def take_arrival(
 def take_ready(
     fleet: Fleet, rules: Rules, s: Serving, d: int, available_gbps: float, now_s: float
 ) -> None:
-    """Take in that device `d` has loaded its model (`ready_fault`)."""
+    """Handle the end of a load on device `d` (checked by `ready_fault`)."""
     s.report[d].available_gbps = available_gbps
     on_ready(fleet, rules, s, d, now_s)
 
@@ -147,7 +146,7 @@ def take_ready(
 def take_end(
     fleet: Fleet, rules: Rules, s: Serving, d: int, report: Any, finished: Any, now_s: float
 ) -> None:
-    """Take in that device `d` has ended steps (`end_fault`)."""
+    """Handle the end of steps on device `d` (checked by `end_fault`)."""
     known = s.report[d]
     known.steps = report.steps
     known.latency_s = report.latency_s
@@ -177,10 +176,7 @@ def _still_runs(s: Serving, d: int) -> bool:
 
 @jitable
 def is_vain(s: Serving, k: int) -> bool:
-    """Return whether the k-th action is not to be done.
-
-    It stands there before, or interrupts what has ended.
-    """
+    """Return True if the k-th action is void: a duplicate, or an interrupt of an ended run."""
     if s.actions[k, 0] == ACT_INTERRUPT and not _still_runs(s, s.actions[k, 1]):
         return True
     for j in range(k):
@@ -222,11 +218,11 @@ class Told(NamedTuple):
 
     Attributes:
       event: `EVENT_DTYPE` [1].
-      finished: i8[n] ids of requests, the first of which the event names.
-      blocks: i8[n] keys of a prompt's blocks, likewise.
-      asked: i8[...] takes how many models gave way in host memory, and the actions, each once: its
-        code and where, and of a run whom it computes: how many prompts, how many that decode, (id,
-        first, tokens) of those, ids of these.
+      finished: i8[n] ids of finished requests; the event holds their number.
+      blocks: i8[n] keys of a prompt's blocks; the event holds their number.
+      asked: i8[...] output: number of models evicted from host memory, then each action once with
+        its code and position. A run adds its requests: numbers of prompts and decodes, (id, first,
+        tokens) of the prompts, ids of the decodes.
     """
 
     event: Any
@@ -290,10 +286,10 @@ def _has_room(s: Serving) -> bool:
 
 @jitable
 def take(fleet: Fleet, rules: Rules, s: Serving, told: Told) -> int:
-    """Take an event in, if it is one of those, and no deadline has passed.
+    """Handle an event, if it is of a supported kind and no deadline has passed.
 
     Returns:
-      How many numbers `told.asked` has, or LEFT.
+      Count of numbers in `told.asked`, or LEFT.
     """
     e = told.event[0]
     finished = told.finished[: e.finished]

@@ -1,9 +1,8 @@
-"""The serving loop as a pure step over the port, the form that a live engine drives.
+"""Pure step of the serving loop over the port, the form that a live engine drives.
 
-`step` runs the same code as the compiled simulator. What only a live engine needs (ends that nobody
-knew before, cancels, deadlines, lost devices) is added around it, in `early_end` and `device_loss`;
-where every length is known and nothing of that happens it changes nothing, and the contract suite
-holds both to the same records.
+`step` runs the same code as the compiled simulator. Events of live engines alone (unforeseen ends,
+cancels, deadlines, lost devices) are handled around it, in `early_end` and `device_loss`. Without
+such events both give the same records; the contract suite checks this.
 """
 
 from __future__ import annotations
@@ -130,12 +129,11 @@ def step(
 ) -> tuple[Serving, tuple[Action, ...]]:
     """Return the state after an event and the actions that follow from it.
 
-    Records of requests that ended lie in `records[:count[0].out]`; set `out` to 0 when they are
-    taken.
+    Records of ended requests are in `records[:count[0].out]`; set `out` to 0 after reading them.
 
     Args:
-      donate: let the step reuse the arrays of `state` instead of copying them; the caller must
-        not use `state` again.
+      donate: whether the step may reuse the arrays of `state` instead of copying them; the caller
+        must not use `state` again.
 
     Raises:
       BackendError: the event cannot follow from what was asked; `state` is unusable if donated.
@@ -236,10 +234,10 @@ def _time(fleet: Fleet, rules: Rules, s: Serving, number: int, now_s: float) -> 
 
 
 def check_arrival(fleet: Fleet, event: Arrival) -> None:
-    """Check a request.
+    """Validate an arriving request.
 
     Raises:
-      BackendError: it cannot be one.
+      BackendError: the request cannot be served, or its fields contradict each other.
     """
     for field, value in (("prompt_tokens", event.prompt_tokens),
                          ("max_output_tokens", event.max_output_tokens)):  # fmt: skip
@@ -306,7 +304,7 @@ def _check_relayout(s: Serving, event: Event) -> None:
 
 
 def _said(s: Serving, event: Ready | StepEnd, fault: int) -> tuple[str, Any, str]:
-    """Return what is wrong with an event: the field, its value, and what is allowed."""
+    """Return the error of an invalid event: the field, its value, and what is allowed."""
     d = event.device
     if fault == NOT_LOADING:
         return "device", d, "a device that loads a model"
@@ -351,7 +349,7 @@ def _check_layout(s: Serving, event: Event) -> None:
 
 
 def timer_of(s: Serving, event: Event) -> tuple[Action, ...]:
-    """Return the action that sets a timer: the one that went off, or for a nearer deadline."""
+    """Return the action that sets a timer: after one went off, or for a nearer deadline."""
     if isinstance(event, Timer) and event.number > 0:
         at_s = float(s.timer_s[event.number])
         return (SetTimer(at_s=at_s, number=event.number),) if at_s < math.inf else ()
@@ -368,7 +366,7 @@ def timer_of(s: Serving, event: Event) -> tuple[Action, ...]:
 
 
 def tell_absent(fleet: Fleet, s: Serving, actions: list[Action]) -> None:
-    """Say among the actions, before any load, whose weights are in no memory."""
+    """Add the models whose weights are in no memory to the actions, before any load."""
     gone: dict[int, list[int]] = {}
     for k, entry in enumerate(s.hold):
         if entry.state == ABSENT:
@@ -380,7 +378,7 @@ def tell_absent(fleet: Fleet, s: Serving, actions: list[Action]) -> None:
 
 
 def tell_forgotten(s: Serving, actions: list[Action]) -> None:
-    """Say before all other actions which blocks were forgotten."""
+    """Add the dropped blocks to the actions, before all others."""
     blocks = s.blocks
     gone: dict[int, list[int]] = {}
     for device, key in blocks.gone[: blocks.table[0].gone].tolist():
@@ -390,7 +388,7 @@ def tell_forgotten(s: Serving, actions: list[Action]) -> None:
 
 
 def action_of(fleet: Fleet, s: Serving, code: int, where: int) -> Action:
-    """Return what stands in the buffer of actions as numbers."""
+    """Decode an action from the buffer of numbers."""
     if code == ACT_UNLOAD:
         return Unload(device=int(s.instance[where].on_device), instance=where)
     if code == ACT_INTERRUPT:

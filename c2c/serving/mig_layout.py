@@ -1,6 +1,6 @@
-"""A chip's layout changes while it serves: devices leave, others come, the rest goes on.
+"""Changes of a chip's MIG layout while it serves: some devices leave, others join.
 
-Such changes are rare; that is why nothing here is compiled.
+Such changes are rare, so nothing here is compiled.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def change_layout(
 ) -> None:
     """Begin or finish a change of a chip's layout.
 
-    Devices that leave get nothing new, and what waits on them goes elsewhere at once. Their batches
-    end where they are; without `drain` they are set aside at the next step boundary, but for those
-    that fit nowhere else. Requests that wait and fit no device of the new layout fail. The backend
-    is asked for the layout once the devices that leave hold nothing.
+    Leaving devices get no new requests, and their queues are sent elsewhere at once. Their batches
+    end there; without `drain` requests that fit elsewhere are set aside at the next step boundary.
+    Waiting requests that fit no device of the new layout fail. The backend is asked for the layout
+    once the leaving devices are empty.
     """
     if isinstance(event, LayoutChanged):
         _finish(fleet, rules, s, event.chip, now_s)

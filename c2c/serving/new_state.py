@@ -53,14 +53,14 @@ def new_serving(
     """Return the state before the first event.
 
     Args:
-      chip_of: [devices] ascending chip of each device; kind_of: its slice type.
-      link_gbps: f8[chips] what each chip's link carries.
-      budget_gbps: f8[chips] of which placement may promise this.
+      chip_of: [devices] chip of each device, ascending; kind_of: slice type of each device.
+      link_gbps: f8[chips] rate of each chip's link, 1e9 bytes/s.
+      budget_gbps: f8[chips] link rate that placement may promise, 1e9 bytes/s.
       host_bytes: f8[chips] host memory of each chip for weights.
-      held: [homes] whether a home's weights are there at the start (else on disk).
-      present: [devices] which are part of their chip's first layout; None: all are.
-      slots: request slots to start with; `grow_requests` adds more.
-      buffer: records held before they must be taken out.
+      held: [homes] whether a home's weights are in host memory at the start (else on disk).
+      present: [devices] whether a device is in its chip's first layout; None: all are.
+      slots: initial request slots; `grow_requests` adds more.
+      buffer: maximum records held before they must be taken out.
     """
     n_devices, n_chips = len(chip_of), int(chip_of[-1]) + 1
     n_instances = n_devices * fleet.residents

@@ -1,6 +1,6 @@
-"""Weights in host memory at an operator's wish: brought in, kept, and let go.
+"""Pinning of weights in host memory by an operator: load, pin, unpin, drop.
 
-Only a live engine is told so; that is why nothing here is compiled.
+Only a live engine offers this, so nothing here is compiled.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ __all__ = ["drop_weights_of", "keep_weights_of", "release_weights_of", "take_wei
 
 
 def keep_weights_of(fleet: Fleet, rules: Rules, s: Serving, m: int, c: int, now_s: float) -> bool:
-    """Pin the weights of model `m` in the memory of chip `c`; return whether there is room.
+    """Pin the weights of model `m` in the memory of chip `c`; return True if there is room.
 
-    Instances without work give way, as they do to a model that is asked for.
+    Idle instances are evicted, as for a model with requests.
     """
     k = entry_of(fleet, m, c)
     if k < 0 or not could_hold_weights(fleet, s, k, m):
@@ -41,7 +41,7 @@ def keep_weights_of(fleet: Fleet, rules: Rules, s: Serving, m: int, c: int, now_
 
 
 def take_weights_of(fleet: Fleet, s: Serving, m: int, c: int) -> None:
-    """The weights that were asked for have come, without an instance that waits for them."""
+    """Record that requested weights are in memory, with no instance waiting for them."""
     k = entry_of(fleet, m, c)
     if s.hold[k].state != ABSENT:
         arrived(s, k)
@@ -50,7 +50,7 @@ def take_weights_of(fleet: Fleet, s: Serving, m: int, c: int) -> None:
 def release_weights_of(
     fleet: Fleet, rules: Rules, s: Serving, m: int, c: int, now_s: float
 ) -> None:
-    """The weights may give way again; those that had not come are asked for no more."""
+    """Unpin the weights of a model; a load that has not ended is no longer requested."""
     k = entry_of(fleet, m, c)
     never_came(fleet, s, k, m)
     let_go(fleet, s, k, m, now_s)
@@ -58,7 +58,7 @@ def release_weights_of(
 
 
 def drop_weights_of(fleet: Fleet, rules: Rules, s: Serving, m: int, c: int, now_s: float) -> bool:
-    """Free the weights of model `m` unless something needs them; return whether they are gone."""
+    """Free the weights of model `m` unless something needs them; return True if they are gone."""
     k = entry_of(fleet, m, c)
     first, last = instances_of(fleet, s, c)
     mine = [i for i in range(first, last) if s.instance[i].model == m]

@@ -1,4 +1,4 @@
-"""Finding a slice for an inactive model: candidates, eviction, drains, claims."""
+"""Placement of an inactive model on a slice: candidates, eviction, drains, claims."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ __all__ = [
 def reserved_gbps(fleet: Fleet, s: Serving, c: int) -> tuple[float, float]:
     """Return the link rate promised on chip `c`: the sum of S_m/TPOT_m over loaded models.
 
-    Of those that have work, and of all.
+    The first value counts models with work, the second all.
     """
     busy, total = 0.0, 0.0
     first = s.device[s.chip[c].first].first
@@ -74,7 +74,7 @@ def _engine_s(fleet: Fleet, s: Serving, i: int) -> float:
 
 @jitable
 def device_load_s(fleet: Fleet, s: Serving, d: int) -> float:
-    """Return what the engines of device `d` have to do: a decode step each, and their prompts."""
+    """Return the pending seconds of device `d`'s engines: a decode step each, and their prompts."""
     total = 0.0
     for i in range(s.device[d].first, s.device[d].first + fleet.residents):
         if s.instance[i].state != FREE and is_in_use(s, i):
@@ -98,7 +98,7 @@ def _work_s(fleet: Fleet, s: Serving, m: int, d: int) -> tuple[float, float]:
 
 @jitable
 def drop_claim(s: Serving, m: int) -> None:
-    """Give up the chip that model `m` claimed, if any."""
+    """Release the chip that model `m` claimed, if any."""
     claimed = s.model[m].claim_chip
     if claimed >= 0:
         s.chip[claimed].claim = -1
@@ -116,7 +116,7 @@ def _activate(fleet: Fleet, rules: Rules, s: Serving, m: int, i: int, now_s: flo
 
 @jitable
 def make_active(fleet: Fleet, rules: Rules, s: Serving, m: int, i: int, now_s: float) -> None:
-    """Give instance `i`, which is free or without work, to model `m`, and make room for it."""
+    """Assign instance `i`, which is free or idle, to model `m`, and make room for it."""
     inst = s.instance[i]
     demand = fleet.deployment[m].demand_gbps
     if inst.state != FREE:
@@ -144,7 +144,7 @@ def make_active(fleet: Fleet, rules: Rules, s: Serving, m: int, i: int, now_s: f
 def place_on(fleet: Fleet, rules: Rules, s: Serving, m: int, d: int) -> int:
     """Return the instance of device `d` that model `m` would get, or -1.
 
-    Where it is, a free one, or an idle one's.
+    In order of preference: its present instance, a free one, an idle one.
     """
     free = -1
     first = s.device[d].first
@@ -242,10 +242,10 @@ def _choose(
 
 @jitable
 def start_active(fleet: Fleet, rules: Rules, s: Serving) -> None:
-    """Make models active before the first event, in the order of the catalog.
+    """Activate models before the first event, in the order of the catalog.
 
-    Each goes where placement puts it, as long as nothing has to give way for it: no other model,
-    and no promise of link rate. Where devices have roles, to one of each.
+    Placement chooses the slice; a model is skipped if it would evict another or exceed the link's
+    budget. If devices have roles, each model gets one of each role.
 
     Source: C2CServe section 6.2, whose order is not given; a catalog lists popular models first.
     """
@@ -292,11 +292,11 @@ def _needs_no_room(fleet: Fleet, rules: Rules, c: Any, m: int) -> bool:
 def try_place(
     fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int, only_chip: int, now_s: float
 ) -> int:
-    """Give model `m` an instance on a chip that holds its weights; -1 if none will do.
+    """Assign model `m` an instance on a chip that holds its weights; return -1 if none fits.
 
     Args:
-      tokens: KV tokens of the request that asks.
-      only_chip: look at this chip alone; -1 looks at all of the model's chips.
+      tokens: KV tokens of the request.
+      only_chip: the only chip considered; -1: all of the model's chips.
     """
     row = _choose(fleet, rules, s, m, tokens, only_chip, now_s, False)
     if row < 0:
@@ -316,11 +316,11 @@ def try_place(
 def place_decodes(
     fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int, at: int, now_s: float
 ) -> int:
-    """Return the instance on a device that only decodes where model `m` would be placed; or -1.
+    """Return the instance on a decode-only device where model `m` would be placed; or -1.
 
     Args:
-      tokens: of the request that would go there.
-      at: an instance that was returned before, which is made active now; -1: nothing is.
+      tokens: KV tokens of the request.
+      at: instance returned by an earlier call, to be activated now; -1: activate nothing.
     """
     if at < 0:
         row = _choose(fleet, rules, s, m, tokens, -1, now_s, True)
@@ -365,7 +365,7 @@ def _place_head(fleet: Fleet, rules: Rules, s: Serving, m: int, c: int, now_s: f
 
 @jitable
 def place_pending(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) -> None:
-    """Give the idle slices of chip `c` to the models that wait, longest wait first."""
+    """Assign the idle slices of chip `c` to pending models, longest wait first."""
     if s.chip[c].n_waiting == 0:
         return
     claim = s.chip[c].claim
@@ -387,11 +387,11 @@ def place_pending(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) 
 def make_room(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) -> int:
     """Drain the least busy instance of chip `c` if a model has waited too long for a slice.
 
-    The model claims the chip: until it is placed no other model is placed there. Looked at only
-    at intervals, since waiting changes slowly.
+    The model claims the chip: no other model is placed there before it. The check runs only at
+    intervals, since waiting times change slowly.
 
     Returns:
-      The instance if it has nothing to finish and hence is idle now; else -1.
+      The instance if it has nothing to finish, so is idle now; else -1.
     """
     chip = s.chip[c]
     if s.count[0].pending == 0 or now_s < chip.next_look_s:

@@ -1,4 +1,4 @@
-"""The host memory of a chip: which models' weights it holds, and which give way."""
+"""Host memory of a chip: weights it holds, pins and eviction."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = [
 
 @inlined
 def homes_of(fleet: Fleet, m: int) -> range:
-    """Return the positions of model `m` in the list of homes, one a chip."""
+    """Return the range of model `m` in the list of homes, one home a chip."""
     return range(fleet.home_first[m], fleet.home_first[m + 1])
 
 
 @inlined
 def instances_of(fleet: Fleet, s: Serving, c: int) -> tuple[int, int]:
-    """Return the first instance of chip `c`, and the one after its last."""
+    """Return the first instance of chip `c`, and one past its last."""
     chip = s.chip[c]
     first = s.device[chip.first].first
     return first, first + (chip.last - chip.first) * fleet.residents
@@ -34,7 +34,7 @@ def instances_of(fleet: Fleet, s: Serving, c: int) -> tuple[int, int]:
 
 @jitable
 def entry_of(fleet: Fleet, m: int, c: int) -> int:
-    """Return the position of (model, chip) in the list of homes, or -1."""
+    """Return the index of (model, chip) in the list of homes, or -1."""
     for k in homes_of(fleet, m):
         if fleet.home_chip[k] == c:
             return int(k)
@@ -43,7 +43,7 @@ def entry_of(fleet: Fleet, m: int, c: int) -> int:
 
 @jitable
 def can_hold(fleet: Fleet, s: Serving, k: int, m: int) -> bool:
-    """Return whether the weights of model `m` are in a chip's memory or have room there now."""
+    """Return True if the weights of model `m` are in a chip's memory or have room there now."""
     if s.hold[k].state != ABSENT:
         return True
     chip = s.chip[fleet.home_chip[k]]
@@ -52,7 +52,7 @@ def can_hold(fleet: Fleet, s: Serving, k: int, m: int) -> bool:
 
 @jitable
 def could_hold_weights(fleet: Fleet, s: Serving, k: int, m: int) -> bool:
-    """Return the same if the chip's instances without work went first."""
+    """Return True if `can_hold` would after eviction of the chip's idle instances."""
     if can_hold(fleet, s, k, m):
         return True
     chip = s.chip[fleet.home_chip[k]]
@@ -69,7 +69,7 @@ def could_hold_weights(fleet: Fleet, s: Serving, k: int, m: int) -> bool:
 
 @jitable
 def _idle_from(s: Serving, m: int, first: int, last: int) -> int:
-    """Return how many of instances [first, last) are of model `m` and without work."""
+    """Return the number of idle instances of model `m` in [first, last)."""
     n = 0
     for i in range(first, last):
         if s.instance[i].state == IDLE and s.instance[i].model == m:
@@ -79,10 +79,10 @@ def _idle_from(s: Serving, m: int, first: int, last: int) -> int:
 
 @jitable
 def hold(fleet: Fleet, rules: Rules, s: Serving, k: int, m: int, now_s: float) -> bool:
-    """Pin the weights of model `m` in the memory of its chip; True if they come from disk.
+    """Pin the weights of model `m` in the memory of its chip; return True if they come from disk.
 
-    Room is reserved when the read starts. Models without an instance on the chip give way, in the
-    order of eviction.
+    Room is reserved when the read starts. Models without an instance on the chip are evicted, in
+    the policy's order.
     """
     entry = s.hold[k]
     chip = s.chip[fleet.home_chip[k]]
@@ -115,13 +115,13 @@ def hold(fleet: Fleet, rules: Rules, s: Serving, k: int, m: int, now_s: float) -
 
 @jitable
 def arrived(s: Serving, k: int) -> None:
-    """The weights that were read from disk are in memory."""
+    """Record that weights read from disk are in memory."""
     s.hold[k].state = HELD
 
 
 @jitable
 def never_came(fleet: Fleet, s: Serving, k: int, m: int) -> None:
-    """The instance that was to read the weights of model `m` from disk goes before it has."""
+    """Release the pin of an instance that leaves before its read of weights from disk ended."""
     if s.hold[k].state == COMING and s.hold[k].pins == 1:
         s.hold[k].state = ABSENT
         s.chip[fleet.home_chip[k]].free_bytes += fleet.weight_bytes[m]
@@ -129,7 +129,7 @@ def never_came(fleet: Fleet, s: Serving, k: int, m: int) -> None:
 
 @jitable
 def let_go(fleet: Fleet, s: Serving, k: int, m: int, now_s: float) -> None:
-    """An instance of model `m` on the chip has gone: the weights stay, but may give way."""
+    """Unpin the weights of model `m` after its instance left the chip; they may be evicted."""
     entry = s.hold[k]
     entry.pins -= 1
     entry.last_used_s = now_s

@@ -1,6 +1,6 @@
-"""The port between the serving loop and what serves: events in, actions out.
+"""Port between the serving loop and its backend: events in, actions out.
 
-The fields of a plan and of a report are stated once, in `c2c.serving.state`.
+`c2c.serving.state` defines the fields of a plan and of a report.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """A request has come in."""
+    """A request has arrived."""
 
     at_s: float
     request_id: int  # of no other request
@@ -70,7 +70,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """The model that a device was loading can take its first step."""
+    """A device has loaded a model, which can take its first step."""
 
     at_s: float
     device: int
@@ -79,10 +79,10 @@ class Ready:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepEnd:
-    """A device did the steps it reports, of those it was told to run.
+    """A device has ended the steps of its report, all or some of those in `RunSteps`.
 
-    `finished` are the requests whose last token came in the last of them: by an end-of-sequence
-    token, a stop string, or because they have all their tokens.
+    `finished` are the requests that ended with the last of these steps: by an end-of-sequence
+    token, a stop string, or their length.
     """
 
     at_s: float
@@ -93,7 +93,7 @@ class StepEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancelled:
-    """The client wants nothing more of a request, which may have ended already."""
+    """A client has cancelled a request, which may have ended already."""
 
     at_s: float
     request_id: int
@@ -101,7 +101,7 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceLost:
-    """A device is gone with all that it held; what it still reports is ignored."""
+    """A device is lost with all that it held; later reports from it are ignored."""
 
     at_s: float
     device: int
@@ -109,7 +109,7 @@ class DeviceLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlocksLost:
-    """A device holds no blocks of KV caches any more; what it computes it begins anew by itself."""
+    """A device has lost its KV-cache blocks; it restarts its running work by itself."""
 
     at_s: float
     device: int
@@ -117,7 +117,7 @@ class BlocksLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceBack:
-    """A device that was lost serves again; it holds nothing."""
+    """A lost device is back in service; it holds nothing."""
 
     at_s: float
     device: int
@@ -125,7 +125,7 @@ class DeviceBack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandedOver:
-    """The KV cache of a request is where `HandOver` sent it directly, and its source is free."""
+    """The KV cache of a direct `HandOver` has arrived, and its source is free."""
 
     at_s: float
     request_id: int
@@ -133,10 +133,10 @@ class HandedOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeLayout:
-    """A chip is to be cut in another way: some devices go, others come, the rest serves on.
+    """A chip's MIG layout is to change: some devices leave, others join, the rest continue.
 
-    Answered by `Recut` once the devices that leave hold nothing any more. Requests that compute on
-    them end there, or without `drain` give way at the next step boundary.
+    The loop answers with `Recut` once the leaving devices are empty. Their running requests end
+    there, or without `drain` are set aside at the next step boundary.
     """
 
     at_s: float
@@ -148,7 +148,7 @@ class ChangeLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutChanged:
-    """The layout is there that `Recut` asked for."""
+    """The layout that `Recut` asked for is in force."""
 
     at_s: float
     chip: int
@@ -156,7 +156,7 @@ class LayoutChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relaid:
-    """All has come that `Relayout` asked for."""
+    """All transfers of a `Relayout` have ended."""
 
     at_s: float
     device: int
@@ -164,7 +164,7 @@ class Relaid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timer:
-    """The time of a timer has come: of its last `SetTimer`, or of the state at the start."""
+    """A timer went off: that of its last `SetTimer`, or of the initial state."""
 
     at_s: float
     number: int = 0
@@ -172,7 +172,7 @@ class Timer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepWeights:
-    """A model's weights are to be in a chip's memory and stay, if there is room."""
+    """An operator pins a model's weights in a chip's memory, if there is room."""
 
     at_s: float
     model: int
@@ -181,7 +181,7 @@ class KeepWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsHere:
-    """The weights have come that `KeepWeights` brought in, whoever uses them."""
+    """The weights that `KeepWeights` loaded are in memory."""
 
     at_s: float
     model: int
@@ -190,7 +190,7 @@ class WeightsHere:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseWeights:
-    """Weights that `KeepWeights` kept may give way again."""
+    """An operator unpins the weights of an earlier `KeepWeights`."""
 
     at_s: float
     model: int
@@ -199,7 +199,7 @@ class ReleaseWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropWeights:
-    """A model's weights are to go from memory, unless something needs them."""
+    """An operator drops a model's weights from memory, unless something needs them."""
 
     at_s: float
     model: int
@@ -208,7 +208,7 @@ class DropWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Make a model runnable as an instance of a device; ends with `Ready`."""
+    """Load a model as an instance of a device; ends with `Ready`."""
 
     device: int
     instance: int
@@ -221,7 +221,7 @@ class Load:
 class RunSteps:
     """Run one mixed step, or up to `plan.steps` equal decode steps; ends with `StepEnd`.
 
-    A request whose device was lost, or that was set aside, comes back with its own tokens as the
+    A request that was set aside, or whose device was lost, returns with its generated tokens as the
     end of its prompt.
     """
 
@@ -252,9 +252,9 @@ class Unload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Absent:
-    """A chip's memory holds the weights of these models no more, if it ever did.
+    """A list of all models whose weights are not in a chip's memory.
 
-    Said before the loads that need their room, and of all such models, whenever one has given way.
+    Sent whenever a model is evicted, before the loads that need its room.
     """
 
     chip: int
@@ -263,16 +263,16 @@ class Absent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forget:
-    """Free the KV cache of a request that has ended and was not reported as finished."""
+    """Free the KV cache of a request that ended without being reported as finished."""
 
     request_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetBlocks:
-    """Free blocks of KV caches that a device has kept for prompts to come.
+    """Free KV-cache blocks that a device kept for later prompts.
 
-    Said before the loads and runs that need their room. No request uses them.
+    Sent before the loads and runs that need their room. No request uses them.
     """
 
     device: int
@@ -281,9 +281,9 @@ class ForgetBlocks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetAside:
-    """Free the KV cache of a request that gives way to more urgent ones, or lost its next place.
+    """Free the KV cache of a request that was preempted or lost its decode instance.
 
-    It comes back with its own tokens as the end of its prompt.
+    It returns with its generated tokens as the end of its prompt.
     """
 
     request_id: int
@@ -298,12 +298,12 @@ class Recut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandOver:
-    """Let an instance have the KV cache of a request that another device has prefilled.
+    """Hand the KV cache of a request prefilled on another device over to an instance.
 
-    With `kv_bytes` it is to be carried: it lies in host memory until a run of that instance names
-    the request among its decodes; this run begins when it has come. Without, the step of the prompt
-    has sent it: it stays where it was until now. `directly` it goes from device to device, where
-    there is room for it; no run waits for it, and `HandedOver` says when it has come.
+    With `kv_bytes` the cache is in host memory until a run of the instance names the request among
+    its decodes; this run begins once the cache has arrived. Without, the prompt's step has sent it.
+    With `directly` it goes from device to device, with room reserved; no run waits for it, and
+    `HandedOver` reports its arrival.
     """
 
     request_id: int
@@ -316,7 +316,7 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relayout:
-    """Send what a device's next variant needs while it serves on; ends with `Relaid`.
+    """Send weights and KV caches for a device's next variant while it serves; ends with `Relaid`.
 
     The variant is in force with the first run that names it (`plan.alpha`).
     """
@@ -329,7 +329,7 @@ class Relayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetTimer:
-    """Send `Timer` at this time; it takes the place of one of its number that has not gone off."""
+    """Send `Timer` at this time; replaces a pending timer of the same number."""
 
     at_s: float
     number: int = 0  # 0: for deadlines; 1 + c: for the policy of chip c
@@ -348,26 +348,26 @@ Action = (
 
 
 class Backend(Protocol):
-    """The world as the serving loop sees it: virtual in `c2c.simulator`, real in an engine.
+    """Backend of the serving loop: a virtual clock in `c2c.simulator`, GPUs in an engine.
 
-    What it owes the loop:
+    Obligations:
 
     - `Load` and `RunSteps` are answered by exactly one `Ready` or `StepEnd`, at any later time and
-      in any order between devices, unless the device is lost first. A device is told to do one
-      thing at a time.
+      in any order between devices, unless the device is lost first. The loop gives a device one
+      action at a time.
     - `HandOver` with `directly` is answered by one `HandedOver`, unless `Forget` or `SetAside` of
-      the request comes before, or one of both devices is lost.
+      the request comes before, or one of the two devices is lost.
     - A run of several steps ends with the first step in which one of its requests ends, and at the
       next step boundary after an `Interrupt`, which may come too late. At least one step is done.
-    - A timer goes off once; late is allowed, early and needless, too. Those of chips are set at the
-      start, at the times in the state (`timer_s`), and need not go off where nothing else is to
-      come.
+    - A timer goes off once; late, early and needless ones are allowed. Chips' timers are set at the
+      start, at the times in the state (`timer_s`), and need not go off if no other event is
+      pending.
 
-    Clocks may jump: the loop takes an event that seems older than the last one as of the same time.
+    Clocks may jump: an event older than the last one gets the last one's time.
     """
 
     def submit(self, at_s: float, actions: Sequence[Action]) -> None:
-        """Carry out actions that were decided at `at_s`, in this order."""
+        """Carry out actions decided at `at_s`, in this order."""
         ...
 
     def next_event(self) -> Event | None:
@@ -386,5 +386,5 @@ _Report: Final = _row_type("Report", REPORT_DTYPE)
 
 
 def new_report(**fields: float) -> Any:
-    """Return a report with the given fields of `REPORT_DTYPE`; the others are zero."""
+    """Return a report with the given fields of `REPORT_DTYPE`; the other fields are zero."""
     return _Report(**fields)

@@ -1,7 +1,7 @@
-"""Requests are set aside for more urgent ones, whose model finds no slice (C2CServe section 6.1).
+"""Preemption of requests by more urgent ones whose model finds no slice (C2CServe section 6.1).
 
-What a request has generated it keeps: its tokens become the end of its prompt, so that their KV
-cache is computed anew and it goes on from there, on its slice or another.
+A request keeps its generated tokens: they become the end of its prompt, their KV cache is
+recomputed, and it continues on its slice or another.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["clear_for", "is_cleared", "set_aside", "start_over"]
 
 @jitable
 def start_over(s: Serving, slot: int, made: int) -> None:
-    """Let a request that stands nowhere any more begin again, with `made` tokens generated."""
+    """Queue a request that no instance holds again, with `made` tokens generated."""
     req = s.request[slot]
     if req.prefilled > req.reused:
         charge(s, slot, made > 0)
@@ -54,9 +54,9 @@ def _put_aside(
 
 @jitable
 def set_aside(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
-    """Send all requests of instance `i`, which computes nothing now, back to their model's queue.
+    """Return all requests of instance `i`, which computes nothing now, to their model's queue.
 
-    They come before those of equal priority that wait there already.
+    They precede waiting requests of equal priority.
     """
     inst = s.instance[i]
     inst.aside = 0
@@ -73,7 +73,7 @@ def set_aside(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> N
 
 @inlined
 def is_cleared(s: Serving, i: int) -> bool:
-    """Return whether instance `i` is to give up its requests at its next step boundary."""
+    """Return True if instance `i` must give up its requests at its next step boundary."""
     return bool(s.instance[i].aside != 0)
 
 
@@ -122,7 +122,7 @@ def clear_for(fleet: Fleet, rules: Rules, s: Serving, m: int) -> int:
     The model claims the chip. An instance that is computing is cleared at its next step boundary.
 
     Returns:
-      The instance where it computes nothing and `set_aside` may come at once; else -1.
+      The instance if it computes nothing, so that `set_aside` may follow at once; else -1.
     """
     if not rules.traits.preempt.sets_aside or s.model[m].claim_chip >= 0:
         return -1

@@ -1,13 +1,13 @@
-"""Prefix cache: a prompt begins where the blocks end that other requests left in memory.
+"""Prefix cache: prompts reuse the leading KV-cache blocks that earlier requests left in memory.
 
 A request that joins a batch takes the leading blocks of its prompt from its device's HBM, where all
-share one copy, and then from its chip's host memory, whose copies come over the link before its
-step. Blocks are found from the end of the step on that computed them. When a request leaves its
-instance its blocks go to host memory, over the link's other direction, and stay in HBM as long as
-nothing else needs the room.
+share one copy. Further blocks are copied from its chip's host memory over the link before its step.
+Blocks can be found after the step that computed them. When a request leaves its instance its blocks
+are copied to host memory, over the link's other direction, and stay in HBM until something else
+needs the room.
 
-An instance's `kv_used` has each block that requests use once, however many do. A block has all
-layers' keys and values, those behind a window too: a prompt may begin after any of them.
+An instance's `kv_used` counts a block once, however many requests use it. A block has all layers'
+keys and values, also those outside a window: a prompt may begin after any block.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
 
 
 def caches_prefixes(values: Mapping[type, Any]) -> bool:
-    """Return whether a run keeps blocks of prefixes."""
+    """Return True if a run keeps prefix blocks."""
     return bool(values[Fleet].caches_prefixes)
 
 
@@ -52,16 +52,16 @@ def caches_prefixes(values: Mapping[type, Any]) -> bool:
 def begin_blocks(
     s: Serving, slot: int, keys: Any, first: int, count: int, of_prompt: int, is_over: int
 ) -> None:
-    """Note the blocks of a request that takes `slot` next.
+    """Store the blocks of a request that takes `slot` next.
 
     Args:
-      s: what there is.
-      slot: the request's.
-      keys: of the blocks of all requests.
-      first: where this one's begin.
-      count: how many it has, those of its answer included.
-      of_prompt: how many its prompt has.
-      is_over: 1: its session ends with it.
+      s: state of the loop.
+      slot: slot of the request.
+      keys: block keys of all requests.
+      first: index of this request's first key.
+      count: number of its blocks, including those of its answer.
+      of_prompt: number of its prompt's blocks.
+      is_over: 1 if its session ends with it.
     """
     req = s.request[slot]
     req.blocks, req.prompt_blocks, req.held, req.reused = count, of_prompt, 0, 0
@@ -117,7 +117,7 @@ def _append(b: Blocks, d: int, req: Any, slot: int, tokens: int, nbytes: float) 
 
 @apart("shared_places", needed=caches_prefixes)
 def shared_places(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int) -> int:  # noqa: ARG001
-    """Return how many places of a waiting request lie in blocks that others use on its device."""
+    """Return the positions of a waiting request whose blocks other requests use on its device."""
     b, tokens = s.blocks, 0
     for j in range(_seek(s, i, slot)[0]):
         e = b.entry[b.rows[slot, j]]
@@ -135,10 +135,10 @@ def claim_prefix(
     slot: int,
     now_s: float,
 ) -> int:
-    """Let a request that joins the batch of instance `i` begin after the blocks that are there.
+    """Assign a request that joins the batch of instance `i` the prefix blocks in memory.
 
     Returns:
-      places of it that take up no room, as others use their blocks.
+      Number of its positions that need no room, since others use their blocks.
     """
     b, req, inst = s.blocks, s.request[slot], s.instance[i]
     d = int(inst.on_device)
@@ -180,9 +180,9 @@ def claim_prefix(
 
 @apart("note_computed", needed=caches_prefixes)
 def note_computed(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int) -> None:  # noqa: ARG001
-    """Let others find the blocks of a prompt that the step has computed which ends now.
+    """Publish the prompt blocks that the ending step has computed.
 
-    Where another request's copy is there already, that one is used and this one's room is free.
+    If another request's copy exists, that one is used and this one's room is free.
     """
     b, req, inst = s.blocks, s.request[slot], s.instance[i]
     d, prompt = int(inst.on_device), int(req.prompt - req.carried)
@@ -252,18 +252,18 @@ def let_prefix_go(
     is_lost: bool,
     is_done: bool,
 ) -> int:
-    """Let a request that leaves instance `i` use its blocks no more; the last one goes first.
+    """Unpin the blocks of a request that leaves instance `i`, the last block first.
 
     Args:
       fleet, rules, s: what there is.
-      i: the instance.
-      slot: of the request.
-      now_s: the time.
-      is_lost: the device is gone, and with it what it holds.
-      is_done: it has its whole answer, whose blocks others find from now on.
+      i: instance that the request leaves.
+      slot: slot of the request.
+      now_s: current time.
+      is_lost: whether the device is lost with all its memory.
+      is_done: whether the answer is complete, so that others may find its blocks.
 
     Returns:
-      places of its blocks that others still use, whose room is not free.
+      Number of positions in blocks that others still use, whose room is not free.
     """
     b, req, inst = s.blocks, s.request[slot], s.instance[i]
     host, stays = len(s.device) + int(inst.chip), 0
@@ -285,6 +285,6 @@ def let_prefix_go(
 
 @apart("trim_prefixes", needed=caches_prefixes)
 def trim_prefixes(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:  # noqa: ARG001
-    """Let blocks that nobody uses give way on device `d` to what needs their room."""
+    """Evict unused blocks on device `d` for whatever needs their room."""
     room = max(0.0, room_bytes(s, d))
     give_way(s.blocks, d, room, rules.system.forget, rules.traits.forget.looks_at, now_s)

@@ -24,14 +24,14 @@ __all__ = [
 
 @inlined
 def take_slot(s: Serving) -> int:
-    """Return a free request slot; the caller made sure there is one."""
+    """Return a free request slot; the caller ensures that there is one."""
     s.count[0].free_slots -= 1
     return int(s.free_slots[s.count[0].free_slots])
 
 
 @inlined
 def release_slot(s: Serving, slot: int) -> None:
-    """Give a request slot back."""
+    """Free a request slot."""
     s.free_slots[s.count[0].free_slots] = slot
     s.count[0].free_slots += 1
 
@@ -60,7 +60,7 @@ def _inserted(s: Serving, head: int, slot: int, priority: int, rank: float) -> i
 
 @inlined
 def append_waiting(s: Serving, i: int, slot: int) -> None:
-    """Queue a request at instance `i`, by priority and rank, and note how it found its model."""
+    """Queue a request at instance `i`, by priority and rank, and record the state of its model."""
     inst, req = s.instance[i], s.request[slot]
     req.next = -1
     req.instance = i
@@ -94,7 +94,7 @@ def pop_waiting(s: Serving, i: int) -> int:
 
 @jitable
 def unlink(s: Serving, i: int, before: int, slot: int) -> None:
-    """Remove a request from the queue of instance `i`; `before` is the one before it, or -1."""
+    """Remove a request from the queue of instance `i`; `before` is its predecessor, or -1."""
     inst, following = s.instance[i], s.request[slot].next
     if before < 0:
         inst.wait_head = following
@@ -117,7 +117,7 @@ def _begin_waiting(fleet: Fleet, s: Serving, m: int) -> None:
 
 @jitable
 def end_waiting(fleet: Fleet, s: Serving, m: int) -> None:
-    """Strike model `m`, for which nothing waits any more, from the lists of its chips."""
+    """Remove model `m`, which has no pending requests, from its chips' lists."""
     for k in homes_of(fleet, m):
         c = fleet.home_chip[k]
         s.chip[c].n_waiting -= 1
@@ -130,13 +130,13 @@ def end_waiting(fleet: Fleet, s: Serving, m: int) -> None:
 
 @jitable
 def append_pending(fleet: Fleet, s: Serving, m: int, slot: int) -> None:
-    """Queue a request of model `m` until a slice is found, by priority and rank."""
+    """Queue a request of model `m` until it has a slice, by priority and rank."""
     _queue_pending(fleet, s, m, slot, s.request[slot].rank)
 
 
 @jitable
 def return_pending(fleet: Fleet, s: Serving, m: int, slot: int) -> None:
-    """Queue a request of model `m` again, before those of its priority."""
+    """Queue a request of model `m` again, ahead of equal priority."""
     _queue_pending(fleet, s, m, slot, -math.inf)
 
 
@@ -162,7 +162,7 @@ def _queue_pending(fleet: Fleet, s: Serving, m: int, slot: int, rank: float) -> 
 
 @jitable
 def take_pending(fleet: Fleet, s: Serving, m: int, i: int) -> None:
-    """Move the requests that wait for model `m` to instance `i`, except what can't fit there."""
+    """Move the pending requests of model `m` that fit to instance `i`."""
     model = s.model[m]
     if model.n_wait == 0:
         return
@@ -184,9 +184,9 @@ def take_pending(fleet: Fleet, s: Serving, m: int, i: int) -> None:
 
 @jitable
 def return_waiting(fleet: Fleet, s: Serving, i: int) -> None:
-    """Put the queue of instance `i` before what already waits for its model (it came earlier).
+    """Put the queue of instance `i` ahead of its model's pending requests, which arrived later.
 
-    The more urgent come first all the same, and of equal ones those of lower rank.
+    Priority, then rank, still take precedence.
     """
     inst = s.instance[i]
     if inst.n_wait == 0:

@@ -1,8 +1,8 @@
-"""Requests of a batch are dealt out anew to other batches on the same devices, by the route.
+"""Rebalancing of a batch's requests over batches on the same devices, by the route policy.
 
-Their KV caches lie where all of these find them, so nothing is copied. What finds no room in the
-other batch's share of the memory stays. Batches come together so, and none is split: two halves
-read all weights twice, and what comes later goes to the emptier one in any case.
+All these batches can read their KV caches, so nothing is copied. A request without room in the
+other batch's share of the memory stays. Batches are merged, never split: two halves read all
+weights twice, and later requests join the emptier batch in any case.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ def _go(
 
 @apart("deal", needed=lambda values: values[Rules].traits.vary.follows_waits)
 def deal(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
-    """Route the requests of instance `i` anew, the youngest first; it is at a step boundary.
+    """Route the requests of instance `i`, which is at a step boundary, again, youngest first.
 
-    A prompt that has begun ends where it is, and is dealt out then.
+    A prompt that has begun ends here, and is routed then.
     """
     inst = s.instance[i]
     inst.deals = 0

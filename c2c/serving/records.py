@@ -1,4 +1,4 @@
-"""Ends of requests: their records, and release of the memory that they held."""
+"""Ends of requests: their records, and release of their memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["fail", "finish", "leave", "release_kv", "write_record"]
 
 @inlined
 def write_record(s: Serving, slot: int, now_s: float, failure: int) -> None:
-    """Write the record of a request that ends now and free its slot."""
+    """Write the record of an ending request and free its slot."""
     req = s.request[slot]
     out = s.records[s.count[0].out]
     s.count[0].out += 1
@@ -55,7 +55,7 @@ def write_record(s: Serving, slot: int, now_s: float, failure: int) -> None:
 
 @jitable
 def fail(s: Serving, slot: int, now_s: float, reason: int) -> None:
-    """End a request that was not served; it stands in no queue any more."""
+    """Fail a request that is in no queue any more."""
     req = s.request[slot]
     req.instance = -1
     req.admitted_s = now_s
@@ -67,7 +67,7 @@ def fail(s: Serving, slot: int, now_s: float, reason: int) -> None:
 
 @inlined
 def release_kv(fleet: Fleet, s: Serving, i: int, slot: int, places: int) -> None:
-    """Give back so many places of the KV cache that a request reserved on instance `i`."""
+    """Free so many KV-cache positions that a request reserved on instance `i`."""
     inst = s.instance[i]
     inst.kv_used -= places
     freed = place_bytes(fleet, s, i, places)
@@ -85,14 +85,14 @@ def release_kv(fleet: Fleet, s: Serving, i: int, slot: int, places: int) -> None
 def leave(
     fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int, now_s: float, is_done: bool = False
 ) -> None:
-    """Give back all KV cache that was reserved for a request on instance `i`.
+    """Free the whole KV cache that a request reserved on instance `i`.
 
     Args:
       fleet, rules, s: what there is.
       i: the instance.
-      slot: of the request.
-      now_s: the time.
-      is_done: it has its whole answer.
+      slot: slot of the request.
+      now_s: current time.
+      is_done: whether the answer is complete.
     """
     req = s.request[slot]
     places = request_places(fleet, s, i, req.prompt + req.output)
@@ -103,7 +103,7 @@ def leave(
 
 @inlined
 def finish(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int, now_s: float) -> None:
-    """End a request that instance `i` has served; it stands in no batch any more."""
+    """End a request that instance `i` has served and that is in no batch any more."""
     leave(fleet, rules, s, i, slot, now_s, True)
     s.count[0].finished += 1
     write_record(s, slot, now_s, FAIL_NONE)

@@ -49,11 +49,11 @@ def _find_ends(fleet: Fleet, s: Serving, n: int, slot: int) -> None:
 
 @inlined
 def routed(fleet: Fleet, rules: Rules, s: Serving, m: int, slot: int, decodes: bool) -> int:
-    """Return the instance that takes a request of model `m`; -1 where the model has to be placed.
+    """Return the instance for a request of model `m`; -1 if the model must be placed.
 
     Args:
-      slot: of the request.
-      decodes: whether devices are asked that only decode, or those that compute prompts.
+      slot: slot of the request.
+      decodes: whether to consider decode-only devices instead of those that compute prompts.
     """
     if s.model[m].active < 0:
         return -1
@@ -67,7 +67,7 @@ def routed(fleet: Fleet, rules: Rules, s: Serving, m: int, slot: int, decodes: b
 
 @inlined
 def is_too_busy(fleet: Fleet, rules: Rules, s: Serving, i: int, tokens: int) -> bool:
-    """Return whether the model of instance `i` is to get another one for a request."""
+    """Return True if the model of instance `i` needs another instance for a request."""
     inst = s.instance[i]
     backlog_s = inst.backlog * fleet.costs.prompt_s[pair_of(fleet, s, i)]
     need = request_bytes(fleet, s, i, tokens)
@@ -79,7 +79,7 @@ def is_too_busy(fleet: Fleet, rules: Rules, s: Serving, i: int, tokens: int) -> 
 
 @jitable
 def any_active(fleet: Fleet, s: Serving, m: int, tokens: int) -> int:
-    """Return an instance of model `m` that takes a new request of so many tokens, or -1."""
+    """Return an instance of model `m` that accepts a new request of so many tokens, or -1."""
     i = s.model[m].active
     while i >= 0:
         inst = s.instance[i]
@@ -92,7 +92,7 @@ def any_active(fleet: Fleet, s: Serving, m: int, tokens: int) -> int:
 
 @jitable
 def has_active(fleet: Fleet, s: Serving, m: int) -> bool:
-    """Return whether an instance of model `m` that computes prompts is active."""
+    """Return True if an instance of model `m` that computes prompts is active."""
     i = s.model[m].active
     while i >= 0 and fleet.role[s.instance[i].on_device] == DECODES:
         i = s.instance[i].next_same

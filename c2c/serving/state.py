@@ -1,8 +1,8 @@
-"""The serving loop's knowledge: the fleet (fixed), the rules (fixed) and the state (changing).
+"""State of the serving loop: the fleet (fixed), the rules (fixed) and the changing part.
 
 Everything is a record array or a NamedTuple of arrays, so that one code runs interpreted and
-compiled. Positions in `Fleet.deployment`, `device`, `instance` and so on are the ids used
-everywhere. A device is a place (a slice); an instance is a model made runnable there.
+compiled. Ids are indices in `Fleet.deployment`, `device`, `instance` and so on. A device is a slice
+or a lane; an instance is a model loaded there.
 """
 
 from __future__ import annotations
@@ -394,9 +394,9 @@ COUNT_DTYPE = np.dtype(
 
 
 class KvHomes(NamedTuple):
-    """Memories of a chip that its lanes share, and where its sequences keep their KV caches.
+    """Memories of a chip that its lanes share, and KV-cache homes of sequences.
 
-    Made by `c2c.serving.prepare.memories`; without memories lanes and slices have their own.
+    Made by `c2c.serving.prepare.memories`; empty if each lane or slice has its own memory.
     """
 
     room_bytes: Any  # f8[memories]
@@ -410,7 +410,7 @@ class KvHomes(NamedTuple):
 
 
 class Fleet(NamedTuple):
-    """The fixed part: deployments, where their weights are, what a slice can hold."""
+    """Fixed part: deployments, homes of their weights, capacities of slices."""
 
     deployment: Any  # `prepare.tables.DEPLOYMENT_DTYPE` [D]
     home_first: Any  # i8[D+1]; chips home_chip[home_first[d]:home_first[d+1]] hold d's weights
@@ -449,7 +449,7 @@ class Fleet(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """Deciders: policies, their arrays, a seed, lasting facts; `apart`: see `on_demand`."""
+    """Policies, their arrays, a seed and constant traits; `apart`: see `on_demand`."""
 
     system: System
     own: Own
@@ -459,7 +459,7 @@ class Rules(NamedTuple):
 
 
 class Serving(NamedTuple):
-    """The changing part. A step owns the arrays it is given (as with donated JAX buffers)."""
+    """Changing part. A step owns the arrays that it is given (as with donated JAX buffers)."""
 
     device: Any
     instance: Any

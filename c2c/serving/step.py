@@ -1,4 +1,4 @@
-"""The pure step of the serving loop: what an event changes and which actions follow.
+"""Pure step of the serving loop: state changes of an event and the resulting actions.
 
 A step is one of `on_arrival`, `on_ready`, `on_step_end`, and then `start_asked`.
 """
@@ -85,9 +85,9 @@ __all__ = [
 
 @jitable
 def largest_kv(fleet: Fleet, s: Serving, m: int, enough: int) -> int:
-    """Return the most KV tokens of model `m` that a device for its prompts holds; -1: none is.
+    """Return the maximum KV tokens of a device for model `m`'s prompts; -1 if there is none.
 
-    The first device that holds `enough` will do.
+    The search ends at the first device that holds `enough`.
     """
     largest = -1
     for k in homes_of(fleet, m):
@@ -130,7 +130,7 @@ def on_arrival(
     output: int,
     priority: int,
 ) -> None:
-    """Take a request: route it to an active instance, place its model, or let it wait.
+    """Handle an arrival: route it to an active instance, place its model, or queue it.
 
     Source: C2CServe section 6.1, steps 1 and 2.
     """
@@ -187,9 +187,10 @@ def on_arrival(
 
 @jitable
 def serve_pending(fleet: Fleet, rules: Rules, s: Serving, m: int) -> bool:
-    """Send what waits for model `m` to an instance that is active after all, if there is one.
+    """Send the pending requests of model `m` to an active instance, if there is one.
 
-    On a slice drained in vain, or on another one: nothing would place the model again.
+    Needed after a drain in vain, or if another instance has become active: nothing else would place
+    the model again.
     """
     model = s.model[m]
     if model.n_wait == 0 or model.active < 0:
@@ -233,7 +234,7 @@ def _go_elsewhere(fleet: Fleet, rules: Rules, s: Serving, m: int, now_s: float) 
 
 @jitable
 def after_idle(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
-    """Instance `i` has no work any more: its place may go to a model that waits."""
+    """Offer the slice of instance `i`, which has no work any more, to pending models."""
     inst = s.instance[i]
     m = int(inst.model)
     was_draining = inst.draining != 0
@@ -250,7 +251,7 @@ def after_idle(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> 
 
 @jitable
 def after_leaving(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
-    """Let others have what requests held that left instance `i` while it computed none of them."""
+    """Offer the room of requests that left instance `i` between its steps to other requests."""
     inst = s.instance[i]
     d = inst.on_device
     is_empty = batch_size(s, i) == 0 and not holds_on(fleet, s, i)
@@ -268,7 +269,7 @@ def after_leaving(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) 
 
 @apart("carried", needed=goes_directly)
 def on_carried(fleet: Fleet, rules: Rules, s: Serving, slot: int, now_s: float) -> None:
-    """Take in that a KV cache has come to the instance that decodes its request."""
+    """Handle the arrival of a KV cache at the instance that decodes its request."""
     req = s.request[slot]
     i = int(req.held_by)
     req.held_by = -1
@@ -304,7 +305,7 @@ def _has_started(fleet: Fleet, rules: Rules, s: Serving, j: int, now_s: float) -
 
 @jitable
 def on_ready(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:
-    """The model that device `d` was loading has become active: serve what waits for it."""
+    """Handle the end of a load on device `d`: serve the requests that wait for the model."""
     i = int(s.plan[d].instance)
     arrived(s, entry_of(fleet, s.instance[i].model, s.instance[i].chip))
     if s.instance[i].comes_from >= 0:
@@ -400,7 +401,7 @@ def _count_alone(fleet: Fleet, s: Serving, d: int, steps: float) -> None:
 
 @inlined
 def account_step(fleet: Fleet, rules: Rules, s: Serving, d: int) -> bool:
-    """Account what device `d` reports and control alpha; True if the step's next part runs now."""
+    """Account the report of device `d` and control alpha; return True if the next part runs now."""
     plan, report = s.plan[d], s.report[d]
     inst = s.instance[plan.instance]
     steps = report.steps / float(plan.parts)
@@ -421,7 +422,7 @@ def account_step(fleet: Fleet, rules: Rules, s: Serving, d: int) -> bool:
 
 @inlined
 def end_step(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:
-    """Give the requests in the step of device `d` what it made, and go on."""
+    """Give the requests in the step of device `d` their tokens, and continue."""
     plan = s.plan[d]
     i = int(plan.instance)
     inst = s.instance[i]
@@ -455,6 +456,6 @@ def end_step(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> No
 
 @inlined
 def on_step_end(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:
-    """Device `d` finished the steps it reports: account, control alpha, go on."""
+    """Handle the end of the reported steps on device `d`: account, control alpha, continue."""
     if not account_step(fleet, rules, s, d):
         end_step(fleet, rules, s, d, now_s)

@@ -1,6 +1,6 @@
-"""Requests in a report: those that ended with the step, and those that only waited for it.
+"""Requests of a step report: those that ended with the step, and those that end after it.
 
-Reached through the port only, and compiled with the step that a live engine drives.
+Only the port leads here; compiled with the step that a live engine drives.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _ends_prompt(s: Serving, slot: int) -> bool:
 
 @jitable
 def most_steps(s: Serving, d: int) -> int:
-    """Return how many steps device `d` may report: until the first of its batch is at its end."""
+    """Return the maximum steps that device `d` may report: until its first request ends."""
     i = s.plan[d].instance
     if s.plan[d].prefill > 0 or s.instance[i].n_decode == 0:
         return 1
@@ -81,13 +81,13 @@ def not_in_step(s: Serving, d: int, finished: Any) -> int:
 
 @jitable
 def take_finished(fleet: Fleet, s: Serving, d: int, finished: Any) -> None:
-    """Shorten the requests that a report says are finished to what they have generated with it.
+    """Shorten the requests that a report lists as finished to their generated tokens.
 
-    The end of the step then ends them as if their length had been known: with known lengths this
-    changes nothing. The backend is told of those that end by their length and are not reported.
+    The end of the step then ends them as if their length had been known; with known lengths nothing
+    changes. The backend is notified of requests that end by their length without being reported.
 
     Args:
-      finished: ids of requests of the step (`not_in_step`), a tuple or i8[n].
+      finished: ids of requests in the step (`not_in_step`), a tuple or i8[n].
     """
     steps = s.report[d].steps
     i = s.plan[d].instance
@@ -126,7 +126,7 @@ def _shorten(fleet: Fleet, s: Serving, i: int, slot: int, tokens: int) -> None:
 def take_leaving(
     fleet: Fleet, rules: Rules, s: Serving, d: int, finished: Any, now_s: float
 ) -> None:
-    """End the requests that were only waiting for the end of the step of device `d` to leave it."""
+    """End the requests that waited only for the end of the step of device `d`."""
     i = s.plan[d].instance
     k = 0
     while k < batch_size(s, i):
@@ -157,7 +157,7 @@ def _note_last(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int) -> Non
 def end_in_batch(fleet: Fleet, rules: Rules, s: Serving, slot: int, now_s: float) -> None:
     """End a request that had joined a batch, and whose KV cache nothing uses any more.
 
-    Why stands in its row (`ending`).
+    Its row has the reason (`ending`).
     """
     req = s.request[slot]
     i = req.instance

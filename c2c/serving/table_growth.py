@@ -1,4 +1,4 @@
-"""More room in the tables of the state: for requests and records, and for models."""
+"""Growth of the state's tables: request slots, records and models."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def grow_records(state: Serving, extra: int) -> Serving:
 def grow_models(state: Serving, fleet: Fleet) -> Serving:
     """Return the state with a row for each model of a fleet, which begins with the state's own.
 
-    The chips, slices and homes of models that are known are the same; of others no weights are in
-    host memory. The fleet has one chip.
+    Chips, slices and known models' homes are unchanged; new models' weights are not in host memory.
+    The fleet has one chip.
     """
     extra = len(fleet.deployment) - len(state.model)
     model, hold = _grown(state.model, extra), _grown(state.hold, extra)

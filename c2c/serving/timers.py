@@ -1,7 +1,7 @@
-"""Timers of the loop: number 0 for deadlines and changes of layouts, 1 + c for chip c's policy.
+"""Timers of the loop: number 0 for deadlines and layout changes, 1 + c for chip c's policy.
 
-A policy of variants may have one (`c2c.policies.vary.timer_s`): a controller, which looks at the
-instances of a chip at times of its own and says which variants of their steps are in force.
+A `vary` policy may have one (`c2c.policies.vary.timer_s`): a controller that observes a chip's
+instances at its own times and chooses their variants.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ __all__ = ["answer_timer", "has_timers", "set_timer", "start_timers"]
 
 
 def has_timers(rules: Rules) -> bool:
-    """Return whether a policy of these rules has timers."""
+    """Return True if a policy of these rules has timers."""
     return bool(rules.traits.vary.timer_s < math.inf)
 
 
 def start_timers(rules: Rules, s: Serving) -> None:
-    """Set the timers of chips for the first time."""
+    """Set the chips' timers for the first time."""
     for number in range(1, len(s.timer_s)):
         set_timer(s, number, rules.traits.vary.timer_s)
 
 
 @jitable
 def set_timer(s: Serving, number: int, at_s: float) -> None:
-    """Let a timer be due at `at_s` next; of several that are due then the lowest comes first."""
+    """Set a timer to go off at `at_s`; of several due at once the lowest goes first."""
     s.timer_s[number] = at_s
     first = 0
     for k in range(1, len(s.timer_s)):
@@ -63,7 +63,7 @@ def _has_timers(values: Mapping[type, Any]) -> bool:
 
 @apart("answer", needed=_has_timers)
 def answer_timer(fleet: Fleet, rules: Rules, s: Serving, number: int, now_s: float) -> None:
-    """Let the policy answer a chip's timer; what it changes is in force at a step boundary."""
+    """Call the policy for a chip's timer; its changes are in force at the next step boundary."""
     c = number - 1
     count = _watch(fleet, s, c)
     due_s = answer(rules.system.vary, rules.own.vary, s.watched, count, c, now_s)

@@ -80,7 +80,7 @@ def _could_begin(fleet: Fleet, rules: Rules, s: Serving, i: int) -> bool:
 
 @inlined
 def has_work(fleet: Fleet, rules: Rules, s: Serving, i: int) -> bool:
-    """Return whether instance `i` could do something if its device turned to it."""
+    """Return True if instance `i` has work for a turn."""
     inst = s.instance[i]
     if batch_size(s, i) > 0:
         return True
@@ -406,7 +406,7 @@ def _next_engine(
 
 @inlined
 def _start(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:
-    """Let device `d` turn to an engine with work, if it does nothing and there is one."""
+    """Give device `d`, if idle, the turn of an engine with work, if there is one."""
     i, nth = 0, 0
     while i >= 0:
         i, most = _next_engine(fleet, rules, s, d, nth, now_s)
@@ -417,7 +417,7 @@ def _start(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None
 
 @inlined
 def start_asked(fleet: Fleet, rules: Rules, s: Serving, now_s: float) -> None:
-    """Start what can start on the devices that the event touched; the last part of every step."""
+    """Start work on the devices that the event marked; the last part of every step."""
     if len(fleet.kv.room_bytes) > 0:
         settle_memories(fleet, rules, s)
     k = 0
@@ -432,7 +432,7 @@ def start_asked(fleet: Fleet, rules: Rules, s: Serving, now_s: float) -> None:
 
 @inlined
 def wake(fleet: Fleet, rules: Rules, s: Serving, i: int) -> None:
-    """Requests were queued at instance `i`: start it, or end a run of decode steps for them."""
+    """Start instance `i`, which has new requests, or end a run of decode steps for them."""
     inst = s.instance[i]
     if inst.state == IDLE:
         inst.state = READY
@@ -450,7 +450,7 @@ def wake(fleet: Fleet, rules: Rules, s: Serving, i: int) -> None:
 
 @inlined
 def settle(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> bool:
-    """Take instance `i` off its device after a load or a step; return whether it is needed."""
+    """Take instance `i` off its device after a load or a step; return True if it is needed."""
     inst = s.instance[i]
     s.device[inst.on_device].running = -1
     inst.last_used_s = now_s

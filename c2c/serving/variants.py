@@ -1,4 +1,4 @@
-"""Batches over the same devices change the variant of their steps together."""
+"""Simultaneous changes of variant for batches over the same devices."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def _waiting_on(s: Serving, i: int) -> int:
 
 @jitable
 def vary_now(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> int:
-    """Ask for the variant of instance `i`'s steps, and return it; all of its kind there change.
+    """Return the variant for instance `i`'s steps; all of its kind on the chip change with it.
 
-    Where it is another than before, they end their runs at the next step boundary and are dealt out
-    anew there (`rebalance`): one variant may be for one large batch, another for several small
-    ones. Where lanes share memories, a relayout comes first (`c2c.serving.kv_homes`).
+    On a change they end their runs at the next step boundary, where their requests are routed again
+    (`rebalance`): one variant may suit one large batch, another several small ones. If lanes share
+    memories, a relayout precedes the change (`c2c.serving.kv_homes`).
     """
     inst, variants = s.instance[i], len(s.alone_s)
     policy, own = rules.system.vary, rules.own.vary

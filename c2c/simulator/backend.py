@@ -1,4 +1,4 @@
-"""The serving loop's backend on a virtual clock: durations from the cost tables."""
+"""Backend of the serving loop on a virtual clock, with durations from the cost tables."""
 
 from __future__ import annotations
 
@@ -249,10 +249,10 @@ def submit(
     fleet: Fleet, rules: Rules, machine: Machine, state: Serving, world: World, experts: Experts,
     ended: int, now_s: float,
 ) -> None:  # fmt: skip
-    """Carry out the actions of the last step and share the links of the chips it touched.
+    """Carry out the actions of the last step and share the links of the chips that it touched.
 
     Args:
-      ended: the device whose phase or relayout ended or whose wire carried something; or -1.
+      ended: device whose phase, relayout or transfer ended; or -1.
     """
     for k in range(state.count[0].actions):
         code, d = state.actions[k, 0], state.actions[k, 1]
@@ -309,7 +309,7 @@ def _write_timeline(state: Serving, world: World, d: int, now_s: float, chip_rat
 def end_phase(
     rules: Rules, machine: Machine, state: Serving, world: World, d: int, now_s: float
 ) -> bool:
-    """End the phase of device `d`, report what was measured; True if it was a load."""
+    """End the phase of device `d` and report its measurements; return True if it was a load."""
     p, plan, report = world.phase[d], state.plan[d], state.report[d]
     c, kind = state.device[d].chip, state.device[d].kind
     account(world, c, now_s)

@@ -1,4 +1,4 @@
-"""KV caches on their way: to host memory and back, and from one device to another."""
+"""Transfers of KV caches: to host memory and back, and between devices."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ __all__ = ["has_come", "move_kv", "send_kv"]
 
 @jitable
 def send_kv(machine: Machine, state: Serving, world: World, slot: int, now_s: float) -> None:
-    """Let the KV cache of a request that goes to another device leave its chip.
+    """Send the KV cache of a request that is handed over off its chip.
 
-    After those before it, by the link's other way; it is in the host memory of the other device's
-    chip when the slowest of the way has carried it. Or from device to device, after those that its
-    device sent before: between chips as fast as these are connected, between slices of a chip at
-    the rate of the slower one.
+    Transfers are in order. Through host memory one uses the link's other direction and ends when
+    the slowest part of the path has carried it. From device to device the rate is that of the
+    connection between chips, or of the slower slice on one chip.
     """
     req = state.request[slot]
     source, target = state.device[req.source], state.instance[req.instance]
@@ -46,7 +45,7 @@ def send_kv(machine: Machine, state: Serving, world: World, slot: int, now_s: fl
 
 @jitable
 def has_come(state: Serving, world: World, d: int) -> int:
-    """Return the slot of the request whose KV cache device `d` has sent, where it is to be."""
+    """Return the slot of the request whose KV cache from device `d` has arrived."""
     slot, target, size, next_s = take_off(world.wires, d)
     world.end_s[len(state.device) + d] = next_s
     _note(state, world, d)
@@ -65,10 +64,10 @@ def _note(state: Serving, world: World, d: int) -> None:
 def move_kv(
     machine: Machine, state: Serving, world: World, d: int, copied_s: float, now_s: float
 ) -> None:
-    """Let KV caches come and go before the step or the load of device `d`.
+    """Move KV caches to and from host memory before the step or the load of device `d`.
 
-    What goes takes the link's other way, beside the copies that take `copied_s`; what comes follows
-    block by block into its room.
+    Caches that leave use the link's other direction, beside the copies that take `copied_s`; those
+    that return follow block by block into the freed room.
     """
     p, plan, cap = world.phase[d], state.plan[d], machine.link_cap[state.device[d].kind]
     moved_s = max(plan.kv_in_bytes, plan.kv_out_bytes - copied_s * cap) / cap

@@ -1,4 +1,4 @@
-"""Closed loops: each of a number of clients sends its next request when its last one has ended."""
+"""Closed loop of clients: each sends its next request after its last one has ended."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["Clients", "give_back", "new_clients", "next_free_s", "take_client"]
 
 
 class Clients(NamedTuple):
-    """The clients that wait to send, by the time at which they do; none in an open loop.
+    """Clients that think before their next request, by send time; none in an open loop.
 
-    Thinking takes the same time after every request, so clients are free in the order in which
-    their requests end: a ring is enough, where a client seldom has to pass one that begins later.
+    Thinking time is constant, so clients send in the order in which their requests end: a ring is
+    enough, in which a client seldom has to pass one that begins later.
     """
 
     free_s: Any  # f8[clients]
@@ -35,7 +35,7 @@ def new_clients(loop: ClosedLoop | None) -> Clients:
 
 @inlined
 def next_free_s(clients: Clients) -> float:
-    """Return when the next client sends, infinite while all wait for answers."""
+    """Return the time of the next client's request; inf: all wait for answers."""
     if clients.ring[1] == 0:
         return np.inf
     return float(clients.free_s[clients.ring[0]])
@@ -43,14 +43,14 @@ def next_free_s(clients: Clients) -> float:
 
 @inlined
 def take_client(clients: Clients) -> None:
-    """The next client sends."""
+    """Remove the client that sends next."""
     clients.ring[0] = (clients.ring[0] + 1) % len(clients.free_s)
     clients.ring[1] -= 1
 
 
 @jitable
 def give_back(clients: Clients, ended: int, now_s: float) -> None:
-    """So many requests have ended now: their clients think, then send."""
+    """Return the clients of so many ended requests to thinking."""
     free_s, ring, size = clients.free_s, clients.ring, len(clients.free_s)
     if size == 0:
         return

@@ -1,4 +1,4 @@
-"""Run a setup in memory: records in arrival order, and the totals."""
+"""Simulation of a setup in memory: records in arrival order, and totals."""
 
 from __future__ import annotations
 
@@ -32,13 +32,14 @@ def simulate_in_memory(
     compiled: bool = True,
     timeline_rows: int = 0,
 ) -> Collected:
-    """Serve a workload and return every record.
+    """Simulate a workload and return every record.
 
     Args:
-      serving: what serves; `Prepared` spares the cost tables when a setup is run again.
-      workload: its models are the setup's deployments, in the same order.
-      compiled: False interprets the same code, with the same result, much slower.
-      timeline_rows: phases to keep.
+      serving: serving setup; a `Prepared` saves the cost tables on repeated runs.
+      workload: workload, whose models are the setup's deployments in the same order.
+      compiled: whether to run machine code; False interprets the same code, with the same result,
+        much slower.
+      timeline_rows: maximum phases to keep.
     """
     prepared = prepare(serving) if isinstance(serving, ServingSetup) else serving
     simulation = Simulation.start(
@@ -59,15 +60,15 @@ def simulate_in_memory(
 def estimate(
     prepared: Prepared, workload: Workload, last: int = 0, *, compiled: bool = True
 ) -> Mapping[str, Any]:
-    """Return the summary of a workload that is served to say how good a layout is for it.
+    """Return the summary of a workload, served to rate a layout.
 
-    `mig=planned` and a policy that cuts chips anew stand on it.
+    Used by `mig=planned` and by policies that change layouts.
 
     Args:
-      prepared: with that layout.
-      workload: what is served.
-      last: so many of its requests, those that come last, are looked at; 0: all.
-      compiled: as of `simulate_in_memory`.
+      prepared: prepared setup with that layout.
+      workload: workload to serve.
+      last: number of its last requests to summarise; 0: all.
+      compiled: as for `simulate_in_memory`.
     """
     records = simulate_in_memory(prepared, workload, compiled=compiled).records
     return summarise(requests_table(prepared, records[-last:]))

@@ -1,4 +1,4 @@
-"""The compiled event loop of the simulator, see `c2c.compiling.machine_code`."""
+"""Compiled event loop of the simulator, see `c2c.compiling.machine_code`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["compiled_drive", "is_compiled"]
 
 
 def is_compiled() -> bool:
-    """Return whether machine code of the event loop is on disk; that of a policy takes a moment."""
+    """Return True if machine code of the event loop is on disk; a policy's compiles in a moment."""
     return is_kept(core.drive)
 
 

@@ -1,4 +1,4 @@
-"""The event loop: arrivals and phase ends in time order, the same code interpreted and compiled."""
+"""Event loop: arrivals and phase ends in time order, the same code interpreted and compiled."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def drive(
     clients: Clients,
     sessions: Sessions,
 ) -> int:
-    """Run until the block of arrivals is used up (and, after the last one, all work is done).
+    """Run until the block of arrivals is used up (and, after the last block, all work is done).
 
     Order: by time; at equal times phase ends come before timers (changes of layouts, then those of
     chips), and these before arrivals; phase ends by device number and before those of
@@ -118,23 +118,23 @@ def drive(
     a client is free, and a turn of a session after the answer before it. Timers of chips are
     answered while something is under way or to come.
 
-    Groups of chips that share no model are run one after another, each to the end of the block:
-    what one group needs stays in the processor's caches, which the state of a large fleet exceeds.
+    Groups of chips that share no model run one after another, each to the end of the block: one
+    group's state fits the processor's caches, a large fleet's does not.
 
     Args:
       arrival_s, model, prompt, output, ids: the block, [n] each, group after group, of each
         ascending in time.
-      block_at, block_count: [n] where the blocks of each request begin in `block_keys`, and how
-        many there are; no row of any without a prefix cache.
-      prompt_blocks: [n] those of its prompt.
+      block_at, block_count: [n] index of each request's first block in `block_keys`, and number of
+        its blocks; empty without a prefix cache.
+      prompt_blocks: [n] number of blocks of its prompt.
       is_over: [n] 1: its session ends with it.
       block_keys: i8[blocks], see `c2c.workloads.RequestBlock`.
-      until: i8[groups], where each group's arrivals end; one entry: the whole fleet is one group.
-      cursor: i8[2], the next arrival of the block and the group; kept between calls.
-      last_s: when the last request of the block arrives.
-      is_last: no block follows, so run on until nothing is left to do.
-      clients: of a closed loop, where `arrival_s` means nothing.
-      sessions: of a block that holds all requests; without any its arrays are empty.
+      until: i8[groups] end of each group's arrivals; one entry: the whole fleet is one group.
+      cursor: i8[2] index of the next arrival, and its group; kept between calls.
+      last_s: arrival time of the block's last request.
+      is_last: whether no block follows, so that the run continues until all work is done.
+      clients: clients of a closed loop, in which `arrival_s` is ignored.
+      sessions: sessions of a block that holds all requests; without any its arrays are empty.
 
     Returns:
       BLOCK_DONE, DRAINED, LAYOUT_DUE, RECORDS_FULL or NEED_SLOTS.

@@ -1,9 +1,9 @@
-"""The next event: a tournament over the chips' next ends, ties to the lowest device.
+"""Search for the next event: a tournament over the chips' next ends, ties to the lowest device.
 
 Each group of chips has a subtree of its own, so that the next event of the fleet and that of one
-group are read from the same tree. An event changes ends on a chip or two: what such a chip comes to
-is looked at once, when the event is over, and every node above it compares its children's times
-where they lie, side by side in one line of the cache.
+group are read from the same tree. An event changes ends on a chip or two: such a chip is replayed
+once, after the event, and every node above it compares its children's times, which are adjacent in
+one cache line.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CHILDREN: Final = 8  # of a node; node k has _CHILDREN * k and those that follo
 
 
 class Tournament(NamedTuple):
-    """Nodes over chips; each holds who ends first below it, and when."""
+    """Nodes over chips; each holds the first end below it: device and time."""
 
     end_s: Any  # f8[nodes]
     device: Any  # i8[nodes]
@@ -33,11 +33,11 @@ class Tournament(NamedTuple):
 
 
 def new_tournament(firsts: NDArray[np.int64], chips: int) -> Tournament:
-    """Return the tournament before anything has begun: nothing ends.
+    """Return the tournament before any phase has begun.
 
     Args:
-      firsts: the first chip of each group, ascending from 0; a group's chips are neighbours.
-      chips: how many there are.
+      firsts: first chip of each group, ascending from 0; a group's chips are neighbours.
+      chips: number of chips.
     """
     starts, widths, end = [], [], 0
     for size in np.diff(np.append(firsts, chips)):
@@ -68,11 +68,11 @@ def _width(chips: int) -> int:
 def replay(
     tournament: Tournament, c: int, ends_s: Any, first: int, last: int, beside: int
 ) -> None:  # fmt: skip
-    """Look at the ends of chip `c`, devices [first, last), and at all that is above it.
+    """Update the nodes above chip `c` from the ends of its devices [first, last).
 
     Args:
-      ends_s: f8[devices], and those of as many relayouts or wires.
-      beside: where these begin; 0: there are none.
+      ends_s: f8[devices] ends of phases, followed by as many of relayouts or wires.
+      beside: index of the latter's first; 0: there are none.
     """
     end_s, device = tournament.end_s, tournament.device
     best, best_s = first, ends_s[first]
@@ -98,5 +98,5 @@ def replay(
 
 @inlined
 def next_end(tournament: Tournament, root: int) -> tuple[int, float]:
-    """Return the device or wire below `root` that ends first, and when; inf: none does."""
+    """Return the device or wire below `root` that ends first, and its time; inf: none."""
     return int(tournament.device[root]), float(tournament.end_s[root])

@@ -1,4 +1,4 @@
-"""The state of the caches of experts, and what is fixed of them."""
+"""State of the expert caches, and their fixed tables."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CACHE_DTYPE = np.dtype(
 
 
 class ExpertTables(NamedTuple):
-    """The fixed part; axes are architecture and kind of slice."""
+    """Fixed part; axes are architecture and kind of slice."""
 
     router: RouterTables
     slots: Any  # i8[A, kind] experts that HBM holds
@@ -52,7 +52,7 @@ class ExpertTables(NamedTuple):
 
 
 class Experts(NamedTuple):
-    """The changing part; D devices, L layers, E experts."""
+    """Changing part; D devices, L layers, E experts."""
 
     tables: ExpertTables
     eviction: ExpertsTraits
@@ -87,7 +87,7 @@ def new_experts(
     devices: int,
     models: int,
 ) -> Experts:
-    """Return empty caches; where nothing is cached, as small as can be."""
+    """Return empty caches, of minimal size if nothing is cached."""
     router = tables.router
     layers, experts, most = (
         max(1, int(sizes.max())) for sizes in (router.layers, router.experts, router.per_token)

@@ -1,9 +1,9 @@
-"""A slice's cache of experts: what a step lacks, what is fetched ahead, and what that takes.
+"""Expert cache of a slice: misses of a step, prefetches, and their time.
 
-Where a system caches experts, its steps are walked one by one, layer by layer. A layer that lacks
-experts waits for the link: what is on its way ends first, then all of them are fetched at once (or
-the kernel reads them from host memory, and the cache stays as it is). In the time that layers
-compute, predicted experts are fetched ahead.
+If a system caches experts, its steps are walked one by one, layer by layer. A layer that lacks
+experts waits for the link: the transfer under way ends first, then all missing experts are fetched
+together. Or the kernel reads them from host memory, and the cache is unchanged. While layers
+compute, predicted experts are prefetched.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = [
 
 
 def build_experts(prepared: Prepared, state: Serving) -> Experts:
-    """Return the caches of experts at the start: of models that are active, as after a load."""
+    """Return the initial caches of experts; active models have theirs, as after a load."""
     setup, system = prepared.setup, prepared.setup.system
     specs, kinds = prepared.architectures, prepared.kinds
     one = np.array([expert_bytes(s) for s in specs])
@@ -88,7 +88,7 @@ def build_experts(prepared: Prepared, state: Serving) -> Experts:
 
 
 def _held_for_good(prepared: Prepared) -> Any:
-    """Return b1[A, kind]: all experts are held, and what other slices do needs no traces of it."""
+    """Return b1[A, kind]: all experts are in HBM, and no other slice needs their traces."""
     every = [[expert_layers(s) * s.experts] for s in prepared.architectures]
     held = prepared.expert_slots >= np.array(every)
     if prepared.setup.system.traits.prefetch.rows > 0:
@@ -97,7 +97,7 @@ def _held_for_good(prepared: Prepared) -> Any:
 
 
 def _layer_factors(prepared: Prepared) -> Any:
-    """Return f8[A, L, L], what the eviction policy says of two layers; asked once."""
+    """Return f8[A, L, L], the eviction policy's factor for each pair of layers."""
     policy, counts = (
         prepared.setup.system.experts,
         [expert_layers(s) for s in prepared.architectures],
@@ -113,7 +113,7 @@ def _layer_factors(prepared: Prepared) -> Any:
 
 @jitable
 def fill_experts(x: Experts, fleet: Fleet, m: int, kind: int, d: int) -> None:
-    """Let device `d` hold experts of model `m`: as many as there is room for, layers in turn."""
+    """Fill device `d` with experts of model `m`: as many as there is room for, layers in turn."""
     arch = fleet.deployment[m].arch
     router, cache = x.tables.router, x.cache[d]
     layers, experts = router.layers[arch], router.experts[arch]
@@ -301,9 +301,9 @@ def _lead(state: Serving, i: int) -> int:
 
 @jitable
 def nth_request(x: Experts, state: Serving, d: int) -> int:
-    """Return how many requests device `d` has begun since its cache was filled, before this one.
+    """Return the index of device `d`'s present request since its cache was filled, from 0.
 
-    Where steps are not walked, and the cache counts nothing else.
+    Valid only if steps are not walked, since the cache then counts nothing else.
     """
     cache, lead = x.cache[d], _lead(state, int(state.plan[d].instance))
     if cache.request != lead:
@@ -317,8 +317,8 @@ def end_sequence(x: Experts, arch: int, d: int) -> None:
     """Store the sequence that device `d` has traced, if its traces are of whole sequences.
 
     Args:
-      x: the caches.
-      arch: of the model that the device's cache is about.
+      x: expert caches.
+      arch: architecture of the model in the device's cache.
       d: the device.
     """
     cache, router = x.cache[d], x.tables.router
@@ -406,16 +406,16 @@ def _walk_held(x: Experts, state: Serving, arch: int, i: int, d: int, alone_s: f
 def walk_experts(
     policy: Any, prefetch: Any, x: Experts, fleet: Fleet, state: Serving, d: int, alone_s: float
 ) -> tuple[float, float]:
-    """Walk the step that device `d` begins; returns the seconds it takes longer and its link bytes.
+    """Walk the step that device `d` begins; return its added seconds and its link bytes.
 
     Args:
-      policy: of eviction.
-      prefetch: of what is fetched ahead.
-      x: the caches.
-      fleet: the models.
-      state: whose plan of the device is the step.
+      policy: eviction policy.
+      prefetch: prefetch policy.
+      x: expert caches.
+      fleet: the fleet.
+      state: loop state, with the step as the device's plan.
       d: the device.
-      alone_s: of the step with all experts in HBM.
+      alone_s: seconds of the step with all experts in HBM.
     """
     i, kind = int(state.plan[d].instance), int(state.device[d].kind)
     arch = int(fleet.deployment[state.instance[i].model].arch)

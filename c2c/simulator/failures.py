@@ -1,4 +1,4 @@
-"""Chips and hosts that fail and return: when, and what a failure does to a chip's phases."""
+"""Failures and repairs of chips and hosts: their times, and their effect on a chip's phases."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureRow:
-    """A failure of a chip as it went.
+    """A failure of a chip, as it occurred.
 
     Attributes:
-      back_s: when the chip served again; inf: the run ended before.
+      back_s: time at which the chip served again; inf: the run ended before.
     """
 
     chip: int
@@ -35,14 +35,14 @@ class FailureRow:
 
 
 class FailureSchedule:
-    """The failures of a run's settings, chip by chip or host by host.
+    """Failures of a run, drawn and scheduled, chip by chip or host by host.
 
-    Failures of a chip or a host depend on the seed and its number alone, so that parts of a fleet
-    that are simulated apart see what the whole sees.
+    Failures of a chip or a host depend only on the seed and its number, so separately simulated
+    parts of a fleet have the same failures as the whole.
 
     Args:
-      prepared: of the run.
-      chips: that may fail.
+      prepared: prepared setup of the run.
+      chips: chips that may fail.
     """
 
     def __init__(self, prepared: Prepared, chips: NDArray[np.int64]) -> None:
@@ -66,14 +66,14 @@ class FailureSchedule:
 
     @property
     def next_s(self) -> float:
-        """When the next one fails or returns; inf: none does."""
+        """Time of the next failure or return; inf: none."""
         return self._due[0][0] if self._due else math.inf
 
     def next_event(self) -> tuple[list[int], bool] | None:
-        """Take what is due next: chips, and whether they return.
+        """Take the next due event: chips, and whether they return.
 
         Returns:
-          None for a failure of what is lost already, which changes nothing.
+          None for a failure of chips that are lost already, which changes nothing.
         """
         at_s, unit, repair_s, is_drawn = heapq.heappop(self._due)
         is_lost = unit in self._first_row
@@ -94,7 +94,7 @@ class FailureSchedule:
 
     @property
     def rows(self) -> tuple[FailureRow, ...]:
-        """The failures so far, in order of time."""
+        """Failures so far, in order of time."""
         return tuple(self._rows)
 
     def _draw(self, unit: int, now_s: float) -> None:
@@ -106,9 +106,9 @@ class FailureSchedule:
 
 
 def has_steps_done(world: World, d: int, now_s: float) -> bool:
-    """Say whether device `d` runs steps of which some are done; if so, the run ends with these.
+    """Return True if device `d` runs steps and some are done; the run then ends with these.
 
-    What clients have had of a run before a failure they keep.
+    Clients keep the tokens that a run produced before the failure.
     """
     p = world.phase[d]
     if world.busy[d] == 0 or p.is_load != 0 or p.works != 0:
@@ -123,7 +123,7 @@ def has_steps_done(world: World, d: int, now_s: float) -> bool:
 
 
 def lose_phase(rules: Rules, state: Serving, world: World, d: int, now_s: float) -> None:
-    """End what device `d` does, whose chip has failed: what it moved is counted, nobody gets it."""
+    """End the phase of device `d`, whose chip has failed: traffic counts, results are lost."""
     p, c = world.phase[d], state.device[d].chip
     if world.busy[d] == 0:
         return

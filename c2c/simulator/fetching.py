@@ -1,4 +1,4 @@
-"""Cost of a step's experts outside HBM, and experts in HBM after a start; compiled if needed."""
+"""Cost of a step's experts outside HBM, and cache fill at a start; compiled if needed."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def experts_of_step(
     """Return the seconds and link bytes that experts add to each of the steps of a run.
 
     Args:
-      fleet: the models.
-      rules: how experts give way and are fetched ahead.
-      misses: what a step lacks, where it is not walked.
-      experts: the caches.
-      state: whose plan of the device is the run.
-      d: the device that begins it.
-      steps: of the run.
-      alone_s: a step, with all experts in HBM.
+      fleet: the fleet.
+      rules: rules with the eviction and prefetch policies.
+      misses: table of misses, used if steps are not walked.
+      experts: expert caches.
+      state: loop state, with the run as the device's plan.
+      d: device that begins the run.
+      steps: number of steps of the run.
+      alone_s: seconds of a step with all experts in HBM.
     """
     if misses.is_used:
         nth = nth_request(experts, state, d)
@@ -66,9 +66,9 @@ def experts_of_start(
     kind: int,
     d: int,
 ) -> None:
-    """Fill the cache of device `d`, of a kind of slices, when model `m` starts there.
+    """Fill the expert cache of device `d`, given its slice kind, when model `m` starts there.
 
-    The sequence traced last is stored: its engine has gone.
+    The last traced sequence is stored, since its engine is gone.
     """
     before = experts.cache[d].model
     if before >= 0 and not misses.is_used:

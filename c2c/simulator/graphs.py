@@ -1,4 +1,4 @@
-"""Starts, steps and relayouts that are graphs of works; compiled if a fleet has any."""
+"""Starts, steps and relayouts as graphs of works; compiled if a fleet has any."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def share_among_works(
     c: int,
     now_s: float,
 ) -> None:
-    """Share what is on chip `c` and re-time its phases, some of which are made of works."""
+    """Share the resources of chip `c` and re-time its phases, some of which are made of works."""
     chip, link = state.chip[c], world.link[c]
     world.resources.capacity[LINK] = machine.capacity[c]
     world.resources.capacity[DISK] = machine.disk[c]
@@ -64,7 +64,7 @@ def share_among_works(
 def follow_works(
     rules: Rules, machine: Machine, state: Serving, world: World, d: int, now_s: float
 ) -> bool:
-    """Take the end of a work in row `d`; False if its phase has ended with it."""
+    """Handle the end of a work in row `d`; return False if its phase has ended with it."""
     if not follow_run(world.works, d, world.phase[d], now_s):
         return False
     c = state.device[d % len(state.device)].chip
@@ -82,7 +82,7 @@ def begin_start(
     d: int,
     now_s: float,
 ) -> None:
-    """Begin the start that device `d` is told; without works of its own it is over at once."""
+    """Begin a start on device `d`; without works it ends at once."""
     inst = state.instance[state.plan[d].instance]
     number = machine.start_plan[inst.model, state.device[d].kind, inst.cold]
     state.split[d] = 0
@@ -100,7 +100,7 @@ def begin_steps(
     d: int,
     now_s: float,
 ) -> None:
-    """Begin the run of steps that device `d` is told to take."""
+    """Begin a run of steps on device `d`."""
     plan, kind, step = state.plan[d], state.device[d].kind, world.works.step[d]
     pair = fleet.deployment[state.instance[plan.instance].model].arch * fleet.costs.kinds + kind
     # A batch that goes on is as old as it was; one that hands its prompts on begins anew, and so
@@ -133,7 +133,7 @@ def stop_works(
     d: int,
     now_s: float,
 ) -> float:
-    """Let the run of device `d` end with the step under way; returns its next event."""
+    """Shorten the run of device `d` to the step under way; return its next event."""
     return stop_run(world.works, d, world.phase[d], world.end_s[d], now_s)
 
 
@@ -145,7 +145,7 @@ def end_works(
     d: int,
     now_s: float,
 ) -> None:
-    """Account what the run of device `d` on chip `c` used; it ends now."""
+    """End the run of device `d` on chip `c` and account its resources."""
     end_run(world.works, c, d, world.phase[d], now_s >= world.end_s[d], now_s)
 
 
@@ -162,7 +162,7 @@ def begin_relayout(
     d: int,
     now_s: float,
 ) -> None:
-    """Send what the relayout of device `d` takes, beside whatever else uses the ways."""
+    """Begin the transfers of device `d`'s relayout, which share the ways with other works."""
     row = len(state.device) + d
     works, step, c = world.works, world.works.step[row], state.device[d].chip
     account(world, c, now_s)

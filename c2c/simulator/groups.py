@@ -1,4 +1,4 @@
-"""Groups of chips that share no model: no request, load or decision of one is seen by another."""
+"""Groups of chips that share no model, and so never affect each other."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["Ranges", "groups_of", "ranges_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranges:
-    """Groups whose chips are neighbours, in their order.
+    """Groups of neighbouring chips, in order.
 
     Attributes:
-      of_model: the group of each model.
-      first_chip: of each group; chips between two groups belong to the lower one.
+      of_model: group of each model.
+      first_chip: first chip of each group; chips between two groups belong to the lower one.
     """
 
     of_model: NDArray[np.int64]
@@ -27,7 +27,7 @@ class Ranges:
 
 
 def groups_of(prepared: Prepared) -> NDArray[np.int64]:
-    """Return the group of each model, numbered as they appear in the catalog."""
+    """Return the group of each model, numbered in the order of the catalog."""
     fleet = prepared.fleet
     component = _components(fleet, prepared.setup.chips)
     of_model = component[fleet.home_chip[fleet.home_first[:-1]]]
@@ -38,7 +38,7 @@ def groups_of(prepared: Prepared) -> NDArray[np.int64]:
 
 
 def ranges_of(prepared: Prepared) -> Ranges:
-    """Return the smallest groups whose chips are neighbours."""
+    """Return the smallest groups of neighbouring chips."""
     fleet, chips = prepared.fleet, prepared.setup.chips
     component = _components(fleet, chips)
     last = np.zeros(chips, np.int64)

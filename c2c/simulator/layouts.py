@@ -1,4 +1,4 @@
-"""Times at which layouts of chips change and the new ones are there, outside the loop."""
+"""Schedule of layout changes of chips, outside the loop."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["LayoutRow", "LayoutSchedule"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutRow:
-    """A change of a chip's layout as it went.
+    """A change of a chip's layout, as it occurred.
 
     Attributes:
-      begun_s: when the slices that go were given nothing more.
-      left_s: when the last of them held nothing any more.
-      there_s: when the new layout was there; inf: the run ended before.
+      begun_s: time from which leaving slices got no new requests.
+      left_s: time at which the last of them was empty.
+      there_s: time at which the new layout was in force; inf: the run ended before.
     """
 
     chip: int
@@ -31,14 +31,13 @@ class LayoutRow:
 
 
 class LayoutSchedule:
-    """The layouts of a run's settings, or of its policy, as events of the loop's port.
+    """Layout changes from a run's settings or policy, as events of the loop's port.
 
-    A chip begins a change when the one before it is done. A change that the policy wants is done
-    chip after chip.
+    A chip begins a change after its previous one. A change by the policy proceeds chip after chip.
 
     Args:
-      prepared: of the run.
-      estimate: what the policy's choice stands on; None: it is not asked.
+      prepared: prepared setup of the run.
+      estimate: estimate for the policy's choice; None: the policy is not called.
     """
 
     def __init__(self, prepared: Prepared, estimate: Estimate | None = None) -> None:
@@ -51,33 +50,33 @@ class LayoutSchedule:
 
     @property
     def next_s(self) -> float:
-        """When the next event or look is due; inf: none is, or all wait for slices to leave."""
+        """Time of the next event or look; inf: none, or all wait for slices to leave."""
         return min(self.event_s, self.look_s)
 
     @property
     def event_s(self) -> float:
-        """When the next event is due."""
+        """Time of the next event."""
         return min(map(self._due_s, range(len(self._next))), default=math.inf)
 
     @property
     def look_s(self) -> float:
-        """When the policy looks at the requests next; inf: while layouts change, or never."""
+        """Time of the policy's next look at the requests; inf: while layouts change, or never."""
         if self._recuts is None or min(self._next) < len(self._changes):
             return math.inf
         return self._recuts.look_s
 
     def look(self, seen: Any, now_s: float) -> None:
-        """Let the policy look at the requests that came so far, see `Recuts.look`."""
+        """Call the policy with the requests so far, see `Recuts.look`."""
         if self._recuts is not None and (change := self._recuts.look(seen, now_s)) is not None:
             self._changes.append(change)
 
     @property
     def reads_back(self) -> int:
-        """The number of requests, those that came last, that the policy looks at."""
+        """Number of most recent requests that the policy reads."""
         return 0 if self._recuts is None else self._recuts.reads_back
 
     def next_event(self) -> ChangeLayout | LayoutChanged:
-        """Take the event that is due next, the lowest chip's of several."""
+        """Take the next due event, of several the lowest chip's."""
         c = min(range(len(self._next)), key=self._due_s)
         at_s, k = self._due_s(c), self._next[c]
         if c in self._under_way:
@@ -98,18 +97,18 @@ class LayoutSchedule:
         )
 
     def left(self, c: int, now_s: float) -> None:
-        """The slices of chip `c` that go hold nothing any more."""
+        """Record that the leaving slices of chip `c` are empty."""
         at = self._under_way[c]
         row = self._rows[at]
         self._rows[at] = replace(row, left_s=now_s, there_s=now_s + row.change.seconds)
 
     def waits(self, c: int) -> bool:
-        """Return whether slices of chip `c` have still to leave."""
+        """Return True if slices of chip `c` have still to leave."""
         return c in self._under_way and self._rows[self._under_way[c]].left_s == math.inf
 
     @property
     def rows(self) -> tuple[LayoutRow, ...]:
-        """The changes so far, in order of their begin."""
+        """Changes so far, in order of their begin."""
         return tuple(self._rows)
 
     def _due_s(self, c: int) -> float:

@@ -1,4 +1,4 @@
-"""The simulated hardware of a prepared setup: link, HBM, disk, activation times."""
+"""Simulated hardware of a prepared setup: link, HBM, disk, activation times."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _INTERPRETED_LAYERS = 16  # more are walked sooner by code that has to be compil
 
 
 def build_machine(prepared: Prepared) -> Machine:
-    """Return the backend's constants.
+    """Return the constants of the simulated hardware.
 
     Activation of a model in host memory takes the switch time of C2CServe (nothing is copied), or
     for a system with resident weights its engine initialisation plus the copy over the link,
@@ -105,7 +105,7 @@ def build_machine(prepared: Prepared) -> Machine:
 
 
 def _way_on(ways: Sequence[Way], resources: Sequence[str]) -> np.ndarray:
-    """Return the resources of each way between memories by their position, -1 for none."""
+    """Return the resource indices of each way between memories, -1 for none."""
     found = np.full((len(ways), DRAWS), -1, np.int64)
     for row, way in zip(found, ways, strict=True):
         row[: len(way.resources)] = [resources.index(name) for name in way.resources]
@@ -113,7 +113,7 @@ def _way_on(ways: Sequence[Way], resources: Sequence[str]) -> np.ndarray:
 
 
 def _step_plans(prepared: Prepared, plans: list[Plan]) -> np.ndarray:
-    """Add the plans of each (model, kind of lane, variant)'s step; return their numbers."""
+    """Add the step plans of each (model, lane kind, variant); return their numbers."""
     layout = prepared.setup.system.layout
     if layout is None:
         return np.zeros((0, 0), np.int64)
@@ -133,7 +133,7 @@ def _misses(prepared: Prepared) -> MissTable:
 
 
 def _phases(prepared: Prepared, block: RequestBlock, traces: Traces | None) -> tuple[Any, Traces]:
-    """Return the phases of requests that are served one after another, and what they stored."""
+    """Simulate requests one after another; return their phases and the stored traces."""
     layers = sum(expert_layers(s) for s in prepared.architectures)
     simulation = Simulation.start(
         prepared,
@@ -149,7 +149,7 @@ def _phases(prepared: Prepared, block: RequestBlock, traces: Traces | None) -> t
 
 
 def _are_ahead(prepared: Prepared, weights: np.ndarray) -> np.ndarray:
-    """Return whether HBM has a second room for a model's weights [model, kind]."""
+    """Return True for each [model, kind] with a second room in HBM for weights."""
     system = prepared.setup.system
     room = np.array([k.hbm_bytes - system.hbm_reserve_bytes for k in prepared.slice_kinds])
     fits: np.ndarray = system.load_traits.fetches_ahead & (2.0 * weights[:, None] < room)
@@ -157,7 +157,7 @@ def _are_ahead(prepared: Prepared, weights: np.ndarray) -> np.ndarray:
 
 
 def _held_bytes(prepared: Prepared) -> np.ndarray:
-    """Return the weights [model, kind] that HBM holds once a model is there."""
+    """Return the bytes of weights in HBM after a start, [model, kind]."""
     specs = [d.spec for d in prepared.setup.deployments]
     arch = prepared.fleet.deployment.arch
     missing = [expert_layers(s) * s.experts for s in specs] - prepared.expert_slots[arch].T
@@ -170,7 +170,7 @@ def _held_bytes(prepared: Prepared) -> np.ndarray:
 def _start_plans(
     prepared: Prepared, plans: list[Plan], weights: np.ndarray, link_gbps: np.ndarray
 ) -> np.ndarray:
-    """Add the plans of each model's start on each kind of slice, held and cold; return numbers."""
+    """Add each model's start plans on each slice kind, held and cold; return their numbers."""
     setup = prepared.setup
     works = setup.system.start
     numbers = np.zeros((len(weights) if works else 0, len(link_gbps), 2), np.int64)

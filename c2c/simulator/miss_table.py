@@ -1,10 +1,10 @@
-"""Costs of missing experts as a table, for traces too long to walk every layer of every token.
+"""Table of the cost of missing experts, for traces too long to walk each layer of each token.
 
-The table is made by the exact walk: one request after another of each architecture, alone on a
-slice, and what its steps take longer and move, by tokens since the request began and by prompt
-tokens of a step. The first request after a start has rows of its own, measured with the stored
-traces of the requests before: a start empties the cache only. Between the prompts tried a smooth
-monotone curve is drawn.
+The exact walk makes the table: requests of each architecture one after another, alone on a slice.
+It holds the added seconds and bytes of steps, by tokens since the request began and by prompt
+tokens of a step. The first request after a start has its own rows, measured with the stored traces
+of earlier requests: a start empties only the cache. Between the measured prompts it is interpolated
+by a smooth monotone curve.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class MissTable(NamedTuple):
 
 
 def no_misses() -> MissTable:
-    """Return the table of a system whose steps are walked, or that caches no experts."""
+    """Return an empty table, for systems that walk their steps or cache no experts."""
     return MissTable(False, np.zeros((1, 2, 2, 2)), np.zeros((1, 2, 2, 2)))
 
 
@@ -62,14 +62,14 @@ def _decodes_until(table: MissTable, arch: int, row: int, steps: int, what: int)
 def steps_missing(
     table: MissTable, fleet: Fleet, state: Serving, d: int, nth: int
 ) -> tuple[float, float]:
-    """Return what a step that device `d` begins takes longer and moves, the mean of its run.
+    """Return the added seconds and bytes of a step that device `d` begins, the mean over its run.
 
     Args:
-      table: of misses.
-      fleet: the models.
-      state: whose plan of the device is the run.
+      table: table of misses.
+      fleet: the fleet.
+      state: loop state, with the run as the device's plan.
       d: the device.
-      nth: request since the start of the engine, from 0.
+      nth: index of the request since the start of the engine, from 0.
     """
     plan = state.plan[d]
     i = int(plan.instance)
@@ -90,13 +90,13 @@ def steps_missing(
 
 
 def measured_misses(prepared: Prepared, phases_of: PhasesOf) -> MissTable:
-    """Return the table of a system, made by the exact walk.
+    """Return the table of a system, measured by the exact walk.
 
     Args:
-      prepared: a system whose `expert_cache.misses` is table.
-      phases_of: serves a block one request after another from a start on, with the traces stored
-        so far (None: none), and returns the phases (`c2c.simulator.world.TIMELINE_DTYPE`) in order
-        and what is stored now.
+      prepared: prepared setup with `expert_cache.misses` table.
+      phases_of: function that serves a block one request after another from a start, given the
+        traces stored so far (None: none). It returns the phases
+        (`c2c.simulator.world.TIMELINE_DTYPE`) in order and the stored traces.
     """
     system = prepared.setup.system
     cache = replace(system.expert_cache, misses="exact")
@@ -126,7 +126,7 @@ def measured_misses(prepared: Prepared, phases_of: PhasesOf) -> MissTable:
 
 
 def _prompts(prepared: Prepared, arch: int, m: int) -> list[int]:
-    """Return the prompts that are tried: powers of two up to a chunk."""
+    """Return the measured prompt lengths: powers of two up to a chunk."""
     fleet = prepared.fleet
     most = min(int(fleet.kv_capacity[arch].max()), int(fleet.deployment[m].max_context))
     most = min(most - DECODES - 1, int(fleet.chunk[arch].max()))
@@ -154,7 +154,7 @@ def _one_by_one(
 
 
 def _beside(exact: Prepared, arch: int, phases: Any) -> np.ndarray:
-    """Return request, prompt tokens, decode step, seconds and bytes beside an exact cache's."""
+    """Return request, prompt tokens, decode step, and seconds and bytes added by misses."""
     costs, layers = exact.fleet.costs, int(exact.fleet.layers[arch])
     plan = np.zeros(1, PLAN_DTYPE).view(np.recarray)[0]
     cache = exact.tables[arch][0].cache

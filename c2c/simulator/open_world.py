@@ -1,4 +1,4 @@
-"""The simulated world for requests that come while it runs, from clients outside."""
+"""Simulated backend for requests that outside clients send while it runs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["OpenWorld"]
 
 
 class OpenWorld(SimulatorBackend):
-    """A `SimulatorBackend` without a workload: `open` says what has come.
+    """A `SimulatorBackend` without a workload; `open` adds requests.
 
-    A run is one step, so that tokens come one by one. Chips fail as the run's settings say.
+    Each run is one step, so that tokens are produced one by one. Chips fail by the run's settings.
 
     Args:
-      most: requests at the same time. Their numbers are used again, so there are more of them.
+      most: maximum concurrent requests. Their numbers are reused, so there are more of them.
     """
 
     def __init__(self, prepared: Prepared, machine: Machine, most: int) -> None:
@@ -55,16 +55,16 @@ class OpenWorld(SimulatorBackend):
         deadline_s: float = math.inf,
         blocks: tuple[int, ...] = (),
     ) -> Arrival:
-        """Return the arrival of a request, whose length is known here alone.
+        """Return the arrival of a request; only this backend knows its length.
 
         Args:
-          at_s: now.
-          model: position in `Fleet.deployment`.
-          prompt_tokens: at least 1.
-          output_tokens: at least 1; it ends with so many.
-          priority: the higher, the more urgent; None: its model's.
-          deadline_s: from now on.
-          blocks: keys of its prompt's blocks.
+          at_s: current time.
+          model: index in `Fleet.deployment`.
+          prompt_tokens: length of the prompt, at least 1.
+          output_tokens: length of the answer, at least 1.
+          priority: priority, higher is more urgent; None: the model's.
+          deadline_s: deadline from now on.
+          blocks: keys of the prompt's blocks.
         """
         while self._is_computed(k := self._free.popleft()):
             self._free.append(k)
@@ -84,24 +84,24 @@ class OpenWorld(SimulatorBackend):
         )
 
     def close(self, request: int) -> None:
-        """Take note that the loop has ended a request: its number is free."""
+        """Free the number of a request that the loop has ended."""
         self._free.append(request)
 
     def _is_computed(self, request: int) -> bool:
-        """Return whether a run that has not ended has a request that had this number before."""
+        """Return True if an unfinished run has a request that had this number before."""
         runs = (run for d, run in self._runs.items() if self._world.busy[d])
         return any(request in (*run.decodes, *(r for r, _, _ in run.prefills)) for run in runs)
 
     @property
     def next_s(self) -> float:
-        """When something happens without a further request; inf: nothing does."""
+        """Time of the next event without a further request; inf: none."""
         self._fail()
         _, ends_s = self._next_end()
         others_s = min(float(self._timer_s[0]), self._layouts.next_s, self._happens_s(), ends_s)
         return min(others_s, float(self._timer_s.min())) if others_s < math.inf else math.inf
 
     def next_event(self, until_s: float = math.inf) -> Event | None:
-        """Return the next event that is due by `until_s`, if there is one."""
+        """Return the next event due by `until_s`, or None."""
         self._fail()
         return super().next_event(until_s)
 
@@ -110,7 +110,7 @@ class OpenWorld(SimulatorBackend):
         return 1
 
     def _fail(self) -> None:
-        """Have the next failure or return of a chip happen to its devices, one after another."""
+        """Apply the next failure or return of a chip to its devices, one after another."""
         while not self._incidents and self._failures.next_s < math.inf:
             at_s = self._failures.next_s
             if (event := self._failures.next_event()) is None:

@@ -1,4 +1,4 @@
-"""Progress of a phase (a model load or a run of steps) whose speed changes with the link share.
+"""Progress of a phase (a load or a run of steps) whose speed changes with the link share.
 
 Step j of a phase takes max(base + slope*j, limit) seconds: `base + slope*j` is the time with the
 link to itself (the KV cache grows by the same number of tokens every step) and `limit` the time
@@ -119,7 +119,7 @@ def _steps_within(p: Any, first: int, most: int, seconds: float) -> int:
 
 @inlined
 def advance(p: Any, now_s: float) -> None:
-    """Bring the progress of phase `p` up to `now_s` at the share it had until now."""
+    """Advance the progress of phase `p` to `now_s` at its share until now."""
     seconds = now_s - p.at_s
     if seconds <= 0.0:
         return

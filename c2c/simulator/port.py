@@ -1,4 +1,4 @@
-"""The simulated world behind the serving loop's `Backend` port."""
+"""Simulated backend of the serving loop (`Backend` port)."""
 
 from __future__ import annotations
 
@@ -68,18 +68,18 @@ def _is_of(gone: int, _: int, request: int) -> bool:
 class SimulatorBackend:
     """Virtual clock and cost model as a `c2c.serving.port.Backend`.
 
-    Sees only what the port hands over: it keeps its own copy of each device's plan and counts the
-    tokens of each request, which ends at its length in `arrivals`.
+    It reads only the port: it keeps its own copy of each device's plan and counts the tokens of
+    each request, which ends at its length in `arrivals`.
 
     Args:
-      max_output_tokens: what the loop is told of the lengths; None: the lengths.
-      deadline_s: of each request; None: none has one.
-      priorities: of each request; None: those of the models.
+      max_output_tokens: length limits given to the loop; None: the true lengths.
+      deadline_s: deadline of each request; None: no deadlines.
+      priorities: priority of each request; None: those of the models.
       blocks: keys of each prompt's blocks; None: none has any.
-      incidents: cancels, losses of devices or blocks, wishes about weights, by time; none in
-        a closed loop.
-      loop: who sends the requests; None: they come at their times.
-      estimate: what a policy that cuts chips anew stands on; None: it is not asked.
+      incidents: cancels, losses of devices or blocks, and pins of weights, by time; none in a
+        closed loop.
+      loop: clients of a closed loop; None: requests arrive at their times.
+      estimate: estimate for a policy that changes layouts; None: the policy is not called.
     """
 
     def __init__(
@@ -175,14 +175,15 @@ class SimulatorBackend:
         return ACT_UNLOAD, action.instance
 
     def _steps(self, run: RunSteps) -> int:
-        """Return how many steps there are until one of a run's requests ends."""
+        """Return the number of steps until one of a run's requests ends."""
         lengths, made = self._arrivals.output_tokens, self._made
         return min((int(lengths[r] - made[r]) for r in run.decodes), default=int(run.plan.steps))
 
     def _write_batch(self, run: RunSteps) -> None:
-        """Note whose tokens a step computes, and where they stand.
+        """Record the requests of a step and the positions of their tokens.
 
-        A cache of experts asks, and since when there is work for engines that take turns.
+        Needed by expert caches, and by engines that take turns for the time since which they have
+        work.
         """
         mirror, inst = self._mirror, self._mirror.instance[run.instance]
         inst.n_prefill, inst.n_decode = len(run.prefills), len(run.decodes)
@@ -204,7 +205,7 @@ class SimulatorBackend:
         """Return the next event; at equal times phase ends, timer, layouts, incidents, arrivals.
 
         Args:
-          until_s: what happens later is left for a later call.
+          until_s: time limit; later events are left for a later call.
         """
         arrives_s = math.inf
         if self._next < len(self._arrivals):
@@ -243,12 +244,12 @@ class SimulatorBackend:
         return self._incidents[0].at_s if self._incidents else math.inf
 
     def _next_end(self) -> tuple[int, float]:
-        """Return which row of the tournament ends first, and when; inf: nothing is under way."""
+        """Return the row of the tournament that ends first, and its time; inf: no phase runs."""
         d, ends_s = next_end(self._world.tournament, FLEET)
         return int(d), float(ends_s)
 
     def _seen(self) -> Any:
-        """Return the requests that came last, as the policy of layouts sees them."""
+        """Return the most recent requests for the layout policy."""
         here = slice(max(0, self._next - self._layouts.reads_back), self._next)
         rows = np.zeros(here.stop - here.start, SEEN_DTYPE)
         rows["id"], rows["arrival_s"] = np.arange(here.start, here.stop), self._came_s[here]
@@ -287,7 +288,7 @@ class SimulatorBackend:
         )
 
     def _is_refused(self, k: int) -> bool:
-        """Return True if no device can ever serve a request: its client has its answer at once."""
+        """Return True if no device can ever serve a request, which is then answered at once."""
         fleet, block = self._fleet, self._arrivals
         deployment = fleet.deployment[block.model[k]]
         tokens = int(block.prompt_tokens[k]) + int(self._told[k])
@@ -301,7 +302,7 @@ class SimulatorBackend:
         return HandedOver(at_s=at_s, request_id=request)
 
     def _drop(self, goes: Callable[[int, int], bool]) -> None:
-        """Take KV caches off the wires, which nobody waits for any more: by device and request."""
+        """Remove KV caches that no request waits for from the wires, by device and request."""
         mirror, world = self._mirror, self._world
         wires = len(world.wires.wire)
         for d in range(wires):

@@ -1,4 +1,4 @@
-"""Looks at the requests that came, for the policy that chooses the layout of chips from them."""
+"""Periodic looks of a layout policy at recent requests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FIRST_LOOK_S: Final = 1.0  # nothing is known of the rate before; then at twice
 
 
 class Estimate(Protocol):
-    """Summary of the last requests of a workload, of all by default, see `simulator.estimate`."""
+    """Summary of a workload's last requests, all by default, see `simulator.estimate`."""
 
     def __call__(
         self, prepared: Prepared, workload: Workload, last: int = 0, *, compiled: bool = True
@@ -41,7 +41,7 @@ class Estimate(Protocol):
 
 
 def ended(records: Any) -> Any:
-    """Return requests that have a record (`RECORD_DTYPE`) as rows of `SEEN_DTYPE`."""
+    """Return ended requests (`RECORD_DTYPE`) as rows of `SEEN_DTYPE`."""
     rows = np.zeros(len(records), SEEN_DTYPE)
     for name in ("arrival_s", "id", "model"):
         rows[name] = records[name]
@@ -51,7 +51,7 @@ def ended(records: Any) -> Any:
 
 
 def under_way(state: Serving) -> Any:
-    """Return requests that wait or are computed as rows of `SEEN_DTYPE`."""
+    """Return waiting and running requests as rows of `SEEN_DTYPE`."""
     is_used = np.ones(len(state.request), bool)
     is_used[state.free_slots[: state.count[0].free_slots]] = False
     found = state.request[is_used]
@@ -63,22 +63,22 @@ def under_way(state: Serving) -> Any:
 
 
 def last_of(count: int, *parts: Any) -> Any:
-    """Return the `count` requests that came last, in the order of their arrival."""
+    """Return the `count` most recent requests, in order of arrival."""
     return np.sort(np.concatenate(parts), order=("arrival_s", "id"))[-count:]
 
 
 class Recuts:
-    """When the policy looks, what it sees, and the change that it wants.
+    """Looks of the policy: their times, inputs and result.
 
-    A look takes the last requests that came, of which some are weighed and those before them fill
-    the chips, and has every layout serve them alone: the estimate of `mig=planned`. Answers that
-    are not there yet have the mean length of those that are. The price of a layout is what a re-cut
-    to it just before the requests that are weighed would have made late, by the same estimate, and
-    at least what comes while slices are destroyed and made.
+    A look simulates the most recent requests alone on every layout (the estimate of `mig=planned`):
+    the last ones are compared, earlier ones fill the chips. Unfinished answers get the mean length
+    of finished ones. The price of a layout is the number of compared requests that a change just
+    before them would have made late, by the same estimate. It is at least the number of arrivals
+    while slices are destroyed and created.
 
     Args:
-      prepared: of a run whose policy may cut chips anew.
-      estimate: serves a workload alone.
+      prepared: prepared setup whose policy may change layouts.
+      estimate: function that serves a workload alone.
     """
 
     def __init__(self, prepared: Prepared, estimate: Estimate) -> None:
@@ -92,19 +92,19 @@ class Recuts:
 
     @property
     def reads_back(self) -> int:
-        """The number of requests, those that came last, that are looked at."""
+        """Number of most recent requests that the policy reads."""
         return self._traits.requests + self._traits.before
 
     def begin(self, now_s: float) -> None:
-        """Begin anew: the chips have another layout now."""
+        """Restart after a change of layout."""
         self._since_s, self.look_s = now_s, now_s + _FIRST_LOOK_S
 
     def look(self, seen: Any, now_s: float) -> Change | None:
         """Return the change that the policy wants now, if any.
 
         Args:
-          seen: the last `reads_back` requests that came, rows of `SEEN_DTYPE`, by arrival.
-          now_s: the time.
+          seen: the `reads_back` most recent requests, rows of `SEEN_DTYPE`, by arrival.
+          now_s: current time.
         """
         wanted, passed_s = self._traits.requests, now_s - self._since_s
         new = int((seen["arrival_s"] > self._since_s).sum())
@@ -122,7 +122,7 @@ class Recuts:
         return change
 
     def _chosen(self, block: RequestBlock, wanted: int, now_s: float) -> int:
-        """Return the row that the policy chooses once the price of its choice is known."""
+        """Return the policy's row after the exact price of its choice is known."""
         table = self._weighed(block, wanted)
         known: set[int] = {-1, self._here}
         while True:

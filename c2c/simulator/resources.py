@@ -13,7 +13,7 @@ __all__ = ["DRAWS", "Resources", "new_resources", "share"]
 
 
 class Resources(NamedTuple):
-    """Capacities, who wants what, and what each gets."""
+    """Capacities, demands and shares."""
 
     capacity: Any  # f8[resources] units/s
     on: Any  # i8[users, DRAWS] resources used, -1 for none
@@ -26,7 +26,7 @@ class Resources(NamedTuple):
 
 
 def new_resources(users: int, resources: int) -> Resources:
-    """Return room for so many users and resources."""
+    """Return empty tables for so many users and resources."""
     return Resources(
         capacity=np.zeros(resources),
         on=np.full((users, DRAWS), -1, np.int64),
@@ -43,9 +43,9 @@ def new_resources(users: int, resources: int) -> Resources:
 def share(r: Resources, n: int) -> None:
     """Write the flows of the first `n` users.
 
-    Rank by rank, highest first: the flows of a rank rise together, each until it has its demand or
-    one of its resources is full. What they leave is for the next rank. On one resource and in one
-    rank these are the rates of `c2c.cost.max_min_rates`, each at most its demand.
+    Rank by rank, highest first: the flows of a rank rise together, each until it meets its demand
+    or one of its resources is full. The next rank gets the rest. On one resource and in one rank
+    these are the rates of `c2c.cost.max_min_rates`, each at most its demand.
     """
     for k in range(len(r.left)):
         r.left[k] = r.capacity[k]

@@ -1,4 +1,4 @@
-"""Drive the event loop over blocks of arrivals, with bounded memory."""
+"""Driver of the event loop over blocks of arrivals, with bounded memory."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class RunStats:
 
 @dataclass(slots=True)
 class Simulation:
-    """One run: state and world, both owned by it, and the phases kept for the timeline.
+    """One run: state and world, which it owns, and the phases kept for the timeline.
 
     Two simulations in one process share nothing but read-only tables.
     """
@@ -137,10 +137,10 @@ class Simulation:
         """Return a simulation at time 0.
 
         Args:
-          loop: who sends; None: requests come at their times.
-          models: the only ones whose requests will come; None for all.
-          estimate: what a policy that cuts chips anew stands on, `c2c.simulator.estimate`; None: it
-            is not asked.
+          loop: clients of a closed loop; None: requests arrive at their times.
+          models: models that get requests; None: all.
+          estimate: estimate for a policy that changes layouts, `c2c.simulator.estimate`; None: the
+            policy is not called.
         """
         state = prepared.new_serving(buffer=buffer, models=models, active=False)
         asked = None if estimate is None else partial(estimate, compiled=compiled)
@@ -172,7 +172,7 @@ class Simulation:
         *,
         is_last: bool = False,
     ) -> None:
-        """Take a block of arrivals and hand finished requests to `on_records` (copies).
+        """Simulate a block of arrivals and pass finished requests to `on_records` (copies).
 
         Raises:
           PolicyError: a policy from outside the package failed.
@@ -243,10 +243,10 @@ class Simulation:
                 raise policy_error(lost, self.rules)
 
     def _by_group(self, block: RequestBlock) -> tuple[Any, NDArray[np.int64]]:
-        """Return the order in which the block is served, and where each group's requests end.
+        """Return the order in which the block is served, and the end of each group's requests.
 
-        All chips are served together, in the order of time, where something is common to them:
-        clients, timers, and a timeline that is not full yet.
+        All chips are served together, in the order of time, if they share clients, timers, or a
+        timeline that is not full yet.
         """
         groups, world = len(self.ranges.first_chip), self.world
         is_common = (
@@ -270,9 +270,9 @@ class Simulation:
         return np.arange(self.next_id, self.next_id + len(block))
 
     def _blocks(self, block: RequestBlock, order: Any, is_whole: bool) -> tuple[Any, ...]:
-        """Return what `drive` takes of the requests' blocks.
+        """Return the arguments of `drive` for the requests' prefix blocks.
 
-        The ends of sessions are known where the block holds all requests.
+        Ends of sessions are known only if the block holds all requests.
         """
         if not self.prepared.fleet.caches_prefixes or block.block_first is None:
             return (np.zeros(0, np.int64),) * 5
@@ -298,7 +298,7 @@ class Simulation:
             raise found from error
 
     def _change_chips(self, *, is_over: bool) -> None:
-        """Do what is due at timer 0; where nothing is left to serve, nothing ever is."""
+        """Handle timer 0; without work left it is never due again."""
         count, layouts, world = self.state.count[0], self.layouts, self.world
         if is_over and count.arrived == count.finished + count.failed:
             set_timer(self.state, 0, np.inf)
@@ -325,12 +325,12 @@ class Simulation:
         turns_ended(self.state, self.sessions, had_ended, now_s)
 
     def _seen(self, records: Any) -> Any:
-        """Return the requests that ended last: those of handed out records, and of these."""
+        """Return the most recently ended requests, of passed-on records and of these."""
         before = ended(records[:0]) if self._ended is None else self._ended
         return last_of(self.layouts.reads_back, before, ended(records))
 
     def _change_service(self, chips: Sequence[int], returns: bool, now_s: float) -> None:
-        """Take chips that fail together out of service, or those that return into it."""
+        """Take chips that fail together out of service, or return them."""
         fleet, rules, state, world = self.prepared.fleet, self.rules, self.state, self.world
         devices = [d for c in chips for d in range(state.chip[c].first, state.chip[c].last)]
         if not returns:
@@ -351,7 +351,7 @@ class Simulation:
             self._carry_out(int(state.chip[c].first), now_s)
 
     def _carry_out(self, device: int, now_s: float) -> None:
-        """Start what was decided and share the link of a device's chip again."""
+        """Carry out the decided actions and share the link of a device's chip again."""
         fleet, rules, state = self.prepared.fleet, self.rules, self.state
         start_asked(fleet, rules, state, now_s)
         submit(fleet, rules, self.machine, state, self.world, self.experts, device, now_s)
@@ -424,7 +424,7 @@ class Simulation:
 
 
 def _whole_sessions(blocks: Iterable[RequestBlock]) -> Iterator[RequestBlock]:
-    """Yield the blocks, or one of them all where turns of sessions wait for the answer before."""
+    """Yield the blocks, merged into one if turns of sessions wait for earlier answers."""
     stream = iter(blocks)
     for block in stream:
         if block.think_s is not None:
@@ -439,10 +439,10 @@ def run_blocks(
     on_records: Callable[[Any], None],
     on_progress: Callable[[int, float], None] | None = None,
 ) -> RunStats:
-    """Feed all blocks and run to the end.
+    """Simulate all blocks to the end.
 
     Args:
-      on_records: takes record arrays (`c2c.serving.RECORD_DTYPE`) in order of completion.
+      on_records: called with record arrays (`c2c.serving.RECORD_DTYPE`) in order of completion.
       on_progress: called after each block with (requests arrived, simulated seconds).
     """
     waiting: RequestBlock | None = None

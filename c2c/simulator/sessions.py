@@ -1,4 +1,4 @@
-"""Turns of sessions: the next one comes when the one before has ended, after a time to think."""
+"""Turns of sessions: each is sent a thinking time after the one before has ended."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = [
 
 
 class Sessions(NamedTuple):
-    """Successor of each request, and the requests due, by time and place in the workload.
+    """Successor of each request, and due requests by time and index in the workload.
 
-    Requests are known by their row of a block that holds all of them. Without sessions all arrays
-    are empty.
+    A request is identified by its row in a block that holds all of them. Without sessions all
+    arrays are empty.
     """
 
     follows: Any  # i8[n] the row of the turn after it, -1: none
@@ -38,7 +38,7 @@ class Sessions(NamedTuple):
 
 
 def new_sessions() -> Sessions:
-    """Return no sessions."""
+    """Return empty sessions."""
     none = np.zeros(0, np.int64)
     return Sessions(none, np.zeros(0), none, np.zeros(0), none, np.zeros(1, np.int64))
 
@@ -65,7 +65,7 @@ def begin_turns(block: RequestBlock, ids: np.ndarray) -> Sessions:
 
 
 def session_ends(block: RequestBlock) -> np.ndarray:
-    """Return which requests end their sessions, i8[n]: 1 for the last turn, of several."""
+    """Return i8[n], 1 for each request that ends a session of several turns."""
     over = np.zeros(len(block), np.int64)
     if block.session is not None:
         order = np.argsort(block.session, kind="stable")
@@ -77,13 +77,13 @@ def session_ends(block: RequestBlock) -> np.ndarray:
 
 @inlined
 def next_turn_s(x: Sessions) -> float:
-    """Return when the next turn is due; inf: none is."""
+    """Return the time of the next turn; inf: none."""
     return float(x.due_s[0]) if x.count[0] > 0 else np.inf
 
 
 @inlined
 def skip_turns(x: Sessions, cursor: Any, n: int) -> None:
-    """Move the cursor past turns, which come when they are due."""
+    """Move the cursor past later turns, which are sent when they are due."""
     while cursor[0] < n and x.think_s[cursor[0]] >= 0.0:
         cursor[0] += 1
 
@@ -115,7 +115,7 @@ def _turn_ended(x: Sessions, request_id: int, now_s: float) -> None:
 
 @jitable
 def turns_ended(state: Serving, x: Sessions, first: int, now_s: float) -> None:
-    """Take in the ends of the requests whose records stand in the buffer from `first` on."""
+    """Schedule the successors of requests whose records are in the buffer from `first` on."""
     if len(x.follows) == 0:
         return
     for r in range(first, state.count[0].out):
@@ -124,7 +124,7 @@ def turns_ended(state: Serving, x: Sessions, first: int, now_s: float) -> None:
 
 @jitable
 def take_turn(x: Sessions) -> int:
-    """Return the row of the turn that is due next; it is not any more."""
+    """Remove the next due turn and return its row."""
     found, n = int(x.due[0]), int(x.count[0]) - 1
     x.count[0] = n
     _swap(x, 0, n)

@@ -1,7 +1,7 @@
-"""Parts of a run that do not touch one another: who simulates what, and how it is put together.
+"""Shards of a run that never interact: assignment to processes, and merging of results.
 
-Chips that share no model never meet: no request, load or decision of one is seen by the other. So
-each group of such chips can be simulated alone, with the same ids and the same records.
+Chips that share no model never affect each other. So each group of such chips can be simulated
+alone, with the same ids and the same records.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _SAMPLE = 500_000  # requests that tell how much of the load each model has
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """The part of a fleet that one process simulates.
+    """Part of a fleet that one process simulates.
 
     Attributes:
-      models: positions in the catalog, ascending.
-      parts: the same models, dealt out; each part's records are kept in a file of its own.
+      models: indices in the catalog, ascending.
+      parts: the same models in groups; each group's records are in a file of their own.
     """
 
     models: NDArray[np.int64]
@@ -38,13 +38,13 @@ class Shard:
 def split(
     prepared: Prepared, workload: Workload, *, shards: int, requests: int, part_rows: int
 ) -> tuple[Shard, ...]:
-    """Deal the models out to at most `shards` shards of about equal load.
+    """Divide the models into at most `shards` shards of about equal load.
 
-    The same settings are always split in the same way.
+    Equal settings give equal shards.
 
     Args:
-      requests: of the whole run.
-      part_rows: about how many of them a part may have.
+      requests: number of requests of the whole run.
+      part_rows: approximate maximum of requests in a part.
     """
     load = _load(workload, len(prepared.fleet.deployment))
     group = groups_of(prepared)
@@ -61,7 +61,7 @@ def split(
 
 
 def only(blocks: Iterable[RequestBlock], models: NDArray[np.int64]) -> Iterator[RequestBlock]:
-    """Yield the requests of some models, under the ids that they have among all."""
+    """Yield the requests of some models, under their ids in the whole run."""
     first = 0
     for block in blocks:
         rows = np.flatnonzero(np.isin(block.model, models, kind="table"))
@@ -71,7 +71,7 @@ def only(blocks: Iterable[RequestBlock], models: NDArray[np.int64]) -> Iterator[
 
 
 def merged_stats(stats: Sequence[RunStats]) -> RunStats:
-    """Return the totals of one run from those of its shards; each saw only its own chips."""
+    """Return the totals of a run from those of its shards, each of which counts its own chips."""
     values = {}
     for field in fields(RunStats):
         found = [getattr(s, field.name) for s in stats]
@@ -103,7 +103,7 @@ def _load(workload: Workload, models: int) -> NDArray[np.float64]:
 
 
 def _dealt(weights: NDArray[np.float64], count: int) -> list[NDArray[np.int64]]:
-    """Deal positions out to `count` hands, the heaviest first, each to the lightest hand."""
+    """Assign indices to `count` bins, the heaviest first, each to the lightest bin."""
     hands: list[list[int]] = [[] for _ in range(count)]
     held = np.zeros(count)
     for k in np.argsort(-weights, kind="stable"):

@@ -1,4 +1,4 @@
-"""Shares of a chip's resources among the works on it, and the time of each run's next event."""
+"""Sharing of a chip's resources among its works, and the time of each run's next event."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def share_rows(
     works: Works, phase: Any, busy: Any, end_s: Any, first: int, last: int, beside: int, link: int,
     by_age: bool, now_s: float, r: Resources,
 ) -> float:  # fmt: skip
-    """Share a chip's resources among its rows and re-time them; returns bytes/s over the link.
+    """Share a chip's resources among its rows and re-time them; return bytes/s over the link.
 
-    Rows whose phase has no works (`works` 0) use the link alone.
+    Rows whose phase has no works (`works` 0) use only the link.
 
     Args:
-      first, last: the rows of its devices.
-      beside: where those of their relayouts begin, in the same order; 0: there are none.
-      by_age: a resource serves first the row that has been busy longest.
+      first, last: range of its devices' rows.
+      beside: first row of their relayouts, in the same order; 0: there are none.
+      by_age: whether a resource serves first the row that has been busy longest.
     """
     once, several = 0, 0  # bits of the resources that a row uses, or several
     rows = (last - first) * (2 if beside > 0 else 1)

@@ -1,9 +1,8 @@
-"""The experts of tokens, one after another: what `c2c.workloads.routing` says of any token alone.
+"""Routing of tokens to experts, one token after another, as by `c2c.workloads.routing`.
 
-Most tokens follow the one before them in their request. Of those only the places that are not kept
-are drawn, and a device remembers the others; a token that follows none goes back to where each of
-its places was drawn. Both find the same. The functions are plain Python in the subset that Numba
-compiles.
+Most tokens follow the one before them in their request. For those only the changed places are
+drawn, and a device remembers the others; any other token goes back to the position at which each of
+its places was drawn. Both give the same experts, interpreted or compiled by Numba.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ _NONE: Final = -2  # no position, nor the one before the first
 
 
 class Followed(NamedTuple):
-    """The request whose tokens each of D devices drew last; L layers, K places, E experts.
+    """Request whose tokens each of D devices drew last; L layers, K places, E experts.
 
     Attributes:
-      request: i8[D], or -1.
-      topic: i8[D] of it.
-      key: i8[D, L] `token_key` of it.
+      request: i8[D] id of the request, or -1.
+      topic: i8[D] its topic.
+      key: i8[D, L] its `token_key`.
       at: i8[D, L] position of the token drawn last.
-      origin: i8[D, K, L] what the place's draws come from: key and position at which it was drawn.
-      first: i8[D, K, L] the expert of the first of them.
-      here: scratch i8[L] what the token's draws come from.
-      drawn: scratch i8[K, L] the first of them.
-      taken: scratch i8[E] the last token of a layer that took an expert, by `count`.
-      count: i8[1] of a layer's tokens so far.
+      origin: i8[D, K, L] source of a place's draws: key and position at which it was drawn.
+      first: i8[D, K, L] expert of the first draw.
+      here: scratch i8[L], source of the token's draws.
+      drawn: scratch i8[K, L], their first experts.
+      taken: scratch i8[E], last token of a layer that used an expert, by `count`.
+      count: i8[1] tokens of a layer so far.
     """
 
     request: Any
@@ -53,7 +52,7 @@ class Followed(NamedTuple):
 
 
 def nothing_followed(tables: RouterTables, devices: int) -> Followed:
-    """Return the state in which no device has drawn anything."""
+    """Return the initial state, in which no device has drawn anything."""
     layers, experts, places = (
         max(1, int(sizes.max())) for sizes in (tables.layers, tables.experts, tables.per_token)
     )
@@ -73,7 +72,7 @@ def nothing_followed(tables: RouterTables, devices: int) -> Followed:
 
 @jitable
 def follow(tables: RouterTables, f: Followed, d: int, arch: int, request: int) -> None:
-    """Let the next tokens of device `d` be of a request of a model of architecture `arch`."""
+    """Set the request, of architecture `arch`, of device `d`'s next tokens."""
     if f.request[d] == request:
         return
     f.request[d] = request
@@ -85,7 +84,7 @@ def follow(tables: RouterTables, f: Followed, d: int, arch: int, request: int) -
 
 @inlined
 def draw_token(tables: RouterTables, f: Followed, d: int, arch: int, position: int) -> None:
-    """Draw for the token at `position`, in all layers at once: the machine takes several a time."""
+    """Draw the token at `position` in all layers at once, which vectorises."""
     layers = tables.layers[arch]
     for layer in range(layers):
         f.here[layer] = hashed(f.key[d, layer], position)
@@ -140,19 +139,19 @@ def _another(
 def token_experts(
     tables: RouterTables, f: Followed, d: int, arch: int, layer: int, position: int, out: Any
 ) -> None:
-    """Write the experts that the token drawn last takes in a layer, all different.
+    """Write the experts of the last drawn token in a layer, all different.
 
-    Place k of `out` goes back to the last position at which it was drawn anew. Where its expert is
-    taken by a place before it, its next draws of that position follow.
+    Place k of `out` goes back to the last position at which it was drawn. If an earlier place has
+    its expert, further draws of that position follow.
 
     Args:
-      tables: of the router.
-      f: what has been drawn.
+      tables: tables of the router.
+      f: state of the draws.
       d: the device.
       arch: the model's row of the tables.
-      layer: from 0.
-      position: of the token, from 0.
-      out: i8, as long as the most experts a token takes.
+      layer: layer, from 0.
+      position: position of the token, from 0.
+      out: i8 output, as long as the most experts of a token.
     """
     topic = f.topic[d]
     if f.at[d, layer] == position - 1:

@@ -1,4 +1,4 @@
-"""Stored matrices of which experts past sequences or steps took, and the one most similar to now.
+"""Stored expert matrices of past sequences or steps, and search for the most similar one.
 
 Similarity is the cosine of the counts of a layer, averaged over the layers that have run.
 """
@@ -29,11 +29,11 @@ _NONE: Final = -1
 
 
 class Traces(NamedTuple):
-    """R rows of [layer, expert] a model, a row's numbers apart: all rows are compared at once.
+    """Store of R rows of [layer, expert] for each model, transposed to compare all rows at once.
 
-    Each of M models has its own rows: its engine is a process. What is compared with them is K
-    matrices, whose products with the rows are kept: a step adds what its few experts add. Counts
-    are whole, hence the sums are exact in any order.
+    Each of M models has its own rows: its engine is a process. K matrices are compared with the
+    rows; their products with the rows are kept and updated by each step's few experts. Counts are
+    whole, so the sums are exact in any order.
     """
 
     count: Any  # i8[M] rows in use
@@ -49,7 +49,7 @@ class Traces(NamedTuple):
 
 
 def new_traces(rows: int, layers: int, experts: int, models: int = 1, matrices: int = 1) -> Traces:
-    """Return empty stores, and so many matrices that are to be compared with them."""
+    """Return empty stores, and so many matrices to compare with them."""
     return Traces(
         count=np.zeros(models, np.int64),
         rows=np.zeros((models, layers, experts, rows), np.float32),
@@ -66,7 +66,7 @@ def new_traces(rows: int, layers: int, experts: int, models: int = 1, matrices: 
 
 @jitable
 def forget_tokens(traces: Traces, k: int, layer: int, model: int) -> None:
-    """Let no token have taken an expert in a layer of matrix `k`, which is of a model."""
+    """Clear the counts of a layer of matrix `k`, which is of a model."""
     traces.square[k, layer] = 0.0
     for row in range(traces.count[model]):
         traces.dots[k, layer, row] = 0.0
@@ -86,7 +86,7 @@ def add_tokens(
 def renew_dot(
     traces: Traces, matrix: Any, k: int, layers: int, experts: int, model: int, row: int
 ) -> None:
-    """Find the products of `matrix[k]`, which is of a model, with a row that has changed."""
+    """Recompute the products of `matrix[k]`, which is of a model, with a changed row."""
     for layer in range(layers):
         total = 0.0
         for e in range(experts):
@@ -96,7 +96,7 @@ def renew_dot(
 
 @jitable
 def begin_compare(traces: Traces, model: int) -> None:
-    """Begin with the first layer."""
+    """Begin a comparison with the first layer."""
     for row in range(traces.count[model]):
         traces.seen[row] = 0.0
 
@@ -115,15 +115,15 @@ def _compare(traces: Traces, k: int, layer: int, model: int) -> None:
 def compare_layer(
     traces: Traces, k: int, layer: int, model: int, compares_seen: bool
 ) -> tuple[int, float]:
-    """Return the row most similar to matrix `k` in the layers up to this one, and how similar.
+    """Return the row most similar to matrix `k` in the layers up to this one, and its similarity.
 
-    Of equals the first.
+    Ties go to the first row.
 
     Args:
-      traces: the store, whose products with the matrix are known.
-      k: the matrix.
-      layer: the next one; the ones before have been compared.
-      model: whose rows.
+      traces: the store, with products of the matrix known.
+      k: index of the matrix.
+      layer: next layer; earlier ones have been compared.
+      model: model of the rows.
       compares_seen: False compares nothing: all rows are equally far.
 
     Returns:
@@ -166,7 +166,7 @@ def _embed(traces: Traces, router: RouterTables, model: int, request: int) -> No
 def embedded_row(
     traces: Traces, router: RouterTables, model: int, request: int
 ) -> tuple[int, float]:
-    """Return the row whose request's embedding is most similar, of equals the last, or -1."""
+    """Return the row with the most similar request embedding, of equals the last; or -1."""
     _embed(traces, router, model, request)
     best, most = _NONE, 0.0
     for row in range(traces.count[model]):
@@ -180,18 +180,18 @@ def predict(
     traces: Traces, model: int, row: int, layer: int, mass: float, least: int, experts: int,
     chance: Any, want: Any,
 ) -> None:  # fmt: skip
-    """Write the probabilities of a stored layer, and those of the experts that are to be fetched.
+    """Write the probabilities of a stored layer, and those of the experts to fetch.
 
     Args:
       traces: the store.
-      model: whose row.
-      row: of it.
-      layer: of the row.
-      mass: of probability that is fetched, the likeliest experts first; 1: all.
-      least: experts that are fetched at least.
-      experts: of the layer.
-      chance: f8[layers, experts] of all.
-      want: likewise, 0 where an expert is not to be fetched.
+      model: model of the row.
+      row: index of the row.
+      layer: layer of the row.
+      mass: probability to be fetched, likeliest experts first; 1: all.
+      least: minimum number of experts fetched.
+      experts: number of experts in the layer.
+      chance: f8[layers, experts] output, probabilities of all experts.
+      want: f8[layers, experts] output, 0 for experts not to fetch.
     """
     total = 0.0
     for e in range(experts):
@@ -231,18 +231,18 @@ def store(
     traces: Traces, router: RouterTables, arch: int, model: int, request: int, matrix: Any, k: int,
     share: float, is_compared: bool,
 ) -> int:  # fmt: skip
-    """Keep `matrix[k]`; in a full store it takes the place of the row most like it.
+    """Store `matrix[k]`; in a full store it replaces the row most similar to it.
 
     Args:
-      traces: the store, whose products with the matrix are known.
-      router: which knows the requests' embeddings.
-      arch: the model's row in it.
-      model: whose matrix it is.
-      request: likewise.
+      traces: the store, with products of the matrix known.
+      router: router with the requests' embeddings.
+      arch: row of the model in the router.
+      model: model of the matrix.
+      request: request of the matrix.
       matrix: counts [.., layer, expert].
-      k: position on its first axis.
-      share: of the embeddings in what counts as alike.
-      is_compared: whether all layers of `matrix[k]` are what has been compared last.
+      k: index on its first axis.
+      share: weight of the embeddings in the similarity.
+      is_compared: whether the last comparison covered all layers of `matrix[k]`.
 
     Returns:
       The row.

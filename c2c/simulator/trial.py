@@ -1,4 +1,4 @@
-"""A short interpreted run of policies from outside the package, before anything long."""
+"""Short interpreted trial of policies from outside the package, before long work."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ _REQUESTS = 60
 
 
 def try_policies(prepared: Prepared, workload: Workload, requests: int = _REQUESTS) -> None:
-    """Serve the first requests with the interpreter, if there are policies from outside.
+    """Simulate the first requests with the interpreter, if any policy is from outside the package.
 
-    A mistake in one is then found in a moment, where it stands, and not by the compiler or in the
-    middle of a run.
+    The trial finds a mistake at once and names its line, before compilation or a long run.
 
     Raises:
-      PolicyError: one of them failed; names it, file, line and reason.
+      PolicyError: a policy failed; names it, file, line and reason.
     """
     if outside_policies(prepared.rules.system):
         simulation = Simulation.start(

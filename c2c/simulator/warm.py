@@ -1,4 +1,4 @@
-"""Compile the event loop into the on-disk cache: `python -m c2c.simulator.warm`."""
+"""Compilation of the event loop into the on-disk cache: `python -m c2c.simulator.warm`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["warm"]
 
 
 def warm() -> float:
-    """Compile (or load) the event loop for its one signature; return the seconds it took."""
+    """Compile (or load) the event loop; return the seconds it took."""
     started = time.perf_counter()
     spec = load_spec("llama-3-3b")
     prepared = prepare(

@@ -1,4 +1,4 @@
-"""KV caches on their way from device to device: each device sends them one after another."""
+"""Transfers of KV caches between devices: each device sends them one after another."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SENT_DTYPE = np.dtype(
 
 
 class Wires(NamedTuple):
-    """The wire of each device, where caches go directly, and a table of what is sent."""
+    """Wire of each device that sends caches directly, and a table of pending transfers."""
 
     wire: Any  # WIRE_DTYPE [devices]
     sent: Any  # SENT_DTYPE; as many rows as all batches have places
@@ -41,7 +41,7 @@ class Wires(NamedTuple):
 
 
 def new_wires(devices: int, rows: int) -> Wires:
-    """Return wires on which nothing is."""
+    """Return empty wires."""
     wire = np.zeros(devices, WIRE_DTYPE).view(np.recarray)
     wire.first = wire.last = -1
     sent = np.zeros(rows, SENT_DTYPE).view(np.recarray)
@@ -53,7 +53,7 @@ def new_wires(devices: int, rows: int) -> Wires:
 def put_on(
     wires: Wires, d: int, slot: int, target: int, size: float, seconds: float, now_s: float
 ) -> float:
-    """Send the cache of a request from device `d`; return when the next one of its wire comes."""
+    """Queue the cache of a request on device `d`'s wire; return the time of its next arrival."""
     wire, k = wires.wire[d], wires.unused[0]
     row = wires.sent[k]
     wires.unused[0] = row.next
@@ -69,7 +69,7 @@ def put_on(
 
 @jitable
 def take_off(wires: Wires, d: int) -> tuple[int, int, float, float]:
-    """Take what has come from device `d`: request, target, bytes, and when the next comes."""
+    """Remove device `d`'s arrived transfer: request, target, bytes, time of the next arrival."""
     wire = wires.wire[d]
     k = wire.first
     row = wires.sent[k]
@@ -81,12 +81,12 @@ def take_off(wires: Wires, d: int) -> tuple[int, int, float, float]:
 
 
 def drop_sent(wires: Wires, d: int, goes: Callable[[int, int], bool]) -> float:
-    """Forget what the wire of device `d` carries of some requests; return as `put_on`.
+    """Drop transfers of some requests from the wire of device `d`; return as `put_on`.
 
-    What follows comes no earlier for that.
+    Later transfers do not arrive earlier.
 
     Args:
-      goes: takes the device and a request's slot.
+      goes: predicate of the device and a request's slot.
     """
     kept, k = [], int(wires.wire[d].first)
     while k >= 0:

@@ -1,9 +1,9 @@
-"""Runs of equal steps, each step a small graph of works: the table, and how far each run is.
+"""Runs of equal steps, each step a small graph of works: their table and progress.
 
-A work takes its seconds alone while its resources give it what it asks for, longer otherwise. It
-begins when the works before it have ended. A run is one closed form (`c2c.simulator.phases`) in two
-cases: its step is one work, which follows any share of its resources; or nobody else uses its
-resources, so that a step takes the graph's longest path. Else the works are walked one by one.
+A work takes its seconds alone while its resources meet its demand, longer otherwise. It begins when
+its predecessors have ended. A run is one closed form (`c2c.simulator.phases`) in two cases: its
+step is one work, which follows any share of its resources; or no other run uses its resources, so
+that a step takes the graph's longest path. Else the works are walked one by one.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ WORK_DTYPE = np.dtype(
 
 
 class Works(NamedTuple):
-    """The changing part, a row for each place where a run may be under way."""
+    """Changing part, a row for each possible run."""
 
     step: Any  # STEP_DTYPE [rows]
     work: Any  # WORK_DTYPE [rows, works]
@@ -131,7 +131,7 @@ def write_plan(plans: Plans, works: Works, d: int, p: int, split: Any) -> None:
     """Write the works of plan `p` for a step of this size into row `d`.
 
     Args:
-      split: i8[homes, 4], for each home of keys and values PREFILL, ROWS, CACHED and GROWTH.
+      split: i8[homes, 4] PREFILL, ROWS, CACHED and GROWTH of each KV-cache home.
     """
     step = works.step[d]
     step.works = plans.count[p]
@@ -162,7 +162,7 @@ def write_plan(plans: Plans, works: Works, d: int, p: int, split: Any) -> None:
 
 @jitable
 def link_amount(works: Works, d: int, link: int) -> float:
-    """Return how much of resource `link` the first step of row `d` takes."""
+    """Return the amount of resource `link` that the first step of row `d` takes."""
     total = 0.0
     for w in range(works.step[d].works):
         for u in range(DRAWS):
@@ -202,12 +202,12 @@ def _line(works: Works, d: int, steps: int) -> tuple[int, float, float]:
 
 @jitable
 def begin_run(works: Works, d: int, p: Any, now_s: float, stands_s: float, is_old: bool) -> None:
-    """Begin `p.steps` steps of the plan in row `d`; fewer where another path becomes the longest.
+    """Begin `p.steps` steps of the plan in row `d`; fewer if another path becomes the longest.
 
     Args:
-      p: the row of its phase.
+      p: phase of the row.
       stands_s: seconds before the first step begins.
-      is_old: a run that follows at once on the row's last one is as old as that.
+      is_old: whether the run follows the row's last one at once and keeps its age.
     """
     step = works.step[d]
     if not (is_old and step.ended_s >= now_s):
@@ -225,7 +225,7 @@ def begin_run(works: Works, d: int, p: Any, now_s: float, stands_s: float, is_ol
 
 @jitable
 def walk(works: Works, d: int, p: Any) -> None:
-    """Walk the works of row `d` from where the closed form of its run is."""
+    """Walk the works of row `d` from the present state of its run's closed form."""
     _path_s(works, d, p.done)
     passed = p.part * (p.base_s + p.slope_s * p.done)
     works.step[d].is_fresh = 1 if p.part <= 0.0 else 0
@@ -294,7 +294,7 @@ def _bring(work: Any, seconds: float, now_s: float) -> None:
 
 @inlined
 def bring_up(works: Works, d: int, p: Any, now_s: float) -> None:
-    """Bring the walked works of row `d` up to now."""
+    """Advance the walked works of row `d` to now."""
     step = works.step[d]
     for w in range(step.works):
         work = works.work[d, w]
@@ -307,7 +307,7 @@ def bring_up(works: Works, d: int, p: Any, now_s: float) -> None:
 
 @jitable
 def follow_run(works: Works, d: int, p: Any, now_s: float) -> bool:
-    """Take the end of a work of row `d`; False if its run has ended with it."""
+    """Handle the end of a work of row `d`; return False if its run has ended with it."""
     if p.works <= 1:
         return False
     works.step[d].is_fresh = 0
@@ -322,10 +322,10 @@ def follow_run(works: Works, d: int, p: Any, now_s: float) -> bool:
 
 @jitable
 def stop_run(works: Works, d: int, p: Any, ends_s: float, now_s: float) -> float:
-    """End a run at its next step boundary, one step at least; returns the row's next event.
+    """End a run at its next step boundary, after at least one step; return the row's next event.
 
     Args:
-      ends_s: the row's next event until now.
+      ends_s: time of the row's next event so far.
     """
     if p.works <= 1:
         stop_at_boundary(p, now_s)
@@ -340,7 +340,7 @@ def stop_run(works: Works, d: int, p: Any, ends_s: float, now_s: float) -> float
 
 @jitable
 def end_run(works: Works, c: int, d: int, p: Any, is_whole: bool, now_s: float) -> None:
-    """End the run of row `d` on chip `c` and count what it took; not whole: it was cut short."""
+    """End the run of row `d` on chip `c` and account it; it may have been cut short."""
     step = works.step[d]
     steps = float(p.steps)
     if not is_whole:

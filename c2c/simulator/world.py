@@ -1,4 +1,4 @@
-"""The simulated hardware and its state: constants, phases, links, the timeline."""
+"""Simulated hardware and its state: constants, phases, links, timeline."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ TIMELINE_DTYPE = np.dtype(
 
 
 class Machine(NamedTuple):
-    """The fixed part of the simulated hardware."""
+    """Fixed part of the simulated hardware."""
 
     capacity: Any  # f8[C] bytes/s of each chip's link
     hbm: Any  # f8[kind] bytes/s of a slice
@@ -100,7 +100,7 @@ class Machine(NamedTuple):
 
 
 class World(NamedTuple):
-    """The changing part."""
+    """Changing part of the simulated hardware."""
 
     phase: Any  # PHASE_DTYPE [rows]: devices, and as many relayouts if lanes have any
     link: Any  # LINK_DTYPE [C]
@@ -124,7 +124,7 @@ def new_world(machine: Machine, state: Serving, timeline_rows: int, chips: Any =
     """Return the world before the first event; at most `timeline_rows` phases are kept.
 
     Args:
-      chips: the first of each group of chips that are driven apart.
+      chips: first chip of each separately driven group.
     """
     n, works = len(state.device), machine.plans.after.shape[1]
     widest = int((state.chip.last - state.chip.first).max())
@@ -156,7 +156,7 @@ def new_world(machine: Machine, state: Serving, timeline_rows: int, chips: Any =
 
 @inlined
 def account(world: World, c: int, now_s: float) -> None:
-    """Count what the link of chip `c` has moved up to now."""
+    """Count the traffic of chip `c`'s link up to now."""
     link = world.link[c]
     link.moved += link.rate * (now_s - link.at_s)
     link.at_s = now_s
@@ -170,7 +170,7 @@ def relayouts_at(state: Serving, world: World) -> int:
 
 @inlined
 def note_ends(state: Serving, world: World, c: int) -> None:
-    """Let the next event be found, now that phases of chip `c` end at other times."""
+    """Update the next event after ends of phases on chip `c` have changed."""
     chip = state.chip[c]
     devices = len(state.device)
     beside = devices if len(world.end_s) > devices else 0

@@ -1,6 +1,6 @@
-"""From settings to a fleet: cost tables, KV capacities, chunk table, where weights live.
+"""Preparation of a fleet from settings: cost tables, KV capacities, chunks, homes of weights.
 
-All settings are checked here, before any work: what cannot be served is an error that names it.
+All settings are checked here, before any work; errors name the setting.
 """
 
 from __future__ import annotations
@@ -116,22 +116,22 @@ class Prepared:
 
     @property
     def slice_kinds(self) -> tuple[Slice, ...]:
-        """The slices of each kind, see `kinds`."""
+        """The slices of each kind; see `kinds`."""
         return tuple(kind.slice for kind in self.kinds)
 
     @property
     def link_capacity_gbps(self) -> float:
-        """The rate of a chip's link; of unlike chips the fastest one's."""
+        """Rate of a chip's link; the fastest if chips differ."""
         return float(self.link_gbps.max())
 
     def chips_of(self, models: Sequence[int] | None = None) -> NDArray[np.int64]:
-        """Return the chips that may serve some models, all by default; i8[n], ascending."""
+        """Return the chips that may serve some models, ascending, i8[n]; all chips by default."""
         fleet = self.fleet
         here = slice(None) if models is None else np.isin(fleet.home_model, models)
         return np.unique(fleet.home_chip[here])
 
     def new_rules(self) -> Rules:
-        """Return the rules of one run, with memory of its own for policies that have some."""
+        """Return the rules of one run, with fresh memory for policies that have some."""
         return self.rules._replace(own=copied(self.rules.own))
 
     def new_serving(
@@ -146,10 +146,9 @@ class Prepared:
         """Return the state before the first event; see `c2c.serving.new_state.new_serving`.
 
         Args:
-          models: those that may be active at the start; None for all.
-          active: whether they are already; else the event loop makes them so.
-          rules: of the run, whose placement remembers what it made active; None: rules that no run
-            has.
+          models: models that may be active at the start; None: all.
+          active: whether they are active already; else the event loop activates them.
+          rules: rules of the run, whose placement remembers what it activated; None: new rules.
         """
         state = new_serving(
             self.fleet,
@@ -174,7 +173,7 @@ class Prepared:
 
 
 def prepare(setup: ServingSetup) -> Prepared:
-    """Check the settings and build the tables that policies and simulator read.
+    """Check the settings and build the tables for policies and simulator.
 
     Raises:
       SettingError: a MIG layout that the chip lacks, a catalog larger than host memory, a model
@@ -314,7 +313,7 @@ def prepare(setup: ServingSetup) -> Prepared:
 
 
 def chip_places(setup: ServingSetup, part: FleetPart) -> ChipLayouts:
-    """Return the places for a batch on each chip of a part: slices, or a layout's lanes."""
+    """Return the devices on each chip of a part: slices, or a layout's lanes."""
     layout = setup.system.layout
     if setup.system.recut_traits.requests > 0:
         more = [name for name in part.platform.layouts if name not in (part.mig, part.layout)]
@@ -329,7 +328,7 @@ def chip_places(setup: ServingSetup, part: FleetPart) -> ChipLayouts:
 def _kinds(
     setup: ServingSetup, cuts: Sequence[ChipLayouts]
 ) -> tuple[tuple[SliceKind, ...], list[list[int]]]:
-    """Return the kinds of slices, and for each part's chips the kind of each slice."""
+    """Return the kinds of slices, and for each part the kind of each slice of a chip."""
     kinds: list[SliceKind] = []
     found = []
     for part, cut in zip(setup.parts, cuts, strict=True):
@@ -348,14 +347,14 @@ def _kinds(
 
 
 def _of_chips(of_part: Sequence[Any], counts: Sequence[int]) -> NDArray[Any]:
-    """Return what each part says of a chip's slices, for all chips one after another."""
+    """Return a per-slice value of each part, repeated for all chips."""
     return np.concatenate([np.tile(one, n) for one, n in zip(of_part, counts, strict=True)])
 
 
 def _sure_bytes(
     system: SystemSpec, engines: Sequence[int], capacity_bytes: np.ndarray
 ) -> np.ndarray:
-    """Return what KV caches have of a slice of each kind, whichever engines share it."""
+    """Return the KV-cache bytes of a slice of each kind, whichever engines share it."""
     least = np.where(capacity_bytes > 0, capacity_bytes, np.inf).min(axis=0)
     return np.asarray(least - (np.array(engines) - 1) * system.engines.bytes)
 

@@ -1,4 +1,4 @@
-"""Refusals of setups that cannot be served, before any work, with errors that name the setting."""
+"""Checks that refuse setups before any work, with errors that name the setting."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["check", "check_memory", "check_parts", "refusals"]
 
 
 def check_memory(setup: ServingSetup) -> None:
-    """Raise SettingError where KV caches would take all of a chip's host memory."""
+    """Raise SettingError if KV caches would take all of a chip's host memory."""
     if (setup.weight_memory_bytes > 0.0).all():
         return
     system = setup.system
@@ -34,7 +34,7 @@ def check_memory(setup: ServingSetup) -> None:
 
 
 def check_parts(setup: ServingSetup) -> None:
-    """Raise SettingError for what works on chips that are alike only, where these are not."""
+    """Raise SettingError for features that need equal chips, if chips differ."""
     if not setup.beside:
         return
     system, share = setup.system, setup.system.disaggregation.prompt_share
@@ -65,7 +65,7 @@ def check_parts(setup: ServingSetup) -> None:
 
 
 def check(setup: ServingSetup, kinds: Sequence[SliceKind], role: np.ndarray) -> None:
-    """Raise SettingError for settings that do not go with the devices there are."""
+    """Raise SettingError for settings that the devices do not allow."""
     count = min(int((role == one).sum()) for one in set(role.tolist()))
     models = len(setup.deployments)
     if setup.system.one_each and models > count:
@@ -94,18 +94,18 @@ def refusals(
     demands: Sequence[float],
     budget_gbps: float,
 ) -> Iterator[tuple[int, SettingError]]:
-    """Yield the models that no slice of a layout can serve: each position, and the error.
+    """Yield the index and the error of each model that no slice of a layout can serve.
 
     Args:
-      setup: what serves.
-      specs: the architectures, rows of the arrays.
-      kinds: of the layout's slices, columns of the arrays.
+      setup: the serving setup.
+      specs: model specs, rows of the arrays.
+      kinds: slice kinds of the layout, columns of the arrays.
       tables: [arch][kind] costs of steps.
       kv_capacity: i8[arch, kind] tokens of the longest request.
-      capacity_bytes: f8[arch, kind] of all requests together.
-      slots: i8[arch, kind] experts in HBM.
-      demands: link rate that each model's decode target takes, in 1e9 bytes/s.
-      budget_gbps: of a chip's link, what may be promised.
+      capacity_bytes: f8[arch, kind] KV-cache bytes of all requests together.
+      slots: i8[arch, kind] experts that HBM holds.
+      demands: link rate for each model's decode target, 1e9 bytes/s.
+      budget_gbps: link rate of a chip that placement may promise, 1e9 bytes/s.
     """
     names = ", ".join(dict.fromkeys(k.name for k in kinds))
     arch_of = {spec: arch for arch, spec in enumerate(specs)}

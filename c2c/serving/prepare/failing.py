@@ -1,4 +1,4 @@
-"""Settings of chips that fail and return."""
+"""Settings for failures and repairs of chips."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Failure", "Failures"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A chosen failure of a chip, which serves again `repair_s` later."""
+    """A scheduled failure of a chip, which serves again `repair_s` later."""
 
     at_s: float
     chip: int
@@ -21,15 +21,15 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
-    """Chips that fail with all that is in their HBM, and return; host memory keeps what it has.
+    """Failures of chips, which lose their HBM and return; host memory survives.
 
     Attributes:
       mtbf_hours: mean time in service until a chip fails, exponential; inf: no failure is drawn.
       repair_s: mean time until it serves again, exponential.
-      events: chosen ones; those of a chip that is lost already change nothing.
-      host_chips: above 0, hosts of so many neighbouring chips fail in place of chips, with what
-        their memory has; hosts have no chips of two parts of a fleet. A chosen failure is of the
-        chip's host.
+      events: scheduled failures; those of a chip that is lost already change nothing.
+      host_chips: number of neighbouring chips of a host; above 0, hosts fail in place of chips and
+        lose their memory. A host's chips belong to one part of a fleet. A scheduled failure is that
+        of the chip's host.
     """
 
     mtbf_hours: float = math.inf

@@ -1,4 +1,4 @@
-"""Groups of a system's settings, each of which checks its own."""
+"""Setting groups of a system, each of which checks its own values."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class Engines:
     """Engines of a slice, which take turns: `system.engines`.
 
     Attributes:
-      residents: that a slice may hold.
-      bytes: HBM of each beyond the first.
-      share: of a slice's HBM that engines may take; a slice holds as many as that has room for, at
-        least one and at most `residents`; inf: as many as `residents` says.
-      kv_host_bytes: of a chip's host memory for KV caches of engines that wait for their turn,
-        which go there when another engine needs the room; 0: KV caches stay in HBM.
-      kv_windows: a layer with a window reserves no more than the window of a request; False: all
+      residents: maximum engines of a slice.
+      bytes: HBM of each engine beyond the first.
+      share: share of a slice's HBM for engines; it bounds their number to what fits, at least one
+        and at most `residents`; inf: `residents` is the only bound.
+      kv_host_bytes: bytes of a chip's host memory for KV caches of waiting engines, which move
+        there when another engine needs the room; 0: KV caches stay in HBM.
+      kv_windows: whether a layer with a window reserves at most its window of a request; False: all
         tokens, as every other layer.
-      turn_s: what changing the engine between two steps takes.
-      tick_s: starts of engines begin at whole multiples of it; 0: at once.
+      turn_s: seconds that a change of the engine between two steps takes.
+      tick_s: period whose whole multiples are the times at which engines may start; 0: at once.
     """
 
     residents: int = 1
@@ -60,15 +60,14 @@ class Engines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disaggregation:
-    """Prompts and decodes on devices of their own: `system.disaggregation`.
+    """Disaggregation of prompts and decodes onto separate devices: `system.disaggregation`.
 
     Attributes:
-      prompt_share: of the devices, for prompts only; the others decode what these hand over, with
-        its KV cache, through host memory where `engines.kv_host_bytes` gives some, else from device
-        to device. 0, or a single device: each does both. Of each chip's slices where it has
-        several.
-      hand_over_gbps: at which a KV cache goes from one chip to another; between slices of a chip
-        the slower one's own share of the link decides.
+      prompt_share: share of devices (of each chip's slices if it has several) for prompts only. The
+        others decode; they get the KV cache through host memory if `engines.kv_host_bytes` is above
+        0, else from device to device. 0, or a single device: each does both.
+      hand_over_gbps: rate of a KV cache between chips, 1e9 bytes/s; between slices of a chip the
+        slower one's own share of the link decides.
     """
 
     prompt_share: float = 0.0
@@ -84,19 +83,19 @@ class Disaggregation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertCache:
-    """Experts of a mixture that HBM holds, where `experts` caches some: `system.expert_cache`.
+    """Cache in HBM of a mixture's experts, if `experts` caches some: `system.expert_cache`.
 
     Attributes:
-      share: of the HBM beside dense weights and activations, for cached experts; the rest is for KV
-        caches. 1 leaves them what does not make an expert.
-      on_miss: a missing expert is copied into the cache before its layer goes on (copy), or the
-        kernel reads it from host memory and the cache stays as it is (stream).
-      host_s: the host's work for an expert, which copies hide and which hides copies.
-      host_per: it is done for each expert that a layer runs (use), or for each that it copies from
-        host memory (fetch).
-      misses: what a step lacks is found by walking its layers (exact), or taken from a table that
-        the exact walk makes before the start (table), for long traces: one request at a time.
-        auto: a table for a run of more than 1,000 requests, where there is one; else exact.
+      share: share of the HBM beside dense weights and activations for cached experts; the rest is
+        for KV caches. 1 leaves KV caches only the remainder below one expert.
+      on_miss: handling of a missing expert: copied into the cache before its layer continues
+        (copy), or read by the kernel from host memory with the cache unchanged (stream).
+      host_s: host seconds for an expert, which overlap with copies.
+      host_per: event that costs `host_s`: each expert that a layer runs (use), or each expert
+        copied from host memory (fetch).
+      misses: source of a step's misses: a walk through its layers (exact), or a table that the
+        exact walk makes before the start (table), for long traces with one request at a time. auto:
+        a table for more than 1,000 requests if there is one; else exact.
     """
 
     share: float = 0.9
@@ -120,12 +119,12 @@ class ExpertCache:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """The table that `chunk` chooses from, C2CServe section 6.3: `system.profile`.
+    """The table from which `chunk` chooses, C2CServe section 6.3: `system.profile`.
 
     Attributes:
-      chunks: sizes in it.
-      prompt_tokens: prompt that it is made with.
-      ttft_share: of the TTFT target that prefill may take; the rest is left for queueing.
+      chunks: chunk sizes in tokens.
+      prompt_tokens: length of the reference prompt.
+      ttft_share: share of the TTFT target for prefill; the rest is left for queueing.
     """
 
     chunks: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096)
@@ -147,14 +146,14 @@ class Profile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixCache:
-    """Blocks of KV caches that later prompts with the same beginning use: `system.prefix_cache`.
+    """Reuse of KV-cache blocks by later prompts with the same beginning: `system.prefix_cache`.
 
-    Only requests that carry block hashes have such blocks. Blocks that a request uses are shared in
-    any case where the cache is on.
+    Only requests with block hashes have such blocks. With the cache on, blocks in use are always
+    shared.
 
     Attributes:
-      hbm: blocks that no request uses stay in what HBM has left.
-      host_bytes: of a chip's host memory, for copies of the blocks of requests that have ended.
+      hbm: whether unused blocks stay in the free part of HBM.
+      host_bytes: bytes of a chip's host memory for copies of ended requests' blocks.
     """
 
     hbm: bool = False
@@ -168,7 +167,7 @@ class PrefixCache:
 
     @property
     def is_on(self) -> bool:
-        """True if anything is kept."""
+        """True if any unused block is kept."""
         return self.hbm or self.host_bytes > 0.0
 
 
@@ -182,7 +181,7 @@ GROUPS: Final[Mapping[str, type]] = {
 
 
 def as_group(name: str, given: object) -> Any:
-    """Return a group, which may be given as a mapping of its settings.
+    """Return a group from a group or a mapping of its settings.
 
     Raises:
       SettingError: neither, or an unknown key.

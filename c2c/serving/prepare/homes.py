@@ -1,4 +1,4 @@
-"""Places of models: the chips that hold their weights, and the devices of each role."""
+"""Homes of models (chips that hold their weights) and roles of devices."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["Homes", "homes", "host_fits", "roles"]
 
 
 def roles(setup: ServingSetup, slices: Sequence[int]) -> np.ndarray:
-    """Return what each device is for, chip by chip; `slices` is how many each chip has.
+    """Return the role of each device, chip by chip; `slices` is the number on each chip.
 
-    Of chips with one slice each, the first ones in the order of the fleet take prompts.
+    If chips have one slice each, the first ones of the fleet take prompts.
     """
     share = setup.system.disaggregation.prompt_share
     groups = [len(slices)] if max(slices) == 1 else slices
@@ -33,14 +33,14 @@ def _roles_of(share: float, among: int) -> np.ndarray:
 
 
 class Homes(NamedTuple):
-    """The chips that may hold each model, and those that do at the start."""
+    """Chips that may hold each model, and those that do at the start."""
 
     chips: list[list[int]]  # of each model, ascending
     held: list[list[bool]]
 
 
 def host_fits(setup: ServingSetup) -> np.ndarray:
-    """Return whether the host memory of each part's chips holds each model; b1[models, parts].
+    """Return True for each model that the host memory of a part's chip holds; b1[models, parts].
 
     Raises:
       SettingError: a model larger than every chip's host memory.
@@ -63,18 +63,19 @@ def host_fits(setup: ServingSetup) -> np.ndarray:
 def homes(
     setup: ServingSetup, role_of_chip: Sequence[int] | np.ndarray, serves: np.ndarray
 ) -> Homes:
-    """Return the chips whose host memory holds each model, all catalogs in catalog order.
+    """Return the home chips of each model, all catalogs in catalog order.
 
     Every model has a home on the chip with the largest share of its memory left; then models get
     further homes in the same order while memory is left, so that the first (most popular) ones can
-    run on more chips of their cell.
-    Where chips are for prompts or for decodes only, a model's first two are one of each.
-    Where the catalog is larger than all memory, the last ones of a chip are on disk at the start.
+    run on more chips of their cell. With prompt-only and decode-only chips a model's first two
+    homes are one of each. If the catalog is larger than all memory, a chip's last models are on
+    disk at the start.
 
     Args:
-      setup: what serves.
-      role_of_chip: of each chip.
-      serves: b1[models, parts], whether a part's chips can serve a model; others hold none of it.
+      setup: the serving setup.
+      role_of_chip: role of each chip.
+      serves: b1[models, parts], whether a part's chips can serve a model; other chips hold none of
+        it.
     """
     sizes = [float(weight_bytes(d.spec)) for d in setup.deployments]
     here = np.repeat(serves, [part.count for part in setup.parts], axis=1)

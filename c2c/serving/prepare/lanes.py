@@ -1,8 +1,8 @@
-"""An instance over several devices: where its batches are, and its steps as plans of works.
+"""Layouts of an instance over several devices: lanes for batches, and steps as plans of works.
 
-A chip of such a fleet is a node: its devices and what is between them are resources, each of which
-gives one second a second. A lane is a batch on its way over them. The devices' memories may be
-shared by all lanes; the arrays of that are made in `c2c.serving.prepare.memories`.
+A chip of such a fleet is a node: its devices and their links are resources, each with a capacity of
+one second a second. A lane is a batch in flight over them. Lanes may share the devices' memories;
+`c2c.serving.prepare.memories` makes the arrays for that.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ MAX_RESOURCES: Final = 32  # of a node: a lane's are bits of a number
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """From one memory to another: what moves over it takes of resources, at so many GB/s alone.
+    """A path from one memory to another: its resources and its rate alone.
 
     Attributes:
-      source, target: names of memories; a source may also be host memory by any other name.
-      resources: of the layout, as `c2c.hardware.Node.ways` names them.
-      gbps: 1e9 bytes a second.
-      latency_s: before the first byte.
-      rank: resources serve a higher rank first; steps have 0 unless their works say otherwise.
+      source, target: names of memories; any other name for a source means host memory.
+      resources: resources of the layout, as named by `c2c.hardware.Node.ways`.
+      gbps: rate alone, 1e9 bytes/s.
+      latency_s: seconds before the first byte.
+      rank: priority; resources serve a higher rank first; steps have 0 unless their works set one.
     """
 
     source: str
@@ -49,9 +49,9 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Weights that a variant of a step needs in a memory, beside those that are always there.
+    """Weights that a variant of a step needs in a memory, beside those always there.
 
-    Equal ones are one; `of` names the weights where a variant needs several of a size.
+    Equal copies are one; `of` distinguishes weights of equal size.
     """
 
     source: str
@@ -62,25 +62,25 @@ class Copy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """A place for one batch.
+    """A slot for one batch in flight.
 
     Attributes:
-      place: its name and what it is made of; equal places are of one kind.
-      kv_bytes: memory of its own for its keys and values; 0 with `kv_homes`.
-      steps: by the name of a model's spec, a plan for each variant of its step. Which one a step
-        takes is its `alpha`: the first at 0, the last at 1.
-      hands_to: name of the place whose lanes decode what this one's prompts begin, once their step
-        has sent it; None: they stay.
-      kv_homes: where a sequence may keep its keys and values, for each a share by memory. Works of
-        a home (`Work.home`) see the sequences that are there.
-      open_homes: by variant, numbers of the homes that it has; (): all.
-      copies: by variant, weights that it needs. A change sends what is missing and the keys and
-        values of sequences that change their home, while the variant before serves on; the other
-        one is in force from the step boundary after that. (): no variant needs any.
-      reserve: by memory, bytes that other lanes leave free for this one.
-      layers: by variant, for each layer the memories that hold its weights, for workers that serve
-        by the layout; (): it is for simulations alone.
-      paths: by home, for each layer the memory where it is computed; with `layers`.
+      place: name of the lane's kind and its devices; equal places are of one kind.
+      kv_bytes: memory of the lane alone for keys and values; 0 with `kv_homes`.
+      steps: plans by the name of a model's spec, one for each variant of its step. `alpha` chooses
+        the variant: the first at 0, the last at 1.
+      hands_to: name of the place whose lanes decode this lane's prompts, once their step has sent
+        them; None: prompts decode here.
+      kv_homes: homes for a sequence's keys and values, each with a share by memory. Works of a home
+        (`Work.home`) count only its sequences.
+      open_homes: numbers of the usable homes, by variant; (): all.
+      copies: weights that each variant needs. A change of variant sends missing copies, and keys
+        and values of sequences that change their home, while the old variant serves. The new one is
+        in force from the step boundary after that. (): no variant needs any.
+      reserve: bytes by memory that other lanes leave free for this one.
+      layers: memories that hold each layer's weights, by variant, for workers that serve by the
+        layout; (): the layout is for simulations alone.
+      paths: memory where each layer is computed, by home; used with `layers`.
     """
 
     place: Slice
@@ -100,15 +100,17 @@ class StepLayout:
     """Layout of a node's instances over its devices.
 
     Attributes:
-      name: of the layout.
-      resources: devices and what is between them.
-      lanes: batches that may be in flight.
-      memories: by name, bytes that lanes with `kv_homes` share, beside what is always there.
-      ways: between memories.
-      by_age: a resource serves the batch first that has been busy longest; else all equally.
-      by_turns: each step goes behind the steps that wait, as if its batch were new; with `by_age`.
-      switch_s: what a lane stands still for when its step changes its variant.
-      notes: what to say of it, a line each.
+      name: name of the layout.
+      resources: devices and their links.
+      lanes: slots for batches in flight.
+      memories: bytes by memory that lanes with `kv_homes` share, beside fixed contents.
+      ways: paths between memories.
+      by_age: whether a resource serves first the batch that has been busy longest; else all
+        equally.
+      by_turns: whether each step queues behind waiting steps as if its batch were new; needs
+        `by_age`.
+      switch_s: seconds that a lane pauses when its step changes its variant.
+      notes: lines printed with the layout.
     """
 
     name: str
@@ -186,7 +188,7 @@ class StepLayout:
 
     @property
     def variants(self) -> int:
-        """Of a step."""
+        """Number of variants of a step."""
         return max(len(plans) for lane in self.lanes for plans in lane.steps.values())
 
     def lane(self, place: Slice) -> Lane:
@@ -194,21 +196,21 @@ class StepLayout:
         return next(lane for lane in self.lanes if lane.place == place)
 
     def handed(self, kinds: Sequence[Slice], place: Slice) -> int:
-        """Return the number of the kind of lane that a place hands its prompts to, or -1."""
+        """Return the number of the lane kind that decodes a place's prompts, or -1."""
         target = self.lane(place).hands_to
         return -1 if target is None else [kind.name for kind in kinds].index(target)
 
     def serves(self, place: Slice, spec: str) -> bool:
-        """Return whether a kind of lane is for a model."""
+        """Return True if a kind of lane serves a model."""
         return spec in self.lane(place).steps
 
     def steps_of(self, place: Slice, spec: str) -> tuple[Plan, ...]:
         """Return the steps of a model on a kind of lane, one for each variant.
 
-        They are those of its first lane where the kind is for other models, which takes none.
+        If the kind serves other models only, these are the unused steps of its first lane.
 
         Raises:
-          SettingError: no lane is for the model.
+          SettingError: no lane serves the model.
         """
         found = self.lane(place).steps.get(spec) or next(
             (lane.steps[spec] for lane in self.lanes if spec in lane.steps), None
@@ -245,16 +247,16 @@ def _cost(amount: Any, where: str) -> Cost:
 
 
 def layout_table(layout: StepLayout, spec: ModelSpec, place: Slice, tokens: int) -> StepTable:
-    """Return what a step takes alone, as long as the first variant's longest path.
+    """Return the seconds of a step alone: the longest path of the first variant.
 
-    It is what decisions are taken by; how long a step is beside others, its works say. Bytes of
-    devices and of links between them are in the works' seconds, so none are counted here.
+    Decisions read this table; the works give a step's time beside others. Bytes of devices and
+    their links are part of the works' seconds, so none are counted here.
 
     Args:
-      layout: of the node.
-      spec: the model.
-      place: a kind of lane.
-      tokens: of the largest step.
+      layout: layout of the node.
+      spec: spec of the model.
+      place: kind of lane.
+      tokens: tokens of the largest step.
     """
     plan, none = layout.steps_of(place, spec.name)[0], np.zeros((tokens + 1, layout.variants))
     return StepTable(
@@ -291,6 +293,6 @@ def _longest_s(plan: Plan, part: str, tokens: int) -> Any:
 
 
 def _cached_s(plan: Plan) -> float:
-    """Return what a cached token adds to the longest path."""
+    """Return the seconds that a cached token adds to the longest path."""
     ends = path_ends(plan, lambda work: _cost(work.seconds, "cached").cached * (not work.home))
     return float(max(ends.values()))

@@ -1,4 +1,4 @@
-"""The layouts of a chip over a run: whose devices are there from the start, and which change."""
+"""MIG layouts of a chip over a run: initial slices, changes and choices."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["Change", "ChipLayouts", "chip_layouts", "layouts_to_choose"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A change of the layout of every chip.
+    """A change of every chip's layout.
 
     Attributes:
-      setting: what was asked for.
-      before: the layout that it ends.
-      leaves, comes: positions in `ChipLayouts.slices`.
-      kept: likewise, of those that serve on.
-      seconds: of destroying and creating, once those that leave hold nothing.
+      setting: the setting that asks for it.
+      before: layout that it replaces.
+      leaves, comes: indices in `ChipLayouts.slices` of removed and added slices.
+      kept: indices in `ChipLayouts.slices` of unchanged slices.
+      seconds: time to destroy and create slices, once the leaving ones are empty.
     """
 
     setting: LayoutChange
@@ -36,15 +36,15 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChipLayouts:
-    """Every slice that a chip has at some time.
+    """All slices that a chip has at any time.
 
     Attributes:
-      slices: those of the first layout, then what each change brings. A slice that is destroyed and
-        made again stands there twice.
-      layouts: positions of the slices of each layout, in order of time; those that a policy may
-        choose from come in any order, each once.
-      changes: from each layout to the next.
-      choices: the layouts that a policy may choose from, the first one is there at the start.
+      slices: slices of the first layout, then those that each change adds. A slice that is
+        destroyed and created again appears twice.
+      layouts: indices of the slices of each layout, in order of time; a policy's choices are in any
+        order, each once.
+      changes: change from each layout to the next.
+      choices: layouts that a policy may choose; the first is the initial one.
     """
 
     slices: tuple[Slice, ...]
@@ -54,20 +54,20 @@ class ChipLayouts:
 
     @property
     def may_change(self) -> bool:
-        """True where slices may come and go."""
+        """True if slices may be added or removed."""
         return len(self.layouts) > 1
 
     @property
     def present(self) -> np.ndarray:
-        """True for each slice that is there at the start."""
+        """True for each slice of the initial layout."""
         return np.isin(np.arange(len(self.slices)), self.layouts[0])
 
     def together(self, kind: Slice) -> int:
-        """Return the most slices of a layout that has one of this kind."""
+        """Return the largest number of slices of any layout that has this kind."""
         return max(len(at) for at in self.layouts if kind in [self.slices[k] for k in at])
 
     def without(self, numbers: Sequence[int]) -> ChipLayouts:
-        """Return the choices that are left without some layouts, by their numbers."""
+        """Return the choices without some layouts, by their numbers."""
         left = [k for k in range(len(self.layouts)) if k not in numbers]
         return replace(
             self,
@@ -76,11 +76,11 @@ class ChipLayouts:
         )
 
     def only(self, number: int) -> ChipLayouts:
-        """Return one of the layouts, for good."""
+        """Return a single layout that never changes."""
         return replace(self, layouts=(self.layouts[number],), choices=())
 
     def changed(self, change: Change) -> ChipLayouts:
-        """Return the layout that a change begins with, and the change."""
+        """Return the layout after a change begins, and the change."""
         kept, comes = change.kept, change.comes
         layouts = (tuple(sorted(kept + change.leaves)), tuple(sorted(kept + comes)))
         return replace(self, layouts=layouts, changes=(change,), choices=())
@@ -102,7 +102,7 @@ class ChipLayouts:
 
 
 def layouts_to_choose(platform: Platform, choices: Sequence[MigConfig | str]) -> ChipLayouts:
-    """Return what a chip may be cut into, over and over; the first layout is there at the start."""
+    """Return the layouts that a policy may choose again and again; the first is the initial one."""
     known: dict[tuple[str, int], Slice] = {}
     cut = [_cut(platform, mig) for mig in choices]
     for layout in cut:
@@ -119,10 +119,10 @@ def layouts_to_choose(platform: Platform, choices: Sequence[MigConfig | str]) ->
 def chip_layouts(
     platform: Platform, mig: MigConfig | str, changes: Sequence[LayoutChange] = ()
 ) -> ChipLayouts:
-    """Return what a chip is cut into over a run.
+    """Return the layouts of a chip over a run.
 
     Raises:
-      SettingError: a layout that the chip lacks, or a change to the layout that is there.
+      SettingError: a layout that the chip lacks, or a change to the present layout.
     """
     first_layout = _cut(platform, mig)
     every = list(first_layout.values())

@@ -1,4 +1,4 @@
-"""The memories that the lanes of a layout share, as arrays: rooms, homes, copies, ways."""
+"""Memories that the lanes of a layout share, as arrays: rooms, homes, copies, ways."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["kv_homes", "lane_tokens"]
 def kv_homes(
     layout: StepLayout | None, specs: Sequence[ModelSpec], kinds: Sequence[Slice]
 ) -> KvHomes:
-    """Return the arrays of a layout; without memories that lanes share they say so by their sizes.
+    """Return the arrays of a layout; they are empty if its lanes share no memories.
 
     Raises:
-      SettingError: more is kept free than a memory has, or a way is missing.
+      SettingError: a memory is smaller than what is kept free in it, or a way is missing.
     """
     lanes = [] if layout is None else [layout.lane(kind) for kind in kinds]
     memories = [] if layout is None else list(layout.memories)
@@ -68,9 +68,9 @@ def kv_homes(
 
 
 def lane_tokens(layout: StepLayout, spec: ModelSpec, place: Slice) -> int:
-    """Return the tokens whose keys and values a kind of lane holds with nobody else's beside them.
+    """Return the tokens whose keys and values a kind of lane holds if no other lane holds any.
 
-    Of lanes that share memories, in whichever variant they have least room.
+    For lanes that share memories: the variant with least room.
     """
     lane, one = layout.lane(place), kv_bytes_per_token(spec)
     if spec.name not in lane.steps:
@@ -141,7 +141,7 @@ def _way(layout: StepLayout, source: str, target: str) -> int:
 def _moved(
     layout: StepLayout, shares: Mapping[str, float], others: Mapping[str, float]
 ) -> list[tuple[int, float]]:
-    """Return the ways, and shares of a token's bytes over each, from one home to another."""
+    """Return the ways from one home to another, and the share of a token's bytes over each."""
     more = {name: others.get(name, 0.0) - shares.get(name, 0.0) for name in layout.memories}
     found = []
     for source in [name for name, share in more.items() if share < 0.0]:

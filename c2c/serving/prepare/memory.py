@@ -1,4 +1,4 @@
-"""Arrays that policies keep for themselves between decisions."""
+"""Own arrays of policies, kept between decisions."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["copied", "own_memory", "remember"]
 
 
 def own_memory(system: System, fleet: Fleet) -> Own:
-    """Return what the policies' `memory(fleet)` make, as they are before the first event.
+    """Return the initial arrays of the policies' `memory(fleet)`.
 
     Raises:
-      PolicyError: it is no NamedTuple of arrays, or nobody would pass it to the policy.
+      PolicyError: the result is no NamedTuple of arrays, or no decision passes it to the policy.
     """
     made = {}
     for setting, policy in system._asdict().items():
@@ -37,7 +37,7 @@ def own_memory(system: System, fleet: Fleet) -> Own:
 
 
 def copied(own: Own) -> Own:
-    """Return the same memory for one more run."""
+    """Return a copy of the arrays for another run."""
     return Own(*(_copied(memory) for memory in own))
 
 
@@ -46,7 +46,7 @@ def _copied(memory: Any) -> Any:
 
 
 def remember(own: Own, before: Own) -> None:
-    """Take into memory for more models what policies kept for fewer."""
+    """Copy the policies' arrays for fewer models into arrays for more."""
     for memory, known in zip(own, before, strict=True):
         for array, old in zip(memory, known, strict=True):
             array[tuple(map(slice, old.shape))] = old

@@ -1,4 +1,4 @@
-"""The parts of a fleet: chips that are alike, and the slices that cost the same."""
+"""Parts of a fleet (equal chips) and kinds of slices (equal costs)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["FleetPart", "SliceKind"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetPart:
-    """Chips of a fleet that are alike.
+    """Equal chips of a fleet.
 
     Attributes:
-      platform: each chip, with its host and the link between them.
-      mig: the layout of each, or its name in `conf/mig`.
-      count: how many there are.
-      constants: of the cost model on these chips.
+      platform: chip, host and the link between them.
+      mig: MIG layout of each chip, or its name in `conf/mig`.
+      count: number of chips.
+      constants: cost-model constants of these chips.
     """
 
     platform: Platform
@@ -33,26 +33,26 @@ class FleetPart:
 
     @property
     def chip_name(self) -> str:
-        """The chip's name, with how many of them are one device where several are."""
+        """Name of the chip, with the number of chips if several are one device."""
         ranks = self.platform.ranks
         return self.platform.name if ranks is None else f"{ranks.count} {self.platform.name}"
 
     @property
     def layout(self) -> str:
-        """The layout's name."""
+        """Name of the layout."""
         return self.mig if isinstance(self.mig, str) else self.mig.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceKind:
-    """Slices of a fleet on which every step costs the same.
+    """Slices of a fleet with equal step costs.
 
     Attributes:
-      slice: what each may use.
-      platform: of their chips.
-      constants: of the cost model there.
-      link_gbps: what the link of each chip carries.
-      together: the most slices of a layout that has one of them.
+      slice: resources of each slice.
+      platform: platform of their chips.
+      constants: cost-model constants there.
+      link_gbps: rate of each chip's link, 1e9 bytes/s.
+      together: largest number of slices of any layout that has one of them.
     """
 
     slice: Slice

@@ -1,4 +1,4 @@
-"""The table of a run's prefix cache, sized by the memories that hold its blocks."""
+"""Block table of a run's prefix cache, sized by the memories that hold its blocks."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _MOST_ROWS: Final = 1 << 26
 def with_blocks(
     prepared: Prepared, state: Serving, block_tokens: int, most: int, *, tells: bool = False
 ) -> Serving:
-    """Return the state with a table for blocks of so many tokens, and columns for `most` a prompt.
+    """Return the state with a table for blocks of so many tokens, and `most` columns a prompt.
 
     Args:
-      prepared: what is served.
-      state: of the loop.
+      prepared: the prepared setup.
+      state: state of the loop.
       block_tokens: tokens of a block.
-      most: blocks of a prompt.
-      tells: whether a backend is told of blocks that are forgotten.
+      most: maximum blocks of a prompt.
+      tells: whether the backend is notified of dropped blocks.
 
     Raises:
-      SettingError: the workload's blocks have another size than those before.
+      SettingError: the workload's block size differs from the present one.
     """
     blocks, slots = state.blocks, len(state.request)
     size = int(blocks.table[0].block_tokens)

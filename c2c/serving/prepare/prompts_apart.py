@@ -1,4 +1,4 @@
-"""Prompts on devices of their own: lanes that compute them and send keys and values to another."""
+"""Layouts with prompt-only devices: lanes that compute prompts and send keys and values on."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def prompts_apart(
 ) -> tuple[Lane, ...]:
     """Return lanes whose prompts another lane decodes.
 
-    A lane sends what a prompt leaves once it is computed, and computes no other one meanwhile.
-    Until the other lane has room the prompt's keys and values take up room here.
+    After a prompt a lane sends its keys and values, and computes no other prompt until they are
+    sent. They take up room here until the other lane has room.
 
     Args:
-      decodes: the lane that takes them.
-      prompts: lanes that compute whole steps; equal ones are of one kind.
-      sent: by the name of a model's spec, seconds on the way by prompt tokens.
-      ways: of each lane, the resources between its device and the other lane's.
+      decodes: lane that decodes the prompts.
+      prompts: lanes that compute whole steps; equal lanes are of one kind.
+      sent: seconds of the transfer by prompt tokens, by the name of a model's spec.
+      ways: resources between each lane's device and the decoding lane's.
     """
     return tuple(
         replace(

@@ -1,4 +1,4 @@
-"""Settings of serving, each checked where it is defined."""
+"""Settings of serving; each type checks its own values."""
 
 from __future__ import annotations
 
@@ -54,47 +54,48 @@ _DEFAULTS = System()._asdict() | dict(PREPARATION)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemSpec:
-    """A serving system: its policies, and what they do not decide.
+    """A serving system: one policy for each decision, and further settings.
 
-    Each of the first eighteen is a policy (`c2c.policies`), or a mapping of settings that
-    `c2c.policies.make_policy` makes one of.
+    Each of the first eighteen is a policy (`c2c.policies`), or a mapping of settings for
+    `c2c.policies.make_policy`.
 
     Attributes:
-      route: which active instance takes a request.
+      route: choice of the active instance for a request.
       scale: whether a busy model gets another instance.
-      place: which slice an inactive model goes to.
-      evict: which idle model gives way.
-      preempt: when a busy slice is drained for a model that waits.
-      admit: which waiting requests join a batch.
-      turn: which engine of a slice computes next, and what waits for the link.
-      chunk: how many prompt tokens a step takes.
-      alpha: how HybridGEMM's columns are split.
-      vary: which variant of its step an instance takes, where `layout` gives several.
-      keep: which streamed weights stay in HBM.
-      experts: which experts of a mixture give way in HBM, where it holds some only.
-      prefetch: which are fetched ahead of their layer.
-      forget: which block of a prefix gives way, where `prefix_cache` keeps some.
-      order: which of the requests of equal priority that wait comes first.
-      step: whether alpha may change within a step with prompt tokens, and decodes are in it.
-      load: how weights get to a slice.
-      recut: which of its layouts a chip is cut into while it serves.
-      start: an engine's start as a graph of works (`c2c.serving.Work`, or a mapping each); ()
-        is one work as `load` and the calibration say. In settings also a mechanism that makes it.
-      layout: how an instance lies over several devices (`c2c.serving.StepLayout`); None: its place
-        is a slice, and its step one work. In settings a mechanism that makes it.
+      place: choice of the slice for an inactive model.
+      evict: choice of the idle model to evict.
+      preempt: when to drain a busy slice for a waiting model.
+      admit: admission of waiting requests to a batch.
+      turn: choice of a slice's next engine, and of steps that wait for the link.
+      chunk: prompt tokens of a step.
+      alpha: split of HybridGEMM's columns.
+      vary: choice of the step's variant, if `layout` has several.
+      keep: choice of the streamed weights to keep in HBM.
+      experts: eviction order of a mixture's experts, if HBM holds only some.
+      prefetch: choice of the experts to fetch ahead of their layer.
+      forget: eviction order of prefix blocks, if `prefix_cache` keeps some.
+      order: order of waiting requests of equal priority.
+      step: whether alpha may change within a step with prompt tokens, and whether such a step
+        decodes.
+      load: path of weights to a slice.
+      recut: choice of a chip's layout while it serves.
+      start: start of an engine as a graph of works (`c2c.serving.Work`, or a mapping each); () is
+        one work set by `load` and the calibration. In settings also the mechanism that makes it.
+      layout: layout of an instance over several devices (`c2c.serving.StepLayout`); None: an
+        instance has one slice, and its step is one work. In settings the mechanism that makes it.
       engines: engines of a slice, which take turns.
-      disaggregation: prompts and decodes on devices of their own.
-      expert_cache: where `experts` caches some.
-      prefix_cache: blocks of KV caches for later prompts that begin alike.
-      profile: the table that `chunk` chooses from.
-      max_batch: most requests in an instance's batch.
-      on_oom: a model whose weights fit no slice stops the run before it starts (refuse), or its
-        requests fail (fail).
-      one_each: every model has a slice for good; more models than slices are refused.
-      hbm_reserve_bytes: CUDA context and engine workspace on every slice.
+      disaggregation: separate devices for prompts and decodes.
+      expert_cache: cache of experts in HBM, if `experts` caches some.
+      prefix_cache: KV-cache blocks for later prompts with the same beginning.
+      profile: table from which `chunk` chooses.
+      max_batch: maximum requests in an instance's batch.
+      on_oom: action if a model's weights fit no slice: stop the run before it starts (refuse), or
+        fail the model's requests (fail).
+      one_each: whether every model has a permanent slice; more models than slices are refused.
+      hbm_reserve_bytes: bytes for CUDA context and engine workspace on every slice.
       starts_active: whether models are active at the start, in the order of the catalog, as far as
         free slices and the link's budget go (C2CServe section 6.2).
-      check_slo: refuse targets that no slice can meet even when alone.
+      check_slo: whether to refuse targets that no slice can meet even when alone.
     """
 
     name: str
@@ -276,29 +277,29 @@ class SystemSpec:
 
     @property
     def policies(self) -> System:
-        """The policies that the serving loop asks."""
+        """Policies that the serving loop calls."""
         return System(*(getattr(self, name) for name in System._fields))
 
     @property
     def traits(self) -> Traits:
-        """Facts of the policies that hold at any time."""
+        """Constant traits of the policies."""
         return self.policies.traits
 
     @property
     def load_traits(self) -> LoadTraits:
-        """Facts of the way of weights that hold at any time."""
+        """Constant traits of the `load` policy."""
         found: LoadTraits = traits_of(LoadTraits, self.load)
         return found
 
     @property
     def step_traits(self) -> StepTraits:
-        """Facts of steps with prompt tokens that hold at any time."""
+        """Constant traits of the `step` policy."""
         found: StepTraits = traits_of(StepTraits, self.step)
         return found
 
     @property
     def recut_traits(self) -> RecutTraits:
-        """Facts of the choice of a layout that hold at any time."""
+        """Constant traits of the `recut` policy."""
         found: RecutTraits = traits_of(RecutTraits, self.recut)
         return found
 
@@ -308,11 +309,11 @@ class LayoutChange:
     """A change of every chip's MIG layout during a run.
 
     Attributes:
-      at_s: when the first chip begins.
-      mig: the layout from then on, or its name in `conf/mig`.
-      drain: requests that compute on a slice that goes end there; without it they are set aside at
-        the next step boundary and computed again elsewhere.
-      stagger_s: each further chip begins so much later.
+      at_s: time at which the first chip begins.
+      mig: new layout, or its name in `conf/mig`.
+      drain: whether requests that compute on a removed slice end there; else they are set aside at
+        the next step boundary and recomputed elsewhere.
+      stagger_s: delay of each further chip after the one before.
     """
 
     at_s: float
@@ -328,10 +329,10 @@ class LayoutChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingSetup:
-    """Everything that is served on: hardware, models, system, constants.
+    """Setup of serving: hardware, models, system, constants.
 
-    `platform`, `mig`, `superchips` and `constants` are the first part of the fleet, its only one
-    where all chips are alike.
+    `platform`, `mig`, `superchips` and `constants` are the first part of the fleet, the only one if
+    all chips are equal.
     """
 
     platform: Platform
@@ -447,7 +448,7 @@ class ServingSetup:
 
     @property
     def parts(self) -> tuple[FleetPart, ...]:
-        """The parts of the fleet, in the order of their chips."""
+        """Parts of the fleet, in the order of their chips."""
         first = FleetPart(
             platform=self.platform, mig=self.mig, count=self.superchips, constants=self.constants
         )
@@ -455,12 +456,12 @@ class ServingSetup:
 
     @property
     def chips(self) -> int:
-        """The number of chips of all parts."""
+        """Number of chips of all parts."""
         return self.superchips + sum(part.count for part in self.beside)
 
     @property
     def unit_of(self) -> np.ndarray:
-        """The number of the unit that fails with each chip: its own, or its host's; i8[chips]."""
+        """Failure unit of each chip: its own number, or its host's; i8[chips]."""
         size = self.failures.host_chips
         if size == 0:
             return np.arange(self.chips)
@@ -472,7 +473,7 @@ class ServingSetup:
 
     @property
     def fleet_name(self) -> str:
-        """Chips and layouts in words."""
+        """Description of chips and layouts."""
         return " + ".join(f"{p.count} x {p.chip_name}, mig {p.layout}" for p in self.parts)
 
     def _check_roles_and_moves(self) -> None:
@@ -489,7 +490,7 @@ class ServingSetup:
 
     @property
     def weight_memory_bytes(self) -> np.ndarray:
-        """Each chip's host memory for weights; f8[chips]."""
+        """Host memory of each chip for weights; f8[chips]."""
         kv_bytes = self.system.engines.kv_host_bytes + self.system.prefix_cache.host_bytes
         return np.repeat(
             [float(part.platform.host.memory_bytes) - kv_bytes for part in self.parts],

@@ -1,4 +1,4 @@
-"""The start of an engine as a plan: what settings say of its works, and the plan of one model."""
+"""Start of an engine as a plan: works from settings, and the plan of one model."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _FIELDS: Final = ("name", "seconds", "moves", "over", "after", "when", "rank", "
 
 
 def start_works(given: Sequence[Any], is_copied: bool) -> Plan:
-    """Return the works that settings describe, each checked.
+    """Return the works of the settings, each checked.
 
     Args:
-      given: works, or mappings: name; seconds beside what it moves; moves, the model's weights or
-        nothing; over, some of `RESOURCES` that carry them all at once (a pipeline); share of the
+      given: works, or mappings with keys: name; seconds beside its transfer; moves, the model's
+        weights or nothing; over, some of `RESOURCES`, all used at once (a pipeline); share of the
         weights; gbps, its own limit; after; when; rank. () is the one work of `system.load`.
-      is_copied: whether the weights have to get into HBM.
+      is_copied: whether the start must copy the weights into HBM.
 
     Raises:
       SettingError: an unknown field, a value that cannot work, or no work copies the weights.
@@ -60,14 +60,14 @@ def start_plan(
     """Return the start of one model, its weights as bytes.
 
     Args:
-      works: of `start_works`.
-      model: name of its spec.
-      weights: bytes that pass the disk (the checkpoint) and the link (what HBM is to hold).
-      gbps: of disk and link for one start.
+      works: result of `start_works`.
+      model: name of the model's spec.
+      weights: bytes over the disk (the checkpoint) and over the link (weights for HBM).
+      gbps: rates of disk and link for one start, 1e9 bytes/s.
       is_cold: whether the weights are on disk.
 
     Raises:
-      SettingError: seconds are given by model, and not this one's.
+      SettingError: seconds are a mapping that lacks this model.
     """
     here = [w for w in works if w.when in ("always", "cold" if is_cold else "held")]
     names = {w.name for w in here}

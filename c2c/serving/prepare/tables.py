@@ -1,4 +1,4 @@
-"""The tables that policies and backends read, made once from the settings."""
+"""Tables for policies and backends, built once from the settings."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ SPREAD_SHARES = np.linspace(0.0, 1.0, 9)
 
 
 def head_bytes(spec: ModelSpec) -> float:
-    """Return the weights of the output projection."""
+    """Return the bytes of the output projection's weights."""
     return float(sum(gemm_bytes(spec, g) * g.count for g in gemms(spec) if g.kind == "head"))
 
 
 def layer_bytes(spec: ModelSpec) -> float:
-    """Return the weights that one layer streams, every expert's."""
+    """Return the bytes of weights that one layer streams, all experts included."""
     total = sum(
         gemm_bytes(spec, g) * g.count * (spec.experts if g.kind == "expert" else 1)
         for g in gemms(spec)
@@ -94,13 +94,13 @@ def layer_bytes(spec: ModelSpec) -> float:
 
 
 def largest_step_chunk(system: SystemSpec) -> int:
-    """Return the most prompt tokens of any step."""
+    """Return the maximum prompt tokens of any step."""
     largest: int = largest_chunk(system.chunk, system.profile.chunks)
     return max(largest, *system.profile.chunks)
 
 
 def first_variant(system: SystemSpec, table: StepTable) -> int:
-    """Return the position on the alpha grid that a model starts with."""
+    """Return the index on the alpha grid that a model starts with."""
     start: float = system.traits.alpha.initial
     return round(start * (len(table.alphas) - 1))
 
@@ -143,7 +143,7 @@ def _streamed_table(
     routing: Routing,
     resident: float,
 ) -> StepTable:
-    """Return `step_table`; of runs that differ in seed or load, one process makes it once."""
+    """Return `step_table`, cached for runs that differ only in seed or load."""
     ranks = kind.ranks
     table = step_table(
         _rank_of(spec, ranks),
@@ -177,12 +177,12 @@ def _count(ranks: Ranks | None) -> int:
 
 
 def _over_ranks(of: Callable[[ModelSpec], float], spec: ModelSpec, kind: Slice) -> float:
-    """Return what all ranks of a device have together, which some of them have a copy of."""
+    """Return the bytes on all ranks of a device; each rank's copy counts."""
     return _count(kind.ranks) * of(_rank_of(spec, kind.ranks))
 
 
 def _held_bytes(spec: ModelSpec, kind: Slice) -> float:
-    """Return the weights that a device holds: of what is not shared out, each rank has a copy."""
+    """Return the bytes of weights on a device: each rank has a copy of unsharded ones."""
     if kind.ranks is None:
         return float(weight_bytes(spec))
     experts = expert_layers(spec) * spec.experts * expert_bytes(spec)
@@ -192,7 +192,7 @@ def _held_bytes(spec: ModelSpec, kind: Slice) -> float:
 def cost_tables(
     setup: ServingSetup, specs: tuple[ModelSpec, ...], kinds: tuple[SliceKind, ...]
 ) -> tuple[tuple[StepTable, ...], ...]:
-    """Return the step costs [arch][kind] with the weights where the system leaves them."""
+    """Return the step costs [arch][kind] with weights in the system's default memory."""
     where = weights_in(setup.system.load)
     return tuple(tuple(_table(setup, s, k, where) for k in kinds) for s in specs)
 
@@ -200,7 +200,7 @@ def cost_tables(
 def kept_tables(
     setup: ServingSetup, specs: tuple[ModelSpec, ...], kinds: tuple[SliceKind, ...]
 ) -> tuple[tuple[KeptTables, ...], ...]:
-    """Return the step costs [arch][kind] of weights on their way into HBM, and in it."""
+    """Return the step costs [arch][kind] of weights being copied into HBM, and in it."""
     if not setup.system.traits.keep.keeps_weights:
         return ()
 
@@ -215,7 +215,7 @@ def kept_tables(
 
 
 def demand_gbps(deployment: Deployment, system: SystemSpec) -> float:
-    """Return the link rate that decoding within the TPOT target takes, C2CServe section 6.2."""
+    """Return the link rate for decoding within the TPOT target, C2CServe section 6.2."""
     where = weights_in(system.load)
     if where == "hbm":
         return 0.0  # decode reads HBM; only loads use the link
@@ -226,7 +226,7 @@ def demand_gbps(deployment: Deployment, system: SystemSpec) -> float:
 
 
 def activation_bytes(spec: ModelSpec, tokens: int) -> float:
-    """Return the bytes of a step's activations at the widest moment of a layer."""
+    """Return the peak bytes of a step's activations in a layer."""
     # residual and normed input, q/k/v and attention output, gate and up
     middle = spec.experts_per_token * spec.moe_intermediate if spec.experts else spec.intermediate
     width = 2 * spec.hidden + 2 * (spec.heads + spec.kv_heads) * spec.head_dim + 3 * middle
@@ -234,22 +234,22 @@ def activation_bytes(spec: ModelSpec, tokens: int) -> float:
 
 
 def expert_bytes(spec: ModelSpec) -> float:
-    """Return the weights of one expert of one layer; 0 of a dense model."""
+    """Return the bytes of one expert of one layer; 0 for a dense model."""
     return float(sum(gemm_bytes(spec, g) for g in gemms(spec) if g.kind == "expert"))
 
 
 def expert_layers(spec: ModelSpec) -> int:
-    """Return how many layers have experts."""
+    """Return the number of layers with experts."""
     return spec.layers - len(spec.dense_layers) if spec.experts else 0
 
 
 def dense_bytes(spec: ModelSpec) -> float:
-    """Return all weights but the experts'."""
+    """Return the bytes of all weights except experts."""
     return float(weight_bytes(spec)) - expert_layers(spec) * spec.experts * expert_bytes(spec)
 
 
 def expert_slots(spec: ModelSpec, kind: Slice, system: SystemSpec, tokens: int) -> int:
-    """Return how many experts, of all layers, the slice's HBM holds."""
+    """Return the number of experts, over all layers, that the slice's HBM holds."""
     if not spec.experts:
         return 0
     every = expert_layers(spec) * spec.experts
@@ -261,9 +261,9 @@ def expert_slots(spec: ModelSpec, kind: Slice, system: SystemSpec, tokens: int) 
 
 
 def shared_room_bytes(specs: Sequence[ModelSpec], kind: Slice, system: SystemSpec) -> float:
-    """Return the HBM that the engines of a slice share for weights: the largest model that fits.
+    """Return the HBM bytes that a slice's engines share for weights: the largest model that fits.
 
-    With a staging room twice as much.
+    With a staging room, twice as much.
     """
     if not system.load_traits.swaps_weights:
         return 0.0
@@ -273,7 +273,7 @@ def shared_room_bytes(specs: Sequence[ModelSpec], kind: Slice, system: SystemSpe
 
 
 def most_engines(kind: Slice, system: SystemSpec) -> int:
-    """Return how many engines a slice may hold: as many as have room in their share of its HBM."""
+    """Return the maximum engines of a slice: as many as fit in their share of its HBM."""
     if system.engines.bytes == 0.0 or system.engines.share == math.inf:
         return system.engines.residents
     room = kind.hbm_bytes * system.engines.share
@@ -281,9 +281,9 @@ def most_engines(kind: Slice, system: SystemSpec) -> int:
 
 
 def switch_s(spec: ModelSpec, kind: SliceKind, system: SystemSpec) -> float:
-    """Return what turning to an engine takes on a link of its own.
+    """Return the seconds of a change to an engine with the link to itself.
 
-    Whether its weights are copied before its first step or by it.
+    It covers weights copied before its first step or by it.
     """
     copied = system.traits.keep.engines_kept > 0 or system.traits.keep.displacing_share < math.inf
     if not system.load_traits.swaps_weights and not copied:
@@ -293,9 +293,9 @@ def switch_s(spec: ModelSpec, kind: SliceKind, system: SystemSpec) -> float:
 
 
 def holds_windows(system: SystemSpec) -> bool:
-    """Return whether a request reserves what the windows of layers see, and not all tokens.
+    """Return True if a request reserves only the windows of layers, not all tokens.
 
-    Blocks of a prefix cache and the memories of a layout hold all layers' tokens.
+    False with a prefix cache or a layout's memories, which hold all layers' tokens.
     """
     return system.engines.kv_windows and system.layout is None and not system.prefix_cache.is_on
 
@@ -303,13 +303,13 @@ def holds_windows(system: SystemSpec) -> bool:
 def kv_rooms(
     specs: Sequence[ModelSpec], kinds: Sequence[Slice], system: SystemSpec, costs: CostTables
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return what KV caches have on slices, beside activations and engine state.
+    """Return the room for KV caches on slices, beside activations and engine state.
 
     Args:
-      specs: the models.
-      kinds: the slices.
-      system: what serves.
-      costs: with what a request reserves.
+      specs: model specs.
+      kinds: slice kinds.
+      system: the serving system.
+      costs: cost tables, which include what a request reserves.
 
     Returns:
       i8[spec, kind] tokens of the longest request, at most 0 where there is no room, and
