@@ -1,4 +1,4 @@
-"""The systems that CoCoServe is compared with, and how many layers it copies by Algorithm 1."""
+"""Baselines of CoCoServe, and the number of layers that Algorithm 1 copies."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def copied_layers(gamma: str | float = "literal", t_up: float = 0.3) -> int:
     """Return the layers of 13B on the first of four cards that Algorithm 1 copies to the second.
 
     Args:
-      gamma: of Eq. 4, or `literal`: by the hardware's rates.
+      gamma: gamma of Eq. 4, or `literal` for the value of the hardware's rates.
       t_up: share of a card that stays free.
     """
     spec, node = load_spec(MODEL), load_node(NODE)
@@ -53,16 +53,16 @@ def coco(base: Served = HFT, gamma: str | float = "literal", t_up: float = 0.3) 
 
 
 def server(reading: Mapping[str, Any]) -> tuple[Served, dict[str, Any]]:
-    """Return the static server under a reading, and what of the reading it cannot say."""
+    """Return the static server under a reading, and the fields of the reading that it lacks."""
     said = {name: value for name, value in reading.items() if name in SAID}
     return replace(HFT, **said), {k: v for k, v in reading.items() if k not in SAID}
 
 
 def gain(ours: float, theirs: float) -> float:
-    """Return how much more ours is, in percent."""
+    """Return the increase from theirs to ours, in percent."""
     return 100.0 * (ours / theirs - 1.0)
 
 
 def cut(ours: float, theirs: float) -> float:
-    """Return how much less ours is, in percent."""
+    """Return the decrease from theirs to ours, in percent."""
     return 100.0 * (1.0 - ours / theirs)

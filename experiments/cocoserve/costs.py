@@ -1,4 +1,4 @@
-"""Tables 1 and 2: what modules of a layer hold and compute, and what operations on layers cost."""
+"""Tables 1 and 2: memory and FLOPs of a layer's modules, and costs of operations on layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers of requests that a server drains: static or not, with and without copies of layers."""
+"""Latency and throughput of a server with static or continuous batches and copied layers."""
 
 from __future__ import annotations
 
@@ -58,17 +58,17 @@ HIGH: Final = (31, 50)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """The system that serves, and its reading of what the paper leaves open (`readings.yaml`).
+    """A server under one reading of the settings that the paper leaves open (`readings.yaml`).
 
     Attributes:
-      model: a name; one that no card holds is over `split` of them.
+      model: name of the model; `split` cards hold a model that no single card holds.
       split: cards that hold the model, in equal runs of layers.
       engine: `static` batches of a library, or `continuous` ones with pages of keys and values in
         0.9 of the memory.
-      instances: among which requests are dealt evenly; they share nothing.
-      layers: that have copies.
-      copies: of each of them, its original included.
-      migrated: layers that are away.
+      instances: independent instances; requests are divided evenly among them.
+      layers: number of copied layers.
+      copies: instances of each copied layer, the original included.
+      migrated: number of layers moved to another card.
       load, prompt_tokens, batch, grown_batch, host_seconds, replica_devices, restart_seconds,
         hbm_bytes: readings.
     """
@@ -98,12 +98,12 @@ class Drained:
     """Results at one rate.
 
     Attributes:
-      throughput_rps: requests by the seconds until the last one ends.
-      latency_s: the mean.
-      latencies_s: of each request; () of a mean over rates.
+      throughput_rps: requests over the seconds until the last one ends.
+      latency_s: mean latency of the requests.
+      latencies_s: latency of each request; () for a mean over rates.
       failed: requests whose batch outgrew memory; they are served again.
-      failed_batches: batches that did.
-      batches: all of them.
+      failed_batches: batches that outgrew memory.
+      batches: number of batches.
     """
 
     throughput_rps: float
@@ -121,15 +121,15 @@ class Drained:
 
 @cache
 def drained(served: Served, rate: int, seed: int = 0) -> Drained:
-    """Serve the requests that a rate is read as, by the model over four cards.
+    """Serve the requests of a rate on the node's four cards.
 
-    A static server that takes all that waits (`batch` memory, nothing copied) fails where the batch
-    outgrows the memory of the first card. It serves again after a restart, in two halves.
+    A static server without copies that batches all waiting requests (`batch` memory) fails if
+    the batch outgrows the first card. It restarts and serves the batch again in two halves.
 
     Args:
-      served: what serves.
-      rate: r, requests a second as the paper says.
-      seed: of arrivals and lengths.
+      served: server and its settings.
+      rate: r, in the paper requests a second.
+      seed: seed of arrivals and lengths.
     """
     alone = replace(served, instances=1)
     each = [_alone(alone, n, seed) for n in even_rows(rate, served.instances) if n]
@@ -186,15 +186,15 @@ def _simulated(served: Served, rate: int, seed: int, tokens: int = ANSWER_TOKENS
 
 
 def first_bytes(served: Served, rows: int, tokens: int) -> float:
-    """Return what an unscaled server holds of its first card at most.
+    """Return the most bytes that an unscaled server holds on its first card.
 
-    Keys and values grow by concatenation: for the moment of a copy the keys of one layer are there
-    twice, which is half a layer more.
+    Keys and values grow by concatenation: during a copy the keys of one layer are held twice,
+    which is half a layer more.
 
     Args:
-      served: what serves.
-      rows: of its batch.
-      tokens: of each of them, prompt and answer.
+      served: server and its settings.
+      rows: rows of the batch.
+      tokens: tokens of each row, prompt and answer.
     """
     spec = load_spec(served.model)
     each, outside = layer_bytes(spec)
@@ -210,7 +210,7 @@ def rows_that_fit(served: Served) -> int:
 
 
 def mean_over(served: Served, ends: tuple[int, int], average: str = "five") -> Drained:
-    """Return the mean over rates of a range, both ends of it among them."""
+    """Return the mean over rates of a range, both ends included."""
     low, high = ends
     rates = {
         "five": np.linspace(low, high, 5), "ends": np.array([low, high]),
@@ -246,7 +246,7 @@ def _system(served: Served) -> list[str]:
 
 
 def batch_of(served: Served) -> int:
-    """Return the rows of a batch: of the unscaled server, times what its copies relieve it of."""
+    """Return the rows of a batch: the unscaled server's, times the headroom of its copies."""
     if served.batch == "memory" or served.engine == "continuous":
         return _MOST_ROWS
     if not served.layers or served.grown_batch == "fixed":

@@ -1,4 +1,4 @@
-"""Figs. 3 and 11: static batches that outgrow memory, and what one layer away changes."""
+"""Figs. 3 and 11: static batches that outgrow memory, and the effect of one migrated layer."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SLO: Final = 2.0  # latencies at the lowest rate
 @figure("cocoserve.fig3", title="CoCoServe, Fig. 3: where memory ends",
         draw="cocoserve.draw_memory", needs=SIMULATOR)  # fmt: skip
 def compute(context: Context) -> Computed:
-    """Return latencies by rate, with all layers at home and with one away."""
+    """Return latencies by rate, with all layers on one card and with one layer migrated."""
     rows = [
         {"batch": str(base.batch), "migrated": migrated, "rate": rate, **_told(found)}
         for base in (HFT, _ALL)
@@ -97,7 +97,7 @@ def _fig3(**reading: Any) -> Iterator[Result]:
 @figure("cocoserve.fig11", title="CoCoServe, Fig. 11: out of memory, in time",
         draw="cocoserve.draw_failures", needs=SIMULATOR)  # fmt: skip
 def compute_failures(context: Context) -> Computed:
-    """Return which share of requests meets a failure, and which share is in time."""
+    """Return the share of requests that fail, and the share in time, by system and rate."""
     systems = {"HFT": HFT, "CoCoServe": coco(), "CoCoServe, gamma 0": coco(gamma=0.0)}
     everything = {
         name: replace(served, batch="memory")

@@ -93,12 +93,12 @@ def _results(*, idle: str = "memory", **reading: Any) -> Iterator[Result]:
 
 
 def bytes_used(served: Served, rate: int, hbm_bytes: float = CARD_BYTES) -> float:
-    """Return what weights and sequences hold of the first card at most.
+    """Return the most bytes that weights and sequences hold on the first card.
 
     Args:
       served: a server without copies.
       rate: requests at once.
-      hbm_bytes: of the card.
+      hbm_bytes: memory of the card.
     """
     tokens = served.prompt_tokens + ANSWER_TOKENS
     if served.engine == "static":

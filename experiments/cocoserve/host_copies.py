@@ -1,4 +1,4 @@
-"""Beyond the paper: copies of layers whose weights stay in host memory, on a slice of a GH200.
+"""Copies of layers whose weights stay in host memory, on slices of a GH200 (beyond the paper).
 
 A slice of a chip has a model with weights in its memory, and rows until keys and values fill what
 is left. Copies of layers on a second slice take over half of the rows. Such a copy either has its
@@ -51,7 +51,7 @@ class _Slice:
 @figure("cocoserve.host_copies", title="CoCoServe beyond: copies that read host memory",
         draw="cocoserve_beyond.draw_host_copies", needs=SYSTEMS)  # fmt: skip
 def compute(context: Context) -> Computed:
-    """Return rows and tokens a second by layers, each way, and the best of each."""
+    """Return rows and tokens a second by layers for each method, and each method's best."""
     here = _slice(context)
     rows = list(_rows(here))
     ways = dict.fromkeys(row["way"] for row in rows)

@@ -55,13 +55,13 @@ class Load:
     """Requests, and the changes meanwhile.
 
     Attributes:
-      requests: prompts of random tokens and lengths.
+      requests: number of requests, with prompts of random tokens and lengths.
       operations: changes at most, one after another, while requests last.
       rows: requests in a step at most.
       prompt: tokens of a prompt at most.
       new: tokens of an answer at most.
-      piece_bytes: that a change copies between two steps; null: half of a layer.
-      seed: of prompts, lengths and changes.
+      piece_bytes: bytes that a change copies between two steps; null: half of a layer.
+      seed: seed of prompts, lengths and changes.
     """
 
     requests: int = 48
@@ -88,10 +88,10 @@ class Done:
 
     Attributes:
       texts: tokens of each request.
-      logits: a digest of each step's logits.
-      steps: calls.
-      operations: a row each, of those that ended.
-      failed: those that found no room.
+      logits: digest of each step's logits.
+      steps: number of steps.
+      operations: a row for each operation that ended.
+      failed: operations that found no room.
       compiled: executables that were compiled after all was ready.
       loaded: executables that were loaded after all was ready.
       counts: steps, changes of rows' devices and transitions.

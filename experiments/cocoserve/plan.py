@@ -85,7 +85,7 @@ class PlanSettings:
       context: tokens of KV of each row.
       memory_share: of each GPU's memory, for weights, KV and processes.
       free_gib: of each GPU, for the same; []: by memory_share.
-      gamma: of Eq. 4; null: of the hardware, delta 1.
+      gamma: gamma of Eq. 4; null: the hardware's, with delta 1.
       algorithms: plans to print, of printed, spread, singly, runs, exact and fastest; []: all,
         the last only where the model is on one GPU before.
       plan: file that an earlier `write` made, to begin from; null: the unscaled model.
@@ -113,14 +113,14 @@ class Problem:
     """A model, its devices, and all that plans are compared by.
 
     Attributes:
-      spec: the model.
-      node: its devices.
-      devices: times of its layers on them.
-      costs: of operations.
-      batch: rows of a step.
+      spec: shape of the model.
+      node: devices and their links.
+      devices: times of the model's layers on the devices.
+      costs: constants of operations' time and memory.
+      batch: rows of a decode step.
       context: tokens of KV of each row.
       capacity: bytes of each device that a model may take.
-      gamma: of Eq. 4.
+      gamma: gamma of Eq. 4.
       per_transition: the largest transition of an even split over an unscaled step.
       unscaled: the model without copies.
       start: the placement before.
@@ -143,7 +143,7 @@ class Problem:
         return memory_of(placement, self.spec, self.costs, batch=self.batch, context=self.context)
 
     def free_bytes(self) -> dict[int, float]:
-        """Return what is left on each device, a process of their own taken off."""
+        """Return the free bytes of each device, without those of a process."""
         held = self.held(self.start)
         process = self.costs.process_bytes
         return {
@@ -159,7 +159,7 @@ class Problem:
 
 
 def problem_of(settings: PlanSettings) -> Problem:
-    """Return what settings ask for.
+    """Return the problem that settings describe.
 
     Raises:
       SettingError: a setting that cannot be.

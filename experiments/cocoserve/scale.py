@@ -1,4 +1,4 @@
-"""Layers of a model are copied, moved and taken back over devices while requests stream, live.
+"""Live copies, moves and evictions of a model's layers between devices while requests stream.
 
     python -m experiments.cocoserve.scale model=<checkpoint> devices=4 requests=200 operations=200
 

@@ -1,6 +1,6 @@
-"""Ours: two cards by copies of layers, by a second instance, in a pipeline, by tensor parallelism.
+"""Uses of a second card: copies of layers, a second instance, a pipeline, tensor parallelism.
 
-Decode steps of the simulator's own times. A curve ends where the memory of the two cards does.
+Decode steps take the simulator's times. A curve ends at the memory of the two cards.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _ROWS: Final = (2, 16, 30, 44, 54, 72, 90, 108, 140, 170, 202)
         title="Two cards: copies of layers and other ways (beyond the papers)",
         draw="cocoserve.draw_two_cards", needs=SYSTEMS)  # fmt: skip
 def compute(_: Context) -> Computed:
-    """Return seconds of a step and tokens a second by sequences at once, of each way."""
+    """Return the seconds of a step and tokens a second by sequences at once, for each method."""
     spec, node = load_spec(MODEL), load_node(NODE)
     devices = devices_of(spec, node, most_rows=max(_ROWS))
     most = most_rows(devices)
@@ -76,7 +76,7 @@ def compute(_: Context) -> Computed:
 
 
 def seconds_of(devices: Devices) -> Mapping[str, Callable[[int], float]]:
-    """Return for each way the seconds in which all of so many sequences get one token."""
+    """Return, by method, a function from the number of sequences to the seconds of a step."""
     layers = devices.spec.layers
     alone, runs = Placement.unscaled(layers), Placement.in_runs(layers, 2)
     step = partial(_step, devices)
@@ -91,7 +91,7 @@ def seconds_of(devices: Devices) -> Mapping[str, Callable[[int], float]]:
 
 
 def most_rows(devices: Devices) -> dict[str, int]:
-    """Return for each way the sequences whose keys and values two cards hold, one its own."""
+    """Return, by method, the most sequences whose KV cache the cards hold."""
     spec, cost = devices.spec, operation_costs()
     each, outside = layer_bytes(spec)
     card = devices.node.platforms[0].gpu.hbm_bytes - cost.process_bytes
@@ -113,13 +113,13 @@ def _step(devices: Devices, placement: Placement, rows: int) -> float:
 
 
 def _pipelined(devices: Devices, runs: Placement, rows: int) -> float:
-    """Return the round of two batches in flight: one's whole way, or twice the fuller stage."""
+    """Return the seconds of a round of two batches in flight: a whole step, or twice a stage."""
     found = step_time(runs, devices, batch=rows, context=_CONTEXT)
     return max(found.seconds, 2 * (found.layers_s / 2 + found.rest_s))
 
 
 def _in_ranks(devices: Devices, rows: int) -> float:
-    """Return a step of two ranks: what kernels of a rank take of the whole, and all-reduces."""
+    """Return the seconds of a step on two ranks: a rank's share of the kernels, and all-reduces."""
     spec, link = devices.spec, devices.node.link(0, 1)
     assert link is not None  # every two cards of the node have one
     (gpu,) = timed_gpus(devices.node.gpus[0])

@@ -37,9 +37,9 @@ class BlasProcess:
 
     Args:
       layers: products of the chain.
-      device: of the process.
-      seed: of the gaps that its allocator leaves.
-      has_guards: whether it does, which the second capture needs.
+      device: device of the process.
+      seed: seed of the gaps that its allocator leaves.
+      has_guards: True if the allocator leaves gaps, which the second capture needs.
       arenas: ranges of addresses that its segments lie in.
     """
 

@@ -30,14 +30,14 @@ ABSENT = ("FunctionNotFound", "not found", "NOT_SUPPORTED", "NOT_PERMITTED")
 
 
 def seconds_of(what: str, env: Mapping[str, str]) -> dict[str, Any]:
-    """Return what freezing a process and bringing it back took, and of how many bytes.
+    """Return the seconds of freezing and restoring a process, and the bytes of its memory.
 
     Args:
       what: its graphs; see `one_process`.
-      env: of the processes.
+      env: environment of the processes.
 
     Raises:
-      DataError: it could not be, or what the graphs leave has changed.
+      DataError: the driver failed, or the graphs' results changed.
     """
     line = [sys.executable, "-m", "experiments.medusa.checkpoint", what]
     found: dict[str, Any] = answer_of(
@@ -106,7 +106,7 @@ def _frozen(what: str) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> int:
-    """Do what the command line says; return the exit status."""
+    """Run the command line; return the exit status."""
 
     def run() -> int:
         from c2c.systems.program import DeviceFault

@@ -45,9 +45,9 @@ class Outcome:
 
     Attributes:
       words: parameters compared, in bytes, with those of an ordinary start at the same addresses.
-      wrong: of them, how many are not the same; edges count as one.
-      refusals: why the graph was left out.
-      is_equal: the restored graph leaves what the original leaves, on random inputs.
+      wrong: number of parameters that differ; edges count as one.
+      refusals: reasons why the graph was left out.
+      is_equal: True if the restored graph's results equal the original's, on random inputs.
     """
 
     words: int
@@ -87,7 +87,7 @@ def judge(case: Case, classifier: Classifier = "differential", *, runs: bool = T
 
 
 def is_same(case: Case, artefact: Artefact, process: Process, restored: Restored) -> bool:
-    """Return whether the restored graph leaves what the original leaves."""
+    """Return whether the restored graph's results equal the original's."""
     original = case.original
     one, two = sides(
         case.first, original.functions, original.device, artefact, restored, process.device, _BATCH

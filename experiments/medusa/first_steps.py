@@ -35,12 +35,12 @@ def seconds_of(step: Mapping[str, Any], mode: str, count: int) -> tuple[float, .
     """Return the seconds of a process's first steps.
 
     Args:
-      step: of `StepShape`.
+      step: fields of `StepShape`.
       mode: one of `MODES`.
-      count: how many steps.
+      count: number of steps.
 
     Raises:
-      DataError: it does not run, or not in two minutes.
+      DataError: the process fails, or takes over two minutes.
     """
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_command_buffer_update_mode={mode}"
     line = [sys.executable, "-m", "experiments.medusa.first_steps", json.dumps(dict(step))]

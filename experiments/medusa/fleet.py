@@ -34,8 +34,8 @@ class Fleet:
 
     Attributes:
       model: name of its spec.
-      start: one of `c2c.systems.medusa.STARTS`.
-      at: outstanding requests at the least busy instance that make another one start.
+      start: name in `c2c.systems.medusa.STARTS`.
+      at: outstanding requests at the least busy instance that start another one.
       lengths: `sharegpt`, or a file of lengths.
     """
 

@@ -1,4 +1,4 @@
-"""The parts of restoring, as the paper describes them, checked by a run."""
+"""Checks of the paper's restore mechanism, part by part, in a run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ QUICK_MODELS = ("qwen15_0p5b", "llama2_13b")
 @figure("medusa.fig9", title="MEDUSA, sections 4 to 6: graphs restored",
         draw="medusa.draw_restore", needs=SYSTEMS)  # fmt: skip
 def compute(context: Context) -> Computed:
-    """Return what restoring the models' graphs gave, and what the classifiers get wrong."""
+    """Return results of restoring the models' graphs, and the classifiers' errors."""
     models = [m for m in MODELS if not context.quick or m.row in QUICK_MODELS]
     cases = CASES[context.profile]
     whole = len(models) + len(PROGRAMS)
@@ -151,7 +151,7 @@ def _said(name: str, holds: bool, note: str) -> Result:
 
 
 def _captures(device: Any) -> int:
-    """Return how many captures can be under way at once."""
+    """Return the number of captures that can be under way at once."""
     device.begin_capture()
     count = 1
     try:
@@ -164,7 +164,7 @@ def _captures(device: Any) -> int:
 
 
 def _offline_runs(shown: Restoring) -> int:
-    """Return how many of two starts have to capture."""
+    """Return the number of two starts that have to capture."""
     runs = 0
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(2):
@@ -175,7 +175,7 @@ def _offline_runs(shown: Restoring) -> int:
 
 
 def _aliased() -> tuple[int, int | None]:
-    """Return which of two allocations at one address is meant (Fig. 6): latest, first match."""
+    """Return the allocation found at a reused address (Fig. 6): latest match, first match."""
     names = [AllocationId("main", "", k) for k in range(2)]
     events = [
         Event("main", names[0], 512, 4096),

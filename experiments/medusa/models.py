@@ -65,7 +65,7 @@ MODELS: Final = (
 
 
 def nodes_a_layer(nodes: int, layers: int, batch_sizes: tuple[int, ...] = BATCH_SIZES) -> list[int]:
-    """Return how many nodes a layer has at each batch size, so that all sum to `nodes`.
+    """Return a layer's nodes at each batch size, so that all sum to `nodes`.
 
     Small batch sizes have the extra ones: their products are split along K and reduced.
 

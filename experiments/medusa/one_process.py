@@ -90,10 +90,10 @@ def check_each(models: Sequence[str]) -> None:
 
 
 def layers_of_chain(what: str) -> int:
-    """Return how many products `cublas:<layers>` has.
+    """Return the number of products of `cublas:<layers>`.
 
     Raises:
-      SettingError: that is no number above 0.
+      SettingError: `layers` is no number above 0.
     """
     layers = what.partition(":")[2]
     if not layers.isdigit() or not int(layers):
@@ -140,10 +140,10 @@ def work(role: str, device: str, ways: tuple[str, str], what: str, folder: Path)
 
     Args:
       role: one of `ROLES`.
-      device: one of `DEVICES`.
+      device: name in `DEVICES`.
       ways: one of `ADDRESSES` and one of `EXECUTABLES`.
-      what: is captured.
-      folder: of all roles.
+      what: model or program that is captured.
+      folder: folder that all roles share.
     """
     addresses, executables = ways
     if role == "analyse":
@@ -279,7 +279,7 @@ def _device(name: str) -> Device | None:
 
 
 def main(arguments: list[str]) -> int:
-    """Do what the command line says; return the exit status."""
+    """Run the command line; return the exit status."""
 
     def run() -> int:
         if len(arguments) != 6:

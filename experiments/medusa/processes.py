@@ -64,13 +64,13 @@ class Process:
     """A process in which programs have started: their standing buffers are there.
 
     Args:
-      programs: by batch size; all have the same standing buffers and libraries.
-      seed: of all that differs between processes.
-      has_whims: its allocator takes any block that fits, as after another history.
-      has_guards: its allocator leaves gaps, which the second capture needs.
+      programs: programs by batch size, with the same standing buffers and libraries.
+      seed: seed of all that differs between processes.
+      has_whims: True if the allocator takes any block that fits, as after another history.
+      has_guards: True if the allocator leaves gaps, which the second capture needs.
       device: None: an emulated one.
       arenas: of the device: ranges of addresses that segments lie in. None: the device's places.
-      told: what the process is told, and its launches pass on.
+      told: arguments of the process that its launches pass on.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Launch programs as the ranks of tensor parallelism run them: alike but for what each is told."""
+"""Launch programs of tensor-parallel ranks, which differ only in their arguments."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Rank:
     """A process of a tensor-parallel engine.
 
     Attributes:
-      number: from 0.
-      world: how many there are.
-      handle: of its communicator: any number, another one in each process.
+      number: index of the rank, from 0.
+      world: number of ranks.
+      handle: communicator's handle: any number, another one in each process.
     """
 
     number: int
@@ -80,8 +80,8 @@ def ranked(program: Program, rank: Rank) -> Program:
     each named by whose it is, as they are mapped into every process, and what the rank was told.
 
     Args:
-      program: one launch after the other.
-      rank: whose.
+      program: program with one launch after another.
+      rank: rank of the program.
     """
     if program.edges is not None:
         raise ValueError("a program whose launches follow one another")

@@ -65,12 +65,12 @@ def measure(
     addresses: str = "patched",
     executables: str = "own",
 ) -> dict[str, Any]:
-    """Return what capturing and restoring a model gave.
+    """Return the results of capturing and restoring a model.
 
     Args:
       device: emulated, or driver.
       what: see `one_process`.
-      env: added to the environment of the processes.
+      env: variables added to the environment of the processes.
       addresses: patched, or fixed.
       executables: own, or shared.
 

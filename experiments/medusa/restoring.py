@@ -1,4 +1,4 @@
-"""Graphs of ten models restored on the emulated device, and what the classifiers get wrong."""
+"""Graphs of ten models restored on the emulated device, and the classifiers' errors."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ __all__ = ["ModelRow", "Restoring", "classifier_rows", "is_same", "restore_model
 
 @dataclass(frozen=True, slots=True)
 class Restoring:
-    """One model's captures and what became of them.
+    """One model's capture, artefact and restored graphs.
 
     Attributes:
-      original: the process that captured.
-      capture: what it captured.
-      artefact: of the analysis.
-      process: another one.
-      restored: its graphs.
+      original: process that captured.
+      capture: capture of that process.
+      artefact: artefact of the analysis.
+      process: process that restored.
+      restored: graphs of that process.
     """
 
     original: Process
@@ -74,12 +74,12 @@ def restore_model(
     """Capture a model's graphs in two processes, analyse them, restore them in a third.
 
     Args:
-      model: of Table 1, with as many nodes as printed.
+      model: model of Table 1, with as many nodes as printed.
       validated: batch sizes whose graphs are run in both processes on three random inputs.
-      seed: of the processes.
+      seed: seed of the processes.
 
     Raises:
-      RuntimeError: a restored graph leaves something else.
+      RuntimeError: a restored graph's results differ.
     """
     spec = model.load()
     counts = nodes_a_layer(model.nodes, spec.layers)
@@ -123,7 +123,7 @@ def restore_model(
 
 
 def is_same(made: Restoring, batch: int, *, inputs: int = 3) -> bool:
-    """Return whether a restored graph leaves what the original leaves on random inputs."""
+    """Return whether a restored graph's results equal the original's on random inputs."""
     one, two = sides(
         made.capture, made.original.functions, made.original.device, made.artefact,
         made.restored, made.process.device, batch,
@@ -146,7 +146,7 @@ PROGRAMS: Final = {
 def classifier_rows(
     cases: int, seed: int = 0, progress: Callable[[int], None] | None = None
 ) -> list[dict[str, Any]]:
-    """Return, by classifier and kind of program, how many of random programs come out wrong."""
+    """Return the number of wrong random programs, by classifier and kind of program."""
     rows = []
     for kind, (is_adversarial, features) in PROGRAMS.items():
         counted: dict[Classifier, list[int]] = {c: [0, 0, 0, 0] for c in CLASSIFIERS}

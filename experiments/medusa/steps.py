@@ -34,9 +34,9 @@ class StepsSettings:
     """Settings, as key=value on the command line.
 
     Attributes:
-      out: folder that is made.
+      out: folder to create.
       batch_sizes: sequences of each step, ascending.
-      step: of `StepShape`, all but rows and chunk.
+      step: fields of `StepShape`, all but rows and chunk.
     """
 
     out: str = "steps"
@@ -65,10 +65,10 @@ def compile_steps(
     """Leave in `folder` a folder a batch size; those that are there stay.
 
     Args:
-      folder: made if it is not there.
+      folder: folder to fill, created if missing.
       batch_sizes: see `StepsSettings`.
-      step: likewise.
-      env: of the compiling processes.
+      step: see `StepsSettings`.
+      env: environment of the compiling processes.
 
     Raises:
       SettingError: see `shapes_of`.

@@ -41,15 +41,15 @@ class Shape:
     """Ingredients of a random program.
 
     Attributes:
-      seed: of everything that is drawn.
-      launches: how many kernels it launches, at least.
-      standing: buffers that are there before it.
+      seed: seed of all draws.
+      launches: least number of kernel launches.
+      standing: buffers allocated before the program.
       passing: buffers that live for some launches.
       has_structs: parameters that hold addresses among other values.
       has_maps: tensor maps.
       has_ends: addresses one past a buffer's end.
       has_dag: edges by use of data, some of them programmatic, instead of one stream.
-      threads: that allocate the standing buffers.
+      threads: threads that allocate the standing buffers.
       is_for_gpu: kernels compute on a GPU too, and come from images alone: no libraries, no tensor
         maps, no clusters.
     """
@@ -112,9 +112,9 @@ def with_adversarial_integers(
     """Return the program with 8-byte integers that are addresses inside live buffers of a process.
 
     Args:
-      program: of `random_program`.
-      addresses: of its buffers that stand, in that process.
-      draw: which one.
+      program: program of `random_program`.
+      addresses: addresses of its standing buffers in that process.
+      draw: generator that chooses a buffer and an offset in it.
     """
     ranges = [(addresses[part.buffer], part.nbytes) for part in program.inputs]
     launches: list[Launch | Copy | Fill] = []

@@ -104,7 +104,7 @@ def _row(model: TableModel, stages: Stages) -> dict[str, Any]:
 
 
 def _graph_speedup(spec: ModelSpec) -> float:
-    """Return what one sequence's decode step gains from a graph: one launch instead of many."""
+    """Return the speed-up of one sequence's decode step by a graph: one launch instead of many."""
     graph_s = loaded_bytes(spec) / (load_measured_start().hbm_gbps * 1e9)
     graph_s += load_constants("a100_80").step_overhead_s  # of the same host and engine
     return 1 + launched_extra_s(spec, load_measured_start()) / graph_s

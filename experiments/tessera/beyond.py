@@ -50,12 +50,12 @@ class BeyondSettings(MeasurementSettings):
 
     Attributes:
       questions: links, overlap, slices, drift.
-      model: what is served.
-      pair: GPUs, of `conf/hardware`.
-      gbps: of the link between them.
-      latency_s: of a transfer.
-      hardware: whose slices.
-      layout: of MIG; its first two slices.
+      model: name of the served model.
+      pair: two GPUs, by their names in `conf/hardware`.
+      gbps: rate of the link between the GPUs.
+      latency_s: latency of a transfer.
+      hardware: platform of the slices.
+      layout: MIG layout; its first two slices are used.
     """
 
     questions: list[str] = field(default_factory=lambda: list(_QUESTIONS))

@@ -1,4 +1,4 @@
-"""Three GPUs, and sixteen with tensor parallelism (Tessera, Fig. 8)."""
+"""Offline throughput of three GPUs, and of sixteen with tensor parallelism (Tessera, Fig. 8)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LABELS: Final = {
 @figure("tessera.fig8", title="Tessera, Fig. 8: clusters", draw="tessera.draw_cluster",
         needs=SYSTEMS)  # fmt: skip
 def compute(context: Context) -> Computed:
-    """Return throughput of each way in both clusters, relative to the left group alone."""
+    """Return the throughput of each method in both clusters, relative to the left group alone."""
     rows: list[dict[str, Any]] = []
     for k, (name, made) in enumerate((("three", three), ("sixteen", sixteen))):
         found = made(_GAP[context.profile])

@@ -1,4 +1,4 @@
-"""Slow links, and how long planning takes (Tessera, Fig. 11)."""
+"""Throughput and latency over slow links, and planning time (Tessera, Fig. 11)."""
 
 from __future__ import annotations
 

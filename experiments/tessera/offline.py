@@ -28,7 +28,7 @@ _GAP: Final = {"quick": 0.03, "full": 0.01}
 @figure("tessera.fig6", title="Tessera, Fig. 6, Table III: offline throughput",
         draw="tessera.draw_offline", needs=SYSTEMS)  # fmt: skip
 def compute(context: Context) -> Computed:
-    """Return requests a second of each way, cell by cell, and the means for the price."""
+    """Return requests a second by pair, workload and method, and the means for the price."""
     rows, means = _rows_and_means(context)
 
     def answers(**reading: Any) -> tuple[Result, ...]:
@@ -74,7 +74,7 @@ def _rows_and_means(
 
 
 def published_for_price(pair: str, way: str) -> float | None:
-    """Return Table III's throughput for the price; of replicas, what its columns give."""
+    """Return Table III's throughput for the price; replicas' is computed from its columns."""
     left, right = (each.gpu for each in load_pair(pair).gpus)
     if way == "replicas":
         a, b = left.price or 0.0, right.price or 0.0

@@ -50,16 +50,16 @@ class _Asked:
     """Settings of the measurement.
 
     Attributes:
-      what: of `WHATS`.
-      step: folder of a step.
-      trips: of its loops.
-      tokens: that it works on.
-      copies: of the program, so that weights come from memory and activations from L2.
-      repetitions: of each time.
+      what: name in `WHATS`.
+      step: folder of a compiled step.
+      trips: iterations of the step's loops.
+      tokens: tokens of the step.
+      copies: copies of the program, so that weights are read from memory, activations from L2.
+      repetitions: repetitions of each measurement.
       seconds: of each row of launches; 0: as few as can be.
       cuts: placements go to and fro so often; 0: as the planner places kernels over an A100 and an
         L40S with a fast link, on which it cuts often.
-      is_apart: two contexts, else two streams of one.
+      is_apart: True for two contexts, False for two streams of one.
     """
 
     what: str
@@ -84,7 +84,7 @@ def rows_of(given: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the rows of a measurement.
 
     Raises:
-      SettingError: it asks for what is not known.
+      SettingError: the settings name an unknown measurement.
       DataError: the step cannot be read, or a result is wrong.
     """
     asked = _Asked(**given)

@@ -1,4 +1,4 @@
-"""GPT-oss 20B online on a pair, in the serving loop: what each way gives at a rate of requests."""
+"""GPT-oss 20B online on a pair of GPUs, in the serving loop: latency of each method by rate."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Online:
     Attributes:
       per_token_s: mean of latency over tokens generated, the paper's normalised latency.
       worst_s: the longest latency of a request.
-      switches: of the policy.
+      switches: number of switches of the policy.
     """
 
     per_token_s: float
@@ -60,7 +60,7 @@ class Online:
 
 
 def capacity_rps(pair: str) -> float:
-    """Return what the left GPU alone sustains of median requests, 64 of them in a batch."""
+    """Return the left GPU's capacity alone, in median requests a second, at a batch of 64."""
     lane = Lanes(
         spec=load_spec(GPT_OSS), pair=load_pair(pair), context=MEDIANS[0] + MEDIANS[1] // 2,
         expert_bytes=MXFP4_BYTES,
@@ -111,7 +111,7 @@ def tessera_on(pair: str, vary: Any, gbps: float | None = None) -> Prepared:
 
 
 def one_policy(pair: str, *, throughput: bool, gbps: float | None = None) -> Prepared:
-    """Return Tessera under one policy for good."""
+    """Return Tessera with one policy that never switches."""
     # at the pair's own rate the plans of both policies are there, or will be used by others
     is_apart = gbps is not None and not throughput
     made = _setup("tessera", pair, None, gbps, _ANY_GAP if is_apart else None)
@@ -125,7 +125,7 @@ def apart(pair: str) -> Prepared:
 
 
 def served(what: Prepared, requests: RequestBlock) -> Online:
-    """Return what requests are answered with."""
+    """Return latencies and switches of served requests."""
     workload = Workload((what.setup.deployments[0].name,), lambda: iter([requests]))
     compiled = is_compiled() or len(requests) > _INTERPRETED
     got = simulate_in_memory(what, workload, compiled=compiled)

@@ -51,14 +51,14 @@ class PlannerSettings(MeasurementSettings):
     """Settings, as key=value on the command line.
 
     Attributes:
-      model: whose layers are repeated.
-      pair: GPUs, of `conf/hardware`.
-      gbps: of the link between them.
-      latency_s: of a transfer.
-      kernels: how many, about.
-      gap: relative, at which the solver may stop.
-      time_limit_s: of one solve.
-      blocks: of layers.
+      model: name of the model whose layers are repeated.
+      pair: two GPUs, by their names in `conf/hardware`.
+      gbps: rate of the link between the GPUs.
+      latency_s: latency of a transfer.
+      kernels: approximate numbers of kernels.
+      gap: relative gap at which the solver may stop.
+      time_limit_s: limit of one solve.
+      blocks: number of blocks of layers.
     """
 
     model: str = "llama-3-8b"

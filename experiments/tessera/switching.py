@@ -128,7 +128,7 @@ def _results(rows: Sequence[Mapping[str, Any]]) -> tuple[Any, ...]:
 
 
 def _shape(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Say how latency goes over both settings, whether or not that is the paper's U."""
+    """Describe latency over both settings, and whether it has the paper's U shape."""
     told = []
     for name, values, usual in (
         ("window", _WINDOWS, _WINDOW), ("threshold", _THRESHOLDS, _THRESHOLD)

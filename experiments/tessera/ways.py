@@ -40,16 +40,16 @@ class WaysSettings(MeasurementSettings):
     """Settings, as key=value on the command line.
 
     Attributes:
-      model: what is served.
-      pairs: of `conf/hardware`, the left GPU first.
-      prices: of GPUs, instead of those in `conf/hardware`, which are relative to an L40S.
-      gbps: of the link between them.
-      latency_s: of a transfer.
+      model: name of the served model.
+      pairs: pairs of names in `conf/hardware`, the left GPU first.
+      prices: prices of GPUs relative to an L40S, instead of those in `conf/hardware`.
+      gbps: rate of the link between the GPUs.
+      latency_s: latency of a transfer.
       prompt: tokens of each request.
       output: tokens generated for each.
-      rows: of a decode step.
-      prompts: of a prefill step.
-      gap: relative, at which the solver may stop.
+      rows: rows of a decode step.
+      prompts: prompts of a prefill step.
+      gap: relative gap at which the solver may stop.
     """
 
     model: str = "llama-3-8b"
@@ -71,7 +71,7 @@ def published(pair: Sequence[str], way: str) -> float | None:
 
 
 def measure(settings: WaysSettings, pair: Sequence[str]) -> list[dict[str, Any]]:
-    """Return a row for each way of a pair."""
+    """Return a row for each method of a pair."""
     found = ways(
         decoder(load_spec(settings.model), _load(settings)),
         _gpus(settings, pair),

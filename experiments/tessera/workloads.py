@@ -77,9 +77,9 @@ def workload(name: str, batch: int = 64, lengths: str = "conversation") -> Serve
     """Return one of `WORKLOADS`, as it is served offline.
 
     Args:
-      name: of the workload.
-      batch: rows of a decode step; a reading.
-      lengths: of prompts and answers of text; a reading.
+      name: name of the workload.
+      batch: rows of a decode step, a reading.
+      lengths: tokens of text prompts and answers, a reading.
     """
     prompt, output = _LENGTHS[lengths]
     chat = Load(prompt=prompt, output=output, rows=batch, prompts=_PROMPTS[batch])

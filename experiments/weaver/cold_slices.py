@@ -1,11 +1,11 @@
-"""Beyond the paper: cold models on slices of a GH200 whose weights stay in host memory.
+"""Cold models on slices of a GH200 with weights in host memory (beyond the paper).
 
 A hot model has one slice and its weights in that slice's memory. Each other slice has a cold model
 that reads its weights over NVLink-C2C, so that nearly all of its memory is free for the hot
 sequences' keys and values, and its HBM has little else to do. Tasks and results go through host
-memory, as slices have no link of their own. A receiver is met by a task while it runs an operator
-with the share of time that it is busy; its operators last as long as their weights take over the
-link, which is longer than those of a resident model.
+memory, as slices have no link of their own. The probability that a task finds its receiver in an
+operator is the receiver's busy share of time. A receiver's operators last as long as their weights
+take over the link, which is longer than those of a resident model.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LATENCY_S: Final = 10e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Chip:
-    """A cut chip: the hot model's slice, those of cold models, and the link."""
+    """A partitioned chip: the hot model's slice, the cold models' slices, and the link."""
 
     mig: str
     hot: TimedGpu
@@ -132,7 +132,7 @@ def _batch(chip: _Chip, receivers: int, ratio: float) -> int:
 
 
 def _pair(chip: _Chip, receivers: int, ratio: float, batch: int) -> Pair:
-    """Return the hot step beside one receiver, which has its part of what is away."""
+    """Return the hot step beside one receiver, which has its part of the remote sequences."""
     share_gbps = chip.link_gbps / len(chip.cold)
     cold = Batch(rows=_COLD_ROWS, chunk=1, context=_CONTEXT)
     away = round(ratio * batch / receivers)

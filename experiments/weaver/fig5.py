@@ -104,7 +104,7 @@ def _of_shares(rows: list[dict[str, Any]]) -> Iterator[Result]:
 
 
 def is_linear(x: list[float], y: list[float], least: float = 0.98) -> bool:
-    """Return whether a line explains so much of the variance."""
+    """Return whether a line fits: R^2 is at least the bound."""
     return float(np.corrcoef(x, y)[0, 1]) ** 2 >= least
 
 

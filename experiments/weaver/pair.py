@@ -46,24 +46,24 @@ class PairSettings:
     """Settings as key=value on the command line.
 
     Attributes:
-      hot: folder of a checkpoint, or a GGUF file; by default one that is fetched if it is not
-        there.
-      cold: likewise.
+      hot: folder of the hot model's checkpoint, or a GGUF file; by default one that is fetched
+        if it is missing.
+      cold: the same for the cold model.
       ratio: share of the hot requests whose keys and values are in the cold process.
-      requests: of the hot model, of random tokens and lengths.
-      cold_requests: of the cold model, answered again and again; 0: it is idle.
+      requests: requests of the hot model, with random tokens and lengths.
+      cold_requests: requests of the cold model, repeated in rounds; 0: it is idle.
       rows: requests in a step at most, of both models.
       prompt: tokens of a prompt at most.
       new: tokens of an answer at most.
-      superblocks: of each pool; null: as many as both models need.
+      superblocks: superblocks of each pool; null: as many as both models need.
       reserve: superblocks of the cold pool that hot requests never take; null: what the cold model
         needs.
       slot_rows: sequences that the slot has room for; null: as many as a step has.
       limit_s: seconds in which the cold process must answer, else it is given up.
       columns: of the cold model's products, whole tiles of 64, by turns of its rounds; 0: whole
         ones. It polls after each; empty: it polls after each layer, which is one executable then.
-      dtype: of weights, keys and values.
-      seed: of prompts, lengths and homes.
+      dtype: data type of weights, keys and values.
+      seed: seed of prompts, lengths and homes.
       executables: folder of compiled stages; by default they are compiled for this run.
       write: file for all numbers, JSON; null: none.
     """
@@ -104,11 +104,11 @@ class Waits:
     """Times of tasks that were sent and done, in seconds.
 
     Attributes:
-      waits: from a task being written to its being taken.
-      stalls: of the sender, from its own attention's end to the result.
-      late: tasks that a poll did not take though they were written before it began.
-      longest: the longest that a wait may be: piece + poll + attention.
-      uniform: the mean wait if tasks came at any time: E[T^2] / (2 E[T]) of pieces T.
+      waits: time from the writing of a task to a poll that takes it.
+      stalls: the sender's time from the end of its own attention to the result.
+      late: tasks that a poll missed although they were written before it began.
+      longest: upper bound of a wait: piece + poll + attention.
+      uniform: mean wait of tasks at uniform times: E[T^2] / (2 E[T]) of pieces T.
     """
 
     waits: np.ndarray
@@ -119,7 +119,7 @@ class Waits:
 
 
 def together_of(settings: PairSettings, folder: Path) -> Together:
-    """Return what both processes need to know; nothing is made.
+    """Return the state that both processes share; create nothing.
 
     Raises:
       SettingError: the slot or the pool is too small, or the reserve is larger than it.
@@ -164,7 +164,7 @@ def together_of(settings: PairSettings, folder: Path) -> Together:
 def paired(
     settings: PairSettings, during: Callable[[int, int, int], None] = lambda *_: None
 ) -> tuple[Ended | None, Ended | None]:
-    """Run both processes; return what each told at its end, None if it did not live to it.
+    """Run both processes; return each one's last report, None for a process that died.
 
     Args:
       settings: of the pair.
@@ -199,7 +199,7 @@ def paired(
 def _ends(
     pipes: list[Any], processes: Sequence[Any], during: Callable[[int, int, int], None]
 ) -> tuple[Ended | None, Ended | None]:
-    """Pass on what the processes say until both are at their ends."""
+    """Forward the processes' reports until both end."""
     ends: list[Ended | None] = [None, None]
     is_ready, open_ = [False, False], list(pipes)
     while open_:
@@ -228,7 +228,7 @@ def _ends(
 
 
 def waits_of(hot: Ended, cold: Ended) -> Waits:
-    """Join what both processes noted of the tasks that were done."""
+    """Join both processes' times of the tasks that were done."""
     polls = cold.polls
     both = list(zip(hot.times, polls.tasks or [], strict=False))
     return Waits(
@@ -241,7 +241,7 @@ def waits_of(hot: Ended, cold: Ended) -> Waits:
 
 
 def _print(settings: PairSettings, hot: Ended, cold: Ended, console: Console) -> bool:
-    """Print all that was found; return whether it is as it should be."""
+    """Print all results; return whether answers and counts are right."""
     waits, table = waits_of(hot, cold), Table(box=SIMPLE_HEAD)
     for name in ("ms", "mean", "median", "99 %", "longest"):
         table.add_column(name, justify="left" if name == "ms" else "right")

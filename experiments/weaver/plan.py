@@ -51,8 +51,8 @@ class PlanSettings:
 
     Attributes:
       hot: the sender's model: a name among those shipped, or the path of a config.json.
-      cold: the receiver's, likewise.
-      node: of `conf/node`; the first GPU sends, the second receives.
+      cold: the receiver's model, likewise.
+      node: name in `conf/node`; the first GPU sends, the second receives.
       ratio: share of the hot model's sequences that are away.
       batch: rows of the hot model's decode step.
       context: tokens of KV of each row of either model.
@@ -62,10 +62,10 @@ class PlanSettings:
       most: pieces of an operator.
       split_us: microseconds that a split adds to an operator.
       poll_us: microseconds of an empty poll.
-      weight: of a second of the cold model's step, for the plan of ours.
-      nodes: of the table that shows where splitting starts; []: no such table.
-      ratios: of that table.
-      batches: of that table, rows of the hot model's step.
+      weight: weight of a second of the cold model's step, for the plan of ours.
+      nodes: nodes of the table of splitting thresholds; []: no such table.
+      ratios: ratios of that table.
+      batches: rows of the hot model's step, for that table.
     """
 
     hot: str = "llama-3-8b"

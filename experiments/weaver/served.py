@@ -1,4 +1,4 @@
-"""A hot and a cold model served in the simulator, by the readings of what the paper leaves open."""
+"""A hot and a cold model in the simulator, by readings of settings that the paper leaves open."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ class Served:
     """The system, its load, and the reading that it follows (`readings.yaml`).
 
     Attributes:
-      way: of `c2c.systems.weaver.layout`.
-      node: of two GPUs.
+      way: name of a method in `c2c.systems.weaver.layout`.
+      node: name of a node with two GPUs.
       lengths: azure, burstgpt or long.
       hot_rate, cold_rate: requests a second.
       ratio, cut: as `Weaving` has them.
-      ahead_s: of the CPU's control; None: the GPU controls.
-      rows: that the cut is made for.
-      seed: of arrivals, lengths and homes.
+      ahead_s: seconds of kernels that the CPU issues ahead; None: the GPU controls.
+      rows: rows of the hot step that the cut is made for.
+      seed: seed of arrivals, lengths and homes.
       traces: folder of the public traces, or None.
       constants, hbm_bytes, kv_share, host_seconds, prompts, batch_limit, mux_share, threshold,
         poll_seconds, burstgpt_spread, largest_rate: readings.
@@ -151,7 +151,7 @@ def mean_of(what: Served, seeds: int = 4) -> Found:
 
 @cache
 def largest_rate(what: Served) -> float:
-    """Return the rate that is called largest, in requests a second.
+    """Return the largest hot rate, in requests a second.
 
     It is the rate at which requests end while many wait, as no larger rate goes on for ever, or the
     last tenth below it by another reading: hot TPOT of 100 ms, or memory that sequences may fill.
@@ -253,7 +253,7 @@ def _weaving(what: Served) -> Weaving:
 
 @cache
 def _base() -> ServingSetup:
-    """Return what is alike in all runs: composing settings takes longer than serving."""
+    """Return the settings that all runs share; composing them takes longer than serving."""
     return build(load(["system=weaver"])).serving
 
 

@@ -61,7 +61,7 @@ def throughput(batch: int, collective_s: float, base: Served = _DEFAULT) -> dict
 
     Args:
       batch: sequences of each instance, and of the one over both GPUs.
-      collective_s: of an all-reduce beside its bytes.
+      collective_s: seconds of an all-reduce beside its bytes.
       base: constants of the GPU and host seconds of a step.
     """
     separate = 2 * batch / step_s(batch, 0.0, base)

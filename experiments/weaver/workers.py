@@ -32,9 +32,9 @@ class Side:
     """One model's process.
 
     Attributes:
-      checkpoint: of the model.
-      asked: its requests.
-      shapes: of its runner.
+      checkpoint: checkpoint of the model.
+      asked: requests of the model.
+      shapes: shapes of the model's runner.
     """
 
     checkpoint: str
@@ -44,21 +44,21 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Together:
-    """State that both processes know.
+    """State that both processes share.
 
     Attributes:
-      hot: the sender.
-      cold: the receiver; without requests it is idle.
-      hot_spec: the sender's model.
-      dtype: of both models, and of keys and values.
+      hot: side of the sender.
+      cold: side of the receiver; idle without requests.
+      hot_spec: shape of the sender's model.
+      dtype: data type of weights, keys and values of both models.
       ratio: share of the hot requests that are away.
-      seed: of the draws of homes.
-      superblocks: of each pool.
-      superblock: elements of each.
+      seed: seed of the draws of homes.
+      superblocks: number of superblocks of each pool.
+      superblock: elements of a superblock.
       reserve: superblocks that hot sequences never take of the cold pool.
-      slot: file of the slot.
-      slot_shape: what it holds.
-      limit_s: how long the receiver may take for an answer.
+      slot: path of the slot's file.
+      slot_shape: shape of the slot's contents.
+      limit_s: seconds in which the receiver must answer.
       columns: of the receiver's products, by turns of its rounds; see `InPieces`. Empty: it polls
         after each layer.
       executables: folder of compiled stages.
@@ -86,16 +86,16 @@ class Ended:
 
     Attributes:
       equal: answers that have the same tokens as those of the model alone.
-      answers: all there were; the cold model answers the same requests again and again.
+      answers: number of answers; the cold model repeats its requests in rounds.
       once: whether each request of a round was answered once.
-      tasks: sent or done.
-      steps: with rows away, of the sender.
+      tasks: tasks sent or done.
+      steps: steps of the sender with remote rows.
       brought: requests that were moved.
       fallbacks: requests that were computed again, by reason.
-      times: of tasks, as `Woven.times` has them.
-      polls: of the receiver.
+      times: times of tasks, as in `Woven.times`.
+      polls: polls of the receiver.
       columns: of the receiver's products when it did each task.
-      left: blocks of the pool that somebody holds.
+      left: blocks of the pool that are still held.
       compiled: stages that were compiled after all was ready.
     """
 
@@ -114,7 +114,7 @@ class Ended:
 
 
 def hot_process(together: Together, control: Connection, parent: Connection) -> None:
-    """Serve alone, then woven; tell the parent each turn, and at last what came of it."""
+    """Serve alone, then woven; report each turn and the result to the parent."""
     side = together.hot
     model, pool, alone = _begun(together, side)
     slot = Slot.open(together.slot, together.slot_shape)
@@ -141,7 +141,7 @@ def hot_process(together: Together, control: Connection, parent: Connection) -> 
 
 
 def cold_process(together: Together, control: Connection, parent: Connection) -> None:
-    """Serve until the sender is gone and once more, and poll; tell the parent what came of it."""
+    """Serve and poll until one round after the sender ends; report the result to the parent."""
     side = together.cold
     model, pool, alone = _begun(together, side)
     slot = Slot.open(together.slot, together.slot_shape)
