@@ -1,10 +1,9 @@
 """GPU kernels over weights that stay in host memory; imports nothing of c2c, usable on its own.
 
-Each kernel is a package: `hybrid_gemm`, `quantized_gemm` and `grouped_gemm`, which are one core
-(`gemm`), `attention`, `gather_rows` and `woven`; `host_memory` places arrays, `repository` keeps
-compiled programs and `ahead_of_time` compiles for a GPU that is not there. They are attributes of
-this package, imported when they are asked for, and so are error bounds; here stands what a device
-can run.
+Each kernel is a package: `hybrid_gemm`, `quantized_gemm` and `grouped_gemm` (one core, `gemm`),
+`attention`, `gather_rows` and `woven`. `host_memory` places arrays, `repository` stores compiled
+programs and `ahead_of_time` compiles for an absent GPU. Packages and error bounds are attributes
+of this package, imported on first use. The package itself defines the backends of a device.
 """
 
 from importlib import import_module

@@ -21,7 +21,7 @@ INTERPRETED_SMS = 4  # interpret mode takes time for each CTA
 
 
 def resolve_backend(backend: str) -> Backend:
-    """Return the backend to run: "auto" is "sm90" where it can run, else "reference".
+    """Resolve the backend: "auto" is "sm90" if the device can run it, else "reference".
 
     Raises:
       ValueError: `backend` is not one of `Choice`.
@@ -39,7 +39,7 @@ def resolve_backend(backend: str) -> Backend:
 
 
 def sm_count(backend: Backend, cluster: int = 1) -> int:
-    """Return the SMs of the device; without a GPU, a number to check the arguments against."""
+    """Return the number of SMs of the device; without a GPU, an assumed one for argument checks."""
     if backend == "interpret":
         return max(INTERPRETED_SMS, 2 * cluster)
     first: Any = jax.devices()[0]
@@ -50,7 +50,7 @@ def concrete(name: str, value: Number, kind: type[int] | type[float]) -> Any:
     """Return the value as a Python number of `kind`, or None if it is traced.
 
     Raises:
-      ValueError: it is no scalar, or no number of this kind.
+      ValueError: the value is no scalar, or no number of this kind.
     """
     if np.ndim(value) != 0:
         raise ValueError(f"{name} of shape {np.shape(value)}: expected a scalar")
@@ -65,14 +65,14 @@ def concrete(name: str, value: Number, kind: type[int] | type[float]) -> Any:
 
 
 def layer_index(layer: Number | None, layers: int | None) -> Any:
-    """Return which matrix of a stack: a Python integer, or a traced int32 clamped to the stack.
+    """Return the index into a stack: a Python integer, or a traced int32 clamped to the stack.
 
     Args:
-      layer: the caller's argument; None for weights that are no stack, and only for them.
-      layers: the size of the stack, or None.
+      layer: the caller's argument; None only for weights without a stack.
+      layers: size of the stack; None for a single matrix.
 
     Raises:
-      ValueError: it is missing, superfluous or outside the stack.
+      ValueError: `layer` is missing, superfluous or outside the stack.
     """
     if layers is None:
         if layer is not None:
@@ -89,15 +89,15 @@ def layer_index(layer: Number | None, layers: int | None) -> Any:
 
 
 def active_clusters(sm_limit: Number | None, *, cluster: int, sm_count: int) -> Any:
-    """Return how many clusters of a grid may work: a Python integer, or a traced int32 in range.
+    """Return the number of working clusters: a Python integer, or a traced int32 in range.
 
     Args:
-      sm_limit: the caller's argument; None for all.
+      sm_limit: the caller's argument; None for all SMs.
       cluster: CTAs of a cluster.
       sm_count: SMs of the grid.
 
     Raises:
-      ValueError: it is outside [cluster, sm_count].
+      ValueError: `sm_limit` is outside [cluster, sm_count].
     """
     clusters = sm_count // cluster
     if sm_limit is None:
@@ -113,14 +113,14 @@ def active_clusters(sm_limit: Number | None, *, cluster: int, sm_count: int) -> 
 def check_activations(
     x: Any, k: int, out_dtype: Any, *, w_dtype: Any = None, rows: str = "M"
 ) -> tuple[int, str]:
-    """Return the rows of x, and the type of the result by its name.
+    """Return the number of rows of x and the name of the result's dtype.
 
     Args:
       x: the caller's activations, [rows, K].
       k: K of the weights.
-      out_dtype: the caller's argument; None for that of x.
-      w_dtype: type of weights that must have that of x; None for quantised ones.
-      rows: what the op calls the rows.
+      out_dtype: the caller's argument; None for the dtype of x.
+      w_dtype: dtype of the weights, which must equal that of x; None for quantised weights.
+      rows: name of the rows axis in errors.
 
     Raises:
       ValueError: x is no matrix of K columns in device memory, or a type is none of the kernel's.
@@ -146,10 +146,10 @@ def check_activations(
 
 
 def dtype_name(name: str, dtype: Any) -> str:
-    """Return the name of a type that a caller gave in whatever form.
+    """Return the name of a dtype given in any form.
 
     Raises:
-      ValueError: it is no type.
+      ValueError: the argument is no dtype.
     """
     try:
         return str(jnp.dtype(dtype))
@@ -167,17 +167,17 @@ def interpret_settings(backend: Backend) -> Any:
 
 
 def check_cluster(cluster: Any) -> None:
-    """Return if a cluster has a size that is launchable, or is to be chosen.
+    """Check that a cluster has a launchable size, or None to choose it.
 
     Raises:
-      ValueError: it has none.
+      ValueError: the size is none of 1, 2, 4 and 8.
     """
     if cluster is not None and (type(cluster) is not int or cluster not in CLUSTERS):
         raise ValueError(f"cluster={cluster!r}: expected 1, 2, 4 or 8, or None to choose it")
 
 
 def operand(array: Any, backend: Backend) -> jax.Array:
-    """Return stored weights as an array that the backend can read; sm90's stay where they are."""
+    """Return stored weights as an array that the backend can read; "sm90" reads them in place."""
     array = jnp.asarray(array) if isinstance(array, np.ndarray) else array
     return array if backend == "sm90" else weight_operand(array, backend=backend)
 
@@ -196,13 +196,13 @@ def clusters_and_layer(
 
 
 def launch_scalars(fields: tuple[Number, ...]) -> jax.Array | np.ndarray:
-    """Return the int32 vector that a kernel reads its run-time scalars from."""
+    """Return the int32 vector of a kernel's run-time scalars."""
     traced = any(isinstance(f, jax.Array) for f in fields)
     return jnp.stack(fields) if traced else np.array(fields, np.int32)
 
 
 def without_derivative(op: str, *arrays: Any) -> tuple[Any, ...]:
-    """Return `arrays`; differentiating what follows raises `NotImplementedError` naming `op`."""
+    """Return `arrays`, whose use raises `NotImplementedError` naming `op` if differentiated."""
     result: tuple[Any, ...] = _refusing_derivatives(op)(*arrays)
     return result
 

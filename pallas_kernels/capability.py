@@ -1,6 +1,6 @@
-"""The backends that the present device can run, and the reason where it cannot.
+"""Backends that the present device can run, and the reasons for those that it cannot.
 
-Nothing here touches a device, or imports jax, before a function is called.
+Importing this module neither touches a device nor imports jax.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOSAIC = "jax.experimental.pallas.mosaic_gpu"
 
 
 class KernelUnavailable(NotImplementedError):
-    """A backend that this device cannot run: which one, what is missing, what there is instead."""
+    """Error: the device cannot run a backend. Names it, the missing part and an alternative."""
 
     def __init__(self, backend: str, reason: str, instead: tuple[str, ...]) -> None:
         there_is = f"Available here: {', '.join(instead)}." if instead else ""
@@ -35,7 +35,7 @@ class KernelUnavailable(NotImplementedError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One accelerator or CPU, as far as the choice of a backend depends on it."""
+    """Properties of an accelerator or CPU that the choice of a backend depends on."""
 
     platform: str  # jax's word: "gpu", "cpu", "tpu"
     kind: str  # the vendor's name, e.g. "NVIDIA H200"
@@ -44,7 +44,7 @@ class Device:
 
 
 def device() -> Device:
-    """Return the default device of jax. The first call initialises jax's backends."""
+    """Return jax's default device. The first call initialises jax's backends."""
     import jax
 
     first = jax.devices()[0]
@@ -76,12 +76,12 @@ def missing(
     *,
     load: Callable[[str], object] = importlib.import_module,
 ) -> str:
-    """Say what `on` lacks to run `backend`; the empty string means that it lacks nothing.
+    """Return the reason why `on` cannot run `backend`; an empty string if it can.
 
     Args:
       backend: one of `BACKENDS`.
       on: the device, usually `device()`.
-      load: imports a module by name; tests put a broken install in its place.
+      load: function that imports a module by name; tests replace it by a broken install.
 
     Raises:
       ValueError: `backend` is none of `BACKENDS`.
@@ -109,7 +109,7 @@ def missing(
 
 
 def capabilities(on: Device | None = None) -> MappingProxyType[Backend, str]:
-    """Return, for every backend, what is missing for it ("" where nothing is).
+    """Return for every backend the reason why it cannot run; an empty string if it can.
 
     >>> capabilities()["reference"]
     ''
@@ -119,10 +119,10 @@ def capabilities(on: Device | None = None) -> MappingProxyType[Backend, str]:
 
 
 def require(backend: Backend, on: Device | None = None) -> None:
-    """Return if `backend` can run.
+    """Check that the default device can run `backend`.
 
     Raises:
-      KernelUnavailable: it cannot; the message names the device and what is missing.
+      KernelUnavailable: it cannot; the message names the device and the missing part.
     """
     on = device() if on is None else on
     if reason := missing(backend, on):

@@ -1,4 +1,4 @@
-"""`python -m pallas_kernels`: what runs here, what is compiled and tuned, and compiling more."""
+"""`python -m pallas_kernels`: lists backends, stored and tuned kernels; compiles and checks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return the exit status.
 
     Args:
-      arguments: of the command line; by default those of this process.
+      arguments: words of the command line; None for those of this process.
     """
     parser = argparse.ArgumentParser(prog="python -m pallas_kernels", description=__doc__)
     commands = parser.add_subparsers(dest="command", metavar="command")
@@ -176,7 +176,7 @@ def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
 
 
 def _number(count: int, what: str) -> str:
-    """Write a count with its noun.
+    """Return a count with its noun.
 
     >>> _number(1, "file"), _number(2, "file")
     ('1 file', '2 files')

@@ -1,6 +1,6 @@
-"""Whole-number arithmetic on sizes and run-time scalars, and how items are dealt out to CTAs.
+"""Integer arithmetic on sizes and run-time scalars, and the deal of items to CTAs.
 
-`Int` is a Python integer or a traced int32 scalar; none is below zero.
+`Int` is a Python integer or a traced int32 scalar, never negative.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ def where(condition: Any, a: Int, b: Int) -> Int:
 
 
 def at_least(a: Int, low: int) -> Int:
-    """Return a, or `low` if that is larger."""
+    """Return the larger of a and `low`."""
     return max(a, low) if isinstance(a, int) else _jnp().maximum(a, low)
 
 
 def at_most(a: Int, high: Int) -> Int:
-    """Return a, or `high` if that is smaller; a zero that is known stays known."""
+    """Return the smaller of a and `high`; a concrete zero stays concrete."""
     if isinstance(a, int) and (a == 0 or isinstance(high, int)):
         return 0 if a == 0 else min(a, high)
     return _jnp().minimum(a, high)
 
 
 def behind(a: Int, first: Int) -> Int:
-    """Return how many of `a` come after the `first` ones; a zero that is known stays known."""
+    """Return max(a - first, 0); a concrete zero stays concrete."""
     return 0 if isinstance(a, int) and a == 0 else at_least(a - first, 0)
 
 
 def dealt(items: Int, players: Int, player: Int) -> Int:
-    """Return how many of `items` the `player` gets when they are dealt out in turn.
+    """Return the number of `items` that the `player` gets in a round-robin deal.
 
     >>> [dealt(7, 3, player) for player in range(3)]
     [3, 2, 2]

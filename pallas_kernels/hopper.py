@@ -1,6 +1,6 @@
-"""The rules of sm_90 that every kernel's configuration must keep; nothing else checks them in time.
+"""Rules of sm_90 for the configuration of every kernel, checked before compilation.
 
-Broken ones abort the process, hang the GPU or spill registers, so they are refused in Python.
+A configuration that breaks one aborts the process, hangs the GPU or spills registers.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ LAUNCH_REGISTERS = {1: 240, 2: 168, 3: 128, 4: 96}
 
 
 def expect(holds: bool, name: str, value: object, allowed: str) -> None:
-    """Raise `ValueError` naming the argument, its value and what is allowed, unless it `holds`."""
+    """Raise `ValueError` with the argument, its value and the allowed ones, unless it `holds`."""
     if not holds:
         raise ValueError(f"{name}={value!r}: expected {allowed}")
 
 
 def check_registers(warpgroups: int, compute_registers: int, load_registers: int) -> None:
-    """Return if `setmaxnreg` can give these registers to the warpgroups of a CTA.
+    """Check that `setmaxnreg` can give these registers to the warpgroups of a CTA.
 
-    It waits for registers that are never freed if the sum is larger than the launch allocation:
-    the kernel would hang without any message.
+    If the sum exceeds the launch allocation, `setmaxnreg` waits for registers that are never
+    freed: the kernel hangs without a message.
 
     Args:
-      warpgroups: that compute; one more loads.
-      compute_registers: of a thread of those.
-      load_registers: of a thread of the one that loads.
+      warpgroups: number of compute warpgroups; one more loads.
+      compute_registers: registers per thread of a compute warpgroup.
+      load_registers: registers per thread of the load warpgroup.
 
     Raises:
-      ValueError: a number is none that the hardware takes, or the sum is too large.
+      ValueError: the hardware does not support a number, or the sum is too large.
     """
     expect(warpgroups in LAUNCH_REGISTERS, "warpgroups", warpgroups, "1, 2, 3 or 4")
     for name, value in (
@@ -76,7 +76,7 @@ def check_registers(warpgroups: int, compute_registers: int, load_registers: int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """A part of a warpgroup's tile that is stored at once, from `row` and `column` on."""
+    """Part of a warpgroup's tile that one store writes, from `row` and `column` on."""
 
     row: int
     column: int
@@ -114,7 +114,7 @@ class Epilogue:
 
 
 def epilogue(warpgroup_rows: int, tn: int, itemsize: int) -> Epilogue:
-    """Return how a warpgroup stores its tile of `warpgroup_rows` x `tn` elements.
+    """Return the epilogue of a warpgroup's tile of `warpgroup_rows` x `tn` elements.
 
     A piece is one swizzled row wide. A slot is used again once all but `slots - 1` stores have left
     it, which holds across tiles only if the pieces of a tile fill all slots equally often.
@@ -125,14 +125,14 @@ def epilogue(warpgroup_rows: int, tn: int, itemsize: int) -> Epilogue:
 
 
 def check_shared_bytes(need: int, lower: str) -> None:
-    """Return if one CTA has `need` bytes of shared memory.
+    """Check that one CTA can have `need` bytes of shared memory.
 
     Args:
-      need: bytes.
-      lower: which fields of the configuration make it less, with their values.
+      need: bytes of the configuration.
+      lower: fields of the configuration that reduce it, with their values.
 
     Raises:
-      ValueError: it needs more than `SHARED_BYTES_LIMIT`.
+      ValueError: `need` exceeds `SHARED_BYTES_LIMIT`.
     """
     if need > SHARED_BYTES_LIMIT:
         raise ValueError(

@@ -1,7 +1,7 @@
-"""Helpers of all kernels over Pallas Mosaic GPU, and the seams between GPU and interpret mode.
+"""Helpers of all kernels over Pallas Mosaic GPU, with the differences of interpret mode.
 
-The only seams between CPU and GPU are functions of this module, chosen by whether `interpret`
-settings are given. Imported by the kernels' own modules alone: it needs jax's Mosaic package.
+CPU and GPU code differ only in functions of this module, selected by the `interpret` settings.
+Only the kernels' own modules import it, because it needs jax's Mosaic package.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ Ref = Any  # Pallas references have no public type
 
 @runtime_checkable
 class Specialised(Protocol):
-    """A configuration's warpgroups of a CTA: some compute, one more loads."""
+    """Warpgroups of a CTA by their role: some compute, one more loads."""
 
     @property
     def warpgroups(self) -> int:
-        """That compute."""
+        """Number of compute warpgroups."""
 
     @property
     def compute_registers(self) -> int:
-        """Of a thread of those."""
+        """Registers per thread of a compute warpgroup."""
 
     @property
     def load_registers(self) -> int:
-        """Of a thread of the one that loads."""
+        """Registers per thread of the load warpgroup."""
 
 
 def interpret_params(*, detect_races: bool = False) -> mosaic_gpu.InterpretGPUParams:
@@ -56,7 +56,7 @@ def swizzled(columns: int, dtype: Any) -> tuple[Any, Any]:
 
     Args:
       columns: length of a row of the tile.
-      dtype: of its elements, four bits upwards.
+      dtype: type of the elements, of at least four bits.
     """
     bits = 4 if str(dtype) in ("int4", "uint4") else jnp.dtype(dtype).itemsize * 8
     swizzle = plgpu.find_swizzle(columns * bits)  # a row in bits, answer in bytes
@@ -69,7 +69,7 @@ def apart(
     loads: Callable[[], None],
     computes: Callable[[], None],
 ) -> None:
-    """Have the last warpgroup of a CTA load and the others compute, each with its registers."""
+    """Run `loads` in the last warpgroup of a CTA, `computes` in the others; set their registers."""
 
     @pl.when(warpgroup == config.warpgroups)
     def _loads() -> None:
@@ -86,9 +86,9 @@ def drain(barrier: Ref, slots: int, used: Int) -> None:
     """Wait until the last tiles were read: a CTA must not end while a peer can still arrive.
 
     Args:
-      barrier: the ring's "empty" barriers, one for each slot.
-      slots: of the ring.
-      used: tiles that went through the ring.
+      barrier: "empty" barriers of the ring, one per slot.
+      slots: number of slots of the ring.
+      used: number of tiles that went through the ring.
     """
 
     @pl.loop(jnp.maximum(used - slots, 0), used)
@@ -102,9 +102,9 @@ def tma_add(source: Ref, target: Ref) -> None:
 
 
 def read_add_write(source: Ref, target: Ref) -> None:
-    """Do the same by hand, for interpret mode; exact where no other CTA adds to the target.
+    """Add a tile as `tma_add` does, in interpret mode; exact if no other CTA adds to the target.
 
-    At a ragged edge it reads beyond the target; what it adds there is clipped by the store.
+    At a ragged edge it reads beyond the target; the store clips the excess.
     """
     source[...] = source[...] + target[...]
     plgpu.commit_smem()
@@ -112,7 +112,7 @@ def read_add_write(source: Ref, target: Ref) -> None:
 
 
 def traced(folder: str, ranges: int) -> Any:
-    """Return the compiler's options for a trace with up to so many ranges of each warpgroup."""
+    """Return the compiler options for a trace of at most so many ranges per warpgroup."""
     return plgpu.CompilerParams(profile_space=ranges, profile_dir=folder, profile_bounds_check=True)
 
 
@@ -131,15 +131,15 @@ def persistent(
     """Return a kernel with one CTA an SM, for `body` with the axes cluster, rank and warpgroup.
 
     Args:
-      body: is given the operands, the output, the global scratch if there is one, then the scratch.
+      body: function of the operands, the output, the global scratch if any, and the scratch.
       out: shape and dtype of the output.
-      clusters: in the grid.
-      cluster: CTAs of one; the axis "rank" is there if it is above 1.
-      warpgroups: that compute; one more loads.
+      clusters: number of clusters in the grid.
+      cluster: CTAs of a cluster; above 1, the kernel has an axis "rank".
+      warpgroups: number of compute warpgroups; one more loads.
       scratch: types of shared memory and barriers.
       interpret: run on a CPU with these settings instead of compiling for the GPU.
-      global_scratch: shape and dtype of device memory for the time of the launch.
-      compiler: options of jax's compiler of kernels, if not the default ones.
+      global_scratch: shape and dtype of device memory that lasts for the launch, or None.
+      compiler: options of jax's kernel compiler; None for the defaults.
     """
     options: dict[str, Any] = {} if interpret is None else {"interpret": interpret}
     if cluster > 1:

@@ -1,4 +1,4 @@
-"""Bounds of a correct GEMM's distance from the exact product: derived, elementwise, never tuned.
+"""Error bounds of a correct GEMM against the exact product: derived, elementwise, never tuned.
 
 Write O = X W with k products in each output, S = |X| |W|, ref = the float64 product of the stored
 inputs, and eps(t) the distance from 1 to the next number of type t.
@@ -32,7 +32,7 @@ _MAX_TERMS = 1 << 22  # k eps(f32) reaches 1/2: the first-order bound of step 2 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GemmCheck:
-    """The element of a product that came closest to its bound, or passed it."""
+    """Element of a product with the largest error in units of its bound."""
 
     worst_ratio: float  # error / bound; at most 1 for a correct product
     row: int
@@ -70,7 +70,7 @@ def gemm_error_bound(
       The bound of each element, float64.
 
     Raises:
-      ValueError: k is so large that float32 sums have no bound.
+      ValueError: k is too large for a bound of float32 sums.
 
     Source: the module's docstring; Higham, Accuracy and Stability of Numerical Algorithms, ch. 3-4.
     """

@@ -1,4 +1,4 @@
-"""The ops of this package, and what each of them has compiled."""
+"""Ops of this package and their programs for ahead-of-time compilation."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ OPS = ("gemm", "attention", "gather_rows", "woven")
 
 
 def programs(op: str, sm_count: int) -> tuple[Program, ...]:
-    """Return the configurations in use of one op on a GPU, or slice, of `sm_count` SMs.
+    """Return the programs of one op for a GPU or slice of `sm_count` SMs.
 
     Raises:
-      ValueError: `op` is none of `OPS`, or two of its programs have one name.
+      ValueError: `op` is none of `OPS`, or two of its programs share a name.
     """
     expect(op in OPS, "op", op, f"one of {', '.join(OPS)}")
     found: tuple[Program, ...] = import_module(f"pallas_kernels.{op}.programs").programs(sm_count)

@@ -1,7 +1,7 @@
-"""Programs that are compiled ahead of time: a function of arrays, its arguments, the code's marks.
+"""Programs for ahead-of-time compilation: a function of arrays, its arguments, expected code.
 
 Every op lists its configurations in use as `Program`s. The ahead-of-time checks, the tuner and the
-kernel repository work on this list and need to know nothing else of an op.
+kernel repository work on this list alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Argument:
 
     shape: tuple[int, ...]
     dtype: str  # jax's name, e.g. "bfloat16", "int4", "float8_e4m3fn"
-    host: bool = False  # lives in pinned host memory
+    host: bool = False  # in pinned host memory
 
     @property
     def nbytes(self) -> int:
@@ -34,24 +34,24 @@ class Argument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """One compiled thing: an op with its shapes and its compile-time choices.
+    """One unit of compilation: an op with its shapes and its compile-time choices.
 
-    `function` takes arrays only, in the order of `arguments`; everything else is closed over. It
+    `function` takes arrays only, in the order of `arguments`, and closes over everything else. It
     may run XLA operations around the kernel (padding, cutting), never on a host argument.
     """
 
     op: str  # the op's package, e.g. "gemm"
-    name: str  # unique within the op; says shape and choices
+    name: str  # unique within the op; contains shape and choices
     function: Callable[..., Any]
     arguments: tuple[Argument, ...]
     shared_bytes: int  # shared memory of one CTA, as the op predicts it
     opcodes: frozenset[str]  # instructions that must be in the machine code, e.g. {"HGMMA"}
-    absent: frozenset[str] = frozenset()  # instructions that must not
-    multicast: bool = False  # whether TMA loads are multicast; never, if not
+    absent: frozenset[str] = frozenset()  # instructions that must not be in it
+    multicast: bool = False  # True if some TMA loads are multicast, False if none is
     kernels: int = 1  # kernels launched
-    key: tuple[tuple[str, str], ...] = field(default=())  # what a repository files it under
-    donated: tuple[int, ...] = ()  # numbers of the arguments whose memory the results may take
-    source: str = ""  # version of what `function` calls outside this package
+    key: tuple[tuple[str, str], ...] = field(default=())  # fields of its key in a repository
+    donated: tuple[int, ...] = ()  # indices of the arguments whose memory the results may reuse
+    source: str = ""  # version of the code outside this package that `function` calls
 
     @property
     def host_bytes(self) -> int:

@@ -1,9 +1,8 @@
-"""The files of measured results, one a device: what is in them, how they are read and written.
+"""Files of tuned results, one per device: content, reading and writing.
 
-They are read from the folder that the environment variable `PALLAS_KERNELS_TUNED` names, then from
-`tuned/` in this package. A file that cannot be read is left aside with a warning, never an error: a
-kernel runs without one. Every entry says of which kernel source and jax version it is; readers ask
-for those of the present ones only.
+The environment variable `PALLAS_KERNELS_TUNED` names the first folder, `tuned/` in this package is
+the second. An unreadable file gives a warning, never an error: kernels run without tuned results.
+Every entry names its kernel source and jax version; readers use only entries of the present ones.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class Entry:
     measurements: tuple[Measurement, ...]
 
     def fresh(self, source: str) -> bool:
-        """Return True if it was measured with this kernel source and the installed jax."""
+        """Return True if the entry is of this kernel source and the installed jax."""
         return self.source == source and self.provenance.get("jax") == jax_version()
 
 
@@ -69,11 +68,11 @@ class Tuned:
     notes: tuple[str, ...] = ()  # files left aside, and why
 
     def with_measurement(self, of: Entry, link_gbps: float) -> Tuned:
-        """Return these results and those of `of`, in place of earlier ones of the same settings.
+        """Return these results with `of` added; it replaces earlier ones of the same settings.
 
         Args:
-          of: an op's problem; earlier measurements of the same source and jax are kept beside it.
-          link_gbps: rate of reading host memory that it reached; the best is the machine's.
+          of: entry of one problem; its earlier measurements of the same source and jax stay.
+          link_gbps: measured rate of reading host memory; the machine keeps the highest.
         """
         same = [e for e in self.entries if (e.op, dict(e.key)) == (of.op, dict(of.key))]
         new = {_settings(one) for one in of.measurements}
@@ -107,13 +106,13 @@ def file_name(device: str) -> str:
 
 
 def folders() -> tuple[Path, ...]:
-    """Return where files are looked for; the first has precedence."""
+    """Return the folders of the files; the first has precedence."""
     own = os.environ.get(FOLDER_VARIABLE)
     return (*((Path(own),) if own else ()), _PACKAGE / "tuned")
 
 
 def load(device: str) -> Tuned:
-    """Return all results for a device; read again only if a file has changed."""
+    """Return all results for a device; files are read again only after a change."""
     paths = tuple(folder / file_name(device) for folder in folders())
     return _load(device, tuple((path, _stamp(path)) for path in paths))
 
@@ -122,8 +121,8 @@ def read(path: Path) -> Tuned:
     """Return the results in one file.
 
     Raises:
-      OSError: it cannot be opened.
-      ValueError: it is no such file; says what is wrong.
+      OSError: the file cannot be opened.
+      ValueError: the file holds no tuned results; the message names the fault.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -139,7 +138,7 @@ def read(path: Path) -> Tuned:
 
 
 def write(path: Path, tuned: Tuned) -> None:
-    """Replace the file in one step: a reader sees the old results or the new ones."""
+    """Replace the file atomically: a reader sees the old results or the new ones."""
     data = {
         "format": FORMAT,
         "device": tuned.device,

@@ -1,4 +1,4 @@
-"""Attention for serving: prefill, paged decode, and parts of either that merge exactly."""
+"""Attention for serving: prefill, paged decode, and partial results that merge exactly."""
 
 from pallas_kernels.attention.api import (
     decode_attention,

@@ -1,4 +1,4 @@
-"""The five calls: check the arguments, choose a kernel, launch."""
+"""Public functions of attention: check the arguments, choose a kernel, launch."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def prefill_attention(
 ) -> jax.Array:
     """Attend from T queries of each row to S keys: a prompt, or one chunk of it over its past.
 
-    Query t of row b stands at position q_offset[b] + t, key s at position s. The query sees key s
+    Query t of row b is at position q_offset[b] + t, key s at position s. The query sees key s
     if s < kv_lengths[b], and with `causal` if s is not beyond its position, and with `window` if s
     is one of the last `window` positions up to its own. A query that sees no key gives 0.
 
@@ -61,24 +61,24 @@ def prefill_attention(
 
     Args:
       q: queries, bf16, f16 or (reference only) f32.
-      k: keys of the same dtype; what lies beyond `kv_lengths` may be anything, NaN included.
+      k: keys of the same dtype; values beyond `kv_lengths` may be anything, NaN included.
       v: values, like k.
-      causal: whether a query sees no key beyond its own position.
+      causal: True if a query sees no key beyond its own position.
       window: positions that a query sees, its own included, from 1; None for all. Needs `causal`.
       q_offset: position of the first query, any whole number below 2**30 in magnitude, one for all
         rows or int32 [B]; negative where the keys begin after the queries.
       kv_lengths: keys of each row, from 0 to S, likewise; S by default.
       scale: factor of the scores, above 0, compiled in; 1 / sqrt(D) by default.
       config: tiles of our kernel instead of `heuristics.choose_prefill`.
-      backend: "auto" is on sm_90 "cudnn" where `library.cudnn_problem` has no objection, else
-        "sm90" where it takes the sizes (D of 64 or 128), and "reference" otherwise; the others
+      backend: "auto" is on sm_90 "cudnn" if `library.cudnn_problem` finds no problem, else
+        "sm90" if it supports the sizes (D of 64 or 128), else "reference"; the others
         raise rather than fall back. "interpret" runs our kernel step by step on a CPU.
 
     Returns:
       The rows in the dtype of q, within `numerics.attention_error_bound` of the exact result.
 
     Raises:
-      ValueError: an argument is outside its range, or the chosen kernel does not take these sizes.
+      ValueError: an argument is outside its range, or the kernel does not support these sizes.
       KernelUnavailable: the device cannot run `backend`; names the device and what is missing.
       NotImplementedError: it is differentiated.
     """
@@ -113,11 +113,11 @@ def partial_prefill(
     config: PrefillConfig | None = None,
     backend: Choice = "auto",
 ) -> Partial:
-    """Attend to a part of the keys only, with the log-sum-exp that `merge_partial` needs.
+    """Attend to a part of the keys, with the log-sum-exp that `merge_partial` needs.
 
     As `prefill_attention`, with positions counted from the first key of this part: `q_offset` is
     the position of the first query minus that of the first key, negative for a part that begins
-    after it. No library kernel serves this (see `library`).
+    after it. No library kernel supports this (see `library`).
 
     Returns:
       `out` [B, T, Hq, D] and `lse` [B, T, Hq] in float32; 0 and -inf where no key was seen.
@@ -148,10 +148,10 @@ def paged_prefill_attention(
     config: PrefillConfig | None = None,
     backend: PrefillChoice = "auto",
 ) -> jax.Array:
-    """Attend from T queries of each row to its keys up to their own, which lie in pages.
+    """Attend causally from T queries of each row to its keys in pages.
 
     As `prefill_attention`; key s of row b is row s % page of page block_tables[b, s // page]. The
-    reference reads the pages that a query sees where they lie. The kernels have no block tables:
+    reference reads the pages that a query sees in place. The kernels support no block tables:
     for them all pages of the tables are gathered first.
 
     Args:
@@ -216,7 +216,7 @@ def decode_attention(
     config: DecodeConfig | None = None,
     backend: Choice = "auto",
 ) -> jax.Array:
-    """Attend from the newest token of each sequence to all its keys, which lie in pages.
+    """Attend from the newest token of each sequence to all its keys in pages.
 
     Token i of sequence b is row i % page of page block_tables[b, i // page]. The query is token
     lengths[b] - 1; it sees the last `window` tokens, or all. A sequence of length 0 gives 0.
@@ -231,14 +231,14 @@ def decode_attention(
       scale: factor of the scores, above 0, compiled in; 1 / sqrt(D) by default.
       soft_cap: as `paged_prefill_attention`.
       config: tiles and splits instead of `heuristics.choose_decode`.
-      backend: "auto" is "sm90" where it can run and takes the sizes (D of 64 or 128, pages of 16,
-        32 or a multiple of 64 tokens, up to 64 query heads a KV head), else "reference".
+      backend: "auto" is "sm90" if it can run and supports the sizes (D of 64 or 128, pages of 16,
+        32 or a multiple of 64 tokens, up to 64 query heads per KV head), else "reference".
 
     Returns:
       The rows in the dtype of q, within `numerics.attention_error_bound` of the exact result.
 
     Raises:
-      ValueError: an argument is outside its range, or the kernel does not take these sizes.
+      ValueError: an argument is outside its range, or sizes that the kernel does not support.
       KernelUnavailable: the device cannot run `backend`; names the device and what is missing.
       NotImplementedError: it is differentiated.
     """
@@ -272,9 +272,9 @@ def partial_decode(
     config: DecodeConfig | None = None,
     backend: Choice = "auto",
 ) -> Partial:
-    """Attend to a part of each sequence only, with the log-sum-exp for `merge_partial`.
+    """Attend to a part of each sequence, with the log-sum-exp for `merge_partial`.
 
-    As `decode_attention` for the part of the keys that these tables name.
+    As `decode_attention`, for the keys in these tables.
 
     Args:
       q: one query a sequence.
@@ -283,7 +283,7 @@ def partial_decode(
       block_tables: pages of this part.
       lengths: tokens of this part.
       q_positions: position of the query minus that of the part's first key, one for all or int32
-        [B]; lengths - 1 by default. It matters to `window`, and keys beyond it are not seen.
+        [B]; lengths - 1 by default. It limits `window`, and keys beyond it are not seen.
       window: as `decode_attention`.
       scale: as `decode_attention`.
       soft_cap: as `paged_prefill_attention`.
@@ -365,7 +365,7 @@ def _prefill_bounds(
     kv_lengths: Any,
     scale: Any,
 ) -> tuple[Any, float]:
-    """Return (bounds, scale) of queries whose arrays were checked, with room for so many keys."""
+    """Return (bounds, scale) of checked arrays with room for so many keys."""
     rows = q.shape[0]
     limit = UNBOUNDED - 1 - q.shape[1]
     offset = checks.per_row("q_offset", q_offset, rows, -limit, limit)
@@ -389,10 +389,10 @@ def _prefill_launch(
 
 
 def _capped[Name: str](backend: Name, soft_cap: float | None) -> Name | Literal["reference"]:
-    """Return the backend of scores with or without a cap.
+    """Return the backend for scores with or without a cap.
 
     Raises:
-      ValueError: the cap is not above 0, or the backend is a kernel, which has none.
+      ValueError: the cap is not above 0, or the backend is a kernel, which supports no cap.
     """
     if soft_cap is None:
         return backend
@@ -404,10 +404,10 @@ def _capped[Name: str](backend: Name, soft_cap: float | None) -> Name | Literal[
 
 
 def _resolve(backend: str, problem: ValueError | None) -> Backend:
-    """Return the backend; sizes that our kernels do not take leave the reference to "auto".
+    """Return the backend; "auto" is the reference for sizes that our kernels do not support.
 
     Raises:
-      ValueError: `backend` is unknown, or names a kernel that does not take these sizes.
+      ValueError: `backend` is unknown, or a kernel that does not support these sizes.
       KernelUnavailable: the device cannot run it.
     """
     chosen = resolve_backend(backend)

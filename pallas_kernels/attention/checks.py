@@ -1,4 +1,4 @@
-"""Checks of the arguments, and the int32 array in which the kernels read the run-time ones."""
+"""Checks of the arguments, and the int32 array of run-time arguments for the kernels."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _DTYPES = (*INPUT_DTYPES, "float32")  # the reference takes float32 too
 
 
 def check_arrays(**arrays: tuple[Any, int, str]) -> None:
-    """Return if every array exists on the device, has its rank and one type for all.
+    """Check that all arrays are in device memory, with their ranks and one dtype.
 
     Args:
-      arrays: by argument name: (array, rank, what its axes are).
+      arrays: (array, rank, names of its axes) by argument name.
 
     Raises:
-      ValueError: one does not; names it.
+      ValueError: an array does not match; the message names it.
     """
     dtypes: dict[str, str] = {}
     for name, (array, rank, axes) in arrays.items():
@@ -44,10 +44,10 @@ def check_arrays(**arrays: tuple[Any, int, str]) -> None:
 
 
 def check_heads(q_heads: int, kv_heads: int, q_dim: int, kv_dim: int) -> None:
-    """Return if the heads of queries and keys fit each other.
+    """Check the heads of queries against those of keys.
 
     Raises:
-      ValueError: they do not.
+      ValueError: head sizes differ, or query heads are no multiple of KV heads.
     """
     if q_heads % kv_heads:
         raise ValueError(f"q with {q_heads} heads: expected a multiple of {kv_heads} KV heads")
@@ -59,7 +59,7 @@ def check_scale(scale: Any, dim: int) -> float:
     """Return the factor of the scores: 1 / sqrt(dim) by default.
 
     Raises:
-      ValueError: it is no positive number known when tracing.
+      ValueError: the scale is no Python number, or not above 0.
     """
     if scale is None:
         return 1.0 / math.sqrt(dim)
@@ -71,13 +71,13 @@ def check_scale(scale: Any, dim: int) -> float:
 
 
 def per_row(name: str, value: Any, rows: int, low: int, high: int, *, scalar: bool = True) -> Any:
-    """Return an int32 vector, one number a batch row, each in [low, high].
+    """Return an int32 vector with one number per batch row, each in [low, high].
 
-    Numbers of NumPy and Python are checked. Arrays of jax, which may be traced or still being
-    computed, are clamped instead.
+    NumPy and Python numbers are checked. jax arrays, which may be traced or pending, are clamped
+    instead.
 
     Raises:
-      ValueError: shape or type are wrong, or a known number is outside the range.
+      ValueError: shape or type is wrong, or a checked number is outside the range.
     """
     if isinstance(value, jax.Array):
         shape, kind = value.shape, np.dtype(value.dtype).kind
@@ -96,10 +96,10 @@ def per_row(name: str, value: Any, rows: int, low: int, high: int, *, scalar: bo
 
 
 def check_tables(tables: Any, rows: int) -> None:
-    """Return if the block tables are int32 [rows, pages].
+    """Check that the block tables are int32 [rows, pages].
 
     Raises:
-      ValueError: they are not.
+      ValueError: shape or dtype is another.
     """
     if not isinstance(tables, jax.Array | np.ndarray) or tables.ndim != 2:
         got = getattr(tables, "shape", type(tables).__name__)
@@ -112,10 +112,10 @@ def check_tables(tables: Any, rows: int) -> None:
 
 
 def window_bound(window: Any, *, causal: bool) -> Any:
-    """Return the window as the kernels read it.
+    """Return the window as a number for the kernels.
 
     Raises:
-      ValueError: it is below 1 or no whole number, or there is no causal order to count it in.
+      ValueError: the window is below 1, no whole number, or given without `causal`.
     """
     if window is None:
         return UNBOUNDED
@@ -125,7 +125,7 @@ def window_bound(window: Any, *, causal: bool) -> Any:
 
 
 def stack_bounds(position: Any, length: Any, window: Any) -> Any:
-    """Return int32 [rows, 3]; computed here and now unless a part of it is an array of jax."""
+    """Return int32 [rows, 3], as a NumPy array unless a part is a jax array."""
     parts = (position, length, window)
     xp = jnp if any(isinstance(part, jax.Array) for part in parts) else np
     return xp.stack([xp.asarray(part) for part in parts], axis=1).astype(np.int32)

@@ -1,4 +1,4 @@
-"""The compile-time choices of the two kernels, and the rules of the hardware that they keep."""
+"""Compile-time configuration of the two kernels, and the hardware rules that it must keep."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class PrefillConfig:
 class DecodeConfig:
     """Tiles of the decode kernel: one compute warpgroup, one that loads.
 
-    `splits` CTAs share the keys of one sequence and KV head; their parts are merged afterwards.
+    `splits` CTAs share the keys of one sequence and KV head; their partial results are merged.
     """
 
     block_kv: int = 64
@@ -72,7 +72,7 @@ class DecodeConfig:
         return 1
 
     def pieces(self, page: int) -> int:
-        """TMA copies that bring one block of keys: one for each page it touches."""
+        """Number of TMA copies for one block of keys: one per page."""
         return max(1, self.block_kv // page)
 
 
@@ -97,7 +97,7 @@ class Store:
 
 
 def store(dim: int, out_dtype: str) -> Store:
-    """Return how the result leaves: one 128-byte swizzled row at a time, two slots if it can."""
+    """Return the store of the result: 128-byte swizzled rows, through two slots if they fit."""
     columns = SWIZZLE_BYTES // itemsize(out_dtype)
     pieces = dim // columns
     return Store(columns, pieces, 2 if pieces % 2 == 0 else 1)
@@ -122,10 +122,10 @@ def decode_shared_bytes(spec: Decode, config: DecodeConfig) -> int:
 
 
 def check_prefill(spec: Prefill, config: PrefillConfig) -> None:
-    """Return if one CTA has the shared memory.
+    """Check the shared memory of one CTA.
 
     Raises:
-      ValueError: it needs more than `hopper.SHARED_BYTES_LIMIT`.
+      ValueError: it exceeds `hopper.SHARED_BYTES_LIMIT`.
     """
     check_shared_bytes(
         prefill_shared_bytes(spec, config), f"stages={config.stages} or block_kv={config.block_kv}"
@@ -133,10 +133,10 @@ def check_prefill(spec: Prefill, config: PrefillConfig) -> None:
 
 
 def check_decode(spec: Decode, config: DecodeConfig) -> None:
-    """Return if one CTA has the shared memory.
+    """Check the shared memory of one CTA, and the page against the block of keys.
 
     Raises:
-      ValueError: it needs more than `hopper.SHARED_BYTES_LIMIT`, or a page and a block do not fit.
+      ValueError: it exceeds `hopper.SHARED_BYTES_LIMIT`, or page and block do not divide.
     """
     fits = config.block_kv % spec.page == 0 or spec.page % config.block_kv == 0
     expect(fits, "block_kv", config.block_kv, f"a multiple or a divisor of page={spec.page}")

@@ -1,4 +1,4 @@
-"""A CTA's view in either attention kernel: the keys it walks over, its buffers and barriers."""
+"""One CTA's view in either attention kernel: its range of keys, its buffers and barriers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pallas_kernels.mosaic import Ref, drain, plgpu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buffers:
-    """Shared memory and barriers; K and V go through rings of as many slots."""
+    """Shared memory and barriers; K and V have rings of equally many slots."""
 
     q_s: Ref
     k_s: Ref
@@ -31,7 +31,7 @@ class Buffers:
 
 
 def buffers(memory: Sequence[Ref], gates: Sequence[Ref]) -> Buffers:
-    """Name what a kernel has as scratch, in the order in which `Buffers` lists it."""
+    """Return `Buffers` from a kernel's scratch references, in the order of its fields."""
     q_s, k_s, v_s, out_s, lse_s, *weights_s = memory
     q_full, k_full, v_full, k_empty, v_empty, *turn = gates
     return Buffers(
@@ -52,7 +52,7 @@ def buffers(memory: Sequence[Ref], gates: Sequence[Ref]) -> Buffers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Walk:
-    """A batch row's keys as far as a CTA takes them, and the arrays in global memory."""
+    """A CTA's share of a batch row's keys, and the arrays in global memory."""
 
     row: Int  # of the batch
     head: Int
@@ -72,13 +72,13 @@ class Walk:
 def load_blocks(
     walk: Walk, stages: int, pieces: Callable[[Int], Sequence[tuple[tuple[Any, ...], Any]]]
 ) -> None:
-    """Bring a CTA's blocks of keys and values through their rings, as the warpgroup that loads.
+    """Load a CTA's blocks of keys and values into their rings, as the load warpgroup.
 
     Args:
-      walk: the keys, buffers and barriers.
+      walk: keys, buffers and barriers.
       stages: slots of a ring.
-      pieces: of a block by its number: where each stands in K as in V, and which rows of the slot
-        it fills.
+      pieces: function of a block's number; yields each piece's slice of K and V, and its rows of
+        the slot.
     """
     at = walk.at
 

@@ -1,4 +1,4 @@
-"""Configurations from sizes: measured on no device yet."""
+"""Choice of configurations by sizes, not measured on a device yet."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def choose_decode(spec: Decode, *, sm_count: int) -> DecodeConfig:
 
 
 def choose_splits(work: int, blocks: int, sm_count: int) -> int:
-    """Return into how many shares the keys of each of `work` items are split.
+    """Return the number of splits of the keys of each of `work` items.
 
     >>> choose_splits(8, 512, 132), choose_splits(512, 512, 132), choose_splits(8, 4, 132)
     (15, 1, 1)

@@ -1,4 +1,4 @@
-"""From checked arrays to results: pads, launches the kernel or the reference, cuts, merges."""
+"""Launch of attention on checked arrays: padding, kernel or reference, cutting, merge."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pallas_kernels.counting import round_up
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """The compile-time side of a call."""
+    """Compile-time arguments of a call."""
 
     backend: Backend
     scale: float
@@ -63,7 +63,7 @@ def run_paged_prefill(
     *,
     launch: Launch,
 ) -> jax.Array:
-    """Read the pages where they lie, or gather all that the tables name for a kernel that can't."""
+    """Read the pages in place (the reference), or gather all pages of the tables for a kernel."""
     if launch.backend == "reference":
         done = reference.paged_prefill(
             q, k_pages, v_pages, tables, bounds, scale=launch.scale, soft_cap=launch.soft_cap
@@ -76,7 +76,7 @@ def run_paged_prefill(
 
 
 def gather_pages(pages: jax.Array, tables: jax.Array) -> jax.Array:
-    """Return each row's pages one after the other: [B, max_pages * page, Hkv, D]."""
+    """Return each row's pages concatenated: [B, max_pages * page, Hkv, D]."""
     there = jnp.clip(tables, 0, pages.shape[0] - 1)
     return pages[there].reshape(tables.shape[0], -1, *pages.shape[2:])
 
@@ -110,7 +110,7 @@ def run_decode(
 
 
 def _pad_rows(array: jax.Array) -> jax.Array:
-    """Pad axis 1 to whole swizzled rows; TMA refuses other sizes. Copies only if it must."""
+    """Pad axis 1 to whole swizzled rows, as TMA requires; copies only if needed."""
     missing = round_up(array.shape[1], ROW_MULTIPLE) - array.shape[1]
     return jnp.pad(array, ((0, 0), (0, missing), (0, 0), (0, 0))) if missing else array
 
@@ -132,7 +132,7 @@ def prefill_spec(q: jax.Array, k: jax.Array, scale: float, causal: bool, out_dty
 
 
 def decode_spec(q: Any, k_pages: Any, tables: Any, scale: float) -> Decode:
-    """Return the description of what decode is given; the group padded to whole swizzled rows."""
+    """Return the description of decode arrays, with the group padded to whole swizzled rows."""
     pages, page, kv_heads, dim = k_pages.shape
     group = q.shape[1] // kv_heads
     return Decode(

@@ -1,8 +1,8 @@
-"""Library kernels of attention on sm_90: the need that each serves, and what it lacks.
+"""Library kernels of attention on sm_90: supported features and gaps.
 
-Looked at: jax 0.11.2 itself (all that a GPU machine has here) and tokamax 0.0.17, in source.
+Compared in source: jax 0.11.2 itself (all that a GPU machine has here) and tokamax 0.0.17.
 
-| need | cuDNN (jax.nn) | attention_mgpu | paged_attention | tokamax |
+| feature | cuDNN (jax.nn) | attention_mgpu | paged_attention | tokamax |
 | --- | --- | --- | --- | --- |
 | causal, equal lengths | **yes: used** | queries in 128s | - | yes |
 | GQA | yes | yes | yes | yes |
@@ -15,14 +15,14 @@ Looked at: jax 0.11.2 itself (all that a GPU machine has here) and tokamax 0.0.1
 | NaN in memory never written | spreads | spreads | spreads | spreads |
 | made with | cuDNN graph | Mosaic GPU | Triton; deprecated | Mosaic GPU |
 
-attention_mgpu also wants the keys to be a multiple of its block. decode_attention (Triton,
+attention_mgpu also needs the keys to be a multiple of its block. decode_attention (Triton,
 deprecated) is paged_attention without pages.
 
-So cuDNN serves `prefill_attention` where its answer is defined and nobody asks for the
-log-sum-exp (`cudnn_problem`); it also takes head sizes that ours do not. Everything else on sm_90
-is ours: prefill with offsets, lengths or partial results (`sm90_prefill`), and paged decode
+So cuDNN computes `prefill_attention` if its result is defined and no log-sum-exp is needed
+(`cudnn_problem`); it also supports head sizes that ours do not. Everything else on sm_90 is ours:
+prefill with offsets, lengths or partial results (`sm90_prefill`), and paged decode
 (`sm90_decode`). tokamax has the nearest prefill kernel, but reads the positions of every query
-from arrays, has no pages, and is not installed where jax alone is.
+from arrays, has no pages, and is a further dependency beside jax.
 
 cuDNN graphs cannot be compiled or run without a GPU: this path is checked on a GPU only.
 """
@@ -45,14 +45,14 @@ def cudnn_problem(
     window: Any,
     plain: bool,
 ) -> str:
-    """Say why cuDNN cannot serve this call; the empty string means that it can.
+    """Return the reason why cuDNN cannot compute this call; an empty string if it can.
 
     Args:
       q: queries [B, T, Hq, D], or their shape and type.
-      k: keys [B, S, Hkv, D], likewise.
+      k: keys [B, S, Hkv, D], or their shape and type.
       causal: as in `prefill_attention`.
-      window: likewise; a Python integer or None.
-      plain: whether offset and lengths were left at their defaults.
+      window: as in `prefill_attention`; a Python integer or None.
+      plain: True if offset and lengths have their defaults.
     """
     if not plain:
         return "it takes no q_offset, and leaves rows without keys undefined under kv_lengths"
@@ -77,7 +77,7 @@ def cudnn_problem(
 def cudnn(
     q: jax.Array, k: jax.Array, v: jax.Array, *, causal: bool, window: int | None, scale: float
 ) -> jax.Array:
-    """Return cuDNN's flash attention; see `cudnn_problem` for what it can do."""
+    """Compute cuDNN's flash attention; see `cudnn_problem` for its limits."""
     out: jax.Array = jax.nn.dot_product_attention(
         jnp.asarray(q),
         jnp.asarray(k),

@@ -1,4 +1,4 @@
-"""Bounds of correct attention's distance from the exact result: derived, elementwise, never tuned.
+"""Error bounds of correct attention against the exact result: derived, elementwise, never tuned.
 
 One row: scores s_j = scale (q . k_j) over n visible keys, M = max s, A = max scale (|q| . |k_j|),
 l = sum exp(s_j - M) >= 1, p_j = exp(s_j - M) / l, out = sum p_j v_j, lse = M + log l. `eps` is that
@@ -42,7 +42,7 @@ _SMALLEST_BLOCK = 64  # keys: no implementation here takes smaller ones
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exact:
-    """The result in float64, and how far from it a correct one may be."""
+    """Result in float64, with the error bound of a correct one."""
 
     out: Float[np.ndarray, "*r d"]
     lse: Float[np.ndarray, "*r"]
@@ -75,7 +75,7 @@ def visible_keys(
     q_offset: int,
     kv_length: int,
 ) -> Bool[np.ndarray, "t s"]:
-    """Return which keys each query of one row sees, as `prefill_attention` defines it."""
+    """Return the mask of keys that each query of one row sees (see `prefill_attention`)."""
     position = np.arange(queries)[:, None] + q_offset
     key = np.arange(keys)[None]
     seen = np.broadcast_to(key < kv_length, (queries, keys))
@@ -99,13 +99,13 @@ def exact_attention(
     """Compute in float64 and bound each element's error.
 
     Args:
-      q: queries as they are stored.
+      q: queries as stored.
       k: keys; unseen ones may be NaN.
-      v: values, likewise.
-      seen: which query sees which key.
+      v: values; unseen ones may be NaN.
+      seen: mask of the keys that each query sees.
       scale: factor of the scores.
       out_dtype: type of the output.
-      merges: parts that are merged into the result.
+      merges: number of parts that are merged into the result.
 
     Source: the module's docstring.
     """

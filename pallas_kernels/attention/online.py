@@ -1,10 +1,10 @@
-"""The online softmax of one warpgroup: 64 rows, keys block by block. Shared by both kernels.
+"""Online softmax of one warpgroup, for both kernels: 64 rows, keys block by block.
 
 Scores are kept in powers of two (`scale * log2(e)` is folded into the exponent), so one fused
 multiply-add and one exp2 make a weight. A row that has seen no key has maximum -inf and sum 0.
 
-Interpret mode lacks two things: wgmma with its left operand in registers, and a wgmma accumulator
-that starts from values. `Product` is that seam; the rest is the same code on CPU and GPU.
+Interpret mode lacks wgmma with its left operand in registers, and a wgmma accumulator that starts
+from values. Only `Product` differs between CPU and GPU.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Bounds:
 def key_range(
     length: Int, first: Int, last: Int, window: Int, *, causal: bool, block: int
 ) -> tuple[Int, Int]:
-    """Return (first block, number of blocks) that rows at positions `first` to `last` can see."""
+    """Return (first block, number of blocks) visible to rows at positions `first` to `last`."""
     top = jnp.minimum(length, last + 1) if causal else length
     bottom = jnp.maximum(first - window + 1, 0) if causal else 0
     start = div(bottom, block)
@@ -74,9 +74,9 @@ def weighed(
     carry: tuple[Value, Value, Value],
     scale: float,
 ) -> tuple[Value, tuple[Value, Value, Value]]:
-    """Return the weights of a block of keys, and the carry of `start`, scaled to go with them.
+    """Return the weights of a block of keys, and the carry of `start` rescaled to them.
 
-    The sums of weights have those of the block; its values are still to be added.
+    The sums of weights include the block; its values are still to be added.
     """
     acc, maximum, total = carry
     weights, factor, maximum = update(masked(scores, first_key, bounds), maximum, scale)
@@ -85,7 +85,7 @@ def weighed(
 
 
 def masked(scores: Value, first_key: Int, bounds: Bounds) -> Value:
-    """Put -inf where a row may not see a key; costs nothing for a block that all rows see."""
+    """Set scores of unseen keys to -inf; free for a block that all rows see."""
     keys = scores.shape[1]
     end = first_key + keys
     whole = end <= bounds.length
@@ -109,7 +109,7 @@ def masked(scores: Value, first_key: Int, bounds: Bounds) -> Value:
 
 
 def update(scores: Value, maximum: Value, scale: float) -> tuple[Value, Value, Value]:
-    """Return (weights, factor for what was summed before, new row maxima)."""
+    """Return (weights, factor for earlier sums, new row maxima)."""
     factor = scale * _LOG2_E
     higher = jnp.maximum(maximum, scores.max(axis=1) * factor)
     # A row without keys keeps -inf, and -inf - -inf is NaN: it subtracts 0 instead.
@@ -173,7 +173,7 @@ def finish(acc: Value, maximum: Value, total: Value) -> tuple[Value, Value]:
 
 
 def write(value: Value, staging: Ref, target: Callable[[int], Ref], how: Store) -> None:
-    """Round 64 rows and write them by TMA, column piece by piece; it clips what is outside."""
+    """Round 64 rows and write them by TMA in pieces of columns; TMA clips at the edge."""
     for piece in range(how.pieces):
         slot = staging.at[piece % how.slots]
         plgpu.wait_smem_to_gmem(how.slots - 1, wait_read_only=True)
@@ -184,7 +184,7 @@ def write(value: Value, staging: Ref, target: Callable[[int], Ref], how: Store) 
 
 
 def options(interpret: Any) -> dict[str, Any]:
-    """Return what `plgpu.kernel` needs: hardware exp2 and log2 on the GPU, or interpret mode."""
+    """Return the options of `plgpu.kernel`: hardware exp2 and log2, or interpret mode."""
     if interpret is not None:
         return {"interpret": interpret}
     return {"compiler_params": plgpu.CompilerParams(approx_math=True)}

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partial:
-    """The result over some of the keys. `out` is 0 where `lse` is -inf: no key was seen."""
+    """Attention result over a part of the keys. Rows that saw no key have out 0 and lse -inf."""
 
     out: Any  # float32 [..., head_dim], normalised over the keys of this part
     lse: Any  # float32 [...], natural logarithm
@@ -35,7 +35,7 @@ class Partial:
         """Return the part without keys: the neutral element of `merge_partial`.
 
         Args:
-          shape: of `out`, head dimension last.
+          shape: shape of `out`, head dimension last.
 
         >>> float(Partial.empty(1, 2, 4).lse[0, 0])
         -inf
@@ -56,7 +56,7 @@ def merge_partial(*partials: Partial) -> Partial:
       empty part leaves the other's bits as they are.
 
     Raises:
-      ValueError: there is none, or shapes or types differ.
+      ValueError: `partials` is empty, or shapes or types differ.
     """
     if not partials:
         raise ValueError("partials=(): expected at least one")
@@ -88,7 +88,7 @@ def merge_partial(*partials: Partial) -> Partial:
 
 
 def merge_stacked(out: jax.Array, lse: jax.Array) -> Partial:
-    """Merge parts that lie along the first axis, as the decode kernel leaves them."""
+    """Merge parts along the first axis, the layout of the decode kernel's results."""
     if out.shape[0] == 1:
         return Partial(out=out[0], lse=lse[0])
     base = _finite(lse.max(axis=0))

@@ -1,6 +1,6 @@
-"""The configurations in use, to be compiled ahead of time.
+"""Programs of the configurations in use, for ahead-of-time compilation.
 
-cuDNN's graphs are not among them: they can only be built where the GPU and cuDNN are.
+cuDNN's graphs are not among them: building them needs the GPU and cuDNN.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def programs(sm_count: int) -> tuple[Program, ...]:
 
 
 def prefill_program(spec: Prefill, label: str) -> Program:
-    """Return the launch of one prefill shape."""
+    """Return the program of one prefill shape."""
     config = choose_prefill(spec)
     launch = Launch(
         backend="sm90",
@@ -100,7 +100,7 @@ def prefill_program(spec: Prefill, label: str) -> Program:
 
 
 def decode_program(spec: Decode, label: str, sm_count: int) -> Program:
-    """Return the launch of one decode shape, with the merge of its splits."""
+    """Return the program of one decode shape, with the merge of its splits."""
     config = choose_decode(spec, sm_count=sm_count)
     launch = Launch(backend="sm90", scale=spec.scale, decode=config)
     pool = (spec.pages, spec.page, spec.kv_heads, spec.dim)

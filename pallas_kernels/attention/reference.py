@@ -1,8 +1,8 @@
-"""Attention in plain jax.numpy: any device, any head size; what a CPU uses.
+"""Reference attention in jax.numpy: any device, any head size; the backend of CPUs.
 
-Queries and keys are taken block by block with the online softmax, so no array of scores larger
-than `QUERY_BLOCK` x `KEY_BLOCK` per head exists, and query heads read their KV head where it lies:
-it is not repeated. Blocks that no query sees are not computed. Rows without keys give 0 and -inf;
+Queries and keys are processed block by block with the online softmax, so scores need at most
+`QUERY_BLOCK` x `KEY_BLOCK` per head, and query heads read their KV head in place, without repeating
+it. Blocks that no query sees are not computed. Rows without keys give 0 and -inf;
 memory beyond the lengths may hold anything.
 """
 
@@ -28,7 +28,7 @@ Fetch = Callable[[jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
 
 
 class _Score(NamedTuple):
-    """From products of queries and keys to scores."""
+    """Function from products of queries and keys to scores."""
 
     scale: float
     soft_cap: float | None
@@ -54,8 +54,8 @@ def prefill(
       q: queries.
       k: keys.
       v: values.
-      bounds: offset, length and window of each row, as the kernels take them.
-      causal: whether position limits the keys.
+      bounds: offset, length and window of each row, as for the kernels.
+      causal: True if a query sees no key beyond its position.
       scale: factor of the scores.
       soft_cap: scores s become soft_cap * tanh(s / soft_cap).
     """
@@ -81,7 +81,7 @@ def paged_prefill(
     scale: float,
     soft_cap: float | None = None,
 ) -> Partial:
-    """Do what `prefill` does, causal, over keys in pages: those that a query sees are gathered.
+    """Return causal attention over keys in pages, of which it gathers those that a query sees.
 
     Args:
       q: queries.
@@ -167,7 +167,7 @@ def decode(
 
 
 def _from_pages(k_pages: jax.Array, v_pages: jax.Array, tables: jax.Array) -> tuple[Fetch, int]:
-    """Return what fetches blocks of keys from pages, and the keys of a block."""
+    """Return the function that fetches blocks of keys from pages, and the size of a block."""
     page, held = k_pages.shape[1], tables.shape[1]
     # clipped here, where it is cheap: entries beyond a sequence's length may be anything
     tables = jnp.clip(tables, 0, k_pages.shape[0] - 1)

@@ -1,9 +1,9 @@
 """Paged decode attention for Hopper (Mosaic GPU): one query a sequence, KV split over CTAs.
 
-A CTA takes one sequence, one KV head and one share of the keys. The query heads of that KV head
-are the rows of one wgmma (64; rows beyond the group are zero and cost no traffic), so K and V
-cross HBM once whatever the ratio of heads. One warpgroup computes, one loads: it reads the block
-table at run time and brings the pages by TMA, `block_kv` keys at a time, through a ring.
+A CTA computes one sequence, one KV head and one share of the keys. The query heads of that KV head
+are the rows of one wgmma (64; rows beyond the group are zero and cost no traffic), so K and V are
+read from HBM once for any ratio of heads. One warpgroup computes, one loads: it reads the block
+table at run time and loads the pages by TMA, `block_kv` keys at a time, into a ring.
 
 Each CTA writes a partial result and its log-sum-exp, float32; `partial.merge_stacked` combines
 them. A share without keys writes 0 and -inf. Table entries beyond the last page are never read.
@@ -119,7 +119,7 @@ def build(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cta(Walk):
-    """One CTA's view: its sequence and its share of the keys; a head is one of keys and values."""
+    """One CTA's view: its sequence, KV head and share of the keys."""
 
     spec: Decode
     config: DecodeConfig
@@ -128,7 +128,7 @@ class Cta(Walk):
     tables: Ref
 
     def page(self, number: Int) -> Int:
-        """Return where in the pool the sequence's page of this number is."""
+        """Return the index in the pool of the sequence's page of this number."""
         return self.tables[self.row, number]
 
     @property
@@ -158,7 +158,7 @@ def share_of(
 
 
 def load(cta: Cta) -> None:
-    """Bring the keys and values of a CTA's share, as the warpgroup that loads."""
+    """Load the keys and values of a CTA's share, as the load warpgroup."""
     spec, block = cta.spec, cta.config.block_kv
     pieces = cta.config.pieces(spec.page)
     rows = block // pieces  # of one TMA copy
@@ -181,7 +181,7 @@ def load(cta: Cta) -> None:
 
 
 def attend(cta: Cta) -> tuple[Any, Any]:
-    """Return (rows, log-sum-exp) over a CTA's share of the keys, as the warpgroup that computes."""
+    """Return (rows, log-sum-exp) over a CTA's share of the keys, as the compute warpgroup."""
     plgpu.copy_gmem_to_smem(cta.own, cta.at.q_s, cta.at.q_full)
     plgpu.barrier_wait(cta.at.q_full)
     carry = lax.fori_loop(
@@ -192,7 +192,7 @@ def attend(cta: Cta) -> tuple[Any, Any]:
 
 
 def store_part(cta: Cta, value: Any, log_sum: Any | None) -> None:
-    """Write what `attend` returns, or the rows alone, and wait until it is written."""
+    """Write the result of `attend`, or the rows alone, and wait for the writes."""
     how = store(cta.spec.dim, cta.spec.out_dtype)
     if log_sum is not None:
         cta.at.lse_s[...] = log_sum
@@ -240,7 +240,7 @@ def _visit(cta: Cta, step: Int, carry: tuple[Any, Any, Any]) -> tuple[Any, Any, 
 
 
 def scratch(spec: Decode, config: DecodeConfig, *, interpreted: bool) -> list[Any]:
-    """Shared memory and barriers, in the order in which `cta.buffers` takes them."""
+    """Return shared memory and barriers in the order of `cta.buffers`."""
     dtype, how = jnp.dtype(spec.dtype), store(spec.dim, spec.out_dtype)
     tile = {"dtype": dtype, "transforms": swizzled(spec.dim, dtype)}
     memory = [

@@ -1,10 +1,9 @@
-"""Flash attention for Hopper (Mosaic GPU): a CTA takes 128 queries of one head.
+"""Flash attention for Hopper (Mosaic GPU): a CTA computes 128 queries of one head.
 
-Two compute warpgroups of 64 queries each and one that loads. K and V tiles go through a ring;
-"full" barriers say that a tile has arrived, "empty" ones that both warpgroups have read it. The
+Two compute warpgroups have 64 queries each; a third loads. K and V tiles go through a ring;
+"full" barriers mean that a tile has arrived, "empty" ones that both warpgroups have read it. The
 two take turns: while one multiplies, the other computes its softmax (`turn`). The first is always
-one turn ahead, so it alone zeroes what lies beyond the length in a V tile, and the second finds
-it done.
+one turn ahead, so it alone zeroes the rows of a V tile beyond the length.
 
 Offset, length and window of each batch row are read at run time: both warpgroups of a CTA walk
 over the key blocks that any of its queries can see, and mask only blocks that some cannot.
@@ -119,7 +118,7 @@ def build(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cta(Walk):
-    """One CTA's view: whose queries it takes, and the keys that any of those can see."""
+    """One CTA's view: its queries, and the keys that any of them can see."""
 
     spec: Prefill
     config: PrefillConfig
@@ -133,7 +132,7 @@ class Cta(Walk):
         return self.query + self.warpgroup * WGMMA_ROWS
 
     def take_turns(self) -> None:
-        """Let the other warpgroup go on, and wait until it lets this one."""
+        """Pass the turn to the other warpgroup and wait for it to return."""
         plgpu.barrier_arrive(self.at.turn)
         plgpu.barrier_wait(self.at.turn)
 

@@ -1,4 +1,4 @@
-"""The static description of one call of attention, as the kernels see it."""
+"""Static description of one attention call for the kernels."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Prefill:
 
     @property
     def group(self) -> int:
-        """Query heads of a KV head."""
+        """Number of query heads per KV head."""
         return self.heads // self.kv_heads
 
 
@@ -97,10 +97,10 @@ MODEL_HEADS: Mapping[str, tuple[int, int, int]] = MappingProxyType(
 
 
 def check_kernel_sizes(dim: int, dtype: str, out_dtype: str) -> None:
-    """Return if the kernels take heads of this size and these types.
+    """Check that the kernels support this head size and these types.
 
     Raises:
-      ValueError: they do not.
+      ValueError: one is not supported.
     """
     if dim not in HEAD_DIMS:
         raise ValueError(f"head_dim={dim}: expected {' or '.join(map(str, HEAD_DIMS))}")
@@ -111,9 +111,9 @@ def check_kernel_sizes(dim: int, dtype: str, out_dtype: str) -> None:
 
 
 def page_problem(page: int) -> str | None:
-    """Say why the decode kernel cannot take pages of this size, or return None.
+    """Return the reason why the decode kernel does not support this page size, or None.
 
-    One block of keys is a whole number of pages, or one page a whole number of blocks.
+    A block of keys must be a whole number of pages, or a page a whole number of blocks.
 
     >>> page_problem(16) is None, page_problem(256) is None
     (True, True)
@@ -131,5 +131,5 @@ def itemsize(dtype: str) -> int:
 
 
 def array_type(shape: tuple[int, ...], dtype: Any) -> Any:
-    """Return the type of an array; jax's own constructor has no annotations."""
+    """Return the shape and dtype of an array; jax's own constructor has no annotations."""
     return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))  # type: ignore[no-untyped-call]

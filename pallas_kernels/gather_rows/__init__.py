@@ -1,4 +1,4 @@
-"""Rows of a table in host memory, fetched by number: embedding lookup over the link."""
+"""Embedding lookup over the link: rows of a table in host memory, fetched by index."""
 
 from pallas_kernels.gather_rows.api import gather_rows
 from pallas_kernels.gather_rows.config import Config, choose, shared_bytes

@@ -40,17 +40,17 @@ def gather_rows(
 ) -> jax.Array:
     """Fetch rows of a table that stays in host memory, as an embedding layer does.
 
-    Rows cross the link as they are stored, once for each id; the rest of the table stays where it
-    is. `ids`, `layer` and `sm_limit` are run-time values: changing them does not recompile, and
-    inside `jit` they may be traced. A concrete value is checked here; a traced one is clamped.
+    Rows cross the link as they are stored, once for each id. `ids`, `layer` and `sm_limit` are
+    run-time values: changing them does not recompile, and inside `jit` they may be traced. A
+    concrete value is checked here; a traced one is clamped.
 
     Args:
       table: [V, C] or a stack [L, V, C], `HostArray` or array in host or device memory, of a type
         of `DTYPES`. A row must be a multiple of 16 bytes: pad C.
-      ids: integers [T], T from 1: numbers of rows, in [0, V).
-      layer: which table of a stack, in [0, L); given for a stack and only then.
-      columns: how many of the C columns to return, from the first; None for all. Cuts padding off.
-      out_dtype: type of the result; None for that of the table. Converted in device memory.
+      ids: integers [T], T from 1: indices of rows, in [0, V).
+      layer: index into a stack, in [0, L); required for a stack, None for a single table.
+      columns: number of leading columns to return, without padding; None for all C.
+      out_dtype: type of the result, converted in device memory; None for the table's type.
       sm_limit: SMs the launch may use, from 1 to the device's number, which is the default.
       config: pieces, stages and grid instead of `choose`.
       backend: "auto" is "sm90" where it can run, else "reference"; "sm90" raises rather than fall
@@ -133,7 +133,7 @@ def _table(table: Any) -> Any:
 
 
 def _count(ids: Any, rows: int) -> int:
-    """Return how many ids there are; refuse concrete ones outside the table."""
+    """Return the number of ids; refuse concrete ones outside the table."""
     if not isinstance(ids, jax.Array | np.ndarray) or ids.ndim != 1 or ids.shape[0] < 1:
         shape = getattr(ids, "shape", type(ids).__name__)
         raise ValueError(f"ids: got {shape}, expected an array [T >= 1]")
@@ -150,7 +150,7 @@ def _count(ids: Any, rows: int) -> int:
 
 
 def _int32(ids: Any) -> jax.Array:
-    """Return the ids as int32: wider ones are clamped first, so that none wraps around."""
+    """Return the ids as int32; wider types are clamped first, so that none wraps around."""
     ids = jnp.asarray(ids)
     if ids.dtype in (jnp.uint32, jnp.int64, jnp.uint64):
         ids = jnp.clip(ids, 0, 2**31 - 1)
@@ -159,7 +159,7 @@ def _int32(ids: Any) -> jax.Array:
 
 
 def _spec(data: Any, tokens: int, columns: Any) -> tuple[GatherRows, int]:
-    """Return (what the kernel gathers, how many columns the caller wants of it)."""
+    """Return (description of the kernel's gather, number of columns for the caller)."""
     stored = int(data.shape[-1])
     kept = stored if columns is None else columns
     if type(kept) is not int or not 1 <= kept <= stored:

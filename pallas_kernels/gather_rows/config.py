@@ -1,4 +1,4 @@
-"""The compile-time choices of the kernel: pieces of rows, pipeline depth, grid."""
+"""Compile-time configuration of the kernel: pieces of rows, pipeline depth, grid."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _MAX_PIECE_BYTES = 65_536  # far below what a barrier counts: 2**20 - 1 bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """Cut of the rows and number of copies under way. Changing any of them recompiles.
+    """Size of pieces and number of copies in flight. Changing any of them recompiles.
 
-    A row is fetched in pieces of at most `piece_bytes`, each by one bulk copy through a ring of
-    `stages`, and leaves by another. A CTA has `stages - 1` loads under way, so that the latency of
-    the link is paid once: 132 SMs have 3 MB under way with the defaults, where 400 GB/s for 2 us
-    are 0.8 MB.
+    A row is fetched in pieces of at most `piece_bytes`, each by one bulk copy into a ring of
+    `stages`, and stored by another. A CTA has `stages - 1` loads in flight, so that the latency of
+    the link is paid once: 132 SMs have 3 MB in flight with the defaults; 400 GB/s for 2 us need
+    0.8 MB.
     """
 
     piece_bytes: int = 8192
@@ -40,21 +40,21 @@ class Config:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """A row in `pieces` of `width` columns; the last one begins earlier where they do not fit."""
+    """A row in `pieces` of `width` columns; the last one overlaps if they do not divide the row."""
 
     pieces: int
     width: int
 
 
 def cut(config: Config, gather: GatherRows) -> Cut:
-    """Return how the rows of `gather` are cut: into few, equal pieces."""
+    """Return the cut of the rows of `gather`: few, equal pieces."""
     longest = config.piece_bytes // gather.itemsize
     pieces = int(ceil_div(gather.columns, longest))
     return Cut(pieces=pieces, width=round_up(int(ceil_div(gather.columns, pieces)), gather.unit))
 
 
 def grid(config: Config, gather: GatherRows) -> int:
-    """Return the CTAs of the launch: no more than there are pieces to fetch."""
+    """Return the number of CTAs of the launch, at most the number of pieces."""
     return min(config.sm_count, gather.tokens * cut(config, gather).pieces)
 
 
@@ -71,10 +71,10 @@ def shared_bytes(config: Config, gather: GatherRows) -> int:
 
 
 def check_fits(config: Config, gather: GatherRows) -> None:
-    """Return if a CTA has the shared memory that `config` needs for `gather`.
+    """Check that a CTA has the shared memory that `config` needs for `gather`.
 
     Raises:
-      ValueError: it has not.
+      ValueError: the need exceeds the limit.
     """
     need = shared_bytes(config, gather)
     check_shared_bytes(need, f"piece_bytes={config.piece_bytes} or stages={config.stages}")

@@ -1,4 +1,4 @@
-"""The configurations in use, to be compiled ahead of time."""
+"""Programs of the configurations in use, for ahead-of-time compilation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def programs(sm_count: int) -> tuple[Program, ...]:
 
 
 def program(spec: GatherRows, sm_count: int) -> Program:
-    """Return the launch of one gathering from a table in host memory."""
+    """Return the program of one gather from a table in host memory."""
     config = choose(spec, sm_count=sm_count)
     stack = "" if spec.layers is None else f"{spec.layers}x"
     shape = f"{stack}{spec.rows}x{spec.row_columns}"

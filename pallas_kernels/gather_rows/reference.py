@@ -1,4 +1,4 @@
-"""The same rows in plain jax.numpy: what the kernel has to agree with, on any device."""
+"""Reference of the gather in jax.numpy, on any device."""
 
 from __future__ import annotations
 

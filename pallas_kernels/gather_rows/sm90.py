@@ -1,11 +1,11 @@
-"""Gathering rows for Hopper (Mosaic GPU): bulk copies in, bulk copies out, nothing computed.
+"""Gather kernel for Hopper (Mosaic GPU): bulk copies in and out, no computation.
 
-(token, piece of its row) items are dealt out in turn to a persistent grid. One warpgroup of each
-CTA reads the token's number, brings the piece into a slot of a ring and sends it on to the output.
-A load is asked for `stages - 1` items ahead: what a row costs is its bytes, not the link's latency.
+Items, (token, piece of its row), are dealt round-robin to a persistent grid. One warpgroup of each
+CTA reads the token's id, loads the piece into a slot of a ring and stores it to the output. Loads
+are issued `stages - 1` items ahead: the time of a row follows its bytes, not the link's latency.
 
 Pieces are contiguous and multiples of 16 bytes, for which the hardware needs no tensor map and has
-no limit of 256 elements a side.
+no limit of 256 elements per side.
 """
 
 from __future__ import annotations

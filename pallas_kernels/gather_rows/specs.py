@@ -1,4 +1,4 @@
-"""The static description of one launch of the gather."""
+"""Static description of one launch of the gather."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MAX_SIZE = 2**31 - 1  # the kernel counts in int32
 class GatherRows:
     """out[t, :columns] = table[ids[t], :columns] as the kernel sees it.
 
-    `row_columns` is the length of a stored row, `columns` how much of it is fetched. `layers` is
+    `row_columns` is the length of a stored row, `columns` the fetched part of it. `layers` is
     the leading size of a stack of tables, or None for one table.
     """
 
@@ -57,16 +57,16 @@ class GatherRows:
 
     @property
     def unit(self) -> int:
-        """Elements of the shortest copy."""
+        """Number of elements of the shortest copy."""
         return ROW_BYTES // self.itemsize
 
     @property
     def table_shape(self) -> tuple[int, ...]:
-        """The shape of the table, with the layers if it is a stack."""
+        """Shape of the table, with the layers if it is a stack."""
         table = (self.rows, self.row_columns)
         return table if self.layers is None else (self.layers, *table)
 
     @property
     def link_bytes(self) -> int:
-        """Bytes that cross the link: every row once for each token that asks for it."""
+        """Bytes that cross the link: one row per token."""
         return self.tokens * self.columns * self.itemsize

@@ -1,8 +1,8 @@
-"""The one GEMM core: dataflows, operands and rows combine freely; its counts and its prediction.
+"""The GEMM core with its exact counts and predicted times; dataflows, operands and rows combine.
 
-The ops `hybrid_gemm`, `quantized_gemm` and `grouped_gemm` are its public functions. What is listed
-here needs no jax: sizes, configurations, exact traffic, predicted time, choice. What does need it
-(`plan_launch`, `launch`, `program`) is imported when it is asked for.
+The ops `hybrid_gemm`, `quantized_gemm` and `grouped_gemm` are its public functions. Names imported
+here need no jax: sizes, configurations, exact traffic, predicted time, choice. Those that need it
+(`plan_launch`, `launch`, `program`) are imported on first use.
 """
 
 from importlib import import_module

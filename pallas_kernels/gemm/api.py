@@ -1,4 +1,4 @@
-"""Common parts of the ops: configuration and plan of a launch, from the caller's arguments."""
+"""Configuration and plan of a launch from the caller's arguments, common to the GEMM ops."""
 
 from __future__ import annotations
 
@@ -50,25 +50,25 @@ def multiply(
     group_sizes: Any = None,
     resident: Resident | None = None,
 ) -> jax.Array:
-    """Choose what the caller left open, and launch.
+    """Choose the arguments that the caller left open, and launch.
 
     Args:
       op: name of the public function.
       gemm: sizes and types.
       x: activations, checked.
       w: stored weights, checked.
-      columns: of the result.
+      columns: columns of the result.
       alpha: share of the columns for SymGEMM; None for the best one.
       sm_split: SMs for SymGEMM, or None.
       sm_limit: SMs of the launch, or None.
-      layer: of a stack, or None.
+      layer: index into a stack; None for a single matrix.
       cluster: CTAs of a cluster; None to choose it.
-      config: tiles and grid, or None to choose them.
-      backend: where to run.
-      scales: of quantised weights.
-      offsets: of quantised weights, or None.
-      group_sizes: of experts, checked.
-      resident: columns of w that are in device memory too, or None.
+      config: tiles and grid; None to choose them.
+      backend: backend to run on.
+      scales: scales of quantised weights; None for others.
+      offsets: offsets of quantised weights, or None.
+      group_sizes: rows of each expert, checked; None without experts.
+      resident: columns of w that are also in device memory, or None.
 
     Raises:
       ValueError: an argument is outside its range; the message names it, its value and the range.
@@ -122,7 +122,7 @@ def plan_launch(
     sm_limit: Number | None = None,
     layer: Number | None = None,
 ) -> Plan:
-    """Turn the run-time arguments of an op into the scalars of a launch.
+    """Convert the run-time arguments of an op into the scalars of a launch.
 
     Returns:
       Python integers if all arguments are concrete, int32 arrays if one is traced.
@@ -184,7 +184,7 @@ def _configuration(
     sm_limit: Number | None,
     backend: Backend,
 ) -> tuple[Config, Number, Number | None]:
-    """Return (config, alpha, sm_limit) with what the caller left open filled in."""
+    """Return (config, alpha, sm_limit) with open arguments chosen."""
     if config is not None and cluster not in (None, config.cluster):
         raise ValueError(f"cluster={cluster}: expected config.cluster={config.cluster}")
     limit = None if sm_limit is None else concrete("sm_limit", sm_limit, int)

@@ -1,9 +1,9 @@
-"""The warpgroups that compute: sums of a tile, section by section, and what becomes of them.
+"""Compute warpgroups: they sum a tile section by section and store the sums.
 
-They share the rows of each tile (its columns, of quantised weights), or take whole tiles in turn
-(`Config.ping_pong`): one rounds and stores its tile while another has the tensor cores. Nothing but
-the rings says whose turn it is: tiles are loaded in the order of turns, and a slot is free for the
-next tile when the warpgroup before has read it.
+They share the rows of each tile (its columns, for quantised weights), or take whole tiles in turn
+(`Config.ping_pong`): one rounds and stores its tile while another uses the tensor cores. The rings
+alone order the turns: tiles are loaded in that order, and a slot is free for the next tile once the
+previous warpgroup has read it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pallas_kernels.mosaic import Ref, plgpu
 
 
 def compute(cta: Cta, flow: Flow) -> None:
-    """Make this CTA's share of a dataflow, as one of its compute warpgroups."""
+    """Compute this CTA's share of a dataflow, as one of its compute warpgroups."""
     make = _sums if cta.gemm.quantised is None else sums_of_converted
 
     def at_pass(number: Int, item: Item, start: Int, length: Int) -> None:
@@ -57,7 +57,7 @@ def compute(cta: Cta, flow: Flow) -> None:
 
 
 def _recorded(cta: Cta, item: Int, row_tile: Int, work: Callable[[Cta], None]) -> None:
-    """Do `work`; with a profile, by code of its own for the tiles whose events are kept."""
+    """Run `work`; with a profile, by separate code for the tiles with recorded events."""
     if cta.profile is None:
         work(cta)
         return
@@ -72,7 +72,7 @@ def _wait(cta: Cta, name: str, barrier: Ref) -> None:
 
 
 def _pass_on(flow: Flow, first: Int, length: Int) -> None:
-    """Have the W tiles of a pass read, by a warpgroup without a tile of rows for them."""
+    """Release the W tiles of a pass in a warpgroup that has no tile of rows for them."""
 
     @pl.loop(0, length)
     def _step(step: Int) -> None:

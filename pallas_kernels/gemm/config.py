@@ -1,4 +1,4 @@
-"""The compile-time choices of the kernel, and the rules of the hardware that they must keep."""
+"""Compile-time configuration of the kernel, and the hardware rules that it must keep."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ class Config:
     rows of a tile (its columns where weights are quantised); one more warpgroup issues the loads.
     With `ping_pong` each of them makes whole tiles, in turn, so that one rounds and stores its tile
     while the tensor cores have those of another.
-    A K step takes a W tile of tk x tn and tk / `x_columns` X tiles of tm x x_columns. The two
-    dataflows share shared memory:
+    A K step needs a W tile of tk x tn and tk / `x_columns` X tiles of tm x x_columns. The two
+    dataflows use the same shared memory:
 
-    - SymGEMM holds `x_stages` X tiles and `w_stages` W tiles. W may run `w_ahead` K steps ahead, as
-      it comes from far away. A cluster makes `cluster * tm` rows with one reading of W.
+    - SymGEMM holds `x_stages` X tiles and `w_stages` W tiles. W may run `w_ahead` K steps ahead, to
+      hide the latency of the link. A cluster makes `cluster * tm` rows with one reading of W.
     - AsymGEMM holds `asym_stages` X tiles and kc rows of W, as kc / tk tiles. With kc = 0 the
-      kernel is without it.
+      kernel has no AsymGEMM.
 
     `stagger` shortens the first K pass of AsymGEMM by a different amount in each cluster, so that
-    they do not all refill their W tiles at the same moment. Where K needs more than one pass, the
+    they do not all refill their W tiles at the same moment. If K needs more than one pass, the
     boundaries of the passes, and so the last bits of the result, then depend on the SM split.
 
-    `sm_count` is the size of the persistent grid: one CTA an SM. CTAs beyond the device's SMs would
+    `sm_count` is the size of the persistent grid: one CTA per SM. CTAs beyond the device's SMs
     start when the others end; the result stays right and the time doubles.
     """
 
@@ -117,12 +117,12 @@ class Config:
 
     @property
     def clusters(self) -> int:
-        """Clusters in the grid; SMs that do not fill one stay idle."""
+        """Number of clusters in the grid; SMs that do not fill one stay idle."""
         return self.sm_count // self.cluster
 
     @property
     def block_rows(self) -> int:
-        """Rows that one reading of W by SymGEMM serves."""
+        """Rows that SymGEMM computes with one reading of W."""
         return self.tm * self.cluster
 
     @property
@@ -132,27 +132,27 @@ class Config:
 
     @property
     def w_ahead(self) -> int:
-        """K steps by which SymGEMM loads W ahead of X: what the ring of X leaves free."""
+        """K steps by which SymGEMM loads W ahead of X: slots of W beyond those of X."""
         return max(0, self.w_stages - -(-self.x_stages // self.x_steps))
 
     @property
     def ring(self) -> int:
-        """W tiles that AsymGEMM holds."""
+        """Number of W tiles that AsymGEMM holds."""
         return self.kc // self.tk
 
     @property
     def turns(self) -> int:
-        """Warpgroups that take tiles in turn."""
+        """Number of warpgroups that take tiles in turn."""
         return self.warpgroups if self.ping_pong else 1
 
     @property
     def warpgroup_rows(self) -> int:
-        """Rows of a tile that one compute warpgroup owns, of weights that are not quantised."""
+        """Rows of a tile that one compute warpgroup owns, for weights that are not quantised."""
         return self.tm * self.turns // self.warpgroups
 
     @property
     def warpgroup_columns(self) -> int:
-        """Columns of a tile that one compute warpgroup owns, of quantised weights."""
+        """Columns of a tile that one compute warpgroup owns, for quantised weights."""
         return self.tn // self.warpgroups
 
 
@@ -160,14 +160,14 @@ _DEFAULTS = MappingProxyType({field.name: field.default for field in fields(Conf
 
 
 def accumulator(config: Config, gemm: Gemm) -> tuple[int, int]:
-    """Return the shape of what one warpgroup sums up: rows x columns of O, or of its transpose."""
+    """Return the shape of a warpgroup's accumulator: rows x columns of O, or of its transpose."""
     if gemm.transposed:
         return config.warpgroup_columns, config.tm
     return config.warpgroup_rows, config.tn
 
 
 def o_epilogue(config: Config, gemm: Gemm) -> Epilogue:
-    """Return how a warpgroup stores its part of a tile of O: pieces of its accumulator."""
+    """Return the epilogue of a warpgroup's part of a tile of O: pieces of its accumulator."""
     if not gemm.transposed:
         return epilogue(config.warpgroup_rows, config.tn, gemm.out_itemsize)
     rows = min(config.tm, SWIZZLE_BYTES // gemm.out_itemsize)  # a slot has the bytes of one of sums
@@ -176,15 +176,15 @@ def o_epilogue(config: Config, gemm: Gemm) -> Epilogue:
 
 
 def sums_epilogue(config: Config, gemm: Gemm) -> Epilogue:
-    """Return how it stores partial sums, through the same bytes."""
+    """Return the epilogue of partial sums, through the same shared memory."""
     found = epilogue(*accumulator(config, gemm), SUM_BYTES)
     return Epilogue(found.rows, found.columns, o_epilogue(config, gemm).slots, found.pieces)
 
 
 def sums_apart(config: Config, gemm: Gemm) -> bool:
-    """Return True if AsymGEMM adds partial sums in memory of its own: in O only if that is float32.
+    """Return True if AsymGEMM adds partial sums in separate memory, False if in a float32 O.
 
-    Of a tile of O that is stored by rows, or transposed, sums are kept apart in any case.
+    Sums of tiles that are stored by rows, or transposed, are always separate.
     """
     if config.kc == 0 or -(-gemm.k // config.tk) <= config.ring:
         return False
@@ -192,29 +192,29 @@ def sums_apart(config: Config, gemm: Gemm) -> bool:
 
 
 def piece_size(config: Config, gemm: Gemm) -> int:
-    """Return how many weights along K have one scale within every K step.
+    """Return the number of weights along K with one scale within every K step.
 
-    A K step inside of one group has its partial sums scaled when the group ends. Where groups are
-    smaller, or do not end with K steps, the partial sums of each piece are scaled.
+    Partial sums of K steps within one group are scaled when the group ends. If groups are smaller,
+    or do not end with K steps, the partial sums of each piece are scaled.
     """
     return config.tk if gemm.groups == 1 else math.gcd(gemm.group_size, config.tk)
 
 
 def scales_pieces(config: Config, gemm: Gemm) -> bool:
-    """Return True if a K step has several pieces, each with partial sums of its own."""
+    """Return True if a K step has several pieces, each with its own partial sums."""
     return piece_size(config, gemm) < config.tk
 
 
 def sum_size(config: Config, gemm: Gemm) -> int:
-    """Return how many columns of X are summed for the product with an offset."""
+    """Return the number of columns of X that are summed for the product with an offset."""
     return piece_size(config, gemm) if scales_pieces(config, gemm) else gemm.group_size
 
 
 def scales_weights(config: Config, gemm: Gemm) -> bool:
-    """Return True if weights are scaled before the product and rounded, for want of registers.
+    """Return True if weights are scaled and rounded before the product, to save registers.
 
     A column's only scale is applied to the finished sum. With groups, the partial sum of a group is
-    scaled in float32 and added to the sum: two accumulators. Where they do not fit (256 rows), the
+    scaled in float32 and added to the sum: two accumulators. If they do not fit (256 rows), the
     weights are scaled in float32 and rounded to the type of X before the product.
     """
     return gemm.groups > 1 and config.tm * config.warpgroup_columns > _TWO_ACCUMULATORS
@@ -224,8 +224,8 @@ def scales_weights(config: Config, gemm: Gemm) -> bool:
 class Rings:
     """Slots of one dataflow in shared memory.
 
-    Scales come in blocks of `scale_rows` groups, which are `scale_steps` whole K steps; a column's
-    only scale is a block of all of K. Sums of X, for offsets, come in as many blocks.
+    Scales are in blocks of `scale_rows` groups, which are `scale_steps` whole K steps; a column's
+    only scale is a block for all of K. Sums of X, for offsets, are in as many blocks.
     """
 
     x: int
@@ -238,16 +238,16 @@ class Rings:
     sum_slot_rows: int  # TMA writes to multiples of 128 bytes
 
     def blocks(self, k_steps: int) -> int:
-        """Blocks of scales of one item."""
+        """Number of blocks of scales of one item."""
         return -(-k_steps // self.scale_steps)
 
 
 def rings(config: Config, gemm: Gemm, flow: Dataflow) -> Rings:
     """Return the slots of a dataflow.
 
-    Of a cluster of SymGEMM each CTA loads and multicasts whole rows of scales, since a part of one
-    may be too short for TMA. A column's only scale is loaded by every CTA. AsymGEMM keeps scales as
-    long as the W tiles they belong to.
+    In SymGEMM each CTA of a cluster loads and multicasts whole rows of scales, since a part of one
+    may be too short for TMA. Every CTA loads a column's only scale. AsymGEMM keeps scales as
+    long as their W tiles.
     """
     k_steps, sym = -(-gemm.k // config.tk), flow == "sym"
     rows, steps = 1, k_steps
@@ -275,17 +275,17 @@ def rings(config: Config, gemm: Gemm, flow: Dataflow) -> Rings:
 
 
 def ring_turns(config: Config, flow: Dataflow, ring: str) -> int:
-    """Return how many warpgroups take the tiles of a ring in turn; the W of AsymGEMM is for all."""
+    """Return the number of warpgroups that share a ring's tiles in turn; all read AsymGEMM's W."""
     return 1 if (flow, ring) == ("asym", "w") else config.turns
 
 
 def pass_unit(config: Config, gemm: Gemm) -> int:
-    """Return of how many K steps the passes of AsymGEMM are multiples: whole blocks of scales."""
+    """Return the unit of AsymGEMM's K passes in K steps: whole blocks of scales."""
     return 1 if gemm.groups == 1 else rings(config, gemm, "asym").scale_steps
 
 
 def shared_bytes(config: Config, gemm: Gemm) -> int:
-    """Return the shared memory of one CTA in bytes: the larger dataflow, output slots, barriers."""
+    """Return the bytes of shared memory of one CTA: the larger dataflow, output slots, barriers."""
     flows = dataflows(config)
     tiles = max(_tile_bytes(config, gemm, flow) for flow in flows)
     store = o_epilogue(config, gemm).nbytes(gemm.out_itemsize)
@@ -294,7 +294,7 @@ def shared_bytes(config: Config, gemm: Gemm) -> int:
 
 
 def dataflows(config: Config) -> tuple[Dataflow, ...]:
-    """Return the dataflows that a kernel of this configuration has."""
+    """Return the dataflows of a kernel with this configuration."""
     return ("sym", "asym") if config.kc else ("sym",)
 
 
@@ -327,7 +327,7 @@ def _tile_bytes(config: Config, gemm: Gemm, flow: Dataflow) -> int:
 
 
 def check_fits(config: Config, gemm: Gemm) -> None:
-    """Return if `config` can run `gemm`.
+    """Check that `config` can run `gemm`.
 
     Raises:
       ValueError: tiles are no operands of wgmma, or a CTA lacks registers or shared memory.
@@ -402,7 +402,7 @@ def most_rows(gemm: Gemm, tk: int) -> int:
 
 
 def _needs_two_accumulators(config: Config, gemm: Gemm) -> str:
-    """Say why weights cannot be scaled before the product; empty if they can."""
+    """Return the reason why weights cannot be scaled before the product; empty if they can."""
     if scales_pieces(config, gemm):
         return f"group={gemm.group_size}, no multiple of tk={config.tk}"
     if gemm.quantised is not None and gemm.quantised.offset_dtype:

@@ -22,11 +22,11 @@ def piece(stored: Any, number: int, *, kind: Kind, dtype: Any, width: int) -> An
     """Convert one of the contiguous pieces of K in a tile [rows, stored columns].
 
     Args:
-      stored: in registers, of the kind's storage type.
-      number: which piece, in the order of K.
-      kind: of the weights.
-      dtype: of X.
-      width: weights of a piece; for int4 a divisor of 64, a half of a block.
+      stored: tile in registers, in the kind's storage type.
+      number: index of the piece along K.
+      kind: kind of the weights.
+      dtype: type of X.
+      width: weights of a piece; for int4 a divisor of 64, half a block.
     """
     first = number * width
     if kind != "int4":
@@ -44,7 +44,7 @@ def piece(stored: Any, number: int, *, kind: Kind, dtype: Any, width: int) -> An
 
 
 def widest(kind: Kind) -> int:
-    """Return the most weights of a piece."""
+    """Return the largest number of weights of a piece."""
     return _HALF if kind == "int4" else TMA_BOX
 
 
@@ -55,12 +55,12 @@ def scaled(weights: Any, scale: Any) -> Any:
 
 
 def operand(weights: Any, detour: Ref | None, column: int) -> Any:
-    """Return the left operand: registers, or in interpret mode the same in shared memory.
+    """Return the left operand of wgmma: in registers, or in shared memory for interpret mode.
 
     Args:
       weights: a piece in registers.
       detour: tile in shared memory with the rows of the piece; None for registers.
-      column: where in its rows the piece goes.
+      column: first column of the piece in the tile.
     """
     if detour is None:
         return weights

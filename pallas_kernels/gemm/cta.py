@@ -1,4 +1,4 @@
-"""One CTA's view of the kernel: its place in the launch, its tiles, buffers and barriers."""
+"""One CTA's view of the kernel: its position in the launch, its tiles, buffers and barriers."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ Accumulate = Callable[[Ref, Ref], None]
 class Ring:
     """Slots in shared memory with their barriers; slot = number of the tile mod size.
 
-    "full" says that a slot's tile has arrived, "empty" that all compute warpgroups have read it.
-    Of tiles that warpgroups take in turn, "full" is each one's own (a barrier has to be waited for
-    in each of its phases), and "empty" comes from the one that has read it.
+    "full" means that a slot's tile has arrived, "empty" that all compute warpgroups have read it.
+    If warpgroups take tiles in turn, each has its own "full" (a barrier must be waited for in each
+    of its phases), and only the reader of a tile arrives at "empty".
     """
 
     size: int
@@ -50,13 +50,13 @@ class Ring:
     turns: int = 1
 
     def arrived(self, slot: Int, turn: Int) -> Ref:
-        """The barrier "full" of a slot for whom its tile is."""
+        """Return the barrier "full" of a slot for the warpgroup that reads its tile."""
         return self.full.at[slot if self.turns == 1 else turn * self.size + slot]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """One dataflow's share of shared memory; those of both dataflows are the same bytes."""
+    """Shared memory of one dataflow; both dataflows use the same bytes."""
 
     name: Dataflow
     rings: Rings
@@ -68,13 +68,13 @@ class Flow:
 
     @property
     def is_sym(self) -> bool:
-        """True if a tile of O stays, and W passes by."""
+        """True for SymGEMM: a tile of O stays, and W streams through."""
         return self.name == "sym"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cta:
-    """One CTA's view: what it works on, its share of the work, its buffers."""
+    """One CTA's view: its operands, its share of the work, its buffers."""
 
     config: Config
     gemm: Gemm
@@ -103,25 +103,25 @@ class Cta:
     profile: Profile | None = None
 
     def scope(self, name: str) -> contextlib.AbstractContextManager[None]:
-        """A range of the profile with the operations of this context; nothing without one."""
+        """Return a context whose operations form a range of the profile; without one, no effect."""
         return contextlib.nullcontext() if self.profile is None else jax.named_scope(name)
 
     @property
     def shared(self) -> dict[str, str]:
-        """Options of a copy whose tile every CTA of the cluster wants: each loads a share."""
+        """Options of a copy for a tile that the whole cluster needs: each CTA loads a share."""
         return {"collective_axes": "rank"} if self.config.cluster > 1 else {}
 
     def w_tile(
         self, matrix: Ref, first: Int, k_step: Int, slot: Ref, columns: int | None = None
     ) -> list[tuple[Ref, Ref]]:
-        """A tk x tn piece of a stored matrix and its place in shared memory, in `w_copies` parts.
+        """Pair a tk x tn piece of a stored matrix with its slot, in `w_copies` parts.
 
         Args:
-          matrix: in global memory.
-          first: block of PACK_MULTIPLE columns at which the piece begins.
-          k_step: of the piece.
-          slot: in shared memory.
-          columns: of each part, if not tn (tile-major always has PACK_MULTIPLE).
+          matrix: matrix in global memory.
+          first: first block of PACK_MULTIPLE columns of the piece.
+          k_step: index of the piece along K.
+          slot: slot in shared memory.
+          columns: columns of each part; by default tn (tile-major always has PACK_MULTIPLE).
         """
         tn, tk, layout = self.config.tn, self.config.tk, self.gemm.w_layout
         each = PACK_MULTIPLE if layout == "tiles" else columns or tn
@@ -138,17 +138,17 @@ class Cta:
         return parts
 
     def x_tile(self, top: Int, column: Int) -> Ref:
-        """The piece of X in global memory with these first row and column."""
+        """Return the piece of X in global memory that begins at this row and column."""
         return self.x.at[pl.ds(top, self.config.tm), pl.ds(column, self.config.x_columns)]
 
     @property
     def turn(self) -> Int:
-        """This warpgroup's share of the tiles that warpgroups take in turn."""
+        """Share of this warpgroup in tiles that warpgroups take in turn."""
         return self.warpgroup if self.config.ping_pong else 0
 
     @property
     def own_begin(self) -> Int:
-        """Begin of this warpgroup's part of a tile: a row, or a column of quantised weights."""
+        """First row (for quantised weights, column) of this warpgroup's part of a tile."""
         size = accumulator(self.config, self.gemm)[0]
         return 0 if self.config.ping_pong else self.warpgroup * size
 
@@ -173,12 +173,12 @@ class Cta:
 
 
 def of_expert(array: Ref, item: Item) -> Ref:
-    """Return the matrix of an item's expert; the only one where there are no experts."""
+    """Return the matrix of an item's expert; the only one without experts."""
     return array if item.expert is None else array.at[item.expert]
 
 
 def w_copies(config: Config, gemm: Gemm) -> int:
-    """Return how many copies load a tile of W: tile-major, one for each 64 columns."""
+    """Return the number of copies for a tile of W: one, or one per 64 columns if tile-major."""
     return config.tn // PACK_MULTIPLE if gemm.w_layout == "tiles" else 1
 
 
@@ -188,8 +188,8 @@ def scratch_types(gemm: Gemm, config: Config, *, detour: bool, sums: bool) -> li
     Args:
       gemm: sizes and types.
       config: tiles.
-      detour: with the detour of interpret mode, if weights are converted.
-      sums: with slots for partial sums.
+      detour: True to include interpret mode's detour for converted weights.
+      sums: True to include slots for partial sums.
     """
     flows = dataflows(config)
     tiles = [_tiles(gemm, config, flow) for flow in flows]
@@ -208,7 +208,7 @@ def scratch_types(gemm: Gemm, config: Config, *, detour: bool, sums: bool) -> li
 
 
 def flows_of(gemm: Gemm, config: Config, tiles: Any, barriers: Any) -> list[Flow]:
-    """Return the dataflows of a kernel over what `scratch_types` describes."""
+    """Return the dataflows of a kernel over the buffers of `scratch_types`."""
     return [
         _flow(rings(config, gemm, name), config, name, refs, own)
         for name, refs, own in zip(dataflows(config), tiles, barriers, strict=True)
@@ -261,7 +261,7 @@ def _barriers(gemm: Gemm, config: Config, flow: Dataflow) -> dict[str, tuple[Any
     sizes, sym = rings(config, gemm, flow), flow == "sym"
 
     def ring(name: str, copies: int, *, shared: bool) -> tuple[Any, Any]:
-        """A multicast tile is free when the compute warpgroups of all CTAs have read it."""
+        """Free a multicast tile only when the compute warpgroups of all CTAs have read it."""
         slots, turns = getattr(sizes, name), ring_turns(config, flow, name)
         readers: dict[str, int] = {
             "num_arrivals": config.warpgroups // turns,
@@ -296,7 +296,7 @@ def _swizzled(shape: tuple[int, ...], dtype: Any, row: int | None = None) -> Any
 
 
 def _staging(gemm: Gemm, config: Config) -> Any:
-    """Slots for pieces of O, in which they stand as in O."""
+    """Slots for pieces of O, in the layout of O."""
     store, out = o_epilogue(config, gemm), jnp.dtype(gemm.out_dtype)
     piece = (store.columns, store.rows) if gemm.transposed else (store.rows, store.columns)
     transforms = swizzled(piece[1], out)
@@ -312,9 +312,9 @@ def _sums_staging(gemm: Gemm, config: Config) -> Any:
 
 
 def _any_rows(columns: int, out: Any) -> tuple[Any, ...]:
-    """Transforms of a staging tile of which TMA can store any rows.
+    """Transforms of a staging tile from which TMA can store any rows.
 
-    Swizzled in tiles of one row; inference finds no transposed layout for wider ones, which then
+    Tiles of one row are swizzled; layout inference finds no transposed layout for wider ones, which
     stay in plain order.
     """
     if columns * out.itemsize > SWIZZLE_BYTES:

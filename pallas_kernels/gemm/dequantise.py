@@ -1,16 +1,16 @@
-"""Sums of a section with quantised weights: into registers, converted, multiplied, scaled.
+"""Sums of a section with quantised weights: read into registers, converted, multiplied, scaled.
 
-wgmma converts nothing, and only its left operand may come from registers. So the product is
+wgmma converts nothing, and only its left operand may be in registers. So the product is
 computed transposed, O^T[n, m] = W[n, k] X[m, k]^T: a compute warpgroup reads its rows of a W tile
 into registers, converts them to the type of X (exact for every kind: int8 and e4m3 have at most 8
 significant bits) and multiplies them with an X tile that stays in shared memory.
 
 A column's only scale is applied to its finished sum, and a group's to the sum of the group, both
 in float32. With an offset for each scale, w = s q + o, the sum of a group is s (q . x) + o (1 . x):
-the second part is the offset times the sum of the same X, which comes from outside.
+the second part is the offset times the sum of the same X, which the launch computes beforehand.
 
-In interpret mode wgmma takes no register operand; there the converted tile takes a detour through
-shared memory (`detour`).
+In interpret mode wgmma accepts no register operand; there the converted tile goes through shared
+memory (`detour`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def sums_of_converted(cta: Cta, flow: Flow, section: Section) -> Any:
 
 
 def _of_scaled_weights(cta: Cta, flow: Flow, section: Section) -> Any:
-    """Weights are scaled, rounded and multiplied."""
+    """Scale and round weights, then multiply."""
     first, number, steps = _groups(cta, section)
 
     def whole(acc: Ref) -> Any:
@@ -59,7 +59,7 @@ def _of_scaled_weights(cta: Cta, flow: Flow, section: Section) -> Any:
 
 
 def _of_groups(cta: Cta, flow: Flow, section: Section) -> Any:
-    """A group is whole K steps, and its sums are scaled at its end."""
+    """Scale the sums of a group at its end, for groups of whole K steps."""
     first, number, steps = _groups(cta, section)
 
     def added(total: Any | None, group: Int) -> Any:
@@ -85,10 +85,10 @@ def _of_groups(cta: Cta, flow: Flow, section: Section) -> Any:
 
 
 def _of_pieces(cta: Cta, flow: Flow, section: Section) -> Any:
-    """Sums of pieces of a K step are scaled.
+    """Scale the sums of each piece of a K step.
 
-    The products of a piece end before their sums are scaled; the tensor cores meanwhile have those
-    of the other warpgroup.
+    The products of a piece end before their sums are scaled; meanwhile the tensor cores compute
+    products of the other warpgroup.
     """
     config, steps = cta.config, flow.rings.scale_steps
     width = piece_size(config, cta.gemm)
@@ -135,9 +135,8 @@ def _of_pieces(cta: Cta, flow: Flow, section: Section) -> Any:
 def _done(cta: Cta, add: Callable[[Any], Any], total: Any) -> Any:
     """Return `add(total)`, added before the next product begins.
 
-    The compiler would put additions off until after the products of other pieces, whose sums then
-    do not fit into the registers of large tiles. It cannot where they stand in a loop that it does
-    not know to be taken once.
+    The compiler would postpone additions until after the products of other pieces, whose sums then
+    exceed the registers of large tiles. A loop that it does not know to run once prevents that.
     """
     if cta.config.tm <= WGMMA_ROWS:
         return add(total)
@@ -164,9 +163,9 @@ def _multiply(
 ) -> None:
     """Add the products of some K steps of a section to `acc`.
 
-    A product reads its weights from registers until it is done, so a step ends when its products
-    have: the next step overwrites those registers. The tensor cores meanwhile have the products of
-    the other warpgroup.
+    A product reads its weights from registers until it is done, so a step waits for its products:
+    the next step overwrites those registers. Meanwhile the tensor cores compute products of the
+    other warpgroup.
     """
     config, x_steps = cta.config, cta.config.x_steps
     kind = cta.gemm.quantised.kind  # type: ignore[union-attr]
@@ -193,7 +192,7 @@ def _multiply(
 
 
 def _stored(cta: Cta, flow: Flow, section: Section, step: Int) -> Any:
-    """Read this warpgroup's rows of a W tile, and free it if nobody reads it after this."""
+    """Read this warpgroup's rows of a W tile, and free it after its last reading."""
     slot = rem(section.w + step, flow.w.size)
     when(section.new_w, lambda: plgpu.barrier_wait(flow.w.full.at[slot]))
 
@@ -215,7 +214,7 @@ def _converted(cta: Cta, stored: Any, number: int, width: int) -> Any:
 
 
 def _product(cta: Cta, flow: Flow, acc: Ref, weights: Any, slot: Int, k: int) -> None:
-    """Add to `acc` the product of the weights of a K step from number `k` on with their X."""
+    """Add to `acc` the product of a K step's weights, from index `k` on, with their X."""
     width, place = weights.shape[1], k % cta.config.x_columns
     detour = None if cta.detour is None else cta.detour.at[cta.warpgroup]
     x_tile = flow.x.tiles.at[slot, :, pl.ds(place, width)]
@@ -238,7 +237,7 @@ def _column(row: Ref) -> Any:
 
 
 def _sum(total: Any | None, partial: Any, scale: Any) -> Any:
-    """Return `total`, None for none so far, with `partial` added, its columns scaled."""
+    """Return `total` plus `partial` with scaled columns; `total` is None at first."""
     product = partial * lax.broadcast_in_dim(scale, partial.shape, (0,))
     return product if total is None else total + product
 
@@ -250,8 +249,8 @@ def _shifted(
 
     Args:
       cta: this CTA.
-      flow: its rings.
-      section: of which the sums are.
+      flow: rings of the dataflow.
+      section: section of the sums.
       total: float32 sums of a warpgroup [columns, rows].
       at: slot and row of the offsets.
       sum_at: slot and row of the sums of the columns of X that the offsets belong to.
@@ -274,7 +273,7 @@ def _shifted(
 def _with_scales(
     cta: Cta, flow: Flow, section: Section, group: Int, use: Callable[[Int, Int], Any]
 ) -> Any:
-    """Return `use(slot, row)` of a group's scales; wait for them if they are new, free the last."""
+    """Return `use(slot, row)` of a group's scales; wait for new ones, free those not used again."""
     rows, one = flow.rings.scale_rows, cta.gemm.groups == 1
     block, row = (group, 0) if rows == 1 else (lax.div(group, jnp.int32(rows)), rem(group, rows))
     slot, sum_slot = _scale_slot(cta, flow, section, block), _sum_slot_of(flow, section, block)
@@ -308,7 +307,7 @@ def _sum_slot_of(flow: Flow, section: Section, block: Int) -> Int:
 
 
 def _await(flow: Flow, slot: Int, sum_slot: Int, is_first: Any, new: Any) -> None:
-    """Wait for a block's scales if they are new, and for its sums of X, which always are."""
+    """Wait for a block's scales if they are new, and for its sums of X, always new."""
     assert flow.scales is not None
     scales, sums = flow.scales, flow.sums
     when(both(is_first, new), lambda: plgpu.barrier_wait(scales.full.at[slot]))
@@ -317,7 +316,7 @@ def _await(flow: Flow, slot: Int, sum_slot: Int, is_first: Any, new: Any) -> Non
 
 
 def _release(flow: Flow, slot: Int, sum_slot: Int, is_last: Any, last: Any) -> None:
-    """Free a block's sums of X, and its scales if nobody reads them after this."""
+    """Free a block's sums of X, and its scales after their last reading."""
     assert flow.scales is not None
     scales, sums = flow.scales, flow.sums
     when(both(is_last, last), lambda: _arrive(scales, slot))

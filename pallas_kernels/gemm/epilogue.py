@@ -1,7 +1,7 @@
-"""Rounding and storing what a warpgroup has summed up: to O, or as partial sums.
+"""Epilogue: rounding and storing of a warpgroup's sums, to O or as partial sums.
 
 Pieces go through staging slots in shared memory. Tiles of quantised weights are transposed on the
-way to O; partial sums stand as the tensor cores make them. Partial sums are float32 always, and the
+way to O; partial sums keep the layout of the tensor cores. Partial sums are always float32, and the
 last pass reads them, adds its own and rounds once.
 """
 
@@ -25,16 +25,16 @@ from pallas_kernels.mosaic import Ref, plgpu
 
 
 def store_section(cta: Cta, flow: Flow, acc: Any, section: Section) -> None:
-    """Keep a warpgroup's sums of a section.
+    """Store a warpgroup's sums of a section.
 
-    SymGEMM's are finished. Those of a K pass of AsymGEMM are added to the ones before; the last
-    pass rounds the total and writes it to O.
+    Sums of SymGEMM are finished. Sums of a K pass of AsymGEMM are added to the earlier ones; the
+    last pass rounds the total and writes it to O.
 
     Args:
       cta: this CTA.
       flow: the dataflow.
-      acc: float32 sums, as `config.accumulator` says.
-      section: what was summed up.
+      acc: float32 sums, of the shape `config.accumulator`.
+      section: section of the sums.
     """
     item, number = section.strip, section.which
     top = cta.rows.tile_top(item, section.row_tile)
@@ -120,13 +120,13 @@ def _store_o(
 
 
 def _free(cta: Cta, staging: Ref, slot: int) -> Ref:
-    """Return a staging slot once the store before the last ones has left it."""
+    """Return a staging slot once its earlier store has left it."""
     plgpu.wait_smem_to_gmem(staging.shape[1] - 1, wait_read_only=True)
     return staging.at[cta.warpgroup, slot]
 
 
 def _sums_piece(cta: Cta, row_tile: Int, piece: Piece) -> Ref:
-    """Return the place of a piece of its accumulator in the sums of this CTA's strip."""
+    """Return the slice of a piece of the accumulator in the sums of this CTA's strip."""
     assert cta.sums is not None
     number = (cta.cluster - cta.plan.sym_clusters) * cta.config.cluster + cta.rank
     row = cta.own_begin + piece.row

@@ -1,4 +1,4 @@
-"""The choice of configuration and alpha: measured where the tuner ran, predicted elsewhere."""
+"""Choice of configuration and alpha: measured if the tuner ran, else predicted."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _NEAR = 2.0  # results for up to this many times more or fewer rows are used
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """A configuration, the alpha to run it at, and why."""
+    """A configuration, its alpha and the reasons for both."""
 
     config: Config
     alpha: float
@@ -97,9 +97,9 @@ def choose(
 
     Args:
       gemm: sizes and types.
-      machine: the device; default an H200.
-      sm_count: SMs of the launch; default all.
-      cluster: CTAs along M that share a W tile; None chooses it too.
+      machine: rates of the device; an H200 by default.
+      sm_count: SMs of the launch; all by default.
+      cluster: CTAs along M that share a W tile; None to choose it.
       alpha: share of the columns for SymGEMM; None means the best one for each configuration.
 
     Raises:
@@ -119,12 +119,12 @@ def choice(
     """Return configuration, alpha and the reasons; arguments as for `choose`.
 
     Measured: results of the tuner for the same K, N, types and SMs and the nearest M (up to a
-    factor of 2) decide among the configurations they hold. Each is expected to take its predicted
-    time, multiplied by how far the prediction was off where it was measured.
+    factor of 2) decide among their configurations. The expected time of each is its predicted
+    time, multiplied by the ratio of measured to predicted time at the measured M.
 
-    Predicted: of the `candidates`, at eight steps of alpha. Of those within 1% of the fastest,
-    those that leave most room on the other resources (within 10%); of them the one that adds the
-    fewest partial sums, then the one with the smallest cluster.
+    Predicted: the best of the `candidates` at eight steps of alpha. Of those within 1% of the
+    fastest, those that leave most room on the other resources (within 10%); of them the one that
+    adds the fewest partial sums, then the one with the smallest cluster.
     """
     machine = machine_for() if machine is None else machine
     if sm_count is not None:
@@ -147,7 +147,7 @@ def explain(
     cluster: int | None = None,
     alpha: float | None = None,
 ) -> str:
-    """Say in a few lines what `choice` chooses, and why."""
+    """Return a text of a few lines with the result of `choice` and its reasons."""
     machine = machine_for() if machine is None else machine
     found = choice(gemm, machine, sm_count=sm_count, cluster=cluster, alpha=alpha)
     c = found.config
@@ -168,8 +168,8 @@ def candidates(
 ) -> Iterator[tuple[str, Config]]:
     """Yield (name, configuration) for every allowed cluster, if it fits.
 
-    Of `FAMILY`, or for quantised weights and for experts the one by the rules of `tiles`. The grid
-    holds as many clusters as run at the same time, so that none waits for another.
+    Configurations are those of `FAMILY`; for quantised weights and for experts the one by the rules
+    of `tiles`. All clusters of the grid run at the same time, so that none waits for another.
     """
     for size in CLUSTERS if cluster is None else (cluster,):
         if size > machine.sm_count or machine.clusters(size) < 1:
@@ -191,15 +191,15 @@ def candidates(
 
 
 def smallest_cluster(rows: int, tm: int = 256) -> int:
-    """Return the smallest cluster that reads W once for so many rows; 8 if none does.
+    """Return the smallest cluster with one reading of W for so many rows; 8 if none has.
 
-    A cluster with more CTAs than row tiles would hold SMs that compute nothing.
+    A cluster with more CTAs than row tiles would occupy idle SMs.
     """
     return next((c for c in CLUSTERS if c * tm >= rows), CLUSTERS[-1])
 
 
 def tuning_key(gemm: Gemm, sm_count: int) -> dict[str, int | str]:
-    """Return what a tuned result is filed under; stacked weights take as long as one matrix."""
+    """Return the key of a tuned result; stacked weights share the key of one matrix."""
     return {
         "m": gemm.m,
         "k": gemm.k,
@@ -299,7 +299,7 @@ def _at(gemm: Gemm, config: Config, machine: Machine, alphas: Sequence[float]) -
 def _nearest(
     gemm: Gemm, machine: Machine, tuned: tuned_results.Tuned
 ) -> tuple[tuned_results.Entry | None, tuple[str, ...]]:
-    """Return the results to use, if any, and notes on those that are not used."""
+    """Return the results to use, if any, and notes on unused ones."""
     notes = list(tuned.notes)
     wanted = tuning_key(gemm, machine.sm_count)
     alike = [

@@ -1,6 +1,6 @@
-"""The walk over a CTA's share of a dataflow, the same in the warpgroup that loads and in others.
+"""The walk over a CTA's share of a dataflow, common to the load and compute warpgroups.
 
-SymGEMM sums up a tile over all of K. AsymGEMM takes the K passes of a strip one after another, and
+SymGEMM sums a tile over all of K. AsymGEMM processes the K passes of a strip one after another, and
 in each pass the tiles of all rows; the sums of a tile are then those of the pass.
 """
 
@@ -22,9 +22,9 @@ from pallas_kernels.gemm.schedule import passes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """The sum that a warpgroup makes at once: some K steps of one tile of O.
+    """A warpgroup's unit of summation: some K steps of one tile of O.
 
-    Truths that hold in all of a dataflow are Python's, so that no code comes of them.
+    Flags that are constant in a dataflow are Python bools, so that they generate no code.
     """
 
     item: Int  # its number among this CTA's
@@ -56,10 +56,10 @@ def each_section(
     Args:
       cta: this CTA.
       flow: the dataflow.
-      body: what is done with a section.
+      body: function of a section.
       at_pass: called before the sections of each K pass of AsymGEMM, with the item's number, the
         item, the pass's first K step and its number of K steps.
-      share: number of the first tile, and distance to the next one (`Cta.turn`); default all.
+      share: index of the first tile, and distance to the next one (`Cta.turn`); default all.
 
     Returns:
       The tiles of rows of all items.
@@ -132,7 +132,7 @@ def sum_blocks(cta: Cta, flow: Flow) -> Int:
 
 
 def _sums_before(cta: Cta, flow: Flow, section: Section, before: Int) -> Int:
-    """Return how many blocks of sums of X came before those of a section of AsymGEMM."""
+    """Return the number of blocks of sums of X before those of a section of AsymGEMM."""
     rows, steps = section.strip.row_tiles, flow.rings.scale_steps
     if cta.gemm.groups == 1:  # one for each pass of a tile
         within = section.which * rows + section.row_tile
@@ -143,7 +143,7 @@ def _sums_before(cta: Cta, flow: Flow, section: Section, before: Int) -> Int:
 
 
 def when(condition: Any, then: Callable[[], None]) -> None:
-    """Do `then` if the condition holds, which may be known already."""
+    """Run `then` if the condition, concrete or traced, holds."""
     if condition is True:
         then()
     elif condition is not False:

@@ -1,4 +1,4 @@
-"""One launch with everything chosen: block tables, padding, the kernel or the reference."""
+"""Launch of a chosen configuration: block tables, padding, the kernel or the reference."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def launch(
       x: activations, without padding.
       w: of shape `gemm.w_shape`.
       scalars: int32, `Plan.scalars`.
-      scales: of shape `gemm.scales_shape`, of quantised weights.
-      offsets: of the shape of `scales`, or None.
-      group_sizes: int32 [gemm.experts], of experts.
-      cache: of shape `gemm.resident_shape`, in device memory; a reference if the launch fills it.
+      scales: scales of quantised weights, of shape `gemm.scales_shape`; None for others.
+      offsets: offsets of the shape of `scales`, or None.
+      group_sizes: int32 [gemm.experts], rows of each expert; None without experts.
+      cache: array of shape `gemm.resident_shape` in device memory; a reference if filled.
       gemm: sizes and types.
       config: tiles and grid.
       interpret: settings of interpret mode, or None.
-      columns: of the result, without padding.
+      columns: columns of the result, without padding.
     """
     rows = x.shape[0]
     x = jnp.pad(x, ((0, gemm.x_rows - rows), (0, gemm.k - x.shape[1])))
@@ -68,7 +68,7 @@ def launch(
 
 
 def tables_of(group_sizes: Any, gemm: Gemm, config: Config, xp: Any = jnp) -> tuple[list[Any], Any]:
-    """Return what the kernel reads of the sizes of groups: two block tables, and three counts."""
+    """Return the kernel's view of the group sizes: two block tables and three counts."""
     table, with_expert, blocks = block_table(group_sizes, gemm.m, config.block_rows, xp=xp)
     whole, experts, _ = block_table(group_sizes, gemm.m, whole_rows(gemm.m), xp=xp)
     return [table, whole], xp.stack([with_expert, blocks, experts])

@@ -11,7 +11,7 @@ from pallas_kernels.gemm.specs import PACK_BLOCK, PACK_MULTIPLE
 
 
 def tile_major(w: Any) -> Any:
-    """Return [.., N, K] as [.., N / 64, K / 64, 64, 64], each tile in a row of memory; a copy."""
+    """Return a copy of [.., N, K] as [.., N / 64, K / 64, 64, 64] with contiguous tiles."""
     *stack, n, k = w.shape
     block = PACK_MULTIPLE
     tiles = w.reshape(*stack, n // block, block, k // block, block).swapaxes(-3, -2)

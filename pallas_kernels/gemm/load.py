@@ -1,8 +1,8 @@
-"""The warpgroup that loads: it fills the rings of one dataflow and waits for their slots.
+"""Load warpgroup: it fills the rings of one dataflow and waits for their slots.
 
-SymGEMM: W passes by, with the X of one tile of rows; W may run ahead. AsymGEMM: the W tiles of a K
-pass, then the X of all rows for them. Of what a cluster shares each CTA loads a part and multicasts
-it: tiles of W and scales in SymGEMM, tiles of X in AsymGEMM.
+SymGEMM streams W with the X of one tile of rows; W may run ahead. AsymGEMM loads the W tiles of a K
+pass, then the X of all rows for them. Each CTA of a cluster loads and multicasts a part of the
+shared tiles: W and scales in SymGEMM, X in AsymGEMM.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pallas_kernels.mosaic import Ref, drain, plgpu
 
 
 def load(cta: Cta, flow: Flow) -> None:
-    """Load all that this CTA's share of a dataflow takes."""
+    """Load all tiles of this CTA's share of a dataflow."""
     k_steps = cta.sizes.k_steps
     if flow.is_sym:
         items = tiles = cta.rows.sym_items()
@@ -89,7 +89,7 @@ def _load_asym(cta: Cta, flow: Flow) -> Int:
 
 
 def _load_w(cta: Cta, flow: Flow, item: Item, number: Int, k_step: Int) -> None:
-    """Load a W tile of an item, and with the first one of a block their scales and offsets."""
+    """Load a W tile of an item; with the first one of a block also scales and offsets."""
     counter = number * cta.sizes.k_steps + k_step
     shared = cta.shared if flow.is_sym else {}
     if flow.scales is not None:
@@ -130,7 +130,7 @@ def _load_scales(cta: Cta, flow: Flow, item: Item, number: Int, k_step: Int) -> 
 
 
 def _load_x(cta: Cta, flow: Flow, top: Int, k_step: Int, counter: Int, turn: Int) -> None:
-    """Load the X tiles of a K step, whose number among this CTA's is `counter`, for a warpgroup."""
+    """Load a warpgroup's X tiles of a K step, the CTA's number `counter`."""
     config = cta.config
     shared = {} if flow.is_sym else cta.shared
     for part in range(config.x_steps):
@@ -166,7 +166,7 @@ def _load_sums(
 
 
 def _await(ring: Ring, counter: Int) -> None:
-    """Wait until the slot of tile number `counter` is free; the first ones are from the start."""
+    """Wait until the slot of tile number `counter` is free, as all slots are at first."""
 
     @pl.when(counter >= ring.size)
     def _() -> None:

@@ -1,4 +1,4 @@
-"""Rates and sizes of a device, as far as the time of a launch depends on them."""
+"""Rates and sizes of a device that determine the time of a launch."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ DEFAULT_DEVICE = "NVIDIA H200"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Rates and sizes of one device, with where they come from.
+    """Rates and sizes of one device, with their source.
 
-    Rates are sustained ones; _gbps is 1e9 bytes a second in one direction (of HBM: read plus
-    written). `resident` are pairs (cluster size, clusters that run at the same time) for sizes
-    where that is fewer than sm_count // size.
+    Rates are sustained ones; _gbps is 1e9 bytes a second in one direction (HBM: read plus
+    written). `resident` has pairs (cluster size, clusters that run at the same time) for sizes
+    with fewer such clusters than sm_count // size.
     """
 
     device: str  # jax's device_kind; names the file of tuned results
@@ -62,7 +62,7 @@ class Machine:
 
     @property
     def rates(self) -> Rates:
-        """Rates that our kernels get of it."""
+        """Rates of our kernels on this device."""
         return Rates(
             sm_flops=self.bf16_tflops * 1e12 / self.sm_count,
             link_bytes_s=self.link_gbps * 1e9,
@@ -74,13 +74,13 @@ class Machine:
         )
 
     def clusters(self, size: int) -> int:
-        """Clusters of `size` CTAs that run at the same time, one CTA an SM."""
+        """Return the number of clusters of `size` CTAs that run concurrently, one CTA per SM."""
         return min(dict(self.resident).get(size, self.sm_count), self.sm_count // size)
 
     def with_sms(self, sm_count: int) -> Machine:
-        """Return the device as a launch on `sm_count` of its SMs sees it.
+        """Return the machine for a launch on `sm_count` of its SMs.
 
-        Tensor cores and L2 ports come with the SMs; link and HBM stay whole, as with `sm_limit`.
+        Tensor cores and L2 ports scale with the SMs; link and HBM stay whole, as with `sm_limit`.
         """
         if sm_count == self.sm_count:
             return self
@@ -168,16 +168,15 @@ _RATES = tuple(
 def machine_for(
     device: str = DEFAULT_DEVICE, *, sm_count: int | None = None, measured: bool = True
 ) -> Machine:
-    """Return what is known of a device: the datasheet's values, replaced where some were measured.
+    """Return the rates and sizes of a device: measured values, else the datasheet's.
 
-    A MIG slice ("<device> MIG 1g.18gb") has its share, by SMs, of HBM and L2; the share of the link
-    is not known before it is measured. An unknown device is taken to be like an H200, and its
-    `source` says so.
+    A MIG slice ("<device> MIG 1g.18gb") has its share, by SMs, of HBM and L2; its share of the link
+    is unknown until measured. An unknown device is treated as an H200, and its `source` says so.
 
     Args:
       device: jax's device_kind.
-      sm_count: SMs it really has, or of which the launch uses so many; default the datasheet's.
-      measured: False leaves the measured values aside.
+      sm_count: SMs of the device or of the launch; the datasheet's by default.
+      measured: False to ignore measured values.
     """
     known = max((kind for kind in MACHINES if device.startswith(kind)), key=len, default=None)
     whole = MACHINES[known or DEFAULT_DEVICE]
@@ -197,7 +196,7 @@ def machine_for(
 
 
 def assumed(machine: Machine) -> Machine:
-    """Return the machine with `ASSUMED` for each rate of it that is still without effect."""
+    """Return the machine with `ASSUMED` values for each rate at its neutral default."""
     defaults = {field.name: field.default for field in fields(Machine)}
     left: dict[str, Any] = {
         name: value for name, value in ASSUMED.items() if getattr(machine, name) == defaults[name]
@@ -217,7 +216,7 @@ def present_machine(*, measured: bool = True) -> Machine:
 
 
 def _measured(machine: Machine) -> Machine:
-    """Replace what the device's tuned file has measured; rates of SMs count by SM."""
+    """Replace values by those of the device's tuned file; rates of SMs scale with the SMs."""
     found = tuned_results.load(machine.device).machine
     changes: dict[str, Any] = {name: float(found[name]) for name in _RATES if name in found}
     whole = found.get("sm_count", machine.sm_count)

@@ -1,4 +1,4 @@
-"""GEMM of a mixture of experts whose weights stay in host memory: only experts with rows move."""
+"""GEMM of a mixture of experts with weights in host memory: only experts with rows are read."""
 
 from pallas_kernels.grouped_gemm.api import grouped_gemm
 from pallas_kernels.grouped_gemm.route import combine, dispatch, sort_by_expert

@@ -45,10 +45,10 @@ def grouped_gemm(
 ) -> jax.Array:
     """Multiply each expert's rows by its weights, which stay in host memory.
 
-    The rows of x are sorted by expert: the first `group_sizes[0]` are expert 0's, the next
-    `group_sizes[1]` expert 1's, without padding between them. Only experts with rows cross the
-    link: alpha of the columns, by SymGEMM, once for every `cluster` * tm of its rows, the rest, by
-    AsymGEMM, once (see `hybrid_gemm`; `gemm.launch_traffic`).
+    The rows of x are sorted by expert: the first `group_sizes[0]` belong to expert 0, the next
+    `group_sizes[1]` to expert 1, without padding between them. Only weights of experts with rows
+    cross the link: alpha of the columns, by SymGEMM, once for every `cluster` * tm rows, the rest,
+    by AsymGEMM, once (see `hybrid_gemm`; `gemm.launch_traffic`).
 
     `group_sizes`, `alpha`, `sm_split`, `layer` and `sm_limit` are run-time values: changing them
     does not recompile, and inside `jit` they may be traced. Concrete values are checked here (group
@@ -60,14 +60,14 @@ def grouped_gemm(
       w: weights of the same dtype, [E, K, N] or [E, N, K] (`w_layout`), or a stack [L, E, ...] of
         them; `HostArray`, a jax array in `pinned_host` memory (never staged in HBM by "sm90") or
         in device memory. K and N are multiples of 64. Or `quantized_gemm.QuantizedWeights` of
-        experts or of a stack of them: any K and N, and only the few bits of chosen experts move.
+        experts or of a stack of them, with any K and N.
       group_sizes: integers [E], rows of each expert; their sum is at most T. The rows beyond it
         belong to no expert and their output is zero.
-      alpha: share of the columns for SymGEMM, in [0, 1]; None takes the best one predicted for even
-        routing. Where one reading of W serves all rows of most experts the kernel is without
-        AsymGEMM, and it is 1.
+      alpha: share of the columns for SymGEMM, in [0, 1]; None chooses the best one predicted for
+        even routing. If one reading of W serves all rows of most experts, the kernel has no
+        AsymGEMM, and alpha is 1.
       sm_split: SMs for SymGEMM, as in `hybrid_gemm`.
-      layer: which experts of a stack, in [0, L); given for a stack and only then.
+      layer: index into a stack, in [0, L); required for a stack, None for a single layer.
       cluster: CTAs along the rows that share a W tile by TMA multicast: 1, 2, 4 or 8; None
         chooses it by the time predicted for even routing.
       sm_limit: SMs the launch may use, from `cluster` to the device's number, which is the
@@ -75,8 +75,8 @@ def grouped_gemm(
       out_dtype: dtype of x (default) or float32.
       w_layout: "kn" for W[E, K, N], "nk" for W[E, N, K]; quantised weights are always [N, K].
       config: tiles and grid instead of `gemm.choose`; its cluster must be `cluster`.
-      resident: first columns of w (of each expert) that are in device memory as well, and read
-        from there; how many is a run-time scalar.
+      resident: first columns of w (of each expert) that are also in device memory, and read
+        from there; their number is a run-time scalar.
       backend: "auto" is "sm90" where it can run, else "reference"; "sm90" raises rather than fall
         back; "interpret" runs the same kernel step by step on a CPU (slow, for tests);
         "reference" is jax.numpy and copies W to device memory.
@@ -138,15 +138,15 @@ def grouped_gemm(
 
 
 def check_sizes(group_sizes: Any, *, t: int, experts: int) -> Any:
-    """Return the group sizes as int32, checked where they are concrete.
+    """Return the group sizes as int32, checked if they are concrete.
 
     Args:
       group_sizes: the caller's argument.
-      t: rows of x.
-      experts: of w.
+      t: number of rows of x.
+      experts: number of experts of w.
 
     Raises:
-      ValueError: they are not one whole number for each expert, or do not fit into the rows.
+      ValueError: they are not one whole number per expert, or their sum exceeds the rows.
     """
     traced = isinstance(group_sizes, jax.core.Tracer)
     sizes = group_sizes if traced else np.asarray(group_sizes)

@@ -1,4 +1,4 @@
-"""From a router's choices to sorted rows and back, in jax.numpy: what goes round `grouped_gemm`."""
+"""Routing around `grouped_gemm` in jax.numpy: sort by expert, dispatch, combine."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from jaxtyping import Array, Float, Int
 def sort_by_expert(
     expert_ids: Int[Array, "t k"], experts: int
 ) -> tuple[Int[Array, " tk"], Int[Array, " e"]]:
-    """Sort the (token, choice) pairs by expert; those of one expert keep their order.
+    """Sort the (token, choice) pairs by expert, stably.
 
     Args:
-      expert_ids: the k experts of each token. Numbers outside [0, experts) stand for no expert
-        (padding tokens); those pairs come last and are in no group.
-      experts: how many there are.
+      expert_ids: the k experts of each token. Numbers outside [0, experts) mean no expert
+        (padding tokens); those pairs are last and in no group.
+      experts: number of experts.
 
     Returns:
-      order: pair `order[i]` comes at place i; pair p is choice p % k of token p // k.
+      order: pair `order[i]` is at position i; pair p is choice p % k of token p // k.
       group_sizes: int32, pairs of each expert.
 
     Raises:
@@ -47,8 +47,8 @@ def combine(
 
     Args:
       y: outputs of the experts, in the order of `order`.
-      order: from `sort_by_expert`.
-      weights: of each token's choices.
+      order: order of `sort_by_expert`.
+      weights: router weights of each token's choices.
 
     Returns:
       The sums in y's type.

@@ -1,6 +1,6 @@
-"""Weights in host memory: placing them, handing them to kernels, sharing them between processes.
+"""Weights in host memory: placement, operands of kernels, pools shared between processes.
 
-The pool needs no jax; what does is imported when it is first asked for.
+The pool needs no jax; names that need it are imported on first use.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,8 +1,8 @@
 """`HostArray`: an array in host memory that refuses to be an operand of XLA.
 
-XLA has nothing to multiply a host array with: on a GPU it fails late and in its own words, or
-copies the array to the device, which is what host placement is meant to avoid; on a CPU it works
-and hides the mistake. So every way into an XLA operation raises here, at once, on every device.
+XLA cannot multiply a host array. On a GPU it fails late with an unclear message, or copies the
+array to the device, against the purpose of host placement; on a CPU it works and hides the mistake.
+So every use in an XLA operation raises here, at once, on every device.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _ADVICE = (
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class HostArray:
-    """An array in host memory, usable by kernels and by nothing else; a pytree of one array.
+    """An array in host memory, usable by kernels only; a pytree of one array.
 
     Passes through `jit`, `scan` and tree functions like any pytree, so that a tree of parameters
     may hold some. `ref()` gives the operand of a kernel, `to_device()` a copy for XLA, `numpy()`
-    the values. Everything else that would compute with it raises `HostMemoryError`.
+    the values. Any other computation with it raises `HostMemoryError`.
     """
 
     data: Any  # a jax array in host memory; other things while jax transforms the tree
@@ -67,25 +67,25 @@ class HostArray:
 
     @property
     def memory_kind(self) -> str:
-        """The memory it lives in, in jax's words: "pinned_host"; "traced" inside `jit`."""
+        """Name of the array's memory in jax: "pinned_host"; "traced" inside `jit`."""
         if isinstance(self.data, jax.core.Tracer):
             return "traced"
         return str(self.data.sharding.memory_kind)
 
     def ref(self) -> jax.Array:
-        """Return what a kernel takes, with no copy; see `host_ref`."""
+        """Return the operand of a kernel, without a copy; see `host_ref`."""
         return host_ref(self.data)
 
     def operand(self, backend: Backend) -> jax.Array:
-        """Return what a kernel of `backend` takes; see `weight_operand`."""
+        """Return the operand of a kernel of `backend`; see `weight_operand`."""
         return weight_operand(self.data, backend=backend)
 
     def to_device(self) -> jax.Array:
-        """Return a copy in device memory, which XLA operations take; on a CPU the same bytes."""
+        """Return a copy in device memory for XLA operations; on a CPU the same bytes."""
         return weight_operand(self.data, backend="reference")
 
     def numpy(self) -> np.ndarray:
-        """Return the values as a NumPy array; not inside `jit`."""
+        """Return the values as a NumPy array; raises inside `jit`."""
         if isinstance(self.data, jax.core.Tracer):
             raise HostMemoryError(".numpy() inside jit: expected a concrete array")
         return np.asarray(self.data)
@@ -131,7 +131,7 @@ def _refusal(array: HostArray, operation: str) -> HostMemoryError:
 
 
 def _jax_operation() -> str:
-    """Name the jax function that the user called, from the frames between it and here."""
+    """Return the name of the jax function that the user called, found in the call stack."""
     name, inside = "an operation", False
     frame: FrameType | None = sys._getframe()  # noqa: SLF001 - the documented way to one's caller
     while frame is not None:

@@ -1,7 +1,7 @@
-"""Registering pages with CUDA, so that a GPU reads them where they are.
+"""Registration of pages with CUDA, so that a GPU reads them in place.
 
-Not run on a GPU so far; the calls, their arguments and the handling of refusals are tested against
-a stand-in for the runtime. Nothing here loads a library before a function is called.
+Not run on a GPU so far: calls, arguments and error handling are tested against a stand-in for the
+runtime. Importing this module loads no library.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Registrar(Protocol):
         """Pin the pages and let every GPU of this process read them at their own address."""
 
     def unregister(self, address: int) -> None:
-        """Take that back."""
+        """Undo `register`."""
 
 
 class CudaRuntime:
-    """The four calls of the CUDA runtime that are needed, each checked."""
+    """The four CUDA runtime calls in use, with their status checked."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
@@ -50,7 +50,7 @@ class CudaRuntime:
         library.cudaGetErrorString.restype = ctypes.c_char_p
 
     def device_count(self) -> int:
-        """Return the number of GPUs, 0 where there is no driver."""
+        """Return the number of GPUs, 0 without a driver."""
         count = ctypes.c_int()
         return count.value if self._library.cudaGetDeviceCount(ctypes.byref(count)) == 0 else 0
 
@@ -99,8 +99,8 @@ def find_runtime(
     """Return the CUDA runtime with at least one GPU, or None and the reason.
 
     Args:
-      load: opens a library by name; tests put a stand-in there.
-      candidates: names of libraries to try, best first.
+      load: function that opens a library by name; tests pass a stand-in.
+      candidates: names of libraries to try, best first; None for the usual ones.
     """
     tried = []
     for name in (candidates or _candidates)():
@@ -116,7 +116,7 @@ def find_runtime(
 
 
 def _candidates() -> Iterator[str]:
-    """Name the runtime this process already uses, that of NVIDIA's wheels, the system's."""
+    """List the runtimes that this process has loaded, of NVIDIA's wheels and of the system."""
     maps = Path("/proc/self/maps")
     if maps.exists():
         found = re.findall(r"(\S*/libcudart\.so\S*)", maps.read_text("utf-8", "replace"))

@@ -1,6 +1,6 @@
-"""Memory that others own as a jax array, by DLPack: no copy, any type, any device.
+"""DLPack export of foreign memory as a jax array: no copy, any type, any device.
 
-NumPy's own exporter knows neither bfloat16 nor float8, and nothing but plain CPU memory.
+NumPy's own exporter supports neither bfloat16 nor float8, and only plain CPU memory.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ _let_go = _Deleter(_pop)  # lives as long as the module: receivers call it late
 
 @atexit.register
 def _let_receivers_outlive_python() -> None:
-    """Give every receiver something that it can still call when Python is gone.
+    """Replace the deleters of living exports by a C function that outlives Python.
 
-    jax frees its last buffers after that. What they refer to is left to the end of the process, and
-    their deleter becomes a C function that does nothing.
+    jax frees its last buffers after Python has ended. Their memory stays until the process ends,
+    and the new deleter does nothing.
     """
     for held in _held.values():
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
@@ -68,9 +68,9 @@ def _let_receivers_outlive_python() -> None:
 
 
 class Exported:
-    """A contiguous NumPy array as the producer side of DLPack, said to be of `device_type`.
+    """DLPack producer for a contiguous NumPy array, exported as memory of `device_type`.
 
-    The array, and so the memory under it, is held until the receiver lets go.
+    The array and its memory stay alive until the receiver calls the deleter.
     """
 
     def __init__(self, array: np.ndarray, device_type: int, device_id: int = 0) -> None:
@@ -103,5 +103,5 @@ class Exported:
 
 
 def holds() -> int:
-    """Return how many exported arrays their receivers have not let go of."""
+    """Return the number of exported arrays that receivers still hold."""
     return len(_held)

@@ -1,31 +1,31 @@
-"""Errors of host memory: each is a ValueError that says what to do."""
+"""Errors of host memory: each is a ValueError with a hint."""
 
 from __future__ import annotations
 
 
 class HostMemoryError(ValueError):
-    """An array in host memory was used, or asked for, in a way that cannot work."""
+    """An operation or placement that arrays in host memory do not support."""
 
 
 class HostAttributeError(HostMemoryError, AttributeError):
-    """A method of device arrays was asked of a host array; `hasattr` sees it as absent."""
+    """A method of device arrays that a host array lacks; `hasattr` returns False for it."""
 
 
 class PoolError(HostMemoryError):
-    """A shared pool cannot do what was asked: a wrong name, shape or type, a missing file."""
+    """An invalid request to a shared pool: a wrong name, shape or type, a missing file."""
 
 
 class PoolSpaceError(PoolError):
-    """There is not enough space for a pool: how much is needed and how much there is."""
+    """Not enough space for a pool; the message has the bytes needed and, if known, free."""
 
 
 class PoolCorruptError(PoolError):
-    """A file is no pool, is cut off, or does not hold the bytes that its header promises."""
+    """A file that is no pool, is truncated, or differs from the hashes in its header."""
 
 
 class PoolStaleError(PoolError):
-    """A pool is sound but not the one expected: other content, written to, or already removed."""
+    """A sound pool that is not the expected one: other content, written to, or removed."""
 
 
 class PoolInUseError(PoolError):
-    """A pool has users that stand in the way: arrays of this process, or other processes."""
+    """A pool that is in use by arrays of this process or by other processes."""

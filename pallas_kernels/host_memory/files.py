@@ -1,11 +1,10 @@
-"""A pool's file: made atomically, counted by locks, removed when nobody uses it.
+"""A pool's file: created atomically, users counted by locks, removed when unused.
 
-Every user holds a shared `flock` on the file for as long as it maps it. The kernel drops the lock
-when a process ends, however it ends, so the count cannot go wrong.
+Every user holds a shared `flock` on the file while it maps the file. The kernel drops the lock
+when a process ends, even if it is killed, so the count stays right.
 
-A file is written under another name, `<path>.partial`, by the one process that holds an exclusive
-lock on that, and gets its own name when it is complete. What a process that died leaves behind is
-written over by the next.
+One process writes the file as `<path>.partial` under an exclusive lock and renames it when it is
+complete. The next writer overwrites the partial file of a process that died.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def shared_memory_path(name: str) -> Path:
     for writing.
 
     Raises:
-      PoolError: `name` is no plain file name, or this machine mounts no shared memory.
+      PoolError: `name` is no plain file name, or this machine has no shared memory mounted.
     """
     if not name or "/" in name or name.startswith("."):
         raise PoolError(f"name={name!r}: expected a plain file name")
@@ -44,7 +43,7 @@ def open_file(path: Path, *, writable: bool) -> int:
     """Open an existing pool's file with a shared lock on it.
 
     Raises:
-      PoolError: there is none, or it may not be opened.
+      PoolError: the file does not exist, or it may not be opened.
     """
     while True:
         try:
@@ -62,13 +61,13 @@ def open_file(path: Path, *, writable: bool) -> int:
 
 @contextmanager
 def new_file(path: Path, *, wait_s: float) -> Iterator[int | None]:
-    """Give a file to write a pool into; it appears at `path`, complete, if the body succeeds.
+    """Yield a file for a new pool; it appears at `path`, complete, if the body succeeds.
 
     The descriptor stays open after success, with a shared lock. Yields None if `path` exists, at
-    once or after another process that was at it has finished.
+    once or after another process has finished creating it.
 
     Raises:
-      PoolInUseError: another process is at it for longer than `wait_s`.
+      PoolInUseError: another process creates it for longer than `wait_s`.
       PoolError: the folder cannot be written to.
     """
     partial = path.with_name(path.name + ".partial")
@@ -91,7 +90,7 @@ def new_file(path: Path, *, wait_s: float) -> Iterator[int | None]:
 
 
 def remove_partial(path: Path) -> None:
-    """Remove what a process that died has written of a pool; nothing if another one is at it."""
+    """Remove the partial file of a process that died; do nothing while another one writes it."""
     partial = path.with_name(path.name + ".partial")
     try:
         fd = os.open(partial, os.O_RDWR | os.O_CLOEXEC)
@@ -111,7 +110,7 @@ def reserve(fd: int, nbytes: int, path: Path) -> None:
     """Allocate `nbytes` for the file, so that writing to its pages cannot fail later.
 
     Raises:
-      PoolSpaceError: that is more than the file system has.
+      PoolSpaceError: `nbytes` exceeds the free space of the file system.
     """
     stat = os.fstatvfs(fd)
     free = stat.f_bavail * stat.f_frsize
@@ -126,7 +125,7 @@ def reserve(fd: int, nbytes: int, path: Path) -> None:
 
 
 def try_exclusive(fd: int) -> bool:
-    """Turn the shared lock into an exclusive one if there is no other user; else keep it."""
+    """Convert the shared lock into an exclusive one if there is no other user; else keep it."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -146,9 +145,9 @@ def is_at(fd: int, path: Path) -> bool:
 
 
 def users(path: Path) -> tuple[int, ...]:
-    """Return the ids of the processes that have the pool open, one for each time; sorted.
+    """Return the sorted ids of the processes that have the pool open, one per open file.
 
-    Processes that this one cannot see (in other containers) are missing, though they count.
+    Processes that this one cannot see (in other containers) are missing from the list.
     """
     stat = path.stat()
     device = f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}:{stat.st_ino}"
@@ -165,13 +164,13 @@ def remove_pool(path: Path | str, *, force: bool = False) -> None:
     """Remove a pool's file.
 
     Args:
-      path: of the pool; any file with that name, also a damaged one.
+      path: file of the pool, which may be damaged.
       force: remove the name even if the pool is in use. Its users keep their pages, which are freed
         when the last of them closes.
 
     Raises:
-      PoolInUseError: some process has it open, this one included; names those it can see.
-      PoolError: there is none.
+      PoolInUseError: a process has the pool open, this one included; names the visible ones.
+      PoolError: the file does not exist.
     """
     path = Path(path)
     fd = open_file(path, writable=False)

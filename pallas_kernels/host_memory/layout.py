@@ -1,4 +1,4 @@
-"""The layout of a pool's file: pure functions from tensors to bytes of a header and back.
+"""Layout of a pool's file: pure functions from tensors to the bytes of a header and back.
 
     0    magic, 8 bytes
     8    length of the JSON header, uint64, little-endian
@@ -9,7 +9,7 @@
          "nbytes", "sha256"}}}, offsets from the start of the file
     ...  tensors, row-major, each at a multiple of 256 bytes, the first at one of 4096
 
-The length of the JSON does not depend on the hashes, so that they can be filled in afterwards.
+The length of the JSON does not depend on the hashes, so that they can be filled in later.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One tensor as the header describes it."""
+    """Header entry of one tensor."""
 
     spec: TensorSpec
     offset: int  # bytes from the start of the file
@@ -81,7 +81,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """Everything but the tensors themselves."""
+    """Metadata and entries of all tensors of a pool."""
 
     entries: Mapping[str, Entry]
     metadata: Mapping[str, str]
@@ -124,15 +124,15 @@ def encode(header: Header) -> bytes:
 
 
 def decode(start: memoryview, file_bytes: int, path: object) -> Header:
-    """Read a header, checking all that it says.
+    """Read and check a header.
 
     Args:
-      start: the file, or as much of its beginning as holds the header.
+      start: first bytes of the file, at least the whole header.
       file_bytes: length of the file.
-      path: named in errors.
+      path: name of the file in errors.
 
     Raises:
-      PoolCorruptError: the bytes are no pool, of another format, cut off or inconsistent.
+      PoolCorruptError: the bytes are no pool, of another format, truncated or inconsistent.
     """
     if len(start) < PROLOGUE.size or start[: len(MAGIC)] != MAGIC:
         raise PoolCorruptError(f"{path}: expected a pool, and it does not start like one")

@@ -25,14 +25,14 @@ _batched(_host_ref_p)
 
 
 def in_host_memory(w: jax.Array) -> bool:
-    """Return True if `w`, concrete or traced, is in host memory as jax's types see it."""
+    """Return True if jax's type of `w`, concrete or traced, is in host memory."""
     return bool(jax.typeof(w).memory_space == jax.memory.Space.Host)
 
 
 def host_ref(w: jax.Array) -> jax.Array:
-    """Change the traced type of a host array to device space, and nothing else: no copy.
+    """Change only the traced type of a host array to device space, without a copy.
 
-    Pallas refuses operands that are typed as host memory, though the GPU can read them. Has an
+    Pallas refuses operands that are typed as host memory, though the GPU can read them. It has an
     effect only under `jit`; outside, and on arrays in device memory, it returns `w` itself.
 
     The result must go straight into a kernel: on a GPU an XLA operation on it would read host
@@ -48,14 +48,14 @@ def host_ref(w: jax.Array) -> jax.Array:
 
 
 def weight_operand(w: Any, *, backend: Backend) -> jax.Array:
-    """Return what a kernel of `backend` takes for the weights `w`: the one way from one to other.
+    """Return the operand of a kernel of `backend` for the weights `w`.
 
-    Placement code is then the same everywhere. "sm90" reads host memory itself (`host_ref`).
+    Placement code is then the same for all backends. "sm90" reads host memory itself (`host_ref`).
     Interpret mode cannot be lowered beside an argument in host memory, so the array is moved to
     device memory first, outside `jit`. "reference" is XLA and needs a copy in device memory.
 
-    On a CPU both memories are one, and the result is the same bytes under another name: no copy,
-    neither here nor inside `jit`, where XLA drops the move.
+    On a CPU both memories are one, and the result has the same bytes: no copy, neither here nor
+    inside `jit`, where XLA drops the move.
 
     Args:
       w: `HostArray` or jax array, in host or device memory.

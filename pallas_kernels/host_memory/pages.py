@@ -1,4 +1,4 @@
-"""Shared pages with what belongs to them, and the tensors in them as NumPy arrays."""
+"""Shared pages with their lock and registration, and their tensors as NumPy arrays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pallas_kernels.host_memory.layout import DTYPES, Entry, Header
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residency:
-    """Physical memory of one process's mapping of a pool, as Linux counts it."""
+    """Physical memory of one process's mapping of a pool, counted by Linux."""
 
     rss_bytes: int  # resident, whoever shares it
     pss_bytes: int  # resident, each page divided by the number of processes that map it
@@ -28,7 +28,7 @@ class Residency:
 class Pages(mmap.mmap):
     """A mapping that owns its file descriptor, with the lock on it, and its registration.
 
-    Arrays over the pages keep it alive, so that neither goes while one of them is.
+    Arrays over the pages keep the mapping, lock and registration alive.
     """
 
     fd: int
@@ -46,7 +46,7 @@ class Pages(mmap.mmap):
         """Unregister, unmap and drop the lock.
 
         Raises:
-          BufferError: something still looks into the pages; they stay mapped and locked then.
+          BufferError: views of the pages are alive; the pages stay mapped and locked.
         """
         if self.closed:
             return
@@ -63,7 +63,7 @@ class Pages(mmap.mmap):
 
 
 def map_pages(fd: int, nbytes: int, *, writable: bool) -> Pages:
-    """Map the whole of an open file; the pages own its descriptor from here on."""
+    """Map a whole open file; the pages take ownership of its descriptor."""
     prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     try:
         pages = Pages(fd, nbytes, flags=mmap.MAP_SHARED, prot=prot)
@@ -76,13 +76,13 @@ def map_pages(fd: int, nbytes: int, *, writable: bool) -> Pages:
 
 
 def release_or_leave(pages: Pages) -> None:
-    """Release now, or when whoever still looks into the pages (a `fill` that kept one) is done."""
+    """Release now, or when the last view of the pages (kept by a `fill`) is gone."""
     with suppress(BufferError):
         pages.release()
 
 
 def root_of(pages: Pages, entry: Entry) -> np.ndarray:
-    """Return the bytes of a tensor; views of it keep this array alive, and it the pages."""
+    """Return the bytes of a tensor. Views keep this array alive, which keeps the pages."""
     return np.frombuffer(pages, np.uint8, count=entry.spec.nbytes, offset=entry.offset)
 
 
@@ -108,7 +108,7 @@ def hashed(pages: Pages, header: Header) -> Header:
 
 
 def residency(address: int, nbytes: int) -> Residency:
-    """Return what a mapping of this process takes, from /proc/self/smaps."""
+    """Return the physical memory of a mapping of this process, from /proc/self/smaps."""
     values, inside = {"Rss": 0, "Pss": 0}, False
     for line in Path("/proc/self/smaps").read_text("utf-8", "replace").splitlines():
         if span := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):

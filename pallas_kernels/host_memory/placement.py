@@ -1,4 +1,4 @@
-"""Putting arrays into host memory, and saying where every array of a tree is."""
+"""Placement of arrays in host memory, and reports on the memory of every array of a tree."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def to_host(
 ) -> Any:
     """Return `tree` with its arrays copied to pinned host memory, each as a `HostArray`.
 
-    The device's copy of an array is freed when nobody holds it any more. Copies of jax arrays keep
-    their sharding. On a CPU the same happens between jax's memories of the CPU.
+    The device's copy of an array is freed with its last reference. Copies of jax arrays keep their
+    sharding. On a CPU, arrays are copied between jax's memories of the CPU.
 
     Args:
       tree: an array (NumPy, jax or `HostArray`) or a pytree of arrays.
-      where: is given the path of a leaf, like "layers/0/w", and the leaf; False leaves it where
-        and as it is. By default every leaf is placed.
-      device: whose host memory; by default an array's own device, or jax's first.
+      where: predicate of a leaf's path, like "layers/0/w", and the leaf; False leaves it
+        unchanged. None places every leaf.
+      device: device with the host memory; None for an array's own device, or jax's first.
 
     Raises:
       HostMemoryError: a leaf is no concrete array, jax would change its type, or the device offers
@@ -51,7 +51,7 @@ def to_host(
 
 
 def refs(tree: Any) -> Any:
-    """Return `tree` with every `HostArray` replaced by its `ref()`: operands of kernels."""
+    """Return `tree` with every `HostArray` replaced by its `ref()`, the operand of kernels."""
     return jax.tree.map(
         lambda leaf: leaf.ref() if _is_host_array(leaf) else leaf, tree, is_leaf=_is_host_array
     )
@@ -59,7 +59,7 @@ def refs(tree: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """Place of one leaf of a tree."""
+    """Memory and size of one leaf of a tree."""
 
     path: str  # like "layers/0/w"
     shape: tuple[int, ...]
@@ -71,13 +71,13 @@ class Placed:
 
     @property
     def bytes_text(self) -> str:
-        """The bytes as text, or where they were counted."""
+        """Bytes as text, or the leaf that shares the buffer."""
         return f"as {self.same_as}" if self.same_as else _bytes_text(self.nbytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementReport:
-    """Places of all leaves of a tree; `str()` of it is a table."""
+    """Memory and sizes of all leaves of a tree; `str()` gives a table."""
 
     leaves: tuple[Placed, ...]
 
@@ -108,7 +108,7 @@ class PlacementReport:
 
 
 def placement_report(tree: Any) -> PlacementReport:
-    """Say for every leaf of `tree` where it is and how many bytes it takes there.
+    """Report the memory and bytes of every leaf of `tree`.
 
     Args:
       tree: a pytree of NumPy arrays, jax arrays and `HostArray`s; not inside `jit`.
@@ -127,7 +127,7 @@ def placement_report(tree: Any) -> PlacementReport:
 
 
 def _placed(name: str, leaf: Any) -> tuple[Placed, object]:
-    """Return where a leaf is, and what tells its buffer from others."""
+    """Return the memory of a leaf, and an identity of its buffer."""
     array = leaf.data if _is_host_array(leaf) else leaf
     _refuse_other(name, array)
     kind, devices, nbytes, buffer = "numpy", tuple[str, ...](), array.nbytes, object()
@@ -155,7 +155,7 @@ def _placed(name: str, leaf: Any) -> tuple[Placed, object]:
 
 
 def _source_and_target(name: str, leaf: Any, device: jax.Device | None) -> tuple[Any, Any]:
-    """Return what to copy and the sharding to copy it to."""
+    """Return the array to copy and the sharding of its copy."""
     array = leaf.data if _is_host_array(leaf) else leaf
     _refuse_other(name, array)
     kept = jax.dtypes.canonicalize_dtype(array.dtype)
@@ -203,7 +203,7 @@ def _leaf(name: str) -> str:
 
 
 def _bytes_text(nbytes: int) -> str:
-    """Write a number of bytes with three digits or so.
+    """Format a number of bytes with about four digits.
 
     >>> _bytes_text(999), _bytes_text(134_217_728)
     ('999 B', '134.2 MB')

@@ -1,10 +1,10 @@
-"""`SharedPool`: named tensors in pages that many processes map, one physical copy of them all.
+"""`SharedPool`: named tensors in pages that many processes map, in one physical copy.
 
 The pages belong to a file, on disk or in POSIX shared memory (`shared_memory_path`). On a machine
-with CUDA they are registered with it, and a GPU reads them over the link; elsewhere they are shared
-pages and everything else is the same.
+with CUDA they are registered, and a GPU reads them over the link; elsewhere they are plain shared
+pages.
 
-jax is imported only by `SharedPool.array`: a process that fills pools can do without.
+Only `SharedPool.array` imports jax: a process that fills pools does not need it.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ _CREATE_WAIT_S = 600.0
 
 
 class SharedPool:
-    """Named tensors in shared pages. Made by `create`, `open` and `open_or_create`.
+    """Named tensors in shared pages, from `create`, `open` or `open_or_create`.
 
-    A context manager; `close` when done. The content is fixed when the pool is made.
+    A context manager; `close` it after use. The content is fixed at creation.
     """
 
     def __init__(self, path: Path, pages: Pages, header: Header) -> None:
@@ -70,12 +70,12 @@ class SharedPool:
         *,
         metadata: Mapping[str, str] | None = None,
     ) -> SharedPool:
-        """Make a pool of arrays; it appears at `path` complete or not at all.
+        """Create a pool of arrays; it appears at `path` complete or not at all.
 
         Args:
-          path: of a file that must not exist.
+          path: new file; it must not exist.
           tensors: NumPy arrays, jax arrays or `HostArray`s by name, all of types in `DTYPES`.
-          metadata: any text, e.g. which checkpoint and revision this is.
+          metadata: any text, e.g. checkpoint and revision.
 
         Raises:
           PoolError: `path` exists, or a name or type cannot be stored.
@@ -108,22 +108,22 @@ class SharedPool:
         metadata: Mapping[str, str] | None = None,
         wait_s: float = _CREATE_WAIT_S,
     ) -> SharedPool:
-        """Open the pool if it exists, make it otherwise; of many processes at once, one makes it.
+        """Open the pool if it exists, else create it; of concurrent processes, one creates it.
 
         Args:
-          path: of the pool.
+          path: file of the pool.
           specs: shape and type of each tensor by name.
-          fill: is given a name and the array to write that tensor's values into: the pages
+          fill: function of a tensor's name and the array to write its values to: the pages
             themselves, so that loading takes no second copy.
-          metadata: as for `create`. An existing pool must have the same: put there what tells
-            one content from another.
-          wait_s: how long to wait for another process that is making it.
+          metadata: as for `create`. An existing pool must have the same, so include text that
+            identifies the content.
+          wait_s: longest wait for another process that creates the pool.
 
         Raises:
           PoolStaleError: the existing pool has other tensors or metadata.
           PoolCorruptError: the existing file is no sound pool.
           PoolSpaceError: there is not enough space.
-          PoolInUseError: another process is still making it after `wait_s`.
+          PoolInUseError: another process is still creating it after `wait_s`.
         """
         path, header = Path(path), layout.plan(specs, metadata or {})
         made = cls._create(path, header, fill, wait_s=wait_s)
@@ -140,15 +140,15 @@ class SharedPool:
 
     @classmethod
     def open(cls, path: Path | str, *, writable: bool = False) -> SharedPool:
-        """Map an existing pool; nothing is read but its header.
+        """Map an existing pool and read its header.
 
         Args:
-          path: of the pool.
-          writable: whether the pages may be written, for machines that cannot pin others; arrays
-            over them are read-only all the same.
+          path: file of the pool.
+          writable: True to map writable pages, for machines that cannot pin read-only ones;
+            arrays over them are read-only in any case.
 
         Raises:
-          PoolError: there is none, or it may not be opened.
+          PoolError: the file does not exist, or it may not be opened.
           PoolCorruptError: the file is no pool, or damaged.
         """
         path = Path(path)
@@ -175,7 +175,7 @@ class SharedPool:
         *,
         wait_s: float,
     ) -> SharedPool | None:
-        """Return the pool made, or None if there is one already."""
+        """Create a pool and return it, or None if `path` exists."""
         with files.new_file(path, wait_s=wait_s) as fd:
             if fd is None:
                 return None
@@ -235,14 +235,14 @@ class SharedPool:
         return files.is_at(self._pages.fd, self.path)
 
     def numpy(self, name: str, *, expect: TensorSpec | None = None) -> np.ndarray:
-        """Return a tensor as a NumPy array over the shared pages, read-only.
+        """Return a tensor as a read-only NumPy array over the shared pages.
 
         Args:
-          name: of the tensor.
-          expect: shape and type it must have.
+          name: name of the tensor.
+          expect: required shape and type; None for any.
 
         Raises:
-          PoolError: there is no such tensor, it is not as expected, or the pool is closed.
+          PoolError: no tensor has this name, it differs from `expect`, or the pool is closed.
         """
         self._require_open()
         entry = self._entry(name, expect)
@@ -262,9 +262,9 @@ class SharedPool:
         not been run on a GPU.)
 
         Args:
-          name: of the tensor.
-          expect: shape and type it must have.
-          device: jax device whose host memory it counts as; by default the first.
+          name: name of the tensor.
+          expect: required shape and type; None for any.
+          device: jax device of the array's host memory; None for the first.
 
         Raises:
           PoolError: as for `numpy`, CUDA refuses the pages, or jax would copy them.
@@ -295,13 +295,13 @@ class SharedPool:
         return {name: self.array(name, device=device) for name in self._header.entries}
 
     def pin(self, registrar: cuda.Registrar | None = None) -> None:
-        """Register the pages with CUDA; nothing if they are already.
+        """Register the pages with CUDA, unless they are registered.
 
         Args:
-          registrar: what registers them; by default the CUDA runtime of this machine.
+          registrar: interface for the registration; None for this machine's CUDA runtime.
 
         Raises:
-          PoolError: there is no CUDA runtime with a GPU, or it refuses; says why.
+          PoolError: there is no CUDA runtime with a GPU, or it refuses; gives the reason.
         """
         self._require_open()
         if self.pinned:
@@ -316,7 +316,7 @@ class SharedPool:
         """Compare the hash of every tensor with the one in the header.
 
         Raises:
-          PoolCorruptError: some differ; names them.
+          PoolCorruptError: hashes differ; names their tensors.
         """
         self._require_open()
         now = hashed(self._pages, self._header).entries
@@ -327,20 +327,20 @@ class SharedPool:
             )
 
     def users(self) -> tuple[int, ...]:
-        """Return the processes that have it open, one entry for each time."""
+        """Return the ids of the processes that have the pool open, one per open file."""
         self._require_open()
         return files.users(self.path) if self.is_current else ()
 
     def residency(self) -> Residency:
-        """Return what this process's mapping takes of physical memory, from /proc/self/smaps."""
+        """Return the physical memory of this process's mapping, from /proc/self/smaps."""
         self._require_open()
         return residency(self._pages.address, self.nbytes)
 
     def close(self, *, remove: bool = False) -> None:
-        """Unregister and unmap the pages; nothing if closed already.
+        """Unregister and unmap the pages, unless the pool is closed.
 
         Args:
-          remove: also remove the file if nobody else has it open.
+          remove: True to remove the file too if no other process has it open.
 
         Raises:
           PoolInUseError: arrays of this pool are still alive in this process; names their tensors.
@@ -386,7 +386,7 @@ class SharedPool:
         return f"SharedPool({str(self.path)!r}, {len(self)} tensors, {self.nbytes} bytes, {state})"
 
     def _alive(self) -> list[str]:
-        """Return the tensors of which arrays are alive."""
+        """Return the names of tensors with living arrays."""
 
         def alive() -> list[str]:
             return sorted({name for name, ref in self._views if ref() is not None})

@@ -49,30 +49,30 @@ def hybrid_gemm(
 
     Ragged sizes: M is any number from 1; rows are padded to a multiple of 8 and the result is cut.
     K and N are multiples of 64, or any number with `pack_weights`, which adds zeros once at load
-    time; x is padded to the packed K on each call. Every backend has the same rules.
+    time; x is padded to the packed K on each call. The rules are the same for every backend.
 
     Args:
       x: bf16 or f16 activations [M, K], in device memory.
       w: weights of the same dtype, [K, N] and so on (`w_layout`), or a stack [L, ...] of them, or
         `PackedWeights`; a jax array in `pinned_host` memory (never staged in HBM by "sm90") or in
         device memory.
-      alpha: share of the columns for SymGEMM, in [0, 1]; None takes the best one that was measured
-        on this device or is predicted for it (`heuristics.choice`, `best_alpha`). So does a traced
+      alpha: share of the columns for SymGEMM, in [0, 1]; None chooses the best one measured on
+        this device or predicted for it (`heuristics.choice`, `best_alpha`). So does a traced
         NaN: one executable serves both.
       sm_split: SMs for SymGEMM, a multiple of `cluster` from 0 to `sm_limit`; by default the
         number with which both paths take the fewest tile steps (`sharing.balanced_clusters`).
-      layer: which matrix of a stack, in [0, L); given for a stack and only then.
+      layer: index into a stack, in [0, L); required for a stack, None for a single matrix.
       cluster: CTAs along M that share a W tile of SymGEMM by TMA multicast: 1, 2, 4 or 8;
         None chooses it with the tiles.
       sm_limit: SMs the launch may use, from `cluster` to the device's number, which is the
         default; rounded down to whole clusters. Emulates a MIG slice.
       out_dtype: dtype of x (default) or float32.
-      w_layout: "kn" for W[K, N], "nk" for W[N, K], "tiles" for W[N / 64, K / 64, 64, 64]; of
-        `PackedWeights`, its own counts.
+      w_layout: "kn" for W[K, N], "nk" for W[N, K], "tiles" for W[N / 64, K / 64, 64, 64];
+        ignored for `PackedWeights`, which have a layout.
       config: tiles and grid instead of `heuristics.choose`, which does not depend on `alpha` nor
         `sm_limit`, so that changing those never recompiles; its cluster must be `cluster`.
-      resident: first columns of w (of each expert) that are in device memory as well, and read
-        from there; how many is a run-time scalar.
+      resident: first columns of w (of each expert) that are also in device memory, and read
+        from there; their number is a run-time scalar.
       backend: "auto" is "sm90" where it can run, else "reference"; "sm90" raises rather than fall
         back; "interpret" runs the same kernel step by step on a CPU (slow, for tests);
         "reference" is jax.numpy and copies W to device memory.

@@ -1,7 +1,7 @@
-"""Weights as the kernel wants them: K and N padded with zeros to multiples of 64, once, at load.
+"""Packed weights: K and N padded with zeros to multiples of 64, once, at load time.
 
-Tile-major weights, "tiles", are [N / 64, K / 64, 64, 64] of an [N, K] matrix: what TMA loads at a
-time is 8 KiB in a row of host memory, where it is 64 pieces of 128 bytes of an [N, K] matrix.
+Tile-major weights, "tiles", are [N / 64, K / 64, 64, 64] of an [N, K] matrix: a TMA load is 8 KiB
+of contiguous host memory, instead of 64 pieces of 128 bytes in an [N, K] matrix.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from pallas_kernels.hopper import INPUT_DTYPES
 class PackedWeights:
     """A weight matrix, or a stack of them, padded for TMA; a pytree of one array.
 
-    `data` is [K', N'], [N', K'] or tile-major by `w_layout`, with any number of layers before; K'
-    and N' are `k` and `n` rounded up to multiples of 64, and what was added is zero. It may be
+    `data` is [K', N'], [N', K'] or tile-major by `w_layout`, with any number of leading layers; K'
+    and N' are `k` and `n` rounded up to multiples of 64, and the padding is zero. It may be
     moved between memories like any pytree.
     """
 
@@ -38,7 +38,7 @@ class PackedWeights:
 def pack_weights(
     w: jax.Array | np.ndarray, w_layout: WLayout = "kn", *, tiles: bool = False
 ) -> PackedWeights:
-    """Pad K and N of `w` with zeros to multiples of 64; nothing is copied if they are already.
+    """Pad K and N of `w` with zeros to multiples of 64; multiples of 64 are not copied.
 
     NumPy weights stay NumPy (pack before placing them in host memory); jax arrays stay on their
     device.
@@ -46,7 +46,7 @@ def pack_weights(
     Args:
       w: bf16 or f16, [K, N] or [N, K], or a stack [L, ...] of them.
       w_layout: "kn" or "nk".
-      tiles: whether to store them tile-major.
+      tiles: True to store the weights tile-major.
 
     Raises:
       ValueError: the number of dimensions, the type or the layout is not one of these.
@@ -75,10 +75,10 @@ def stored_sizes(w: Any, w_layout: str) -> tuple[int, int, int | None]:
 
 
 def check_weights(w: jax.Array | np.ndarray, w_layout: str) -> None:
-    """Return if the type, layout and number of dimensions of `w` are ones the kernel takes.
+    """Check that the kernel supports the type, layout and number of dimensions of `w`.
 
     Raises:
-      ValueError: they are not.
+      ValueError: one is not supported.
     """
     check_layout(w_layout)
     shape = "x".join(map(str, w.shape))

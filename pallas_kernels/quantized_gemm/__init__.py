@@ -1,4 +1,4 @@
-"""GEMM over quantised weights in host memory, dequantised on their way into the tensor cores."""
+"""GEMM over quantised weights in host memory, converted in registers before the tensor cores."""
 
 from pallas_kernels.gemm.layout import unpack_int4
 from pallas_kernels.gemm.specs import KINDS, SCALE_DTYPES, Kind, bits

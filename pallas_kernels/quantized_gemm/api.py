@@ -37,8 +37,8 @@ def quantized_gemm(
 ) -> jax.Array:
     """Multiply activations in device memory by quantised weights that stay in host memory.
 
-    Weights cross the link in their few bits and are converted in registers: alpha of the columns go
-    to SymGEMM, once for every `cluster * tm` rows, the rest to AsymGEMM, once (see `hybrid_gemm`).
+    Weights cross the link quantised and are converted in registers: alpha of the columns go to
+    SymGEMM, once for every `cluster * tm` rows, the rest to AsymGEMM, once (see `hybrid_gemm`).
     `alpha`, `sm_split`, `layer` and `sm_limit` are run-time scalars: changing them does not
     recompile, and inside `jit` they may be traced. A concrete value is checked here; a traced one
     is clamped.
@@ -48,20 +48,20 @@ def quantized_gemm(
 
     Args:
       x: bf16 or f16 activations [M, K], in device memory.
-      w: of `quantize` or `from_integers`, [K, N] or a stack of them; arrays in `pinned_host` or in
-        device memory, each of them. Offsets take part in the same launch.
-      alpha: share of the columns for SymGEMM, in [0, 1]; None takes the best predicted one. Where
-        one reading of W serves all rows the kernel is without AsymGEMM, and it is 1.
+      w: result of `quantize` or `from_integers`, [K, N] or a stack of them; each array in
+        `pinned_host` or in device memory. Offsets are added in the same launch.
+      alpha: share of the columns for SymGEMM, in [0, 1]; None chooses the best predicted one. If
+        one reading of W serves all rows, the kernel has no AsymGEMM, and alpha is 1.
       sm_split: SMs for SymGEMM, as in `hybrid_gemm`.
-      layer: which matrix of a stack, in [0, L); given for a stack and only then.
+      layer: index into a stack, in [0, L); required for a stack, None for a single matrix.
       cluster: CTAs along M that share a W tile by TMA multicast: 1, 2, 4 or 8; None chooses
         it by the predicted time.
       sm_limit: SMs the launch may use, from `cluster` to the device's number, which is the
         default; rounded down to whole clusters. Emulates a MIG slice.
       out_dtype: dtype of x (default) or float32.
       config: tiles and grid instead of `choose`; its cluster must be `cluster`.
-      resident: first columns of w (of each expert) that are in device memory as well, and read
-        from there; how many is a run-time scalar. Scales and offsets stay where they are.
+      resident: first columns of w (of each expert) that are also in device memory, and read
+        from there; their number is a run-time scalar. Scales and offsets are not cached.
       backend: "auto" is "sm90" where it can run, else "reference"; "sm90" raises rather than fall
         back; "interpret" runs the same kernel step by step on a CPU (slow, for tests);
         "reference" is jax.numpy and copies W to device memory.
@@ -113,10 +113,10 @@ def describe(
     """Return the static description of a product.
 
     Args:
-      w: whose k, n, kind and group are read.
-      arrays: of w.
-      dtype: of x.
-      out_dtype: of the result.
+      w: weights with k, n, kind and group.
+      arrays: arrays of w by field.
+      dtype: type of x.
+      out_dtype: type of the result.
       **sizes: m, layers, experts.
     """
     offsets = arrays.get("offsets")

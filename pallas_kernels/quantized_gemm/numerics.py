@@ -1,4 +1,4 @@
-"""Bounds of the distance from exact results: of quantising, and of the product with its result."""
+"""Error bounds of quantisation, and of products with quantised weights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _EPS = float(np.finfo(np.float32).eps)
 
 
 def quantization_error_bound(qw: QuantizedWeights) -> Float[np.ndarray, "*stack k n"]:
-    """Bound |w - dequantize(qw)| for the float32 weights that `qw` was made from, as [.., K, N].
+    """Bound |w - dequantize(qw)| for the float32 weights w before quantisation, as [.., K, N].
 
     Integers: half a step, s / 2. e4m3 has 4 significant bits: half a unit in the last place is at
     most 1/16 of the stored number, or s 2**-10 below its normal numbers. The quotient w / s and the
@@ -56,15 +56,15 @@ def product_error_bound(
     The reference scales (and shifts) weights in float32 before the product: two (four) roundings of
     half an eps more for k - 1 fewer than k eps.
 
-    Where weights are scaled before the product, each is rounded to float32 and to the type of X:
+    Weights that are scaled before the product are rounded to float32 and to the type of X:
     at most eps / 2 more of each for all of |X| |W|.
 
     Args:
       x: activations as the kernel read them.
       w: dequantised weights, in float64.
       out_dtype: type of the output.
-      weights_scaled: `config.scales_weights`.
-      magnitudes: `quantizing.magnitudes` of weights with offsets; None for those without.
+      weights_scaled: value of `config.scales_weights`.
+      magnitudes: `quantizing.magnitudes` of weights with offsets; None without offsets.
     """
     bound = gemm_error_bound(x, w, out_dtype)
     if magnitudes is not None:

@@ -1,4 +1,4 @@
-"""From floats to quantised weights and back.
+"""Quantisation of float weights, and its inverse.
 
 Symmetric, round to nearest: q = round(w / s) with s = max |w| / q_max over a column, or over a
 group of a column's weights along K. Weights with offsets come from checkpoints (`from_integers`).
@@ -37,7 +37,7 @@ def quantize(
 ) -> QuantizedWeights:
     """Quantise weights, symmetric and to the nearest.
 
-    At most 64 MB of float32 are in use beside input and result.
+    The conversion needs at most 64 MB of float32 beside input and result.
 
     Args:
       w: bf16, f16, f32 or f64, [K, N] or [N, K] (`w_layout`) or a stack [.., ...] of them; NumPy
@@ -45,8 +45,8 @@ def quantize(
       kind: "int8", "float8_e4m3fn" or "int4".
       group: weights along K that share a scale, a multiple of 32; None for one scale a column.
       w_layout: "kn" or "nk", of the input; the result is always [.., N, K].
-      scale_dtype: "float32", or "bfloat16" for half the bytes; those are rounded up, so that
-        no weight is cut off.
+      scale_dtype: "float32", or "bfloat16" for half the bytes. bfloat16 scales are rounded up,
+        so that no weight is clipped.
 
     Returns:
       NumPy weights, to be placed with `to_host`. |w - dequantize(...)| is at most
@@ -78,9 +78,9 @@ def quantize(
 
 
 def dequantize(qw: QuantizedWeights, w_layout: str = "kn") -> Float[np.ndarray, "*stack a b"]:
-    """Return the weights that `qw` stands for, as float32 without the padding.
+    """Return the dequantised weights as float32, without the padding.
 
-    Each is exact but for one rounding of scale times stored number, and one of adding an offset.
+    Each is exact except for one rounding of scale times stored number, and one of adding an offset.
 
     Args:
       qw: NumPy or jax arrays or `HostArray`s, not traced.
@@ -93,9 +93,9 @@ def dequantize(qw: QuantizedWeights, w_layout: str = "kn") -> Float[np.ndarray, 
 
 
 def magnitudes(qw: QuantizedWeights) -> Float64[np.ndarray, "*stack k n"]:
-    """Return |scale * stored number| + |offset| of each weight: what an error is in proportion to.
+    """Return |scale * stored number| + |offset| of each weight, the scale of its error.
 
-    A weight may be much smaller than its two parts, of which it is the sum.
+    A weight may be much smaller than the two terms of its sum.
     """
     product, offsets = _parts(qw, np.float64)
     np.abs(product, out=product)

@@ -1,7 +1,7 @@
-"""Filling arrays of quantised weights some rows at a time, from floats or from integers.
+"""Writing of quantised weights by rows, from floats or from integers.
 
-A loader makes the arrays of a whole model (`weights.storage_shapes`) and writes each tensor where
-it belongs as it reads it, without a second copy. The rows here are those of W[N, K]: columns of the
+A loader allocates the arrays of a whole model (`weights.storage_shapes`) and writes each tensor
+into them as it reads it, without a second copy. Rows are those of W[N, K]: columns of the
 product.
 """
 
@@ -39,14 +39,14 @@ _SMALLEST_SCALE = float(np.finfo(np.float32).tiny)  # GPUs may flush smaller num
 def quantize_rows(into: QuantizedWeights, first: int, w: Any, *, where: str = "") -> None:
     """Quantise rows of floats, symmetric and to the nearest, and write them to `into`.
 
-    Rows may come in any order. Padding along K is written too, and with row N - 1 that along N:
-    afterwards nothing of the rows' memory is as it was before. Offsets become zero.
+    Rows may be written in any order. Padding along K is written too, and with row N - 1 the padding
+    along N: all memory of the rows is overwritten. Offsets become zero.
 
     Args:
-      into: one matrix of NumPy arrays that can be written to.
-      first: where in `into` the rows begin.
+      into: one matrix of writable NumPy arrays.
+      first: index of the first row in `into`.
       w: bf16, f16, f32 or f64, [rows, K].
-      where: what an error says before the place in the matrix.
+      where: prefix of the position in errors.
 
     Raises:
       ValueError: an argument is outside its range, or a weight is NaN or infinite.
@@ -84,21 +84,21 @@ def quantize_rows(into: QuantizedWeights, first: int, w: Any, *, where: str = ""
 def integer_rows(
     into: QuantizedWeights, first: int, values: Any, scales: Any, offsets: Any = None
 ) -> None:
-    """Write rows of numbers that are quantised already to `into`, exactly.
+    """Write rows of quantised numbers to `into`, exactly.
 
-    Row n stands for the weights scales[n, k // group] * values[n, k] + offsets[n, k // group].
+    Row n has the weights scales[n, k // group] * values[n, k] + offsets[n, k // group].
     Order and padding are as for `quantize_rows`.
 
     Args:
-      into: one matrix of NumPy arrays that can be written to.
-      first: where in `into` the rows begin.
+      into: one matrix of writable NumPy arrays.
+      first: index of the first row in `into`.
       values: int8 [rows, K], from -8 to 7 for int4; float8_e4m3fn for that kind.
       scales: floats [rows, ceil(K / group)], or [rows, 1] without groups.
       offsets: of the same shape, if and only if `into` has offsets.
 
     Raises:
-      ValueError: an argument is outside its range, or a scale or offset is not finite or no number
-        of the type that `into` has for it.
+      ValueError: an argument is outside its range, or a scale or offset is not finite or not
+        exact in the type of `into`.
     """
     values = concrete("values", values)
     if values.dtype != storage_dtype(into.kind):
@@ -149,7 +149,7 @@ def from_integers(
     offset_dtype: str = "float32",
     out: QuantizedWeights | None = None,
 ) -> QuantizedWeights:
-    """Pack weights that are quantised already, exactly.
+    """Pack quantised numbers, scales and offsets as weights, exactly.
 
     Args:
       values: int8 [.., N, K], from -8 to 7 for int4; float8_e4m3fn for that kind.
@@ -159,13 +159,13 @@ def from_integers(
       group: weights along K that share a scale, a multiple of 32; None for one scale a column.
       scale_dtype: type of the stored scales, which must hold them exactly.
       offset_dtype: type of the stored offsets, which must hold them exactly.
-      out: NumPy arrays to write to; their types are taken, not those given here.
+      out: NumPy arrays to write to, whose types replace the arguments'; None for new ones.
 
     Returns:
       NumPy weights, to be placed with `to_host`.
 
     Raises:
-      ValueError: as `integer_rows`, or `out` is of other sizes.
+      ValueError: as `integer_rows`, or `out` has other sizes.
     """
     values, scales = concrete("values", values), concrete("scales", scales)
     offsets = None if offsets is None else concrete("offsets", offsets)
@@ -200,10 +200,10 @@ def from_integers(
 
 
 def concrete(name: str, array: Any) -> np.ndarray:
-    """Return an array as NumPy's.
+    """Return a concrete array as a NumPy array.
 
     Raises:
-      ValueError: it is traced, or no array.
+      ValueError: the argument is traced, or no array.
     """
     if isinstance(array, HostArray):
         array = array.data
@@ -213,7 +213,7 @@ def concrete(name: str, array: Any) -> np.ndarray:
 
 
 def _place(into: QuantizedWeights, first: int, name: str, given: np.ndarray) -> slice:
-    """Return which rows of `into` are written, all arguments checked."""
+    """Check all arguments and return the slice of rows to write."""
     for field, array in check_weights(into, stack_axes=0).items():
         if not isinstance(array, np.ndarray) or not array.flags.writeable:
             raise ValueError(f"into.{field}: expected a NumPy array that can be written to")
@@ -238,7 +238,7 @@ def _pad(into: QuantizedWeights, rows: slice) -> None:
 
 
 def _exact(name: str, given: Any, shape: tuple[int, int], to: np.ndarray) -> np.ndarray:
-    """Return numbers in the type of `to`, which holds each of them exactly."""
+    """Convert numbers to the type of `to`, exactly."""
     given = concrete(name, given)
     if str(given.dtype) not in FLOATS:
         raise ValueError(f"{name} of dtype {given.dtype}: expected one of {', '.join(FLOATS)}")

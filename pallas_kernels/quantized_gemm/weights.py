@@ -1,4 +1,4 @@
-"""Quantised weights as arrays: which, of what shapes, and how they are padded."""
+"""Arrays of quantised weights: names, shapes, types and padding."""
 
 from __future__ import annotations
 
@@ -29,13 +29,12 @@ from pallas_kernels.host_memory.layout import DTYPES
 class QuantizedWeights:
     """A quantised weight matrix, or a stack of them: a pytree of two or three arrays.
 
-    w[n, k] = scales[k // group, n] * q[n, k] + offsets[k // group, n], without offsets where there
-    are none.
+    w[n, k] = scales[k // group, n] * q[n, k] + offsets[k // group, n], where `offsets` may be None.
 
     `data` is [N', K'] of the kind's storage type, K' / 2 bytes wide for int4 (see `specs`), with
-    any number of layers before. `scales` is [G', N'], one row a group, a single row without groups;
-    `offsets` too. N' and K' are `n` and `k` with padding: zeros with a scale of 1. The tree may be
-    moved between memories; `to_host` places all arrays in host memory, where the kernel reads them.
+    any number of leading layers. `scales` is [G', N'], one row per group, a single row without
+    groups; `offsets` too. N' and K' are `n` and `k` with padding: zeros with a scale of 1. The tree
+    may be moved between memories; `to_host` places all arrays in host memory for the kernel.
     """
 
     data: Any  # jax or NumPy array or HostArray; other things while jax transforms the tree
@@ -75,13 +74,13 @@ def storage_shapes(
     """Return shape and type of the arrays of `QuantizedWeights`, by the names of its fields.
 
     Args:
-      k: of the weights, without padding.
-      n: of the weights, without padding.
+      k: rows of the weights [K, N], without padding.
+      n: columns of the weights [K, N], without padding.
       kind: "int8", "float8_e4m3fn" or "int4".
       group: weights along K that share a scale, a multiple of 32; None for one scale a column.
-      stack: sizes in front: layers, experts.
+      stack: leading sizes: layers, experts.
       scale_dtype: "float32", "bfloat16" or "float16".
-      offset_dtype: one of these too; None for weights without offsets.
+      offset_dtype: "float32", "bfloat16" or "float16"; None for weights without offsets.
 
     Raises:
       ValueError: an argument is outside its range.
@@ -134,14 +133,14 @@ def matrix_of(qw: QuantizedWeights, *index: int) -> QuantizedWeights:
 
     Args:
       qw: NumPy arrays.
-      index: of the layer, or of layer and expert.
+      index: index of the layer, or of layer and expert.
     """
     offsets = None if qw.offsets is None else qw.offsets[index]
     return replace(qw, data=qw.data[index], scales=qw.scales[index], offsets=offsets)
 
 
 def arrays_of(qw: QuantizedWeights) -> dict[str, Any]:
-    """Return the arrays by the names of their fields, without those that are None."""
+    """Return the arrays by field name, except those that are None."""
     named = {"data": qw.data, "scales": qw.scales, "offsets": qw.offsets}
     return {
         name: array.data if isinstance(array, HostArray) else array
@@ -151,14 +150,14 @@ def arrays_of(qw: QuantizedWeights) -> dict[str, Any]:
 
 
 def check_weights(w: Any, stack_axes: int | None = None) -> dict[str, Any]:
-    """Return the arrays by the names of their fields, checked against the sizes that `w` states.
+    """Return the arrays by field name, checked against the sizes in `w`.
 
     Args:
       w: the caller's weights; NumPy or jax arrays or `HostArray`s, concrete or traced.
-      stack_axes: the most sizes there may be in front of a matrix; None for any number.
+      stack_axes: largest number of leading axes of a matrix; None for any number.
 
     Raises:
-      ValueError: they are no quantised weights, or arrays and sizes disagree.
+      ValueError: `w` is no `QuantizedWeights`, or arrays and sizes disagree.
     """
     if not isinstance(w, QuantizedWeights):
         raise ValueError(f"w of type {type(w).__name__}: expected QuantizedWeights of quantize()")

@@ -1,4 +1,4 @@
-"""The kernel repository: compiled executables by op, shape, device and version, checked on load."""
+"""Kernel repository: compiled executables by op, shape, device and version, checked on load."""
 
 from pallas_kernels.repository.identity import (
     Identity,

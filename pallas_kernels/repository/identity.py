@@ -1,4 +1,4 @@
-"""The identity of a compiled program: its inputs, the device, the versions that made it."""
+"""Identity of a compiled program: its inputs, the device and the compiling versions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Two programs with equal identities may share an executable; all of it is text."""
+    """Identity of a program, in text fields; programs with equal ones may share an executable."""
 
     op: str
     name: str
@@ -33,12 +33,12 @@ class Identity:
 
     @property
     def key(self) -> str:
-        """Sixteen hexadecimal digits that stand for all of it."""
+        """Hash of all fields, 16 hexadecimal digits."""
         text = json.dumps(asdict(self), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def differences(self, other: Identity) -> tuple[str, ...]:
-        """Say in which fields `other` differs, as "field: its value, not this value"."""
+        """Return the differing fields as texts "field: value of `other`, not own value"."""
         mine, theirs = asdict(self), asdict(other)
         return tuple(
             f"{field}: {theirs[field]}, not {mine[field]}"
@@ -47,13 +47,13 @@ class Identity:
         )
 
     def outdated(self, other: Identity) -> bool:
-        """Return True if `other` is the same program for the same device, of other versions."""
+        """Return True if `other` differs in versions only."""
         versions = {field: getattr(self, field) for field in ("platform", "jax", "source")}
         return other != self and replace(other, **versions) == self
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Identity:
-        """Return the identity that `dataclasses.asdict` turned into `fields`.
+        """Return the identity with these `fields`, from `dataclasses.asdict`.
 
         Raises:
           TypeError: fields are missing, superfluous or of another type.
@@ -73,7 +73,7 @@ class Identity:
 
 
 def identity(program: Program, device: Any) -> Identity:
-    """Return the identity of `program` on a jax device, as this process would compile it."""
+    """Return the identity of `program` if this process compiled it for a jax device."""
     client = device.client
     return describe(
         program,
@@ -87,9 +87,9 @@ def describe(program: Program, *, kind: str, sm_count: int, runtime: str) -> Ide
     """Return the identity of `program` on a device known by description only.
 
     Args:
-      program: what is compiled.
-      kind: the vendor's name of the device.
-      sm_count: its SMs.
+      program: program to compile.
+      kind: vendor's name of the device.
+      sm_count: SMs of the device.
       runtime: platform and versions.
     """
     present = present_versions()
@@ -113,14 +113,14 @@ def describe(program: Program, *, kind: str, sm_count: int, runtime: str) -> Ide
 
 @functools.cache
 def present_versions() -> Mapping[str, str]:
-    """Return the fields of an identity that are the same for everything compiled here and now."""
+    """Return the version fields, common to all identities that this process makes."""
     jax, jaxlib = (importlib.metadata.version(name) for name in ("jax", "jaxlib"))
     return {"jax": f"jax {jax}, jaxlib {jaxlib}", "source": source_hash()}
 
 
 @functools.cache
 def source_hash() -> str:
-    """Return a hash of every module of this package: any of them may change what is compiled."""
+    """Return a hash of all modules of this package, since any may change a compiled program."""
     digest = hashlib.sha256()
     for path in sorted(_PACKAGE.rglob("*.py")):
         digest.update(str(path.relative_to(_PACKAGE)).encode() + b"\0" + path.read_bytes())

@@ -1,9 +1,9 @@
-"""A serialised executable, loaded onto any device of its kind.
+"""Loading of a serialised executable onto any device of its kind.
 
-jax's own `deserialize_and_load` takes the device for which the executable was compiled. An
+jax's own `deserialize_and_load` needs the device for which the executable was compiled. An
 executable of one device computes the same on every device of the kind, so its device is replaced
-while it is read. The form is that of `jax.experimental.serialize_executable.serialize`; a form that
-is not understood is an error here, and the caller compiles.
+during the load. The form is that of `jax.experimental.serialize_executable.serialize`; an unknown
+form raises an error, and the caller compiles.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def load(serialized: bytes, in_tree: Any, out_tree: Any, device: Any) -> Any:
     """Return an executable that runs on `device`.
 
     Args:
-      serialized: from `serialize_executable.serialize`, of one device; only from files of this
-        user, since reading it can run code.
-      in_tree: of its arguments.
-      out_tree: of its results.
+      serialized: result of `serialize_executable.serialize`, for one device; only from files of
+        this user, since reading it can run code.
+      in_tree: tree structure of the arguments.
+      out_tree: tree structure of the results.
       device: jax device of the kind that it was compiled for.
 
     Raises:
-      Exception: of any type, if the form is not understood or the runtime refuses it.
+      Exception: any type, if the form is unknown or the runtime refuses it.
     """
     unloaded, flat, no_kwargs = _Onto(serialized, device).load()
     arguments = in_tree.unflatten(flat)

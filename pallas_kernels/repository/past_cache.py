@@ -1,9 +1,9 @@
-"""Compiling past jax's own compilation cache, in this thread alone.
+"""Compilation without jax's own compilation cache, in this thread alone.
 
-XLA's CPU executables that came out of that cache (`JAX_COMPILATION_CACHE_DIR`) have lost functions
-when they are serialised again: they load, and fail when they run (jax 0.11.2: `NOT_FOUND: Function
-wrapped_broadcast not found`). So what is to be stored must have been compiled here. No setting
-does that for one compilation: jax looks at `jax_enable_compilation_cache` once in a process.
+XLA's CPU executables from that cache (`JAX_COMPILATION_CACHE_DIR`) lose functions when they are
+serialised again: they load, and fail when they run (jax 0.11.2: `NOT_FOUND: Function
+wrapped_broadcast not found`). So a stored executable must be compiled anew. No setting does
+that for one compilation: jax reads `jax_enable_compilation_cache` once in a process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _IS_PAST: ContextVar[bool] = ContextVar("past_jax_cache", default=False)
 
 @contextmanager
 def past_jax_cache() -> Iterator[None]:
-    """Neither read nor write jax's compilation cache; other threads go on using it."""
+    """Bypass jax's compilation cache in this thread; other threads still use it."""
     _prepare()
     token = _IS_PAST.set(True)
     try:

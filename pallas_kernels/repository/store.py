@@ -1,11 +1,11 @@
-"""A folder of compiled executables: each is filed under what it is good for, and checked on load.
+"""A folder of compiled executables, filed by identity and checked on load.
 
-An entry is a JSON file that people can read, `<op>-<key>.json`, and the executable it names by the
-hash of its content, `<sha256>.bin`. Both are written under another name first, the executable
-before the entry: readers see whole files, and of several writers each leaves a sound entry.
+An entry is a readable JSON file, `<op>-<key>.json`, and an executable named by the hash of its
+content, `<sha256>.bin`. Both are written under another name first, the executable before the
+entry: readers see whole files, and concurrent writers leave sound entries.
 
-Executables are pickles with machine code inside. Reading one runs it, so only files that belong to
-this user, in a folder that nobody else can write to, are ever opened.
+Executables are pickles with machine code. Reading one can run code, so only files of this user, in
+a folder that nobody else can write to, are opened.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ FORMAT = 1
 
 
 class RepositoryError(ValueError):
-    """A repository, or an entry in it, cannot be used; says which and why."""
+    """An unusable repository or entry; the message names it and the reason."""
 
 
 class RepositoryWarning(UserWarning):
-    """A stored executable could not be used and was compiled anew."""
+    """An unusable stored executable was compiled anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A fault of a repository's file; `why` is empty for a sound entry."""
+    """Result of a file's check; `why` is the fault, empty for a sound entry."""
 
     file: str
     entry: Entry | None
@@ -61,7 +61,7 @@ class Finding:
 
 
 def default_folder() -> Path:
-    """Return the folder that `PALLAS_KERNELS_REPOSITORY` names, or one in the user's cache."""
+    """Return the folder in `PALLAS_KERNELS_REPOSITORY`, or by default one in the user's cache."""
     if given := os.environ.get(FOLDER_VARIABLE):
         return Path(given)
     cache = os.environ.get("XDG_CACHE_HOME")
@@ -69,25 +69,25 @@ def default_folder() -> Path:
 
 
 class Repository:
-    """Compiled programs in a folder, shared by processes; see the module's docstring.
+    """Compiled programs in a folder that processes share; see the module's docstring.
 
-    C2CServe's repository holds a kernel for every alpha. Here alpha, the SM split, the layer and
-    the SM limit are read when a kernel runs, so one executable serves all of them.
+    C2CServe's repository holds a kernel for every alpha. Here a kernel reads alpha, the SM split,
+    the layer and the SM limit at run time, so one executable serves all of them.
     """
 
     def __init__(self, folder: Path | str | None = None) -> None:
-        """Name the folder; nothing is read or made before it is needed."""
+        """Set the folder; it is read or created on first use."""
         self.folder = default_folder() if folder is None else Path(folder)
 
     def get(self, program: Program, device: Any = None) -> Callable[..., Any]:
-        """Return the executable of `program`: loaded if it is stored, else compiled and stored.
+        """Return the executable of `program`: loaded if stored, else compiled and stored.
 
         Loading neither traces nor compiles. An entry that cannot be used (corrupt, or refused by
         jax) is replaced, with a `RepositoryWarning`.
 
         Args:
-          program: what to run; its host arguments must be in `pinned_host` memory when it runs.
-          device: jax device; by default the first.
+          program: program to run; its host arguments must be in `pinned_host` memory at run time.
+          device: jax device; None for the first.
 
         Raises:
           RepositoryError: the folder cannot be written to, or others can write to it.
@@ -102,7 +102,7 @@ class Repository:
         return compiled
 
     def load(self, program: Program, device: Any) -> Callable[..., Any] | None:
-        """Return the stored executable of `program`; None, with a warning, if it cannot be used.
+        """Return the stored executable of `program`; None if absent, or unusable (with a warning).
 
         Raises:
           RepositoryError: others can write to the folder.
@@ -154,17 +154,17 @@ class Repository:
             (self.folder / f"{entry.sha256}.bin").unlink(missing_ok=True)
 
     def entries(self) -> tuple[Entry, ...]:
-        """Return the entries that can be read, whatever they are for."""
+        """Return all readable entries, of any identity."""
         return tuple(f.entry for f in self.verify(content=False) if f.entry is not None)
 
     def verify(self, *, content: bool = True) -> tuple[Finding, ...]:
-        """Check every file; sound entries come with an empty `why`.
+        """Check every file; sound entries have an empty `why`.
 
         Args:
-          content: also hash the executables. Without, only whether they are there.
+          content: True to hash the executables, False to check only that they exist.
 
         Raises:
-          RepositoryError: the folder is there, and others can write to it.
+          RepositoryError: others can write to the folder.
         """
         if not self.folder.is_dir():
             return ()
@@ -172,10 +172,10 @@ class Repository:
         return tuple(self._findings(content))
 
     def prune(self) -> tuple[str, ...]:
-        """Remove what no process of these versions can load; return the names of the files.
+        """Remove files that no process of these versions can load; return their names.
 
-        That is: corrupt entries, those of another version of jax or of this package's source, and
-        executables that no entry names and that are older than an hour (a writer may be at work).
+        These are corrupt entries, entries of another version of jax or of this package's source,
+        and executables older than an hour that no entry names (a younger one may have a writer).
         """
         removed, orphaned = [], set[str]()
         old = dt.datetime.now(dt.UTC).timestamp() - 3600
@@ -196,10 +196,10 @@ class Repository:
         return self.folder / f"{of.op}-{of.key}.json"
 
     def make_folder(self) -> None:
-        """Make the folder, if it is not there.
+        """Create the folder if it does not exist.
 
         Raises:
-          RepositoryError: it cannot be, or others may write to it.
+          RepositoryError: the folder cannot be created, or others can write to it.
         """
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -259,9 +259,9 @@ def compiled_for(
     """Compile a program for a jax device; return the executable and the seconds it took.
 
     Args:
-      program: what to compile.
+      program: program to compile.
       device: jax device.
-      to_store: whether it can be `put`; else jax's compilation cache, if there is one, may have it.
+      to_store: True for an executable that can be `put`; False allows jax's compilation cache.
     """
     import time
 
@@ -319,7 +319,7 @@ def _payload(folder: Path, entry: Entry, *, content: bool = True) -> bytes:
 
 
 def _require_own(path: Path) -> None:
-    """Raise unless the file or folder is this user's and nobody else can write to it."""
+    """Raise unless the file or folder belongs to this user and only this user can write to it."""
     status = path.stat()
     if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise RepositoryError(
