@@ -1,4 +1,4 @@
-"""Compiling for a GPU without one: targets, the compiler, and what its code must look like."""
+"""Compilation for absent GPUs: targets, the compiler, and rules of its machine code."""
 
 from pallas_kernels.ahead_of_time.compiler import Compiler, host_copies, missing, prepare
 from pallas_kernels.ahead_of_time.report import CodeReport, problems

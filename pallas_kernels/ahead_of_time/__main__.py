@@ -1,9 +1,9 @@
-"""Compile every configuration in use for GPUs that are not here, and check the machine code.
+"""Compile every configuration in use for absent GPUs, and check the machine code.
 
     python -m pallas_kernels.ahead_of_time [--target h200] [--op gemm] [--part 0/2] [--json]
     python -m pallas_kernels.ahead_of_time --record
 
-Exits with 3 if a program is not as it should be, with 2 if the compiler is not installed.
+Exits with 3 if a program breaks a rule, with 2 if the compiler is not installed.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class _Line:
 def _lines(
     compiler: Compiler, op: str, part: tuple[int, int], recorded: frozenset[str] | None
 ) -> Iterator[_Line]:
-    """Compile the programs of an op for a target, but for those that are recorded."""
+    """Compile the programs of an op for a target, except recorded ones."""
     index, of = part
     for program in programs(op, compiler.target.sm_count)[index::of]:
         start = time.perf_counter()

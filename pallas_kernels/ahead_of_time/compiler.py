@@ -1,8 +1,8 @@
-"""Compiling programs for a GPU on a machine without one, and reading what came out.
+"""Compilation of programs for an absent GPU, and the parsing of the compiler's output.
 
-Needs jax's CUDA compiler (see `missing`), no driver. The compiler takes its settings from the
-environment when it is first used, so that `prepare` comes before anything that compiles, in a
-process of its own: `python -m pallas_kernels.ahead_of_time`.
+It needs jax's CUDA compiler (see `missing`), no driver. The compiler reads its settings from the
+environment at its first use, so `prepare` must precede any compilation, in a separate
+process: `python -m pallas_kernels.ahead_of_time`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _HOST = "S(5)"  # how XLA writes host memory
 
 
 def missing() -> str:
-    """Say which packages of the compiler are not installed; the empty string if none.
+    """Return the compiler's packages that are not installed; an empty string if none.
 
     The assembler's wheels (nvidia-cuda-nvcc, nvidia-nvvm, nvidia-cuda-nvdisasm) are not looked
     for, since a CUDA toolkit may stand in for them.
@@ -62,12 +62,12 @@ def _there(module: str) -> bool:
 
 
 def prepare(dump: Path) -> None:
-    """Set the compiler up to print what `Compiler` reads; before the first compilation.
+    """Configure the compiler's output for `Compiler`, before the first compilation.
 
     Not MOSAIC_GPU_DUMP_TO: it also writes 50 MB of passes for each kernel, a third of the time.
 
     Args:
-      dump: a folder of this process's own, for what the compiler prints.
+      dump: folder for the compiler's output, used by this process only.
     """
     os.environ |= {
         "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
@@ -95,30 +95,30 @@ class Compiler:
         self._sharding = sharding.NamedSharding(mesh, sharding.PartitionSpec())
 
     def quiet(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which what jax and the compiler print goes to a file."""
+        """Return a context that redirects output of jax and the compiler to a file."""
         return _stdout_to(self._printed)
 
     def compile(self, program: Program) -> tuple[Any, CodeReport]:
-        """Return the executable and what is in it.
+        """Return the executable and its report.
 
         Raises:
-          Exception: whatever the compiler raises on code that it refuses.
+          Exception: any error of the compiler.
         """
         compiled, report, _ = self._compile(program)
         return compiled, report
 
     def check(self, program: Program) -> tuple[CodeReport, tuple[str, ...]]:
-        """Compile, and return what is in the executable and what is wrong with it.
+        """Compile, and return the executable's report and its faults.
 
         Raises:
-          Exception: whatever the compiler raises on code that it refuses.
+          Exception: any error of the compiler.
         """
         _, report, lowered = self._compile(program)
         broken = (text for part in self._parts(lowered) for text in findings(*part))
         return report, (*problems(program, report), *broken)
 
     def parts(self, program: Program) -> tuple[Part, ...]:
-        """Compile, and return of each kernel what `rules.findings` takes."""
+        """Compile, and return the arguments of `rules.findings` for each kernel."""
         return self._parts(self._compile(program)[-1])
 
     def _parts(self, lowered: Any) -> tuple[Part, ...]:
@@ -135,13 +135,13 @@ class Compiler:
 
 
 def report_of(printed: str, hlo: str, memory: Any) -> CodeReport:
-    """Return what the compiler says of a program.
+    """Return the compiler's report of a program.
 
     Args:
-      printed: what it printed: the resources of every kernel, then of each its PTX, the
+      printed: output of the compiler: the resources of all kernels, then for each its PTX, the
         assembler's report and the machine code.
-      hlo: the optimised module.
-      memory: jax's analysis of the memory of the executable.
+      hlo: optimised module.
+      memory: jax's analysis of the executable's memory.
 
     Raises:
       RuntimeError: a part is missing.
@@ -180,14 +180,14 @@ def report_of(printed: str, hlo: str, memory: Any) -> CodeReport:
 
 
 def parts_of(printed: str, tables: Sequence[tuple[Descriptor, ...]]) -> tuple[Part, ...]:
-    """Return of each kernel its PTX, its descriptors and its machine code.
+    """Return the PTX, the descriptors and the machine code of each kernel.
 
     Args:
-      printed: what the compiler printed, as for `report_of`.
-      tables: the descriptors of each kernel, in the order in which they were lowered.
+      printed: output of the compiler, as for `report_of`.
+      tables: descriptors of each kernel, in the order of lowering.
 
     Raises:
-      RuntimeError: not as many kernels were printed as lowered, or in another order.
+      RuntimeError: number or order of printed and lowered kernels differ.
     """
     _, *texts = printed.split(_KERNEL_STARTS)
     if len(texts) != len(tables):
@@ -203,7 +203,7 @@ def parts_of(printed: str, tables: Sequence[tuple[Descriptor, ...]]) -> tuple[Pa
 
 
 def _sections(kernel: str) -> tuple[str, str, str]:
-    """Split what was printed of one kernel: PTX, the assembler's lines, machine code."""
+    """Split the output of one kernel into PTX, the assembler's lines and machine code."""
     lines = kernel.splitlines()
     said = [i for i, line in enumerate(lines) if line.startswith("ptxas ")]
     if not said:
@@ -234,7 +234,7 @@ def _register_sums(ptx: str, launched: int) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def _stdout_to(path: Path) -> Iterator[None]:
-    """Send what this process, C++ included, prints to a file while the context lasts."""
+    """Redirect the output of this process, C++ included, to a file within the context."""
     libc = ctypes.CDLL(None)
     sys.stdout.flush()
     libc.fflush(None)

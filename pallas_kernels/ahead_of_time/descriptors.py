@@ -1,4 +1,4 @@
-"""TMA descriptors of a lowered kernel, and what the driver asks of them.
+"""TMA descriptors of a lowered kernel, and the driver's rules for them.
 
 Source: CUDA driver API 13.0, cuTensorMapEncodeTiled.
 """
@@ -18,7 +18,7 @@ _BITS |= {**dict.fromkeys((2, 5, 7, 9), 16), **dict.fromkeys((3, 6, 10), 32), 4:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Descriptor:
-    """A descriptor as it is asked for; dimensions from the outermost to the innermost."""
+    """A requested descriptor, with dimensions from the outermost to the innermost."""
 
     bits: int  # of an element
     sizes: tuple[int, ...]
@@ -32,7 +32,7 @@ class Descriptor:
         return prod(self.box) * self.bits // 8
 
     def faults(self) -> Iterator[str]:
-        """Yield what the driver refuses, or what its hardware cannot."""
+        """Yield violations of the driver's or the hardware's limits."""
         rank, inner = len(self.sizes), self.box[-1] * self.bits // 8
         steps = [stride * self.bits for stride in self.strides[:-1]]
         for wrong, what in (
@@ -57,7 +57,7 @@ class Descriptor:
 
 
 def descriptors(kernel: Any) -> tuple[Descriptor, ...]:
-    """Return the descriptors of a lowered kernel (an MLIR module), as its parameter has them."""
+    """Return the descriptors of a lowered kernel (an MLIR module), in its parameter's order."""
     from jaxlib.mlir import ir
 
     found: list[Descriptor] = []

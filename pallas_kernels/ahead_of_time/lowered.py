@@ -1,7 +1,7 @@
-"""Lowered programs, as the compiler gets them: made without a GPU, and their hashes.
+"""Lowering of programs to the compiler's input, without a GPU, and its hashes.
 
 Lowering takes half a second and the compiler another two. Equal hashes mean equal input and equal
-rules, so that a program need not be compiled again because a source was written differently.
+rules, so a mere change of source text needs no new compilation.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def lower(program: Program, sharding: Any = None) -> Any:
     """Return a program lowered for CUDA, with its host arguments marked as such.
 
     Args:
-      program: one of an op's.
-      sharding: of its arguments on the devices to compile for; None to lower only.
+      program: program of an op.
+      sharding: sharding of the arguments on the target devices; None to lower only.
     """
     jax: Any = import_module("jax")  # several of its functions are untyped
 
@@ -46,14 +46,14 @@ def lower(program: Program, sharding: Any = None) -> Any:
 
 
 def digest(program: Program, target: Target, rules: str) -> str:
-    """Return a hash of a lowered program, of what its code must be like, and of the target.
+    """Return a hash of a lowered program, of the rules for its code, and of the target.
 
-    Neither the program's name counts nor where in the sources its operations come from.
+    The hash excludes the program's name and the source lines of its operations.
 
     Args:
-      program: one of an op's.
-      target: what it is compiled for.
-      rules: of everything else that decides whether it is right: versions, checks.
+      program: program of an op.
+      target: GPU to compile for.
+      rules: hash of everything else that the check depends on: versions, checks.
     """
     module = module_of(lower(program))
     expected = (
@@ -71,9 +71,9 @@ def digest(program: Program, target: Target, rules: str) -> str:
 
 
 def kernels(module: Any) -> Iterator[Any]:
-    """Take the kernels out of a module, and yield each as a module of its own.
+    """Remove the kernels from a module, and yield each as a separate module.
 
-    In the module they are bytecode with the line of every operation.
+    In the module they are bytecode with source lines.
     """
     from jax._src.interpreters import mlir
     from jaxlib.mlir import ir
@@ -111,7 +111,7 @@ def module_of(lowered: Any) -> Any:
 
 
 def _mark_host(module: Any, host: list[bool]) -> None:
-    """State which arguments live in host memory; the deviceless target drops that on the way."""
+    """Mark the arguments in host memory; lowering for an absent device drops the marks."""
     from jaxlib.mlir import ir
 
     with module.context:

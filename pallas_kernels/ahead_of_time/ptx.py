@@ -1,8 +1,8 @@
 """PTX of one kernel as data: instructions, their order of execution, and addresses as sums.
 
-As much of it as the rules of `rules.py` need, of what jax's compiler writes. A statement is on one
-line and ends in a semicolon; blocks in braces, as inline assembly has them, have labels and
-registers of their own.
+The parser covers the PTX of jax's compiler as far as `rules.py` needs it. A statement is on one
+line and ends in a semicolon; blocks in braces, as in inline assembly, have their own labels and
+registers.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Instruction:
     targets: tuple[str, ...]  # of a branch: the label in each enclosing block, inner ones first
 
     def writes(self) -> list[str]:
-        """Return the registers that it writes."""
+        """Return the registers that the instruction writes."""
         if self.opcode.startswith(_NOWHERE) or not self.operands:
             return []
         return _REGISTER.findall(self.operands[0])
@@ -78,7 +78,7 @@ class Kernel:
 
     @cached_property
     def definitions(self) -> Mapping[str, list[Instruction]]:
-        """By register the instructions that write it."""
+        """Instructions that write a register, by register."""
         found = defaultdict[str, list[Instruction]](list)
         for one in self.body:
             for register in one.writes():
@@ -87,7 +87,7 @@ class Kernel:
 
     @cached_property
     def blocks(self) -> Mapping[int, tuple[int, tuple[int, ...]]]:
-        """By its first instruction, where a basic block ends and the blocks that may follow."""
+        """End and possible successors of each basic block, by its first instruction."""
         leaders = {0, *self.labels.values()}
         leaders |= {i + 1 for i, one in enumerate(self.body) if _leaves(one)}
         inside = sorted(i for i in leaders if i < len(self.body))
@@ -116,7 +116,7 @@ class Kernel:
         )
 
     def _again(self, begin: int, writes: set[int], same: set[int]) -> bool:
-        """Say if the end of a block comes to one of others with nothing of `writes` in between."""
+        """Return True if a block's end reaches one of `others` without one of `writes` between."""
         seen, todo = set[int](), [*self.blocks[begin][1]]
         while todo:
             block = todo.pop()
@@ -134,7 +134,7 @@ class Kernel:
         return {id(one) for name in names for one in self.definitions.get(name, ())}
 
     def roots(self, name: str) -> frozenset[str]:
-        """Return the registers (and `%tid.x`) that alone decide what is in a register."""
+        """Return the registers (and `%tid.x`) that alone determine a register's value."""
         found, seen, todo = set[str](), set[str](), [name]
         while todo:
             register = todo.pop()
@@ -166,7 +166,7 @@ class Kernel:
 
         Args:
           text: the operand.
-          by: whose operand; None: of an instruction whose registers are written once.
+          by: instruction of the operand; None if its registers are written once.
         """
         total = (0, frozenset[tuple[str, int]]())
         for term in text.strip("[] ").split(",")[0].split("+"):
@@ -199,7 +199,7 @@ class Kernel:
         return self._known[key]
 
     def _computed(self, one: Instruction) -> Sum | None:
-        """The result of an instruction as a sum of others; None: something else."""
+        """Return the result of an instruction as a sum of others; None if it is no sum."""
         kind = one.opcode.partition(".")[0]
         if one.predicate or kind not in (
             "mov",
@@ -234,7 +234,7 @@ def kernels(text: str) -> tuple[Kernel, ...]:
     """Return the kernels of a module.
 
     Raises:
-      ValueError: a statement is none that this module knows; names the line.
+      ValueError: a statement is unknown; names the line.
     """
     begins = [found.start() for found in re.finditer(r"^.*\.entry\s", text, re.MULTILINE)]
     return tuple(

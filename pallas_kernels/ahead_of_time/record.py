@@ -1,9 +1,9 @@
-"""The record of programs that were compiled and found to be right, by op.
+"""Record of compiled and checked programs, by op.
 
-A whole check takes a quarter of an hour of a core. What it need not look at again is known by two
-hashes: of an op's sources, which costs nothing to compare; and of each lowered program, for where
-sources have changed and what the compiler gets has not. `python -m pallas_kernels check --record`
-compiles what has neither and writes the record; the tests do the same without writing.
+A whole check takes a quarter of an hour of a core. Two hashes tell which programs to skip: one of
+an op's sources, which is free to compare, and one of each lowered program, for changed sources
+with unchanged compiler input. `python -m pallas_kernels check --record` compiles programs without
+either and writes the record; the tests do the same without writing.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _RULES = ("pallas_kernels.ahead_of_time.report", "pallas_kernels.ahead_of_time.t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """Checks of an op that passed."""
+    """Passed checks of an op."""
 
     sources: str = ""  # `fingerprint`, where all programs were; else empty
     programs: frozenset[str] = frozenset()  # `digest_of` each
 
 
 def fingerprint(op: str) -> str:
-    """Return a hash of what the programs of `op` are made of, of the rules, and of jax's version.
+    """Return a hash of the sources of `op`, of the rules, and of jax's version.
 
-    Sources count as parsed, without docstrings: a comment changes nothing.
+    Sources are parsed, without docstrings and comments.
     """
     return _hash({*_closure(f"pallas_kernels.{op}.programs"), *_RULES})
 
@@ -58,7 +58,7 @@ def digest_of(program: Program, target: Target) -> str:
 
 
 def read(record: Path = RECORD) -> dict[str, Checked]:
-    """Return what is recorded, by op."""
+    """Return the recorded checks, by op."""
     found = json.loads(record.read_text("utf-8")) if record.is_file() else {}
     return {
         op: Checked(sources=one["sources"], programs=frozenset(one["programs"]))
@@ -73,11 +73,11 @@ def unchecked(record: Path = RECORD) -> tuple[str, ...]:
 
 
 def write(checked: dict[str, Checked], record: Path = RECORD) -> None:
-    """Record what of some ops is right; other ops keep their entry.
+    """Record the passed checks of some ops; other ops keep their entry.
 
     Args:
-      checked: by op; its fingerprint taken before the check.
-      record: the file.
+      checked: checks by op; each fingerprint is from before the check.
+      record: file to write.
     """
     part = record.with_suffix(".part")
     known = {
@@ -97,7 +97,7 @@ def _hash(modules: set[str]) -> str:
 
 
 def _closure(first: str) -> set[str]:
-    """The module and all of this package that it imports, at its top or inside functions."""
+    """Return the module and all its imports from this package, also inside functions."""
     found, open_ = set[str](), [first]
     while open_:
         module = open_.pop()

@@ -1,4 +1,4 @@
-"""A report of a compiled program, and the rules that its machine code must satisfy."""
+"""Report of a compiled program, and rules for its machine code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LOCAL = {"LDL", "STL"}  # loads and stores of spilled registers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeReport:
-    """The compiler's report of one program; of several kernels, sums and the largest values."""
+    """Compiler's report of one program; sums and largest values over its kernels."""
 
     kernels: int
     spilled_bytes: int
@@ -34,12 +34,12 @@ class CodeReport:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> CodeReport:
-        """Return the report that `dataclasses.asdict` turned into `fields`."""
+        """Return the report with these `fields`, from `dataclasses.asdict`."""
         return cls(**{**fields, "host_copies": tuple(fields["host_copies"])})
 
 
 def problems(program: Program, report: CodeReport) -> tuple[str, ...]:
-    """Return what is wrong with a compiled program; nothing, if it is as it should be."""
+    """Return the faults of a compiled program; empty if there are none."""
     found = []
 
     def must(holds: bool, text: str) -> None:

@@ -1,8 +1,8 @@
-"""Rules of machine code that the hardware has and no compiler checks.
+"""Hardware rules for machine code that no compiler checks.
 
-Each rule is a function of a kernel's PTX that yields what breaks it; R11 counts in machine code.
+Each rule is a function of a kernel's PTX that yields violations; R11 counts in machine code.
 Rules about order hold on every path over basic blocks (`ptx.follow`). `pallas_kernels/README.md`
-has the table, with what each of them cannot see.
+has the table, with the limits of each rule.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Copy:
 
 
 def copies(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Mapping[int, Copy]:
-    """Return the bulk copies of a kernel, by number of instruction."""
+    """Return the bulk copies of a kernel, by index of instruction."""
     found = {}
     sometimes = {
         i
@@ -70,14 +70,14 @@ def copies(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Mapping[int, Co
 
 
 def descriptor(kernel: Kernel, operand: str, known: Sequence[Descriptor]) -> Descriptor | None:
-    """Return the descriptor an address is of: they stand 128 bytes apart in one parameter."""
+    """Return the descriptor of an address: they are 128 bytes apart in one parameter."""
     at, names = kernel.value(operand)
     is_parameter = len(names) == 1 and all("_param_" in name for name, _ in names)
     return known[at // 128] if is_parameter and at % 128 == 0 and at // 128 < len(known) else None
 
 
 def tensor_maps(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
-    """R1: descriptors are as the driver wants them, and copies as their descriptors."""
+    """R1: descriptors meet the driver's rules, and copies match their descriptors."""
     first = kernel.body[0]
     for number, table in enumerate(descriptors):
         yield from ((first, f"descriptor {number}: {fault}") for fault in table.faults())
@@ -97,7 +97,7 @@ def tensor_maps(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
 
 
 def proxies(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
-    """R2: what threads store in shared memory passes a fence, then a barrier, to TMA and wgmma."""
+    """R2: threads' stores to shared memory pass a fence, then a barrier, before TMA and wgmma."""
     stores = {i for i, copy in copies(kernel, descriptors).items() if not copy.load}
     # a single value that threads hand to threads
     handed = {kernel.value(o.operands[1]) for o in kernel.body if o.opcode.startswith("ld.shared")}
@@ -209,7 +209,7 @@ def _stored_next(kernel: Kernel, known: Mapping[int, Copy]) -> Mapping[int, froz
 
 
 def _overlap(first: Copy, second: Copy) -> bool:
-    """Say if two copies surely share bytes of shared memory."""
+    """Return True if two copies surely share bytes of shared memory."""
     apart, names = minus(first.shared, second.shared)
     return not names and -max(second.nbytes, 1) < -apart < max(first.nbytes, 1)
 
@@ -319,7 +319,7 @@ def arrivals(kernel: Kernel, _: Sequence[Descriptor]) -> Found:
 
 
 def starts(kernel: Kernel, _: Sequence[Descriptor]) -> Found:
-    """R6: barriers are made known to all that use them, before they do."""
+    """R6: barriers are made visible to all their users before the first use."""
     clustered = kernel.declared("reqnctapercluster", 1) > 1
     kinds = {
         "mbarrier.init": "make",
@@ -377,7 +377,7 @@ def departures(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
 
 
 def _reaches(kernel: Kernel, first: int, second: int) -> bool:
-    """Say if the second instruction can come after the first."""
+    """Return True if the second instruction can follow the first."""
     block = max(begin for begin in kernel.blocks if begin <= first)
     if first < second < kernel.blocks[block][0]:
         return True
@@ -442,12 +442,12 @@ def limits(kernel: Kernel, _: Sequence[Descriptor]) -> Found:
 
 
 def _is_barrier(one: Instruction) -> bool:
-    """Say if all threads of a warpgroup, CTA or cluster wait for one another here."""
+    """Return True if all threads of a warpgroup, CTA or cluster synchronise here."""
     return _always(one, "bar.sync", "barrier.cluster.wait")
 
 
 def _always(one: Instruction, *opcodes: str) -> bool:
-    """Say if an instruction begins with one of some opcodes and hangs on no predicate."""
+    """Return True if an instruction has one of some opcodes and no predicate."""
     return not one.predicate and one.opcode.startswith(opcodes)
 
 
@@ -466,12 +466,12 @@ RULES = {
 
 
 def findings(ptx: str, descriptors: Sequence[Descriptor], code: str) -> tuple[str, ...]:
-    """Return what breaks a rule in a kernel: the rule, the line of PTX and what is wrong.
+    """Return the violations in a kernel: the rule, the line of PTX and the fault.
 
     Args:
-      ptx: a module with one kernel.
-      descriptors: of its TMA copies.
-      code: its machine code as text.
+      ptx: module with one kernel.
+      descriptors: descriptors of its TMA copies.
+      code: machine code as text.
     """
     (kernel,) = kernels(ptx)
     found = [

@@ -1,4 +1,4 @@
-"""GPUs to compile for where there is none, as the compiler wants them described."""
+"""Descriptions of absent GPUs for the compiler."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Target:
     clock_ghz: float
 
     def description(self) -> str:
-        """Return the text that XLA's deviceless compiler takes."""
+        """Return the text for XLA's deviceless compiler."""
         return f"""
 gpu_device_info {{
   threads_per_block_limit: 1024 threads_per_warp: 32 shared_memory_per_block: 49152

@@ -1,9 +1,9 @@
-"""The predicted time of a launch: the slowest of link, HBM, L2 and the busiest CTA.
+"""Predicted time of a launch: the slowest of link, HBM, L2 and the busiest CTA.
 
-NumPy alone, vectorised over alpha or any other field of a plan; nothing here imports jax.
+NumPy only, vectorised over alpha or any other field of a plan; this module imports no jax.
 
-The model is not measured yet. It lets all resources overlap fully, so it is a lower bound as far as
-its rates are right; it is there to rank configurations, and the tuner replaces it where it ran.
+The model is not measured yet. It assumes full overlap of all resources, so it is a lower bound if
+its rates are right. It ranks configurations, and results of the tuner replace it.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ def predict(
 ) -> Prediction:
     """Predict a launch.
 
-    - link: all of W at the link's rate, with the headers of its packets (a copy's are full ones, of
-      `PACKET_BYTES`; those of a tile are no longer than its rows, `row_bytes`), and no faster than
-      the CTA that loads most: it has at most its shared memory for W in flight for a latency, and
+    - link: all of W at the link's rate, with packet headers (packets of a copy are full ones, of
+      `PACKET_BYTES`; those of a tile at most its rows, `row_bytes`), and no faster than the CTA
+      with the most loads: it has at most its shared memory for W in flight per latency, and
       its share of the L2's ports.
-    - HBM, L2: the bytes of `launch_traffic`; L2 ports come with the SMs that work. What TMA adds
-      counts 1 / `add_share` times, at the SM's port too.
+    - HBM, L2: the bytes of `launch_traffic`; L2 ports scale with the working SMs. Bytes that TMA
+      adds count 1 / `add_share` times, at the SM's port too.
     - sums: `sums_latency_s` for each wait until those of a pass are in memory, and for each piece
       that the last pass reads; with `ping_pong` other warpgroups go on.
-    - tensor, issue: the busiest CTA, where a step takes its tensor time, `step_s` or its share of
-      the latency of an X tile: a slot is loaded again when the step after it begins, so that one
-      tile less than there are stages is on its way. An output takes another `tile_s`, and no less
+    - tensor, issue: the busiest CTA, whose step takes the longest of its tensor time, `step_s` and
+      its share of the latency of an X tile: a slot is loaded again when the next step begins, so
+      that one tile less than the stages is in flight. An output takes another `tile_s`, and no less
       than its bytes at the SM's port: 64 KiB in 0.55 us, for which the accumulators wait; with
-      `ping_pong` tensor work goes on, but for the last output. Clusters beyond those that run at
+      `ping_pong` tensor work goes on, except for the last output. Clusters beyond those that run at
       the same time wait for a second wave.
 
     Args:
-      gemm: sizes and types; experts are taken to have equally many rows.
+      gemm: sizes and types; experts are assumed to have equally many rows.
       config: tiles.
       plan: concrete integers, or NumPy arrays that broadcast.
       machine: rates.
@@ -126,20 +126,20 @@ def predict(
 
 
 def row_bytes(gemm: Gemm, config: Config) -> int:
-    """Return how many bytes of W lie together in host memory, of those that a tile takes."""
+    """Return the length in bytes of the contiguous pieces of a W tile in host memory."""
     together = {"kn": config.tn, "nk": config.tk, "tiles": PACK_MULTIPLE * config.tk}
     return together[gemm.w_layout] * gemm.w_bits // 8
 
 
 def _headers(gemm: Gemm, config: Config, machine: Machine) -> float:
-    """Return by how much the packets of W's rows are longer than those of a long copy."""
+    """Return the ratio of link bytes of W's rows to those of a long copy."""
     header = machine.link_header_bytes
     packet = min(row_bytes(gemm, config), PACKET_BYTES)
     return (1 + header / packet) / (1 + header / PACKET_BYTES)
 
 
 def _convert_s(gemm: Gemm, config: Config, machine: Machine) -> float:
-    """Seconds in which a warpgroup converts its weights of a K step."""
+    """Return the seconds that a warpgroup needs to convert its weights of a K step."""
     if gemm.quantised is None:
         return 0.0
     return config.warpgroup_columns * config.tk / _WARPGROUP_THREADS * machine.convert_s
@@ -161,8 +161,8 @@ def plans(
       config: tiles and grid.
       alphas: shares of the columns for SymGEMM.
       sm_limit: SMs of the launch; default all of the configuration's.
-      resident_strips: in device memory, broadcast with alphas; by default an equal share of the
-        cache for each layer (`expected_strips`).
+      resident_strips: strips in device memory, broadcast with alphas; by default an equal share of
+        the cache for each layer (`expected_strips`).
       m: rows instead of `gemm.m`; an array that broadcasts with alphas.
     """
     plan = sharing.traced_plan(
@@ -179,16 +179,16 @@ def plans(
 
 
 def expected_strips(gemm: Gemm, config: Config) -> int:
-    """Return the strips of a matrix in its cache, if all layers have an equal share of that."""
+    """Return the number of cached strips of a matrix if all layers share the cache equally."""
     columns = gemm.resident // (gemm.layers or 1)
     return counts(config, gemm).strips if columns >= gemm.n else columns // config.tn
 
 
 def equals(predictions: Sequence[Prediction]) -> np.ndarray:
-    """Return which launches, of all the predictions' in a row, are equally good.
+    """Return the mask of equally good launches in the flattened predictions.
 
     Of those within `MARGIN` of the fastest, the ones that leave most room on other resources
-    (within `ROOM`: no W read twice for nothing); of them, the ones that add fewest partial sums.
+    (within `ROOM`: W is not read twice needlessly); of them, the ones that add fewest partial sums.
     """
     times, totals, sums = (
         np.concatenate([np.atleast_1d(of(one)) for one in predictions])
@@ -204,9 +204,9 @@ def equals(predictions: Sequence[Prediction]) -> np.ndarray:
 
 
 def best_of(prediction: Prediction) -> int:
-    """Return the index of the best: of the `equals` the smallest sum.
+    """Return the index of the best launch: the smallest sum of the `equals`.
 
-    Of equal ones the last, which for rising alphas has most of SymGEMM.
+    Ties go to the last one, which for rising alphas has the largest share of SymGEMM.
     """
     good = equals((prediction,))
     totals = np.broadcast_to(prediction.sum_s, np.shape(prediction.time_s))[good]
@@ -219,7 +219,7 @@ def best_alpha(
 ) -> float:
     """Return the alpha with the smallest predicted time, a whole number of strips.
 
-    Where several are equally fast, the best of the `equals`.
+    If several are equally fast, the best of the `equals`.
 
     Args:
       gemm: sizes and types.
@@ -237,8 +237,8 @@ def best_alpha(
 def best_split(gemm: Gemm, config: Config, machine: Machine, alpha: float) -> int:
     """Return the SMs for SymGEMM, a multiple of `cluster`, with the smallest predicted time.
 
-    The default split (`sharing.balanced_clusters`) counts tile steps only; this one sees that
-    AsymGEMM also rounds and adds an output every few steps, and what each CTA can load.
+    The default split (`sharing.balanced_clusters`) counts tile steps only; this one includes the
+    outputs that AsymGEMM rounds and adds every few steps, and the loads of each CTA.
     """
     default = plans(gemm, config, alpha)
     sym, strips = int(default.sym_strips), counts(config, gemm).strips
@@ -255,10 +255,10 @@ def best_split(gemm: Gemm, config: Config, machine: Machine, alpha: float) -> in
 def reachable(
     alphas: Iterable[float], config: Config, gemm: Gemm, sm_limit: int | None = None
 ) -> np.ndarray:
-    """Return those alphas, rounded to whole strips, that differ: 1.0 alone for a single strip.
+    """Return the distinct alphas after rounding to whole strips; only 1.0 for a single strip.
 
-    One cluster alone runs one path: of mixtures none is left, and one that it can run is added. A
-    kernel without AsymGEMM has 1.0.
+    A single cluster runs one path, so mixtures are dropped, and an alpha that it can run is added.
+    A kernel without AsymGEMM has 1.0.
     """
     if config.kc == 0:
         return np.ones(1)

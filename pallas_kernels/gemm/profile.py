@@ -1,8 +1,8 @@
-"""Room for a profile: events that AsymGEMM leaves of some of its sections, from begin to end.
+"""Profiles of AsymGEMM: begin and end of some sections, in a Chrome trace.
 
-jax keeps the clock at both ends of each `jax.named_scope` in shared memory, and writes a Chrome
-trace after the launch. All sections would take more memory than there is. So a CTA records its
-first strip: of each pass the first tile of each warpgroup, which waits for W, and a few later ones.
+jax stores the clock at both ends of each `jax.named_scope` in shared memory, and writes the trace
+after the launch. All sections would exceed that memory. So a CTA records its first strip: in each
+pass the first tile of each warpgroup, which waits for W, and a few later ones.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _RANGE_BYTES = 16  # begin and end, each a name and a clock of 32 bits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """A launch's trace goes to `folder`, with up to `ranges` of each warpgroup.
+    """Trace of a launch in `folder`, with up to `ranges` for each warpgroup.
 
-    Of the `tiles` that a warpgroup has in a pass each `every`-th is recorded, from the first on.
+    Every `every`-th of a warpgroup's `tiles` in a pass is recorded, from the first on.
     """
 
     folder: str
@@ -31,13 +31,13 @@ class Profile:
 
 
 def with_profile(config: Config, gemm: Gemm, folder: str, later: int = 2) -> tuple[Config, Profile]:
-    """Return a configuration with room for a profile, which may cost slots of X, and the profile.
+    """Return a configuration with room for a profile, at the cost of slots of X, and the profile.
 
     Args:
-      config: with AsymGEMM.
+      config: configuration with AsymGEMM.
       gemm: sizes and types.
-      folder: of the trace.
-      later: tiles of a pass that are recorded besides the first, at most.
+      folder: folder of the trace.
+      later: most tiles of a pass to record beside the first.
 
     Raises:
       ValueError: weights are quantised, the kernel has no AsymGEMM, or two slots of X leave too

@@ -1,9 +1,9 @@
-"""The configurations in use, to be compiled ahead of time.
+"""Programs of the configurations in use, for ahead-of-time compilation.
 
 Machine code depends on the tiles, the cluster and the types, and on sizes only through constants.
 So each member of the family is compiled once at a size that reaches all of its code, with two
-clusters and types of output, and the other variants once; of quantised weights and experts what
-`choose` takes for decode to long prefill.
+clusters and types of output, and the other variants once. Quantised weights and experts have the
+results of `choose` from decode to long prefill.
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ def program(
     Weights, scales and offsets are in host memory; `Argument` of int4 weights is the packed array.
 
     Args:
-      name: of the program.
+      name: name of the program.
       gemm: packed sizes and types.
       config: tiles and grid.
-      rows: of x and of the result, if fewer than those of `gemm`.
-      columns: of the result, if fewer.
+      rows: rows of x and of the result; None for those of `gemm`.
+      columns: columns of the result; None for those of `gemm`.
     """
     rows, columns = rows or gemm.m, columns or gemm.n
     # Added by TMA are the sums of passes between the first, which stores, and where they are apart
@@ -204,7 +204,7 @@ def _quantised(sm_count: int) -> Iterator[Program]:
 
 
 def _resident(sm_count: int) -> Iterator[Program]:
-    """A cache that is read, and one that is filled: of each kind of loop, and of cut strips."""
+    """Yield programs that read or fill a cache, for each kind of loop and for cut strips."""
     int4 = Quantised(kind="int4", group=128)
     gguf = Quantised(kind="int4", group=32, scale_dtype="float16", offset_dtype="float32")
     for m, cluster, more in (
@@ -224,7 +224,7 @@ def _resident(sm_count: int) -> Iterator[Program]:
 
 
 def _of_experts(sm_count: int) -> Iterator[Program]:
-    """Every GEMM of the models, with and without the multicast that reads W once; rarer choices."""
+    """Yield every GEMM of the models, with and without multicast, and rarer choices."""
     for model, layer in MODEL_EXPERTS.items():
         for tokens, (k, n) in itertools.product(_TOKENS, layer.projections):
             rows = tokens * layer.per_token
@@ -242,7 +242,7 @@ def _of_experts(sm_count: int) -> Iterator[Program]:
 
 
 def _of_quantised_experts(sm_count: int) -> Iterator[Program]:
-    """One of each tile, type and form of scales."""
+    """Yield one program for each tile, type and form of scales."""
     for model, weights in _EXPERTS:
         layer = MODEL_EXPERTS[model]
         for tokens in _TOKENS:
@@ -270,7 +270,7 @@ def _of_quantised_experts(sm_count: int) -> Iterator[Program]:
 
 
 def _chosen(gemm: Gemm, sm_count: int, cluster: int, label: str = "") -> Iterator[Program]:
-    """Yield the launch of a GEMM with the configuration in use, where there are enough SMs."""
+    """Yield the program of a GEMM with the configuration in use, if there are enough SMs."""
     if cluster <= sm_count:
         config = choose(gemm, sm_count=sm_count, cluster=cluster)
         yield program(_name(gemm, config, label), gemm, config)

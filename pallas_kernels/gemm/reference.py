@@ -1,4 +1,4 @@
-"""The products in plain jax.numpy: what the kernel has to agree with, on any device.
+"""Reference of the products in jax.numpy, on any device.
 
 `jax.lax.ragged_dot` multiplies every row by every expert on a CPU: 20 times slower than this for
 128 experts and 64 rows.
@@ -40,9 +40,9 @@ def matmul(
       gemm: sizes and types.
       x: activations, padded to `gemm.k` columns; rows sorted by expert, if there are experts.
       w: of shape `gemm.w_shape`.
-      layer: which one of a stack.
-      scales: of shape `gemm.scales_shape`, of quantised weights.
-      offsets: of the shape of `scales`, or None.
+      layer: index into a stack.
+      scales: scales of quantised weights, of shape `gemm.scales_shape`; None for others.
+      offsets: offsets of the shape of `scales`, or None.
       group_sizes: rows of each expert, any values; rows beyond their sum give zeros.
     """
     if group_sizes is None:
@@ -59,7 +59,7 @@ def matmul(
 
 
 def sums_of(x: Float[Array, "m k"], size: int) -> Float[Array, "k_over_size m"]:
-    """Return the float32 sums of `size` neighbours along K: what offsets are multiplied with."""
+    """Return the float32 sums of `size` neighbours along K, the factors of offsets."""
     m, k = x.shape
     return x.astype(jnp.float32).reshape(m, k // size, size).sum(-1).T
 
@@ -83,7 +83,7 @@ def _one(
 
 
 def _converted(gemm: Gemm, x: jax.Array, data: jax.Array, scales: Any, offsets: Any) -> jax.Array:
-    """Weights are scaled (and shifted by their offsets) in float32, some of a column at a time."""
+    """Scale weights (and add their offsets) in float32, in chunks of K."""
     size = _chunk(gemm)
     stored_size, groups = data.shape[1] * size // gemm.k, max(1, size // gemm.group_size)
     is_int4 = gemm.quantised is not None and gemm.quantised.kind == "int4"
@@ -128,8 +128,8 @@ def _matrix(gemm: Gemm, arrays: tuple[Any, ...], number: jax.Array | int) -> tup
 def _stored_of(stack: jax.Array, number: jax.Array | int) -> jax.Array:
     """Return one matrix of a stack.
 
-    XLA on a CPU slices no fp8: it converts the whole stack first. It does slice bytes; the barriers
-    keep it from making the stack into bytes as a whole, once before a loop over layers.
+    XLA on a CPU converts a whole fp8 stack before slicing it, but slices bytes directly. The
+    barriers keep it from converting the whole stack to bytes before a loop over layers.
     """
     if stack.dtype.itemsize != 1 or jnp.issubdtype(stack.dtype, jnp.integer):
         whole: jax.Array = lax.dynamic_index_in_dim(stack, number, keepdims=False)
@@ -178,7 +178,7 @@ def _block_rows(t: int, experts: int, most: int) -> int:
 
 
 def _chunk(gemm: Gemm) -> int:
-    """Whole groups and whole blocks of int4 that divide K, about `_CHUNK` weights."""
+    """Return a divisor of K near `_CHUNK` in whole groups and whole int4 blocks."""
     if gemm.groups == 1:
         return gemm.k
     unit = math.lcm(gemm.group_size, K_MULTIPLE)

@@ -1,14 +1,14 @@
-"""Strips of W that are in device memory too: read from there, and left there by a launch.
+"""Resident strips: column strips of W that a launch reads from, or stores to, device memory.
 
-All of W is in host memory; a cache in device memory holds whole column strips of it besides. The
-first `resident_strips` of a launch come from the cache, the others over the link, in one launch;
-the number is read at run time. A cache has no layers but a number of columns of K weights: those of
-a layer begin wherever the launch is told (`resident_begin`), so that one cache serves all layers of
-a projection, and their shares can change without compiling: the first strips of each, or all of
-some. Experts have caches of equal size, side by side.
+All of W is in host memory; a cache in device memory has copies of whole column strips. A launch
+reads the first `resident_strips` from the cache, the others over the link; the number is a run-time
+scalar. A cache has no axis of layers, only columns of K weights: the columns of a layer begin at
+the run-time `resident_begin`. So one cache serves all layers of a projection, and their shares can
+change without compiling: the first strips of each, or all of some. Experts have caches of equal
+size, side by side.
 
-A launch that fills stores each W tile of some strips from shared memory to the cache, beside the
-product, in the first of its readings: a cache fills without a second crossing of the link.
+A launch that fills the cache stores each W tile of some strips from shared memory, beside the
+product, at its first reading: the cache fills without a second crossing of the link.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pallas_kernels.mosaic import Ref, plgpu
 
 
 def from_either(cta: Cta, item: Item, copy: Callable[[Ref, Int], None]) -> None:
-    """Call `copy(matrix, first block of columns)` for where an item's strip is nearest."""
+    """Call `copy(matrix, first block of columns)` for the nearest copy of an item's strip."""
     first = item.strip * (cta.config.tn // PACK_MULTIPLE)
     if cta.cache is None:
         copy(cta.w, first)
@@ -42,9 +42,10 @@ def from_either(cta: Cta, item: Item, copy: Callable[[Ref, Int], None]) -> None:
 
 
 def leaves(cta: Cta, flow: Flow, section: Section) -> Any:
-    """Return True if this warpgroup leaves a section's strip in the cache; False if none ever does.
+    """Return True if this warpgroup stores a section's strip in the cache.
 
-    In the first reading of the strip in the launch, one warpgroup of one CTA.
+    One warpgroup of one CTA does, at the first reading of the strip in the launch. False is
+    concrete if the launch fills no cache.
     """
     if not cta.gemm.fills:
         return False
@@ -74,5 +75,5 @@ def leave(cta: Cta, item: Item, k_step: Int, slot: Ref) -> None:
 
 
 def left() -> None:
-    """Wait until the tiles that this warpgroup stores have been read from shared memory."""
+    """Wait until this warpgroup's stored tiles have been read from shared memory."""
     plgpu.wait_smem_to_gmem(0, wait_read_only=True)

@@ -1,4 +1,4 @@
-"""A cache of W in device memory as callers hand it to an op: what it holds and is to hold."""
+"""Argument `resident` of the GEMM ops: a cache of W in device memory, and its fill."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from pallas_kernels.host_memory import in_host_memory
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resident:
-    """The first columns of a matrix that device memory holds besides host memory.
+    """First columns of a matrix in device memory, as a copy of those in host memory.
 
-    Numbers are run-time scalars: changing them does not recompile. Columns count with the padding
-    of packed weights; of them whole strips of the launch's tiles are used, or all of N.
+    Numbers are run-time scalars: changing them does not recompile. Columns include the padding
+    of packed weights; a launch uses whole strips of its tiles, or all of N.
 
     Attributes:
-      cache: stored as w without the axis of layers, with any multiple of 64 columns: [C, K] for
-        W[N, K] and quantised weights, [K, C] for W[K, N], [C / 64, K / 64, 64, 64] tile-major; of
-        experts [E, ...]. In device memory; a reference (`jax.new_ref`) if launches fill it.
-      columns: of the matrix, from the first one on, that the cache holds.
-      begin: column of the cache at which they begin, a multiple of 64. One cache can hold columns
+      cache: array in the layout of w without the axis of layers, with any multiple of 64 columns:
+        [C, K] for W[N, K] and quantised weights, [K, C] for W[K, N], [C / 64, K / 64, 64, 64]
+        tile-major; [E, ...] with experts. In device memory; a `jax.new_ref` if launches fill it.
+      columns: number of leading columns of the matrix in the cache.
+      begin: first column in the cache, a multiple of 64. One cache can hold columns
         of several layers.
-      fill: of the matrix so many columns shall be there after the launch, which leaves those that
-        are not; None for no more. Only where the cache is a reference.
+      fill: number of columns in the cache after the launch, which stores the missing ones; None
+        to store none. Needs a reference as cache.
     """
 
     cache: Any
@@ -83,12 +83,12 @@ def with_cache(gemm: Gemm, resident: Resident | None) -> Gemm:
 
 
 def is_reference(cache: Any) -> bool:
-    """Return True if it is a mutable array of jax, concrete or traced."""
+    """Return True for a mutable array of jax, concrete or traced."""
     return isinstance(jax.typeof(cache), jax.ref.AbstractRef)
 
 
 def with_residency(plan: Plan, gemm: Gemm, config: Config, resident: Resident | None) -> Plan:
-    """Return the plan of a launch that has a cache; traced numbers are clamped to what is possible.
+    """Return the plan of a launch with a cache; traced numbers are clamped to their range.
 
     Raises:
       ValueError: a concrete number is outside its range.
@@ -128,7 +128,7 @@ def with_residency(plan: Plan, gemm: Gemm, config: Config, resident: Resident | 
 
 
 def fill(gemm: Gemm, config: Config, w: Any, plan: Plan, cache: Any) -> None:
-    """Do what a launch does that leaves strips in the cache, in jax.numpy."""
+    """Store strips in the cache as a launch does, in jax.numpy."""
     matrix = w if gemm.layers is None else w[plan.layer]
     axis = 1 if gemm.w_layout == "kn" else 0
     each = 1 if gemm.w_layout == "tiles" else PACK_MULTIPLE  # columns' places in a block

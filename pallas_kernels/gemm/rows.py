@@ -1,4 +1,4 @@
-"""Whose rows an item of work has, and where its tiles begin: rows of one matrix, or of experts."""
+"""Rows of a work item: its matrix or expert, and the first rows of its tiles."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pallas_kernels.mosaic import Ref, plgpu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """A CTA's work with one strip of W: some tiles of rows, below each other."""
+    """A CTA's work on one strip of W: some consecutive tiles of rows."""
 
     expert: Int | None  # None where there is one matrix
     strip: Int
@@ -84,16 +84,16 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneMatrix:
-    """The items of a CTA's cluster, where all rows meet one matrix."""
+    """Work items of a CTA's cluster if all rows share one matrix."""
 
     at: Place
 
     def sym_items(self) -> Int:
-        """Number of items of SymGEMM that are this cluster's: (block of rows, strip) pairs."""
+        """Number of this cluster's SymGEMM items: (block of rows, strip) pairs."""
         return self.at.sym_share(self.at.plan.sym_strips * self.at.sizes.row_clusters)
 
     def sym_item(self, number: Int) -> Item:
-        """One of them, a single tile of this CTA.
+        """Return one SymGEMM item, a single tile of this CTA.
 
         Neighbours in time share a strip of W: if the L2 keeps host lines, they hit.
         """
@@ -104,20 +104,20 @@ class OneMatrix:
         return Item(expert=None, strip=strip, top=row_tile * at.config.tm, row_tiles=1)
 
     def asym_items(self) -> Int:
-        """Number of items of AsymGEMM that are this cluster's: groups of strips."""
+        """Number of this cluster's AsymGEMM items: groups of strips."""
         return self.at.asym_share(self.at.groups)
 
     def asym_item(self, number: Int) -> Item:
-        """One of them, a strip with all rows of a matrix.
+        """Return one AsymGEMM item, a strip with all rows of a matrix.
 
-        Of the last group of strips some CTAs may have one beyond N: they load zeros, TMA clips what
-        they store, and their share of X reaches the others.
+        In the last group some CTAs may have a strip beyond N: they load zeros, TMA clips their
+        stores, and they still multicast their share of X.
         """
         strip = self.at.asym_strip(self.at.asym_number(number))
         return Item(expert=None, strip=strip, top=0, row_tiles=self.at.sizes.row_tiles)
 
     def tile_top(self, item: Item, row_tile: Int) -> Int:
-        """Row of X at which a tile of an item begins: tiles follow each other."""
+        """Return the first row of X of an item's tile; tiles are consecutive."""
         return item.top + row_tile * self.at.config.tm
 
     def write(
@@ -129,13 +129,13 @@ class OneMatrix:
         columns: Any,
         emit: Any,
     ) -> None:
-        """Write a staged piece, whose first row is row `top` of O, as far as it is the item's."""
+        """Write the item's rows of a staged piece, whose first row is row `top` of O."""
         emit(slot, o.at[pl.ds(top, slot.shape[0]), columns])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfExperts(OneMatrix):
-    """The same where rows belong to experts, as the block tables say."""
+    """Work items of a CTA's cluster if rows belong to experts, from the block tables."""
 
     table: Ref  # blocks of SymGEMM
     whole: Ref  # one block for each expert with rows
@@ -171,9 +171,9 @@ class OfExperts(OneMatrix):
         )
 
     def tile_top(self, item: Item, row_tile: Int) -> Int:
-        """Tiles follow each other from a multiple of 8 on.
+        """Return the first row of X of an item's tile; tiles are consecutive from a multiple of 8.
 
-        The compiler has to know this to put tiles that begin there into swizzled shared memory.
+        The compiler needs the multiple to load such tiles into swizzled shared memory.
         """
         return pl.multiple_of(item.top + row_tile * self.at.config.tm, ROW_MULTIPLE)
 
@@ -183,7 +183,7 @@ class OfExperts(OneMatrix):
         return _share(items, self.at.plan.active_clusters, self.at.cluster)
 
     def empty_item(self, number: Int) -> Item:
-        """One of them."""
+        """Return one (block without expert, strip) item."""
         item = number * self.at.plan.active_clusters + self.at.cluster
         strips = self.at.sizes.strips
         return self._tile(self.expert_blocks * strips + item, strips)
@@ -226,7 +226,7 @@ def _block(table: Ref, row: Int) -> Block:
 
 
 def _share(items: Int, players: Int, player: Int) -> Int:
-    """Return how many of `items` the `player` gets, none if there is no such player."""
+    """Return the number of `items` of the `player`, 0 if there is no such player."""
     mine = dealt(items, jnp.maximum(players, 1), player)
     return jnp.where(player < players, mine, 0)
 

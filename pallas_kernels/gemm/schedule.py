@@ -1,19 +1,19 @@
-"""The schedule of the persistent launch: arithmetic shared by kernel, counts and tests.
+"""Schedule of the persistent launch: arithmetic shared by kernel, counts and tests.
 
 Functions take Python integers or traced int32 scalars, none below zero.
 
-Columns are dealt out in strips of tn. The first `sym_strips` go to SymGEMM, the others to AsymGEMM.
+Columns are divided into strips of tn. The first `sym_strips` go to SymGEMM, the others to AsymGEMM.
 The first `sym_clusters` of the `active_clusters` run SymGEMM, and each takes every
 `sym_clusters`-th (block of rows, strip); the n others run AsymGEMM and each takes every n-th
 (matrix, group of neighbouring strips), one strip for each of its CTAs. Clusters from
 `active_clusters` up do nothing (an emulated slice).
 
-A block is `cluster * tm` rows of one matrix. Where all rows meet one matrix, blocks are even.
-Where rows belong to experts, a table made at run time says what each block is (`block_table`):
+A block is `cluster * tm` rows of one matrix. If all rows share one matrix, blocks are even.
+If rows belong to experts, a table made at run time describes each block (`block_table`):
 experts own consecutive rows of X; the first block of each begins at its first row rounded down to a
-multiple of 8, where TMA can begin to load, and the up to seven rows before are somebody else's:
-computed and not stored. The rows behind the last expert form one more group, which has no W and
-whose output is zero.
+multiple of 8, where TMA can begin to load. The up to seven rows before belong to another expert:
+they are computed and not stored. The rows behind the last expert form one more group, which has no
+W and whose output is zero.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pallas_kernels.gemm.specs import ROW_MULTIPLE, Gemm
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The run-time scalars of a launch, in the order in which the kernel reads them."""
+    """Run-time scalars of a launch, in the kernel's order."""
 
     sym_strips: Int
     sym_clusters: Int
@@ -42,7 +42,7 @@ class Plan:
     fill_end: Int = 0  # the strips from `resident_strips` to here are left there
 
     def scalars(self, gemm: Gemm) -> tuple[Int, ...]:
-        """The fields that the kernel of `gemm` reads."""
+        """Return the values of the fields that the kernel of `gemm` reads."""
         return tuple(getattr(self, name) for name in plan_fields(gemm))
 
 
@@ -54,7 +54,7 @@ def plan_fields(gemm: Gemm) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Sizes of a GEMM in tiles; of experts what most have (`Gemm.rows_each`), and no less."""
+    """Sizes of a GEMM in tiles; with experts, an upper estimate for each (`Gemm.rows_each`)."""
 
     strips: int  # columns / tn
     row_tiles: Any  # rows of a matrix / tm; an array for several numbers of rows
@@ -69,7 +69,7 @@ def counts(config: Config, gemm: Gemm, m: Any = None) -> Counts:
     Args:
       config: tiles.
       gemm: sizes.
-      m: rows instead of its own, of one matrix; may be an array.
+      m: rows of one matrix instead of `gemm.m`, a number or an array.
     """
     matrices, rows = min(gemm.experts or 1, gemm.m), gemm.rows_each
     if m is not None and gemm.experts is None:
@@ -86,13 +86,13 @@ def counts(config: Config, gemm: Gemm, m: Any = None) -> Counts:
 def first_pass(config: Config, k_steps: int, cluster: Int, unit: int = 1) -> Int:
     """Return the number of K steps in the first pass of AsymGEMM in its `cluster`-th cluster.
 
-    Full length where one pass covers K: a second one would read and write sums again.
+    It has full length if one pass covers K: a second one would read and write sums again.
 
     Args:
-      config: its `ring` bounds a pass.
-      k_steps: of the GEMM.
-      cluster: number among those of AsymGEMM.
-      unit: of which passes are multiples (`config.pass_unit`).
+      config: configuration, whose `ring` bounds a pass.
+      k_steps: K steps of the GEMM.
+      cluster: index among AsymGEMM's clusters.
+      unit: unit of the passes (`config.pass_unit`).
     """
     if k_steps <= config.ring:
         return k_steps
@@ -109,9 +109,9 @@ def passes(config: Config, k_steps: int, first: Int) -> Int:
 def sums_shape(config: Config, gemm: Gemm) -> tuple[int, int, int] | None:
     """Return the shape of the device memory in which AsymGEMM adds partial sums, in float32.
 
-    A tile of all rows and one strip for each CTA that can have a strip, used again for its next
-    one, as the tensor cores make it (transposed for quantised weights). None if there are no sums
-    apart from O.
+    Each CTA that can have a strip has a tile of all rows and one strip, which it reuses for its
+    next one, in the layout of the tensor cores (transposed for quantised weights). None without
+    separate sums.
     """
     if not sums_apart(config, gemm):
         return None
@@ -125,7 +125,7 @@ def sums_shape(config: Config, gemm: Gemm) -> tuple[int, int, int] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """A row of the block table: what a CTA must know of the expert that a block belongs to."""
+    """Row of the block table: a block's expert and its rows."""
 
     expert: Int  # `experts` for the group of rows that belong to none
     base: Int  # where its first block begins: a multiple of 8, at most `begin`
@@ -139,7 +139,7 @@ FIELDS = tuple(Block.__dataclass_fields__)
 
 
 def capacity(t: int, experts: int, block_rows: int, row_multiple: int = ROW_MULTIPLE) -> int:
-    """Return how many blocks there can be at most, whatever the group sizes.
+    """Return the largest number of blocks for any group sizes.
 
     A group of r > 0 rows has at most (r + row_multiple - 1 + block_rows - 1) / block_rows of them;
     there are at most min(experts + 1, t) groups with rows.
@@ -150,7 +150,7 @@ def capacity(t: int, experts: int, block_rows: int, row_multiple: int = ROW_MULT
 
 
 def boundaries(group_sizes: Any, t: int, xp: Any) -> Any:
-    """Return where each of the groups ends, with the rows of no expert as the last one.
+    """Return the end row of each group, the rows of no expert being the last group.
 
     Sizes below zero count as zero, and rows behind t are cut off: every value is launchable.
     """
@@ -167,7 +167,7 @@ def block_table(
       group_sizes: int32 [experts], any values.
       t: rows of X.
       block_rows: of one block; `whole_rows` for one block an expert.
-      row_multiple: where blocks may begin.
+      row_multiple: multiple at which blocks begin.
       xp: jax.numpy, or numpy for concrete sizes.
 
     Returns:
@@ -189,7 +189,7 @@ def block_table(
 
 
 def whole_rows(t: int) -> int:
-    """Return rows of a block that holds all of an expert's rows, wherever they begin."""
+    """Return the rows of a block that holds all of an expert's rows, at any first row."""
     return t + ROW_MULTIPLE - 1
 
 
@@ -205,7 +205,7 @@ def place(item: Int, block: Block, strips: Int) -> tuple[Int, Int]:
 
 
 def spread(position: Int, resident: Int, strips: Int) -> Int:
-    """Return which of some neighbouring strips is worked on at a position.
+    """Return the strip at a position in a range of neighbouring strips.
 
     Positions are taken in order of time, and a launch should draw on both memories from beginning
     to end: the `resident` first strips are spread evenly among the others. The last position has

@@ -1,8 +1,8 @@
-"""Shares of matrices to keep in device memory, when there is room for some of all.
+"""Shares of matrices to keep in device memory within a budget.
 
-Every GEMM's time falls with the columns that need not cross the link, until something else is the
-slowest; bytes beyond that are worth nothing. So they are given out by what they save: the greedy
-rule, which is the best one for times that are convex in the bytes. NumPy alone.
+Every GEMM's time falls with the columns that need not cross the link, until another resource is
+the slowest; further bytes save nothing. So bytes go to the largest saving: the greedy rule, which
+is optimal for times that are convex in the bytes. NumPy only.
 
 Source: DAK (2026), the ratio of an operation's weights that stays in device memory.
 """
@@ -28,9 +28,9 @@ _ALPHAS = 9  # of a launch that are tried at each share
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """A GEMM over a matrix of its own, done `times` times in what is to be fast.
+    """A GEMM over its own matrix, run `times` times in the workload to optimise.
 
-    A projection of L layers is one with `copies` L: each has a matrix, and all the same share.
+    A projection of L layers is one operation with `copies` L: matrices with equal shares.
     """
 
     gemm: Gemm
@@ -41,7 +41,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """The share of an operation's matrix that stays in device memory."""
+    """Share of an operation's matrix that stays in device memory."""
 
     columns: int  # the first ones, of every copy
     nbytes: int  # of all copies
@@ -50,7 +50,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """Bytes that an operation may keep in device memory, rising, and its time with each."""
+    """Rising numbers of an operation's bytes in device memory, and its time with each."""
 
     nbytes: Any
     time_s: Any
@@ -62,8 +62,8 @@ def best_shares(
     """Return the shares with the smallest predicted time within a budget of device memory.
 
     Args:
-      operations: what is done; experts have a share each, all the same.
-      budget_bytes: for all of them.
+      operations: GEMMs of the workload; all experts of one have equal shares.
+      budget_bytes: device memory for all operations together.
       machine: rates.
 
     Raises:
@@ -129,7 +129,7 @@ def _above(curve: Curve, first: int, middle: int, last: int) -> bool:
 
 
 def _curve(operation: Operation, machine: Machine) -> tuple[Any, Curve]:
-    """Return the columns of every number of strips, and bytes and times with them."""
+    """Return the columns for every number of strips, with their bytes and times."""
     gemm = operation.gemm
     config = operation.config or choice(gemm, machine).config
     strips = np.arange(counts(config, gemm).strips + 1)

@@ -1,4 +1,4 @@
-"""The two dataflows' shares of columns and SMs, from run-time scalars."""
+"""Shares of columns and SMs of the two dataflows, from run-time scalars."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pallas_kernels.gemm.schedule import Counts, Plan
 
 
 def sym_strips(strips: Any, alpha: Any, xp: Any = np) -> Any:
-    """Return how many of the `strips` go to SymGEMM: alpha of them, to the nearest strip."""
+    """Return the number of SymGEMM's strips: alpha of the `strips`, rounded."""
     exact = xp.asarray(alpha, np.float32) * np.float32(strips)
     return xp.floor(exact + np.float32(0.5)).astype(np.int32)
 
@@ -32,17 +32,17 @@ def busiest_steps(
 
 
 def balanced_clusters(config: Config, sizes: Counts, sym: Any, active: Any, xp: Any = np) -> Any:
-    """Return how many of the `active` clusters run SymGEMM so that both paths end together.
+    """Return the number of SymGEMM's clusters with which both paths end together.
 
     Every path with columns gets a cluster; the fewest steps win, and of equals the fewest SymGEMM
     clusters: AsymGEMM adds to O and refills W between its steps, so it profits from spare SMs.
 
     Args:
-      config: its `clusters` bound the search.
-      sizes: of the GEMM in tiles.
+      config: configuration, whose `clusters` bound the search.
+      sizes: sizes of the GEMM in tiles.
       sym: strips of SymGEMM; a number or an array of them.
-      active: clusters that may work; at least 2 where both paths have strips.
-      xp: numpy, or jax.numpy where `sym` or `active` is traced.
+      active: working clusters; at least 2 if both paths have strips.
+      xp: numpy, or jax.numpy if `sym` or `active` is traced.
 
     Returns:
       A number for each of `sym`.
@@ -64,11 +64,10 @@ def balanced_clusters(config: Config, sizes: Counts, sym: Any, active: Any, xp: 
 def traced_plan(
     config: Config, sizes: Counts, *, alpha: Any, sm_split: Any, sm_limit: Any, layer: Any, xp: Any
 ) -> Plan:
-    """Return a plan that is always launchable, for values that are only known when it runs.
+    """Return a launchable plan for traced values.
 
-    Values outside their range are clamped, and columns never stay without SMs: a path without
-    clusters gives its columns to the other one, and SymGEMM has all of a kernel that is without
-    AsymGEMM.
+    Values outside their range are clamped, and columns never lack SMs: a path without clusters
+    gives its columns to the other one, and SymGEMM has all columns of a kernel without AsymGEMM.
     """
     if config.kc == 0:
         alpha, sm_split = xp.ones_like(xp.asarray(alpha, np.float32)), None

@@ -1,24 +1,24 @@
 """The Hopper kernel: two dataflows in one persistent launch (Mosaic GPU, wgmma and TMA).
 
-Each CTA has `warpgroups` compute warpgroups and one that issues the loads; they meet at barriers
-only. A barrier "full" says that a tile has arrived, "empty" that all compute warpgroups have read
-it. Every ring is addressed by a running counter: slot = counter mod size.
+Each CTA has `warpgroups` compute warpgroups and one that issues the loads; only barriers
+synchronise them. A barrier "full" means that a tile has arrived, "empty" that all compute
+warpgroups have read it. Every ring is addressed by a running counter: slot = counter mod size.
 
 SymGEMM (output-stationary): a cluster owns `cluster` output tiles along M and walks over K. With a
 cluster above 1 each CTA loads its share of the W tile and multicasts it to the others.
 
 AsymGEMM (weight-stationary): a CTA owns a column strip for all of K. It pins kc rows of W, walks
 over all M tiles, stores partial sums in the first pass and adds them (TMA reduction) in the later
-ones, always in float32: in O if it is that, else in memory of its own, and the last pass reads the
-sums, adds its own and rounds once. So alpha changes the order of additions and nothing else. No
-other CTA touches its columns: no zero fill, no order between CTAs. The CTAs of a cluster have
+ones, always in float32: in O if it is float32, else in separate memory, and the last pass reads
+the sums, adds its own and rounds once. So alpha changes only the order of additions. No other CTA
+touches its columns: no zero fill, no order between CTAs. The CTAs of a cluster have
 neighbouring strips and walk together: each loads its share of the X tile and multicasts it.
 
-Strips of W may be in device memory too: a strip's tiles come from there or from the host, and a
-strip that comes from the host can be left there by the warpgroup that computes (`residency`).
+Strips of W may be in device memory too: a strip's tiles are read from there or from the host, and
+the compute warpgroup can store a strip read from the host there (`residency`).
 
-The parts: `load` fills rings, `compute` sums up and stores (`dequantise` where weights are
-quantised), `rows` says which rows a matrix meets, `cta` what there is in shared memory.
+Parts: `load` fills rings, `compute` sums and stores (`dequantise` for quantised weights), `rows`
+maps rows to matrices, `cta` describes shared memory.
 
 Interpret mode lacks the TMA reduction (`accumulate`), register operands of wgmma (`detour`) and
 multicast: each CTA of a cluster loads the whole tile. Nothing else differs between CPU and GPU.
@@ -136,7 +136,7 @@ def build(
 
 
 def _run(cta: Cta, flows: list[Flow]) -> None:
-    """Load in one warpgroup, compute in the others, in the dataflow of this CTA's cluster."""
+    """Load in one warpgroup and compute in the others, in this cluster's dataflow."""
 
     def in_flow(work: Callable[[Cta, Flow], None]) -> None:
         if len(flows) == 1:

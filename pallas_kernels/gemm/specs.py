@@ -1,7 +1,7 @@
-"""The static description of a GEMM, of its weights and of the rows of each expert.
+"""Static description of a GEMM, of its weights and of the rows of each expert.
 
-Three things are told apart and combine freely: weights of two bytes or quantised ones, rows that
-all meet one matrix or rows of experts, and one matrix or a stack of layers.
+Three choices combine freely: two-byte or quantised weights, one matrix for all rows or experts,
+and one matrix or a stack of layers.
 
 Quantised weights are stored [N, K], K contiguous. int4 numbers are packed two to a byte, in blocks
 of `PACK_BLOCK` along K: the low half of byte j of a block is number j, the high half number j + 64.
@@ -45,11 +45,11 @@ MAX_RESIDENT_N = 2**21  # the square of its strips is less than that
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantised:
-    """Storage of weights that are converted on their way into the tensor cores.
+    """Storage of quantised weights, which the kernel converts before the tensor cores.
 
-    `group` is the number of weights along K that share a scale, or None for one scale a column.
-    `offset_dtype` is the type of what is added to each scaled weight, a number for each scale; None
-    for nothing.
+    `group` is the number of weights along K that share a scale, or None for one scale per column.
+    `offset_dtype` is the type of the offsets added to scaled weights, one per scale; None
+    without offsets.
     """
 
     kind: Kind = "int8"
@@ -67,7 +67,7 @@ class Quantised:
 
     @property
     def storage_dtype(self) -> np.dtype[np.generic]:
-        """The type of the stored array; int4 is packed into int8."""
+        """Type of the stored array; int4 is packed into int8."""
         return storage_dtype(self.kind)
 
     @property
@@ -83,15 +83,15 @@ class Quantised:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gemm:
-    """O[m, n] = X[m, k] W[k, n], as the kernel sees it: packed, with padding included.
+    """O[m, n] = X[m, k] W[k, n] as the kernel computes it: packed, with padding included.
 
-    With `experts` it is O[rows of e] = X[rows of e] W[e] for every expert e. Which rows are whose
-    is known at run time only; `m` is then the number of rows as the caller has them.
+    With `experts` it is O[rows of e] = X[rows of e] W[e] for every expert e. The rows of each are
+    known at run time only; `m` is then the number of the caller's rows.
 
     `layers` is the leading size of a stacked W, or None for a W of one layer.
 
-    `resident` is the size of a cache of W in device memory: so many columns of K weights, of any
-    layers (see `residency`). With `fills` a launch can put columns there.
+    `resident` is the number of columns in a cache of W in device memory, of any layers (see
+    `residency`). With `fills` a launch can store columns there.
     """
 
     m: int
@@ -151,15 +151,15 @@ class Gemm:
 
     @property
     def x_rows(self) -> int:
-        """Rows of X as the kernel reads it, rounded up."""
+        """Rows of X in the kernel, rounded up."""
         return round_up(self.m, ROW_MULTIPLE)
 
     @property
     def rows_each(self) -> int:
-        """Rows of a matrix; of an expert those to expect of one that has many.
+        """Rows of a matrix; with experts, the expected rows of one with many.
 
-        With balanced routing: the mean, two standard deviations of a Poisson number, and the rows
-        before the first one that a tile may begin with. Rows of real routers are less even: more
+        This assumes balanced routing: the mean, two standard deviations of a Poisson number, and
+        the rows that a tile may have before the first one. Real routers are less even: more
         experts then need a second block.
         """
         if self.experts is None:
@@ -169,12 +169,12 @@ class Gemm:
 
     @property
     def groups(self) -> int:
-        """Scales of one column; 1 for weights that are not quantised."""
+        """Number of scales per column; 1 for weights that are not quantised."""
         return self.k // self.group_size
 
     @property
     def group_size(self) -> int:
-        """Weights along K that share a scale."""
+        """Number of weights along K that share a scale."""
         return self.k if self.quantised is None else self.quantised.group or self.k
 
     @property
@@ -184,17 +184,17 @@ class Gemm:
 
     @property
     def w_shape(self) -> tuple[int, ...]:
-        """The shape of the stored W, with experts and layers if there are any."""
+        """Shape of the stored W, with experts and layers if there are any."""
         return self._stacked(*self._matrix(self.n))
 
     @property
     def resident_shape(self) -> tuple[int, ...]:
-        """The shape of the cache of W in device memory, with experts if there are any."""
+        """Shape of the cache of W in device memory, with experts if there are any."""
         matrix = self._matrix(self.resident)
         return matrix if self.experts is None else (self.experts, *matrix)
 
     def _matrix(self, columns: int) -> tuple[int, ...]:
-        """The shape of so many columns of stored W."""
+        """Return the shape of so many columns of stored W."""
         if self.quantised is not None:
             return columns, self.k * self.w_bits // 8
         block = PACK_MULTIPLE
@@ -207,12 +207,12 @@ class Gemm:
 
     @property
     def w_dtype(self) -> str:
-        """The type of the stored W."""
+        """Type of the stored W."""
         return self.dtype if self.quantised is None else str(self.quantised.storage_dtype)
 
     @property
     def scales_shape(self) -> tuple[int, ...]:
-        """The shape of the scales, and of the offsets if there are any."""
+        """Shape of the scales, and of the offsets if there are any."""
         return self._stacked(self.groups, self.n)
 
     @property
@@ -227,9 +227,9 @@ class Gemm:
 
     @property
     def transposed(self) -> bool:
-        """True if the tensor cores make O^T = W^T X^T.
+        """True if the tensor cores compute O^T = W^T X^T.
 
-        Converted weights are in registers, which wgmma takes as left operand only.
+        Converted weights are in registers, which wgmma accepts as left operand only.
         """
         return self.quantised is not None
 
@@ -262,29 +262,29 @@ def bits(kind: Kind) -> int:
 
 
 def check_layout(w_layout: object) -> None:
-    """Return if there is such a layout of weights.
+    """Check the name of a layout of weights.
 
     Raises:
-      ValueError: there is not.
+      ValueError: the layout is unknown.
     """
     allowed = "'kn' for W[K, N], 'nk' for W[N, K] or 'tiles' for W[N / 64, K / 64, 64, 64]"
     expect(w_layout in W_LAYOUTS, "w_layout", w_layout, allowed)
 
 
 def check_kind(kind: object, name: str = "kind") -> None:
-    """Return if there is such a kind of weights.
+    """Check the name of a kind of quantised weights.
 
     Raises:
-      ValueError: there is not.
+      ValueError: the kind is unknown.
     """
     expect(kind in KINDS, name, kind, f"one of {', '.join(KINDS)}")
 
 
 def check_group(kind: Kind, group: int | None) -> None:
-    """Return if weights of `kind` may have groups of this size.
+    """Check the size of groups of weights of `kind`.
 
     Raises:
-      ValueError: they may not.
+      ValueError: the size is not supported.
     """
     fits = group is None or (type(group) is int and group >= 1 and group % GROUP_MULTIPLE == 0)
     expect(fits, "group", group, f"None or a multiple of {GROUP_MULTIPLE} for kind={kind!r}")
@@ -309,7 +309,7 @@ ROWS: tuple[int, ...] = (1, 8, 16, 64, 128, 256, 512, 1024, 2048, 4096, 10240)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
-    """The expert layers of a model: how many, how many each token takes, (K, N) of each GEMM."""
+    """Expert layers of a model: number of experts, experts per token, (K, N) of each GEMM."""
 
     experts: int
     per_token: int

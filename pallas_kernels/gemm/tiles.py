@@ -1,7 +1,7 @@
-"""Tiles by rule, where there is no family to choose from: quantised weights, and experts.
+"""Tiles by rule for quantised weights and experts, which have no family to choose from.
 
-Nothing here was measured on a GPU: the rules follow from shared memory, registers and the traffic
-counts. AsymGEMM takes part where one reading of W by SymGEMM does not serve all rows.
+The rules are not measured on a GPU: they follow from shared memory, registers and the traffic
+counts. They add AsymGEMM if one reading of W by SymGEMM does not serve all rows.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _plain(gemm: Gemm, sm_count: int, cluster: int) -> Config:
     """Tiles for experts.
 
     - up to 64 rows (decode): 64 rows and one compute warpgroup, eight stages, which keep at least
-      64 KiB of W in flight for each SM. Strips of 64 columns where strips of 128 would leave SMs
+      64 KiB of W in flight per SM. Strips of 64 columns if strips of 128 would leave SMs
       without work.
     - up to 128 rows: 128 rows and two compute warpgroups.
     - more: 256 x 128, an accumulator of 128 float32 registers a thread.
@@ -63,10 +63,10 @@ def _plain(gemm: Gemm, sm_count: int, cluster: int) -> Config:
 def _converted(gemm: Gemm, sm_count: int, cluster: int) -> Config:
     """Tiles for quantised weights.
 
-    Rows: the smallest tile with which one cluster holds all rows, up to 256; up to 128 where there
-    must be two accumulators. A tile may have 8 rows here, rows being the narrow side of wgmma.
-    Columns: 128, or 64 where that leaves half of the SMs without a strip. X gets four stages and W
-    what shared memory is left.
+    Rows: the smallest tile with which one cluster holds all rows, up to 256; up to 128 with two
+    accumulators. A tile may have 8 rows here, rows being the narrow side of wgmma.
+    Columns: 128, or 64 if 128 leaves half of the SMs without a strip. X gets four stages and W
+    the remaining shared memory.
     """
     # groups of 64, and of multiples, are whole K steps; of others a K step holds several
     tk = math.gcd(gemm.group_size, 128)
@@ -98,10 +98,10 @@ def _converted(gemm: Gemm, sm_count: int, cluster: int) -> Config:
 
 
 def _with_asym(config: Config, gemm: Gemm) -> Config:
-    """Return `config` with the longest K passes of AsymGEMM that shared memory has room for.
+    """Return `config` with the longest K passes of AsymGEMM that fit in shared memory.
 
-    With two slots of X one tile is on its way, and its latency is longer than a step of 128 rows. A
-    third one pays for the shorter passes where weights are small.
+    With two slots of X one tile is in flight, and its latency exceeds a step of 128 rows. A third
+    slot is worth the shorter passes for small weights.
     """
     if config.tm < 64:
         return config

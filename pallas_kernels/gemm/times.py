@@ -1,8 +1,8 @@
-"""The time of counted work: the seconds of each resource, and so of a launch. The one formula.
+"""Time of counted work: the seconds of each resource, and so of a launch.
 
-Two kernels are counted by what is known of them: ours by its schedule (`traffic`), HybridGEMM as
-published in closed form (`c2c.cost`). Rates and constants differ between them, the formula does
-not. `xp` is NumPy, or jax.numpy where a time is differentiated; nothing here imports jax.
+The formula serves two kernels: ours, counted by its schedule (`traffic`), and the published
+HybridGEMM, counted in closed form (`c2c.cost`). Only rates and constants differ. `xp` is NumPy, or
+jax.numpy to differentiate a time; this module imports no jax.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Scalar = Any  # float; calibration passes JAX scalars
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Rates that a kernel sustains on a device, a second, and its costs beside them."""
+    """Rates per second that a kernel sustains on a device, and its fixed costs."""
 
     sm_flops: Scalar  # of one SM's tensor cores
     link_bytes_s: Scalar  # all of W from host memory
@@ -31,7 +31,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """Seconds that each resource needs alone, and those of the launch; see `predicted`."""
+    """Seconds of each resource alone, and of the launch; see `predicted`."""
 
     time_s: Seconds  # the slowest resource and the launch
     link_s: Seconds
@@ -56,7 +56,7 @@ class Prediction:
 
     @property
     def sum_s(self) -> Seconds:
-        """All resources one after another; of equal times the smaller sum leaves more room."""
+        """Sum over all resources; of equal times the smaller sum leaves more room."""
         return self.link_s + self.hbm_s + self.l2_s + self.issue_s
 
 
@@ -88,13 +88,13 @@ def predicted(
 def busy_s(
     products_s: Seconds, outputs: Any, nbytes: Any, rates: Rates, *, xp: Any = np
 ) -> Seconds:
-    """Return how long an SM takes over products and outputs, which wait for each other.
+    """Return the seconds of an SM for products and outputs, which wait for each other.
 
     Args:
-      products_s: of its tensor work.
-      outputs: tiles that it stores or adds.
-      nbytes: of them.
-      rates: of the device.
+      products_s: seconds of its tensor work.
+      outputs: number of tiles that it stores or adds.
+      nbytes: bytes of these tiles.
+      rates: rates of the device.
       xp: NumPy or jax.numpy.
     """
     leaving, fixed = nbytes / rates.sm_store_bytes_s, outputs * rates.output_s

@@ -1,8 +1,8 @@
 """Traffic and work of one launch: exact counts of bytes, tiles and steps.
 
-Every count follows from who computes what (`schedule`), so that it equals what the kernel issues;
-tests count it there. Two rules of the L2 are assumptions, unmeasured: it keeps no line of host
-memory, and of X and O it keeps what is stated at `launch_traffic`.
+Every count follows from the `schedule`, so that it equals the kernel's loads and stores; tests
+count those. Two rules of the L2 are unmeasured assumptions: it keeps no line of host memory, and
+of X and O it keeps the parts stated at `launch_traffic`.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Traffic:
     """Bytes, operations and tile steps of a launch, each with the shape of the plan's fields.
 
     A *step* is tm x tn x tk of tensor work, an *output* one tm x tn tile that a CTA rounds and
-    stores or adds. The `*_cta_*` counts are of the CTA with the most steps in that dataflow, where
-    all matrices have as many rows; else no smaller.
+    stores or adds. The `*_cta_*` counts are of the CTA with the most steps in that dataflow if
+    all matrices have equally many rows; else upper bounds.
     """
 
     w_bytes: Count  # stored W from host memory; a multicast tile counts once
@@ -93,7 +93,7 @@ class Traffic:
 
     @property
     def added_bytes(self) -> Count:
-        """Bytes of partial sums that TMA adds: those of the first pass are stored."""
+        """Bytes of partial sums that TMA adds; the first pass stores its sums."""
         return self.sums_store_bytes - self.sums_load_bytes
 
     @property
@@ -104,7 +104,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rows:
-    """The rows of a launch, over all matrices that have some."""
+    """Rows of a launch, over all matrices with rows."""
 
     matrices: int
     blocks: Count  # of SymGEMM
@@ -124,20 +124,20 @@ def launch_traffic(
     group_sizes: np.ndarray | None = None,
     m: Any = None,
 ) -> Traffic:
-    """Count what a launch moves and computes.
+    """Count the bytes, operations and tile steps of a launch.
 
-    W: each SymGEMM strip once for each block of rows (of an expert with rows r there are ceil((r +
-    s) / (tm cluster)), where s < 8 is how far its first row is from a multiple of 8), each AsymGEMM
-    strip once. None for experts without rows. Scales and offsets of groups do too; a column's only
-    ones are read by every CTA of a cluster of SymGEMM.
+    W: each SymGEMM strip once per block of rows (an expert with r rows has ceil((r + s) / (tm
+    cluster)) blocks, s < 8 being the distance of its first row from a multiple of 8), each AsymGEMM
+    strip once. None for experts without rows. Scales and offsets of groups likewise; every CTA of a
+    cluster of SymGEMM reads a column's only ones.
 
-    Of a GEMM with a cache, the W of resident strips is read from HBM as often as that of others
-    from the host (an upper bound: the L2 may keep it), and what is left there is written once.
+    With a cache, the W of resident strips is read from HBM as often as that of others
+    from the host (an upper bound: the L2 may keep it), and filled strips are written once.
 
     X from HBM: CTAs that need the same tile at the same time share one reading, and the L2 keeps X
     for later only if all of it fits. SymGEMM works in waves of `sym_clusters` neighbouring items;
     a wave reads each of its row tiles once. AsymGEMM reads X once in each round of strips; with
-    `stagger` CTAs stand at different K, and each such group reads by itself unless the L2 holds
+    `stagger` CTAs are at different K, and each such group reads by itself unless the L2 holds
     two K passes of X.
 
     O in HBM: written once. Partial sums: each addition reads and writes them, unless the L2 holds
@@ -147,7 +147,7 @@ def launch_traffic(
       gemm: sizes and types.
       config: tiles.
       plan: concrete integers, or NumPy arrays of them that broadcast (one value for each alpha).
-      l2_bytes: what the L2 holds; 0 gives upper bounds.
+      l2_bytes: capacity of the L2; 0 gives upper bounds.
       group_sizes: rows of each expert, concrete; None for even routing.
       m: rows instead of `gemm.m`, of one matrix; an array that broadcasts with the plan's fields.
 
@@ -355,13 +355,13 @@ def _passes(
 
 
 def _most_passes(config: Config, gemm: Gemm, sizes: Counts, leading: Count) -> Count:
-    """Return the most K passes of the `leading` first clusters of AsymGEMM, with most groups."""
+    """Return the most K passes among the `leading` clusters of AsymGEMM with the most groups."""
     running = np.maximum.accumulate(_table(config, gemm, sizes))
     return running[np.clip(leading, 1, len(running)) - 1]
 
 
 def _sym_rows(m: Count, config: Config, over: _Rows, items: Count, clusters: Count) -> Count:
-    """Return how many rows of X the waves of SymGEMM read.
+    """Return the number of rows of X that the waves of SymGEMM read.
 
     Items run over the blocks of rows first, so a wave of at least as many holds every one, and a
     smaller one none twice. The last item is in the last block, the only one cut by M.

@@ -1,4 +1,4 @@
-"""Attention of some sequences on another device: the slot between a sender and a receiver."""
+"""Attention of some sequences on another device, through a slot between sender and receiver."""
 
 from typing import TYPE_CHECKING, Any
 

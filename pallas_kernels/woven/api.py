@@ -33,21 +33,21 @@ from pallas_kernels.woven.slot import Status
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """After `send`."""
+    """Result of `send`."""
 
     shared: Shared
     state: Any  # int32 [5] of the sender
 
     @property
     def went(self) -> Any:
-        """True if the task was sent; if not, as many are outstanding as may be."""
+        """True if the task was sent, False if the most tasks are outstanding."""
         return self.state[Sends.WENT] != 0
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Polled:
-    """After `poll`."""
+    """Result of `poll`."""
 
     shared: Shared
     state: Any  # int32 [ctas, 4] of the receiver
@@ -58,7 +58,7 @@ class Polled:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
-    """After `receive`."""
+    """Result of `receive`."""
 
     out: Any  # [rows, heads, head_dim]; 0 where a CTA's status is not `DONE`
     codes: Any  # int32 [splits, rows, kv_heads], of `Status`
@@ -66,7 +66,7 @@ class Received:
 
     @property
     def status(self) -> Any:
-        """The worst of each row's CTAs, int32 [rows]; its result counts only if that is `DONE`."""
+        """Worst status of each row's CTAs, int32 [rows]; a row is valid only if it is `DONE`."""
         return self.codes.max(axis=(0, 2))
 
 
@@ -81,21 +81,21 @@ def send(
     config: SendConfig | None = None,
     backend: Choice = "auto",
 ) -> Sent:
-    """Write a task's queries, keys and values to what is shared, then its number.
+    """Write a task's queries, keys and values to the shared arrays, then its number.
 
     Args:
-      shared: arrays of `Exchange.new`; for "sm90" jax arrays in pinned host memory, where they
-        are written to in place. Other backends return new ones.
-      state: int32 [5], of `Exchange.sender` at first, then of the last `Sent` or `Received`.
-      q: [N, heads, head_dim] in device memory, N up to the rows of what is shared.
+      shared: arrays of `Exchange.new`; for "sm90" jax arrays in pinned host memory, written in
+        place. Other backends return new ones.
+      state: int32 [5], from `Exchange.sender` at first, then from the last `Sent` or `Received`.
+      q: [N, heads, head_dim] in device memory, N up to the rows of the shared arrays.
       k: [N, kv_heads, head_dim].
       v: like k.
-      rows: how many of the N are sent, from 1, concrete or traced; None for all.
+      rows: number of the N rows to send, from 1, concrete or traced; None for all.
       config: CTAs and stages.
-      backend: as everywhere: "auto", "sm90", "interpret" or "reference".
+      backend: "auto", "sm90", "interpret" or "reference".
 
     Raises:
-      ValueError: an argument is outside its range, or shapes differ from what is shared.
+      ValueError: an argument is outside its range, or shapes differ from the shared arrays.
       KernelUnavailable: the device cannot run `backend`; names the device and what is missing.
     """
     chosen, exchange, arrays = _start(shared, backend)
@@ -136,24 +136,24 @@ def poll(
 ) -> Polled:
     """Look once for a task; if there is one, append its keys and values, attend, answer.
 
-    Tasks of an iteration are those of the layers in their order. A row's newest token is at
-    `shared.lengths` - 1; its page must be in the table, else the row is answered with `NO_BLOCKS`.
-    A task of another version of the table is answered with `OTHER_TABLE`.
+    An iteration has one task per layer, in order. A row's newest token is at
+    `shared.lengths` - 1; its page must be in the table, else the row's answer is `NO_BLOCKS`.
+    The answer to a task of another version of the table is `OTHER_TABLE`.
 
     Args:
       shared: as for `send`.
-      state: int32 [ctas, 4], of `Exchange.receiver` at first, then of the last `Polled`.
-      k_pages: pool [pages, page, kv_heads, head_dim]; given away, and returned with the new rows.
+      state: int32 [ctas, 4], from `Exchange.receiver` at first, then from the last `Polled`.
+      k_pages: pool [pages, page, kv_heads, head_dim]; donated, and returned with the new rows.
       v_pages: like k_pages.
       windows: positions that a query of each layer sees, int32 [layers]; None for all.
-      layers: of the model that sends.
-      stride: pages between a sequence's page of a layer and of the next.
+      layers: number of layers of the sender's model.
+      stride: pages between a sequence's pages of consecutive layers.
       scale: factor of the scores; 1 / sqrt(head_dim) by default.
-      config: tiles; its splits are those of what is shared.
+      config: tiles; its splits must be those of the shared arrays.
       backend: as for `send`.
 
     Raises:
-      ValueError: as `send`; or the kernel does not take these sizes.
+      ValueError: as `send`, or the kernel does not support these sizes.
       KernelUnavailable: as `send`.
     """
     chosen, exchange, arrays = _start(shared, backend)
@@ -192,18 +192,18 @@ def receive(
     looks: Number = 1,
     backend: Choice = "auto",
 ) -> Received:
-    """Wait, for no longer than so many looks of each CTA, for the next result and take it.
+    """Wait for the next result, for at most so many looks of each CTA, and take it.
 
     Args:
       shared: as for `send`.
-      state: int32 [5], of the last `Sent` or `Received`.
-      rows: of the task; None for all that can be.
-      looks: most looks at an answer's number, from 1; each takes the way to memory and back.
+      state: int32 [5], from the last `Sent` or `Received`.
+      rows: rows of the task; None for the most that a task can have.
+      looks: most looks at an answer's number, from 1; each is a round trip to memory.
       backend: as for `send`. The reference looks once.
 
     Returns:
-      Rows, statuses, and the state. After a `TIME_OUT` a call with the state given to this one
-      waits for the same task again.
+      Rows, statuses, and the state. After a `TIME_OUT` a call with the same state waits for the
+      same task again.
 
     Raises:
       ValueError: as `send`.
@@ -231,7 +231,7 @@ def run_send(
     shared: Shared, state: Any, rows: Any, q: Any, k: Any, v: Any,
     *, exchange: Exchange, config: SendConfig, backend: Backend,
 ) -> tuple[Shared | None, jax.Array]:  # fmt: skip
-    """Run the kernel or the reference; None for what is shared where it is written in place."""
+    """Run the kernel or the reference; the shared arrays are None if written in place."""
     if backend == "reference":
         return reference.send(shared, state, rows, q, k, v, exchange=exchange)
     from pallas_kernels.woven import sm90
@@ -256,7 +256,7 @@ def run_poll(
     shared: Shared, state: Any, windows: Any, k: Any, v: Any,
     *, polling: Polling, config: DecodeConfig | None, backend: Backend,
 ) -> tuple[Shared | None, jax.Array, jax.Array, jax.Array]:  # fmt: skip
-    """Run the kernel, with pools that go in and out aliased, or the reference."""
+    """Run the kernel, with its input and output pools aliased, or the reference."""
     if backend == "reference" or config is None:
         return reference.poll(shared, state, windows, k, v, polling=polling)
     from pallas_kernels.woven import sm90
@@ -316,9 +316,9 @@ def run_receive(
 def _in_place(
     run: Any, given: dict[str, jax.Array], shared: Shared, backend: Backend
 ) -> tuple[Any, Shared | None]:
-    """Run a kernel on arrays that it writes to; return what it returns, and what is shared then.
+    """Run a kernel that writes to its arrays; return its results and the shared arrays.
 
-    On a GPU the memory itself is written, of which XLA is told nothing; interpret mode has copies.
+    On a GPU it writes to the memory itself, unknown to XLA; interpret mode has copies.
     """
     if backend == "sm90":
         return run(given), None
@@ -331,7 +331,7 @@ def _in_place(
 
 
 def _start(shared: Any, backend: str) -> tuple[Backend, Exchange, Shared]:
-    """Return the backend, the sizes of what is shared, and arrays that the backend can take."""
+    """Return the backend, the sizes of the shared arrays, and these arrays for the backend."""
     expect(isinstance(shared, Shared), "shared", type(shared).__name__, "Shared")
     chosen, exchange = resolve_backend(backend), exchange_of(shared)
 

@@ -1,4 +1,4 @@
-"""The compile-time choices of `send`, and the shared memory of each kernel."""
+"""Compile-time configuration of `send`, and the shared memory of each kernel."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _ALIGNED = 1024  # bytes of shared memory that each array begins at a multiple o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendConfig:
-    """One cluster of `cluster` CTAs sends; each has `stages - 1` rows on their way.
+    """One cluster of `cluster` CTAs sends; each has `stages - 1` rows in flight.
 
-    CTAs of a cluster can wait for each other without a word in memory, so that the last one to be
-    done need not be found by atomic additions. Four SMs are said to reach a copy engine's rate.
+    CTAs of a cluster can wait for each other without a word in memory, so no atomic additions are
+    needed to find the last one. Four SMs are said to reach a copy engine's rate.
     """
 
     cluster: int = 4
@@ -31,16 +31,16 @@ class SendConfig:
 
 
 def poll_config(polling: Polling) -> DecodeConfig:
-    """Return the tiles of a poll: those of decode attention, with the splits that are shared."""
+    """Return the tiles of a poll: those of decode attention, with the exchange's splits."""
     stages = 4 if polling.exchange.slot.head_dim == 128 else 6
     return DecodeConfig(stages=stages, splits=polling.exchange.splits)
 
 
 def check_poll(polling: Polling, config: DecodeConfig) -> None:
-    """Return if a CTA can poll as configured.
+    """Check that a CTA can poll as configured.
 
     Raises:
-      ValueError: the splits are others than those shared, or it lacks shared memory.
+      ValueError: the splits differ from the exchange's, or the CTA lacks shared memory.
     """
     splits = polling.exchange.splits
     expect(config.splits == splits, "splits", config.splits, f"{splits} as in shared.out")
@@ -62,7 +62,7 @@ def send_bytes(exchange: Exchange, config: SendConfig) -> int:
     """Return the shared memory of a sending CTA: its ring of rows.
 
     Raises:
-      ValueError: it is more than a CTA has.
+      ValueError: it exceeds the shared memory of a CTA.
     """
     need = config.stages * exchange.slot.sent_bytes + BARRIER_BYTES
     check_shared_bytes(need, f"stages={config.stages}")

@@ -1,8 +1,8 @@
-"""The exchange between the kernels of both sides: sizes, and the arrays in memory that both reach.
+"""Exchange between the kernels of both sides: sizes and arrays in shared memory.
 
-The protocol is that of `slot.Slot`: payload before the number of the task, result and status before
-the number that answers it, numbers by difference modulo 2^32, a version of the table that each task
-names, rows of its own for each outstanding task. One thing differs: a slot has one word for the
+The protocol is that of `slot.Slot`: payload before the task's number, result and status before
+the answer's number, numbers by difference modulo 2^32, the table's version in each task, and
+separate rows for each outstanding task. One thing differs: a slot has one word for the
 answer, here each CTA of the receiver has its own, so that no CTA waits for another.
 """
 
@@ -45,7 +45,7 @@ class Polls(IntEnum):
 
 
 class Looked(IntEnum):
-    """Finding of a look: nothing, a task that is done then, a number that cannot be."""
+    """Result of a look: no task, a task (now done), or an invalid number."""
 
     NOTHING = 0
     TOOK = 1
@@ -54,7 +54,7 @@ class Looked(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """Sizes of what is shared.
+    """Sizes of the shared arrays.
 
     Attributes:
       slot: rows, heads, types and outstanding tasks.
@@ -71,17 +71,17 @@ class Exchange:
 
     @property
     def group(self) -> int:
-        """Query heads of a KV head."""
+        """Number of query heads per KV head."""
         return self.slot.heads // self.slot.kv_heads
 
     @property
     def ctas(self) -> int:
-        """CTAs of the receiver, each of one split, sequence and KV head, in this order."""
+        """Number of CTAs of the receiver: one per split, sequence and KV head, in this order."""
         return self.splits * self.slot.rows * self.slot.kv_heads
 
     @property
     def out_dtype(self) -> str:
-        """Type of results: parts that are still to be merged are float32."""
+        """Type of results: float32 if splits are still to be merged."""
         return self.slot.dtype if self.splits == 1 else "float32"
 
     def shapes(self) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -104,14 +104,14 @@ class Exchange:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all of them, each on lines of its own."""
+        """Bytes of all arrays, each on its own cache lines."""
         return sum(round_up(_nbytes(*one), LINE) for one in self.shapes().values())
 
     def over(self, pages: Any) -> Shared:
-        """Return NumPy views of pages, as `host_memory.pages.map_pages` gives them.
+        """Return NumPy views of pages from `host_memory.pages.map_pages`.
 
         Raises:
-          ValueError: there are fewer than `nbytes`.
+          ValueError: the pages have fewer than `nbytes`.
         """
         length = memoryview(pages).nbytes
         expect(length >= self.nbytes, "pages", length, f"{self.nbytes} bytes or more")
@@ -123,10 +123,10 @@ class Exchange:
         return Shared(**found)
 
     def new(self, pages: Any = None, *, first: int = 0) -> Shared:
-        """Return what is shared before the first task, in NumPy arrays.
+        """Return the shared arrays before the first task, in NumPy.
 
         Args:
-          pages: whose views to return; memory of this process by default.
+          pages: pages to view; None for memory of this process.
           first: number before the first task's.
         """
         shared = self.over(bytearray(self.nbytes) if pages is None else pages)
@@ -135,20 +135,20 @@ class Exchange:
         return shared
 
     def sender(self, *, first: int = 0) -> np.ndarray:
-        """Return the state of a sender that has sent nothing."""
+        """Return the initial state of a sender."""
         return np.array([as_word(first), 0, as_word(first), 0, 0], np.int32)
 
     def receiver(self, *, first: int = 0) -> np.ndarray:
-        """Return the state of a receiver that has answered nothing, a row for each CTA."""
+        """Return the initial state of a receiver, a row for each CTA."""
         return np.tile(np.array([as_word(first), 0, 0, 0], np.int32), (self.ctas, 1))
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """Arrays that both sides reach: in pinned host memory for the kernels of a GPU.
+    """Arrays of both sides, in pinned host memory for the kernels of a GPU.
 
-    Those kernels write to them where they are. Other backends return new ones.
+    Those kernels write to them in place. Other backends return new ones.
     """
 
     # the sender's
@@ -167,10 +167,10 @@ class Shared:
     done: Any  # int32 [ctas]: number of the newest task that a CTA has answered
 
     def publish(self, table: np.ndarray, lengths: np.ndarray) -> None:
-        """Write an iteration's table to arrays of NumPy; only while no task is outstanding.
+        """Write an iteration's table to NumPy arrays; only while no task is outstanding.
 
         Raises:
-          ValueError: it does not fit.
+          ValueError: the table does not fit.
         """
         rows = len(lengths)
         width = self.table.shape[1]
@@ -183,10 +183,10 @@ class Shared:
 
 
 def exchange_of(shared: Shared) -> Exchange:
-    """Return the sizes of arrays.
+    """Return the sizes of shared arrays.
 
     Raises:
-      ValueError: some array has another shape or type than the others make it.
+      ValueError: shape or type of an array contradicts the others.
     """
     for name in ("q", "k", "out"):
         ndim, wanted = len(getattr(shared, name).shape), 5 if name == "out" else 4
@@ -206,7 +206,7 @@ def exchange_of(shared: Shared) -> Exchange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Polling:
-    """One poll: what is shared, and the pool that is appended to and attended over.
+    """Sizes of a poll: the exchange, and the pool for new rows and attention.
 
     A sequence's page of layer l is l * `stride` behind its page of the first one.
     """
@@ -227,10 +227,10 @@ class Polling:
 
     @property
     def attention(self) -> Decode:
-        """The attention inside, as its kernel sees it.
+        """Description of the poll's attention for its kernel.
 
         Raises:
-          ValueError: the kernel does not take these sizes.
+          ValueError: the kernel does not support these sizes.
         """
         s, group = self.exchange.slot, self.exchange.group
         fits = group < ROW_MULTIPLE or group % ROW_MULTIPLE == 0
@@ -244,7 +244,7 @@ class Polling:
 
 
 def as_word(number: int) -> np.int32:
-    """Return a number modulo 2^32 as the kernels hold it.
+    """Return a number modulo 2^32 as the kernels' int32.
 
     >>> int(as_word(2**32 - 1)), int(as_word(7))
     (-1, 7)

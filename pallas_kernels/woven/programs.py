@@ -1,4 +1,4 @@
-"""The configurations in use, to be compiled ahead of time."""
+"""Programs of the configurations in use, for ahead-of-time compilation."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _of(label: str, exchange: Exchange, page: int, layers: int) -> tuple[Program
 
 
 def send_program(label: str, exchange: Exchange, config: SendConfig) -> Program:
-    """Return the launch that sends all rows."""
+    """Return the program that sends all rows."""
     s = exchange.slot
     run = functools.partial(run_send, exchange=exchange, config=config, backend="sm90")
     heads = (s.heads, s.kv_heads, s.kv_heads)
@@ -74,7 +74,7 @@ def send_program(label: str, exchange: Exchange, config: SendConfig) -> Program:
 
 
 def poll_program(label: str, polling: Polling) -> Program:
-    """Return one poll; the pools' memory goes to the results."""
+    """Return the program of one poll, which donates the pools."""
     exchange, config = polling.exchange, poll_config(polling)
     s = exchange.slot
     run = functools.partial(run_poll, polling=polling, config=config, backend="sm90")
@@ -90,7 +90,7 @@ def poll_program(label: str, polling: Polling) -> Program:
 
 
 def receive_program(label: str, exchange: Exchange) -> Program:
-    """Return the launch that takes a task's results."""
+    """Return the program that takes a task's results."""
     run = functools.partial(run_receive, exchange=exchange, backend="sm90")
     scalars = [Argument(shape=(size,), dtype="int32") for size in (5, 1, 1)]
     return _program("receive", label, exchange, run, tuple(scalars), receive_bytes(exchange))

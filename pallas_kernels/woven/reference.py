@@ -1,6 +1,6 @@
-"""The same three steps in plain jax.numpy: what the kernels have to agree with, on any device.
+"""Reference of `send`, `poll` and `receive` in jax.numpy, on any device.
 
-All CTAs look at once here, so that their states are equal: that of the first stands for all.
+All CTAs look at once here, so their states are equal: only the first one's is used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def send(
     shared: Shared, state: jax.Array, rows: jax.Array, q: jax.Array, k: jax.Array, v: jax.Array,
     *, exchange: Exchange,
 ) -> tuple[Shared, jax.Array]:  # fmt: skip
-    """Return what is shared once a task was sent, if one may be, and the sender's state."""
+    """Return the shared arrays with a task sent, if one may be, and the sender's state."""
     many, lanes, lane = q.shape[0], exchange.slot.outstanding, state[Sends.LANE]
     out = state[Sends.SENT] - state[Sends.COLLECTED]
     goes = (out >= 0) & (out < lanes)
@@ -55,7 +55,7 @@ def poll(
     shared: Shared, state: jax.Array, windows: jax.Array, k: jax.Array, v: jax.Array,
     *, polling: Polling,
 ) -> tuple[Shared, jax.Array, jax.Array, jax.Array]:  # fmt: skip
-    """Return what is shared, the state and the pools after one look, with the task done."""
+    """Return the shared arrays, the state and the pools after one look, with the task done."""
     exchange, page = polling.exchange, polling.page
     slot = exchange.slot
     answered, lane, layer, _ = state[0]

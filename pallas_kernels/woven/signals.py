@@ -1,10 +1,10 @@
-"""Words that say that something is there, as a kernel loads and stores them: the seam to a CPU.
+"""Signal words in memory: loads and stores by kernels, on a GPU and in interpret mode.
 
-On a GPU one thread loads a word with acquire and hands it on through shared memory: threads that
-looked for themselves could see different numbers, and a kernel whose threads disagree hangs. A word
-is stored with release by one thread, after the stores of TMA before it, which go another way (the
-asynchronous proxy) and need a fence of their own. Interpret mode has no such instructions and runs
-nothing beside the kernel; plain accesses do there.
+On a GPU one thread loads a word with acquire and passes it on through shared memory: threads that
+looked separately could see different numbers, and a kernel whose threads disagree hangs. One thread
+stores a word with release, after earlier stores by TMA, which use another path (the asynchronous
+proxy) and need their own fence. Interpret mode has no such instructions and runs nothing beside the
+kernel, so it uses plain accesses.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ Note = tuple[Ref, Int]
 
 @runtime_checkable
 class Signals(Protocol):
-    """The kernels' operations on words."""
+    """Operations of kernels on signal words."""
 
     def look(self, word: Ref, handed: Ref) -> None:
-        """Load a word [1] with acquire and leave it in shared memory [1], for a warpgroup."""
+        """Load a word [1] with acquire into shared memory [1], for a warpgroup."""
 
     def tell(self, notes: Sequence[Note], last: Note) -> None:
-        """Store notes, then a word with release: all before it is seen by who sees the word."""
+        """Store notes, then a word with release: its readers see all earlier stores."""
 
     def between(self, *, order: bool = False) -> None:
-        """Let TMA see what a word has announced; with `order` others what TMA has stored."""
+        """Make data announced by a word visible to TMA; with `order`, TMA's stores to others."""
 
 
 class Instructions:
-    """On a GPU."""
+    """Operations on a GPU, by inline instructions."""
 
     def look(self, word: Ref, handed: Ref) -> None:
         """Load by one thread, between two barriers of its warpgroup."""
@@ -83,7 +83,7 @@ class Instructions:
         store(*(part for word in words for part in word))
 
     def between(self, *, order: bool = False) -> None:
-        """Fence the two ways to memory, and with `order` all accesses."""
+        """Fence the two paths to memory, and with `order` all accesses."""
 
         @plgpu.inline_mgpu(arg_types=())  # type: ignore[untyped-decorator]
         def fence(_: Any) -> None:
@@ -93,7 +93,7 @@ class Instructions:
 
 
 class Accesses:
-    """In interpret mode."""
+    """Operations in interpret mode, by plain accesses."""
 
     def look(self, word: Ref, handed: Ref) -> None:
         """Copy the word."""
@@ -105,7 +105,7 @@ class Accesses:
             word[...] = jnp.broadcast_to(value, (1,)).astype(jnp.int32)
 
     def between(self, *, order: bool = False) -> None:
-        """There is one way to memory."""
+        """Do nothing: there is only one path to memory."""
 
 
 def _alone() -> Any:

@@ -1,14 +1,14 @@
-"""`Slot`: pages through which a sender has a receiver attend to some of its sequences.
+"""`Slot`: shared pages by which a receiver computes attention of a sender's sequences.
 
     sender:    payload -> number of the task (release) ... number of results (acquire) -> result
     receiver:  number of the task (acquire) -> payload ... result -> number of results (release)
 
 Each word has one writer, so no atomic addition is needed. Numbers compare by difference and wrap at
-2^32. A slot has one sender and one receiver; a receiver of several senders has a slot for each. Of
-`outstanding` tasks each has its own rows; tasks are answered in order.
+2^32. A slot has one sender and one receiver; a receiver of several senders has a slot for each.
+Each of the `outstanding` tasks has its own rows; tasks are answered in order.
 
-Once an iteration the sender writes the table of its sequences, with a version that each task names
-and the receiver checks. It may do so only while no task is outstanding.
+Once per iteration the sender writes the table of its sequences, with a version that each task
+names and the receiver checks. It may do so only while no task is outstanding.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _TASK, _COMPLETION, _VERSION, _FIRST, _HEADER = (k * _LINE for k in range(1, 6))
 
 
 class SlotError(HostMemoryError):
-    """A slot cannot do what was asked, or its words cannot be."""
+    """An invalid request to a slot, or invalid words in it."""
 
 
 class TaskFailed(SlotError):
-    """A task has no result; its status says why. The sender does it itself."""
+    """A task without a result, with its status as reason. The sender computes it itself."""
 
     def __init__(self, task: int, status: Status) -> None:
         super().__init__(f"task {task}: status {status.name}, expected DONE")
@@ -64,12 +64,12 @@ class SlotShape:
 
     Attributes:
       rows: most sequences of a task.
-      heads: of queries.
-      kv_heads: of keys and values.
+      heads: number of query heads.
+      kv_heads: number of heads of keys and values.
       head_dim: size of a head.
-      dtype: of all of them, of `DTYPES`.
+      dtype: type of queries, keys, values and results, one of `DTYPES`.
       outstanding: most tasks that are sent and not collected.
-      pages: of a sequence, in the table.
+      pages: most pages of a sequence in the table.
     """
 
     rows: int
@@ -90,7 +90,7 @@ class SlotShape:
 
     @property
     def sent_bytes(self) -> int:
-        """Q, K and V of a sequence and layer.
+        """Bytes of Q, K and V of a sequence and layer.
 
         >>> shape = SlotShape(rows=1, heads=32, kv_heads=8, head_dim=128)  # Llama 3 8B
         >>> shape.sent_bytes, shape.returned_bytes
@@ -101,7 +101,7 @@ class SlotShape:
 
     @property
     def returned_bytes(self) -> int:
-        """The result of a sequence and layer."""
+        """Bytes of the result of a sequence and layer."""
         return self.heads * self.head_dim * DTYPES[self.dtype].itemsize
 
     @property
@@ -121,7 +121,7 @@ class SlotShape:
         return _LINE + _padded(sent) + _LINE + _padded(back)
 
     def header(self) -> bytes:
-        """Return what a file of this shape begins with."""
+        """Return the header of a file of this shape."""
         numbers = [v for v in asdict(self).values() if type(v) is int]
         return (
             _MAGIC + np.array(numbers, np.uint32).tobytes() + self.dtype.encode().ljust(32, b"\0")
@@ -133,10 +133,10 @@ class Task:
     """A task that a receiver has taken.
 
     Attributes:
-      number: counted from 0.
-      q, k, v: views of the slot, [row, head, size]; they hold until the task is answered.
-      pages: of the sequences, [row, page], a view.
-      lengths: of them, [row], a view.
+      number: number of the task, counted from 0.
+      q, k, v: views of the slot, [row, head, size]; valid until the task is answered.
+      pages: pages of the sequences, [row, page], a view.
+      lengths: lengths of the sequences, [row], a view.
     """
 
     number: int
@@ -148,7 +148,7 @@ class Task:
 
 
 class Slot:
-    """Pages of one sender and one receiver. Made by `create` and `open`; a context manager."""
+    """Shared pages of one sender and one receiver, from `create` or `open`; a context manager."""
 
     def __init__(self, path: Path, shape: SlotShape, fd: int) -> None:
         self.path, self.shape = path, shape
@@ -165,16 +165,16 @@ class Slot:
 
     @classmethod
     def create(cls, path: Path | str, shape: SlotShape, *, first: int = 0) -> Slot:
-        """Make a slot; it appears at `path` complete or not at all.
+        """Create a slot; it appears at `path` complete or not at all.
 
         Args:
-          path: of a file that must not exist; `shared_memory_path` has no disk behind it.
-          shape: what it holds.
+          path: new file; it must not exist. `shared_memory_path` gives one without a disk.
+          shape: shape of the slot.
           first: number before the first task's.
 
         Raises:
           SlotError: the path exists.
-          PoolSpaceError: there are not so many bytes.
+          PoolSpaceError: there is not enough space.
         """
         path = Path(path)
         with files.new_file(path, wait_s=0.0) as fd:
@@ -191,12 +191,12 @@ class Slot:
 
     @classmethod
     def open(cls, path: Path | str, shape: SlotShape) -> Slot:
-        """Open a slot that another process has made.
+        """Open a slot that another process created.
 
         Raises:
-          PoolError: there is none.
+          PoolError: the file does not exist.
           PoolCorruptError: the file is no slot.
-          PoolStaleError: it is one of another shape.
+          PoolStaleError: the slot has another shape.
         """
         path = Path(path)
         fd = files.open_file(path, writable=True)
@@ -248,7 +248,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Lane:
-    """Rows of one outstanding task: `asked` has how many they are and the table's version."""
+    """Rows of one outstanding task; `asked` has their number and the table's version."""
 
     asked: np.ndarray
     q: np.ndarray
@@ -259,7 +259,7 @@ class _Lane:
 
 
 class Sender:
-    """The sender's end of a slot."""
+    """Sender's end of a slot."""
 
     def __init__(self, slot: Slot) -> None:
         self.slot = slot
@@ -291,8 +291,8 @@ class Sender:
         """Send a task of all rows of the table; return its number.
 
         Raises:
-          SlotError: as many tasks are outstanding as may be, no table was written, or its rows or
-            sizes of heads are others.
+          SlotError: the most tasks are outstanding, no table was written, or rows or head sizes
+            differ from it.
         """
         shape = self.slot.shape
         if self.sent - self.collected >= shape.outstanding:
@@ -312,7 +312,7 @@ class Sender:
         return self.sent - 1
 
     def collect(self) -> np.ndarray | None:
-        """Return the next result, in order of tasks; None: it is not there yet.
+        """Return the next result, in order of tasks; None if it is not ready.
 
         Raises:
           TaskFailed: it has none; the next call is about the next task.
@@ -352,7 +352,7 @@ class Sender:
 
 
 class Receiver:
-    """The receiver's end of a slot."""
+    """Receiver's end of a slot."""
 
     def __init__(self, slot: Slot) -> None:
         self.slot = slot
@@ -360,13 +360,13 @@ class Receiver:
         self.answered = 0
 
     def poll(self) -> Task | None:
-        """Take the next task; None: there is none.
+        """Return the next task, or None if there is none.
 
-        A task of another version of the table than the present is answered with `OTHER_TABLE`
-        once all before it are, and is not returned.
+        A task of another version of the table is not returned; it is answered with `OTHER_TABLE`
+        after all tasks before it.
 
         Raises:
-          SlotError: the number of tasks cannot be, as after a jump backwards.
+          SlotError: the number of tasks is invalid, as after a jump backwards.
         """
         slot = self.slot
         word = slot.task.load()
@@ -406,7 +406,7 @@ class Receiver:
         self._end(lane, Status.DONE)
 
     def fail(self, status: Status) -> None:
-        """Say that the oldest task that is taken has no result, and why.
+        """Answer the oldest taken task with a status instead of a result.
 
         Raises:
           SlotError: none is taken.

@@ -4,8 +4,8 @@
     poll      number of the task -> own K and V row to the pool -> attention -> result; own number
     receive   own number, looked for at most so often -> result -> device memory
 
-A polling or receiving CTA has one split, sequence and KV head and a word of its own. What is shared
-is written where it is: XLA, which takes it for operands that are only read, makes no copy.
+A polling or receiving CTA has one split, sequence and KV head and its own word. Shared arrays are
+written in place: XLA regards them as read-only operands and makes no copy.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ def build_send(
     """Return `kernel(state, rows, q, k, v, version, q_lane, k_lane, v_lane, asked, task) -> state`.
 
     Args:
-      exchange: what is shared.
+      exchange: sizes of the shared arrays.
       config: CTAs and stages.
       tokens: rows of q, k and v, which are [tokens, row]; lanes are [outstanding * rows, row].
       interpret: run on a CPU with these settings instead of compiling for the GPU.
 
     Returns:
-      A function of the sender's state, int32 [5], and of how many rows are sent, int32 [1].
+      A function of the sender's state, int32 [5], and of the number of rows to send, int32 [1].
 
     Raises:
       ValueError: a CTA lacks shared memory.
@@ -163,7 +163,7 @@ def build_poll(
       the pools `k` and `v` are references.
 
     Raises:
-      ValueError: the configuration does not fit.
+      ValueError: the configuration does not fit the exchange or the hardware.
     """
     spec, exchange = polling.attention, polling.exchange
     check_decode(spec, config)
@@ -265,23 +265,23 @@ def build_poll(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cta(sm90_decode.Cta):
-    """A CTA of decode attention whose queries are in a lane and whose pages are of one layer."""
+    """A CTA of decode attention with queries in a lane and pages of one layer."""
 
     payload: Int  # where its group's queries and its K and V are
     behind: Int  # pages between the first layer's and this one's
 
     def page(self, number: Int) -> Int:
-        """Return where in the pool the sequence's page of this number is."""
+        """Return the index in the pool of the sequence's page of this number."""
         return self.tables[self.row, number] + self.behind
 
     @property
     def own(self) -> Ref:
-        """The queries of the group, in the lane."""
+        """Queries of the group, in the lane."""
         return self.q.at[self.payload, self.all_rows]
 
 
 def _store_row(cta: _Cta, k_new: Ref, v_new: Ref, kept: Ref, full: Ref, signals: Signals) -> None:
-    """Bring the newest K and V to their page, before any key is loaded."""
+    """Store the newest K and V in their page, before any key is loaded."""
     page = cta.page(div(cta.position, cta.spec.page))
     inside = rem(cta.position, cta.spec.page)
     for part, source in enumerate((k_new, v_new)):

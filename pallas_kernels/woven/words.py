@@ -1,11 +1,11 @@
-"""Words of 32 bits in shared pages that are stored with release and loaded with acquire.
+"""Words of 32 bits in shared pages, stored with release and loaded with acquire.
 
-A word says that a payload is there, so no one may see the word before the payload. NumPy's copies
+A word announces a payload, so no reader may see the word before the payload. NumPy's copies
 are plain stores. On x86 plain stores are seen in order; on Arm they are not, and Python has no
-fence. So the two instructions are compiled by LLVM (llvmlite), which knows either machine: `store
-atomic release` (a plain move on x86, `stlr` on Arm) makes all earlier loads and stores of the
-thread come first; `load atomic acquire` (`ldar` on Arm) makes all later ones come after. The C
-compiler cannot move a copy across the call, as it does not know what the called address does.
+fence. So LLVM (llvmlite) compiles the two instructions for either machine: `store atomic release`
+(a plain move on x86, `stlr` on Arm) orders all earlier loads and stores of the thread before it;
+`load atomic acquire` (`ldar` on Arm) orders all later ones after it. The C compiler cannot move a
+copy across the call to an unknown address.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ define i{BITS} @get(ptr %at) {{
 
 
 def ahead(later: int, earlier: int) -> int:
-    """Return how far a word is ahead of another, both counted modulo 2^32.
+    """Return the distance of a word ahead of another, modulo 2^32.
 
     >>> ahead(2, 2**32 - 1), ahead(5, 7) == 2**32 - 2
     (3, True)
@@ -50,7 +50,7 @@ class Word:
         self._put, self._get, _ = _compiled()
 
     def load(self) -> int:
-        """Return the word; what was stored before it by whoever stored it is seen from here on."""
+        """Return the word; later loads see all stores of its writer before it."""
         return int(self._get(self._address))
 
     def store(self, value: int) -> None:
@@ -60,7 +60,7 @@ class Word:
 
 @cache
 def _compiled() -> tuple[Callable[[int, int], None], Callable[[int], int], Any]:
-    """Return store, load, and what keeps their machine code."""
+    """Return store, load, and the engine that owns their machine code."""
     import llvmlite.binding as llvm  # only who makes a slot needs it
 
     llvm.initialize_native_target()
