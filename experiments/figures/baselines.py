@@ -72,8 +72,8 @@ def draw_fig9(tables: Tables, caption: str) -> Figure:
         axes.set_xticks(range(len(models)), [MODELS[m] for m in models], fontsize=8)
         axes.set(ylabel=label)
     panels[0].plot([], [], label="paper's ratio to C2CServe", **PUBLISHED)
-    panels[0].legend(loc="upper left", fontsize=8)
-    return finish(figure, "Fig. 9: latency, one request at a time", caption)
+    title = "C2CServe, Fig. 9: latency, one request at a time"
+    return finish(figure, title, caption, panels[0], 6)
 
 
 def draw_fig13(tables: Tables, caption: str) -> Figure:
@@ -107,7 +107,7 @@ def draw_fig13(tables: Tables, caption: str) -> Figure:
     )
     _draw_host(panels["host"], rows_of(tables["sizes"]))
     _draw_found(panels["routers"], rows_of(tables["routers"]))
-    return finish(figure, "Fig. 13: HybridGEMM in other systems", caption)
+    return finish(figure, "C2CServe, Fig. 13: HybridGEMM in other systems", caption)
 
 
 def _base(row: dict[str, Any]) -> str:
@@ -158,7 +158,7 @@ def _draw_found(axes: Axes, rows: list[dict[str, Any]]) -> None:
     """Draw the share of experts that each cache had, for each way of drawing experts."""
     routers = list(dict.fromkeys((r["skew"], r["locality"]) for r in rows))
     caches = list(dict.fromkeys(r["system"] for r in rows))
-    for i, (cache, colour) in enumerate(zip(caches, (SKY, GREY, VERMILION), strict=True)):
+    for i, (cache, colour) in enumerate(zip(caches, (SKY, VERMILION, BLUE), strict=True)):
         chosen = {(r["skew"], r["locality"]): r for r in rows if r["system"] == cache}
         at = [j + 0.27 * (i - 1) for j in range(len(routers))]
         shares = [100 * chosen[router]["found_share"] for router in routers]

@@ -56,11 +56,5 @@ def draw_worth(tables: Tables, caption: str) -> Figure:
             axes.set_ylabel("points of attainment")
         if place + columns >= len(cells):
             axes.set_xlabel("requests/s a chip")
-    panels[-columns].legend(
-        *max((axes.get_legend_handles_labels() for axes in panels), key=lambda got: len(got[1])),
-        loc="upper left",
-        bbox_to_anchor=(0.0, -0.2),
-        ncols=3,
-        fontsize=8,
-    )
-    return finish(figure, "Worth of each mechanism, alone and together", caption)
+    named = max(panels, key=lambda axes: len(axes.get_legend_handles_labels()[1]))
+    return finish(figure, "Worth of each mechanism, alone and together", caption, named, 6)

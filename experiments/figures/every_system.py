@@ -27,10 +27,11 @@ from experiments.figures.style import (
 
 __all__ = ["draw_every_system"]
 
-# By what a name begins with; systems of one beginning differ in line and marker.
+# By the beginning of a name; systems of one colour differ in line and marker.
 COLOURS: Final = {
-    "c2cserve": GREEN, "engine": SKY, "layer": GREY, "serverless": ORANGE, "aegaeon": PURPLE,
-    "mig": BLUE, "vllm": VERMILION, "dedicated": INK, "moe": VERMILION, "finemoe": BLUE,
+    "c2cserve_plus": BLUE, "c2cserve": GREEN, "engine": SKY, "layer": GREY,
+    "serverless": ORANGE, "aegaeon": PURPLE,
+    "mig": VERMILION, "vllm": VERMILION, "dedicated": INK, "moe": VERMILION, "finemoe": BLUE,
     "tessera": GREEN, "pd": ORANGE, "af": VERMILION, "replicas": GREY,
     "cocoserve": BLUE, "weaver": BLUE,
 }  # fmt: skip
@@ -42,7 +43,7 @@ def draw_every_system(tables: Tables, caption: str) -> Figure:
     """Draw goodput above and attainment below, over the load."""
     rows = rows_of(tables["loads"])
     families = list(dict.fromkeys(r["family"] for r in rows))
-    figure, panels = canvas(4.6 * len(families), 8.4, columns=len(families), rows=2)
+    figure, panels = canvas(3.2 * len(families), 6.2, columns=len(families), rows=2)
     for column, family in enumerate(families):
         here = [r for r in rows if r["family"] == family]
         above, below = panels[column], panels[len(families) + column]
@@ -51,7 +52,7 @@ def draw_every_system(tables: Tables, caption: str) -> Figure:
         rates = sorted({r["rate_rps"] for r in here})
         above.plot(rates, rates, color=INK, linewidth=0.8, alpha=0.4)
         above.set(yscale="log", ylim=(rates[0] / 4, rates[-1] * 1.3))
-        above.set_title(family, fontsize=9.5)
+        above.set_title(family, fontsize=8.5)
         below.axhline(WITHIN_PERCENT, color=INK, linewidth=0.8, alpha=0.4)
         below.set(ylim=(-3, 103), xlabel="requests/s")
         below.legend(
@@ -63,14 +64,16 @@ def draw_every_system(tables: Tables, caption: str) -> Figure:
 
 
 def _lines(axes: Axes, rows: Sequence[dict[str, Any]], column: str) -> None:
-    looks = {begin: zip(cycle(LINES), cycle(MARKERS), strict=False) for begin in COLOURS}
+    looks = {
+        colour: zip(cycle(LINES), cycle(MARKERS), strict=False) for colour in {*COLOURS.values()}
+    }
     for system in dict.fromkeys(r["system"] for r in rows):
-        begin = next(b for b in COLOURS if system.startswith(b))
-        line, marker = next(looks[begin])
+        colour = next(c for begin, c in COLOURS.items() if system.startswith(begin))
+        line, marker = next(looks[colour])
         mine = sorted((r for r in rows if r["system"] == system), key=lambda r: r["rate_rps"])
         axes.plot(
             [r["rate_rps"] for r in mine], [r[column] for r in mine], linestyle=line,
-            marker=marker, markersize=3.5, linewidth=1.4, color=COLOURS[begin], label=system,
+            marker=marker, markersize=3.5, linewidth=1.4, color=colour, label=system,
         )  # fmt: skip
     axes.set_xscale("log", base=2)
     ticks = sorted({r["rate_rps"] for r in rows})

@@ -52,7 +52,7 @@ def draw_fleets(tables: Tables, caption: str) -> Figure:
     caps = sorted({r["draw_gbps"] for r in rows if r["draw_gbps"] is not None})
     columns = len(loads) + bool(caps)
     figure, panels = canvas(
-        4.0 * columns + 2.4, 7.2, rows=2, columns=columns, sharex="col", sharey="row"
+        4.0 * columns + 2.0, 6.4, rows=2, columns=columns, sharex="col", sharey="row"
     )
     for column, load in enumerate(loads):
         chosen = [r for r in rows if r["compression"] == load and r["draw_gbps"] is None]
@@ -70,12 +70,11 @@ def draw_fleets(tables: Tables, caption: str) -> Figure:
         load, models = next(iter(at))
         panels[columns - 1].set_title(f"{models} models, compression {load:g}", fontsize=9.5)
         panels[-1].set(xlabel="a slice's draw from the link (GB/s)")
-    panels[0].set(ylabel=f"requests that miss a target (%; none: {FEWEST_PERCENT:g})")
+    panels[0].set(ylabel=f"requests off target (%; none: {FEWEST_PERCENT:g})")
     panels[0].set(yscale="log", ylim=(0.8 * FEWEST_PERCENT, 100.0))
     highest = max(r["ttft_p99_s"] for r in rows)
     panels[columns].set(ylabel="p99 TTFT (s)", yscale="log", ylim=(LEAST_S, 2.0 * highest))
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", handlelength=3)
-    return finish(figure, "More models than slices", caption)
+    return finish(figure, "More models than slices", caption, panels[0], max(2, columns))
 
 
 def _pair(
@@ -121,7 +120,7 @@ def draw_ablation_plus(tables: Tables, caption: str) -> Figure:
         _spread(panels[2 * k], chosen, variants, "both_percent")
         panels[2 * k].set_title(point, fontsize=9.5)
         least = min(r["both_percent"] for r in chosen)
-        panels[2 * k].set(xlabel="both targets met (%)", xlim=(min(99.0, least - 0.5), 100.2))
+        panels[2 * k].set(xlabel="both targets met (%)", xlim=(min(99.0, least - 0.5), 100.1))
         _spread(panels[2 * k + 1], chosen, variants, "ttft_p99_s")
         panels[2 * k + 1].set(xlabel="p99 TTFT (s)", xscale="log")
         panels[2 * k + 1].xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -154,7 +153,7 @@ def draw_one_service(tables: Tables, caption: str) -> Figure:
     rows = rows_of(tables["services"])
     settings = list(dict.fromkeys(r["setting"] for r in rows))
     systems = list(dict.fromkeys(r["system"] for r in rows))
-    figure, (left, right) = canvas(11.0, 4.6, columns=2)
+    figure, (left, right) = canvas(9.0, 4.2, columns=2)
     width = 0.8 / len(systems)
     for k, system in enumerate(systems):
         first = rows[0]["seed"]
@@ -174,5 +173,4 @@ def draw_one_service(tables: Tables, caption: str) -> Figure:
     right.set_title("Above the bars: slices that worked", fontsize=9.5)
     for axes in (left, right):
         axes.set_xticks(range(len(settings)), settings, fontsize=8.5)
-    figure.legend(*left.get_legend_handles_labels(), loc="outside right upper")
-    return finish(figure, "One service on all slices", caption)
+    return finish(figure, "One service on all slices", caption, left)

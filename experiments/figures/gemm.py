@@ -64,7 +64,7 @@ def draw_fig4(tables: Tables, caption: str) -> Figure:
     right.set(ylabel="bytes moved (GB)", ylim=(0, 6.7))
     right.set_title("(b) Bytes, full GPU", fontsize=9.5)
     right.legend(loc="center", bbox_to_anchor=(0.42, 0.78))
-    return finish(figure, "Fig. 4: SymGEMM, AsymGEMM and HybridGEMM", caption)
+    return finish(figure, "C2CServe, Fig. 4: SymGEMM, AsymGEMM and HybridGEMM", caption)
 
 
 def draw_fig5(tables: Tables, caption: str) -> Figure:
@@ -84,7 +84,7 @@ def draw_fig5(tables: Tables, caption: str) -> Figure:
         other.set(ylim=(0, 100))
         other.set_ylabel("link utilisation (%)", color=VERMILION)
         other.grid(visible=False)
-    return finish(figure, "Fig. 5: AsymGEMM's shape effects", caption)
+    return finish(figure, "C2CServe, Fig. 5: AsymGEMM's shape effects", caption)
 
 
 def draw_fig8(tables: Tables, caption: str) -> Figure:
@@ -121,7 +121,7 @@ def draw_fig8(tables: Tables, caption: str) -> Figure:
     second.set_xticks(
         x, [f"{n}\n{r['latency_ms']:.2f} ms" for n, r in zip(names, rows, strict=True)]
     )
-    return finish(figure, "Fig. 8: M tile of AsymGEMM", caption)
+    return finish(figure, "C2CServe, Fig. 8: M tile of AsymGEMM", caption)
 
 
 def draw_alpha_map(tables: Tables, caption: str) -> Figure:

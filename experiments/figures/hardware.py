@@ -42,7 +42,7 @@ def draw_table1(tables: Tables, caption: str) -> Figure:
         second += ["", ""]
     header = ["layout", *(c[1] for c in columns), "link cap (GB/s)", "HBM / link"]
     draw_table(axes, header, cells, below, [1.1, 1, 1.3, 1, 1.4, 1.4, 1])
-    return finish(figure, "Table 1: MIG layouts of GH200", caption)
+    return finish(figure, "C2CServe, Table 1: MIG layouts of GH200", caption)
 
 
 def draw_table2(tables: Tables, caption: str) -> Figure:
@@ -62,7 +62,7 @@ def draw_table2(tables: Tables, caption: str) -> Figure:
         second += ["datasheet", "derived" if row["measured_is_derived"] else "measured"]
     header = ["platform", *(c[1] for c in columns), "one way (GB/s)", "usable (GB/s)"]
     draw_table(axes, header, cells, below, [0.9, 1.4, 1, 1.1, 1.5, 1.3, 1.2])
-    return finish(figure, "Table 2: Superchips", caption)
+    return finish(figure, "C2CServe, Table 2: Superchips", caption)
 
 
 def _cells(
@@ -114,4 +114,4 @@ def draw_projection(tables: Tables, caption: str) -> Figure:
     right.set_title("Speed-up over GH200 (M=16)")
     right.legend(loc="upper left", fontsize=8)
     right.axhline(1, color=VERMILION, linewidth=0.8, linestyle=":")
-    return finish(figure, "Section 9.5: projection to later Superchips", caption)
+    return finish(figure, "C2CServe, Section 9.5: projection to later Superchips", caption)

@@ -9,7 +9,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from experiments.claims import claim
 from experiments.figures.style import (
     BLUE,
-    GREY,
+    GREEN,
     INK,
     ORANGE,
     VERMILION,
@@ -21,7 +21,9 @@ from experiments.figures.style import (
 
 __all__ = ["draw_fig12_moe"]
 
-COLOURS = {"C2CServe": BLUE, "ServerlessLLM": ORANGE, "MoE-Infinity": GREY, "FineMoE": VERMILION}
+COLOURS = {
+    "C2CServe": GREEN, "ServerlessLLM": ORANGE, "MoE-Infinity": VERMILION, "FineMoE": BLUE
+}  # fmt: skip
 MARKS = {"ttft_p50_s": "o", "ttft_p95_s": "s", "ttft_p99_s": "^"}
 
 
@@ -30,7 +32,9 @@ def draw_fig12_moe(tables: Tables, caption: str) -> Figure:
     rows = rows_of(tables["totals"])
     loads = list(dict.fromkeys(r["load"] for r in rows))
     systems = list(dict.fromkeys(r["system"] for r in rows))
-    figure, panels = canvas(10.2, 4.2, columns=len(loads), sharey=True, sharex=True)
+    figure, panels = canvas(
+        9.0, 1.4 + 0.55 * len(systems), columns=len(loads), sharey=True, sharex=True
+    )
     band = claim("c2cserve.fig12.moe.c2cserve.ttft").value
     for axes, load in zip(panels, loads, strict=True):
         for at, system in enumerate(systems):
@@ -40,7 +44,7 @@ def draw_fig12_moe(tables: Tables, caption: str) -> Figure:
                 axes.plot([min(values), max(values)], [at, at], color=INK, linewidth=1.2)
                 axes.plot(float(np.median(values)), at, mark, color=COLOURS[system],
                           label=column[5:8] if at == 0 else None)  # fmt: skip
-        axes.axvspan(*band, color=BLUE, alpha=0.1, linewidth=0, label="paper, C2CServe")
+        axes.axvspan(*band, color=GREEN, alpha=0.1, linewidth=0, label="paper, C2CServe")
         axes.axvline(1.0, color=VERMILION, linestyle=":", linewidth=1.2, label="target")
         compression = next(r["compression"] for r in rows if r["load"] == load)
         axes.set_title(f"{load}, compression {compression:g}", fontsize=9.5)
@@ -49,6 +53,6 @@ def draw_fig12_moe(tables: Tables, caption: str) -> Figure:
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.grid(visible=True, axis="x")
     panels[0].set_yticks(range(len(systems)), systems)
-    panels[0].invert_yaxis()
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper")
-    return finish(figure, "Fig. 12: trace replay, mixtures", caption)
+    panels[0].set_ylim(len(systems) - 0.5, -0.5)
+    title = "C2CServe, Fig. 12: trace replay, mixtures"
+    return finish(figure, title, caption, panels[0], 5)

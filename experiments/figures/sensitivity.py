@@ -58,8 +58,9 @@ def draw_takes(tables: Tables, caption: str) -> Figure:
     axes.grid(visible=True, axis="x")
     axes.grid(visible=False, axis="y")
     axes.spines["left"].set_visible(False)
-    of = "" if not claims else f": {claims[0].removeprefix('c2cserve.').partition('.')[0]}"
-    return finish(figure, f"Smallest changes that mend the misses{of}", caption)
+    of = dict.fromkeys(c.removeprefix("c2cserve.").partition(".")[0] for c in claims)
+    title = "Smallest changes that mend the misses"
+    return finish(figure, f"{title}: {', '.join(of)}" if of else title, caption)
 
 
 def draw_left_out(tables: Tables, caption: str) -> Figure:
@@ -137,5 +138,4 @@ def draw_tornado(tables: Tables, caption: str) -> Figure:
         axes.set_visible(False)
     panels[0].barh([-9], [0.1], color=BLUE, label="number doubled")
     panels[0].barh([-9], [0.1], color=SKY, label="number halved")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="upper right", ncols=2)
-    return finish(figure, "Sensitivity of the headlines", caption)
+    return finish(figure, "Sensitivity of the headlines", caption, panels[0])

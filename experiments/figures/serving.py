@@ -15,7 +15,6 @@ from experiments.figures.style import (
     INK,
     ORANGE,
     PURPLE,
-    SKY,
     VERMILION,
     Tables,
     beside,
@@ -28,11 +27,11 @@ from experiments.figures.style import (
 __all__ = ["draw_fig10", "draw_fig11", "draw_fig12", "draw_fig14"]
 
 SHOWN = {
-    "c2cserve": ("C2CServe", BLUE),
+    "c2cserve": ("C2CServe", GREEN),
     "serverlessllm": ("ServerlessLLM", ORANGE),
-    "aegaeon": ("Aegaeon", GREEN),
-    "moe_infinity": ("MoE-Infinity", GREY),
-    "finemoe": ("FineMoE", VERMILION),
+    "aegaeon": ("Aegaeon", PURPLE),
+    "moe_infinity": ("MoE-Infinity", VERMILION),
+    "finemoe": ("FineMoE", BLUE),
 }
 SHOWN_HOURS = 40.0  # of the trace replay
 TALLEST = 1.25  # of the axes of Fig. 14, times the largest printed number
@@ -69,8 +68,7 @@ def draw_fig10(tables: Tables, caption: str) -> Figure:
     axes.set(ylabel="arrival to first token (s)")
     axes.margins(y=0.12)
     axes.set_title("Cold start from disk; below: speed-up over ServerlessLLM")
-    axes.legend(loc="upper left")
-    return finish(figure, "Fig. 10: cold start", caption)
+    return finish(figure, "C2CServe, Fig. 10: cold start", caption, axes, 5)
 
 
 def draw_fig11(tables: Tables, caption: str) -> Figure:
@@ -82,10 +80,11 @@ def draw_fig11(tables: Tables, caption: str) -> Figure:
     for system, (label, colour) in SHOWN.items():
         chosen = [r for r in rows if r["system"] == system]
         at = [beside(rows, r, 0.2) for r in chosen]
-        bars = axes.bar(at, [r["switch_ms"] for r in chosen], 0.18, color=colour, label=label)
-        texts = [_switch_text(r["switch_ms"]) for r in chosen]
-        axes.bar_label(bars, texts, padding=7, fontsize=7, backgroundcolor="white",
-                       bbox={"pad": 0.3, "color": "white"})  # fmt: skip
+        axes.bar(at, [r["switch_ms"] for r in chosen], 0.18, color=colour, label=label)
+        for where, r in zip(at, chosen, strict=True):
+            top = max(r["switch_ms"], r["published_ms"] or 0.0)  # above the bar and its mark
+            axes.annotate(_switch_text(r["switch_ms"]), (where, top), (0, 7), ha="center",
+                          textcoords="offset points", fontsize=7)  # fmt: skip
         known = [(x, r["published_ms"]) for x, r in zip(at, chosen, strict=True)
                  if r["published_ms"] is not None]  # fmt: skip
         text = "paper (fitted to, but Aegaeon's)" if system == "c2cserve" else "_paper"
@@ -94,8 +93,7 @@ def draw_fig11(tables: Tables, caption: str) -> Figure:
     axes.set_xticks(x, [MODELS[m] for m in models])
     axes.set(ylabel="switch (ms)", ylim=(10, 1e6))
     axes.set_title("Model switch on a warm slice")
-    axes.legend(loc="upper left")
-    return finish(figure, "Fig. 11: model switch", caption)
+    return finish(figure, "C2CServe, Fig. 11: model switch", caption, axes, 3)
 
 
 def _switch_text(switch_ms: float) -> str:
@@ -120,9 +118,9 @@ def draw_fig12(tables: Tables, caption: str) -> Figure:
     shown_h = min(SHOWN_HOURS, max(r["start_h"] for r in load) + width - first)
     hours = (first + width * np.arange(round(shown_h / width))).tolist()
     summary = rows_of(tables["summary"])
-    printed = (("ServerlessLLM", ORANGE, (2, 7)), ("Aegaeon", GREEN, (0.3, 2)),
-               ("C2CServe", BLUE, (0.2, 0.7)), ("C2CServe to the letter", SKY, None),
-               ("plus", PURPLE, None))  # fmt: skip
+    printed = (("ServerlessLLM", ORANGE, (2, 7)), ("Aegaeon", PURPLE, (0.3, 2)),
+               ("C2CServe", GREEN, (0.2, 0.7)), ("C2CServe to the letter", GREEN, None),
+               ("plus", BLUE, None))  # fmt: skip
     lowest = min(band for _, _, band in printed if band is not None)
     for system, colour, band in printed:
         chosen = [r for r in summary if r["system"] == system]
@@ -150,7 +148,7 @@ def draw_fig12(tables: Tables, caption: str) -> Figure:
               xlim=(first - width, hours[-1] + 11 * width))  # fmt: skip
     below.set_title("(b) Time to first token", fontsize=9.5)
     below.legend(loc="upper left", ncols=1)
-    return finish(figure, "Fig. 12: trace replay, dense models", caption)
+    return finish(figure, "C2CServe, Fig. 12: trace replay, dense models", caption)
 
 
 def _busiest(rows: list[dict[str, Any]]) -> float:
@@ -221,7 +219,7 @@ def draw_fig14(tables: Tables, caption: str) -> Figure:
     panels[0].set(ylabel="p99 TTFT (s)")
     panels[0].plot([], [], color=INK, linewidth=1.2, label="range over seeds")
     figure.legend(*_legend(panels[0]), loc="outside upper right", ncols=2)
-    return finish(figure, "Fig. 14: what each component is worth", caption)
+    return finish(figure, "C2CServe, Fig. 14: what each component is worth", caption)
 
 
 def _ablation(axes: Axes, rows: list[dict[str, Any]], panel: str, title: str, whole: bool) -> None:
@@ -249,8 +247,8 @@ def _short(name: str, panel: str) -> str:
 
 def _colour(name: str) -> str:
     if name in {"full system", "bandwidth aware", "table"}:
-        return BLUE
-    return GREEN if "ours" in name else GREY
+        return GREEN
+    return BLUE if "ours" in name else GREY
 
 
 def _bar(axes: Axes, at: int, rows: list[dict[str, Any]], colour: str) -> None:

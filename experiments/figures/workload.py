@@ -31,7 +31,7 @@ def draw_fig2(tables: Tables, caption: str) -> Figure:
     for i, source in enumerate(sources):
         _hourly(panels[2 * i], tables, source)
         _active(panels[2 * i + 1], tables, source)
-    return finish(figure, "Fig. 2: bursts, idle hours and the long tail", caption)
+    return finish(figure, "C2CServe, Fig. 2: bursts, idle hours and the long tail", caption)
 
 
 def _hourly(axes: Axes, tables: Tables, source: str) -> None:
@@ -109,4 +109,6 @@ def draw_fig6(tables: Tables, caption: str) -> Figure:
     right.set(xlabel="chunk (tokens)", ylabel="interference gap (%)", ylim=(-2, 50))
     right.set_title("(b) Prefill, over the chunk size")
     right.legend(loc="upper left", ncols=2, bbox_to_anchor=(0.3, 0.36))
-    return finish(figure, "Fig. 6: interference of two models on the shared link", caption)
+    return finish(
+        figure, "C2CServe, Fig. 6: interference of two models on the shared link", caption
+    )

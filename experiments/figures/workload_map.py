@@ -44,7 +44,7 @@ def draw_map(tables: Tables, caption: str) -> Figure:
     chips = list(dict.fromkeys(r["chip"] for r in rows_of(tables["best"])))
     stored = [r for r in rows_of(tables["runs"]) if r["memory_gb"] is not None]
     columns, deep = 3 if stored else 2, len(chips) + 1
-    figure, panels = canvas(2.6 + 3.8 * columns, 0.6 + 3.4 * deep, columns=columns, rows=deep)
+    figure, panels = canvas(1.0 + 3.8 * columns, 0.6 + 3.0 * deep, columns=columns, rows=deep)
     for row, chip in enumerate(chips):
         for column, bursts in enumerate(("steady", "bursty")):
             axes = panels[row * columns + column]
@@ -62,8 +62,7 @@ def draw_map(tables: Tables, caption: str) -> Figure:
         _over_memory(below[2], stored)
         axes = below[2]
         axes.set_title(f"{chips[0]}, 1 request/s, bursty", fontsize=9.5)
-    figure.legend(*below[0].get_legend_handles_labels(), loc="outside right upper", handlelength=3)
-    return finish(figure, "The best system for each workload", caption)
+    return finish(figure, "The best system for each workload", caption, below[0], 1 + columns)
 
 
 def _cells(axes: Axes, best: list[dict[str, Any]]) -> None:
