@@ -1,6 +1,6 @@
-"""Counts behind the cost of attention: pairs of query and key, and places of caches.
+"""Counts behind the cost of attention: (query, key) pairs and cache positions.
 
-With a window they are those of a layer, with a `CacheShape` sums over a model's layers.
+Functions with a window count one layer; those with a `CacheShape` sum over a model's layers.
 """
 
 from c2c.jit import formula
@@ -31,13 +31,13 @@ def attention_pairs(offset: int, chunk: int, window: int) -> int:
         return chunk * offset + chunk * (chunk + 1) // 2
     if offset >= window:
         return chunk * window
-    rising = window - offset  # queries that still see everything before them
+    rising = window - offset  # queries that still see all earlier tokens
     return rising * offset + rising * (rising + 1) // 2 + (chunk - rising) * window
 
 
 @formula
 def chunk_kv_tokens(offset: int, chunk: int, window: int) -> int:
-    """Return the cached tokens a prefill chunk reads: those any of its queries can see."""
+    """Return the number of cached tokens that the queries of a prefill chunk see."""
     if window <= 0 or offset + 1 <= window:
         return offset + chunk
     return window - 1 + chunk
@@ -45,7 +45,7 @@ def chunk_kv_tokens(offset: int, chunk: int, window: int) -> int:
 
 @formula
 def decode_kv_tokens(length: int, window: int) -> int:
-    """Return the cached tokens one decode step of a sequence of `length` tokens reads."""
+    """Return the number of cached tokens that a decode step reads at sequence length `length`."""
     if window <= 0 or length <= window:
         return length
     return window
@@ -53,7 +53,7 @@ def decode_kv_tokens(length: int, window: int) -> int:
 
 @formula
 def cache_pairs(offset: int, chunk: int, cache: CacheShape) -> int:
-    """Return the (query, key) pairs of a prefill chunk, each as often as its keys have places."""
+    """Return the (query, key) pairs of a prefill chunk, weighted by each key's cache positions."""
     pairs = cache.full * attention_pairs(offset, chunk, 0)
     if cache.windowed > 0:
         pairs += cache.windowed * attention_pairs(offset, chunk, cache.window)
@@ -62,7 +62,7 @@ def cache_pairs(offset: int, chunk: int, cache: CacheShape) -> int:
 
 @formula
 def chunk_places(offset: int, chunk: int, cache: CacheShape) -> int:
-    """Return the places of keys and values that a prefill chunk reads."""
+    """Return the number of key and value positions that a prefill chunk reads."""
     places = cache.full * (offset + chunk)
     if cache.windowed > 0:
         places += cache.windowed * chunk_kv_tokens(offset, chunk, cache.window)
@@ -71,9 +71,9 @@ def chunk_places(offset: int, chunk: int, cache: CacheShape) -> int:
 
 @formula
 def cache_places(tokens: int, cache: CacheShape) -> int:
-    """Return the places of keys and values that a sequence of so many tokens has, its state not.
+    """Return the number of key and value positions of a sequence, without its recurrent state.
 
-    As many as one of its decode steps reads.
+    One decode step reads the same number.
     """
     places = cache.full * tokens
     if cache.windowed > 0:

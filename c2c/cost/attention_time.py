@@ -1,7 +1,8 @@
-"""Time of one layer of attention over a cache in HBM: prompts, and single new tokens.
+"""Time of one attention layer over a cache in HBM, for prefill and decode.
 
-A call has a floor. A prompt's (query, key) pairs run at a share of the tensor-core peak; heads and
-tokens cost time of their own, which is why short prompts are far from it. Decoding reads the cache.
+Each call has a minimum time. Prefill computes (query, key) pairs at a share of the tensor-core
+peak, plus a cost per head and per token, so short prompts stay far from the peak. Decode reads the
+cache.
 """
 
 from typing import Any
@@ -16,20 +17,20 @@ __all__ = ["cache_read_s", "decode_attention_s", "l2_misses", "pair_s", "prefill
 
 Values = npt.NDArray[np.float64]
 
-HEAD_DIM = 128  # the head size that the constants are fitted at; others go in proportion
+HEAD_DIM = 128  # head size of the fitted constants; other sizes scale in proportion
 # The L2 keeps what a repeated call read, wholly up to the first and not at all from the second
 # multiple of its size on.
 L2_KEEPS, L2_LOSES = 0.7, 1.4
 
 
 def l2_misses(bytes_: npt.ArrayLike, l2_bytes: float) -> Values:
-    """Return the share of bytes in use that an L2 of this size does not hold."""
+    """Return the share of a working set that an L2 of this size does not hold."""
     over = np.asarray(bytes_, float) / l2_bytes - L2_KEEPS
     return np.clip(over / (L2_LOSES - L2_KEEPS), 0.0, 1.0)
 
 
 def pair_s(heads: npt.ArrayLike, head_dim: float, *, slice_: Slice, constants: Constants) -> Any:
-    """Return the seconds of one (query, key) pair in all heads: 4 operations a dimension."""
+    """Return the seconds of one (query, key) pair in all heads, at 4 operations per dimension."""
     peak = slice_.bf16_tflops * 1e12 * constants.prefill_efficiency
     return 4.0 * np.asarray(heads, float) * head_dim / peak
 
@@ -45,16 +46,16 @@ def prefill_attention_s(
     head_dim: int = HEAD_DIM,
     element_bytes: int = 2,
 ) -> Values:
-    """Return the seconds of a call over prompts beside its (query, key) pairs.
+    """Return the seconds of a prefill call without its (query, key) pairs.
 
     Args:
-      tokens: of all its prompts together, any shape; 0 takes no time.
-      heads, kv_heads: of queries, and of keys and values; they broadcast with the tokens.
-      slice_: where it runs.
+      tokens: total tokens of all prompts, any shape; 0 takes no time.
+      heads, kv_heads: number of query heads and of key/value heads; they broadcast with the tokens.
+      slice_: slice that runs the call.
       constants: calibration of the chip.
-      sequences: prompts.
+      sequences: number of prompts.
       head_dim: size of a head.
-      element_bytes: of the cache and the activations.
+      element_bytes: bytes of one cache or activation element.
     """
     count = np.asarray(tokens, dtype=np.float64)
     queries, keys = np.asarray(heads, float), np.asarray(kv_heads, float)
@@ -73,7 +74,7 @@ def prefill_attention_s(
 def decode_attention_s(
     sequences: npt.ArrayLike, *, kv_heads: npt.ArrayLike, slice_: Slice, constants: Constants
 ) -> Values:
-    """Return the seconds of a call over sequences of one new token beside reading their cache."""
+    """Return the seconds of a decode call without reading the cache."""
     count = np.asarray(sequences, dtype=np.float64)
     sm_s = constants.decode_head_s * np.asarray(kv_heads, float) * count
     return (count > 0) * (sm_s / slice_.sm_count + constants.decode_floor_s)
@@ -82,14 +83,14 @@ def decode_attention_s(
 def cache_read_s(
     bytes_: npt.ArrayLike, *, slice_: Slice, constants: Constants, repeated: bool = False
 ) -> Values:
-    """Return the seconds that decoding takes to read so many bytes of the cache.
+    """Return the seconds that decode takes to read this many bytes of the cache.
 
     Args:
-      bytes_: of keys and values, any shape.
-      slice_: where it runs.
+      bytes_: bytes of keys and values, any shape.
+      slice_: slice that runs the call.
       constants: calibration of the chip.
-      repeated: the same cache is read again and again, as benchmarks of one call do, so that the
-        L2 holds what fits; between the layers of a model it does not.
+      repeated: True if the same cache is read repeatedly, as in benchmarks of one call, so that the
+        L2 holds the part that fits. Between the layers of a model it holds nothing.
     """
     moved = np.asarray(bytes_, float)
     from_hbm_s: Values = moved / (slice_.hbm_gbps * 1e9 * constants.decode_hbm_efficiency)

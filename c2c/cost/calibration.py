@@ -1,10 +1,10 @@
-"""Fit the constants that are marked `fitted`, on full-GPU numbers only.
+"""Fit the constants marked `fitted` to full-GPU numbers.
 
     python -m c2c.cost.calibration                # fit again, print stored and fitted values
     python -m c2c.cost.calibration --write        # and store what changed
 
-The published values a fit uses stand under `inputs` in `conf/calibration/<name>.yaml`, keyed by
-claim id. Everything else the model says about Fig. 4 and later figures is a prediction.
+The published inputs of a fit are listed under `inputs` in `conf/calibration/<name>.yaml`, keyed by
+claim id. All other results for Fig. 4 and later figures are predictions.
 """
 
 import argparse
@@ -30,7 +30,7 @@ ASYM_LATENCY = "c2cserve.fig4a.full_gpu.asym_latency"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelFit:
-    """Result of the kernel fit; `loss` is the sum of squared log ratios that is left."""
+    """Result of the kernel fit; `loss` is the remaining sum of squared log ratios."""
 
     link_efficiency: float
     reduce_gbps_per_sm: float
@@ -38,7 +38,7 @@ class KernelFit:
 
 
 class _Rates(NamedTuple):
-    """The fields of `Constants` that are differentiated, unchecked because JAX traces them."""
+    """Fields of `Constants` that are differentiated, unchecked because JAX traces them."""
 
     mma_efficiency: Any
     link_efficiency: Any
@@ -61,16 +61,16 @@ def fit_kernel(
     """Fit link efficiency and reduction rate to one GEMM's latency under both dataflows.
 
     Minimises the squared log ratios of predicted and given latency over the logarithms of the two
-    constants, through the same traffic and time formulas the simulator's tables are made of.
+    constants, with the traffic and time formulas of the simulator's tables.
 
     Args:
-      constants: the constants that stay as they are, and the starting point of the two.
-      slice_: the slice the latencies were measured on; the full GPU.
+      constants: fixed constants, and the starting point of the two fitted ones.
+      slice_: slice of the latency measurements; the full GPU.
       link_capacity_gbps: capacity of the link; a kernel rate above it shows up in the loss.
       shape: (M, N, K) of the GEMM.
-      sym_s: its latency with alpha = 1.
-      asym_s: its latency with alpha = 0.
-      steps: L-BFGS iterations.
+      sym_s: GEMM latency at alpha = 1.
+      asym_s: GEMM latency at alpha = 0.
+      steps: number of L-BFGS iterations.
     """
     import jax
     import jax.numpy as jnp
@@ -176,7 +176,7 @@ def store(name: str, values: Mapping[str, float]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Fit, print stored and fitted values side by side, and store them if asked to."""
+    """Fit, print stored and fitted values side by side, and store them if `--write` is given."""
     parser = argparse.ArgumentParser(prog="python -m c2c.cost.calibration", description=__doc__)
     parser.add_argument("name", nargs="?", default="gh200")
     parser.add_argument("--write", action="store_true", help="store the fitted values")

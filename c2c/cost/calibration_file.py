@@ -1,4 +1,4 @@
-"""Writing `conf/calibration/*.yaml`: each constant with its value and where it is from."""
+"""Writer of `conf/calibration/*.yaml`: each constant with its value and source."""
 
 import textwrap
 from collections.abc import Mapping
@@ -13,12 +13,12 @@ _WIDTH = 92
 
 
 def store_constants(name: str, values: Mapping[str, float], sources: Mapping[str, Source]) -> None:
-    """Write these constants into their file; what stands before `constants:` stays.
+    """Write the constants into their file and keep the text before `constants:`.
 
     Args:
-      name: of the calibration; its file exists.
-      values: of every constant; those of carried ones are left out.
-      sources: of every constant, in the order of the file.
+      name: name of the calibration; its file exists.
+      values: values of all constants; carried ones are not written.
+      sources: sources of all constants, in the order of the file.
     """
     path = calibration_path(name)
     head = path.read_text(encoding="utf-8").partition(_HEAD)[0]
@@ -26,7 +26,7 @@ def store_constants(name: str, values: Mapping[str, float], sources: Mapping[str
 
 
 def as_yaml(values: Mapping[str, float], sources: Mapping[str, Source]) -> str:
-    """Return the section `constants` of a calibration file."""
+    """Return the `constants` section of a calibration file."""
     lines = [_HEAD.rstrip()]
     for name, source in sources.items():
         lines.append(f"  {name}:")
@@ -54,7 +54,7 @@ def _folded(key: str, text: str) -> list[str]:
 
 
 def yaml_float(value: float) -> str:
-    """Return a number that YAML 1.1 reads as a float, which needs a point in it.
+    """Format a number so that YAML 1.1 reads a float, which needs a decimal point.
 
     >>> yaml_float(3e-06), yaml_float(0.25), yaml_float(2.0)
     ('3.0e-06', '0.25', '2.0')

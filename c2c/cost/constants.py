@@ -1,4 +1,4 @@
-"""Calibration constants: values and sources live in `conf/calibration/*.yaml`."""
+"""Calibration constants; `conf/calibration/*.yaml` holds values and sources."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -28,17 +28,16 @@ __all__ = [
 
 SOURCE_KINDS = ("datasheet", "measured", "fitted", "carried", "assumption")
 
-GENERIC = "datasheet"  # the file of a chip that has none: its datasheet values do the rest
+GENERIC = "datasheet"  # calibration of unmeasured chips; their datasheets give the rest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """The origin of a constant.
+    """Origin of a constant.
 
-    A fitted constant names what it was fitted to: `claims`, ids of published values, which are
-    in-sample and never count as reproduced; or `rows`, measurements of `experiments/measured`, with
-    the error on those `held_out`. `carried` has no value of its own but that of another
-    calibration, `chip`.
+    A fitted constant names its data. `claims` are ids of published values, which are in-sample and
+    never count as reproduced. `rows` are measurements of `experiments/measured`, with the error on
+    the `held_out` ones. A `carried` constant has the value of another calibration, `chip`.
     """
 
     kind: str
@@ -51,11 +50,11 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationInputs:
-    """Inputs that fitted constants are computed from.
+    """Inputs of the fitted constants.
 
-    `claims_s`: published seconds by claim id. `shape`: (M, N, K) of the GEMM that was timed on
-    `platform` in layout `mig`; `link`: the variant of the link's capacity. The two models are the
-    ones whose switch times were published, as far as we can tell.
+    `claims_s`: published seconds by claim id. `shape`: (M, N, K) of the GEMM timed on `platform` in
+    layout `mig`. `link`: variant of the link's capacity. The two models are, as far as we can tell,
+    the ones whose switch times were published.
     """
 
     platform: str
@@ -69,50 +68,50 @@ class CalibrationInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constants:
-    """Constants of the cost model, one meaning each. `sources` says where each value is from."""
+    """Constants of the cost model; `sources` gives the origin of each value."""
 
     name: str
-    # HybridGEMM, over weights in host memory
+    # HybridGEMM over weights in host memory
     mma_efficiency: float  # sustained share of the dense tensor-core peak in its main loop
     link_efficiency: float  # share of a slice's link cap that one streaming kernel attains
-    reduce_gbps_per_sm: float  # partial sums an SM can push into O, not overlapped with math
+    reduce_gbps_per_sm: float  # rate of adding partial sums to O, not overlapped with math
     asym_issue_s: float  # fixed cost of issuing one partial tile's reduction
     hbm_efficiency: float  # sustained share of HBM bandwidth
     launch_s: float  # one kernel launch inside a captured graph
     # GEMMs over weights in HBM, `c2c.cost.resident`
     gemm_mma_efficiency: float
     gemm_hbm_efficiency: float
-    gemm_intensity: float  # operations a byte of 16-bit operands at which a tile is fed just enough
-    gemm_tile_s: float  # beginning and end of a tile
+    gemm_intensity: float  # operations per byte of 16-bit operands that just feed a tile
+    gemm_tile_s: float  # start and end of a tile
     gemm_launch_s: float
-    gemm_throttle: float  # what tensor cores take longer once the power limit has set in
-    # fused experts over weights in HBM, the same meanings
+    gemm_throttle: float  # extra share of tensor-core time at the power limit
+    # fused experts over weights in HBM, same meanings
     expert_mma_efficiency: float
     expert_hbm_efficiency: float
     expert_intensity: float
     expert_tile_s: float
-    expert_floor_s: float  # a layer's sorting, activation and sum
-    # attention, a layer, `c2c.cost.attention_time`
-    prefill_efficiency: float  # share of the peak that (query, key) pairs are worked off at
-    prefill_floor_s: float  # a call
-    prefill_head_s: float  # SM-seconds a head of a prompt
-    prefill_token_s: float  # SM-seconds a head of a token
-    prefill_kv_weight: float  # of a head of keys and values in the two, against one of queries
-    prefill_spill: float  # how often what the L2 does not hold crosses HBM
+    expert_floor_s: float  # sorting, activation and sum of a layer
+    # attention of a layer, `c2c.cost.attention_time`
+    prefill_efficiency: float  # share of the tensor-core peak attained on (query, key) pairs
+    prefill_floor_s: float  # per call
+    prefill_head_s: float  # SM-seconds per head of a prompt
+    prefill_token_s: float  # SM-seconds per head of a token
+    prefill_kv_weight: float  # weight of a key/value head in these two, relative to a query head
+    prefill_spill: float  # HBM transfers per byte that the L2 does not hold
     decode_hbm_efficiency: float
     decode_floor_s: float
-    decode_head_s: float  # SM-seconds a head of keys and values of a sequence
-    l2_gain: float  # how much faster a cache that the L2 holds is read, beyond HBM's rate
-    # the rest of a layer, and of a step
+    decode_head_s: float  # SM-seconds per key/value head of a sequence
+    l2_gain: float  # extra read rate of a cache that the L2 holds, as a share of HBM's rate
+    # rest of a layer and of a step
     elementwise_efficiency: float  # share of HBM bandwidth
-    elementwise_s: float  # one kernel at least
-    slice_hbm_gain: float  # a MIG slice's share of its part of HBM, over the whole chip's
-    step_overhead_s: float  # host scheduling, once an engine step
+    elementwise_s: float  # minimum time of one kernel
+    slice_hbm_gain: float  # HBM efficiency of a MIG slice, relative to the whole chip
+    step_overhead_s: float  # host scheduling, once per engine step
     # starts
     switch_dense_s: float  # C2CServe: next model on a warm slice, dense
     switch_moe_s: float
-    engine_init_s: float  # C2CServe: engine on a slice that runs none yet
-    sllm_init_dense_s: float  # ServerlessLLM: engine initialisation beside the weight copy
+    engine_init_s: float  # C2CServe: engine start on an empty slice
+    sllm_init_dense_s: float  # ServerlessLLM: engine initialisation without the weight copy
     sllm_init_moe_s: float
     sources: Mapping[str, Source] = field(default_factory=dict, compare=False, repr=False)
 
@@ -130,12 +129,12 @@ class Constants:
                 raise SettingError(f"calibration.{name}", getattr(self, name), "a number above 0")
 
     def having(self, values: Mapping[str, float]) -> "Constants":
-        """Return the constants with some of their values replaced."""
+        """Return the constants with some values replaced."""
         changed: dict[str, Any] = dict(values)
         return replace(self, **changed)
 
     def on(self, slice_: Slice) -> "Constants":
-        """Return the constants as they hold on a slice: a MIG slice gets more of its HBM."""
+        """Return the constants for a slice; a MIG slice attains a larger share of its HBM rate."""
         if not slice_.is_cut:
             return self
         shares = {f.name: getattr(self, f.name) for f in fields(self) if _is_of_hbm(f.name)}
@@ -155,15 +154,15 @@ def _is_of_hbm(name: str) -> bool:
 
 
 def calibration_names() -> tuple[str, ...]:
-    """Return the names of the calibrations at hand."""
+    """Return the names of the available calibrations."""
     return conf_names("calibration")
 
 
 def calibration_path(name: str) -> Path:
-    """Return the file of a named calibration.
+    """Return the path of a calibration file.
 
     Raises:
-      SettingError: there is no such file; lists those that exist.
+      SettingError: the file does not exist; the error lists the available names.
     """
     known = calibration_names()
     if name not in known:
@@ -172,7 +171,7 @@ def calibration_path(name: str) -> Path:
 
 
 def calibration_for(platform: str) -> str:
-    """Return the calibration of a platform: its own, else what holds for a chip nobody measured."""
+    """Return the calibration of a platform, or the default one of unmeasured chips."""
     return platform if platform in calibration_names() else GENERIC
 
 
@@ -181,24 +180,24 @@ def load_constants(name: str = "gh200") -> Constants:
 
     Raises:
       SettingError: unknown name, or a value out of range.
-      DataError: the file misses a constant or a source, or holds one that is not known; or it
-        carries a constant over from a file that does not have it itself.
+      DataError: a constant or source is missing or unknown, or is carried over from a file that
+        does not define it.
     """
     path = calibration_path(name)
     return _parse(_texts(name), name, str(path))
 
 
 def in_sample_claims(name: str = "gh200") -> frozenset[str]:
-    """Return the ids of the claims some constant was fitted to."""
+    """Return the ids of the claims that constants were fitted to."""
     return frozenset(c for s in load_constants(name).sources.values() for c in s.claims)
 
 
 def calibration_inputs(name: str = "gh200") -> CalibrationInputs:
-    """Return what the fitted constants of a calibration are computed from.
+    """Return the inputs of a calibration's fitted constants.
 
     Raises:
       SettingError: unknown name.
-      DataError: the file has no usable `inputs`, or they are not the claims it names as fitted.
+      DataError: the file has no usable `inputs`, or they differ from the claims of its sources.
     """
     path = calibration_path(name)
     entry = yaml.safe_load(path.read_text(encoding="utf-8")).get("inputs")
@@ -212,7 +211,7 @@ def calibration_inputs(name: str = "gh200") -> CalibrationInputs:
 
 
 def _texts(name: str) -> tuple[tuple[str, str], ...]:
-    """Return the text of a calibration and of those it carries values over from, by name."""
+    """Return the texts of a calibration and of its carried-over calibrations, by name."""
     texts = {name: calibration_path(name).read_text(encoding="utf-8")}
     for chip in _carried_from(texts[name]):
         if chip not in texts:
@@ -222,7 +221,7 @@ def _texts(name: str) -> tuple[tuple[str, str], ...]:
 
 @cache
 def _carried_from(text: str) -> tuple[str, ...]:
-    """Return the chips that a calibration carries values over from, in its order."""
+    """Return the chips that a calibration carries values over from, in file order."""
     data = _yaml(text)
     entries = data.get("constants") if isinstance(data, dict) else None
     found: dict[str, None] = {}
@@ -240,7 +239,7 @@ def _yaml(text: str) -> Any:
 
 @cache
 def _parse(texts: tuple[tuple[str, str], ...], name: str, where: str) -> Constants:
-    # keyed by the texts themselves, so an edited file is never answered from an old entry
+    # keyed by file text, so that an edited file never gets an old result
     files = {chip: _yaml(text) for chip, text in texts}
     data = files[name]
     entries = data.get("constants") if isinstance(data, dict) else None
@@ -264,14 +263,14 @@ def _parse(texts: tuple[tuple[str, str], ...], name: str, where: str) -> Constan
 
 
 def read_constants(path: Path, names: Collection[str]) -> dict[str, tuple[float, Source]]:
-    """Return the constants of a calibration that is no chip's: values with their sources.
+    """Return the constants and sources of a calibration that belongs to no chip.
 
     Args:
-      path: the file, `constants` with a value and a source each.
-      names: of the constants that it must have.
+      path: YAML file; each entry of `constants` has a value and a source.
+      names: names of the required constants.
 
     Raises:
-      DataError: the file misses a constant or a source, or holds one that is not known.
+      DataError: a constant or source is missing or unknown.
     """
     data = _yaml(path.read_text(encoding="utf-8"))
     entries = data.get("constants") if isinstance(data, dict) else None

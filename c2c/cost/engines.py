@@ -1,4 +1,4 @@
-"""Costs of other engines' steps beside their kernels: `conf/engines/<name>-<version>.yaml`."""
+"""Non-kernel step costs of other engines: `conf/engines/<name>-<version>.yaml`."""
 
 import math
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ _KEYS = {"name", "version", "step_overhead_s", "memory_share"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """An engine of one version.
+    """One version of a serving engine.
 
     Attributes:
-      name, version: of the engine.
-      step_overhead_s: of its host, once a step, where nothing hides it.
-      memory_share: of the GPU's memory for weights and cache.
-      sources: where the two are from.
+      name, version: name and version of the engine.
+      step_overhead_s: host time per step that nothing hides.
+      memory_share: share of the GPU's memory for weights and cache.
+      sources: sources of these two numbers.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Engine:
 
 
 def engine_names() -> tuple[str, ...]:
-    """Return the names of the engines at hand, each with its version."""
+    """Return the names of the available engines, each with its version."""
     return conf_names("engines")
 
 
@@ -39,8 +39,8 @@ def load_engine(name: str) -> Engine:
     """Return the engine of `conf/engines/<name>.yaml`.
 
     Raises:
-      SettingError: there is no such file.
-      DataError: the file is not an engine.
+      SettingError: the file does not exist.
+      DataError: the file does not describe an engine.
     """
     if name not in engine_names():
         raise unknown_name("engine", name, engine_names())

@@ -1,7 +1,7 @@
-"""Time of one GEMM over host-resident weights, on a slice of a calibrated chip.
+"""Time of one GEMM over host-resident weights on a slice of a calibrated chip.
 
-Its bytes and operations are those of HybridGEMM as published (`c2c.cost.traffic`), its seconds by
-`pallas_kernels.gemm`'s formula, with the constants that are fitted to the paper's times.
+Bytes and operations are counted for the published HybridGEMM (`c2c.cost.traffic`). Seconds follow
+`pallas_kernels.gemm`'s formula, with constants fitted to the paper's times.
 """
 
 from dataclasses import replace
@@ -18,7 +18,7 @@ __all__ = ["KernelConstants", "gemm_time", "kernel_link_gbps", "time_of"]
 
 
 class KernelConstants(Protocol):
-    """The part of `Constants` a GEMM's time depends on; calibration passes JAX scalars."""
+    """Constants that a GEMM's time depends on; calibration passes JAX scalars."""
 
     @property
     def mma_efficiency(self) -> Any:
@@ -26,15 +26,15 @@ class KernelConstants(Protocol):
 
     @property
     def link_efficiency(self) -> Any:
-        """Share of the slice's link cap one kernel attains."""
+        """Share of the slice's link cap that one kernel attains."""
 
     @property
     def reduce_gbps_per_sm(self) -> Any:
-        """Partial sums an SM pushes into O."""
+        """Rate at which an SM adds partial sums to O."""
 
     @property
     def asym_issue_s(self) -> Any:
-        """Issue of one partial tile's reduction."""
+        """Issue time of one partial tile's reduction."""
 
     @property
     def hbm_efficiency(self) -> Any:
@@ -42,17 +42,16 @@ class KernelConstants(Protocol):
 
     @property
     def launch_s(self) -> Any:
-        """One kernel launch."""
+        """Time of one kernel launch."""
 
 
 def kernel_link_gbps(
     slice_: Slice, constants: KernelConstants, link_gbps: ArrayLike, *, xp: Any = np
 ) -> Array:
-    """Return what one streaming kernel, alone on the link, draws from it (GB/s).
+    """Return the link rate of one streaming kernel that runs alone (GB/s).
 
-    A kernel attains `link_efficiency` of what its slice may draw, and never more than the link
-    carries. The link itself carries `link_gbps` when several slices stream at once, so two
-    link-bound kernels together get more than one alone.
+    A kernel attains `link_efficiency` of its slice's cap, and at most the link's capacity. Several
+    slices together can use all of `link_gbps`, so two link-bound kernels draw more than one alone.
     """
     return xp.minimum(link_gbps, constants.link_efficiency * slice_.link_cap_gbps)
 
@@ -81,18 +80,17 @@ def gemm_time(
       n: output columns.
       k: depth.
       alpha: share of columns for SymGEMM, in [0, 1].
-      slice_: the MIG slice (`c2c.hardware.Slice`).
+      slice_: MIG slice (`c2c.hardware.Slice`).
       constants: calibration constants.
-      link_gbps: the link's capacity, or this slice's share of it.
+      link_gbps: capacity of the link, or this slice's share.
       tiles: tile shapes; default `KernelTiles()`.
-      sm_split: share of SMs for SymGEMM; None balances the two paths. The paper uses one number
-        for columns and SMs; they balance only if both paths cost the same a column.
+      sm_split: share of SMs for SymGEMM; None balances the two paths. The paper uses one number for
+        columns and SMs; they balance only if both paths cost the same a column.
       element_bytes: bytes of one element.
       groups: equal GEMMs in one launch (experts).
-      resident: share of W in HBM, in [0, 1]; one launch draws on HBM for it and on the link for
-        the rest, from beginning to end, as `pallas_kernels.gemm.Resident` does.
-      stored: bytes of one weight, which is widened where it is computed with; default
-        `element_bytes`.
+      resident: share of W in HBM, in [0, 1]; one launch reads it from HBM and the rest over the
+        link at the same time, like `pallas_kernels.gemm.Resident`.
+      stored: bytes of one stored weight, widened for computation; default `element_bytes`.
       xp: NumPy or jax.numpy.
     """
     tiles = KernelTiles() if tiles is None else tiles
@@ -111,7 +109,7 @@ def gemm_time(
     if stored is not None and stored != element_bytes:
         traffic = replace(traffic, link_bytes=traffic.link_bytes * (stored / element_bytes))
     if resident > 0.0:
-        there = resident * traffic.link_bytes  # what is read twice over the link is so from HBM
+        there = resident * traffic.link_bytes  # all link reads, repeated ones too
         traffic = replace(
             traffic, link_bytes=traffic.link_bytes - there, hbm_bytes=traffic.hbm_bytes + there
         )
@@ -135,17 +133,16 @@ def time_of(
     sm_split: ArrayLike | None = None,
     xp: Any = np,
 ) -> Prediction:
-    """Return the time of counted traffic.
+    """Return the time of a GEMM from its counted traffic.
 
-    SM time: an SM works through its share of tiles; in AsymGEMM pushing a partial tile into O
+    SM time: each SM computes its share of tiles. In AsymGEMM, adding a partial tile to O
     (reduction) does not overlap the next tile's math, because both need the accumulators. The two
-    paths run on different SMs at once, so balanced they take (work_sym + work_asym) / SMs, but
-    never less than the longest tile that one CTA has to finish alone: GEMMs with fewer tiles than
-    SMs leave SMs idle.
+    paths run on different SMs at once, so balanced they take (work_sym + work_asym) / SMs. The
+    minimum is the longest tile of one CTA: GEMMs with fewer tiles than SMs leave SMs idle.
 
     Args:
-      traffic: of `gemm_traffic`.
-      rates: of the device or slice, as this kernel gets them.
+      traffic: counts of `gemm_traffic`.
+      rates: rates of the device or slice that this kernel attains.
       sm_count: SMs of the slice.
       sm_split: share of SMs for SymGEMM; None balances the two paths. The paper uses one number
         for columns and SMs; they balance only if both paths cost the same a column.
@@ -187,6 +184,6 @@ def time_of(
 
 
 def _on_share(work: Array, sms: Array, xp: Any) -> Array:
-    """Seconds of `work` SM-seconds on `sms` SMs: zero work takes none, even without SMs."""
+    """Return the seconds of `work` SM-seconds on `sms` SMs; no work takes none."""
     some = xp.where(sms > 0, sms, 1.0)
     return xp.where(work > 0, xp.where(sms > 0, work / some, xp.inf), 0.0)

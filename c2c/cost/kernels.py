@@ -12,7 +12,7 @@ __all__ = ["kernel_names", "load_kernel"]
 
 
 def kernel_names() -> tuple[str, ...]:
-    """Return the names of the kernel families at hand."""
+    """Return the names of the available kernel families."""
     return tuple(sorted(p.stem for p in (conf_dir() / "kernel").glob("*.yaml")))
 
 

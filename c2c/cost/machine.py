@@ -1,4 +1,4 @@
-"""A slice as the kernels' own prediction sees it: the same chip, the same calibration."""
+"""Rates of a calibrated slice as a `Machine` of the kernels' own time prediction."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ Source: RRZE-HPC/gpu-benches, gpu-l2-cache/h200.txt of 2024-04-03, median of its
 def machine_of(
     slice_: Slice, constants: Constants, platform: Platform, *, link_gbps: float
 ) -> Machine:
-    """Return the rates that `pallas_kernels.gemm.predict` takes, of a slice of a calibrated chip.
+    """Return the rates of a calibrated slice for `pallas_kernels.gemm.predict`.
 
     `gemm_time` models the paper's kernel and is fitted to its printed times; this describes the
-    same hardware to the model of ours. Rates are sustained ones on either side.
+    same hardware for our own kernels. Both use sustained rates.
 
     Args:
-      slice_: the chip or a part of it.
-      constants: of its calibration.
-      platform: whose L2 it has a share of, by SMs, and whose link's latency a read of host memory.
-      link_gbps: what the link carries.
+      slice_: chip or a part of it.
+      constants: calibration of the chip.
+      platform: platform; gives the slice a share of its L2 by SMs, and the latency of host reads.
+      link_gbps: capacity of the link.
 
     Raises:
-      SettingError: the platform's file does not state what its L2 gives.
+      SettingError: the platform's file has no L2 rate.
     """
     gpu, chip = platform.gpu, constants.on(slice_)
     if gpu.l2_gbps is None:

@@ -1,4 +1,4 @@
-"""Cost of each candidate chunk size: the rows of the chunk-size profiling table."""
+"""Cost of candidate chunk sizes: rows of the chunk-size profiling table."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ __all__ = ["ChunkProfile", "chunk_profile"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkProfile:
-    """One entry per candidate chunk size.
+    """Profile with one entry per candidate chunk size.
 
     `ttft_s`: time to prefill the whole prompt in chunks of this size. `hbm_gbps_needed`: HBM
     bytes of the prefill over its TTFT target. `compute_share`: tensor-core time over the TTFT
@@ -47,18 +47,18 @@ def chunk_profile(
 ) -> ChunkProfile:
     """Return TTFT and resource needs of candidate chunk sizes for one prompt length.
 
-    The prompt is prefilled in ceil(P / c) steps without other sequences; the last has the rest and
-    the head row. A step lasts as `step_time` says.
+    The prompt is prefilled in ceil(P / c) steps without other sequences; the last has the remaining
+    tokens and the head row. `step_time` gives the duration of a step.
 
     Args:
-      table: the model on its slice.
+      table: step costs of the model on its slice.
       spec: the model.
       slice_: the slice.
       constants: calibration constants.
       chunks: candidate chunk sizes; each at most `table.max_tokens`.
       prompt_tokens: prompt length P.
-      ttft_target_s: the target that needs are measured against (L_TTFT).
-      rate_gbps: link rate the slice gets; None: as much as it can draw.
+      ttft_target_s: TTFT target that needs are divided by (L_TTFT).
+      rate_gbps: link rate of the slice; None for as much as it can draw.
       alpha_index: column of the table.
 
     Raises:
@@ -114,12 +114,12 @@ def chunk_profile(
 def _total(
     values: npt.NDArray[Any], owner: npt.NDArray[np.int64], count: int
 ) -> npt.NDArray[np.float64]:
-    """Sum the steps of each candidate."""
+    """Sum each candidate's steps."""
     return np.bincount(owner, weights=values, minlength=count)
 
 
 def _weights_per_token(spec: ModelSpec) -> float:
-    """Weights a token of the prompt is multiplied with; the head runs for one token only."""
+    """Return the weights that each prompt token is multiplied with; the head runs for one token."""
     used = {"dense": 1, "expert": spec.experts_per_token, "head": 0}
     return float(sum(used[g.kind] * g.k * g.n * g.count for g in gemms(spec)))
 
@@ -127,11 +127,11 @@ def _weights_per_token(spec: ModelSpec) -> float:
 def _pairs_and_keys(
     offset: npt.NDArray[np.int64], chunk: npt.NDArray[np.int64], table: StepTable
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Pairs of query and key and cached tokens read, of arrays and the mean over layers."""
+    """Return (query, key) pairs and cached tokens read, as arrays, means over the layers."""
     full, windowed, window, _ = table.cache
     pairs, keys = full * (chunk * offset + chunk * (chunk + 1) // 2), full * (offset + chunk)
     if windowed:
-        rising = np.clip(window - offset, 0, chunk)  # queries that see everything before them
+        rising = np.clip(window - offset, 0, chunk)  # queries that see all earlier tokens
         seen = rising * offset + rising * (rising + 1) // 2 + (chunk - rising) * window
         pairs = pairs + windowed * seen
         keys = keys + windowed * (np.minimum(offset, window - 1) + chunk)

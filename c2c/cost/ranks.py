@@ -1,4 +1,4 @@
-"""Costs of steps that several equal GPUs compute together."""
+"""Step costs of several equal GPUs that compute one model together."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from c2c.models import ModelSpec
 __all__ = ["all_reduce_s", "ranks_table"]
 
 Values = npt.NDArray[np.float64]
-ACTIVATION_BYTES = 2  # of a value that is added up, also where products are of narrower ones
+ACTIVATION_BYTES = 2  # bytes of a summed value, also if GEMMs use narrower ones
 
 
 def all_reduce_s(nbytes: npt.ArrayLike, ranks: Ranks) -> Values:
-    """Return the seconds of an all-reduce of so many bytes, any shape; none of no bytes."""
+    """Return the seconds of an all-reduce of this many bytes, any shape; 0 for no bytes."""
     sizes = np.asarray(nbytes, np.float64)
     hops_s = ranks.hop_s * (1.0 + log2(ranks.count))
     return np.where(sizes > 0, hops_s + _wire_bytes(sizes, ranks) / (ranks.gbps * 1e9), 0.0)
 
 
 def ranks_table(table: StepTable, spec: ModelSpec, ranks: Ranks) -> StepTable:
-    """Return the costs of a step of all ranks, from those of one and the sums between them.
+    """Return the step costs of all ranks, from one rank's costs and the collectives.
 
-    After attention and after the feed-forward block of each layer the ranks' parts are added up, as
-    are the rows of the embedding; of the logits each rank sends its part. Nothing overlaps with a
-    collective. Seconds are of each rank, bytes and the link's rate of all together.
+    An all-reduce follows the embedding and each layer's attention and feed-forward block; each rank
+    sends its part of the logits. Nothing overlaps with a collective. Seconds are per rank; bytes
+    and the link's rate are sums over the ranks.
 
     Args:
-      table: of one rank, alone on its link.
+      table: step costs of one rank, alone on its link.
       spec: the whole model.
-      ranks: how many there are, and what joins them.
+      ranks: number of ranks and their interconnect.
     """
     n, width = ranks.count, max(spec.dtype_bytes, ACTIVATION_BYTES)
     tokens, rows = np.arange(table.max_tokens + 1.0), np.arange(table.max_rows + 1.0)
     sums, one = 2 * spec.layers + 1, tokens * spec.hidden * width
-    logits = rows * spec.vocab * width / 2  # gathering sends half of what adding up does
+    logits = rows * spec.vocab * width / 2  # an all-gather sends half the bytes of an all-reduce
     wire = wire_of_head = np.zeros(1)
     if ranks.over_link:
         wire, wire_of_head = n * sums * _wire_bytes(one, ranks), n * _wire_bytes(logits, ranks)
@@ -58,5 +58,5 @@ def ranks_table(table: StepTable, spec: ModelSpec, ranks: Ranks) -> StepTable:
 
 
 def _wire_bytes(nbytes: Values, ranks: Ranks) -> Values:
-    """Bytes that each rank sends, and receives: its part to all others, and all others' to it."""
+    """Return the bytes that each rank sends, and receives, in an all-reduce."""
     return 2.0 * (ranks.count - 1) / ranks.count * nbytes

@@ -1,8 +1,7 @@
-"""Time of GEMMs whose weights are in HBM: what a vendor's library makes of a menu of tiles.
+"""Time of GEMMs over weights in HBM, as a vendor library with a menu of tile shapes.
 
-`O[M,N] = X[M,K] W[K,N]`. A library has kernels of several tile shapes and may split K; for each
-shape it takes about the fastest. Nothing here is shared with HybridGEMM, whose tiles are its own
-(`c2c.cost.gemm_time`).
+`O[M,N] = X[M,K] W[K,N]`. A library has kernels of several tile shapes, may split K, and selects
+about the fastest for each GEMM. HybridGEMM has its own tiles (`c2c.cost.gemm_time`).
 """
 
 from collections.abc import Sequence
@@ -33,15 +32,15 @@ K_SLICES: Final = (1, 2, 4, 8)
 # Fused expert kernels are written for small tiles too, and do not split K.
 EXPERT_ROWS: Final = (16, 32, 64, 128)
 EXPERT_COLUMNS: Final = (64, 128, 256)
-K_STEP: Final = 64  # depth that a main loop advances by
+K_STEP: Final = 64  # depth of one main-loop iteration
 PARTIAL_BYTES: Final = 8  # a float32 partial sum, written and read again
 # Two resources that are both nearly full slow each other down: their times are joined by a power
 # mean of this exponent. Infinity would be the roofline's sharp corner.
 SHARPNESS: Final = 6.0
-# Tensor cores that have been busy about so long meet the power limit; how sharply it sets in.
+# Time scale after which busy tensor cores meet the power limit, and the sharpness of its onset.
 BUSY_S: Final = 0.025
 ONSET: Final = 4.0
-# Above this many tiles for each SM, the last wave does not matter.
+# Above this number of tiles per SM, the last wave does not matter.
 MANY_WAVES: Final = 4.0
 
 
@@ -49,7 +48,7 @@ MANY_WAVES: Final = 4.0
 class ResidentTime:
     """Seconds and HBM bytes of GEMMs over resident weights; fields broadcast over the inputs.
 
-    `compute_s` and `hbm_s` are those of the chosen tile; `total_s` joins them and adds the launch.
+    `compute_s` and `hbm_s` belong to the chosen tile; `total_s` combines them and adds the launch.
     """
 
     total_s: Values
@@ -59,7 +58,7 @@ class ResidentTime:
 
 
 def soft_maximum(a: npt.ArrayLike, b: npt.ArrayLike, *, xp: Any = np) -> Values:
-    """Return the power mean of two times that compete, at least the larger and at most 1.13 of it.
+    """Return the power mean of two competing times, from the larger one to 1.13 times it.
 
     `xp` is NumPy or jax.numpy.
 
@@ -89,29 +88,30 @@ def resident_gemm_time(
     k_slices: Sequence[int] = K_SLICES,
     xp: Any = np,
 ) -> ResidentTime:
-    """Return the time of a GEMM at the best of the menu's tiles and splits of K.
+    """Return the time of a GEMM with the best tile shape and split of K.
 
     HBM moves X, W and O once each (the L2 serves the CTAs that share rows or columns) and the
-    partial sums of a split K. An SM works off its tiles one after another, the last wave as long
-    as the others; a tile computes 2 tm tn K operations, or waits for its operands where it does
-    too few operations a byte, and takes `gemm_tile_s` more to begin and end.
+    partial sums of a split K. An SM computes its tiles one after another; the last wave takes as
+    long as the others. A tile computes 2 tm tn K operations, or waits for its operands if it has
+    too few operations per byte, and takes `gemm_tile_s` more to begin and end.
 
     Args:
-      m: rows; 0 takes no time. The three broadcast.
+      m: rows; 0 takes no time. m, n and k broadcast.
       n: output columns.
       k: depth.
-      slice_: where it runs.
+      slice_: slice that runs the GEMM.
       constants: calibration of the chip.
-      element_bytes: of X, W and O; tensor cores work faster in proportion on narrower ones.
-      repeats: how often it runs in a row, nothing between, which brings on the power limit; 0: that
-        is added up elsewhere, over all that a step computes.
-      turns: weights that such runs take in turn, of which the L2 keeps what fits; 0: as between
-        the layers of a model, nothing.
-      stored: bytes of one weight, which is widened where it is computed with; default
-        `element_bytes`.
-      tiles: the menu, (rows, columns) each; one makes it a kernel that is the same for all shapes.
-      k_slices: in how many parts K may be split.
-      xp: NumPy, or jax.numpy where the constants are traced, which is how they are fitted.
+      element_bytes: bytes of an element of X, W and O; tensor cores are faster in proportion on
+        narrower ones.
+      repeats: back-to-back runs, which reach the power limit; 0 if the caller adds that over a
+        whole step.
+      turns: number of weight matrices that such runs cycle through, of which the L2 keeps the ones
+        that fit; 0 for none, as between the layers of a model.
+      stored: bytes of one stored weight, widened for computation; default `element_bytes`.
+      tiles: (rows, columns) of each tile of the menu; a single one models a kernel with a fixed
+        tile.
+      k_slices: allowed numbers of parts of K.
+      xp: NumPy, or jax.numpy for traced constants, as in fits.
     """
     rows, columns, deep = np.broadcast_arrays(*(np.asarray(v, np.float64) for v in (m, n, k)))
     sm_flops = _sm_flops(slice_, constants.gemm_mma_efficiency, element_bytes)
@@ -150,11 +150,11 @@ def resident_gemm_time(
 def throttled_s(
     compute_s: npt.ArrayLike, busy_s: npt.ArrayLike, constants: Constants, *, xp: Any = np
 ) -> Values:
-    """Return by how much computing takes longer for the chip's power limit.
+    """Return the extra compute time caused by the chip's power limit.
 
     Args:
-      compute_s: of tensor cores at the rate that short work gets.
-      busy_s: how long they have been busy without a break, this included.
+      compute_s: tensor-core time at the rate of short work.
+      busy_s: time that the tensor cores have been busy without a break, this work included.
       constants: calibration of the chip.
       xp: NumPy or jax.numpy.
     """
@@ -180,23 +180,22 @@ def expert_layer_time(
     xp: Any = np,
     over: int = 1,
 ) -> ResidentTime:
-    """Return the time of the fused experts of one MoE layer, gate and up and then down.
+    """Return the time of one MoE layer's fused experts, gate and up and then down.
 
-    Each expert that has rows reads its weights once and works in tiles of its own, of one shape
-    for the layer; `expert_floor_s` pays for sorting the tokens, the activation and the sum.
+    Each active expert reads its weights once and has its own tiles, of one shape for the layer.
+    `expert_floor_s` covers sorting the tokens, the activation and the sum.
 
     Args:
-      tokens: of the step, any shape; 0 takes no time.
+      tokens: tokens of the step, any shape; 0 takes no time.
       hidden, intermediate: width of the model and of one expert.
-      experts, experts_per_token: how many there are and how many a token takes.
-      slice_: where it runs.
+      experts, experts_per_token: number of experts, in all and per token.
+      slice_: slice that runs the layer.
       constants: calibration of the chip.
-      element_bytes: of activations and weights.
-      routing: how tokens choose their experts; default: independently.
-      stored: bytes of one weight, which is widened where it is computed with; default
-        `element_bytes`.
-      xp: NumPy, or jax.numpy where the constants are traced; tokens are NumPy's.
-      over: GPUs that the experts are spread over; the time is that of one with a mean load.
+      element_bytes: bytes of an activation or weight.
+      routing: distribution of tokens over experts; default: independent.
+      stored: bytes of one stored weight, widened for computation; default `element_bytes`.
+      xp: NumPy, or jax.numpy for traced constants; tokens are NumPy's.
+      over: number of GPUs that share the experts; the time is for one with a mean load.
     """
     count = np.asarray(tokens, dtype=np.float64)
     load = expert_load(count, experts, experts_per_token, routing or Routing())
@@ -233,14 +232,14 @@ def expert_layer_time(
 
 
 def _sm_flops(slice_: Slice, efficiency: float, element_bytes: int) -> float:
-    """Operations a second of one SM's tensor cores; their rate goes inversely with the width."""
+    """Return the tensor-core FLOP/s of one SM, inversely proportional to the element width."""
     return slice_.bf16_tflops * 1e12 * efficiency / slice_.sm_count * (2.0 / element_bytes)
 
 
 def _tile_rate(sm_flops: float, tm: int, tn: int, intensity: float, element_bytes: int) -> Any:
-    """Operations a second of a tile; one with few operations a byte waits for its operands."""
+    """Return the FLOP/s of a tile, limited by its operands if it has few operations per byte."""
     per_byte = 2.0 * tm * tn / ((tm + tn) * element_bytes)
-    needed = intensity * 2.0 / element_bytes  # wider feeding is needed at a higher rate
+    needed = intensity * 2.0 / element_bytes  # wider elements need operands at a higher rate
     return sm_flops / (1.0 + (needed / per_byte) ** SHARPNESS) ** (1.0 / SHARPNESS)
 
 

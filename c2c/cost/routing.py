@@ -1,4 +1,4 @@
-"""Spread of a step's tokens over the experts of an MoE layer."""
+"""Distribution of a step's tokens over the experts of an MoE layer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,19 +13,19 @@ __all__ = ["ExpertLoad", "Routing", "expert_load"]
 
 Values = npt.NDArray[np.float64]
 
-# A power law's range where the experts get more than one row each, and where they do not.
+# Range of a power law, with and without more than one row per expert.
 _MANY: Final = (1.0, 0.8)  # from 1 to this share of the tokens
 _FEW: Final = (0.01, 2.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
-    """Tokens' choice of experts.
+    """Distribution of tokens over experts.
 
-    `independent`: each token takes its experts uniformly, whatever others do. `balanced`: all
-    experts get the same number of rows, as far as there are rows. `power_law`: the experts' loads
-    follow a bounded Pareto distribution of exponent `skew`, above 0 and not 1; the larger, the
-    fewer experts have most of the rows.
+    `independent`: each token chooses its experts uniformly and independently. `balanced`: all
+    experts get the same number of rows, as far as possible. `power_law`: the experts' loads follow
+    a bounded Pareto distribution of exponent `skew`, above 0 and not 1; a larger `skew` gives most
+    rows to fewer experts.
 
     Source: the power law is aiconfigurator's (`power_law_logits`), whose measurements it describes.
     """
@@ -46,7 +46,7 @@ class Routing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertLoad:
-    """Experts that have rows, and the tiles of a number of rows that they are worked off in."""
+    """Number of active experts and of the tiles of their rows."""
 
     active: Values
     tiles: Callable[[int], Values]
@@ -55,12 +55,12 @@ class ExpertLoad:
 def expert_load(
     tokens: npt.ArrayLike, experts: int, experts_per_token: int, routing: Routing
 ) -> ExpertLoad:
-    """Return how many experts are active and how many tiles their rows make.
+    """Return the number of active experts and of the tiles of their rows.
 
     Args:
-      tokens: of the step, any shape.
-      experts, experts_per_token: how many there are, and how many a token takes.
-      routing: how tokens choose.
+      tokens: tokens of the step, any shape.
+      experts, experts_per_token: number of experts, in all and per token.
+      routing: distribution of tokens over experts.
     """
     count = np.asarray(tokens, dtype=np.float64)
     routed = count * experts_per_token
@@ -82,7 +82,7 @@ def expert_load(
 
 
 def _power_law(count: Values, experts: int, experts_per_token: int, skew: float) -> Values:
-    """Rows of each expert, [..., experts], at evenly spaced quantiles of the distribution."""
+    """Return the rows of each expert, [..., experts], at evenly spaced quantiles."""
     quantile = (np.arange(experts) + 0.5) / experts
     many = count * experts_per_token > experts
     low = np.where(many, _MANY[0], _FEW[0])[..., None]

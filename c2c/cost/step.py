@@ -1,7 +1,7 @@
 """Cost of one engine step: a prefill chunk and decodes of one model on one slice.
 
-`step_table` evaluates the GEMM model for every token count and kernel variant at once; the
-simulator reads rows of it. `step_time` is the closed form of a whole step.
+`step_table` evaluates the GEMM model for all token counts and kernel variants; the simulator reads
+its rows. `step_time` is the closed form of a whole step.
 """
 
 from collections.abc import Sequence
@@ -55,17 +55,16 @@ ELEMENTWISE_KERNELS_PER_LAYER = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTable:
-    """Costs of a model's steps on one slice with one dataflow, the slice alone on the link.
+    """Step costs of a model on one slice with one dataflow, alone on the link.
 
-    `body_*[t, a]`: all layers' GEMMs, elementwise kernels and launches for t tokens (prefill
-    chunk and decodes together) at `alphas[a]`; row 0 is 0. `head_*[r, a]`: the output projection
-    for r rows that need logits; row 0 is 0. Exact for every integer, not interpolated.
-    Attention comes on top, all layers': `kv_read_s_per_token` a cached token read,
-    `attn_s_per_pair` a (query, key) pair of prefill, and what the calls take beside that:
-    `prefill_attention_s[t]` for t tokens of a chunk, `decode_attention_s[n]` for n sequences that
-    decode; entry 0 of both is 0. A layer with a window counts those it sees, see `cache`.
-    `step_overhead_s` once a step.
-    `link_cap_gbps`: what this slice alone draws from the link with this kernel.
+    `body_*[t, a]`: all layers' GEMMs, elementwise kernels and launches for t tokens (prefill chunk
+    and decodes together) at `alphas[a]`; row 0 is 0. `head_*[r, a]`: the output projection for r
+    rows that need logits; row 0 is 0. Exact for every integer, not interpolated. Attention of all
+    layers is added: `kv_read_s_per_token` per cached token read, `attn_s_per_pair` per (query, key)
+    pair of prefill, and the rest of the calls: `prefill_attention_s[t]` for t tokens of a chunk,
+    `decode_attention_s[n]` for n decoding sequences; entry 0 of both is 0. A layer with a window
+    counts the tokens in its window, see `cache`. `step_overhead_s` is added once per step.
+    `link_cap_gbps`: link rate of this slice alone with this kernel.
     """
 
     alphas: Grid
@@ -96,15 +95,15 @@ class StepTable:
 
     @property
     def token_places(self) -> int:
-        """Places of a token in all layers, see `CacheShape`."""
+        """Cache positions of a token in all layers, see `CacheShape`."""
         return self.cache.full + self.cache.windowed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCost:
-    """One step: its duration and the bytes it moves.
+    """Duration of one step and the bytes it moves.
 
-    `alone_s` is the duration without contention, `demand_gbps` the average link rate that needs.
+    `alone_s` is the duration without contention, `demand_gbps` the average link rate it needs.
     """
 
     seconds: float
@@ -115,7 +114,7 @@ class StepCost:
 
 
 def elementwise_bytes_per_token(spec: ModelSpec) -> int:
-    """Return HBM bytes per token of everything that is neither a GEMM nor attention's KV reads.
+    """Return the HBM bytes per token of all kernels but GEMMs and attention's KV reads.
 
     Counted per layer, each tensor read or written once, in elements: two RMSNorms (or
     four) that also add the residual (read x and residual, write both: 4 x hidden each), rotary
@@ -127,7 +126,7 @@ def elementwise_bytes_per_token(spec: ModelSpec) -> int:
     q = spec.heads * spec.head_dim
     kv = spec.kv_heads * spec.head_dim
     turned, copied = q + kv, kv
-    if (latent := spec.latent) is not None:  # heads share what is turned of a key, and the copy
+    if (latent := spec.latent) is not None:  # heads share the rotated part of a key, and the copy
         turned, copied = q + latent.rope_dim, latent.kv_rank
     attention = 2 * turned + 2 * copied + 2 * q
     middle = spec.intermediate
@@ -135,7 +134,7 @@ def elementwise_bytes_per_token(spec: ModelSpec) -> int:
         middle = spec.experts_per_token * spec.moe_intermediate + spec.shared_intermediate
     layer = 4 * max(2, spec.norms_per_layer) * spec.hidden
     total = spec.layers * (layer + 3 * middle) + spec.cached_layers * attention
-    if (linear := spec.linear) is not None:  # convolution, its answer read, then a gated norm
+    if (linear := spec.linear) is not None:  # convolution, read of its result, then a gated norm
         values = linear.value_heads * linear.value_dim
         total += len(linear.layers) * (3 * linear.channels + 4 * values)
     return int(spec.dtype_bytes * (total + 3 * spec.hidden))
@@ -157,28 +156,27 @@ def step_table(
     resident: float = 0.0,
     experts_over: int = 1,
 ) -> StepTable:
-    """Return the step costs of a model on a slice for every token count up to `max_tokens`.
+    """Return a model's step costs on a slice for all token counts up to `max_tokens`.
 
-    Experts: with t tokens in a step, `expert_load(t)` says how many are read. Streamed ones run as
+    `expert_load(t)` is the number of experts that a step of t tokens reads. Streamed experts run as
     one grouped GEMM, each with the mean number of rows; resident ones as one fused kernel.
 
     Args:
       spec: the model.
-      slice_: the MIG slice.
+      slice_: MIG slice.
       constants: calibration constants.
-      link_gbps: what the whole link carries.
+      link_gbps: total capacity of the link.
       max_tokens: largest prefill chunk plus decodes in a step.
       max_rows: largest number of sequences that need logits in a step.
       alphas: the kernel repository's column splits, in [0, 1].
-      weights: "host" streams them over the link; "hbm" has them resident (baselines); "staged"
-        copies each layer into HBM ahead of its use by the copy engines, overlapped, all experts
-        of it. In the last two alpha has no effect.
+      weights: "host" streams them over the link; "hbm" keeps them resident (baselines); "staged"
+        copies each layer into HBM ahead of its use, overlapped, with all of its experts. Alpha has
+        no effect on the last two.
       cluster: CTAs along M that share a weight tile by multicast.
       tiles: tile shapes of HybridGEMM; default `KernelTiles(cluster=cluster)`.
-      routing: how tokens choose their experts; default: independently.
-      resident: share of every matrix in HBM while the rest is streamed, in [0, 1]; of "host" only.
-      experts_over: GPUs over which a layer's experts are spread, of which this is one, with the
-        mean of their loads.
+      routing: distribution of tokens over experts; default: independent.
+      resident: share of every matrix in HBM while the rest is streamed, in [0, 1]; only for "host".
+      experts_over: number of GPUs that share a layer's experts; this one has their mean load.
 
     Raises:
       SettingError: a size, an alpha or `weights` is out of range.
@@ -204,7 +202,7 @@ def step_table(
     rows = np.arange(max_rows + 1, dtype=np.float64)[:, None]
     body = _Sum.zeros(max_tokens + 1, len(split))
     head = _Sum.zeros(max_rows + 1, len(split))
-    busy_s = np.zeros(max_tokens + 1)  # of tensor cores on resident weights
+    busy_s = np.zeros(max_tokens + 1)  # for tensor cores on resident weights
     for gemm in gemms(spec):
         into, m = (head, rows) if gemm.kind == "head" else (body, tokens)
         if weights == "host":
@@ -216,7 +214,7 @@ def step_table(
             )  # fmt: skip
             moved = cost.traffic
             into.add(gemm.count, cost.time_s, moved.link_bytes, moved.hbm_bytes)
-        elif gemm.name != EXPERT_DOWN:  # the fused layer has it
+        elif gemm.name != EXPERT_DOWN:  # included in the fused layer
             found = _resident(gemm, spec, m, slice_, constants, routing, experts_over)
             into.add(gemm.count, found.total_s, 0.0, found.hbm_bytes)
             if into is body:
@@ -237,7 +235,7 @@ def step_table(
     kv_bytes = kv_bytes_per_token(spec)
     kv_rate = hbm * constants.decode_hbm_efficiency
     counts, attending = tokens[:, 0], spec.cached_layers
-    # a query's product with a key, and a weight's with a value, which may be of two sizes
+    # query-key and weight-value products, whose sizes may differ
     dims = spec.head_dim + (spec.latent.value_dim if spec.latent else spec.head_dim)
     # decoding, all heads read one latent vector; linear attention reads and writes its state
     readers = 1 if spec.latent else spec.kv_heads
@@ -277,7 +275,7 @@ def _resident(
     gemm: Gemm, spec: ModelSpec, m: Grid, slice_: Slice, constants: Constants, routing: Routing,
     experts_over: int,
 ) -> ResidentTime:  # fmt: skip
-    """Time of a GEMM over weights in HBM, or of a whole layer of fused experts."""
+    """Return the time of a GEMM over weights in HBM, or of a layer of fused experts."""
     if gemm.kind == "expert":
         return expert_layer_time(
             m[:, 0], hidden=spec.hidden, intermediate=spec.moe_intermediate, experts=spec.experts,
@@ -294,7 +292,7 @@ def _resident(
 def _rows_and_groups(
     gemm: Gemm, spec: ModelSpec, tokens: Grid, routing: Routing, experts_over: int
 ) -> tuple[Grid, Grid | float]:
-    """Rows of one streamed GEMM and how many such GEMMs a step launches together."""
+    """Return the rows of one streamed GEMM and the number of such GEMMs in a launch."""
     if gemm.kind != "expert":
         return tokens, 1.0
     active = expert_load(tokens, spec.experts, spec.experts_per_token, routing).active
@@ -305,12 +303,12 @@ def _rows_and_groups(
 
 
 def _stored(gemm: Gemm, spec: ModelSpec) -> float:
-    """Bytes of a weight as it is stored, its share of scales included."""
+    """Return the bytes of a stored weight, its share of scales included."""
     return gemm_bytes(spec, gemm) / (gemm.k * gemm.n)
 
 
 def _weight_bytes(gemm: Gemm, spec: ModelSpec, experts_over: int) -> float:
-    """Weights of one kind of GEMM in all layers, every expert's that is here."""
+    """Return the weight bytes of one kind of GEMM in all layers, with all experts held here."""
     groups = spec.experts // experts_over if gemm.kind == "expert" else 1
     return float(gemm.count * groups * gemm_bytes(spec, gemm))
 
@@ -333,13 +331,13 @@ class _Sum:
         return cls(*(np.zeros((rows, columns)) for _ in range(3)))
 
     def add(self, count: int, seconds: Grid, link_bytes: Grid | float, hbm_bytes: Grid) -> None:
-        """Add `count` equal GEMMs; what does not depend on alpha has one axis."""
+        """Add `count` equal GEMMs; values independent of alpha have one axis."""
         self.seconds += count * _column(seconds)
         self.link_bytes += count * _column(link_bytes)
         self.hbm_bytes += count * _column(hbm_bytes)
 
     def stage(self, copied_bytes: float, link_rate: float, hbm_rate: float) -> None:
-        """Copy the weights ahead of the products: the slowest of link, HBM and products binds."""
+        """Overlap weight copies with GEMMs: the slowest of link, HBM and GEMMs binds."""
         self.link_bytes[1:] += copied_bytes
         self.hbm_bytes[1:] += copied_bytes
         slowest = np.maximum(copied_bytes / link_rate, self.hbm_bytes / hbm_rate)
@@ -360,18 +358,18 @@ def step_time(
     """Return the cost of one step in closed form.
 
     Args:
-      table: the model on its slice.
+      table: step costs of the model on its slice.
       prefill_tokens: tokens of the prefill chunk.
       context_tokens: tokens of the same prompt already cached.
       decode_seqs: sequences that decode one token in this step.
-      decode_kv_tokens: cached tokens they read, the mean over layers.
+      decode_kv_tokens: cached tokens read by the decodes, the mean over layers.
       head_rows: rows that need logits.
       alpha_index: column of the table.
-      rate_gbps: link rate the slice gets; None: as much as it can draw.
+      rate_gbps: link rate of the slice; None for as much as it can draw.
 
     Returns:
-      Duration and bytes. A step that gets less than its average demand lasts as long as its link
-      bytes take at that rate.
+      Duration and bytes. At a rate below its average demand, a step lasts as long as the transfer
+      of its link bytes.
 
     Raises:
       SettingError: more tokens or rows than the table holds, or a rate that is not above 0.

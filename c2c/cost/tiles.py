@@ -1,4 +1,4 @@
-"""Tile shapes of a kernel family, as settings say them (`conf/kernel/*.yaml`)."""
+"""Tile shapes of a kernel family (`conf/kernel/*.yaml`)."""
 
 from dataclasses import dataclass, field
 

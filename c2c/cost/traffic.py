@@ -1,11 +1,10 @@
-"""HybridGEMM as published: its bytes and operations as exact tile counts.
+"""Tile-exact byte and operation counts of the published HybridGEMM.
 
 `O[M,N] = X[M,K] W[K,N]`; X and O in the slice's HBM, W in host memory, alpha the share of output
 columns that go to SymGEMM (output-stationary); the rest go to AsymGEMM (weight-stationary).
 
-The paper says neither in which order CTAs take tiles nor how SMs are dealt out, so that work is
-counted in closed form, where `pallas_kernels.gemm.launch_traffic` counts that of our own kernel by
-its schedule.
+The paper states neither the order of tiles nor the distribution of SMs, so work is counted in
+closed form. `pallas_kernels.gemm.launch_traffic` counts our own kernel by its schedule.
 
 All functions are vectorised over m, n, k, alpha and groups (broadcasting) and work on float64,
 which holds every count here exactly (below 2**53). `xp` is NumPy, or jax.numpy where a time is
@@ -30,7 +29,7 @@ __all__ = [
     "split_columns",
 ]
 
-Array = Any  # one formula serves NumPy arrays, JAX arrays and tracers, which share no static type
+Array = Any  # one formula for NumPy arrays, JAX arrays and tracers, which share no static type
 ArrayLike = Any
 
 _EPILOGUE_BYTES = 32 * 1024  # output staging of two compute warpgroups, two slots each
@@ -41,8 +40,8 @@ _SUM_BYTES = 4  # of an accumulator, float32
 class Traffic:
     """Traffic and work of one GEMM; every field broadcasts over the inputs' shapes.
 
-    `*_mma_flops` are operations issued by the tensor cores, padding included, `flops` only the
-    useful ones. The `*_tile_*` fields describe the largest piece of work one CTA cannot share.
+    `*_mma_flops` are operations issued by the tensor cores, padding included; `flops` are the
+    useful ones. The `*_tile_*` fields describe the largest piece of work that one CTA cannot share.
     """
 
     link_bytes: Array
@@ -178,7 +177,7 @@ def gemm_traffic(
 def asym_accumulation_steps(
     m: ArrayLike, n: ArrayLike, k: ArrayLike, tiles: Tiles, *, xp: Any = np
 ) -> Array:
-    """Return how many partial tiles AsymGEMM adds to O: one per (M tile, column strip, K slice).
+    """Return the number of partial tiles that AsymGEMM adds to O, (M tile, column strip, K slice).
 
     A larger `tm` means fewer, larger reductions. The paper (section 5.2.3, Fig. 8) speaks of fewer
     HBM transactions and does not say whether it means their number or their bytes: with a pinned

@@ -1,4 +1,4 @@
-"""Models as shapes: parameters, GEMMs, bytes and FLOPs, from a Hugging Face config.json."""
+"""Model shapes from a Hugging Face config.json: parameters, GEMMs, bytes and FLOPs."""
 
 from c2c.models.catalog import Deployment, catalogs, load_catalog
 from c2c.models.families import FAMILIES

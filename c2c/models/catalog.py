@@ -1,4 +1,4 @@
-"""The models a fleet serves: deployments with their latency targets, from `conf/catalog`."""
+"""Catalogs of served models: deployments with latency targets, from `conf/catalog`."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,13 +21,13 @@ _ORDERS = ("sequential", "round_robin")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """A served model: its own name, weights and targets; specs may be shared."""
+    """A served model with its name, spec, weights and targets; deployments may share a spec."""
 
     name: str
     spec: ModelSpec
     ttft_slo_s: float
     tpot_slo_s: float
-    priority: int = 0  # of its requests: the higher, the more urgent
+    priority: int = 0  # of its requests; a higher number is more urgent
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -47,7 +47,7 @@ class Deployment:
 
 
 def catalogs() -> tuple[str, ...]:
-    """Return the names of the catalogs at hand."""
+    """Return the names of the available catalogs."""
     return tuple(sorted(p.stem for p in (conf_dir() / "catalog").glob("*.yaml")))
 
 
@@ -56,9 +56,9 @@ def load_catalog(
 ) -> tuple[Deployment, ...]:
     """Return the deployments of a catalog, most popular first.
 
-    An entry with `copies` above 1 gives `<name>-000`, `<name>-001` and so on, the name being the
-    spec's unless stated. Order "round_robin" takes one copy of each entry in turn, "sequential"
-    (the default) all copies of an entry before the next.
+    An entry with `copies` above 1 gives `<name>-000`, `<name>-001` and so on; the default name is
+    the spec's. Order "round_robin" takes one copy of each entry in turn, "sequential" (the default)
+    all copies of an entry before the next.
 
     Args:
       name_or_mapping: a name of `conf/catalog/*.yaml`, or its content: a mapping with `models`
@@ -98,7 +98,7 @@ def load_catalog(
 
 
 def _read(name: str) -> Any:
-    import yaml  # not before: specs alone are read where there is none
+    import yaml  # imported here: specs alone can be read without it
 
     if name not in catalogs():
         raise unknown_name("catalog", name, catalogs())

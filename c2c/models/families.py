@@ -1,8 +1,8 @@
-"""The families of models that are read: one entry each in `FAMILIES`.
+"""Supported model families: one reader of configs each, in `FAMILIES`.
 
-To add one: a function from its config to the fields of a `ModelSpec` that differ from the common
-ones, and an entry with what transformers takes where a config does not say. Where its weights are
-named otherwise, `c2c.transformer.weights.layout` gets an entry too, and the engine runs it.
+A new family needs a function from its config to the `ModelSpec` fields that differ from the common
+ones, and an entry with transformers' defaults. Other tensor names also need an entry in
+`c2c.transformer.weights.layout`; the engine then runs the family.
 """
 
 import difflib
@@ -22,15 +22,15 @@ RECIPE = "docs/recipes.md, 'A model family', has the recipe."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """The reader of a model_type's configs.
+    """Reader of configs of one model_type.
 
     Attributes:
-      fields: the spec's fields beyond the common ones.
-      defaults: what transformers takes where a config does not say; a null is another thing.
-      windowed: which layers have the window, from the config, where it does not name them; None: a
-        window in the config is without effect.
-      names_layers: whether transformers reads the kinds of layers that a config names.
-      turns_part: whether it reads a fraction of the head that is turned.
+      fields: function that returns the spec's fields beyond the common ones.
+      defaults: transformers' defaults for absent fields; a null field is not absent.
+      windowed: function from a config without layer names to the layers with a window; None if a
+        window in the config has no effect.
+      names_layers: whether transformers reads the layer kinds that a config names.
+      turns_part: whether it reads the fraction of a head that is rotated.
     """
 
     fields: Callable[[Reader], dict[str, Any]]
@@ -41,7 +41,7 @@ class Family:
 
 
 def nearest(family: object, config: Mapping[str, Any]) -> str:
-    """Return the family that an unknown one is most like, by its name, else by its fields.
+    """Return the family most similar to an unknown one, by name, else by fields.
 
     >>> nearest("gemma4", {}), nearest("hy", {"kv_lora_rank": 512})
     ('gemma3', 'deepseek_v3')
@@ -78,7 +78,7 @@ def _llama(read: Reader) -> dict[str, Any]:
 
 
 def _qwen2(read: Reader) -> dict[str, Any]:
-    # biases on q, k and v, and no field that says so
+    # biases on q, k and v, without a config field
     return _sizes(read) | {"qkv_bias": True}
 
 
@@ -207,7 +207,7 @@ def _glm4(read: Reader) -> dict[str, Any]:
 
 
 def _shared_experts(read: Reader) -> dict[str, Any]:
-    """Read experts as DeepSeek's configs name them; the first layers are dense."""
+    """Read experts of DeepSeek-style configs, whose first layers are dense."""
     layers = read.layers()
     dense = min(layers, read.whole("first_k_dense_replace", default=0, least=0))
     width = read.whole("moe_intermediate_size")
@@ -287,13 +287,13 @@ def _every_layer(_: Reader, layers: int) -> Iterable[int]:
 
 
 def _the_last(read: Reader, layers: int) -> Iterable[int]:
-    """Qwen's: the first max_window_layers layers see everything."""
+    """Return the windowed layers of Qwen: all but the first max_window_layers."""
     full = read.whole("max_window_layers", default=layers, least=0)
     return range(min(layers, full), layers)
 
 
 def _all_but_each(default: int) -> Callable[[Reader, int], Iterable[int]]:
-    """Gemma's: each n-th layer sees everything."""
+    """Return Gemma's function of windowed layers: all but each n-th."""
 
     def windowed(read: Reader, layers: int) -> Iterable[int]:
         step = read.whole("sliding_window_pattern", default=default)

@@ -1,4 +1,4 @@
-"""From a Hugging Face config.json to a ModelSpec."""
+"""Conversion of a Hugging Face config.json to a ModelSpec."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -21,21 +21,21 @@ def from_hf_config(
 ) -> ModelSpec:
     """Build a spec from the content of a Hugging Face config.json.
 
-    Reads both spellings of what transformers 4 and 5 write differently (rope_theta or
-    rope_parameters, torch_dtype or dtype, num_experts or num_local_experts, head_dim present,
-    null or absent). Of a model that also sees, only the language model is described.
+    Both spellings of transformers 4 and 5 are read (rope_theta or rope_parameters, torch_dtype or
+    dtype, num_experts or num_local_experts, head_dim present, null or absent). The spec of a
+    vision-language model describes only its language model.
 
     Args:
-      config: the parsed JSON.
-      name: the spec's name; begins the field names in errors.
-      families: those that are of use to the caller.
+      config: parsed JSON.
+      name: name of the spec, and the start of field names in errors.
+      families: families that the caller supports.
 
     Raises:
-      SettingError: an architecture that is not supported, or a field that is missing or wrong.
+      SettingError: the architecture is not supported, or a field is missing or wrong.
     """
     family = config.get("model_type")
     inner = config.get("text_config")
-    if isinstance(inner, Mapping):  # of a model that also sees
+    if isinstance(inner, Mapping):  # a vision-language model
         config = {**config, **inner}
     if family not in families:
         field = f"model.{name}.model_type"
@@ -93,14 +93,14 @@ def _dtype_bytes(read: Reader) -> int:
 
 
 def _rope(read: Reader) -> dict[str, Any]:
-    """Read the rotary embedding: one mapping in transformers 5, fields of the config in 4."""
+    """Read the rotary embedding, one mapping in transformers 5 and several fields in 4."""
     config = read.config
-    # Where both are there, transformers 5 takes the older.
+    # If both are present, transformers 5 uses the older.
     where = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
     rope = config.get(where) or {}
     if not isinstance(rope, Mapping):
         raise SettingError(f"{read.where}.{where}", rope, "a mapping, or null")
-    # one entry for each kind of layer, or one for all
+    # one entry per kind of layer, or one for all
     inner = rope.get("full_attention")
     rope = inner if isinstance(inner, Mapping) else rope
 
@@ -125,7 +125,7 @@ def _rope_scaling(read: Reader, where: str, kind: str, rope: Mapping[str, Any]) 
 
     most = read.number("max_position_embeddings", read.config.get("max_position_embeddings"), 8192)
     name = "original_max_position_embeddings"
-    # Beside the other rotary settings it has the last word.
+    # It overrides the other rotary settings.
     outside = read.number(name, read.config.get(name), 0.0)
     original = most if kind == "dynamic" else outside or number(name, most)
     factor = number("factor", most / original)
@@ -155,12 +155,12 @@ def _rope_scaling(read: Reader, where: str, kind: str, rope: Mapping[str, Any]) 
 
 
 def _stretch(factor: float, scale: float) -> float:
-    """Return YaRN's factor of attention (its section 3.4) for a factor of the context."""
+    """Return YaRN's attention factor (its section 3.4) for a context factor."""
     return 1.0 + 0.1 * scale * math.log(factor) if factor > 1 else 1.0
 
 
 def _windows(read: Reader, family: Family, layers: int) -> dict[str, Any]:
-    # -1 and 0 say that there is none.
+    # -1 and 0 mean none.
     given = read.config.get("sliding_window")
     window = 0 if not given or given == -1 else read.whole("sliding_window")
     if not window or family.windowed is None:
@@ -188,7 +188,7 @@ def _windows(read: Reader, family: Family, layers: int) -> dict[str, Any]:
 
 
 def _weights(read: Reader, spec: ModelSpec, config: Any) -> WeightFormat:
-    """Read how a published checkpoint stores its matrices."""
+    """Read the quantisation format of a published checkpoint."""
     where = f"{read.where}.quantization_config"
     if not isinstance(config, Mapping):
         raise SettingError(where, config, "a mapping")
@@ -221,7 +221,7 @@ def _weights(read: Reader, spec: ModelSpec, config: Any) -> WeightFormat:
 
 
 def _kept(where: str, spec: ModelSpec, form: WeightFormat, entries: Any) -> tuple[str, ...]:
-    """Return the modules below a layer that a checkpoint does not quantise, in all layers alike."""
+    """Return the unquantised modules of a layer, by their names below the layer."""
     field = f"{where}.modules_to_not_convert"
     if isinstance(entries, str) or not all(isinstance(entry, str) for entry in entries):
         raise SettingError(field, entries, "a list of names")
@@ -252,7 +252,7 @@ def _kept(where: str, spec: ModelSpec, form: WeightFormat, entries: Any) -> tupl
 
 
 def _holds(name: str, module: str) -> bool:
-    """Return whether a name is a module's own, or of what it is in.
+    """Return whether a name is the module itself or one of its parents.
 
     >>> _holds("self_attn", "self_attn.q_proj"), _holds("gate", "mlp.gate_proj")
     (True, False)

@@ -1,4 +1,4 @@
-"""The one reader of JSON that comes from strangers: whatever is wrong names the file."""
+"""JSON reader for untrusted files; every error names the file."""
 
 import json
 from pathlib import Path
@@ -8,14 +8,14 @@ from c2c.errors import DataError
 
 __all__ = ["json_object", "read_json_object", "read_text"]
 
-_MOST_BYTES = 1 << 27  # of a file; the largest tokenizers and indices have some ten megabytes
+_MOST_BYTES = 1 << 27  # limit of a file; the largest tokenizers and indices have some ten megabytes
 
 
 def read_text(path: Path) -> str:
-    """Return a UTF-8 file's text.
+    """Return the text of a UTF-8 file.
 
     Raises:
-      DataError: it cannot be read, is larger than any such file, or is no UTF-8.
+      DataError: the file cannot be read, is too large, or is not UTF-8.
     """
     try:
         size = path.stat().st_size
@@ -29,24 +29,24 @@ def read_text(path: Path) -> str:
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """Return the object of a JSON file.
+    """Return the object in a JSON file.
 
     Raises:
-      DataError: it cannot be read, or is not a JSON object.
+      DataError: the file cannot be read, or is not a JSON object.
     """
     return json_object(read_text(path), str(path))
 
 
 def json_object(text: str | bytes, where: str, *, is_unique: bool = False) -> dict[str, Any]:
-    """Return a JSON object.
+    """Parse a JSON object.
 
     Args:
-      text: of it.
-      where: file's name, for errors.
-      is_unique: whether a name that an object has twice is an error; else its last value counts.
+      text: JSON text.
+      where: name of the file, for errors.
+      is_unique: whether a repeated name in an object is an error; if not, its last value counts.
 
     Raises:
-      DataError: the text is something else, or nests too deeply to be read.
+      DataError: the text is not a JSON object, or nests too deeply.
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def json_object(text: str | bytes, where: str, *, is_unique: bool = False) -> di
         raise DataError(where, "not JSON that can be read: it nests too deeply") from None
     except DataError:
         raise
-    except ValueError as error:  # of decoding and of JSON
+    except ValueError as error:  # decoding errors and JSON errors
         raise DataError(where, f"not JSON: {error}") from None
     if not isinstance(found, dict):
         raise DataError(where, "expected a JSON object")

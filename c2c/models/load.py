@@ -1,4 +1,4 @@
-"""Finding a model's config.json: shipped with the package, or a path."""
+"""Lookup of a model's config.json, by shipped name or by path."""
 
 from functools import cache
 from importlib import resources
@@ -13,7 +13,7 @@ __all__ = ["catalog_names", "load_spec"]
 
 
 def catalog_names() -> tuple[str, ...]:
-    """Return the names of the models whose configs are shipped."""
+    """Return the names of the shipped model configs."""
     folder = resources.files("c2c.models") / "configs"
     return tuple(
         sorted(f.name.removesuffix(".json") for f in folder.iterdir() if f.name.endswith(".json"))
@@ -24,11 +24,11 @@ def load_spec(name_or_path: str | Path) -> ModelSpec:
     """Return a model's spec.
 
     Args:
-      name_or_path: a name among `catalog_names()`, or a path to a config.json or its folder; the
-        spec is then named after the folder.
+      name_or_path: one of `catalog_names()`, or the path of a config.json or its folder; the spec
+        then has the folder's name.
 
     Raises:
-      SettingError: neither a known name nor a path, or a config that is not supported.
+      SettingError: the argument is neither a known name nor a path, or the config is not supported.
       DataError: the file is not JSON, or not an object.
     """
     text = str(name_or_path)

@@ -1,4 +1,4 @@
-"""A model over several ranks: what one of them has of it."""
+"""Shape of a model on one of several tensor-parallel ranks."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ __all__ = ["rank_of"]
 
 @lru_cache(maxsize=256)
 def rank_of(spec: ModelSpec, ranks: int, *, experts_apart: bool = False) -> ModelSpec:
-    """Return what one of several tensor-parallel ranks computes, as a narrower model.
+    """Return the part of a model on one tensor-parallel rank, as a narrower model.
 
-    Heads, feed-forward columns and the vocabulary are shared out; norms, routers and what makes a
-    latent vector are every rank's. A rank has at least one head of keys and values, so that some
-    have the same one where there are fewer heads than ranks.
+    Heads, feed-forward columns and the vocabulary are split; norms, routers and projections to a
+    latent vector are replicated. Each rank has at least one key/value head, so ranks share heads if
+    there are fewer heads than ranks.
 
     Args:
       spec: the whole model.
-      ranks: over which it is split.
-      experts_apart: each rank has whole experts, whose widths stay, not a part of every one.
+      ranks: number of ranks.
+      experts_apart: True if each rank has whole experts, False if it has a part of each.
 
     Raises:
-      SettingError: heads, columns or experts that the ranks cannot share evenly.
+      SettingError: the ranks cannot share heads, columns or experts evenly.
 
     Source: Megatron-LM, arXiv:1909.08053, section 3; replicated key heads as in vLLM.
     """

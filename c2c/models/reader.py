@@ -1,4 +1,4 @@
-"""Typed access to a config.json."""
+"""Typed reader of a config.json."""
 
 import math
 from collections.abc import Mapping
@@ -12,14 +12,14 @@ _MOST_LAYERS = 4096
 
 
 class Reader:
-    """Typed access to a config; errors name the model and the field."""
+    """Typed reader of a config; errors name the model and the field."""
 
     def __init__(self, config: Mapping[str, Any], where: str) -> None:
         self.config = config
         self.where = where
 
     def whole(self, *names: str, default: int | None = None, least: int = 1) -> int:
-        """Return the first of several spellings, a whole number of at least `least`."""
+        """Return the first present of several spellings, a whole number of at least `least`."""
         wanted = f"a whole number, at least {least}"
         for name in names:
             value = self.config.get(name)
@@ -33,14 +33,14 @@ class Reader:
         return default
 
     def layers(self) -> int:
-        """Return the number of layers, which lists of that length are made of."""
+        """Return the number of layers, bounded because lists of that length follow."""
         found = self.whole("num_hidden_layers")
         if found > _MOST_LAYERS:
             raise SettingError(f"{self.where}.num_hidden_layers", found, f"at most {_MOST_LAYERS}")
         return found
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """Return true or false."""
+        """Return a Boolean field."""
         value = self.config.get(name)
         if value is None:
             return default
@@ -49,7 +49,7 @@ class Reader:
         return value
 
     def number(self, name: str, value: Any, default: float) -> float:
-        """Return a value that is found under a name, a number above 0."""
+        """Return a value found under a name, as a number above 0."""
         if value is None:
             return default
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -59,7 +59,7 @@ class Reader:
         return float(value)
 
     def factor(self, name: str, default: float) -> float:
-        """Return a number above 0 of the config itself."""
+        """Return a field of the config itself, as a number above 0."""
         return self.number(name, self.config.get(name), default)
 
     def numbers(self, where: str, values: Mapping[str, Any], name: str) -> tuple[float, ...]:

@@ -1,4 +1,4 @@
-"""The shape of a decoder-only transformer."""
+"""Shape of a decoder-only transformer."""
 
 import math
 from dataclasses import dataclass, fields
@@ -26,21 +26,21 @@ _AT_LEAST_ZERO = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeScaling:
-    """Stretching of rotary frequencies beyond the context a model was first trained on.
+    """Scaling of rotary frequencies beyond a model's original context.
 
     Attributes:
-      kind: the name in the config: "linear", "llama3", "yarn", "longrope" or "dynamic".
-      factor: how far the context is stretched; not of "longrope".
-      low_freq_factor: of "llama3"; with the next, which wavelengths are between kept and stretched.
-      high_freq_factor: of "llama3".
-      original_max_position: the context of the first training. Of "dynamic" (and where a config
-        does not say) the model's maximum.
-      attention_factor: of "yarn" and "longrope", multiplies cosine and sine.
-      beta_fast: of "yarn"; turns within the original context from which a frequency is kept.
-      beta_slow: of "yarn"; turns below which it is stretched in full.
-      truncate: of "yarn", whether the range between those two ends at whole pairs.
-      short_factor: of "longrope", by pair, in the original context.
-      long_factor: of "longrope", by pair, beyond it.
+      kind: name in the config: "linear", "llama3", "yarn", "longrope" or "dynamic".
+      factor: factor of the context; unused by "longrope".
+      low_freq_factor: "llama3": wavelengths between the bounds of the two factors are interpolated.
+      high_freq_factor: "llama3": see low_freq_factor.
+      original_max_position: context of the original training; for "dynamic", and by default, the
+        model's maximum.
+      attention_factor: "yarn" and "longrope": factor of cosine and sine.
+      beta_fast: "yarn": turns within the original context above which a frequency is kept.
+      beta_slow: "yarn": turns below which a frequency is scaled in full.
+      truncate: "yarn": whether the range between the two ends at whole pairs.
+      short_factor: "longrope": factor per pair, within the original context.
+      long_factor: "longrope": factor per pair, beyond it.
     """
 
     kind: str
@@ -58,16 +58,16 @@ class RopeScaling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latent:
-    """Attention over one vector a token that all heads share (DeepSeek-V2, arXiv:2405.04434, 2.1).
+    """Latent attention: one vector per token for all heads (DeepSeek-V2, arXiv:2405.04434, 2.1).
 
-    Keys and values of a head are two products of it; what is turned by the position stands beside.
+    A head's keys and values are two projections of it; the rotated part of a key is separate.
 
     Attributes:
-      kv_rank: values of the vector, which are cached.
-      rope_dim: turned values of a key, cached beside it, one set for all heads.
-      nope_dim: values of a head's query and key that are not turned.
-      value_dim: of a head.
-      q_rank: of the vector that queries are products of; 0: they are so of the activations.
+      kv_rank: size of the cached vector.
+      rope_dim: rotated values of a key, cached beside the vector, one set for all heads.
+      nope_dim: values of a head's query and key that are not rotated.
+      value_dim: size of a head's value.
+      q_rank: size of the latent vector of queries; 0 if queries are projected from the activations.
     """
 
     kv_rank: int
@@ -79,15 +79,15 @@ class Latent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearAttention:
-    """Layers whose past is a state of one size (gated DeltaNet, arXiv:2412.06464).
+    """Linear-attention layers, whose state has a fixed size (gated DeltaNet, arXiv:2412.06464).
 
     Attributes:
-      layers: their numbers.
-      key_heads: heads of queries, and of keys.
-      value_heads: heads of values; each has a state [key_dim, value_dim].
-      key_dim: of a head.
-      value_dim: of a head.
-      kernel: positions that the convolution over queries, keys and values sees.
+      layers: indices of the layers.
+      key_heads: number of query heads, and of key heads.
+      value_heads: number of value heads; each has a state [key_dim, value_dim].
+      key_dim: size of a key head.
+      value_dim: size of a value head.
+      kernel: width of the convolution over queries, keys and values, in positions.
     """
 
     layers: tuple[int, ...]
@@ -99,21 +99,21 @@ class LinearAttention:
 
     @property
     def channels(self) -> int:
-        """Queries, keys and values of a token."""
+        """Total channels of a token's queries, keys and values."""
         return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightFormat:
-    """A published checkpoint's storage of quantised matrices.
+    """Quantisation format of a published checkpoint's matrices.
 
     Attributes:
       kind: "fp8" (a byte, a float32 scale a block), "mxfp4" (4 bits, a byte a block), "awq" or
         "gptq" (4 or 8 bits; a float16 scale and a zero point a group; GPTQ also an int32 a column).
-      bits: of one weight.
-      block: outputs and inputs that share a scale; 0 inputs: all of them.
-      experts_only: whether nothing but experts is so stored.
-      kept: modules that are not, by their names below the layer.
+      bits: bits of one weight.
+      block: numbers of outputs and inputs that share a scale; 0 inputs: all of them.
+      experts_only: whether only experts are quantised.
+      kept: unquantised modules, by their names below the layer.
     """
 
     kind: Literal["fp8", "mxfp4", "awq", "gptq"]
@@ -125,14 +125,14 @@ class WeightFormat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """Shapes of a model's weights and caches; all layers are alike but for what is said here.
+    """Shapes of a model's weights and caches; layers are alike except for the fields below.
 
-    `sliding_window` is the window of every layer, 0 if there is none or only some layers have
-    one: then `partial_window` holds in `partial_window_layers` of them, those whose numbers
-    are in `window_layers`. `intermediate` is the width of a dense feed-forward block,
-    `moe_intermediate` that of one expert. `dense_layers` are the layers of a mixture of experts
-    that have a dense block in its place; `shared_intermediate` is the width of what every token
-    takes beside its experts, shared experts together. With `latent`, `head_dim` is that of a query.
+    `sliding_window` is the window of every layer, 0 if no or only some layers have one. In the
+    latter case `partial_window` is the window of the `partial_window_layers` layers listed in
+    `window_layers`. `intermediate` is the width of a dense feed-forward block, `moe_intermediate`
+    that of one expert. `dense_layers` are the layers of an MoE model with a dense block instead of
+    experts. `shared_intermediate` is the total width of the shared experts. With `latent`,
+    `head_dim` is the size of a query head.
     """
 
     name: str
@@ -150,22 +150,22 @@ class ModelSpec:
     o_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False  # one RMSNorm weight of head_dim for q, one for k
-    qk_norm_whole: bool = False  # of all heads together instead
+    qk_norm_whole: bool = False  # one such norm over all heads together instead
     latent: Latent | None = None
     linear: LinearAttention | None = None
-    attention_gate: bool = False  # as many values as queries have, whose sigmoid is multiplied
-    gated_mlp: bool = True  # gate and up; else one matrix up
+    attention_gate: bool = False  # sigmoid gate as wide as the queries
+    gated_mlp: bool = True  # gate and up; False: one matrix up
     norms_per_layer: int = 2
-    norm_place: Literal["before", "after", "around"] = "before"  # of attention and feed-forward
-    norm_offset: float = 0.0  # is added to each norm's weight
+    norm_place: Literal["before", "after", "around"] = "before"  # relative to a block
+    norm_offset: float = 0.0  # added to each norm's weight
     norm_bias: bool = False
     embedding_scale: float = 1.0
-    residual_scale: float = 1.0  # of what attention and feed-forward add
+    residual_scale: float = 1.0  # factor of attention and feed-forward outputs
     attention_scale: float = 0.0  # 0: 1 / sqrt(head_dim)
-    attention_cap: float = 0.0  # scores s become cap * tanh(s / cap); 0: they stay
+    attention_cap: float = 0.0  # scores s become cap * tanh(s / cap); 0: no cap
     logit_scale: float = 1.0
     logit_cap: float = 0.0
-    attention_sinks: bool = False  # one learnt logit a head
+    attention_sinks: bool = False  # one learned logit per head
     sliding_window: int = 0
     partial_window: int = 0
     partial_window_layers: int = 0
@@ -173,34 +173,34 @@ class ModelSpec:
     experts: int = 0  # 0: dense
     experts_per_token: int = 0
     moe_intermediate: int = 0
-    expert_bias: bool = False  # of the router and of every expert's matrices
+    expert_bias: bool = False  # biases of the router and of each expert's matrices
     dense_layers: tuple[int, ...] = ()
     norm_topk: bool = True  # whether the chosen experts' weights are renormalised
     shared_intermediate: int = 0
-    shared_gate: bool = False  # the sigmoid of one value a token scales the shared experts
+    shared_gate: bool = False  # shared experts are scaled by one sigmoid value per token
     router_sigmoid: bool = False  # scores by sigmoid, not softmax
-    router_bias: bool = False  # a float32 an expert is added to scores where experts are chosen
+    router_bias: bool = False  # per-expert float32 added to scores only to choose experts
     expert_groups: int = 1
-    groups_per_token: int = 1  # groups that a token's experts are of, those of the best scores
+    groups_per_token: int = 1  # best-scoring groups that a token's experts are from
     routed_scale: float = 1.0
     activation: str = "silu"
     rope_theta: float = 10000.0
-    local_rope_theta: float = 0.0  # of layers with a window, which then scale nothing; 0: the same
+    local_rope_theta: float = 0.0  # base of windowed layers, without scaling; 0: the same
     rope_scaling: RopeScaling | None = None
-    rotary_fraction: float = 1.0  # of head_dim, from its start
-    rotary_interleaved: bool = False  # pairs are neighbours, not half of the turned part apart
+    rotary_fraction: float = 1.0  # rotated share of head_dim, from its start
+    rotary_interleaved: bool = False  # pairs are neighbours, not half of the rotated part apart
     norm_eps: float = 1e-5
     dtype_bytes: int = 2
-    weights: WeightFormat | None = None  # None: all of dtype_bytes
+    weights: WeightFormat | None = None  # None: dtype_bytes per weight
 
     @property
     def cached_layers(self) -> int:
-        """Layers whose cache grows with the sequence."""
+        """Number of layers whose cache grows with the sequence."""
         return self.layers - (len(self.linear.layers) if self.linear else 0)
 
     @property
     def cached_values(self) -> int:
-        """Values that such a layer caches of a token."""
+        """Number of values per token in the cache of such a layer."""
         if self.latent is not None:
             return self.latent.kv_rank + self.latent.rope_dim
         return 2 * self.kv_heads * self.head_dim

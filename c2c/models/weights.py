@@ -1,4 +1,4 @@
-"""Counts that follow from a model's shape: parameters, GEMMs, bytes, FLOPs."""
+"""Counts from a model's shape: parameters, GEMMs, bytes and FLOPs."""
 
 import math
 from collections.abc import Mapping
@@ -36,8 +36,8 @@ __all__ = [
 class Gemm:
     """A weight matrix [k, n] that a forward pass multiplies `count` times (once a layer, or once).
 
-    kind: "dense" sees every token, "expert" is one of `ModelSpec.experts` equal matrices of which
-    a token takes `experts_per_token`, "head" sees only the rows whose logits are wanted.
+    `kind`: "dense" processes every token, "expert" is one of `ModelSpec.experts` equal matrices
+    (`experts_per_token` for each token), "head" processes only the rows that need logits.
     """
 
     name: str
@@ -45,14 +45,14 @@ class Gemm:
     n: int
     count: int
     kind: Literal["dense", "expert", "head"]
-    parts: tuple[tuple[str, int], ...]  # modules of a layer that it fuses, and the columns of each
+    parts: tuple[tuple[str, int], ...]  # fused modules of a layer, and the columns of each
 
 
 @lru_cache(maxsize=256)
 def gemms(spec: ModelSpec) -> tuple[Gemm, ...]:
-    """Return every GEMM of a forward pass, in the order of a layer, the head last.
+    """Return all GEMMs of a forward pass, in the order of a layer, the head last.
 
-    Matrices that read the same input are one GEMM, as engines fuse them: q, k, v; gate and up.
+    Matrices with the same input are fused into one GEMM, as in engines: q, k, v; gate and up.
     """
     h, layers = spec.hidden, spec.layers
     sparse = layers - len(spec.dense_layers) if spec.experts else 0
@@ -100,7 +100,7 @@ def _gate_up(folder: str, width: int) -> dict[str, int]:
 
 
 def _attention(spec: ModelSpec) -> list[tuple[str, int, dict[str, int]]]:
-    """Return (name, depth, columns by module) of attention's products."""
+    """Return (name, depth, columns by module) of attention's GEMMs."""
     h, q, kv = spec.hidden, spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
     at = "self_attn"
     if (latent := spec.latent) is None:
@@ -121,7 +121,7 @@ def _attention(spec: ModelSpec) -> list[tuple[str, int, dict[str, int]]]:
 
 @lru_cache(maxsize=4096)
 def gemm_bytes(spec: ModelSpec, gemm: Gemm) -> int:
-    """Return the bytes of one matrix of a model's GEMM as the checkpoint stores it."""
+    """Return the stored bytes of one matrix of a model's GEMM."""
     return sum(_stored_bytes(spec, gemm, module, n) for module, n in gemm.parts)
 
 
@@ -141,7 +141,7 @@ def _stored_bytes(spec: ModelSpec, gemm: Gemm, module: str, n: int) -> int:
 
 
 def is_quantised(form: WeightFormat, kind: str, module: str) -> bool:
-    """Return whether a format holds a module of a GEMM of this kind; routers and heads never."""
+    """Return whether a format quantises a module of such a GEMM; routers and heads never."""
     never = kind == "head" or module in ("mlp.gate", "mlp.shared_expert_gate", *form.kept)
     return not never and (kind == "expert" or not form.experts_only)
 
@@ -153,9 +153,9 @@ def param_count(spec: ModelSpec) -> int:
 
 
 def active_param_count(spec: ModelSpec) -> int:
-    """Return the parameters that one token is computed with, its row of the embedding apart.
+    """Return the number of parameters used for one token, without its row of the embedding.
 
-    All but the experts that it does not take, and but the embedding where that is not the head too.
+    Inactive experts are excluded, and so is an embedding that is not also the head.
     """
     idle = sum(
         g.k * g.n * g.count * (spec.experts - spec.experts_per_token)
@@ -203,27 +203,27 @@ def _others(spec: ModelSpec) -> int:
 
 @lru_cache(maxsize=256)
 def weight_bytes(spec: ModelSpec) -> int:
-    """Return the bytes of all parameters as the checkpoint stores them."""
+    """Return the stored bytes of all parameters."""
     matrices = sum(gemm_bytes(spec, g) * _copies(spec, g) for g in gemms(spec) if g.kind != "head")
     return matrices + _others(spec) * spec.dtype_bytes + _router_biases(spec) * 4
 
 
 class CacheShape(NamedTuple):
-    """Places of a sequence's cache: full * t + windowed * min(t, window) + state for t tokens.
+    """Cache positions of a sequence: full * t + windowed * min(t, window) + state for t tokens.
 
-    A place is the largest number of bytes of which layers that see everything, layers with a
-    window and the state of linear attention all take whole numbers. A model without windows or
-    state has one place a token.
+    The unit is the greatest common divisor of the bytes per token of full layers, of windowed
+    layers, and of the linear-attention state. A model without windows or state has one position per
+    token.
     """
 
-    full: int  # a token, of the layers that see all tokens
-    windowed: int  # a token, of the layers with a window
-    window: int  # in tokens; 0 where no layer has one
-    state: int  # a sequence
+    full: int  # per token, layers without a window
+    windowed: int  # per token, layers with a window
+    window: int  # in tokens; 0 if no layer has a window
+    state: int  # per sequence
 
 
 def cache_shape(spec: ModelSpec) -> CacheShape:
-    """Return the places of a sequence's cache, of kv_bytes_per_token / (full + windowed) each."""
+    """Return the cache shape, in units of kv_bytes_per_token / (full + windowed) bytes."""
     windowed, window = _windowed(spec)
     each, state = spec.cached_values * spec.dtype_bytes, state_bytes(spec)
     full, windowed = (spec.cached_layers - windowed) * each, windowed * each
@@ -232,10 +232,10 @@ def cache_shape(spec: ModelSpec) -> CacheShape:
 
 
 def kv_bytes_per_token(spec: ModelSpec, position: int = 0) -> int:
-    """Return the bytes by which a sequence's cache grows with the token at a position, from 0.
+    """Return the bytes that the token at a position, from 0, adds to a sequence's cache.
 
-    In a layer with a window, a token beyond it takes the place of one that is seen no more. The
-    state of linear attention does not grow, see `state_bytes`.
+    In a layer with a window, a token beyond it overwrites the oldest one. The state of linear
+    attention does not grow, see `state_bytes`.
     """
     windowed, window = _windowed(spec)
     growing = spec.cached_layers - (windowed if position >= window else 0)
@@ -243,11 +243,11 @@ def kv_bytes_per_token(spec: ModelSpec, position: int = 0) -> int:
 
 
 def kv_bytes(spec: ModelSpec, tokens: ArrayLike) -> NDArray[np.int64]:
-    """Return the bytes of cache and state that sequences of so many tokens need.
+    """Return the bytes of cache and state for sequences of this many tokens.
 
     Args:
       spec: the model.
-      tokens: of each sequence, any shape; windows are cut to what is seen.
+      tokens: tokens of each sequence, any shape; windows limit the count.
 
     Raises:
       SettingError: negative or NaN tokens.
@@ -260,10 +260,10 @@ def kv_bytes(spec: ModelSpec, tokens: ArrayLike) -> NDArray[np.int64]:
 
 
 def state_bytes(spec: ModelSpec) -> int:
-    """Return the bytes of a sequence's state of linear attention, whatever its length; else 0.
+    """Return the bytes of a sequence's linear-attention state, for any length; 0 without one.
 
-    A float32 matrix a value head, as the reference computes it, and what the convolution sees of
-    the past, in the model's type.
+    One float32 matrix per value head, as in the reference, and the convolution's past inputs in the
+    model's type.
     """
     if (linear := spec.linear) is None:
         return 0
@@ -273,7 +273,7 @@ def state_bytes(spec: ModelSpec) -> int:
 
 
 def check_plain_layers(spec: ModelSpec) -> None:
-    """Return if a layer is q, k, v and o, then one block or experts alone: for who names its parts.
+    """Validate that a layer is q, k, v and o, then one dense block or experts alone.
 
     Raises:
       SettingError: attention is latent or linear or has a gate, there are shared experts, or
@@ -290,18 +290,18 @@ def check_plain_layers(spec: ModelSpec) -> None:
 
 
 def _windowed(spec: ModelSpec) -> tuple[int, int]:
-    """Return how many layers have a window, and how long it is."""
+    """Return the number of layers with a window, and its length."""
     if spec.sliding_window:
         return spec.cached_layers, spec.sliding_window
     return spec.partial_window_layers, spec.partial_window
 
 
 def expected_active_experts(spec: ModelSpec, tokens: ArrayLike) -> NDArray[np.float64]:
-    """Return how many distinct experts of a layer some token takes, on average.
+    """Return the expected number of a layer's distinct active experts.
 
-    Assumes that each token takes `experts_per_token` of the experts uniformly and independently
-    of other tokens: E * (1 - (1 - k/E)**tokens). Real routing is more clustered, so this is an
-    upper estimate. Zero for dense models.
+    Each token is assumed to choose `experts_per_token` experts uniformly and independently: E * (1
+    - (1 - k/E)**tokens). Real routing is more clustered, so this is an upper estimate. Zero for
+    dense models.
 
     Args:
       spec: the model.
@@ -318,11 +318,10 @@ def expected_active_experts(spec: ModelSpec, tokens: ArrayLike) -> NDArray[np.fl
 
 
 def streamed_bytes(spec: ModelSpec, tokens: ArrayLike) -> NDArray[np.float64]:
-    """Return the bytes of weights that one forward pass touches at least once.
+    """Return the weight bytes that one forward pass reads at least once.
 
-    All dense matrices and the head, and of an MoE layer the experts that some token takes. Norms,
-    biases and the rows of the embedding that are looked up stay out: they are no GEMM operands.
-    Zero for a step without tokens.
+    Counted are dense matrices, the head and the active experts of MoE layers. Norms, biases and
+    embedding rows are excluded, since they are not GEMM operands. Zero for a step without tokens.
 
     Args:
       spec: the model.
@@ -344,7 +343,7 @@ def flops_per_token(spec: ModelSpec, context: ArrayLike) -> NDArray[np.float64]:
 
     Args:
       spec: the model.
-      context: keys the token attends to, itself included; any shape. Windows clip it.
+      context: keys that the token attends to, itself included; any shape. Windows limit it.
 
     Raises:
       SettingError: negative or NaN context.
@@ -361,7 +360,7 @@ def flops_per_token(spec: ModelSpec, context: ArrayLike) -> NDArray[np.float64]:
 
 
 def _state_flops(spec: ModelSpec) -> int:
-    """Count linear attention's own: a read, a write and a decay of each state, and convolutions."""
+    """Count FLOPs of linear attention: read, write and decay of each state, and convolutions."""
     if (linear := spec.linear) is None:
         return 0
     state = linear.value_heads * linear.key_dim * linear.value_dim

@@ -1,4 +1,4 @@
-"""A functional transformer whose weights may stay in host memory."""
+"""Functional transformer whose weights may stay in host memory."""
 
 from c2c.transformer.batch import Drawn, Request
 from c2c.transformer.cache import Cache, new_cache

@@ -1,8 +1,8 @@
-"""Many requests at once: decode steps of some and chunks of others' prompts in one call.
+"""Continuous batching: decode steps and prompt chunks of many requests in one call.
 
-What a request draws depends on its own prompt, settings and seed alone, not on its neighbours, on
-the order of requests or on the room in the cache (beyond rounding: products of more rows are added
-up in another order, which can tell apart two tokens that are as good as equally likely).
+The tokens of a request depend only on its prompt, settings and seed, not on other requests, their
+order or the cache size. Rounding is an exception: larger GEMMs sum in another order, which can
+decide between two almost equally likely tokens.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Request:
 
     Attributes:
       ids: the prompt, at least one token.
-      max_new_tokens: at most so many.
-      sampling: how they are drawn.
-      stop: tokens after any of which the request is over (it is returned).
-      stop_at_eos: whether the checkpoint's own are among them.
+      max_new_tokens: maximum number of new tokens.
+      sampling: sampling settings.
+      stop: tokens that end the request; the stop token is returned.
+      stop_at_eos: whether the checkpoint's end-of-sequence tokens are stop tokens too.
     """
 
     ids: Sequence[int]
@@ -74,24 +74,24 @@ def stream_batch(
     ends: Callable[[int, int], bool] = lambda request, token: False,  # noqa: ARG005
     executables: Executables | None = None,
 ) -> Iterator[Drawn]:
-    """Yield the tokens of all requests as they are drawn; those of each request in order.
+    """Yield the tokens of all requests as they are drawn, in order within a request.
 
     Args:
-      params: of the model.
-      requests: in the order in which they are admitted.
+      params: parameters of the model.
+      requests: requests in the order of admission.
       spec: the model.
-      linear: how projections are multiplied.
-      rows: requests at the same time, at most; the others wait.
-      cache_tokens: positions that the cache has room for, rounded down to whole pages of 64; by
-        default what the largest `rows` requests need. Requests that find no room wait.
-      chunk: prompt tokens of one call, at most; models whose rotary frequencies depend on the
-        length take a whole prompt.
-      ends: is told the request and the token, each once; whether the request is over with it.
-      executables: where compiled stages come from; by default jax compiles for this process.
+      linear: strategy for projections.
+      rows: maximum number of concurrent requests; the others wait.
+      cache_tokens: positions in the cache, rounded down to whole pages of 64; by default enough for
+        the largest `rows` requests. Requests that do not fit wait.
+      chunk: maximum prompt tokens of one call; models whose rotary frequencies depend on the length
+        compute a prompt in one call.
+      ends: called once with each request and token; returns whether the request ends with it.
+      executables: source of compiled stages; by default jax compiles for this process.
 
     Raises:
-      SettingError: before anything is computed: a size that cannot work, or a request that does
-        not fit into an empty cache.
+      SettingError: before any computation, if a size is invalid or a request does not fit into an
+        empty cache.
     """
     sizes = {
         number: Size(prompt=len(request.ids), new=request.max_new_tokens)
@@ -145,7 +145,7 @@ def _drawn(
 
 
 def _pages(sizes: Sequence[Size], rows: int, cache_tokens: int | None) -> int:
-    """Return the pages of the cache; not told, a power of two, so that few shapes are compiled."""
+    """Return the number of cache pages; by default a power of two, to limit compiled shapes."""
     if cache_tokens is not None:
         if cache_tokens < PAGE_TOKENS:
             raise SettingError(
@@ -157,7 +157,7 @@ def _pages(sizes: Sequence[Size], rows: int, cache_tokens: int | None) -> int:
 
 
 class _Batch:
-    """The schedule, and the runner that computes its steps."""
+    """A schedule and the runner that computes its steps."""
 
     def __init__(
         self, *, requests: Sequence[Request], schedule: Schedule, made: Callable[[], Runner]
@@ -168,7 +168,7 @@ class _Batch:
         self._runner: Runner | None = None  # with its cache, made by the first step
 
     def step(self) -> list[tuple[int, int, bool]]:
-        """Compute the schedule's next step; return request, token and whether it was its last."""
+        """Compute the schedule's next step; return request, token and whether it was the last."""
         schedule, step = next_step(self.schedule)
         runner = self._runner = self._runner or self._made()
         calls: list[Step] = []
@@ -193,7 +193,7 @@ class _Batch:
         return found
 
     def end(self, request: int) -> None:
-        """Free what a request holds."""
+        """Free the cache and row of a request."""
         self.schedule = end(self.schedule, request)
         assert self._runner is not None  # it ran there
         if request in self._runner.requests:  # told that it is over, before the runner knew

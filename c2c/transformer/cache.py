@@ -1,4 +1,4 @@
-"""The KV cache: pages in device memory, and what a layer does with them."""
+"""Paged KV cache in device memory, with its store and attention operations."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ __all__ = ["Cache", "Pooled", "Rows", "attend", "new_cache", "new_pool", "rows_o
 class Cache:
     """Keys and values of all layers in pages, and the block tables of a batch.
 
-    Page p of layer l is page l * pages + p here: one array for all layers, so that no layer has to
-    be cut out of it before a kernel reads it.
+    Page p of layer l is page l * pages + p of one array for all layers, so that kernels read it
+    without slicing.
     """
 
     k: Any  # [layers * pages, page_tokens, kv_heads, head_dim]
@@ -34,17 +34,17 @@ class Cache:
     tables: Any  # int32 [rows, width]: pages of each row of the batch, -1 where there is none
 
     def with_tables(self, tables: Any) -> Cache:
-        """Return the cache for a batch of other rows."""
+        """Return the cache with the block tables of another batch."""
         return replace(self, tables=jax.device_put(np.asarray(tables, np.int32), device_of(self.k)))
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pooled:
-    """Two flat arrays that the caches of several models share, and the block tables of a batch.
+    """Two flat arrays shared by the caches of several models, and the block tables of a batch.
 
-    A model sees them in pages of its own size. A block is a page of each of its layers, one after
-    the other: the tables hold the first page of each, and its l-th layer is l pages behind it.
+    Each model has its own page size. A block is one page of each layer, in order: the tables hold
+    the first page, and layer l is l pages later.
     """
 
     k: Any  # [elements]
@@ -52,19 +52,19 @@ class Pooled:
     tables: Any  # int32 [rows, width]: first pages of blocks, -1 where there is none
 
     def seen_by(self, spec: ModelSpec) -> Cache:
-        """Return the arrays as pages of a model; no element moves."""
+        """Return the arrays in pages of a model, without a copy."""
         shape = (-1, PAGE_TOKENS, spec.kv_heads, spec.head_dim)
         return Cache(k=self.k.reshape(shape), v=self.v.reshape(shape), tables=self.tables)
 
     def with_pages(self, cache: Cache) -> Pooled:
-        """Return the pool once a model has written to its pages."""
+        """Return the pool after a model has written to its pages."""
         return replace(self, k=cache.k.reshape(-1), v=cache.v.reshape(-1))
 
 
 def new_pool(
     elements: int, *, dtype: Any, executables: Executables | None = None, device: Any = None
 ) -> Pooled:
-    """Return a pool of so many keys and as many values, all zero, without tables."""
+    """Return a zero-filled pool of this many keys and as many values, without tables."""
     k, v = _zeros_on(device, (elements,), dtype, executables)
     return Pooled(k=k, v=v, tables=None)
 
@@ -83,15 +83,15 @@ def new_cache(
 
     Args:
       spec: the model.
-      pages: pages of each layer.
-      page_tokens: positions a page; the decode kernel takes 16, 32 and multiples of 64.
-      dtype: of keys and values.
-      tables: of the first batch.
-      executables: where what fills it with zeros comes from; by default jax compiles it.
+      pages: number of pages of each layer.
+      page_tokens: positions per page; the decode kernel supports 16, 32 and multiples of 64.
+      dtype: type of keys and values.
+      tables: block tables of the first batch.
+      executables: source of the compiled zero fill; by default jax compiles it.
       device: jax device; by default the first.
 
     Raises:
-      SettingError: a size below 1.
+      SettingError: a size is below 1.
     """
     for name, value in (("pages", pages), ("page_tokens", page_tokens)):
         if value < 1:
@@ -118,7 +118,7 @@ def _zeros_on(
 
 
 def _zeros(*, shape: tuple[int, ...], dtype: str) -> jax.Array:
-    """Return keys or values of nothing."""
+    """Return zero-filled keys or values."""
     return jnp.zeros(shape, dtype)
 
 
@@ -128,15 +128,15 @@ _ZEROS = Stage(name="zeros", function=_zeros, static=("shape", "dtype"))
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """Places of N tokens: first rows of `chunk` tokens each, then rows of one token.
+    """Positions of N tokens: first rows of `chunk` tokens each, then rows of one token.
 
     Attributes:
       positions: int32 [N], -1 for padding.
-      row: int32 [N], the row of the batch.
-      starts: int32 [rows], position of each row's first token of this call.
-      counts: int32 [rows], its tokens of this call without padding.
-      chunk_rows: rows of `chunk` tokens.
-      chunk: tokens of each.
+      row: int32 [N], batch row of each token.
+      starts: int32 [rows], position of each row's first token in this call.
+      counts: int32 [rows], tokens of each row in this call, without padding.
+      chunk_rows: number of rows of `chunk` tokens.
+      chunk: tokens of each such row.
     """
 
     positions: Any
@@ -148,7 +148,7 @@ class Rows:
 
     @property
     def lengths(self) -> jax.Array:
-        """Tokens of each token's sequence, this call's included: int32 [N]."""
+        """Length of each token's sequence, this call included: int32 [N]."""
         lengths: jax.Array = (self.starts + self.counts)[self.row]
         return lengths
 
@@ -157,7 +157,7 @@ def rows_of(positions: jax.Array, rows: int, decode_rows: int) -> Rows:
     """Return the rows of flat `positions` [N], the last `decode_rows` of them with one token.
 
     Raises:
-      ValueError: N does not divide into them.
+      ValueError: N does not fit such rows.
     """
     total = positions.shape[0]
     chunk_rows = rows - decode_rows
@@ -185,14 +185,14 @@ def rows_of(positions: jax.Array, rows: int, decode_rows: int) -> Rows:
 
 
 def store(cache: Cache, rows: Rows, first: Any, k: jax.Array, v: jax.Array) -> Cache:
-    """Write the keys and values of new tokens to their pages; padding is written nowhere.
+    """Write keys and values of new tokens to their pages; padding is not written.
 
     Args:
-      cache: to write to.
-      rows: where the tokens stand.
-      first: what is added to a page of the tables for this layer; may be traced.
-      k: [N, kv_heads, head_dim].
-      v: likewise.
+      cache: cache to write to.
+      rows: positions of the tokens.
+      first: page offset of this layer, added to the tables; may be traced.
+      k: keys [N, kv_heads, head_dim].
+      v: values [N, kv_heads, head_dim].
     """
     page_tokens, width = cache.k.shape[1], cache.tables.shape[1]
     index = rows.positions // page_tokens
@@ -218,18 +218,18 @@ def attend(
     soft_cap: float | None = None,
     backend: Choice,
 ) -> jax.Array:
-    """Attend from each token to its row's keys up to its own: [N, heads, head_dim].
+    """Attend from each token to its row's keys up to its own position: [N, heads, head_dim].
 
-    Chunks and rows of one token go to different kernels; both read all keys from the cache.
+    Chunks and rows of one token use different kernels; both read all keys from the cache.
 
     Args:
-      cache: with the new tokens stored.
-      rows: where the tokens stand.
-      first: what is added to a page of the tables for this layer; may be traced.
+      cache: cache that holds the new tokens.
+      rows: positions of the tokens.
+      first: page offset of this layer, added to the tables; may be traced.
       q: queries [N, heads, head_dim].
-      window: positions that a query sees, its own included; None for all; may be traced.
-      soft_cap: of the scores; None for none.
-      backend: of the kernels.
+      window: number of positions that a query sees, its own included; None for all; may be traced.
+      soft_cap: soft cap of the scores; None for none.
+      backend: backend of the attention kernels.
     """
     tables = jnp.maximum(cache.tables, 0) + first
     lengths = jnp.where(rows.counts > 0, rows.starts + rows.counts, 0)

@@ -1,4 +1,4 @@
-"""Stages that draw tokens: all stays on the device and feeds the next step."""
+"""Sampling stages: draws stay on the device and feed the next step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SCORED = 20  # most likely tokens that are told, beside the drawn one
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Log-probabilities of a token and of the likeliest, before temperature and limits."""
+    """Log-probabilities of a token and of the most likely ones, before temperature and limits."""
 
     logprob: float
     top: tuple[tuple[int, float], ...]  # tokens and theirs, falling
@@ -34,13 +34,13 @@ class Score:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seats:
-    """State that draws need of each sequence, on the device.
+    """Sampling state of each sequence, on the device.
 
     Attributes:
-      held: int16 [seats, vocab], which tokens it holds, see `penalised`.
-      drawn: int32 [seats], its last token.
-      biased: int32 [seats, BIASED], tokens; those that there are not stand for none.
-      bias: float32 [seats, BIASED], what their logits get; -inf for as long as one is barred.
+      held: int16 [seats, vocab], occurrence of tokens in the sequence, see `penalised`.
+      drawn: int32 [seats], last drawn token.
+      biased: int32 [seats, BIASED], biased tokens; ids outside the vocabulary mark unused entries.
+      bias: float32 [seats, BIASED], bias of their logits; -inf while a token is barred.
     """
 
     held: Any
@@ -50,12 +50,12 @@ class Seats:
 
 
 def words(vocab: int) -> int:
-    """Return the words of a row of `MASK`: a bit a token, and one for a grammar's own end."""
+    """Return the words of a `MASK` row: a bit per token, and one for the grammar's end."""
     return vocab // 32 + 1
 
 
 def new_seats(seats: int, vocab: int) -> Seats:
-    """Return seats that nobody has."""
+    """Return unoccupied seats."""
     return Seats(
         held=np.zeros((seats, vocab), np.int16),
         drawn=np.zeros(seats, np.int32),
@@ -65,7 +65,7 @@ def new_seats(seats: int, vocab: int) -> Seats:
 
 
 def _feed(given: jax.Array, drawn: jax.Array, source: jax.Array) -> jax.Array:
-    """Return the tokens of a step: those given, or what a seat drew last."""
+    """Return the input tokens of a step: given ones, or the last draw of a seat."""
     return jnp.where(source >= 0, jnp.take(drawn, jnp.maximum(source, 0)), given)
 
 
@@ -76,7 +76,7 @@ def _seat(
     biased: jax.Array,
     bias: jax.Array,
 ) -> Seats:
-    """Return the seats with what a new sequence holds and how its tokens are biased."""
+    """Return the seats with the tokens and biases of a new sequence."""
     return Seats(
         held=seats.held.at[seat].set(held),
         drawn=seats.drawn,
@@ -88,15 +88,15 @@ def _seat(
 def _draw(
     logits: jax.Array, seats: Seats, rows: SamplingRows, stands: jax.Array, *, hot: bool
 ) -> tuple[jax.Array, Seats]:
-    """Return the next token of each row, and the seats with it.
+    """Return the next token of each row, and the updated seats.
 
     Args:
       logits: float32 [R, vocab].
-      seats: of all sequences.
-      rows: settings [R].
-      stands: int32 [R, 4]: how many tokens a row has drawn; its seat (of a row that draws nothing,
-        one that there is not); at how many the tokens that are barred no longer are; how many
-        tokens are biased.
+      seats: state of all sequences.
+      rows: sampling settings [R].
+      stands: int32 [R, 4]: number of tokens that a row has drawn; its seat (out of range if the row
+        draws nothing); number of draws after which barred tokens are allowed; number of biased
+        tokens.
       hot: whether any temperature is above 0.
     """
     step, seat, least, biased = stands.T
@@ -120,18 +120,18 @@ def _draw(
 
 
 def _mask(logits: jax.Array, allowed: jax.Array) -> jax.Array:
-    """Return the logits with -inf where a row's grammar allows no token.
+    """Return the logits with -inf for tokens that a row's grammar forbids.
 
     Args:
       logits: float32 [R, vocab].
-      allowed: uint32 [R, vocab // 32 + 1], a bit a token.
+      allowed: uint32 [R, vocab // 32 + 1], a bit per token.
     """
     bits = (allowed[:, :, None] >> jnp.arange(32, dtype=jnp.uint32)) & 1
     return jnp.where(bits.reshape(len(logits), -1)[:, : logits.shape[1]] > 0, logits, -jnp.inf)
 
 
 def _score(logits: jax.Array, token: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the log-probability of each row's token, and the likeliest tokens with theirs."""
+    """Return log-probabilities of each row's token and of the most likely tokens."""
     total = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
     own = jnp.take_along_axis(logits, token[:, None], axis=-1) - total
     top, which = lax.top_k(logits, min(SCORED, logits.shape[1]))

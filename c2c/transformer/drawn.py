@@ -1,4 +1,4 @@
-"""Results of a step on the device, and their reading."""
+"""Results of a step on the device, and their transfer to the host."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Drawn", "Prompt", "prompt_scores", "score_of", "tokens_of"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawn:
-    """Tokens that a call draws, on the device."""
+    """Tokens drawn by a call, on the device."""
 
     rows: tuple[tuple[Stay, int], ...]  # who draws, and in which row
     tokens: Any  # where nobody draws: what is there once the call is over
@@ -26,7 +26,7 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prompt:
-    """Scores of a chunk's tokens, on the device, so many rows in each part."""
+    """Scores of a chunk's tokens, on the device, with a fixed number of rows per part."""
 
     stay: Stay
     first: int  # place in the prompt of the first token that is told of
@@ -35,7 +35,7 @@ class Prompt:
 
 
 def tokens_of(drawn: Drawn) -> np.ndarray:
-    """Wait for what a call draws, and return it."""
+    """Wait for the tokens drawn by a call and return them."""
     if drawn.rows:
         return np.asarray(drawn.tokens)
     drawn.tokens.block_until_ready()
@@ -43,7 +43,7 @@ def tokens_of(drawn: Drawn) -> np.ndarray:
 
 
 def prompt_scores(prompt: Prompt) -> tuple[int, int, tuple[Score, ...]]:
-    """Return a request, the place of its first scored token, and the scores from there on."""
+    """Return a request, the position of its first scored token, and the scores from there on."""
     count = prompt.stay.prompt_scores
     assert count is not None
     scores = [
@@ -56,7 +56,7 @@ def prompt_scores(prompt: Prompt) -> tuple[int, int, tuple[Score, ...]]:
 
 
 def score_of(told: Sequence[np.ndarray], row: int, count: int) -> Score:
-    """Return the score of a row's token, with so many of the likeliest."""
+    """Return the score of a row's token and of the given number of most likely tokens."""
     logprob, which, top = told
     pairs = zip(which[row, :count].tolist(), top[row, :count].tolist(), strict=True)
     return Score(logprob=float(logprob[row]), top=tuple(pairs))

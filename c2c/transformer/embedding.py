@@ -1,4 +1,4 @@
-"""The table of embeddings, of which a call needs a row a token and no more."""
+"""Embedding table with row lookup, so that a call reads one row per token."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Rows = Callable[[Any, Any], jax.Array]
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Embeddings [V, hidden] in host or device memory; where tied, the head's own array.
+    """Embeddings [V, hidden] in host or device memory; the head's own array if tied.
 
-    Rows and columns may be padded. Of a quantised table `scales` and `offsets` are by row, [V, G],
-    since what a token needs must lie together; the head's, [G, V], are arrays of their own.
+    Rows and columns may be padded. A quantised table has `scales` and `offsets` by row, [V, G], so
+    that the data of a token is contiguous; the head's, [G, V], are separate arrays.
     """
 
     data: Any  # array or HostArray
@@ -38,13 +38,13 @@ class Table:
 def lookup(
     table: Table, ids: Int32[Array, " t"], rows: Rows, *, dtype: Any
 ) -> Float[Array, "t hidden"]:
-    """Return the embeddings of some tokens.
+    """Return the embeddings of tokens.
 
     Args:
-      table: of a model.
-      ids: tokens, in its vocabulary.
-      rows: takes rows out of an array where that is.
-      dtype: of the result.
+      table: table of the model.
+      ids: token ids in the vocabulary.
+      rows: function that reads rows of an array in the table's memory.
+      dtype: type of the result.
     """
     found = rows(table.data, ids)
     if table.kind is not None:
@@ -56,14 +56,14 @@ def lookup(
 
 
 def widen(data: Any, scales: Any, offsets: Any, *, kind: Kind, group: int | None) -> jax.Array:
-    """Return quantised weights in device memory as float32, padding included.
+    """Return quantised weights in device memory as float32, with padding.
 
     Args:
       data: stored numbers [.., N, K], as `pallas_kernels.quantized_gemm` packs them.
-      scales: [.., G, N], more than one a group if padded.
-      offsets: the same, or None.
-      kind: of the numbers.
-      group: numbers that share a scale; None for all of a row.
+      scales: [.., G, N]; more than one group if padded.
+      offsets: same shape as scales, or None for symmetric weights.
+      kind: type of the stored numbers.
+      group: numbers that share a scale; None for a whole row.
     """
     integers = unpack_int4(data) if kind == "int4" else data
     *front, n, k = integers.shape

@@ -1,11 +1,10 @@
-"""Compiled stages that outlive a process: found by what they are for, loaded without tracing.
+"""Persistent compiled stages, found by their signature and loaded without tracing.
 
 A stage is one of the few functions that a model runs compiled. Its executable depends on shapes and
-settings, never on values or on a model's name: models of one architecture share executables, in
-this process and, through a `pallas_kernels.repository.Repository`, in all others.
+settings, never on values or a model's name. Models of one architecture therefore share executables,
+in this process and, through a `pallas_kernels.repository.Repository`, in all others.
 
-Source: the idea of starting from materialised state instead of remaking it is MEDUSA's, for CUDA
-graphs; here the state is XLA's executables.
+Source: MEDUSA starts from materialised CUDA graphs; here the state is XLA's executables.
 """
 
 from __future__ import annotations
@@ -52,12 +51,12 @@ _SETTINGS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A pure function to be compiled: positional arguments are arrays, keywords are static.
+    """A pure function to compile: positional arguments are arrays, keywords are static.
 
     Attributes:
-      name: no other stage's.
-      function: pure; everything it depends on is an argument, or this source.
-      donated: positional arguments whose memory the results may take.
+      name: unique name.
+      function: pure function, which depends only on its arguments and this source.
+      donated: positional arguments whose memory the results may reuse.
       static: names of all keywords.
     """
 
@@ -74,7 +73,7 @@ class Stage:
 
 @dataclass(slots=True)
 class _State:
-    """Shared by the devices of a process."""
+    """State shared by the devices of a process."""
 
     loaded: int = 0
     compiled: int = 0
@@ -83,15 +82,15 @@ class _State:
 
 
 class Executables:
-    """Compiled stages: of this process, else of a repository, else compiled and put there."""
+    """Compiled stages of this process, loaded from a repository or compiled and stored there."""
 
     def __init__(self, folder: Path | str | None = None, *, strict: bool = True) -> None:
-        """Name the repository's folder; nothing is read or made before it is needed.
+        """Set the repository's folder; it is read and created on first use.
 
         Args:
-          folder: by default the one of `pallas_kernels.repository`.
-          strict: whether a repository that cannot be used is an error. If not, it is a warning,
-            and everything is compiled for this process only.
+          folder: folder; by default the one of `pallas_kernels.repository`.
+          strict: whether an unusable repository is an error. If not, it is a warning, and stages
+            are compiled for this process only.
         """
         self.repository = Repository(folder)
         self._strict = strict
@@ -103,7 +102,7 @@ class Executables:
     def on(self, device: Any) -> Executables:
         """Return these executables for another device of this process; None for jax's first.
 
-        What is stored or compiled for one device is loaded onto the others without compiling.
+        Executables of one device are loaded onto the others without compiling.
         """
         other = copy.copy(self)
         other.device = device
@@ -111,19 +110,19 @@ class Executables:
 
     @property
     def loaded(self) -> int:
-        """Executables taken from the repository so far, on all devices."""
+        """Number of executables loaded from the repository so far, on all devices."""
         return self._state.loaded
 
     @property
     def compiled(self) -> int:
-        """Executables compiled so far, on all devices."""
+        """Number of executables compiled so far, on all devices."""
         return self._state.compiled
 
     def bind(self, stage: Stage) -> Callable[..., Any]:
-        """Return a function that is called like the stage's own, for calls of equal shapes.
+        """Return a function with the stage's signature, for calls of equal shapes.
 
-        Others work too. What it gains over looking up each call's executable is that calls like
-        the one before are recognised by their tree and keywords alone.
+        Other shapes work too. Repeated calls are faster than a lookup, since they are recognised by
+        their tree and keywords alone.
         """
         last: tuple[Any, dict[str, Any], Run] | None = None
 
@@ -142,7 +141,7 @@ class Executables:
         return call
 
     def bind_ahead(self, stage: Stage) -> Callable[..., Any]:
-        """Return a function that finds the executable and returns the results' shapes only."""
+        """Return a function that finds the executable and returns only the results' shapes."""
 
         def call(*args: Any, **static: Any) -> Any:
             leaves, tree = jax.tree.flatten(args)
@@ -152,16 +151,16 @@ class Executables:
         return call
 
     def find(self, stage: Stage, leaves: Sequence[Any], tree: Any, static: dict[str, Any]) -> Run:
-        """Return the executable for arguments like these.
+        """Return the executable for such arguments.
 
         Args:
-          stage: what to run.
-          leaves: of the arguments; arrays or `jax.ShapeDtypeStruct`s.
-          tree: of the arguments.
-          static: the keywords.
+          stage: stage to run.
+          leaves: leaves of the arguments; arrays or `jax.ShapeDtypeStruct`s.
+          tree: tree of the arguments.
+          static: keyword arguments.
 
         Raises:
-          RepositoryError: the repository cannot be used, if that is an error here.
+          RepositoryError: the repository cannot be used and `strict` is set.
         """
         shapes = tuple((leaf.shape, leaf.dtype, in_host_memory(leaf)) for leaf in leaves)
         device = jax.devices()[0] if self.device is None else self.device
@@ -180,9 +179,9 @@ class Executables:
         return found
 
     def most_bytes(self) -> tuple[int, int]:
-        """Return the most that any executable here takes, for arguments and for what it computes.
+        """Return the largest memory use of an executable: arguments, results and temporaries.
 
-        The compiler states both; arguments that are given away are results, too.
+        The compiler states these sizes; donated arguments count as results.
         """
         found: list[Any] = [run.memory_analysis() for run in self._found.values()]  # type: ignore[attr-defined]
         stated = [memory for memory in found if memory is not None]
@@ -230,7 +229,7 @@ class Executables:
         )
 
     def _remove_outdated(self, program: Program, device: Any) -> None:
-        """Remove what an older version stored for the same: it is about to be made anew."""
+        """Remove the entry of an older version, which is about to be replaced."""
         wanted = identity(program, device)
         if self._state.stored is None:
             self._state.stored = self.repository.entries()
@@ -248,10 +247,11 @@ class Executables:
 def executables_at(
     where: Executables | Path | str | Literal["auto"] | None,
 ) -> Executables | None:
-    """Return the executables of a folder: the same object for the same folder.
+    """Return the executables of a folder, the same object for the same folder.
 
     Args:
-      where: a folder; "auto" for the default one, of which nothing is expected; else as it is.
+      where: folder; "auto" for the default one, which may be unusable. None and `Executables` are
+        returned unchanged.
     """
     if where is None or isinstance(where, Executables):
         return where
@@ -268,7 +268,7 @@ def _opened(folder: Path, strict: bool) -> Executables:
 
 
 def _array(leaf: Any) -> Any:
-    """Return a leaf as an array: Python's numbers become those of this stage's types."""
+    """Return a leaf as an array; Python numbers get the types of this stage."""
     if isinstance(leaf, bool | int | float):
         kind = {bool: np.bool_, int: np.int32, float: np.float32}[type(leaf)]
         return kind(leaf)
@@ -286,7 +286,7 @@ def in_host_memory(leaf: Any) -> bool:
 def _program(
     stage: Stage, arguments: tuple[Argument, ...], tree: Any, static: dict[str, Any]
 ) -> Program:
-    """Return a stage for arguments like these as a function of their leaves."""
+    """Return a stage as a function of the leaves of such arguments."""
 
     def function(*leaves: Any) -> Any:
         return stage.function(*jax.tree.unflatten(tree, leaves), **static)
@@ -319,7 +319,7 @@ def _program(
 
 @functools.cache
 def source_of_stages() -> str:
-    """Return a hash of what decides, outside `pallas_kernels`' source, what is compiled."""
+    """Return a hash of the source outside `pallas_kernels` that affects compilation."""
     ours, tuned = hashlib.sha256(), hashlib.sha256()
     for folder in (_C2C / "models", _C2C / "transformer", _C2C / "transformer" / "weights"):
         for path in sorted(folder.glob("*.py")):

@@ -1,6 +1,6 @@
-"""Executors: they compute a runner's steps, and hold weights and the keys and values of requests.
+"""Executors: computation of a runner's steps, with the weights and KV caches they need.
 
-`OnDevice` has a model on one device. `c2c.transformer.spread` has one over several.
+`OnDevice` runs a model on one device, `c2c.transformer.spread` over several.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ Stored = Sequence[tuple[Stay, int]]
 
 
 class Executor(Protocol):
-    """Computes steps of one model.
+    """Interface of an object that computes steps of one model.
 
     Attributes:
-      spec: the model.
-      device: where tokens and logits are.
-      executables: for that device; None: jax compiles for this process.
+      spec: shape of the model.
+      device: device of tokens and logits.
+      executables: compiled stages of that device; None: jax compiles for this process.
       ends_apart: whether `end` may follow `compute`.
     """
 
@@ -46,59 +46,59 @@ class Executor(Protocol):
 
     @property
     def available(self) -> int:
-        """Blocks that could be taken now, where there are fewest."""
+        """Blocks that can be taken now, on the device with the fewest."""
         ...
 
     def lacks(self, stored: Stored) -> int:
-        """Return how many blocks requests need beyond those that are free, where most lack."""
+        """Return the number of blocks that requests lack, on the device that lacks most."""
         ...
 
     def grow(self, stored: Stored) -> None:
-        """Take the blocks that requests need."""
+        """Allocate the blocks that requests need."""
         ...
 
     def give(self, stay: Stay) -> None:
-        """Free what a request holds."""
+        """Free the blocks of a request."""
         ...
 
     def reuse(self, stay: Stay, most: int) -> int:
-        """Let a prompt go on after kept blocks; return how many of its first are shared then."""
+        """Attach kept blocks to a prompt; return how many of its first blocks are now shared."""
         ...
 
     def share(self, stay: Stay) -> None:
-        """Keep the blocks of a prompt that were begun to be computed, so that others find them."""
+        """Keep a prompt's blocks, computed or under way, so that other requests can reuse them."""
         ...
 
     def compute(self, laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
-        """Return the logits of the tokens that are wanted, or what the last layer did."""
+        """Return the logits of the wanted tokens, or the output of the last layer."""
         ...
 
     def end(self, x: Any, wanted: Any) -> Any:
-        """Return the logits of some tokens, of what `compute` gave without logits."""
+        """Return the logits of tokens, from an output of `compute` without logits."""
         ...
 
     def ready(self, laid: Laid, tokens: Any) -> Any:
-        """Have ready what calls of this shape run; return the shape of the logits."""
+        """Prepare the executables of a call shape; return the shape of the logits."""
         ...
 
 
 class SharesNothing:
-    """Part of an executor whose requests' keys and values lie over several pools."""
+    """Mixin of executors without prefix sharing, whose KV caches are in several pools."""
 
     def reuse(self, stay: Stay, most: int) -> int:  # noqa: ARG002
-        """Find nothing."""
+        """Return 0: no blocks are shared."""
         return 0
 
     def share(self, stay: Stay) -> None:
-        """Keep nothing."""
+        """Do nothing: no blocks are kept."""
 
 
 class OnDevice:
-    """A model on one device, the pool's.
+    """A model on the device of its pool.
 
     Attributes:
-      poll: is called after each layer and after the logits, each of which is waited for then. It
-        may use the pool's arrays and put others in their place. None: nothing is waited for.
+      poll: callback after each layer and after the logits, which are then waited for. It may use
+        and replace the pool's arrays. None: no callback and no wait.
     """
 
     poll: Callable[[], object] | None = None
@@ -113,15 +113,15 @@ class OnDevice:
         executables: Executables | None = None,
         lease: Lease | None = None,
     ) -> None:
-        """Take a place in a pool; nothing is computed.
+        """Lease blocks of a pool; nothing is computed.
 
         Args:
-          params: of the model.
+          params: parameters of the model.
           spec: the model.
-          linear: how projections are multiplied.
+          linear: strategy for projections.
           pool: keys and values, shared with other executors of the device.
-          executables: where compiled stages come from; by default jax compiles for this process.
-          lease: what blocks are taken by; by default a new one of the pool.
+          executables: source of compiled stages; by default jax compiles for this process.
+          lease: lease for blocks; by default a new one of the pool.
         """
         self.params, self.spec, self.linear, self.pool = params, spec, linear, pool
         self.lease = pool.lease(spec) if lease is None else lease
@@ -132,33 +132,33 @@ class OnDevice:
 
     @property
     def available(self) -> int:
-        """Blocks that could be taken now."""
+        """Blocks that can be taken now."""
         return self.lease.available
 
     def lacks(self, stored: Stored) -> int:
-        """Return how many blocks requests need beyond those that are free; kept ones give way."""
+        """Return the number of blocks that requests lack; kept blocks are evicted first."""
         count = sum(n for _, n in self._growth(stored))
         if count > self.lease.available:
             self.pool.make_room(self.lease, count)
         return max(0, count - self.lease.available)
 
     def grow(self, stored: Stored) -> None:
-        """Take the blocks that requests need.
+        """Allocate the blocks that requests need.
 
         Raises:
-          OutOfPages: there are not so many.
+          OutOfPages: too few blocks are free.
         """
         for stay, count in self._growth(stored):
             self._blocks.setdefault(stay, []).extend(self.lease.take(count, stay.request))
 
     def give(self, stay: Stay) -> None:
-        """Free what a request holds."""
+        """Free the blocks of a request."""
         self.lease.give(self._blocks.pop(stay, ()))
 
     def reuse(self, stay: Stay, most: int) -> int:
-        """Let a prompt go on after kept blocks; return how many of its first are shared then.
+        """Attach kept blocks to a prompt; return how many of its first blocks are now shared.
 
-        They were written by calls that were started before, and calls are computed in their order.
+        Earlier calls write these blocks, and calls are computed in order.
         """
         kept, held = self.pool.kept, self._blocks.setdefault(stay, [])
         for key in stay.keys[stay.shared : most]:
@@ -173,9 +173,9 @@ class OnDevice:
         return stay.shared
 
     def share(self, stay: Stay) -> None:
-        """Keep the blocks of a prompt that were begun to be computed, so that others find them.
+        """Keep a prompt's blocks, computed or under way, so that other requests can reuse them.
 
-        Of two copies one is kept.
+        Only one of two copies is kept.
         """
         held, whole = self._blocks[stay], min(len(stay.keys), stay.filled // PAGE_TOKENS)
         for number in range(stay.shared, whole):
@@ -189,7 +189,7 @@ class OnDevice:
         stay.shared = whole
 
     def compute(self, laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
-        """Return the logits of the tokens that are wanted, or what the last layer did."""
+        """Return the logits of the wanted tokens, or the output of the last layer."""
         more: dict[str, Any] = {} if self.poll is None else {"between": self._between}
         found, self.pool.arrays = self._run(
             laid, tokens, wanted, self.tables(laid), has_logits=has_logits, **more
@@ -200,7 +200,7 @@ class OnDevice:
         return found
 
     def tables(self, laid: Laid) -> np.ndarray:
-        """Return the blocks of each row that are in this pool: int32 [rows, width], -1 for none."""
+        """Return the blocks of each row in this pool: int32 [rows, width], -1 for none."""
         tables = np.full((len(laid.rows), laid.width), -1, np.int32)
         for row, stay in zip(tables, laid.rows, strict=True):
             blocks = self.blocks(stay)
@@ -208,7 +208,7 @@ class OnDevice:
         return tables
 
     def blocks(self, stay: Stay | None) -> Sequence[int]:
-        """Return the first pages of what a request holds."""
+        """Return the first pages of a request's blocks."""
         return () if stay is None else self._blocks.get(stay, ())
 
     def _between(self, cache: Any) -> Any:
@@ -219,13 +219,13 @@ class OnDevice:
         return replace(self.pool.arrays, tables=cache.tables)
 
     def end(self, x: Any, wanted: Any) -> Any:
-        """Return the logits of some tokens, of what `compute` gave without logits."""
+        """Return the logits of tokens, from an output of `compute` without logits."""
         return end(
             self.params, x, wanted, self.spec, linear=self.linear, executables=self.executables
         )
 
     def ready(self, laid: Laid, tokens: Any) -> Any:
-        """Have ready what calls of this shape run; return the shape of the logits."""
+        """Prepare the executables of a call shape; return the shape of the logits."""
         tables = np.full((len(laid.rows), laid.width), -1, np.int32)
         logits, _ = self._run(laid, tokens, laid.wanted, tables, ahead=True)
         return logits
@@ -246,13 +246,13 @@ class OnDevice:
         )
 
     def _growth(self, stored: Stored) -> list[tuple[Stay, int]]:
-        """Return who needs blocks, and how many more."""
+        """Return the requests that need blocks, and the number each needs."""
         wanted = ((s, blocks_for(n) - len(self._blocks.get(s, ()))) for s, n in stored)
         return [(stay, count) for stay, count in wanted if count > 0]
 
 
 def blocks_for(positions: int) -> int:
-    """Return the blocks of a sequence with so many positions.
+    """Return the number of blocks of a sequence with this many positions.
 
     >>> blocks_for(0), blocks_for(64), blocks_for(65)
     (0, 1, 2)
@@ -261,7 +261,7 @@ def blocks_for(positions: int) -> int:
 
 
 def bound(executables: Executables | None) -> Callable[[Any], Callable[..., Any]]:
-    """Return what makes a stage callable, once for each: compiled here, or from the store."""
+    """Return a caching binder of stages, compiled for this process or from the store."""
     found: dict[Any, Callable[..., Any]] = {}
 
     def call(stage: Any) -> Callable[..., Any]:

@@ -1,7 +1,7 @@
-"""`forward`: tokens in, logits and the cache with their keys and values out.
+"""Forward pass: tokens in, logits and the updated KV cache out.
 
-One function for chunks of prompts, for decode steps and for batches of both. Pure; `run` is the
-same compiled, once for each shape.
+`forward` is pure and computes prompt chunks, decode steps and batches of both; `run` compiles it
+once per shape.
 """
 
 from __future__ import annotations
@@ -55,30 +55,29 @@ def forward[C: (Cache, Pooled)](
 ) -> tuple[jax.Array, C]:
     """Compute logits of `tokens`, and add their keys and values to the cache.
 
-    Each row of `cache.tables` is a sequence. Its tokens of this call have consecutive positions,
-    those before them are in the cache already, and padding follows them. A row may be all padding.
-    No row's result depends on another row, on padding, or on how a prompt was cut into calls
-    (beyond rounding).
+    Each row of `cache.tables` is a sequence. Its tokens in this call have consecutive positions and
+    are followed by padding; earlier tokens are in the cache already. A row may be all padding. A
+    row's result does not depend on other rows, on padding or on the chunks of its prompt (beyond
+    rounding).
 
     Args:
-      params: of the model, placed as `linear` wants them.
-      tokens: int32 [rows, T]; or [N], flat: rows of equal length, then `decode_rows` rows of one
+      params: parameters of the model, placed as `linear` requires.
+      tokens: int32 [rows, T]; or flat [N]: rows of equal length, then `decode_rows` rows of one
         token, so that a prompt's chunk and decode steps share one call without padding.
       positions: int32 like tokens, from 0; -1 for padding.
       cache: pages of all layers, and the block tables of these rows; they hold pages for all
         positions given here, others are not stored.
       spec: the model.
-      linear: how projections are multiplied; `Reference()` by default.
-      decode_rows: rows of one token at the end of flat tokens; [rows, 1] are such anyway.
-      wanted: int32 [R], which of the N tokens (rows flattened) to compute logits of; all by
-        default.
-      backend: of the attention kernels.
+      linear: strategy for projections; `Reference()` by default.
+      decode_rows: number of one-token rows at the end of flat tokens; 0 for [rows, 1].
+      wanted: int32 [R], indices of the N tokens (rows flattened) that need logits; all by default.
+      backend: backend of the attention kernels.
 
     Returns:
       float32 logits, [rows, T, vocab], [N, vocab] or [R, vocab], and the new cache.
 
     Raises:
-      ValueError: shapes do not fit each other.
+      ValueError: shapes do not match.
     """
     return _compute(
         params,
@@ -109,18 +108,18 @@ def run[C: (Cache, Pooled)](
     has_logits: bool = True,
     between: Callable[[C], C] = lambda cache: cache,
 ) -> tuple[jax.Array, C]:
-    """Do what `forward` does, compiled once a shape; `cache` is used up.
+    """Compute `forward`, compiled once per shape; `cache` is donated.
 
-    Where each layer has arrays of its own, one executable serves all of them, so that compiling
-    takes no longer for a deeper model; else all is one executable with a scan.
+    If each layer has its own arrays, one executable serves all layers, so that deeper models take
+    no longer to compile; else one executable scans the layers.
 
     Args:
-      executables: where compiled stages come from; by default jax compiles for this process.
-      ahead: only have `executables` ready; shapes are returned in place of arrays.
-      has_logits: if not, what the last layer did is returned in their place, see `end`; they are
-        computed all the same where all is one executable.
-      between: is given the cache after each layer and returns it, where a layer is an executable;
-        meanwhile it may give the arrays away.
+      executables: source of compiled stages; by default jax compiles for this process.
+      ahead: whether to only prepare `executables` and return shapes in place of arrays.
+      has_logits: if False, the output of the last layer is returned in place of logits, see `end`;
+        a single executable computes the logits nevertheless.
+      between: callback that gets the cache after each layer and returns it, if layers are
+        executables of their own; it may donate the arrays.
     """
     linear = Reference() if linear is None else linear
     spec = nameless(spec)
@@ -149,9 +148,9 @@ def end(
     linear: Linear,
     executables: Executables | None = None,
 ) -> jax.Array:
-    """Return the logits of some tokens, of what `run` gave without logits.
+    """Return the logits of tokens, from an output of `run` without logits.
 
-    That is for models whose layers have arrays of their own.
+    Only for models whose layers have arrays of their own.
     """
     compiled = END.jitted if executables is None else executables.bind(END)
     head = params.projections.get("head", params.embed.data)
@@ -163,7 +162,7 @@ def end(
 
 @functools.lru_cache(maxsize=64)
 def nameless(spec: ModelSpec) -> ModelSpec:
-    """Return the spec under a name of no model: equal architectures share executables."""
+    """Return the spec without a model name, so that equal architectures share executables."""
     return replace(spec, name="any")
 
 
@@ -177,7 +176,7 @@ def _begin(
     spec: ModelSpec,
     dtype: str,
 ) -> tuple[jax.Array, Rows, tuple[jax.Array, jax.Array]]:
-    """Return embedded tokens, where they stand, and the angles there."""
+    """Return embedded tokens, their rows, and cosine and sine at their positions."""
     rows = rows_of(positions, count, decode_rows)
     x = lookup(embed, tokens, linear.rows, dtype=dtype)
     if spec.embedding_scale != 1.0:
@@ -204,17 +203,17 @@ def _layer(
 
     Args:
       x: activations [N, hidden].
-      cache: of all layers.
-      layers: stacks of all layers, small.
-      projections: of this layer, or stacks of all.
-      number: of the layer in `layers` and in the cache, may be traced.
-      which: the same for stacks of projections, None where they are of this layer.
-      place: of the layer in stacks of its kind of feed-forward block; None where all are alike.
-      rows: where the tokens stand.
-      turns: cosine and sine there, of all kinds of layers.
-      linear: how projections are multiplied.
+      cache: cache of all layers.
+      layers: small weights, stacked over all layers.
+      projections: projections of this layer, or stacks over all layers.
+      number: index of the layer in `layers` and in the cache, may be traced.
+      which: index of the layer in stacks of projections; None if they belong to this layer alone.
+      place: index of the layer in stacks of its kind of feed-forward block; None if all are alike.
+      rows: positions of the tokens.
+      turns: cosine and sine at these positions, of all kinds of layers.
+      linear: strategy for projections.
       spec: the model.
-      backend: of the attention kernels.
+      backend: backend of the attention kernels.
       sparse: whether the feed-forward block is a mixture of experts.
     """
     layer = Layer(
@@ -243,7 +242,7 @@ def _end(
     spec: ModelSpec,
     shape: tuple[int, ...],
 ) -> jax.Array:
-    """Return the logits of the tokens that are wanted; of all, in this shape, if None is said."""
+    """Return the logits of the wanted tokens; None for all, in this shape."""
     if wanted is not None:
         x = x[wanted]
     x = rms_norm(x, norm, spec.norm_eps, spec.norm_offset)
@@ -257,13 +256,13 @@ def _end(
 
 
 def _without_logits(x: jax.Array, *_given: Any, **_static: Any) -> jax.Array:
-    """Return what the last layer did, in place of logits that nobody draws from."""
+    """Return the output of the last layer in place of unused logits."""
     return x
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stages:
-    """Functions that `_compute` calls: the functions themselves, or compiled."""
+    """Functions called by `_compute`: plain or compiled."""
 
     begin: Callable[..., Any]
     layer: Callable[..., Any]
@@ -361,7 +360,7 @@ def _scanned(
     decode_rows: int,
     backend: Choice,
 ) -> tuple[jax.Array, Any]:
-    """Do all of it, its settings in the order of a stage."""
+    """Compute the whole forward pass, with settings in the order of a stage."""
     return _compute(
         params,
         tokens,
@@ -384,10 +383,10 @@ _WHOLE = Stage(
 
 
 def _check_shapes(tokens: Any, positions: Any, count: int, decode_rows: int) -> int:
-    """Return how many rows have one token.
+    """Return the number of one-token rows.
 
     Raises:
-      ValueError: shapes do not fit each other.
+      ValueError: shapes do not match.
     """
     shape = tokens.shape
     if shape != positions.shape or len(shape) not in (1, 2) or not tokens.size:

@@ -1,4 +1,4 @@
-"""One sequence from prompt to last token: a runner that holds one request."""
+"""Generation of one sequence, with a runner that holds one request."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ _LEAST_PAGES = 8
 
 
 def budgets_for(spec: ModelSpec, longest: int, chunk: int = CHUNK) -> tuple[int, ...]:
-    """Return the sizes that prompts are cut into.
+    """Return the sizes of prompt chunks.
 
     Args:
-      spec: where its frequencies depend on the length, every prompt is one call.
+      spec: the model; if its frequencies depend on the length, a prompt is one call.
       longest: tokens of the longest prompt.
-      chunk: tokens of a call at most, else.
+      chunk: maximum tokens of a call, for other models.
     """
     if depends_on_length(spec):
         return (max(chunk, bucket(longest, BUDGETS[0])),)
@@ -90,21 +90,21 @@ def stream(
     chunk: int = CHUNK,
     executables: Executables | None = None,
 ) -> Iterator[int]:
-    """Return new tokens as they are drawn, the stop token included if one ends the sequence.
+    """Return an iterator over new tokens as they are drawn, a final stop token included.
 
     Args:
-      params: of the model.
+      params: parameters of the model.
       ids: the prompt, at least one token.
       spec: the model.
-      linear: how projections are multiplied.
-      max_new_tokens: at most so many.
-      sampling: how they are drawn.
-      stop: tokens after which nothing follows.
-      chunk: tokens of the prompt in one call.
-      executables: where compiled stages come from; by default jax compiles for this process.
+      linear: strategy for projections.
+      max_new_tokens: maximum number of new tokens.
+      sampling: sampling settings.
+      stop: tokens that end the sequence.
+      chunk: prompt tokens in one call.
+      executables: source of compiled stages; by default jax compiles for this process.
 
     Raises:
-      SettingError: memory has no room for the cache.
+      SettingError: the cache does not fit in memory.
     """
     budgets = budgets_for(spec, len(ids), chunk)
     pages = _pages(len(ids) + max_new_tokens)
@@ -120,7 +120,7 @@ def stream(
 
 
 def _drawn(begun: Callable[[], Runner], prompt: Sequence[int]) -> Iterator[int]:
-    """Yield the tokens of a runner's one request, whose prompt is computed in these pieces."""
+    """Yield the tokens of a runner's one request, whose prompt is computed in these chunks."""
     runner = begun()
     steps = [Step(fill=(0, tokens)) for tokens in prompt]
     while True:
@@ -139,7 +139,7 @@ def _runner(
     pages: int,
     executables: Executables | None,
 ) -> Runner:
-    """Return a runner of one request, whose cache is all its own."""
+    """Return a runner of one request with a cache of its own."""
     device = params.device
     pool = KvPool.for_one(spec, pages, dtype=params.dtype, executables=executables, device=device)
     shapes = Shapes(rows=(1,), budgets=budgets, width=pages, mixes=False)
@@ -149,7 +149,7 @@ def _runner(
 def _own_cache(
     params: Params, spec: ModelSpec, tokens: int, executables: Executables | None
 ) -> Cache:
-    """Return a cache for one sequence, whose pages are all its own."""
+    """Return a cache of one sequence, which owns all of its pages."""
     pages = _pages(tokens)
     return new_cache(
         spec,
@@ -168,11 +168,11 @@ def _pages(tokens: int) -> int:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Bucket:
-    """The shapes of one call for one sequence.
+    """Shapes of one call for one sequence.
 
     Attributes:
-      tokens: of a prompt's chunk with padding; 0 for a decode step.
-      context: positions that the cache has room for.
+      tokens: padded tokens of a prompt's chunk; 0 for a decode step.
+      context: positions in the cache.
     """
 
     tokens: int
@@ -193,12 +193,12 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Of what may be run, that which will be: for `warm`.
+    """Part of the possible calls that will run, for `warm`.
 
     Attributes:
-      buckets: shapes.
-      draws: whether tokens are drawn at a temperature; by default both ways.
-      scores: whether log probabilities are told, too.
+      buckets: shapes of the calls.
+      draws: whether tokens are drawn at a temperature above 0; by default both cases.
+      scores: whether log-probabilities are returned too.
     """
 
     buckets: tuple[Bucket, ...]
@@ -207,7 +207,7 @@ class Wanted:
 
 
 def buckets_of(prompt: int, new: int) -> tuple[Bucket, ...]:
-    """Return what `stream` runs for a prompt of so many tokens and so many new ones.
+    """Return the shapes that `stream` runs for a prompt and a number of new tokens.
 
     >>> buckets_of(300, 8)
     (Bucket(tokens=0, context=512), Bucket(tokens=64, context=512), Bucket(tokens=256, context=512))
@@ -218,10 +218,10 @@ def buckets_of(prompt: int, new: int) -> tuple[Bucket, ...]:
 
 
 def buckets_up_to(context: int) -> tuple[Bucket, ...]:
-    """Return all that `stream` may run for sequences of so many positions.
+    """Return all shapes that `stream` may run for sequences of this many positions.
 
     Raises:
-      SettingError: there are none.
+      SettingError: the number of positions is below 1.
     """
     if context < 1:
         raise SettingError("context", context, "a whole number above 0")
@@ -241,15 +241,15 @@ def warm(
     *,
     done: Callable[[Bucket], None] = lambda _: None,
 ) -> None:
-    """Have ready what `stream` runs for these shapes; nothing is computed.
+    """Prepare the executables of `stream` for these shapes; nothing is computed.
 
     Args:
-      params: of the model.
+      params: parameters of the model.
       spec: the model.
-      linear: how projections are multiplied.
-      executables: where compiled stages come from.
-      wanted: what.
-      done: is told each.
+      linear: strategy for projections.
+      executables: source of compiled stages.
+      wanted: shapes and settings to prepare.
+      done: callback after each shape.
     """
     for context in dict.fromkeys(each.context for each in wanted.buckets):
         here = [each for each in wanted.buckets if each.context == context]

@@ -1,4 +1,4 @@
-"""Experts' weights in device memory, multiplied by XLA in any float type.
+"""Grouped GEMM of experts' weights in device memory by XLA, in any float type.
 
 `pallas_kernels.grouped_gemm` is for two-byte types and weights in host memory.
 """
@@ -20,8 +20,8 @@ def grouped_matmul(x: jax.Array, w: jax.Array, group_sizes: jax.Array) -> jax.Ar
     """Multiply each row by the transpose of its group's matrix, in jax.numpy.
 
     Args:
-      x: rows [T, K], those of a group together, in the order of the groups.
-      w: a matrix a group, [E, N, K].
+      x: rows [T, K], contiguous by group, in the order of the groups.
+      w: matrices of the groups, [E, N, K].
       group_sizes: int32 [E]; rows beyond their sum give 0.
 
     Returns:

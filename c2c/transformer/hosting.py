@@ -1,7 +1,7 @@
-"""Sequences of another model in a pool: the receiver's side of woven steps.
+"""Receiver of woven steps: KV caches of another model's sequences in a local pool.
 
-A `KvHost` belongs to the thread that owns its pool's arrays. That thread calls `poll` between the
-stages of its own model and while it is idle; whatever the sender asked for is done then.
+A `KvHost` belongs to the thread that owns its pool's arrays. That thread calls `poll`, which
+processes the sender's requests, between the stages of its own model and while it is idle.
 
 Source: WEAVER, sections 3 and 4.1.
 """
@@ -38,14 +38,14 @@ class Polls:
     """Times of a host's polls, in seconds.
 
     Attributes:
-      count: of polls.
-      piece_s: the longest from the end of a poll to the begin of the next.
-      poll_s: the longest poll with nothing to do.
-      task_s: the longest attention.
-      pieces_s: the sum of pieces.
-      squares_s: the sum of their squares.
-      tasks: of each, the begin of the look before the one that took it, when it was taken, and
-        when it was answered; None: not noted.
+      count: number of polls.
+      piece_s: longest time from the end of a poll to the start of the next.
+      poll_s: longest poll without work.
+      task_s: longest attention task.
+      pieces_s: sum of the times between polls.
+      squares_s: sum of the squares of these times.
+      tasks: for each task, the start of the check before the one that took it, the time it was
+        taken and the time it was answered; None: not recorded.
     """
 
     count: int = 0
@@ -59,14 +59,14 @@ class Polls:
 
 @dataclass(slots=True)
 class _Step:
-    """Rows of a sender's step: their tables on the device, and positions of their tokens."""
+    """Rows of a sender's step: block tables on the device, and token positions."""
 
     tables: Any
     positions: np.ndarray
 
 
 class KvHost:
-    """Keys and values of a sender's sequences, and attention to them."""
+    """Keys and values of a sender's sequences, with attention over them."""
 
     def __init__(
         self,
@@ -79,19 +79,19 @@ class KvHost:
         executables: Executables | None = None,
         backend: Choice = "auto",
     ) -> None:
-        """Hold nothing yet.
+        """Create a host without sequences.
 
         Args:
-          pool: of the receiver; shared with its own model.
-          spec: the sender's model.
-          inbox: what the sender asks for.
-          shapes: of the sender's runner.
-          reserve: superblocks that its sequences never take.
-          executables: where compiled stages come from; by default jax compiles for this process.
-          backend: of the attention kernels.
+          pool: pool of the receiver, shared with its own model.
+          spec: model of the sender.
+          inbox: queue of the sender's requests.
+          shapes: shapes of the sender's runner.
+          reserve: superblocks that the sender's sequences never take.
+          executables: source of compiled stages; by default jax compiles for this process.
+          backend: backend of the attention kernels.
 
         Raises:
-          SettingError: the reserve is no part of the pool.
+          SettingError: the reserve exceeds the pool.
         """
         self.pool, self.inbox, self.shapes = pool, inbox, shapes
         self.lease = pool.lease(spec, reserve=reserve)
@@ -107,7 +107,7 @@ class KvHost:
         self._looked_s = self._ended_s = time.monotonic()
 
     def ready(self) -> None:
-        """Have ready all that polls run; nothing is computed."""
+        """Prepare the executables of all polls; nothing is computed."""
         assert self.executables is not None
         ahead, spec, pool = self.executables.bind_ahead, self._spec, bare(self.pool)
         kv = np.zeros((spec.layers, PAGE_TOKENS, spec.kv_heads, spec.head_dim), self.pool.dtype)
@@ -124,7 +124,7 @@ class KvHost:
             )  # fmt: skip
 
     def poll(self) -> bool:
-        """Do what has come; say if anything had."""
+        """Process pending requests of the sender; return whether there were any."""
         polls, begun_s, did = self.polls, time.monotonic(), False
         polls.count += 1
         piece_s = begun_s - self._ended_s
@@ -159,7 +159,7 @@ class KvHost:
         return did
 
     def close(self) -> None:
-        """Free what the sender's sequences hold."""
+        """Free the blocks of the sender's sequences."""
         self.is_over = True
         for blocks in self._blocks.values():
             self.lease.give(blocks)
@@ -196,7 +196,7 @@ class KvHost:
         message.reply(mixed)
 
     def _begun(self, sequences: np.ndarray, lengths: np.ndarray) -> _Step | Status:
-        """Take the blocks that a step needs; return its rows, or why there are none."""
+        """Allocate the blocks of a step; return its rows, or the error status."""
         tables = np.full((len(sequences), self.shapes.width), -1, np.int32)
         for row, (sequence, length) in enumerate(zip(sequences, lengths, strict=True)):
             if length <= 0:
@@ -216,7 +216,7 @@ class KvHost:
 
 
 def bare(pool: KvPool) -> Pooled:
-    """Return the arrays without tables, as these are given away with them."""
+    """Return the arrays without tables, since donation invalidates the tables too."""
     return replace(pool.arrays, tables=None)
 
 
@@ -224,7 +224,7 @@ def _attend(
     pool: Pooled, number: Any, tables: Any, positions: Any, q: Any, k: Any, v: Any,
     spec: ModelSpec, backend: Choice, decode_rows: int,
 ) -> tuple[jax.Array, Pooled]:  # fmt: skip
-    """Add keys and values of a layer to a pool; return the rows' attention and the pool."""
+    """Store a layer's keys and values in a pool; return the rows' attention and the pool."""
     rows = rows_of(positions, tables.shape[0], decode_rows)
     seen = replace(pool, tables=tables).seen_by(spec)
     window = window_of(spec, number)
@@ -234,7 +234,7 @@ def _attend(
 
 
 def _take(pool: Pooled, first: Any, spec: ModelSpec) -> tuple[jax.Array, jax.Array]:
-    """Return keys and values of a block, known by its first page."""
+    """Return keys and values of a block by its first page."""
     pages, which = pool.seen_by(spec), first + np.arange(spec.layers)
     return pages.k[which], pages.v[which]
 

@@ -1,8 +1,9 @@
-"""One KV cache for all models of a device: two flat arrays, handed out in blocks.
+"""KV pool shared by all models of a device: two flat arrays, allocated in blocks.
 
-A block holds 64 positions of one sequence in all layers of its model (a lease may say in fewer), so
-models of unlike layers and heads share the arrays. Superblocks are what models take from each
-other: each belongs to one model at a time and goes back when its last block is free.
+A block holds 64 positions of one sequence in all layers of its model (or in fewer, by its lease),
+so models with different layers and heads share the arrays. Superblocks are the unit of transfer
+between models: each belongs to one model at a time and returns to the pool when its last block is
+freed.
 """
 
 from __future__ import annotations
@@ -34,19 +35,19 @@ _BLOCKS_A_SUPERBLOCK = 4  # of the largest model: at most a fifth is lost to wha
 
 
 def block_elements(spec: ModelSpec) -> int:
-    """Return the keys of 64 positions in all layers; there are as many values."""
+    """Return the number of key elements for 64 positions in all layers; values have as many."""
     return spec.layers * PAGE_TOKENS * spec.kv_heads * spec.head_dim
 
 
 def superblock_elements(specs: Iterable[ModelSpec], *, blocks: int = _BLOCKS_A_SUPERBLOCK) -> int:
-    """Return the size of a superblock that all these models can divide into their pages."""
+    """Return a superblock size that all these models can divide into their pages."""
     known = list(specs)
     step = math.lcm(*(PAGE_TOKENS * spec.kv_heads * spec.head_dim for spec in known))
     return -(-blocks * max(map(block_elements, known)) // step) * step
 
 
 def superblocks_for(blocks: int) -> int:
-    """Return superblocks that hold so many blocks of any one model.
+    """Return the superblocks that hold this many blocks of any one model.
 
     >>> superblocks_for(9)
     3
@@ -55,10 +56,10 @@ def superblocks_for(blocks: int) -> int:
 
 
 def check_room(nbytes: int, field: str = "cache", *, device: Any = None) -> None:
-    """Return if memory of a device, jax's first by default, has room for a cache of so many bytes.
+    """Validate that a device's memory, by default jax's first, has room for a cache of this size.
 
     Raises:
-      SettingError: it has not.
+      SettingError: the cache does not fit.
     """
     device = jax.devices()[0] if device is None else device
     stats = device.memory_stats()  # None on a CPU
@@ -70,11 +71,11 @@ def check_room(nbytes: int, field: str = "cache", *, device: Any = None) -> None
 
 
 class KvPool:
-    """The arrays, and which superblocks are free.
+    """Key and value arrays, and their free superblocks.
 
     Attributes:
-      kept: by key, the lease and first page of blocks that requests to come may begin with. Who
-        keeps them says when they are to be forgotten; the least used go before a step lacks blocks.
+      kept: lease and first page of kept prefix blocks, by key. The caller that keeps them decides
+        when to forget them; before a step lacks blocks, the least recently used are evicted.
     """
 
     def __init__(
@@ -86,13 +87,13 @@ class KvPool:
         executables: Executables | None = None,
         device: Any = None,
     ) -> None:
-        """Take the memory.
+        """Allocate the arrays.
 
         Args:
-          superblocks: how many.
-          superblock: elements of each, of keys and of values; see `superblock_elements`.
-          dtype: of keys and values.
-          executables: where what fills it with zeros comes from; by default jax compiles it.
+          superblocks: number of superblocks.
+          superblock: key elements, and value elements, of a superblock; see `superblock_elements`.
+          dtype: type of keys and values.
+          executables: source of the compiled zero fill; by default jax compiles it.
           device: jax device; by default the first.
         """
         if superblocks < 1:
@@ -118,45 +119,45 @@ class KvPool:
         executables: Executables | None = None,
         device: Any = None,
     ) -> KvPool:
-        """Return a pool of so many blocks of one model."""
+        """Return a pool with this many blocks of one model."""
         size = block_elements(spec)
         return cls(blocks, size, dtype=dtype, executables=executables, device=device)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of keys and values."""
+        """Total bytes of keys and values."""
         return int(2 * self.superblocks * self.superblock * self.dtype.itemsize)
 
     def lease(self, spec: ModelSpec, *, block_layers: int | None = None, reserve: int = 0) -> Lease:
-        """Return what a model takes blocks by.
+        """Return a new lease for a model's blocks.
 
         Args:
           spec: the model.
-          block_layers: layers of a block; by default all. With 1 each layer's keys and values are
-            may be on a device of its own; a sequence then has a list of blocks for each layer.
-          reserve: superblocks that the lease never takes, so that other models grow into them.
+          block_layers: layers of a block; by default all. With 1, each layer's keys and values may
+            be on a different device, and a sequence has a list of blocks per layer.
+          reserve: superblocks that the lease never takes, so that other models can grow into them.
 
         Raises:
-          SettingError: the layers do not divide into such blocks, or the reserve is no part of the
-            pool.
+          SettingError: the layers do not divide into such blocks, or the reserve exceeds the pool.
         """
         layers = spec.layers if block_layers is None else block_layers
         return Lease(self, spec, layers, reserve)
 
     def keep(self, key: int, lease: Lease, first: int) -> None:
-        """Keep a block of a lease, whoever else uses it, until it is forgotten."""
+        """Keep a block of a lease until it is forgotten, even if its users free it."""
         lease.share(first)
         self.kept[key] = lease, first
 
     def forget(self, keys: Iterable[int]) -> None:
-        """Keep blocks no longer; those that nobody uses are free."""
+        """Stop keeping blocks; unused ones become free."""
         for lease, first in [self.kept.pop(key) for key in keys if key in self.kept]:
             lease.give([first])
 
     def make_room(self, lease: Lease, count: int) -> None:
-        """Forget blocks that nobody uses, the least used first, until a lease could take so many.
+        """Evict unused kept blocks, least recently used first, until a lease can take this many.
 
-        Whoever keeps them counts bytes, and superblocks with a few blocks each leave others none.
+        The byte limit of their keeper does not prevent a shortage, since a few blocks can occupy
+        whole superblocks.
         """
         for key, (owner, first) in list(self.kept.items()):
             if lease.available >= count:
@@ -166,7 +167,7 @@ class KvPool:
 
 
 class Lease:
-    """One model's blocks; a block is known by its first page, in pages of the model's size."""
+    """Blocks of one model; a block's id is its first page, in pages of the model's size."""
 
     def __init__(self, pool: KvPool, spec: ModelSpec, block_layers: int, reserve: int) -> None:
         if block_layers < 1 or spec.layers % block_layers:
@@ -189,7 +190,7 @@ class Lease:
 
     @property
     def available(self) -> int:
-        """Blocks that could be taken now."""
+        """Blocks that can be taken now."""
         mine = sum(map(len, self._open.values()))
         return mine + min(len(self._pool.free), self._most - len(self._open)) * self._blocks
 
@@ -200,14 +201,14 @@ class Lease:
 
     @property
     def held(self) -> int:
-        """Blocks of sequences, and those that are kept."""
+        """Blocks of sequences, and kept blocks."""
         return sum(self._blocks - len(free) for free in self._open.values())
 
     def take(self, count: int, sequence: object) -> list[int]:
-        """Return the first pages of so many blocks.
+        """Allocate blocks; return their first pages.
 
         Raises:
-          OutOfPages: there are not so many; nothing was taken.
+          OutOfPages: too few blocks are free; nothing was allocated.
         """
         if count > self.available:
             raise OutOfPages(str(sequence), count, self.available)
@@ -223,7 +224,7 @@ class Lease:
         return taken
 
     def share(self, first: int) -> None:
-        """Count one more user of a block that somebody holds."""
+        """Count one more user of an allocated block."""
         self._more[first] = self._more.get(first, 0) + 1
 
     def is_shared(self, first: int) -> bool:
@@ -231,7 +232,7 @@ class Lease:
         return first in self._more
 
     def give(self, blocks: Iterable[int]) -> None:
-        """Take back blocks from one user each; superblocks without any go back to the pool."""
+        """Release blocks by one user each; empty superblocks return to the pool."""
         for first in blocks:
             if first in self._more:
                 self._more[first] -= 1

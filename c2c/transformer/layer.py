@@ -1,7 +1,7 @@
-"""A decoder layer in three pieces: before attention, attention, after attention.
+"""Decoder layer in three parts: before attention, attention, after attention.
 
-`run_layer` is their composition. A caller may also run the pieces one by one, on devices of its
-own: only `attention` touches the cache, and only the other two touch weights.
+`run_layer` is their composition. The parts may also run separately on different devices: only
+`attention` uses the cache, and only the other two use weights.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ _BLOCKS = (
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """The weights of one layer.
+    """Weights of one layer.
 
     Attributes:
-      small: stacks of norms, biases and routers, over layers.
-      projections: of this layer, or stacks over layers.
-      linear: how projections are multiplied.
+      small: norms, biases and routers, stacked over layers.
+      projections: projections of this layer, or stacks over layers.
+      linear: strategy for projections.
       at: index of the layer in stacks over all layers, may be traced.
-      which: the same for stacks of projections; None if they are of this layer alone.
+      which: index in stacks of projections; None if they belong to this layer alone.
       place: index in stacks over its kind of feed-forward block; None if all layers are alike.
     """
 
@@ -83,7 +83,7 @@ class Layer:
         return out if bias is None else out + bias
 
     def experts(self, name: str, x: jax.Array, sizes: jax.Array) -> jax.Array:
-        """Return rows times their experts' projection; `sizes` [experts] rows each, in order."""
+        """Return the grouped product of rows and experts' projections, `sizes` [experts] each."""
         return self.linear.experts(self.projections, name, self._which(name), x, sizes)
 
     def _which(self, name: str) -> Any:
@@ -93,15 +93,15 @@ class Layer:
 def layer_of(params: Params, spec: ModelSpec, number: int, linear: Linear) -> Layer:
     """Return one layer of a model as a value.
 
-    With an array a layer, `jax.device_put` copies it to another device, weights and all. Stacks in
-    host memory are not cut: the value has all of them, and says which layer is its own. Small
-    weights are cut in host memory, so that nothing is compiled for it.
+    If each layer has its own arrays, `jax.device_put` copies the value with its weights to another
+    device. Stacks in host memory are not sliced: the value holds them whole, with the index of its
+    layer. Small weights are sliced in host memory, which needs no compilation.
 
     Args:
-      params: of the model.
+      params: parameters of the model.
       spec: the model.
-      number: of the layer.
-      linear: how projections are multiplied.
+      number: index of the layer.
+      linear: strategy for projections.
 
     Raises:
       SettingError: the model has no such layer, or its projections are stacks over layers in
@@ -138,7 +138,7 @@ def before_attention(
     """Return queries [N, heads, head_dim], keys and values [N, kv_heads, head_dim].
 
     Args:
-      layer: its weights.
+      layer: weights of the layer.
       x: activations [N, hidden].
       turns: cosine and sine at the tokens' positions.
       spec: the model.
@@ -169,18 +169,18 @@ def attention(
     soft_cap: float | None = None,
     backend: Choice,
 ) -> tuple[jax.Array, Cache]:
-    """Add keys and values to the cache; return the queries' attention and the cache.
+    """Store keys and values in the cache; return the queries' attention and the cache.
 
     Args:
-      pages: of all layers that this device holds.
-      rows: where the tokens are.
-      first: number of the layer's first page, may be traced.
-      window: tokens that a query sees, may be traced; None for all.
+      pages: cache of all layers on this device.
+      rows: positions of the tokens.
+      first: index of the layer's first page, may be traced.
+      window: number of tokens that a query sees, may be traced; None for all.
       q: queries, as `before_attention` returns them.
       k: keys.
       v: values.
-      soft_cap: of the scores; None for none.
-      backend: of the attention kernels.
+      soft_cap: soft cap of the scores; None for none.
+      backend: backend of the attention kernels.
     """
     # Else XLA repeats the store inside what reads the cache, and copies all pages to do so.
     pages = _barrier(store(pages, rows, first, k, v))
@@ -194,10 +194,10 @@ def after_attention(
     """Return the layer's output [N, hidden].
 
     Args:
-      layer: its weights.
-      x: its input [N, hidden].
-      mixed: what attention returned, [N, heads, head_dim].
-      rows: where the tokens are.
+      layer: weights of the layer.
+      x: input of the layer [N, hidden].
+      mixed: result of attention, [N, heads, head_dim].
+      rows: positions of the tokens.
       spec: the model.
       sparse: if the feed-forward block is a mixture of experts.
     """
@@ -220,13 +220,13 @@ def _gated(layer: Layer, into: str, back: str, x: jax.Array, spec: ModelSpec) ->
 
 
 def _normed(layer: Layer, name: str, x: jax.Array, spec: ModelSpec) -> jax.Array:
-    """Return x by the norm of this name, or as it is where the model has none."""
+    """Apply the norm of this name to x; return x if the model has none."""
     weight = layer.weight(name)
     return x if weight is None else rms_norm(x, weight, spec.norm_eps, spec.norm_offset)
 
 
 def _added(layer: Layer, name: str, x: jax.Array, spec: ModelSpec) -> jax.Array:
-    """Return what is added to the residual."""
+    """Return a block's contribution to the residual stream."""
     out = _normed(layer, name, x, spec)
     return out if spec.residual_scale == 1.0 else out * jnp.asarray(spec.residual_scale, x.dtype)
 
@@ -247,15 +247,15 @@ def run_layer(
     """Run a layer over N tokens.
 
     Args:
-      layer: its weights.
+      layer: weights of the layer.
       x: activations [N, hidden].
-      cache: of all layers that this device holds.
-      rows: where the tokens are.
-      turns: cosine and sine at their positions.
+      cache: cache of all layers on this device.
+      rows: positions of the tokens.
+      turns: cosine and sine at these positions.
       page: index of the layer in the cache, may be traced.
-      window: of its attention, may be traced; None for all tokens.
+      window: attention window, may be traced; None for all tokens.
       spec: the model.
-      backend: of the attention kernels.
+      backend: backend of the attention kernels.
       sparse: if the feed-forward block is a mixture of experts.
     """
     if isinstance(cache, Pooled):
@@ -275,7 +275,7 @@ def place_in(name: str, number: Any, place: Any) -> Any:
 
 
 def needed(name: str, sparse: bool) -> bool:
-    """Say whether a layer of this kind has the projection, or the small weight."""
+    """Return whether a layer of this kind has the projection or small weight."""
     return name not in _BLOCKS or name.startswith(("experts_", "router", "shared_")) == sparse
 
 
@@ -283,10 +283,10 @@ def rms_norm(x: jax.Array, weight: jax.Array, eps: float, offset: float = 0.0) -
     """Divide by the root of the mean square along the last axis, in float32.
 
     Args:
-      x: to norm.
-      weight: of the last axis, is multiplied.
-      eps: is added to the mean square.
-      offset: is added to the weight, in float32.
+      x: array to normalise.
+      weight: factor along the last axis.
+      eps: constant added to the mean square.
+      offset: constant added to the weight, in float32.
     """
     wide = x.astype(jnp.float32)
     scale = lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + eps)
@@ -296,7 +296,7 @@ def rms_norm(x: jax.Array, weight: jax.Array, eps: float, offset: float = 0.0) -
 
 
 def window_of(spec: ModelSpec, number: Any) -> Any:
-    """Return the window of a layer, None if no layer of the model has one."""
+    """Return the window of a layer; None if no layer of the model has one."""
     if not spec.partial_window_layers:
         return spec.sliding_window or None
     windows = np.full(spec.layers, _UNBOUNDED, np.int32)
@@ -305,7 +305,7 @@ def window_of(spec: ModelSpec, number: Any) -> Any:
 
 
 def turns_of(turns: tuple[jax.Array, jax.Array], spec: ModelSpec, number: Any) -> Any:
-    """Return cosine and sine of a layer, of those of all layers; see `rope.angles`."""
+    """Return cosine and sine of one layer from those of all layers; see `rope.angles`."""
     if not spec.local_rope_theta:
         return turns
     is_local = np.isin(np.arange(spec.layers), spec.window_layers or range(spec.layers))

@@ -1,8 +1,8 @@
-"""`Linear` strategies: how activations meet a projection's weights, and where those are.
+"""Strategies for projections: weight placement and matrix multiplication.
 
-The model says `linear(projections, name, layer, x)` and nothing else, so that benchmarks compare
-like with like. `layer` is a number of the stack, traced inside a scan; no strategy has XLA slice an
-array in host memory.
+The model only calls `linear(projections, name, layer, x)`, so that benchmarks compare equal code.
+`layer` is an index into the stack, traced inside a scan. No strategy lets XLA slice an array in
+host memory.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ Layer = Any  # a Python number, a traced int32, or None for the head
 
 
 class Linear(Protocol):
-    """One way to multiply by projections; a pytree whose leaves are run-time settings."""
+    """Strategy for projections; a pytree whose leaves are run-time settings."""
 
     @property
     def placement(self) -> Placement:
-        """The place of the weights."""
+        """Placement of the weights."""
 
     def prepare(self, projections: Projections) -> Projections:
-        """Do once a call what must not be done once a layer."""
+        """Prepare projections once per call rather than once per layer."""
 
     def rows(self, table: Any, ids: jax.Array) -> jax.Array:
-        """Return rows of an embedding [V, C], wherever that is: [T, C] in device memory."""
+        """Return rows of an embedding [V, C] in any memory: [T, C] in device memory."""
 
     def __call__(
         self, projections: Projections, name: str, layer: Layer, x: jax.Array, *, out_dtype: Any
@@ -63,14 +63,14 @@ class Linear(Protocol):
         x: jax.Array,
         group_sizes: jax.Array,
     ) -> jax.Array:
-        """Return the same with a W for each expert, whose rows of x stand together."""
+        """Return the product with a W per expert, whose rows of x are contiguous."""
 
 
 def linear_by_name(name: str) -> Linear:
-    """Return the strategy called "reference", "hybrid" or "staged", with its defaults.
+    """Return the strategy "reference", "hybrid" or "staged" with its defaults.
 
     Raises:
-      SettingError: there is no such strategy.
+      SettingError: the name is unknown.
     """
     made = {"reference": Reference, "hybrid": Hybrid, "staged": Staged}
     if name not in made:
@@ -84,9 +84,9 @@ def linear_by_name(name: str) -> Linear:
 class Reference:
     """Weights in device memory, multiplied by XLA.
 
-    With an array a layer (the default) the layers are unrolled: a scan would have XLA copy each
-    layer out of the stack first, three times slower in decoding on a CPU. `by_layer=False` scans,
-    which compiles in the time of one layer.
+    By default each layer has its own arrays and layers are unrolled. A scan (`by_layer=False`)
+    compiles in the time of one layer, but XLA copies each layer out of the stack, which makes
+    decoding three times slower on a CPU.
     """
 
     by_layer: bool = field(default=True, metadata={"static": True})
@@ -97,7 +97,7 @@ class Reference:
         return Placement(memory="device", by_layer=self.by_layer)
 
     def prepare(self, projections: Projections) -> Projections:
-        """Return them as they are."""
+        """Return the projections unchanged."""
         return projections
 
     def rows(self, table: Any, ids: jax.Array) -> jax.Array:
@@ -129,28 +129,28 @@ class Reference:
 class Staged:
     """Weights in host memory, copied to the device layer by layer, then multiplied by XLA.
 
-    What a user does today. Of experts a whole layer is copied, chosen or not.
+    This is the usual offloading. All experts of a layer are copied, active or not.
     """
 
     _placement: ClassVar[Placement] = Placement(memory="host", by_layer=True)
 
     @property
     def placement(self) -> Placement:
-        """Host memory, an array a layer: XLA slices none."""
+        """Host memory, with an array per layer, so that XLA slices none."""
         return self._placement
 
     def prepare(self, projections: Projections) -> Projections:
-        """Return them as they are."""
+        """Return the projections unchanged."""
         return projections
 
     def rows(self, table: Any, ids: jax.Array) -> jax.Array:
-        """Fetch rows, not the table: nobody copies all of it for a few tokens."""
+        """Fetch only the needed rows of the table."""
         return gather_rows(table, ids)
 
     def __call__(
         self, projections: Projections, name: str, layer: Layer, x: jax.Array, *, out_dtype: Any
     ) -> jax.Array:
-        """Return x times the transpose of W's copy."""
+        """Return x times the transpose of W, copied to the device."""
         return _matmul(x, _copied(_of_layer(projections[name], layer)), out_dtype)
 
     def experts(
@@ -161,7 +161,7 @@ class Staged:
         x: jax.Array,
         group_sizes: jax.Array,
     ) -> jax.Array:
-        """Return each row times the transpose of its expert's W's copy."""
+        """Return each row times the transpose of its expert's W, copied to the device."""
         w = _plain(_copied(_of_layer(projections[name], layer)), x.dtype)
         return grouped_matmul(x, w, group_sizes)
 
@@ -169,20 +169,20 @@ class Staged:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hybrid:
-    """Weights stay in host memory; our kernels read them where they are.
+    """Weights in host memory, read in place by our kernels.
 
-    Floats by `hybrid_gemm`, quantised ones by `quantized_gemm` (which has no alpha), experts by
-    `grouped_gemm`, rows of the embedding by `gather_rows`.
+    Kernels: `hybrid_gemm` for floats, `quantized_gemm` (without alpha) for quantised weights,
+    `grouped_gemm` for experts, `gather_rows` for the embedding.
 
     Attributes:
-      alpha: share of the columns for SymGEMM by kind of projection (`KINDS`); where not named, or
-        NaN, each call takes the one with the smallest predicted time for its rows. Like `sm_limit`
-        a run-time value: changing it compiles nothing.
-      sm_limit: SMs that a launch may use; None for all.
-      cluster: CTAs that share a tile; None: each call takes the best for its rows, too.
-      resident: by projection what is in device memory besides, `columns` and `begin` by layer
-        (`c2c.transformer.residency`); run-time values, too.
-      backend: of the kernels.
+      alpha: share of the columns for SymGEMM by kind of projection (`KINDS`). For missing or NaN
+        kinds, each call uses the alpha with the smallest predicted time. Like `sm_limit` a run-time
+        value: a change compiles nothing.
+      sm_limit: maximum SMs of a launch; None for all.
+      cluster: CTAs that share a tile; None: each call uses the best one for its rows.
+      resident: columns also held in device memory, by projection; `columns` and `begin` by layer
+        (`c2c.transformer.residency`) are run-time values.
+      backend: backend of the kernels.
     """
 
     alpha: Mapping[str, Any] = field(default_factory=dict)
@@ -193,16 +193,16 @@ class Hybrid:
 
     @property
     def placement(self) -> Placement:
-        """Host memory, stacks padded for TMA."""
+        """Host memory, with stacks padded for TMA."""
         return Placement(memory="host", by_layer=False, multiple=64)
 
     def with_alpha(self, **alpha: Any) -> Hybrid:
-        """Return the strategy with other shares, as arrays, so that both run one executable.
+        """Return the strategy with other alphas, as arrays, so that both run one executable.
 
-        Kinds that neither has are NaN: chosen for each call.
+        Kinds without an alpha are NaN, which each call replaces by its best one.
 
         Raises:
-          SettingError: a name is not one of `KINDS`.
+          SettingError: a name is not in `KINDS`.
         """
         for name in alpha:
             if name not in KINDS:
@@ -212,7 +212,7 @@ class Hybrid:
         return replace(self, alpha=shares)
 
     def prepare(self, projections: Projections) -> Projections:
-        """Move weights where the backend can read them; on a GPU they stay in host memory."""
+        """Move weights to memory that the backend can read; on a GPU they stay in host memory."""
         backend = resolve_backend(self.backend)
         if backend == "sm90":
             return projections
@@ -226,13 +226,13 @@ class Hybrid:
         return tree
 
     def rows(self, table: Any, ids: jax.Array) -> jax.Array:
-        """Fetch rows by the kernel."""
+        """Fetch rows with the `gather_rows` kernel."""
         return gather_rows(table, ids, sm_limit=self.sm_limit, backend=self.backend)
 
     def __call__(
         self, projections: Projections, name: str, layer: Layer, x: jax.Array, *, out_dtype: Any
     ) -> jax.Array:
-        """Return x times the transpose of W, by the kernel."""
+        """Return x times the transpose of W, by a kernel."""
         w = projections[name]
         if isinstance(w, QuantizedWeights):
             return quantized_gemm(
@@ -258,7 +258,7 @@ class Hybrid:
         )
 
     def _resident(self, name: str, layer: Layer) -> Resident | None:
-        """Return what of a layer's matrix is in device memory."""
+        """Return the part of a layer's matrix in device memory."""
         found = self.resident.get(name)
         if found is None or layer is None:
             return found
@@ -272,7 +272,7 @@ class Hybrid:
         x: jax.Array,
         group_sizes: jax.Array,
     ) -> jax.Array:
-        """Return each row times the transpose of its expert's W; experts without rows stay."""
+        """Return each row times the transpose of its expert's W; inactive experts are not read."""
         w: PackedWeights | QuantizedWeights = projections[name]
         given: dict[str, Any] = {
             "layer": layer,
@@ -289,7 +289,7 @@ class Hybrid:
 
 
 def _of_layer(weights: Any, layer: Layer) -> Any:
-    """Return one layer of a stack, a tuple of layers, or the one matrix there is."""
+    """Return one layer of a stack or of a tuple of layers, or the single matrix."""
     if layer is None:
         return weights
     if isinstance(weights, tuple | list):
@@ -298,7 +298,7 @@ def _of_layer(weights: Any, layer: Layer) -> Any:
 
 
 def _copied(weights: Any) -> Any:
-    """Copy one matrix, or what makes a quantised one, to device memory."""
+    """Copy a matrix, or the arrays of a quantised one, to device memory."""
 
     def copied(leaf: Any) -> Any:
         return leaf.to_device() if isinstance(leaf, HostArray) else leaf

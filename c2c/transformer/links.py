@@ -1,7 +1,7 @@
-"""Links between the sender and the receiver of woven steps: what is said, and two ways to say it.
+"""Links between sender and receiver of woven steps: messages and two transports.
 
-Both ends of a `QueueLink` are in one process. A `SlotLink` and a `SlotInbox` are in two: tasks go
-through a slot of `pallas_kernels.woven`, blocks that come and sequences that go over a socket.
+Both ends of a `QueueLink` are in one process. `SlotLink` and `SlotInbox` connect two processes:
+tasks use a slot of `pallas_kernels.woven`; blocks and ends of sequences use a socket.
 
 Source: WEAVER, section 4.1.
 """
@@ -55,45 +55,45 @@ Block = tuple[Any, Any]  # keys and values, [layers, 64, kv_heads, head_dim]
 
 
 class LinkLost(RuntimeError):
-    """The other side is gone or late; it is not asked any more."""
+    """The other side is gone or timed out; the link is not used any more."""
 
 
 class Link(Protocol):
-    """The sender's end."""
+    """Sender's end of a link."""
 
     def bring(self, sequence: int, blocks: Sequence[Block]) -> bool:
-        """Hand a sequence over under a number never used before; say if there was room for it."""
+        """Send a sequence's blocks under a new id; return whether the receiver has room."""
         ...
 
     def give(self, sequence: int) -> None:
-        """Say that a sequence is over."""
+        """Announce the end of a sequence."""
         ...
 
     def table(self, sequences: np.ndarray, lengths: np.ndarray) -> None:
-        """Begin a step of these rows; lengths are with its tokens, -1 and 0 where there is none."""
+        """Start a step of these rows; lengths include its tokens, -1 and 0 mark empty rows."""
         ...
 
     def send(self, q: Any, k: Any, v: Any) -> float:
-        """Hand over the next layer's rows; return when that was, by the monotonic clock."""
+        """Send the next layer's rows; return the time by the monotonic clock."""
         ...
 
     def wait(self) -> Any:
-        """Return their attention [rows, heads, head_dim].
+        """Wait for their attention [rows, heads, head_dim].
 
         Raises:
-          TaskFailed: there is none: no blocks, or another table.
-          LinkLost: also of the others.
+          TaskFailed: the receiver has no blocks, or another table.
+          LinkLost: the receiver is gone or timed out; the other methods raise it too.
         """
         ...
 
     def close(self) -> None:
-        """End it: the receiver then frees what it holds."""
+        """Close the link: the receiver then frees all blocks."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Bring:
-    """A sequence's blocks are to be kept under its number; `reply` is told if there is room."""
+    """Message: keep a sequence's blocks under its id; `reply` gets whether they fit."""
 
     sequence: int
     blocks: Sequence[Block]
@@ -102,14 +102,14 @@ class Bring:
 
 @dataclass(frozen=True, slots=True)
 class Give:
-    """A sequence is over."""
+    """Message: a sequence has ended."""
 
     sequence: int
 
 
 @dataclass(frozen=True, slots=True)
 class Attend:
-    """A layer's task: rows of sequences whose lengths count the new token."""
+    """Message: attention of one layer; lengths of sequences count the new token."""
 
     layer: int
     sequences: np.ndarray
@@ -119,22 +119,22 @@ class Attend:
 
 
 class Gone:
-    """The sender ends."""
+    """Message: the sender ends."""
 
 
 class Inbox(Protocol):
-    """The receiver's end."""
+    """Receiver's end of a link."""
 
     def next(self) -> Bring | Give | Attend | Gone | None:
-        """Return what came next, if anything did."""
+        """Return the next message; None if there is none."""
         ...
 
 
 class QueueLink:
-    """Both ends in one process, for two threads."""
+    """Both ends of a link between two threads of a process."""
 
     def __init__(self, *, limit_s: float = 30.0) -> None:
-        """Take how long the receiver may take for anything."""
+        """Set the receiver's timeout."""
         self._limit_s = limit_s
         self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._reply: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -142,28 +142,28 @@ class QueueLink:
         self._layer = self._sent = 0
 
     def next(self) -> Any:
-        """Return what came next, if anything did."""
+        """Return the next message; None if there is none."""
         try:
             return self._queue.get_nowait()
         except queue.Empty:
             return None
 
     def bring(self, sequence: int, blocks: Sequence[Block]) -> bool:
-        """Hand a sequence over; say if there was room for it."""
+        """Send a sequence's blocks; return whether the receiver has room."""
         self._reply = queue.SimpleQueue()
         self._queue.put(Bring(sequence, blocks, self._reply.put))
         return bool(self._answer())
 
     def give(self, sequence: int) -> None:
-        """Say that a sequence is over."""
+        """Announce the end of a sequence."""
         self._queue.put(Give(sequence))
 
     def table(self, sequences: np.ndarray, lengths: np.ndarray) -> None:
-        """Begin a step of these rows."""
+        """Start a step of these rows."""
         self._rows, self._layer = (sequences, lengths), 0
 
     def send(self, q: Any, k: Any, v: Any) -> float:
-        """Hand over the next layer's rows."""
+        """Send the next layer's rows."""
         _jax.block_until_ready((q, k, v))
         self._reply = queue.SimpleQueue()
         self._queue.put(Attend(self._layer, *self._rows, (q, k, v), self._reply.put))
@@ -171,14 +171,14 @@ class QueueLink:
         return time.monotonic()
 
     def wait(self) -> Any:
-        """Return their attention."""
+        """Wait for their attention."""
         found = self._answer()
         if isinstance(found, Status):
             raise TaskFailed(self._sent - 1, found)
         return found
 
     def close(self) -> None:
-        """End it."""
+        """Close the link."""
         self._queue.put(Gone())
 
     def _answer(self) -> Any:
@@ -189,7 +189,7 @@ class QueueLink:
 
 
 def slot_shape(spec: ModelSpec, shapes: Shapes, dtype: Any) -> SlotShape:
-    """Return the slot of a model's steps; its table has the numbers of sequences for pages."""
+    """Return the slot shape of a model's steps; its table holds sequence ids instead of pages."""
     return SlotShape(
         rows=shapes.rows[-1], heads=spec.heads, kv_heads=spec.kv_heads, head_dim=spec.head_dim,
         dtype=str(np.dtype(dtype)),
@@ -197,10 +197,10 @@ def slot_shape(spec: ModelSpec, shapes: Shapes, dtype: Any) -> SlotShape:
 
 
 def check_slot(shape: SlotShape, wanted: SlotShape) -> None:
-    """Return if a slot has room for steps.
+    """Validate that a slot has room for steps.
 
     Raises:
-      SettingError: it has too few rows, or is of other heads.
+      SettingError: the slot has too few rows, or other heads.
     """
     if replace(shape, rows=wanted.rows, outstanding=1) != wanted or shape.rows < wanted.rows:
         raise SettingError(
@@ -210,21 +210,21 @@ def check_slot(shape: SlotShape, wanted: SlotShape) -> None:
 
 
 class SlotLink:
-    """The sender's end between two processes."""
+    """Sender's end of a link between two processes."""
 
     def __init__(
         self, slot: Slot, control: Connection, wanted: SlotShape, *, limit_s: float
     ) -> None:
-        """Take a slot that both processes have open.
+        """Use a slot that both processes have open.
 
         Args:
-          slot: for tasks.
-          control: a socket, for the rest.
-          wanted: what steps need, see `slot_shape`.
-          limit_s: how long the receiver may take for anything.
+          slot: slot for tasks.
+          control: socket for all other messages.
+          wanted: required shape, see `slot_shape`.
+          limit_s: timeout of the receiver.
 
         Raises:
-          SettingError: the slot is too small for a step, or of other heads.
+          SettingError: the slot is too small for a step, or has other heads.
         """
         check_slot(slot.shape, wanted)
         if limit_s <= 0:
@@ -233,7 +233,7 @@ class SlotLink:
         _give_up_after(control, limit_s)
 
     def bring(self, sequence: int, blocks: Sequence[Block]) -> bool:
-        """Hand a sequence over; say if there was room for it."""
+        """Send a sequence's blocks; return whether the receiver has room."""
         here = [(np.asarray(k), np.asarray(v)) for k, v in blocks]
         self._tell(sequence, here)
         try:
@@ -244,21 +244,21 @@ class SlotLink:
             raise LinkLost("the receiver is gone") from error
 
     def give(self, sequence: int) -> None:
-        """Say that a sequence is over."""
+        """Announce the end of a sequence."""
         self._tell(sequence, None)
 
     def table(self, sequences: np.ndarray, lengths: np.ndarray) -> None:
-        """Begin a step of these rows."""
+        """Start a step of these rows."""
         self._sender.publish(sequences[:, None], lengths)
 
     def send(self, q: Any, k: Any, v: Any) -> float:
-        """Hand over the next layer's rows."""
+        """Send the next layer's rows."""
         q, k, v = map(np.asarray, (q, k, v))
         self._sender.send(q, k, v)
         return time.monotonic()
 
     def wait(self) -> Any:
-        """Return their attention."""
+        """Wait for their attention."""
         end_s = time.monotonic() + self._limit_s
         try:
             while (found := self._sender.collect()) is None:
@@ -274,7 +274,7 @@ class SlotLink:
         return found
 
     def close(self) -> None:
-        """End it."""
+        """Close the link."""
         self._control.close()
 
     def _tell(self, sequence: int, blocks: Sequence[Block] | None) -> None:
@@ -286,7 +286,7 @@ class SlotLink:
 
 @dataclass(slots=True)
 class SlotInbox:
-    """The receiver's end between two processes."""
+    """Receiver's end of a link between two processes."""
 
     slot: Slot
     control: Connection
@@ -301,7 +301,7 @@ class SlotInbox:
         _give_up_after(self.control, self.limit_s)
 
     def next(self) -> Bring | Give | Attend | Gone | None:
-        """Return what came next, if anything did."""
+        """Return the next message; None if there is none."""
         if self.control.closed:
             is_new, self._is_gone = self._is_gone, False
             return Gone() if is_new else None
@@ -336,7 +336,7 @@ class SlotInbox:
 
 
 def _give_up_after(control: Connection, limit_s: float) -> None:
-    """Have a socket's reads and writes fail that take longer: the peer may be stopped."""
+    """Set a timeout for reads and writes of a socket, since the peer may be stopped."""
     span = struct.pack("ll", int(limit_s), int(limit_s % 1 * 1e6))
     with socket.socket(fileno=control.fileno()) as here:
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):

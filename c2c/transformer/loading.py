@@ -1,4 +1,4 @@
-"""From a checkpoint on disk to a model: a folder in the layout of Hugging Face, or a GGUF file."""
+"""Loader of checkpoints: a folder in Hugging Face's layout, or a GGUF file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["Ahead", "Described", "describe", "load"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
-    """All of a checkpoint but the values of its weights."""
+    """Everything in a checkpoint but the values of its weights."""
 
     spec: ModelSpec
     source: Source
@@ -49,9 +49,9 @@ type Ahead = Callable[[ModelSpec, Tokenizer | None], Wanted]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Opened:
-    """A checkpoint of which neither weights nor tokenizer are read.
+    """An opened checkpoint, before its weights and tokenizer are read.
 
-    `texts` reads the tokenizer, None where there is none, and the tokens that end an answer.
+    `texts` reads the tokenizer (None without one) and the end-of-sequence tokens.
     """
 
     spec: ModelSpec
@@ -72,27 +72,28 @@ def load(
     took: Callable[[Part, float], None] = lambda *_: None,
     device: Any = None,
 ) -> Model:
-    """Load a checkpoint: a folder in the layout of Hugging Face, or a GGUF file.
+    """Load a checkpoint: a folder in Hugging Face's layout, or a GGUF file.
 
     Args:
-      path: the folder (config.json, safetensors, tokenizer.json), or the file.
-      dtype: of parameters, cache and activations: "float32", "bfloat16" or "float16". "auto" is
-        what is fastest here: on a CPU float32, into which stored weights are widened once, where
-        they take at most half of the memory; else bfloat16.
+      path: folder (config.json, safetensors, tokenizer.json), or file.
+      dtype: type of parameters, cache and activations: "float32", "bfloat16" or "float16". "auto"
+        is the fastest here: float32 on a CPU if the widened weights take at most half of the
+        memory; else bfloat16.
       linear: a strategy or its name: "reference" (weights in device memory), "hybrid" (in host
         memory, read by our kernels; two-byte types only), "staged" (in host memory, copied).
-      quantize: how projections are quantised while they are loaded: "int8", "fp8", "int4", or
-        "stored" for the integers of a GGUF file as they are; see `Quantization`. None for floats.
-      pool: file for weights in host memory that processes share; see `load_params`.
-      progress: whether to draw a bar; by default where stderr is a terminal.
-      executables: folder where compiled executables are kept, for any process and any model of
-        this architecture; "auto" for that of `pallas_kernels.repository`, which if it cannot be
-        written to is done without; None to compile for this process only.
-      ahead: gives what executables are made ready for meanwhile; None: nothing.
-      took: is told the seconds of each part, of what is beside the weights in another thread.
+      quantize: quantisation of projections at load time: "int8", "fp8", "int4", or "stored" for the
+        integers of a GGUF file; see `Quantization`. None for floats.
+      pool: file for weights in host memory that processes share; see `load_params`. None for
+        private memory.
+      progress: whether to draw a progress bar; by default if stderr is a terminal.
+      executables: folder of compiled executables, for any process and any model of this
+        architecture; "auto" for the default of `pallas_kernels.repository`, unused if it is not
+        writable; None to compile for this process only.
+      ahead: function that selects the executables to prepare during loading; None for none.
+      took: callback with the seconds of each part, including the parts in another thread.
       device: jax device of weights, cache and activations; by default the first.
 
-    Weights are read beside everything else: the tokenizer, then executables.
+    Weights are read in parallel with the tokenizer and then the executables.
 
     Raises:
       SettingError: a setting or the architecture is not supported.
@@ -155,13 +156,13 @@ def _timed(part: Part, took: Callable[[Part, float], None]) -> Iterator[None]:
 
 
 def _raise_early(ready: Future[Any]) -> None:
-    """Raise what went wrong beside the weights, before more of them are read."""
+    """Raise an error of the parallel thread before more weights are read."""
     if ready.done() and (error := ready.exception()) is not None:
         raise error
 
 
 def _fastest(spec: ModelSpec, linear: Linear) -> str:
-    """Return the type that computes fastest where the weights fit in it."""
+    """Return the type that computes fastest, if the weights fit in it."""
     import jax
 
     on_cpu = jax.default_backend() == "cpu" and not isinstance(linear, Hybrid)
@@ -169,7 +170,7 @@ def _fastest(spec: ModelSpec, linear: Linear) -> str:
 
 
 def describe(path: Path | str) -> Described:
-    """Return everything of a checkpoint but its weights' values.
+    """Return everything in a checkpoint but the values of its weights.
 
     Raises:
       DataError: files are missing or damaged, or the model is not supported; names file and field.
@@ -244,7 +245,7 @@ def _open_folder(path: Path, config: Path) -> _Opened:
 
 
 def _spec(config: Mapping[str, Any], name: str, file: Path) -> ModelSpec:
-    """Return the spec of a config; what is wrong with it is wrong with its file."""
+    """Return the spec of a config; errors name its file."""
     try:
         spec = from_hf_config(config, name, families=FAMILIES)
         check_supported(spec)

@@ -1,4 +1,4 @@
-"""A loaded model: what notebooks and scripts use."""
+"""Loaded model: the interface for notebooks and scripts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _WARM_CONTEXT = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warmed:
-    """Work of `Model.warm`; executables that this process had already are in neither number."""
+    """Result of `Model.warm`; executables already in this process are not counted."""
 
     loaded: int  # from the repository
     compiled: int
@@ -42,7 +42,7 @@ class Warmed:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Model:
-    """Parameters, their shape, and how they are multiplied. Made by `load`."""
+    """A model with its parameters, shape and strategy for projections. Created by `load`."""
 
     spec: ModelSpec
     params: Params
@@ -63,19 +63,19 @@ class Model:
 
     @property
     def context(self) -> int:
-        """Tokens of a sequence at most, prompt and answer."""
+        """Maximum tokens of a sequence, prompt and answer."""
         return context_tokens(self.spec)
 
     def placement(self) -> PlacementReport:
-        """Say where every array is, and the bytes in host and device memory."""
+        """Return the memory of every array, and the bytes in host and device memory."""
         return placement_report(self.params)
 
     def logits(self, ids: Sequence[int]) -> np.ndarray:
-        """Return the logits that follow each token: float32 [T, vocab].
+        """Return the logits after each token: float32 [T, vocab].
 
         Raises:
-          SettingError: there is no token, one is outside the vocabulary, or there are more than
-            the context has room for.
+          SettingError: there is no token, a token is outside the vocabulary, or the tokens exceed
+            the context.
         """
         return prompt_logits(
             self.params,
@@ -86,7 +86,7 @@ class Model:
         )
 
     def executor(self, pool: KvPool, lease: Lease | None = None) -> OnDevice:
-        """Return what computes a runner's steps, with keys and values in this pool, by a lease."""
+        """Return an executor of a runner's steps, with keys and values leased from this pool."""
         return OnDevice(
             self.params, self.spec, self.linear, pool, executables=self.executables, lease=lease
         )
@@ -97,18 +97,18 @@ class Model:
         *,
         done: Callable[[Bucket], None] = lambda _: None,
     ) -> Warmed:
-        """Have ready, before the first request, what generation runs; nothing is computed.
+        """Prepare the executables of generation before the first request; nothing is computed.
 
         Args:
-          buckets: the shapes, like `buckets_of(prompt, new)`; by default all of sequences of up to
-            1024 tokens.
-          done: is told each bucket as it is ready.
+          buckets: call shapes, like `buckets_of(prompt, new)`; by default all for sequences of up
+            to 1024 tokens.
+          done: callback with each bucket.
 
         Returns:
-          How much was loaded and how much was compiled.
+          Numbers of loaded and compiled executables.
 
         Raises:
-          SettingError: the model has no executables to keep.
+          SettingError: the model was loaded without executables.
         """
         if self.executables is None:
             raise SettingError("executables", None, '"auto" or a folder, to load the model with')
@@ -155,7 +155,7 @@ class Model:
         stop_tokens: Collection[int] = (),
         **sampling: Any,
     ) -> Iterator[int] | Iterator[str]:
-        """Return new tokens, or pieces of text, as they are drawn; arguments as of `generate`.
+        """Return an iterator over new tokens, or pieces of text; arguments as in `generate`.
 
         Raises:
           SettingError: a token or a setting is outside its range.
@@ -201,18 +201,18 @@ class Model:
         temperature: float = 0.0,
         **settings: Any,
     ) -> str | list[int]:
-        """Return what continues a prompt: text after a text, tokens after tokens.
+        """Return the continuation of a prompt: text for text, tokens for tokens.
 
         Args:
-          prompt: a text, or at least one token.
-          max_new_tokens: at most so many; fewer only if a stop token comes.
-          temperature: 0 for the most likely token each time.
-          settings: those of `Sampling` by their names, such as top_p and seed; stop_tokens, after
-            any of which generation ends (it is returned, but is no part of a text); stop_at_eos,
-            which adds the checkpoint's own, by default after a text.
+          prompt: text, or at least one token.
+          max_new_tokens: maximum number of new tokens; fewer only after a stop token.
+          temperature: sampling temperature; 0 selects the most likely token.
+          settings: fields of `Sampling` by name, such as top_p and seed; stop_tokens, which end
+            generation (a stop token is returned, but is not in a text); stop_at_eos, which adds the
+            checkpoint's own, by default for a text.
 
         Returns:
-          What is new only.
+          The continuation without the prompt.
 
         Raises:
           SettingError: a token or a setting is outside its range, or prompt and answer together
@@ -229,16 +229,16 @@ class Model:
         temperature: float = 0.0,
         **settings: Any,
     ) -> str:
-        """Return the model's answer, by the checkpoint's chat template.
+        """Return the model's answer to a chat, by the checkpoint's chat template.
 
         Args:
-          messages: what the user says, or mappings with "role" and "content".
-          max_new_tokens: at most so many; less where the context ends before.
-          temperature: as of `generate`, like `settings`.
+          messages: text of the user, or mappings with "role" and "content".
+          max_new_tokens: maximum number of new tokens; fewer at the end of the context.
+          temperature: as in `generate`, like `settings`.
 
         Raises:
           SettingError: there is no tokenizer, or a setting is outside its range.
-          DataError: the checkpoint has no chat template, or it refuses the messages.
+          DataError: the checkpoint has no chat template, or the template rejects the messages.
         """
         tokenizer = self._tokenizer("messages", messages)
         asked = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
@@ -252,9 +252,8 @@ class Model:
         """Yield the tokens of many requests as they are drawn; see `stream_batch` in batch.py.
 
         Args:
-          requests: each with a prompt, sampling, seed and stops of its own.
-          settings: rows, requests at the same time; cache_tokens, room in the cache; chunk, prompt
-            tokens of one call; ends, which is told request and token and says whether it is over.
+          requests: requests, each with its prompt, sampling, seed and stops.
+          settings: rows, cache_tokens, chunk and ends; see `stream_batch` in batch.py.
 
         Raises:
           SettingError: a token or a setting is outside its range, or a request can never fit.
@@ -278,7 +277,7 @@ class Model:
         )
 
     def generate_batch(self, requests: Sequence[Request], **settings: Any) -> list[list[int]]:
-        """Return the new tokens of each request; arguments and errors are `stream_batch`'s."""
+        """Return the new tokens of each request; arguments and errors as in `stream_batch`."""
         texts: list[list[int]] = [[] for _ in requests]
         for drawn in self.stream_batch(requests, **settings):
             texts[drawn.request].append(drawn.token)
@@ -295,12 +294,12 @@ class Model:
     def _texts(
         self, tokens: Iterator[int], stop: Collection[int], after: Sequence[int] = ()
     ) -> Iterator[str]:
-        """Yield tokens as text, in whole characters, without the token that ends it.
+        """Yield tokens as text, in whole characters, without the final stop token.
 
         Args:
-          tokens: as they come.
-          stop: those that end the text.
-          after: what the text goes on after; nothing of an answer in a chat.
+          tokens: tokens in order.
+          stop: tokens that end the text.
+          after: tokens before the text; empty for an answer in a chat.
         """
         text = self._tokenizer("prompt", None).stream(skip_special_tokens=True, after=after)
         for token in tokens:
@@ -310,7 +309,7 @@ class Model:
             yield rest
 
     def _fitting(self, ids: Sequence[int], new: int) -> list[int]:
-        """Return a prompt that the context has room for, together with its answer."""
+        """Return a prompt after checking that it and its answer fit the context."""
         known = self._checked(ids)
         if len(known) > self.context:
             raise SettingError(

@@ -1,4 +1,4 @@
-"""Mixture of experts: who computes what, and the sum of their answers."""
+"""Mixture of experts: routing of tokens, and the weighted sum of experts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Experts = Callable[[str, jax.Array, jax.Array], jax.Array]
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
-    """The experts of every token by falling weight, and their weights in float32."""
+    """Experts of each token by falling weight, and their weights in float32."""
 
     experts: Any  # int32 [N, experts_per_token]
     weights: Any
@@ -31,13 +31,13 @@ class Routing:
 def route(
     x: jax.Array, router: jax.Array, spec: ModelSpec, bias: jax.Array | None = None
 ) -> Routing:
-    """Choose experts: scores of all, then the largest, renormalised where the model says so.
+    """Choose the highest-scoring experts, with renormalised weights if the model requires.
 
     Args:
       x: normalised activations [N, hidden].
-      router: [experts, hidden].
+      router: router weights [experts, hidden].
       spec: the model.
-      bias: [experts], added to scores by which experts are chosen, not to their weights.
+      bias: [experts], added to scores to choose experts, not to their weights.
 
     Source: groups and the bias are DeepSeek-V3's (arXiv:2412.19437, section 2.1.2).
     """
@@ -77,14 +77,14 @@ def mixture(
 ) -> jax.Array:
     """Return the weighted sum of the chosen experts' gated blocks.
 
-    Rows are sorted by expert, so that each expert is one group; what padding would choose is in no
-    group, and is never fetched.
+    Rows are sorted by expert, so that each expert is one group. Padding is in no group, so its
+    experts are not read.
 
     Args:
       x: normalised activations [N, hidden].
-      routing: of the same tokens.
+      routing: routing of the same tokens.
       real: bool [N], False for padding.
-      experts: multiplies groups of rows by experts' weights.
+      experts: function that multiplies groups of rows by experts' weights.
       spec: the model.
     """
     chosen = jnp.where(real[:, None], routing.experts, spec.experts).reshape(-1)

@@ -1,7 +1,7 @@
-"""Pages of the KV cache and their owners: an allocator of pure functions.
+"""Page allocator of the KV cache, as pure functions.
 
 A page holds the keys and values of `page_tokens` positions of one sequence, in every layer. Each
-page is free or owned by exactly one sequence; freed pages are handed out again first.
+page is free or owned by exactly one sequence; freed pages are reused first.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PAGE_TOKENS = 64  # positions of a page, where nobody asks for others
 
 
 class OutOfPages(RuntimeError):
-    """There are too few free pages; nothing was changed."""
+    """Too few pages are free; nothing was changed."""
 
     def __init__(self, sequence: Hashable, needed: int, free: int) -> None:
         super().__init__(
@@ -42,7 +42,7 @@ class OutOfPages(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageTable:
-    """The state: the pages of every sequence in order of position, and the free ones."""
+    """Pages of every sequence in order of position, and free pages."""
 
     pages: int
     page_tokens: int
@@ -51,7 +51,7 @@ class PageTable:
 
     @property
     def used(self) -> int:
-        """Number of pages that some sequence owns."""
+        """Number of pages owned by sequences."""
         return self.pages - len(self.free)
 
 
@@ -59,7 +59,7 @@ def empty(pages: int, page_tokens: int) -> PageTable:
     """Return a table whose pages are all free.
 
     Raises:
-      SettingError: a size below 1.
+      SettingError: a size is below 1.
     """
     for name, value in (("pages", pages), ("page_tokens", page_tokens)):
         if value < 1:
@@ -68,7 +68,7 @@ def empty(pages: int, page_tokens: int) -> PageTable:
 
 
 def missing(table: PageTable, sequence: Hashable, tokens: int) -> int:
-    """Return how many pages a sequence lacks to hold its first `tokens` positions."""
+    """Return the number of pages that a sequence lacks for its first `tokens` positions."""
     needed = -(-tokens // table.page_tokens)
     return max(0, needed - len(table.owned.get(sequence, ())))
 
@@ -81,10 +81,10 @@ def can_hold(table: PageTable, sequence: Hashable, tokens: int) -> bool:
 def hold(table: PageTable, sequence: Hashable, tokens: int) -> PageTable:
     """Return the table in which a sequence owns pages for its first `tokens` positions.
 
-    Pages it owns stay in place; it never loses any here.
+    Pages that it owns already are kept.
 
     Raises:
-      OutOfPages: there are not enough free ones.
+      OutOfPages: too few pages are free.
     """
     needed = missing(table, sequence, tokens)
     if needed > len(table.free):
@@ -103,10 +103,10 @@ def hold(table: PageTable, sequence: Hashable, tokens: int) -> PageTable:
 
 
 def release(table: PageTable, sequence: Hashable) -> PageTable:
-    """Return the table in which a sequence owns nothing.
+    """Return the table in which a sequence owns no pages.
 
     Raises:
-      KeyError: it is not in the table.
+      KeyError: the sequence is not in the table.
     """
     if sequence not in table.owned:
         raise KeyError(f"sequence {sequence!r} owns no pages: released twice, or never held")
@@ -120,12 +120,12 @@ def release(table: PageTable, sequence: Hashable) -> PageTable:
 
 
 def block_tables(table: PageTable, sequences: Sequence[Hashable], width: int) -> np.ndarray:
-    """Return int32 [len(sequences), width], rows of page numbers; -1 where there is no page.
+    """Return page numbers, int32 [len(sequences), width]; -1 for no page.
 
     Args:
-      table: the state.
-      sequences: one for each row of a batch; one that owns nothing gives a row of -1.
-      width: pages a row, at least as many as any of these sequences owns.
+      table: page table.
+      sequences: sequence of each row of a batch; one without pages gives a row of -1.
+      width: pages per row, at least as many as any of these sequences owns.
 
     Raises:
       ValueError: a sequence owns more than `width` pages.

@@ -1,4 +1,4 @@
-"""The parameters of a model as a pytree of stacked layers."""
+"""Parameters of a model as a pytree of stacked layers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Projections = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """A `Linear` strategy's places of projections and embeddings, as data.
+    """Memory of a strategy's projections and embeddings.
 
     Everything else (norms, biases, routers) is in device memory.
     """
@@ -35,8 +35,8 @@ class Placement:
 class Params:
     """Arrays of one model.
 
-    `layers` holds what stays on the device, stacked [L, ...]: attention_norm, mlp_norm and, where
-    the model has them, q_norm, k_norm, qkv_bias, o_bias, gate_up_bias, down_bias, router.
+    `layers` holds the small weights, on the device and stacked [L, ...]: attention_norm, mlp_norm
+    and, if the model has them, q_norm, k_norm, qkv_bias, o_bias, gate_up_bias, down_bias, router.
     """
 
     embed: Table  # [vocab, hidden]
@@ -46,17 +46,17 @@ class Params:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of activations, cache and what is not quantised."""
+        """Type of activations, cache and unquantised parameters."""
         kind: np.dtype[Any] = np.dtype(self.final_norm.dtype)
         return kind
 
     @property
     def device(self) -> Any:
-        """The jax device that computes the model."""
+        """Jax device that computes the model."""
         return device_of(self.final_norm)
 
 
 def device_of(array: Any) -> Any:
-    """Return the one device of an array; jax's first if it is abstract and says none."""
+    """Return the single device of an array; jax's first for an abstract array without one."""
     sharding = getattr(array, "sharding", None)
     return jax.devices()[0] if sharding is None else next(iter(sharding.device_set))

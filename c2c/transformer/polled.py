@@ -1,8 +1,8 @@
-"""A model whose products are in pieces of columns, with a poll after each: for a receiver on a CPU.
+"""Polling model on a CPU: products in pieces of columns, with a poll after each.
 
-What lies between two polls is what a task may wait for. An executable cannot be interrupted, so
-products are executables of their own here, and the rest of a layer is not compiled as a whole.
-Pieces are whole tiles of columns, so that no result changes.
+The time between two polls bounds the wait of a task. An executable cannot be interrupted, so each
+product is an executable of its own, and the rest of a layer is not compiled as a whole. Pieces are
+whole tiles of columns, so that results do not change.
 
 Source: WEAVER, section 4.2.
 """
@@ -39,7 +39,7 @@ TILE: Final = 64  # columns
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """A strategy whose matrices are tuples of pieces; not for compiled layers, nor for experts."""
+    """Strategy whose matrices are tuples of pieces; without compiled layers and experts."""
 
     inner: Reference
     multiply: Callable[..., Any]
@@ -51,7 +51,7 @@ class Polled:
         return self.inner.placement
 
     def prepare(self, projections: Projections) -> Projections:
-        """Return them as they are."""
+        """Return the projections unchanged."""
         return projections
 
     def rows(self, table: Any, ids: jax.Array) -> jax.Array:
@@ -77,15 +77,15 @@ class InPieces(OnDevice):
         self, params: Params, spec: ModelSpec, linear: Any, pool: KvPool, *, columns: int,
         executables: Executables | None = None,
     ) -> None:  # fmt: skip
-        """Cut the matrices, which are held twice where they are cut.
+        """Cut the matrices; cut ones are held twice.
 
         Args:
-          params: of the model, floats with an array a layer.
+          params: parameters of the model, floats with an array per layer.
           spec: the model.
-          linear: its strategy, `Reference()`.
-          pool: keys and values.
-          columns: of a piece at most, whole tiles of 64; 0: products are whole.
-          executables: where compiled stages come from; by default jax compiles for this process.
+          linear: strategy of the model, `Reference()`.
+          pool: pool of keys and values.
+          columns: maximum columns of a piece, whole tiles of 64; 0: products are whole.
+          executables: source of compiled stages; by default jax compiles for this process.
 
         Raises:
           SettingError: a piece cuts a tile, the strategy is another, or the model has experts.
@@ -110,7 +110,7 @@ class InPieces(OnDevice):
         self._head = _cut(params.projections.get("head", params.embed.data), columns)
 
     def compute(self, laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
-        """Return the logits of the tokens that are wanted, or what the last layer did."""
+        """Return the logits of the wanted tokens, or the output of the last layer."""
         pool, spec = self.pool, nameless(self.spec)
         tables = jax.device_put(self.tables(laid), self.device)
         x, rows, turns = self._stage(BEGIN)(
@@ -128,13 +128,13 @@ class InPieces(OnDevice):
         return self.end(x, wanted) if has_logits else x
 
     def end(self, x: Any, wanted: Any) -> Any:
-        """Return the logits of some tokens, of what `compute` gave without logits."""
+        """Return the logits of tokens, from an output of `compute` without logits."""
         return END.function(
             x, self.params.final_norm, self._head, wanted, self._polled, self.spec, ()
         )
 
     def ready(self, laid: Laid, tokens: Any) -> Any:
-        """Return the shape of the logits; what a step runs is ready after a step of this shape."""
+        """Return the shape of the logits; a first step of this shape prepares its executables."""
         del tokens
         return _jax.ShapeDtypeStruct((len(laid.wanted), self.spec.vocab), jnp.float32)
 
@@ -146,7 +146,7 @@ class InPieces(OnDevice):
 
 
 def check_columns(columns: int, spec: ModelSpec) -> None:
-    """Return if a model's products can be in pieces of so many columns.
+    """Validate the number of columns in a piece for a model.
 
     Raises:
       SettingError: a piece cuts a tile, or the model has experts.
@@ -158,7 +158,7 @@ def check_columns(columns: int, spec: ModelSpec) -> None:
 
 
 def _cut(w: Any, columns: int) -> tuple[Any, ...]:
-    """Return pieces of a matrix [N, K]: each so many of N at most."""
+    """Return pieces of a matrix [N, K], each at most this many rows of N."""
     size = columns or w.shape[0]
     return tuple(w[first : first + size] for first in range(0, w.shape[0], size))
 

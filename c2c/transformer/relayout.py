@@ -1,8 +1,8 @@
-"""Changes of a spread while it serves: copies go in pieces between steps, then all changes at once.
+"""Layout changes of a serving spread model: copies in pieces between steps, then one switch.
 
-Until then each request is computed where it was, so that a change that fails or is given up leaves
-everything as it was. Positions that steps write meanwhile are copied by the pieces that follow, as
-virtual machines are moved while they run.
+Until the switch each request stays on its devices, so that a failed or cancelled change leaves no
+trace. Later pieces copy positions that steps have written since, as in live migration of virtual
+machines.
 
 Source: CoCoServe, section 3.1, replication and migration of modules.
 """
@@ -34,13 +34,13 @@ _POSITIONS: Final = 1024  # of one layer, in one call that copies them
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """Totals of a change.
+    """Totals of a layout change.
 
     Attributes:
-      weight_bytes: of copied layers.
-      kv_bytes: of copied keys and values, positions that were copied again included.
-      pieces: boundaries between steps that copied something.
-      requests: those whose keys and values moved.
+      weight_bytes: bytes of copied layers.
+      kv_bytes: bytes of copied keys and values, repeated copies included.
+      pieces: number of step boundaries with a copy.
+      requests: number of requests whose keys and values moved.
     """
 
     weight_bytes: int
@@ -51,7 +51,7 @@ class Moved:
 
 @dataclass(slots=True)
 class _Going:
-    """A request on its way: its new path, its blocks there, and the positions that are there."""
+    """A moving request: its new path, its blocks there, and the copied positions."""
 
     path: Path
     blocks: np.ndarray  # int32 [layers, blocks]; of layers that stay those that it has
@@ -59,7 +59,7 @@ class _Going:
 
 
 class Relayout:
-    """A change of a spread, under way from its making to `Moved`, `cancel` or an error."""
+    """A layout change, under way from its creation to `Moved`, `cancel` or an error."""
 
     def __init__(
         self,
@@ -69,18 +69,18 @@ class Relayout:
         *,
         piece_bytes: int = PIECE_BYTES,
     ) -> None:
-        """Check the room for it; nothing is copied.
+        """Check that devices have room; nothing is copied.
 
         Args:
-          over: the model as it serves.
-          target: copies and paths from then on.
-          homes: paths of requests, by number; others keep theirs if the target has its layers,
-            else they take the target's path that moves fewest layers.
-          piece_bytes: that are copied at a boundary, at least one array or piece of a cache.
+          over: serving model.
+          target: copies and paths after the change.
+          homes: new paths of requests, by id. Other requests keep their path if the target has its
+            layers, else they get the target's path that moves fewest layers.
+          piece_bytes: bytes copied at a step boundary, at least one array or cache piece.
 
         Raises:
-          SettingError: the target is of another model or over other devices, another change is
-            under way, or a device lacks room.
+          SettingError: the target is for another model or other devices, another change is under
+            way, or a device lacks room.
         """
         layers, devices = over.spec.layers, len(over.pools)
         if len(target.copies) != layers:
@@ -147,12 +147,12 @@ class Relayout:
         )
 
     def advance(self) -> Moved | None:
-        """Copy the next piece, between two steps; return totals once the change is made.
+        """Copy the next piece, between two steps; return totals after the switch, else None.
 
-        A piece grows by what the step before it has written, so that an end comes.
+        A piece grows by the positions written in the last step, so that copies finish.
 
         Raises:
-          OutOfPages: a device ran out of blocks meanwhile. All is as before the change.
+          OutOfPages: a device ran out of blocks; the change is undone.
         """
         budget = self._piece_bytes
         copied = self._copy_weights(budget)
@@ -175,7 +175,7 @@ class Relayout:
         return None
 
     def cancel(self) -> None:
-        """Give the change up; all is as before it."""
+        """Cancel the change and undo it."""
         for stay in list(self._going):
             self._gone(stay)
         self._arrays.clear()
@@ -201,7 +201,7 @@ class Relayout:
         return 2 * spec.kv_heads * spec.head_dim * int(self._over.pools[0].dtype.itemsize)
 
     def _remaining(self) -> int:
-        """Return the bytes of positions still to be copied, once their blocks are taken."""
+        """Return the bytes of positions still to copy, after their blocks are allocated."""
         over, left = self._over, 0
         for stay, kept in over.kept.items():
             path = self._path_of(stay)
@@ -223,7 +223,7 @@ class Relayout:
         return left * self._slot_bytes()
 
     def _copy_positions(self) -> int:
-        """Copy positions between one pair of devices, as many as a call has; return the bytes."""
+        """Copy positions between one pair of devices, up to a call's size; return the bytes."""
         pair, pages, slots, to, total = None, [], [], [], 0
         for stay, going in self._going.items():
             kept = self._over.kept[stay]
@@ -271,7 +271,7 @@ class Relayout:
         )  # fmt: skip
 
     def _gone(self, stay: Stay) -> None:
-        """Free what a request has where it is to go."""
+        """Free a request's blocks on its new path."""
         going = self._going.pop(stay, None)
         if going is not None:
             kept = self._over.kept[stay]
@@ -280,7 +280,7 @@ class Relayout:
 
 
 def ready_to_move(over: OverDevices) -> None:
-    """Have ready what copies keys and values between any two devices; nothing is copied."""
+    """Prepare the executables that copy keys and values between any two devices."""
     index = np.zeros(_POSITIONS, np.int32)
     executables = over.executables
     assert executables is not None

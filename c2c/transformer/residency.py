@@ -1,4 +1,4 @@
-"""Part of the projections in device memory: shares for a budget, and the caches that hold them."""
+"""Partly resident projections: shares for a budget of device memory, and their caches."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ __all__ = ["best_columns", "keep_resident"]
 def best_columns(
     params: Params, budget_bytes: float, *, rows: int = ROW_MULTIPLE, machine: Machine | None = None
 ) -> Mapping[str, Share]:
-    """Return by projection which of its first columns to keep in device memory, in every layer.
+    """Return the number of first columns of each projection to keep in device memory per layer.
 
-    Those with which a step is predicted to be fastest (`pallas_kernels.gemm.best_shares`). Experts
-    stay in host memory: which of them a step needs changes from step to step.
+    The numbers minimise the predicted step time (`pallas_kernels.gemm.best_shares`). Experts stay
+    in host memory, since the active ones change from step to step.
 
     Args:
-      params: of a model, placed for `Hybrid`.
-      budget_bytes: of device memory.
-      rows: tokens of the steps that are to be fast; default a decode's.
-      machine: rates; default this device's.
+      params: parameters of a model, placed for `Hybrid`.
+      budget_bytes: budget of device memory.
+      rows: tokens of the steps to optimise; by default a decode step.
+      machine: hardware rates; by default this device's.
 
     Raises:
-      SettingError: the budget is below zero.
+      SettingError: the budget is negative.
     """
     if not budget_bytes >= 0:
         raise SettingError("resident.budget_bytes", budget_bytes, "a number from 0 up")
@@ -60,14 +60,14 @@ def best_columns(
 def keep_resident(linear: Hybrid, params: Params, shares: Mapping[str, Share]) -> Hybrid:
     """Return the strategy with the first columns of projections in device memory.
 
-    The caches are filled by the kernels themselves, a launch a layer. How much of them is used is a
-    run-time value: `Resident.columns` of each layer may be lowered later without compiling, and one
-    cache's columns may go to other layers.
+    Kernels fill the caches, one launch per layer. The used part is a run-time value:
+    `Resident.columns` of each layer can be lowered later without compiling, and columns of a cache
+    can be given to other layers.
 
     Args:
-      linear: the strategy.
-      params: of the model.
-      shares: by projection, as `best_columns` returns them.
+      linear: strategy for projections.
+      params: parameters of the model.
+      shares: columns by projection, as `best_columns` returns them.
     """
     kept = {
         name: _filled(params.projections[name], share.columns, str(params.dtype), linear)
@@ -78,7 +78,7 @@ def keep_resident(linear: Hybrid, params: Params, shares: Mapping[str, Share]) -
 
 
 def _gemm(w: Any, rows: int, dtype: str) -> Gemm:
-    """Return what a projection multiplies, as its kernel sees it."""
+    """Return the GEMM of a projection, as its kernel computes it."""
     m = -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE
     if isinstance(w, QuantizedWeights):
         arrays = arrays_of(w)
@@ -92,7 +92,7 @@ def _gemm(w: Any, rows: int, dtype: str) -> Gemm:
 
 
 def _filled(w: Any, columns: int, dtype: str, linear: Hybrid) -> Resident:
-    """Return a cache of the first columns of every layer, filled by launches over all of it."""
+    """Return a cache of the first columns of every layer, filled by kernel launches."""
     gemm = _gemm(w, ROW_MULTIPLE, dtype)
     layers = gemm.layers or 1
     described = replace(gemm, resident=layers * columns)

@@ -28,15 +28,15 @@ _one = np.float32(1.0)
 
 
 def depends_on_length(spec: ModelSpec) -> bool:
-    """Say whether frequencies depend on how many tokens a sequence has when they are computed.
+    """Return whether frequencies depend on the current length of a sequence.
 
-    Then a prompt has to be computed in one call, so that all of it sees its whole length.
+    If so, a prompt has to be computed in one call with its final length.
     """
     return spec.rope_scaling is not None and spec.rope_scaling.kind in _BY_LENGTH
 
 
 def context_tokens(spec: ModelSpec) -> int:
-    """Return the longest sequence that a model computes: its context, stretched where it may be."""
+    """Return the longest supported sequence: the context, scaled if the model allows it."""
     scaling = spec.rope_scaling
     if scaling is None:
         return spec.max_position
@@ -44,16 +44,16 @@ def context_tokens(spec: ModelSpec) -> int:
 
 
 def turned(spec: ModelSpec) -> int:
-    """Return how many values of a head are turned, from its start."""
+    """Return the number of a head's values that are rotated, from its start."""
     return int(spec.head_dim * spec.rotary_fraction)
 
 
 def frequencies(spec: ModelSpec) -> np.ndarray:
     """Return the angle per position of each pair, float32 [turned / 2].
 
-    Of kinds that depend on the length, those of a sequence that is not stretched. Every step is
-    rounded to float32, as in the reference implementation: at position 8000 an ulp of a frequency
-    is 5e-4 of an angle.
+    Kinds that depend on the length give those of an unscaled sequence. Every step is rounded to
+    float32, as in the reference implementation: at position 8000 an ulp of a frequency is 5e-4 of
+    an angle.
     """
     powers = np.power(float(spec.rope_theta), _exponents(spec).astype(np.float64))
     powers = powers.astype(np.float32)
@@ -83,14 +83,14 @@ def frequencies(spec: ModelSpec) -> np.ndarray:
 def angles(
     positions: jax.Array, lengths: jax.Array, spec: ModelSpec
 ) -> tuple[jax.Array, jax.Array]:
-    """Return cosine and sine of every pair at some positions: float32 [N, turned / 2].
+    """Return cosine and sine of every pair at given positions: float32 [N, turned / 2].
 
-    Of a model whose layers with a window turn otherwise, [2, N, turned / 2]: these last.
+    If windowed layers have other frequencies: [2, N, turned / 2], windowed layers last.
 
     Args:
       positions: int32 [N], from 0.
-      lengths: int32 [N], tokens that the sequence of each has with this call. Read only where
-        frequencies depend on it; keys that are stored keep the angles they were stored with.
+      lengths: int32 [N], length of each token's sequence, this call included. Used only if
+        frequencies depend on it; stored keys keep their angles.
       spec: the model.
 
     Source: "yarn" is YaRN (arXiv:2309.00071) section 3.4, "dynamic" its section 3.3, "longrope"
@@ -114,9 +114,10 @@ def angles(
 def rotate(
     x: jax.Array, cosine: jax.Array, sine: jax.Array, *, interleaved: bool = False
 ) -> jax.Array:
-    """Turn the first values of heads [N, heads, head_dim], as many as there are cosines twice.
+    """Rotate the first values of heads [N, heads, head_dim], two per cosine.
 
-    Element i is paired with the one half of them further on; `interleaved`, with its neighbour.
+    Element i is paired with element i + half of the rotated values; if `interleaved`, with its
+    neighbour.
     """
     pairs = cosine.shape[-1]
     wide, rest = x[..., : 2 * pairs].astype(jnp.float32), x[..., 2 * pairs :]
@@ -139,10 +140,10 @@ def _exponents(spec: ModelSpec) -> np.ndarray:
 
 
 def _kept(spec: ModelSpec, scaling: RopeScaling) -> np.ndarray:
-    """Return how much of each pair's frequency YaRN keeps, from 1 (fast) to 0 (slow)."""
+    """Return the share of each pair's frequency that YaRN keeps, from 1 (fast) to 0 (slow)."""
 
     def pair(turns: float) -> float:
-        """Return the pair that makes so many turns in the original context."""
+        """Return the pair with this many turns in the original context."""
         wavelength = scaling.original_max_position / (turns * 2 * math.pi)
         return turned(spec) * math.log(wavelength) / (2 * math.log(spec.rope_theta))
 
@@ -158,7 +159,7 @@ def _kept(spec: ModelSpec, scaling: RopeScaling) -> np.ndarray:
 
 
 def _of_length(turns: jax.Array, lengths: jax.Array, spec: ModelSpec) -> jax.Array:
-    """Return frequencies [N, turned / 2] of tokens of sequences of these lengths."""
+    """Return frequencies [N, turned / 2] of tokens in sequences of these lengths."""
     scaling = spec.rope_scaling
     assert scaling is not None
     original = scaling.original_max_position

@@ -1,9 +1,9 @@
-"""Executes the steps it is given for one model: nothing here decides who is served when.
+"""Runner of scheduled steps for one model; it makes no scheduling decisions.
 
-A step is at most one chunk of a prompt and one token each for some requests that are past theirs.
-What is drawn stays on the device and feeds the next step there, so the next may be started before
-the tokens of the one before are read; a token that its request no longer wants is then dropped.
-What a request draws depends on its prompt, settings, seed and draws so far alone.
+A step is at most one prompt chunk, and one token each for some decoding requests. Drawn tokens stay
+on the device and feed the next step, which can start before they are read; tokens of requests that
+have ended by then are dropped. A request's draws depend only on its prompt, settings, seed and
+earlier draws.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _ANY = np.iinfo(np.uint32).max
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumable:
-    """State with which a request that gave way goes on: its prompt is to be computed again."""
+    """State to resume a preempted request; its prompt is computed again."""
 
     ids: tuple[int, ...]  # prompt and what was drawn
     drawn: int  # how many of them were drawn
@@ -57,11 +57,11 @@ class Result:
     """Results of a step.
 
     Attributes:
-      tokens: request, token and why the request is over with it (None: it is not).
-      seconds: since the step was started, or since the step before it was read.
-      dropped: tokens of requests that were over, or gone.
-      scores: of the tokens of requests that ask for them, by request.
-      prompts: requests, places in their prompts, and scores of the tokens from there on.
+      tokens: request, token and reason for the request's end (None: it goes on).
+      seconds: time since the start of the step or the reading of the previous one, the later.
+      dropped: tokens of requests that had ended or were gone.
+      scores: scores of tokens, by request, for requests that ask for them.
+      prompts: requests, positions in their prompts, and scores of the tokens from there on.
     """
 
     tokens: tuple[tuple[int, int, Ended | None], ...]
@@ -80,14 +80,14 @@ class Ticket:
 
 
 class Runner:
-    """One model's requests, whose steps an executor computes."""
+    """Requests of one model, whose steps an executor computes."""
 
     def __init__(self, executor: Executor, shapes: Shapes) -> None:
-        """Have no request yet; nothing is computed.
+        """Create a runner without requests; nothing is computed.
 
         Args:
-          executor: computes steps, and holds keys and values.
-          shapes: all that it will ever compute in.
+          executor: executor of the steps, which holds keys and values.
+          shapes: all shapes of its calls.
         """
         self.executor, self.spec, self.shapes = executor, executor.spec, shapes
         self._stays: dict[int, Stay] = {}
@@ -99,12 +99,12 @@ class Runner:
 
     @property
     def seats(self) -> int:
-        """Requests at the same time, at most."""
+        """Maximum number of concurrent requests."""
         return self.shapes.rows[-1]
 
     @property
     def requests(self) -> tuple[int, ...]:
-        """Those that are here."""
+        """Ids of the current requests."""
         return tuple(self._stays)
 
     def submit(
@@ -122,26 +122,25 @@ class Runner:
         constraint: Constraint | None = None,
         keys: Sequence[int] = (),
     ) -> None:
-        """Take a request in; its prompt is computed by the steps that say so.
+        """Add a request; later steps compute its prompt.
 
         Args:
-          request: its number, of no other that is here.
-          ids: the prompt, with what it drew before it came, if it did.
-          new: tokens at most, from here on.
-          sampling: how they are drawn.
-          stop: tokens after any of which it is over.
-          drawn: tokens at the end of `ids` that it drew before: draws go on at their count.
-          least: draws, those before included, of which none is a token to stop after.
-          scores: how many of the likeliest tokens results tell, beside how likely each drawn one
-            was; None: neither.
-          prompt_scores: likewise of each token of the prompt but the first.
-          constraint: what its grammar allows next, the tokens it drew before taken in; the request
-            is over where that is complete.
-          keys: of the first whole blocks of its prompt, none with its last token, in which others
-            may begin.
+          request: id, unique among the current requests.
+          ids: prompt, followed by earlier draws if the request was preempted.
+          new: maximum number of further tokens.
+          sampling: sampling settings.
+          stop: tokens that end the request.
+          drawn: number of earlier draws at the end of `ids`; further draws continue their count.
+          least: number of draws, earlier ones included, that cannot be a stop token.
+          scores: number of most likely tokens in results, beside the log-probability of each drawn
+            one; None: neither.
+          prompt_scores: likewise for each token of the prompt but the first.
+          constraint: grammar of the answer, advanced past earlier draws; the request ends when the
+            grammar is complete.
+          keys: keys of the prompt's first whole blocks, without its last token, for prefix sharing.
 
         Raises:
-          SettingError: it can never fit.
+          SettingError: the request can never fit.
         """
         if request in self._stays or not self._free_seats:
             raise ValueError(f"request {request} is here already, or no seat is free")
@@ -171,10 +170,10 @@ class Runner:
         self._stays[request] = stay
 
     def reuse(self, request: int, tokens: int) -> int:
-        """Let a prompt whose next tokens are so many go on after blocks that are there.
+        """Attach kept blocks to a prompt before its next tokens are computed.
 
         Returns:
-          How many of these tokens are not to be computed: never all.
+          Number of tokens that need no computation, always fewer than given.
         """
         stay = self._stays[request]
         before = stay.filled
@@ -184,26 +183,26 @@ class Runner:
         return stay.filled - before
 
     def cancel(self, request: int) -> None:
-        """Free at once what a request holds; what it has under way is dropped."""
+        """Free a request's blocks at once; its tokens under way are dropped."""
         stay = self._stays.pop(request)
         self.executor.give(stay)
         self._free_seats.append(stay.seat)
 
     def preempt(self, request: int) -> Resumable:
-        """Free what a request holds; return what `submit` needs for it to go on."""
+        """Free a request's blocks; return the arguments of `submit` that resume it."""
         stay = self._stays[request]
         self.cancel(request)
         return Resumable(ids=(*stay.ids, *stay.got), drawn=stay.before + len(stay.got))
 
     def missing(self, step: Step) -> int:
-        """Return how many blocks a step lacks beyond those that are free."""
+        """Return the number of blocks that a step lacks."""
         return self.executor.lacks(self._stored(self._without_early(step)))
 
     def shape_of(self, step: Step) -> tuple[int, int]:
-        """Return the tokens of the chunk that a step is padded to, and its rows of one token.
+        """Return the padded chunk size and the number of one-token rows of a step.
 
         Raises:
-          ValueError: it does not fit the shapes.
+          ValueError: the step does not fit the shapes.
         """
         tokens = 0 if step.fill is None else step.fill[1]
         call = self.shapes.call_for(tokens, len(step.decode))
@@ -212,19 +211,19 @@ class Runner:
         return call
 
     def attended(self, step: Step) -> int:
-        """Return the positions that a step's rows of one token attend to."""
+        """Return the total positions that a step's one-token rows attend to."""
         stays = [self._stays[request] for request in step.decode]
         early = len(step.decode) - len(self._without_early(step).decode)
         return sum(len(stay.ids) + stay.started for stay in stays) - early
 
     def start(self, step: Step) -> Ticket:
-        """Begin a step; it is computed while this process goes on.
+        """Start a step, which is computed asynchronously.
 
-        What `run_ahead` has begun of it is not computed again.
+        The part started by `run_ahead` is not computed again.
 
         Raises:
-          OutOfPages: it lacks blocks; nothing was begun.
-          ValueError: it does not fit the requests or the shapes.
+          OutOfPages: too few blocks are free; nothing was started.
+          ValueError: the step does not fit the requests or the shapes.
         """
         begun_s = time.perf_counter()
         if missing := self.missing(step):
@@ -237,15 +236,15 @@ class Runner:
         return Ticket(drawn=tuple(drawn), begun_s=begun_s)
 
     def run_ahead(self, step: Step) -> bool:
-        """Begin a step of decodes that will be asked for, if none of them has to be over by then.
+        """Start a future step of decodes, if none of its requests has to end before it.
 
-        Its tokens are told when `start` is asked for them, and dropped where their request has
-        ended, by a token to stop after or otherwise.
+        Its tokens are returned after the corresponding `start`, and dropped for requests that have
+        ended by then.
 
         Returns:
-          Whether it was begun: not where a request is over or has all its tokens, or follows a
-          grammar, which has to know the token before; nor where blocks lack, or what was begun
-          ahead before has not all been asked for.
+          True if the step was started. False if a request has ended, has all its tokens, or follows
+          a grammar, which needs the previous token; if blocks lack; or if an earlier step ahead is
+          not used up.
         """
         stays = [self._stays.get(request) for request in step.decode]
         if self._early_stays() or any(
@@ -258,21 +257,21 @@ class Runner:
         return True
 
     def _early_stays(self) -> dict[int, Stay]:
-        """Return who has a token that was begun ahead, and is still here, by request."""
+        """Return current requests with a token started ahead, by id."""
         if self._early is None:
             return {}
         there = {stay.request: stay for stay, _ in self._early.rows}
         return {n: stay for n, stay in there.items() if self._stays.get(n) is stay}
 
     def _without_early(self, step: Step) -> Step:
-        """Return what of a step is still to be begun."""
+        """Return the part of a step that is not started yet."""
         early = self._early_stays()
         if not early:
             return step
         return Step(fill=step.fill, decode=tuple(n for n in step.decode if n not in early))
 
     def _take_early(self, step: Step) -> Drawn:
-        """Return what was begun ahead of a step; what is not asked for yet stays."""
+        """Return the part of a step that was started ahead; the rest remains."""
         early = self._early
         assert early is not None
         later = self._early_stays().keys() - set(step.decode)
@@ -321,7 +320,7 @@ class Runner:
         return Drawn(rows, token, scores, prompt)
 
     def _allowed(self, logits: Any, drawing: Sequence[Stay | None]) -> Any:
-        """Return logits without the tokens that grammars bar; found while logits are computed."""
+        """Return logits without tokens that grammars forbid; masks are made during the step."""
         bound = [(k, s) for k, s in enumerate(drawing) if s is not None and s.constraint]
         if not bound:
             return logits
@@ -334,10 +333,10 @@ class Runner:
     def _prompt(
         self, stay: Stay, step: Step, rows: int, logits_of: Callable[[np.ndarray], Any]
     ) -> Prompt:
-        """Score the tokens that follow those of a chunk, by as many rows of logits as draws have.
+        """Score the tokens after those of a chunk, in as many rows of logits as draws have.
 
-        So nothing is compiled for it. Where all of a model is one executable, each part of a chunk
-        computes the chunk again, which stores the same keys and values.
+        This needs no further compilation. If a model is one executable, each part computes the
+        chunk again and stores the same keys and values.
         """
         assert step.fill is not None
         follow = stay.ids[stay.filled + 1 : stay.filled + step.fill[1] + 1]
@@ -352,7 +351,7 @@ class Runner:
         return Prompt(stay, stay.filled + 1, tuple(counts), tuple(parts))
 
     def finish(self, ticket: Ticket) -> Result:
-        """Wait for a step and return what it gave; who is over with it is gone from here."""
+        """Wait for a step and return its result; ended requests are removed."""
         known = [tokens_of(drawn) for drawn in ticket.drawn]
         now_s = time.perf_counter()
         seconds = now_s - max(ticket.begun_s, self._read_s)
@@ -381,7 +380,7 @@ class Runner:
         )  # fmt: skip
 
     def _give(self, stay: Stay, token: int) -> Ended | None:
-        """Take note of a request's token; return why it is over with it, if it is."""
+        """Record a request's token; return the reason for its end, None if it goes on."""
         stay.got.append(token)
         ended: Ended | None = None
         grammar = stay.constraint
@@ -404,17 +403,17 @@ class Runner:
         masks: bool = False,
         done: Callable[[], None] = lambda: None,
     ) -> None:
-        """Have ready all that steps of these shapes run; nothing is computed.
+        """Prepare the executables of steps of these shapes; nothing is computed.
 
         Args:
-          decodes: steps without a prompt, too.
-          draws: whether tokens are drawn at a temperature; by default both ways.
-          scores: whether what draws them is told with log probabilities, too.
-          masks: whether grammars bar tokens, too.
-          done: is told after each shape.
+          decodes: whether to include steps without a prompt.
+          draws: whether tokens are drawn at a temperature above 0; by default both cases.
+          scores: whether log-probabilities are returned too.
+          masks: whether to include grammar masks.
+          done: callback after each shape.
 
         Raises:
-          SettingError: there are no executables to have ready.
+          SettingError: the model was loaded without executables.
         """
         executables = self.executor.executables
         if executables is None:
@@ -448,7 +447,7 @@ class Runner:
         return self._seated
 
     def _stored(self, step: Step) -> list[tuple[Stay, int]]:
-        """Return the positions that are stored of each request of a step after it."""
+        """Return the stored positions of each request after a step."""
         who = [] if step.fill is None else [step.fill[0]]
         stays = [self._stays[request] for request in (*who, *step.decode)]
         return [(stay, stay.stored(step)) for stay in stays]

@@ -1,4 +1,4 @@
-"""The next token of every row of a batch, each with settings and a seed of its own."""
+"""Token sampling of a batch, with settings and a seed per row."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _REALS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """One request's way of drawing tokens.
+    """Sampling settings of one request.
 
     Attributes:
-      temperature: divides the logits; 0 takes the largest.
-      top_k: only the k largest logits (and those equal to the k-th); 0 for all.
-      top_p: only the fewest tokens whose probabilities reach p together.
-      min_p: only tokens at least so likely as this share of the likeliest one's probability.
-      repetition_penalty: divides positive and multiplies negative logits of tokens that the
-        sequence holds already, prompt included.
-      presence_penalty: is taken from the logits of tokens that the answer holds.
-      frequency_penalty: likewise, for each time that it does.
-      logit_bias: is added to the logits of these tokens.
-      seed: equal seeds give equal draws, whatever else is in the batch.
+      temperature: divisor of the logits; 0 selects the largest.
+      top_k: limit to the k largest logits (and ties of the k-th); 0 for all.
+      top_p: limit to the fewest tokens whose probabilities sum to p.
+      min_p: lowest probability of a token, as a share of the largest probability.
+      repetition_penalty: divisor of positive and factor of negative logits of tokens in the
+        sequence, prompt included.
+      presence_penalty: penalty subtracted from the logits of tokens in the answer.
+      frequency_penalty: likewise, for each occurrence.
+      logit_bias: values added to the logits of these tokens.
+      seed: seed of the draws; equal seeds give equal draws in any batch.
     """
 
     temperature: float = 0.0
@@ -71,10 +71,10 @@ class Sampling:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingRows:
-    """The settings of a batch, in as few arrays as there are kinds: each goes to the device.
+    """Sampling settings of a batch, in one array per type to save transfers to the device.
 
     Attributes:
-      reals: float32 [rows, 6].
+      reals: float32 [rows, 6], float settings.
       words: uint32 [rows, 3], top_k and both halves of the seed.
     """
 
@@ -82,17 +82,17 @@ class SamplingRows:
     words: Any
 
     def real(self, name: str) -> Any:
-        """Return one of the settings that are no whole numbers: float32 [rows]."""
+        """Return one of the float settings: float32 [rows]."""
         return self.reals[..., _REALS.index(name)]
 
     @property
     def top_k(self) -> Any:
-        """Of all rows."""
+        """Value of top_k of all rows."""
         return self.words[..., 0]
 
     @property
     def changes(self) -> Any:
-        """True if a row's logits depend on tokens that its sequence holds."""
+        """True if a row's logits depend on tokens in its sequence."""
         return (
             (self.real("repetition_penalty") != 1)
             | (self.real("presence_penalty") != 0)
@@ -111,13 +111,13 @@ def sampling_rows(rows: Sequence[Sampling]) -> SamplingRows:
 
 
 def penalised(logits: jax.Array, settings: SamplingRows, held: jax.Array) -> jax.Array:
-    """Return the logits of each row, less what its penalties take.
+    """Return the logits of each row with its penalties applied.
 
     Args:
       logits: float32 [rows, vocab].
-      settings: of the rows.
-      held: int16 [rows, vocab], 2 for each time that the row's answer holds a token, and 1 more
-        where its prompt does.
+      settings: sampling settings of the rows.
+      held: int16 [rows, vocab], 2 for each occurrence of a token in the row's answer, plus 1 if it
+        is in the prompt.
     """
     repetition, presence, frequency = (
         settings.real(f"{name}_penalty")[:, None]
@@ -135,14 +135,14 @@ def sample(
 ) -> jax.Array:
     """Draw the next token of each row.
 
-    Temperature comes first, then top_k, top_p and min_p, in the order of the reference library.
-    Ties of the largest logit go to the lowest token.
+    The order is temperature, top_k, top_p, min_p, as in the reference library. Ties of the largest
+    logit go to the lowest token.
 
     Args:
       logits: float32 [rows, vocab], penalties included.
-      settings: of the rows.
-      step: int32 [rows], how many tokens the row has drawn; makes the draw unique.
-      hot: whether any temperature is above 0; False spares the sorting.
+      settings: sampling settings of the rows.
+      step: int32 [rows], number of tokens that the row has drawn; makes each draw unique.
+      hot: whether any temperature is above 0; False avoids sorting.
 
     Returns:
       int32 [rows].
@@ -164,7 +164,7 @@ def sample(
 
 
 def _kept(scaled: jax.Array, settings: SamplingRows) -> jax.Array:
-    """Return which tokens of one row top_k and top_p leave: bool [vocab]."""
+    """Return the tokens of one row that top_k and top_p allow: bool [vocab]."""
     vocab = scaled.shape[0]
     order = jnp.argsort(-scaled, stable=True)
     falling = scaled[order]
@@ -179,9 +179,9 @@ def _kept(scaled: jax.Array, settings: SamplingRows) -> jax.Array:
 
 
 def _draw(scaled: jax.Array, seed: jax.Array, step: jax.Array) -> jax.Array:
-    """Draw the next token of one row; its noise is by token, whatever else may be drawn.
+    """Draw the next token of one row, with noise per token independent of the other candidates.
 
-    Both halves of a seed are the key: of seeds below 2**32 it is what `jax.random.key` makes.
+    Both halves of a seed form the key; for seeds below 2**32 it equals `jax.random.key`.
     """
     key = jax.random.fold_in(jax.random.wrap_key_data(seed, impl="threefry2x32"), step)
     return jax.random.categorical(key, scaled).astype(jnp.int32)

@@ -1,4 +1,4 @@
-"""From a model back to a checkpoint's folder, which `load` and other engines read."""
+"""Writer of a model as a checkpoint folder for `load` and other engines."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _TEXTS = (".json", ".jinja", ".model", ".txt")  # of tokenizers, chat templates,
 
 
 def plain(params: Params) -> Params:
-    """Return parameters, concrete or traced, if they are floats in device memory.
+    """Return parameters, concrete or traced, after checking that they are floats in device memory.
 
     Raises:
-      SettingError: they are quantised or in host memory.
+      SettingError: parameters are quantised or in host memory.
     """
     for leaf in jax.tree.leaves(params):
         if leaf.dtype not in DTYPES.values() or in_host_memory(leaf):
@@ -42,10 +42,10 @@ def plain(params: Params) -> Params:
 
 
 def plain_params(model: Model) -> Params:
-    """Return a model's parameters if they are floats in device memory, an array a layer.
+    """Return a model's parameters after checking for floats in device memory, an array per layer.
 
     Raises:
-      SettingError: they are quantised, in host memory or stacks over layers.
+      SettingError: parameters are quantised, in host memory, or stacked over layers.
     """
     if model.linear != Reference():
         raise SettingError("linear", model.linear, "'reference': weights in device memory")
@@ -53,15 +53,15 @@ def plain_params(model: Model) -> Params:
 
 
 def save_model(model: Model, like: Path | str, into: Path | str) -> None:
-    """Write a model as a checkpoint in the layout of Hugging Face: config.json and safetensors.
+    """Write a model as a checkpoint in Hugging Face's layout: config.json and safetensors.
 
-    Weights are written in their own type, under the names of the family's published tensors.
-    `config.json` is written last: a folder without it is of a write that did not end.
+    Weights keep their type and get the names of the family's published tensors. `config.json` is
+    written last: a folder without it is an incomplete write.
 
     Args:
       model: loaded with `linear="reference"`, without `quantize`.
-      like: the folder that the model came from; its config, tokenizer and chat template are copied.
-      into: a folder that does not exist yet.
+      like: original folder of the model; its config, tokenizer and chat template are copied.
+      into: new folder, which must not exist.
 
     Raises:
       SettingError: weights are quantised or in host memory, `into` exists, or `like` has no config
@@ -102,7 +102,7 @@ def _write(params: Params, spec: ModelSpec, path: Path) -> None:
 
 
 def _tensor(params: Params, stack: str, part: Part) -> np.ndarray:
-    """Return a tensor of a checkpoint, a view of the array that has it."""
+    """Return a checkpoint tensor as a view of the array that holds it."""
     found: Any
     if stack == "embed":
         found = params.embed.data

@@ -1,8 +1,8 @@
-"""Continuous batching as pure functions: which tokens of which requests the next call computes.
+"""Continuous-batching schedule as pure functions: tokens of each request in the next call.
 
-Requests wait in order. One is admitted when a row is free and its pages for prompt and answer are,
-all at once, so that none that runs ever has to give way. From then on every call computes a chunk
-of newcomers' prompts and one token of each request that is past its prompt.
+Requests wait in order. One is admitted when a row and all pages of its prompt and answer are free,
+so that running requests are never preempted. Every call then computes a chunk of new prompts and
+one token of each decoding request.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _LEAST_WIDTH = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """Tokens of a request: its prompt, and at most so many new ones."""
+    """Token counts of a request: its prompt and its maximum of new ones."""
 
     prompt: int
     new: int
 
     @property
     def stored(self) -> int:
-        """Positions whose keys and values are kept: of all tokens but the last."""
+        """Positions with stored keys and values: all tokens but the last."""
         return self.prompt + self.new - 1
 
 
@@ -43,7 +43,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One call: chunks that are padded to one width, and requests that take one token."""
+    """One call: chunks padded to one width, and requests that decode one token."""
 
     chunks: tuple[Chunk, ...]
     decode: tuple[int, ...]
@@ -51,15 +51,15 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """The state. A request is waiting, in its prompt, running or over.
+    """State of a schedule. A request is waiting, in prefill, running or over.
 
     Attributes:
-      sizes: of all requests; a request is its number here.
-      rows: requests at the same time, at most.
-      chunk: prompt tokens of one call, at most, padding included.
-      table: whose pages are whose.
-      waiting: requests that hold nothing yet, in order.
-      filling: requests whose prompts are under way, and the tokens done of each.
+      sizes: sizes of all requests; a request's id is its index.
+      rows: maximum number of concurrent requests.
+      chunk: maximum prompt tokens of one call, padding included.
+      table: page table.
+      waiting: requests without pages, in order.
+      filling: requests in prefill, with the number of computed tokens.
       running: requests that draw a token in each call.
     """
 
@@ -73,12 +73,12 @@ class Schedule:
 
     @property
     def over(self) -> bool:
-        """True if no request has anything left to do."""
+        """True if all requests are over."""
         return not (self.waiting or self.filling or self.running)
 
 
 def width_of(tokens: int) -> int:
-    """Return what a chunk is padded to.
+    """Return the padded width of a chunk.
 
     >>> [width_of(n) for n in (1, 16, 17, 200)]
     [16, 16, 32, 256]
@@ -89,17 +89,17 @@ def width_of(tokens: int) -> int:
 def begin(
     sizes: Sequence[Size], *, rows: int, chunk: int, pages: int, page_tokens: int
 ) -> Schedule:
-    """Return the schedule in which all requests wait.
+    """Return a schedule in which all requests wait.
 
     Args:
-      sizes: of the requests.
-      rows: requests at the same time.
-      chunk: prompt tokens of one call; a power of two from 16.
-      pages: of the cache.
-      page_tokens: positions a page.
+      sizes: sizes of the requests.
+      rows: maximum number of concurrent requests.
+      chunk: maximum prompt tokens of one call; a power of two from 16.
+      pages: number of pages in the cache.
+      page_tokens: positions per page.
 
     Raises:
-      SettingError: a size that cannot work, or a request that no empty cache would hold.
+      SettingError: a size is invalid, or a request does not fit into an empty cache.
     """
     if rows < 1:
         raise SettingError("rows", rows, "a whole number above 0")
@@ -122,13 +122,12 @@ def begin(
 
 
 def next_step(schedule: Schedule) -> tuple[Schedule, Step]:
-    """Admit what fits and return what to compute, and the schedule once that is done.
+    """Admit requests that fit; return the next step and the schedule after it.
 
-    Every request that `Step` has a token drawn of is running then, until `end` is told that it is
-    over.
+    Each request that draws a token in the step is running afterwards, until `end` is called for it.
 
     Raises:
-      ValueError: everything is over.
+      ValueError: all requests are over.
     """
     if schedule.over:
         raise ValueError("schedule: expected one that is not over")
@@ -146,10 +145,10 @@ def next_step(schedule: Schedule) -> tuple[Schedule, Step]:
 
 
 def end(schedule: Schedule, request: int) -> Schedule:
-    """Return the schedule in which a running request is over and its pages are free.
+    """Return the schedule after the end of a running request, with its pages freed.
 
     Raises:
-      ValueError: it is not running.
+      ValueError: the request is not running.
     """
     if request not in schedule.running:
         raise ValueError(f"request={request}: expected one of {schedule.running}, which run")
@@ -161,7 +160,7 @@ def end(schedule: Schedule, request: int) -> Schedule:
 
 
 def _admitted(schedule: Schedule) -> Schedule:
-    """Admit requests in their order: one that has to wait is not overtaken."""
+    """Admit requests in order, without overtaking."""
     waiting, filling, table = schedule.waiting, schedule.filling, schedule.table
     while waiting and len(filling) + len(schedule.running) < schedule.rows:
         request = waiting[0]
@@ -173,7 +172,7 @@ def _admitted(schedule: Schedule) -> Schedule:
 
 
 def _chunks(schedule: Schedule) -> tuple[Chunk, ...]:
-    """Return the next chunk of the first newcomer, and of others of the same width."""
+    """Return the next chunk of the first request in prefill, and chunks of the same width."""
     chunks: list[Chunk] = []
     width = 0
     for request, done in schedule.filling:

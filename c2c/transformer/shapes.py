@@ -1,4 +1,4 @@
-"""The closed set of shapes that a runner computes in, and how prompts are cut to fit them."""
+"""Closed set of a runner's call shapes, and the split of prompts to fit them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BUDGETS = (16, 64, 256)  # tokens of a prompt in one call
 
 
 def bucket(size: int, least: int = 1) -> int:
-    """Return the power of two that `size` is padded to, so that few shapes are compiled.
+    """Return the next power of two from `size`, to which calls are padded to limit compilations.
 
     >>> [bucket(n) for n in (1, 2, 3, 64, 65)]
     [1, 2, 4, 64, 128]
@@ -24,13 +24,13 @@ def bucket(size: int, least: int = 1) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shapes:
-    """Shapes that a runner may compute: decode steps of each row class, and chunks.
+    """Allowed call shapes of a runner: decode steps of each row class, and chunks.
 
     Attributes:
-      rows: rows of one token, ascending; a step takes the smallest that holds its requests.
-      budgets: tokens of a prompt's chunk, ascending.
-      width: blocks of a sequence at most, that is, columns of the block tables.
-      mixes: whether a chunk comes beside rows of one token, the widest; else alone.
+      rows: numbers of one-token rows, ascending; a step uses the smallest that holds its requests.
+      budgets: sizes of prompt chunks, ascending.
+      width: maximum blocks of a sequence, that is, columns of the block tables.
+      mixes: whether a chunk shares a call with the largest number of one-token rows; else alone.
     """
 
     rows: tuple[int, ...] = (1, 8)
@@ -47,7 +47,7 @@ class Shapes:
 
     @property
     def calls(self) -> tuple[tuple[int, int], ...]:
-        """All there are: tokens of the chunk (0: none), and rows of one token beside it.
+        """All call shapes: tokens of the chunk (0: none) and number of one-token rows.
 
         >>> Shapes(rows=(1, 8), budgets=(64, 256)).calls
         ((0, 1), (0, 8), (64, 8), (256, 8))
@@ -56,7 +56,7 @@ class Shapes:
         return (*((0, rows) for rows in self.rows), *((budget, beside) for budget in self.budgets))
 
     def draws(self, chunk: int, rows: int) -> int:
-        """Return how many rows of logits a call has: one, or as many as any, so that two sizes do.
+        """Return the number of logit rows of a call: one, or the maximum, to limit compilations.
 
         >>> shapes = Shapes(rows=(1, 8), budgets=(64, 256))
         >>> [shapes.draws(*call) for call in shapes.calls]
@@ -65,7 +65,7 @@ class Shapes:
         return 1 if (chunk > 0) + rows == 1 else self.rows[-1] + self.mixes
 
     def call_for(self, tokens: int, decodes: int) -> tuple[int, int] | None:
-        """Return the first that holds a chunk of so many tokens and so many decodes, if any does.
+        """Return the first call shape for this chunk and this many decodes; None if there is none.
 
         >>> Shapes(rows=(1, 8), budgets=(64, 256)).call_for(65, 2)
         (256, 8)
@@ -81,12 +81,12 @@ class Shapes:
 
     @property
     def context(self) -> int:
-        """Positions of a sequence at most."""
+        """Maximum positions of a sequence."""
         return self.width * PAGE_TOKENS
 
 
 def pieces(tokens: int, budgets: Sequence[int]) -> list[int]:
-    """Cut a prompt into calls: whole budgets first, and a rest that is padded to at most twice it.
+    """Split a prompt into whole budgets and a rest whose padding at most doubles it.
 
     >>> pieces(300, (64, 256)), pieces(88, (16, 64, 256)), pieces(5, (16, 64))
     ([256, 44], [64, 16, 8], [5])

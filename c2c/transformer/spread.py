@@ -1,10 +1,10 @@
-"""A model over several devices: layers have copies, and each request its own way through them.
+"""Model over several devices: replicated layers, with a path through them per request.
 
-A request's keys and values of a layer are where the layer is computed for it. A step begins and
-ends on the first device. At a layer boundary where the rows' devices change, rows are gathered for
-each device and scattered back; indices are data, so that no change of a way compiles anything.
-Groups of rows are padded to the row classes of the runner's shapes. Weights in host memory are
-shared: a copy of a layer then takes its small weights of a device and no more.
+A layer's KV cache of a request is on the device that computes this layer for it. A step begins and
+ends on the first device. If the rows' devices change between layers, rows are gathered for each
+device and scattered back; indices are data, so that new paths need no compilation. Groups of rows
+are padded to the row classes of the runner's shapes. Weights in host memory are shared: a copy of a
+layer then takes only its small weights in device memory.
 
 Source: CoCoServe, section 3.1, scatter and gather at replicated layers.
 """
@@ -48,14 +48,14 @@ Path = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Copies of layers on devices, and the ways of new requests through them.
+    """Copies of layers on devices, and the paths of new requests through them.
 
     Attributes:
-      copies: of each layer, the numbers of the devices that hold it.
-      paths: of requests; a new one takes the path with the fewest.
+      copies: device indices of the copies of each layer.
+      paths: paths for requests; a new request gets the path with the fewest requests.
 
     Raises:
-      SettingError: a layer without a copy, or a path over a device that does not hold its layer.
+      SettingError: a layer has no copy, or a path uses a device that does not hold its layer.
     """
 
     copies: tuple[tuple[int, ...], ...]
@@ -77,11 +77,11 @@ class Spread:
 
     @classmethod
     def alone(cls, layers: int, device: int = 0) -> Spread:
-        """Return all layers on one device."""
+        """Return a spread with all layers on one device."""
         return cls(((device,),) * layers, ((device,) * layers,))
 
     def has(self, path: Path) -> bool:
-        """Return whether every layer is held where the path has it."""
+        """Return whether every device of a path holds its layer."""
         return len(path) == len(self.copies) and all(
             device in devices for device, devices in zip(path, self.copies, strict=True)
         )
@@ -89,10 +89,10 @@ class Spread:
 
 @dataclass(slots=True)
 class Kept:
-    """Places of a request's keys and values.
+    """Devices and blocks of a request's keys and values.
 
     Attributes:
-      path: by layer, its device.
+      path: device index of each layer.
       blocks: int32 [layers, blocks], pages in the pool of the layer's device.
     """
 
@@ -101,7 +101,7 @@ class Kept:
 
 
 class OverDevices(SharesNothing):
-    """A model over the devices of some pools; the first of them has embeddings and the head."""
+    """A model over the devices of several pools; the first has embeddings and the head."""
 
     ends_apart = True
 
@@ -118,18 +118,19 @@ class OverDevices(SharesNothing):
         backend: Choice = "auto",
         seed: int = 0,
     ) -> None:
-        """Have all layers on the first device; nothing is computed or copied.
+        """Place all layers on the first device; nothing is computed or copied.
 
         Args:
-          params: of the model, on the first pool's device: an array a layer, or in host memory.
+          params: parameters of the model, on the first pool's device with an array per layer, or in
+            host memory.
           spec: the model.
-          linear: how projections are multiplied.
-          pools: keys and values, a pool a device.
-          shapes: of the runner.
-          executables: where compiled stages come from; by default jax compiles for this process.
-          capacity_bytes: of each device, for weights and pool; by default nothing is refused.
-          backend: of the attention kernels.
-          seed: of the draws among equally used paths.
+          linear: strategy for projections.
+          pools: pools of keys and values, one per device.
+          shapes: shapes of the runner.
+          executables: source of compiled stages; by default jax compiles for this process.
+          capacity_bytes: limit of each device for weights and pool; by default none.
+          backend: backend of the attention kernels.
+          seed: seed for ties between equally used paths.
 
         Raises:
           SettingError: layers share arrays in device memory.
@@ -160,14 +161,14 @@ class OverDevices(SharesNothing):
         )
 
     def put(self, device: int, leaf: Any) -> Any:
-        """Return an array of a layer on a device; one in host memory stays in host memory."""
+        """Return a layer's array on a device; arrays in host memory stay there."""
         there: Any = self.pools[device].device
         if in_host_memory(leaf):
             there = SingleDeviceSharding(there, memory_kind="pinned_host")
         return jax.device_put(leaf, there)
 
     def source(self, number: int, device: int) -> Any:
-        """Return a layer to be copied to a device, with the weights in host memory there."""
+        """Return a layer prepared for a copy to a device, with its host weights already there."""
         held = self.weights
         layer = next(held[number, d] for d in range(len(self.pools)) if (number, d) in held)
         if self.linear.placement.by_layer:
@@ -179,17 +180,17 @@ class OverDevices(SharesNothing):
 
     @property
     def available(self) -> int:
-        """Blocks of one layer that could be taken now, where there are fewest."""
+        """Blocks of one layer that can be taken now, on the device with the fewest."""
         return min(lease.available for lease in self.leases)
 
     def held_bytes(self, device: int) -> int:
-        """Return the bytes of a device's pool and of weights in its memory."""
+        """Return the bytes of a device's pool and weights."""
         layers = sum(layer_bytes(layer) for (_, d), layer in self.weights.items() if d == device)
         ends = layer_bytes(self._ends) if device == 0 else 0
         return self.pools[device].nbytes + layers + ends
 
     def keep(self, stay: Stay) -> Kept:
-        """Return where a request's keys and values are, which a new one is told."""
+        """Return the placement of a request's keys and values; a new request is assigned one."""
         if stay not in self.kept:
             path = self.planned.pop(stay.request, None)
             if path is not None and self.spread.has(path):
@@ -204,7 +205,7 @@ class OverDevices(SharesNothing):
         return self.kept[stay]
 
     def lacks(self, stored: Stored) -> int:
-        """Return how many blocks requests need beyond those that are free, where most lack."""
+        """Return the number of blocks that requests lack, on the device that lacks most."""
         needed: Counter[int] = Counter()
         for stay, positions in stored:
             kept = self.keep(stay)
@@ -216,10 +217,10 @@ class OverDevices(SharesNothing):
         )
 
     def grow(self, stored: Stored) -> None:
-        """Take the blocks that requests need.
+        """Allocate the blocks that requests need.
 
         Raises:
-          OutOfPages: there are not so many.
+          OutOfPages: too few blocks are free.
         """
         for stay, positions in stored:
             kept = self.keep(stay)
@@ -228,10 +229,10 @@ class OverDevices(SharesNothing):
                 kept.blocks = np.hstack([kept.blocks, self.take(kept.path, count, stay)])
 
     def take(self, devices: Sequence[int], count: int, stay: Stay) -> np.ndarray:
-        """Return so many blocks on each of the devices: int32 [devices, count].
+        """Allocate this many blocks on each of the devices: int32 [devices, count].
 
         Raises:
-          OutOfPages: one of them has not so many; nothing was taken.
+          OutOfPages: a device has too few free blocks; nothing was allocated.
         """
         for device, times in Counter(devices).items():
             if (free := self.leases[device].available) < count * times:
@@ -240,7 +241,7 @@ class OverDevices(SharesNothing):
         return np.array(taken, np.int32).reshape(len(devices), count)
 
     def give(self, stay: Stay) -> None:
-        """Free what a request holds."""
+        """Free the blocks of a request."""
         self.planned.pop(stay.request, None)
         if self.on_give is not None:
             self.on_give(stay)
@@ -250,7 +251,7 @@ class OverDevices(SharesNothing):
                 self.leases[device].give(blocks.tolist())
 
     def compute(self, laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
-        """Return the logits of the tokens that are wanted, or what the last layer did."""
+        """Return the logits of the wanted tokens, or the output of the last layer."""
         call = _Call(self, laid, tokens)
         self.counts["steps"] += 1
         for devices, numbers in self._runs(laid):
@@ -259,13 +260,13 @@ class OverDevices(SharesNothing):
         return self.end(x, wanted) if has_logits else x
 
     def end(self, x: Any, wanted: Any) -> Any:
-        """Return the logits of some tokens, of what `compute` gave without logits."""
+        """Return the logits of tokens, from an output of `compute` without logits."""
         return end(
             self._ends, x, wanted, self.spec, linear=self.linear, executables=self.executables
         )
 
     def _runs(self, laid: Laid) -> Iterator[tuple[list[tuple[int, tuple[int, ...]]], range]]:
-        """Yield adjacent layers whose rows are on the same devices, with the rows of each."""
+        """Yield runs of adjacent layers with the same devices, with the rows of each device."""
         rows = [row for row, stay in enumerate(laid.rows) if stay is not None]
         paths = [self.kept[stay].path for stay in laid.rows if stay is not None]
         begun: set[int] = set()  # devices that had rows at the layer before
@@ -282,7 +283,7 @@ class OverDevices(SharesNothing):
         self.counts["changes"] += any(before)
 
     def run_layer(self, device: int, number: int, x: Any, group: _Group) -> Any:
-        """Return what a layer does with a group's activations, which are used up."""
+        """Return a layer's output for a group's activations, which are donated."""
         pool = self.pools[device]
         x, pool.arrays = self.stage[device](_LAYER)(
             x, replace(pool.arrays, tables=None), self.weights[number, device], group.tables,
@@ -292,7 +293,7 @@ class OverDevices(SharesNothing):
         return x
 
     def begin(self, laid: Laid, tokens: Any) -> tuple[Any, Rows, Any]:
-        """Return embedded tokens, where they stand, and the angles there, on the first device."""
+        """Return embedded tokens, their rows, and cosine and sine, on the first device."""
         found: tuple[Any, Rows, Any] = self.stage[0](BEGIN)(
             self._ends.embed, tokens, laid.positions, self.linear, count=len(laid.rows),
             decode_rows=laid.decode_rows, spec=self.nameless, dtype=str(self._ends.dtype),
@@ -300,15 +301,15 @@ class OverDevices(SharesNothing):
         return found
 
     def stand(self, device: int, positions: np.ndarray, count: int, decode_rows: int) -> Any:
-        """Return where the tokens of a group stand, and the angles there, on its device."""
+        """Return the rows of a group's tokens, and cosine and sine, on its device."""
         return self.stage[device](_STAND)(
             positions, count=count, decode_rows=decode_rows, spec=self.nameless
         )
 
     def ready(self, laid: Laid, tokens: Any) -> Any:
-        """Have ready what calls of this shape run, for all groups of rows and on all devices.
+        """Prepare the executables of a call shape, for all groups of rows and all devices.
 
-        A layer that a device does not hold yet is readied, too.
+        Layers that a device does not hold yet are included.
         """
         assert self.executables is not None
         ahead = [self.executables.on(pool.device).bind_ahead for pool in self.pools]
@@ -344,7 +345,7 @@ class OverDevices(SharesNothing):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Group:
-    """Rows of a call that one device computes."""
+    """Rows of a call on one device."""
 
     device: int
     index: np.ndarray | None  # of its tokens among the call's; None: all of them
@@ -355,7 +356,7 @@ class _Group:
 
 @dataclass(slots=True)
 class _Call:
-    """One call's activations as they go over devices."""
+    """Activations of one call on their way over devices."""
 
     over: OverDevices
     laid: Laid
@@ -378,7 +379,7 @@ class _Call:
         self._tables = tables
 
     def group(self, device: int, members: tuple[int, ...]) -> _Group:
-        """Return a group of rows of the call on a device."""
+        """Return a group of the call's rows on a device."""
         key = device, members
         if key not in self._groups:
             self._groups[key] = self._made(*key)
@@ -423,7 +424,7 @@ class _Call:
             ]
 
     def whole(self) -> Any:
-        """Return the activations of all rows, on the first device."""
+        """Return the activations of all rows on the first device."""
         self._scatter()
         return self._x
 

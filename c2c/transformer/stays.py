@@ -1,4 +1,4 @@
-"""Requests in a runner, and the arrays of one call over them."""
+"""Requests in a runner, and the input arrays of one call over them."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ Ended = Literal["stop", "length", "grammar"]  # the last: it failed
 
 
 class Constraint(Protocol):
-    """Tokens that may come next in one request's answer."""
+    """Grammar state that restricts the next tokens of one request's answer."""
 
     @property
     def has_failed(self) -> bool:
-        """True if nobody can say any more."""
+        """True if the grammar cannot restrict tokens any more."""
 
     def mask(self, ends: Collection[int]) -> np.ndarray:
-        """Return a bit a token, uint32 [vocab // 32 + 1]; `ends` end the answer."""
+        """Return the allowed tokens as bits, uint32 [vocab // 32 + 1]; `ends` end the answer."""
 
     def take(self, token: int) -> bool:
-        """Go on by a token that was drawn; return whether nothing more can follow."""
+        """Advance by a drawn token; return whether the answer is complete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """The input of one call.
+    """Input of one call.
 
     Attributes:
-      fill: a request and how many tokens of its prompt come next; None: no prompt.
-      decode: requests that get one token.
+      fill: request and number of its next prompt tokens; None: no prompt.
+      decode: requests that decode one token.
     """
 
     fill: tuple[int, int] | None = None
@@ -45,7 +45,7 @@ class Step:
 
 @dataclass(slots=True, eq=False)
 class Stay:
-    """A request from `submit` to its end: results belong to it, not to the request's number."""
+    """A request from `submit` to its end; results belong to it, not to the request's id."""
 
     request: int
     ids: Sequence[int]
@@ -65,42 +65,42 @@ class Stay:
     got: list[int] = field(default_factory=list)
 
     def stored(self, step: Step) -> int:
-        """Return the positions whose keys and values are there after a step."""
+        """Return the number of positions with stored keys and values after a step."""
         if step.fill is not None and step.fill[0] == self.request:
             return self.filled + step.fill[1]
         return len(self.ids) + self.started
 
     @property
     def written(self) -> int:
-        """Positions whose keys and values are there after the steps that were begun."""
+        """Number of positions with stored keys and values after all started steps."""
         past = self.filled == len(self.ids)
         return len(self.ids) + self.started - 1 if past else self.filled
 
     def held(self, vocab: int) -> np.ndarray:
-        """Return which tokens it holds as it comes, see `penalised`: int16 [vocab]."""
+        """Return the initial occurrence of tokens, see `penalised`: int16 [vocab]."""
         prompt = len(self.ids) - self.before
         found = 2 * np.bincount(self.ids[prompt:], minlength=vocab)
         found[np.asarray(self.ids[:prompt])] += 1
         return np.minimum(found, MOST_HELD).astype(np.int16)
 
     def biases(self) -> list[tuple[int, float]]:
-        """Return what logits of tokens get: -inf where one may not be drawn at first."""
+        """Return the logit biases of tokens; -inf for tokens that are barred at first."""
         return [*self.sampling.logit_bias.items(), *((token, -np.inf) for token in self.barred)]
 
     @property
     def barred(self) -> Collection[int]:
-        """Tokens that its next draw may not give."""
+        """Tokens that the next draw may not return."""
         return self.stop if self.before + self.started < self.least else ()
 
     @property
     def stands(self) -> tuple[int, int, int, int]:
-        """State that its next draw needs, see `DRAW`."""
+        """State for the next draw, see `DRAW`."""
         biased = len(self.sampling.logit_bias) + len(self.barred)
         return self.before + self.started, self.seat, self.least, biased
 
 
 class Laid:
-    """The arrays of one call: a chunk first, then rows of one token; padding has position -1."""
+    """Arrays of one call: a chunk first, then rows of one token; padding has position -1."""
 
     def __init__(self, *, chunk: int, decode_rows: int, width: int, draws: int) -> None:
         count, self._first = chunk + decode_rows, int(chunk > 0)
@@ -113,7 +113,7 @@ class Laid:
         self.drawing: list[Stay | None] = [None] * draws
 
     def fill(self, stay: Stay, tokens: int) -> None:
-        """Lay out the next tokens of a prompt."""
+        """Add the next tokens of a prompt."""
         first, past = stay.filled, stay.filled + tokens
         if past > len(stay.ids):
             raise ValueError(f"request {stay.request}: {past} tokens of a prompt of its length")
@@ -124,7 +124,7 @@ class Laid:
             self.wanted[0], self.drawing[0] = tokens - 1, stay
 
     def decode(self, stay: Stay, row: int) -> None:
-        """Lay out one token of a request that is past its prompt, which feeds on its last."""
+        """Add one decode of a request, whose input is its last token."""
         if not stay.started or stay.filled < len(stay.ids):
             raise ValueError(f"request {stay.request}: its prompt is not computed yet")
         at, row = self.chunk + row, self._first + row

@@ -1,4 +1,4 @@
-"""Fine-tuning with Flax: a model's parameters as an `nnx.Module`, and back into a model.
+"""Fine-tuning with Flax: conversion of a model's parameters to an `nnx.Module` and back.
 
 Needs flax, of the extra `engine`; nothing else of `c2c.transformer` imports this module.
 """
@@ -43,7 +43,7 @@ __all__ = ["Trainable", "from_nnx", "to_nnx"]
 
 
 class Trainable(nnx.Module):
-    """A model with a derivative: `params` is the package's own tree, each array an `nnx.Param`.
+    """Differentiable model: `params` is the package's own tree, each array an `nnx.Param`.
 
     Attention is dense and causal, without cache and kernels. The backward pass computes each layer
     again, so that the scores of one layer, float32 [rows, heads, T, T], are in memory at a time.
@@ -54,13 +54,13 @@ class Trainable(nnx.Module):
         self.spec = spec
 
     def __call__(self, tokens: Int32[Array, "rows t"]) -> Float[Array, "rows t vocab"]:
-        """Return float32 logits that follow each token.
+        """Return the logits after each token, in float32.
 
-        No token sees a later one: short rows may be padded at their ends, with a loss that leaves
-        these places out. Dynamic and longrope frequencies are those of T tokens, padding included.
+        No token sees a later one, so short rows may be padded at their ends if the loss ignores the
+        padding. Dynamic and longrope frequencies are those of T tokens, padding included.
 
         Raises:
-          SettingError: tokens are no matrix, or none, or parameters were moved to host memory.
+          SettingError: tokens are not a matrix, or empty, or parameters were moved to host memory.
         """
         if len(tokens.shape) != 2 or not tokens.size:
             raise SettingError("tokens.shape", tokens.shape, "[rows, T], none of them 0")
@@ -70,12 +70,12 @@ class Trainable(nnx.Module):
 def to_nnx(model: Model) -> Trainable:
     """Return a model as a Flax module.
 
-    Arrays are the model's own until an update replaces them: a step that donates the module ends
-    the model, too.
+    The module shares its arrays with the model until an update replaces them: a step that donates
+    the module makes the model unusable.
 
     Args:
-      model: of any family, loaded with `linear="reference"` and without `quantize`. bfloat16 loses
-        small updates: load in float32 to train.
+      model: model of any family, loaded with `linear="reference"` and without `quantize`. bfloat16
+        loses small updates: load in float32 to train.
 
     Raises:
       SettingError: weights are quantised or in host memory.
@@ -84,15 +84,15 @@ def to_nnx(model: Model) -> Trainable:
 
 
 def from_nnx(tuned: Trainable | nnx.State[Any, Any], model: Model) -> Model:
-    """Return the model with tuned weights, ready to generate and for `save_model`.
+    """Return the model with tuned weights, ready for generation and `save_model`.
 
     Args:
-      tuned: the module, or its state, as of `nnx.state(module)`, wherever its arrays are.
-      model: as `to_nnx` took it; stays as it is.
+      tuned: module, or its state as returned by `nnx.state(module)`, on any device.
+      model: model that was passed to `to_nnx`; it is not changed.
 
     Raises:
-      SettingError: weights of the model are quantised or in host memory, or the state has not
-        exactly its entries, shapes and types; names the first that differs.
+      SettingError: weights of the model are quantised or in host memory, or entries, shapes or
+        types of the state differ; the error names the first difference.
     """
     wanted, tree = jax.tree_util.tree_flatten_with_path(plain_params(model))
     given = jax.tree_util.tree_leaves_with_path(_arrays(getattr(tuned, "params", {})))
@@ -115,7 +115,7 @@ def _name(path: Any) -> str:
 
 
 def _arrays(tree: Any) -> Any:
-    """Return a tree with the values of its variables."""
+    """Return a tree with its variables replaced by their values."""
 
     def is_variable(leaf: Any) -> bool:
         return isinstance(leaf, nnx.Variable)
@@ -144,7 +144,7 @@ def _layer(
     x: jax.Array, small: Any, projections: Projections, rows: Rows, turns: Any,
     *, number: int, linear: Reference, spec: ModelSpec,
 ) -> jax.Array:  # fmt: skip
-    """Return a layer's output [N, hidden]; it takes all layers' weights and uses its own."""
+    """Return a layer's output [N, hidden], from the weights of all layers."""
     sparse, place = feed_forward_places(spec)[number]
     at = place if spec.dense_layers else None
     layer = Layer(
@@ -163,7 +163,7 @@ def _attend(
     window: Any,
     soft_cap: float,
 ) -> Float[Array, "rows t heads d"]:
-    """Attend to a row's keys up to the query's own; arguments as of `layer.attention`."""
+    """Attend to a row's keys up to the query's own; arguments as in `layer.attention`."""
     rows, length, _, size = q.shape
     exact = lax.Precision.HIGHEST
     queries = q.reshape(rows, length, k.shape[2], -1, size)

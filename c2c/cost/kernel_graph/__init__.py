@@ -1,4 +1,4 @@
-"""A step kernel by kernel: what each computes, moves and takes from others, and how long."""
+"""Kernel graph of a model step: work, memory traffic, dependencies and time of each kernel."""
 
 from c2c.cost.kernel_graph.gpus import TimedGpu, timed_gpu, timed_gpus
 from c2c.cost.kernel_graph.kernels import (

@@ -1,4 +1,4 @@
-"""A GPU as kernels are timed on it: its rates, and what is measured of products on its kind."""
+"""GPUs for kernel timing: rates, memory and GEMM calibration."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["TimedGpu", "timed_gpu", "timed_gpus"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedGpu:
-    """A GPU, and by what its kernels are timed.
+    """A GPU with the rates and constants that time its kernels.
 
     Attributes:
-      name: of its file in `conf/hardware`, or of a slice.
-      gpu: its rates and its memory.
-      constants: of the cost model, by which products of matrices are timed.
-      share: how fast all kernels are, beside what rates and constants say; 1 unless fitted.
+      name: name of its file in `conf/hardware`, or of a slice.
+      gpu: rates and memory.
+      constants: cost-model constants that time its GEMMs.
+      share: speed factor of all kernels, relative to rates and constants; 1 unless fitted.
     """
 
     name: str
@@ -34,7 +34,7 @@ class TimedGpu:
 
     @property
     def part(self) -> Part:
-        """The GPU as `c2c.cost` takes it; it has no link here."""
+        """The GPU as a `c2c.cost` slice, without a link."""
         gpu = self.gpu
         return Part(
             name=self.name, sm_count=gpu.sm_count, hbm_bytes=gpu.hbm_bytes, hbm_gbps=gpu.hbm_gbps,
@@ -43,14 +43,14 @@ class TimedGpu:
 
 
 def timed_gpu(platform: Platform | str, share: float = 1.0) -> TimedGpu:
-    """Return a whole GPU with the calibration of its kind.
+    """Return a whole GPU with the calibration of its chip.
 
     Args:
-      platform: of `conf/hardware`, or its name.
-      share: how fast all its kernels are, beside what is known.
+      platform: platform of `conf/hardware`, or its name.
+      share: speed factor of all kernels.
 
     Raises:
-      SettingError: an unknown name, or a share that is not above 0.
+      SettingError: the name is unknown, or the share is not above 0.
     """
     chip = load_platform(platform) if isinstance(platform, str) else platform
     constants = load_constants(calibration_for(chip.name))
@@ -58,5 +58,5 @@ def timed_gpu(platform: Platform | str, share: float = 1.0) -> TimedGpu:
 
 
 def timed_gpus(*names: str) -> tuple[TimedGpu, ...]:
-    """Return GPUs of `conf/hardware` by their names."""
+    """Return GPUs of `conf/hardware` by name."""
     return tuple(map(timed_gpu, names))

@@ -1,7 +1,7 @@
-"""The kernels of a step of a model by its shape: what each computes, moves, and takes from others.
+"""Kernels of a model's step, from its shape: work, memory traffic and dependencies.
 
-A list of what serving engines launch, one for all GPUs. What XLA launches is read from its own code
-(`c2c.systems.program.xla`); this is for models and batches of any size, in no time.
+The list follows the kernels that serving engines launch, is the same for all GPUs, and is fast for
+any model or batch size. `c2c.systems.program.xla` reads XLA's kernels from compiled code instead.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ELEMENT_BYTES = 2  # bf16
 class Transfer:
     """Data that one kernel writes and a later one reads.
 
-    `weight` counts it as often as that: it is 1 but where works are joined.
+    `weight` is its multiplicity: 1 unless kernels are joined.
     """
 
     source: int
@@ -39,7 +39,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Memory that every GPU needs on which one of these kernels runs."""
+    """Memory that each GPU running one of these kernels must hold."""
 
     nbytes: float
     readers: tuple[int, ...]
@@ -68,20 +68,20 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepKernel:
-    """A kernel.
+    """One kernel of a step.
 
     Attributes:
-      kind: what it is, the same in all layers.
-      layer: which; -1: it belongs to none.
-      tensor_flops: on tensor cores.
-      core_flops: on CUDA cores.
-      weight_bytes: of parameters that it reads.
-      cache_bytes: of keys and values that it reads, or of states that it reads and writes.
-      read_bytes: of what other kernels of the step wrote.
-      write_bytes: of its result.
-      takes: kernels whose results it reads.
-      wire_bytes: that a collective sends to the other GPUs of a group.
-      product: M, K and N, where it is a product of [M, K] with a matrix [K, N] of weights.
+      kind: kernel name, the same in all layers.
+      layer: index of the layer; -1 if it belongs to none.
+      tensor_flops: FLOPs on tensor cores.
+      core_flops: FLOPs on CUDA cores.
+      weight_bytes: bytes of parameters read.
+      cache_bytes: bytes of keys and values read, or of states read and written.
+      read_bytes: bytes read of other kernels' results in this step.
+      write_bytes: bytes of its result.
+      takes: indices of the kernels whose results it reads.
+      wire_bytes: bytes that a collective sends to the other GPUs of its group.
+      product: M, K and N of a GEMM [M, K] x [K, N] with weights.
     """
 
     kind: str
@@ -98,7 +98,7 @@ class StepKernel:
 
     @property
     def is_attention(self) -> bool:
-        """True if it is of the attention block, not of the feed-forward one."""
+        """True if the kernel belongs to the attention block, False if to the feed-forward block."""
         return self.kind in _ATTENTION
 
 
@@ -121,15 +121,15 @@ _ATTENTION = frozenset(
 def step_kernels(
     spec: ModelSpec, batch: Batch, *, expert_bytes: float = _ELEMENT_BYTES
 ) -> tuple[StepKernel, ...]:
-    """Return the kernels of a step: prefill where a row has several tokens, else decode.
+    """Return the kernels of a step: prefill if a row has several tokens, else decode.
 
     Args:
       spec: the model.
-      batch: what the step works on.
-      expert_bytes: of a weight of an expert, which a kernel turns into 16 bits as it reads it.
+      batch: input of the step.
+      expert_bytes: bytes of a stored expert weight, which a kernel widens to 16 bits on reading.
 
     Raises:
-      SettingError: a layer has parts that are not known here.
+      SettingError: a layer has unsupported parts.
     """
     check_plain_layers(spec)
     builder = _Builder(spec, batch, expert_bytes)
@@ -145,7 +145,7 @@ def step_kernels(
 
 
 def transfers_of(kernels: tuple[StepKernel, ...]) -> tuple[Transfer, ...]:
-    """Return what goes between kernels: the producer's whole result."""
+    """Return the transfers between kernels, each the producer's whole result."""
     return tuple(
         Transfer(source, target, kernels[source].write_bytes)
         for target, kernel in enumerate(kernels)
@@ -154,7 +154,7 @@ def transfers_of(kernels: tuple[StepKernel, ...]) -> tuple[Transfer, ...]:
 
 
 class KernelList:
-    """Kernels in program order; all that is said of one is a total, in elements of 16 bits."""
+    """Kernels in program order, with totals in 16-bit elements."""
 
     def __init__(self) -> None:
         self.made: list[StepKernel] = []
@@ -163,7 +163,7 @@ class KernelList:
         self, kind: str, layer: int, *takes: int, tensor: float = 0.0, core: float = 0.0,
         weight: float = 0.0, cache: float = 0.0, read: float = 0.0, write: float = 0.0,
     ) -> int:  # fmt: skip
-        """Add a kernel that takes others' results; return its number."""
+        """Add a kernel with its inputs; return its index."""
         self.made.append(
             StepKernel(
                 kind=kind, layer=layer, tensor_flops=tensor, core_flops=core,
@@ -174,7 +174,7 @@ class KernelList:
         return len(self.made) - 1
 
     def gemm(self, kind: str, layer: int, taken: int, m: float, k: int, n: int) -> int:
-        """Add a product of [m, k] with a matrix [k, n] of weights."""
+        """Add a GEMM of [m, k] with weights [k, n]."""
         number = self.add(kind, layer, taken, tensor=2 * m * k * n, weight=k * n, read=m * k,
                           write=m * n)  # fmt: skip
         self.made[number] = replace(self.made[number], product=(m, k, n))
@@ -182,7 +182,7 @@ class KernelList:
 
 
 class _Builder:
-    """Adds kernels of a decoder; what they read and write is counted by token, or in total."""
+    """Builder of a decoder's kernels, with traffic per token or in total."""
 
     def __init__(self, spec: ModelSpec, batch: Batch, expert_bytes: float) -> None:
         self.spec, self.batch = spec, batch
@@ -197,18 +197,18 @@ class _Builder:
         self, kind: str, layer: int, *takes: int, read: float = 0.0, write: float = 0.0,
         is_total: bool = False, **totals: float,
     ) -> int:  # fmt: skip
-        """Add a kernel; return its number. FLOPs, weights and cache are totals."""
+        """Add a kernel and return its index. FLOPs, weights and cache are totals."""
         tokens = 1 if is_total else self.batch.tokens
         return self.kernels.add(
             kind, layer, *takes, read=tokens * read, write=tokens * write, **totals
         )
 
     def gemm(self, kind: str, layer: int, taken: int, k: int, n: int) -> int:
-        """Add a product of all tokens with a matrix [k, n]."""
+        """Add a GEMM of all tokens with weights [k, n]."""
         return self.kernels.gemm(kind, layer, taken, self.batch.tokens, k, n)
 
     def layer(self, layer: int, x: int) -> int:
-        """Add a layer that reads kernel `x`; return its last one."""
+        """Add a layer that reads kernel `x`; return the index of its last kernel."""
         spec, batch = self.spec, self.batch
         d, tokens = spec.hidden, batch.tokens
         q, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
@@ -246,7 +246,7 @@ class _Builder:
     def _experts(self, layer: int, x: int) -> int:
         spec, tokens = self.spec, self.batch.tokens
         d, f, top = spec.hidden, spec.moe_intermediate, spec.experts_per_token
-        # distinct experts that independent tokens choose, in the mean
+        # expected distinct experts of independent tokens
         touched = spec.experts * (1 - (1 - top / spec.experts) ** tokens)
         router = self.gemm("router", layer, x, d, spec.experts)
         chosen = self.add(
@@ -271,7 +271,7 @@ class _Builder:
 
 
 def _pairs(chunk: int, context: int, window: int) -> float:
-    """Return how many tokens the new ones of a row see together, each itself and those before.
+    """Return the (query, key) pairs of a row's new tokens, each with itself and earlier tokens.
 
     >>> _pairs(3, 5, 0), _pairs(3, 5, 4), _pairs(1, 9, 4)
     (12.0, 11.0, 4.0)
@@ -279,5 +279,5 @@ def _pairs(chunk: int, context: int, window: int) -> float:
     first = context - chunk + 1
     if not window or context <= window:
         return chunk * (first + context) / 2
-    growing = max(0, window - first)  # tokens that see fewer than the window holds
+    growing = max(0, window - first)  # tokens that see less than a full window
     return growing * (first + window - 1) / 2 + float((chunk - growing) * window)

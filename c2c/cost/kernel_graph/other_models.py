@@ -1,7 +1,7 @@
-"""Kernels of models that are no decoder of text alone: state spaces, diffusion, a vision encoder.
+"""Kernels of state-space models, diffusion transformers and vision encoders.
 
-By their published shapes, as `kernels.step_kernels` does it for decoders. These models are placed,
-not served: nothing else here can run them.
+Counts follow published shapes, like `kernels.step_kernels` for decoders. These models are for
+placement studies only: the engine and the simulator do not run them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MambaShape:
-    """Mamba-2: selective state spaces in place of attention."""
+    """Shape of Mamba-2: selective state spaces instead of attention."""
 
     layers: int
     hidden: int
@@ -37,25 +37,25 @@ class MambaShape:
     groups: int
     convolution: int
     vocab: int
-    chunk: int = 256  # tokens that the scan takes at once
+    chunk: int = 256  # tokens in one chunk of the scan
 
     @property
     def channels(self) -> int:
-        """Channels that the convolution mixes over tokens: x, B and C."""
+        """Channels of the convolution over tokens: x, B and C."""
         return self.inner + 2 * self.groups * self.state
 
     @property
     def state_elements(self) -> int:
-        """Elements that a sequence keeps in a layer."""
+        """Elements of a sequence's state in one layer."""
         return self.heads * self.head_dim * self.state + (self.convolution - 1) * self.channels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiffusionShape:
-    """A multimodal diffusion transformer: an image's stream and a text's, attending jointly."""
+    """Shape of a multimodal diffusion transformer with joint attention of image and text."""
 
     blocks: int
-    dual_blocks: int  # the first ones, in which the image also attends to itself
+    dual_blocks: int  # number of first layers in which the image also attends to itself
     hidden: int
     latent: int  # channels of a patch of 2 x 2
     image_tokens: int
@@ -65,13 +65,13 @@ class DiffusionShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisionShape:
-    """An encoder of an image's patches, merged four by four for the decoder that reads them."""
+    """Shape of an image patch encoder that merges patches four by four for the decoder."""
 
     layers: int
     hidden: int
     intermediate: int
     patch_elements: int
-    window: int  # patches that see one another, in all but `full_layers`
+    window: int  # patches in one attention window, except in `full_layers`
     full_layers: tuple[int, ...]
     out: int
 
@@ -97,7 +97,7 @@ VISION: Final = VisionShape(
 
 
 def mamba_kernels(shape: MambaShape, batch: Batch) -> tuple[StepKernel, ...]:
-    """Return the kernels of a step: prefill where a row has several tokens, else decode."""
+    """Return the kernels of a step: prefill if a row has several tokens, else decode."""
     made = KernelList()
     tokens, d, inner = batch.tokens, shape.hidden, shape.inner
     in_out = 2 * inner + 2 * shape.groups * shape.state + shape.heads
@@ -134,7 +134,7 @@ def mamba_kernels(shape: MambaShape, batch: Batch) -> tuple[StepKernel, ...]:
 def _scan(
     made: KernelList, shape: MambaShape, batch: Batch, layer: int, mixed: int, split: int
 ) -> int:
-    """Add the scan of a prompt: states of chunks, passed on, then read by every token."""
+    """Add a prompt's scan: compute chunk states, pass them on, and read them at every token."""
     tokens, wide = batch.tokens, shape.heads * shape.head_dim
     chunk = min(shape.chunk, batch.chunk)
     chunks = batch.rows * -(-batch.chunk // chunk)
@@ -155,9 +155,9 @@ def _scan(
 
 
 def diffusion_kernels(shape: DiffusionShape, images: int) -> tuple[StepKernel, ...]:
-    """Return the kernels of a denoising step of so many images, each with and without its text.
+    """Return the kernels of one denoising step of several images, each with and without its text.
 
-    Text encoders before and the image's decoder after the steps are not part of it.
+    Text encoders and the image decoder are not included.
     """
     made = KernelList()
     rows, d = 2 * images, shape.hidden
@@ -216,7 +216,7 @@ def _joint_block(
 
 
 def vision_kernels(shape: VisionShape, images: int, patches: int) -> tuple[StepKernel, ...]:
-    """Return the kernels that encode images of so many patches each."""
+    """Return the kernels that encode several images, with a given number of patches each."""
     made = KernelList()
     m, d, f = images * patches, shape.hidden, shape.intermediate
     x = made.gemm("patch_embed", -1, made.add("pixels", -1, write=m * shape.patch_elements), m,
@@ -245,7 +245,7 @@ def vision_kernels(shape: VisionShape, images: int, patches: int) -> tuple[StepK
 def _elementwise(
     made: KernelList, kind: str, layer: int, flops: int, elements: float, *takes: int
 ) -> int:
-    """Add a kernel that reads so many elements and writes as many."""
+    """Add a kernel that reads and writes the same number of elements."""
     return made.add(
         kind, layer, *takes, core=flops * elements, read=elements, write=elements
     )  # fmt: skip

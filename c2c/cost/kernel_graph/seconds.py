@@ -1,9 +1,9 @@
-"""Seconds of a kernel on a GPU, from its operations and bytes.
+"""Time of a kernel on a GPU, from its operations and bytes.
 
-A product of matrices takes what `c2c.cost.resident_gemm_time` says by the calibration of the GPU's
-kind, as in every other system. Any other kernel takes the longest of four: tensor cores, CUDA
-cores, device memory and L2; and a launch on top. What earlier kernels of the step have left in L2
-is not read from device memory.
+GEMM times come from `c2c.cost.resident_gemm_time` with the calibration of the chip, as in every
+other system. Any other kernel takes the longest of its tensor-core, CUDA-core, device-memory and L2
+times, plus a launch. Data that earlier kernels of the step left in L2 is not read from device
+memory.
 
 Source: ours; the paper measures each kernel on each GPU.
 """
@@ -24,24 +24,23 @@ from c2c.hardware import Gpu
 
 __all__ = ["Efficiency", "kernel_s", "step_s"]
 
-_REFERENCE_GHZ = 1.41  # an A100's, at which a launch takes `launch_s`
+_REFERENCE_GHZ = 1.41  # rate of an A100, where a launch takes `launch_s`
 
 Seconds = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiency:
-    """Shares of the datasheet's rates that kernels attain, and what a launch takes.
+    """Attained shares of the datasheet's rates, and the launch time.
 
-    Assumptions, the same for all GPUs and all kernels that are no products of matrices; none is
-    fitted.
+    These are assumptions, not fits, and the same for all GPUs and all kernels but GEMMs.
     """
 
     tensor: float = 0.7
     cores: float = 0.5
     hbm: float = 0.85
     l2: float = 0.7
-    l2_share: float = 0.5  # of L2 that a kernel finds filled with what earlier ones wrote
+    l2_share: float = 0.5  # share of L2 that still holds results of earlier kernels
     launch_s: float = 3e-6
 
     def __post_init__(self) -> None:
@@ -55,10 +54,10 @@ class Efficiency:
 
 
 def kernel_s(kernel: StepKernel, on: TimedGpu, efficiency: Efficiency | None = None) -> float:
-    """Return how long a kernel takes that runs alone.
+    """Return the seconds of a kernel that runs alone.
 
     Raises:
-      SettingError: the GPU's file does not state what is needed.
+      SettingError: the GPU's file lacks a required rate.
     """
     if kernel.product is not None:
         m, k, n = kernel.product
@@ -70,13 +69,13 @@ def kernel_s(kernel: StepKernel, on: TimedGpu, efficiency: Efficiency | None = N
 def step_s(
     kernels: Sequence[StepKernel], on: TimedGpu, efficiency: Efficiency | None = None
 ) -> Seconds:
-    """Return t[k,g] of the kernels of a step on one GPU, [kernel] seconds.
+    """Return the times t[k,g] of a step's kernels on one GPU, [kernel] seconds.
 
-    Tensor cores that are busy for long meet the GPU's power limit: products take what they take in
-    a GPU that runs the whole step, as it does where steps follow one another.
+    Long tensor-core work meets the GPU's power limit. GEMM times assume a GPU that runs the whole
+    step, as with back-to-back steps.
 
     Raises:
-      SettingError: the GPU's file does not state what is needed.
+      SettingError: the GPU's file lacks a required rate.
     """
     found = np.zeros(len(kernels))
     products = [number for number, k in enumerate(kernels) if k.product is not None]

@@ -1,7 +1,8 @@
-"""A model's steps on GPUs: how often a request takes each, and the memory that they keep.
+"""Phases of a served model on GPUs: steps per request, kernels and memory.
 
-A decoder has two phases, prefill and decode, with keys and values handed from one to the other; a
-state-space model hands states; a diffusion model has one phase. `ways` compares GPUs by this.
+A decoder has two phases, prefill and decode; keys and values go from one to the other. A
+state-space model passes states, and a diffusion model has one phase. `ways` compares GPUs by these
+phases.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ _ELEMENT_BYTES = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Requests that are all alike.
+    """A load of identical requests.
 
     Attributes:
-      prompt: tokens of each.
-      output: tokens generated for each.
-      rows: of a decode step.
-      prompts: of a prefill step.
+      prompt: prompt tokens of a request.
+      output: tokens generated for a request.
+      rows: rows of a decode step.
+      prompts: prompts of a prefill step.
     """
 
     prompt: int
@@ -60,13 +61,13 @@ class Load:
 
     @property
     def decode(self) -> Batch:
-        """A decode step, half of the output generated."""
+        """A decode step at half of the output."""
         return Batch(rows=self.rows, chunk=1, context=self.prompt + max(1, self.output // 2))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """A kind of step, and how many of it a request takes: less than 1 where requests share one."""
+    """A kind of step and the number of such steps per request, below 1 if requests share a step."""
 
     name: str
     kernels: tuple[StepKernel, ...]
@@ -78,15 +79,15 @@ class Served:
     """A model under a load.
 
     Attributes:
-      name: of the model.
-      phases: in order.
-      weight_bytes: of all parameters.
-      state_bytes: of caches or states of all rows of the last phase.
-      handed_bytes: of a request, from the first phase to the second.
-      prompts: requests of a step of the first phase.
-      handed: the same between kernels, numbered through all phases.
-      kept: memory that kernels need, numbered through all phases.
-      splits_attention: whether it has attention blocks and feed-forward blocks by turns.
+      name: name of the model.
+      phases: phases in order.
+      weight_bytes: bytes of all parameters.
+      state_bytes: bytes of caches or states of all rows of the last phase.
+      handed_bytes: bytes per request from the first phase to the second.
+      prompts: requests in a step of the first phase.
+      handed: transfers between kernels, numbered through all phases.
+      kept: memory required by kernels, numbered through all phases.
+      splits_attention: whether attention and feed-forward blocks alternate.
     """
 
     name: str
@@ -101,7 +102,7 @@ class Served:
 
     @property
     def kernels(self) -> tuple[StepKernel, ...]:
-        """Those of all phases."""
+        """Kernels of all phases."""
         return tuple(kernel for phase in self.phases for kernel in phase.kernels)
 
 
@@ -116,8 +117,8 @@ def decoder(
 
     Args:
       spec: the model.
-      load: its requests.
-      expert_bytes: of an expert's weight.
+      load: the load.
+      expert_bytes: bytes of an expert's weight.
       before: kernels of an encoder whose result a prefill step's first kernel reads.
     """
     prefill = _after(before, step_kernels(spec, load.prefill, expert_bytes=expert_bytes))
@@ -145,7 +146,7 @@ def decoder(
 
 
 def parameter_bytes(spec: ModelSpec, expert_bytes: float) -> float:
-    """Return all weights of a decoder, those of experts at so many bytes each."""
+    """Return the bytes of a decoder's weights, with `expert_bytes` per expert weight."""
     quantised = spec.experts * 3 * spec.hidden * spec.moe_intermediate * spec.layers
     return float(weight_bytes(spec) - quantised * (spec.dtype_bytes - expert_bytes))
 
@@ -155,7 +156,7 @@ def state_space(name: str, shape: MambaShape, load: Load) -> Served:
     prefill, decode = (mamba_kernels(shape, batch) for batch in (load.prefill, load.decode))
     matrices = _matrices(decode)
     matrices["embed", -1] = matrices["head", -1]
-    each = float(_ELEMENT_BYTES * shape.state_elements)  # of a sequence and layer
+    each = float(_ELEMENT_BYTES * shape.state_elements)  # per sequence and layer
     kept = {("state_update", layer): each * load.rows for layer in range(shape.layers)}
     return Served(
         name=name,
@@ -173,7 +174,7 @@ def state_space(name: str, shape: MambaShape, load: Load) -> Served:
 
 
 def diffusion(name: str, shape: DiffusionShape, *, images: int, steps: int) -> Served:
-    """Return a diffusion model that makes so many images at once, in so many steps."""
+    """Return a diffusion model that generates a batch of images in several steps."""
     kernels = diffusion_kernels(shape, images)
     matrices = _matrices(kernels)
     return Served(
@@ -199,7 +200,7 @@ def _phases(
 
 
 def _after(before: Sequence[StepKernel], kernels: Sequence[StepKernel]) -> tuple[StepKernel, ...]:
-    """Return kernels behind others; the first of them takes the last result of those."""
+    """Return kernels appended to others; the first reads the result of the last of those."""
     if not before:
         return tuple(kernels)
     at = len(before)
@@ -217,7 +218,7 @@ def _matrices(kernels: Iterable[StepKernel]) -> dict[tuple[str, int], float]:
 def _kept(
     kernels: Sequence[StepKernel], nbytes: Mapping[tuple[str, int], float]
 ) -> tuple[Weights, ...]:
-    """Return what kernels of one kind and layer keep together, in whatever phase."""
+    """Return the memory shared by kernels of the same kind and layer, in any phase."""
     readers: dict[tuple[str, int], list[int]] = {}
     for number, kernel in enumerate(kernels):
         if (kernel.kind, kernel.layer) in nbytes:
@@ -229,7 +230,7 @@ def _handed(
     first: Sequence[StepKernel], second: Sequence[StepKernel], writes: str, reads: str,
     nbytes: float, weight: float,
 ) -> tuple[Transfer, ...]:  # fmt: skip
-    """Return what a layer's kernel of the second phase takes from one of the first."""
+    """Return the transfers from first-phase kernels to second-phase kernels of the same layer."""
     writers = {k.layer: number for number, k in enumerate(first) if k.kind == writes}
     return tuple(
         Transfer(writers[kernel.layer], number, nbytes, weight)

@@ -1,8 +1,7 @@
-"""A decoder's step on one rank of several: what it computes, and the collectives between.
+"""Tensor-parallel step of a decoder on one rank: its kernels and the collectives between them.
 
-Matrices of attention and of the feed-forward block are split over the ranks, norms and the residual
-stream are not; after each block the ranks' parts are added up. Of keys and values a rank has at
-least one head.
+Attention and feed-forward matrices are split over the ranks; norms and the residual stream are not.
+An all-reduce follows each block. Each rank has at least one key/value head.
 
 Source: Tessera, section IV: each rank becomes a pair, collectives stay with the original group.
 """
@@ -24,30 +23,28 @@ _SPLIT: Final = frozenset(
      "experts_down", "head"}
 )  # fmt: skip
 _OF_KEYS: Final = frozenset({"rope_k", "kv_write"})
-_OF_ALL: Final = frozenset(
-    {"qkv", "gate_up", "experts_gate_up", "head"}
-)  # each rank reads it whole
+_OF_ALL: Final = frozenset({"qkv", "gate_up", "experts_gate_up", "head"})  # replicated on each rank
 _SUMMED: Final = {"o": "all_reduce_o", "down": "all_reduce", "combine": "all_reduce"}
 
 
 def tensor_parallel(
     kernels: Sequence[StepKernel], ranks: int, *, kv_heads: int
 ) -> tuple[tuple[StepKernel, ...], tuple[int, ...]]:
-    """Return one rank's kernels, and where each of the given ones now stands.
+    """Return one rank's kernels, and the new index of each given kernel.
 
     Args:
-      kernels: of the whole step.
-      ranks: over which it is split.
-      kv_heads: of the model.
+      kernels: kernels of the whole step.
+      ranks: number of ranks.
+      kv_heads: key/value heads of the model.
 
     Raises:
-      SettingError: no rank.
+      SettingError: `ranks` is below 1.
     """
     if ranks < 1:
         raise SettingError("ranks", ranks, "a whole number above 0")
     found: list[StepKernel] = []
     at: list[int] = []
-    stands: list[int] = []  # a kernel, or the sum over ranks of what it gives
+    stands: list[int] = []  # a kernel, or the all-reduce of its result
     for kernel in kernels:
         moved = replace(kernel, takes=tuple(stands[k] for k in kernel.takes))
         found.append(_of_rank(moved, ranks, min(ranks, kv_heads)))
@@ -67,7 +64,7 @@ def tensor_parallel(
 
 
 def ranked(served: Served, ranks: int, *, kv_heads: int) -> Served:
-    """Return what one rank of a model does under its load."""
+    """Return the load of one rank of a model."""
     phases, at, offset, keys = [], [], 0, min(ranks, kv_heads)
     for phase in served.phases:
         kernels, moved = tensor_parallel(phase.kernels, ranks, kv_heads=kv_heads)
@@ -102,7 +99,7 @@ def _of_rank(kernel: StepKernel, ranks: int, keys: int) -> StepKernel:
             write_bytes=kernel.write_bytes / ranks,
         )  # fmt: skip
     share = ranks if kernel.kind in _SPLIT else keys if kernel.kind in _OF_KEYS else 1
-    row_wise = kernel.kind in ("o", "down", "experts_down")  # each rank gives a whole, to be added
+    row_wise = kernel.kind in ("o", "down", "experts_down")  # each rank has a full-size partial sum
     return replace(
         kernel, tensor_flops=kernel.tensor_flops / share, core_flops=kernel.core_flops / share,
         weight_bytes=kernel.weight_bytes / share,
@@ -115,6 +112,6 @@ def _of_rank(kernel: StepKernel, ranks: int, keys: int) -> StepKernel:
 def _part_of(
     product: tuple[float, float, float], share: int, *, row_wise: bool
 ) -> tuple[float, float, float]:
-    """Return a rank's part of a product: some of the rows of its matrix, or of its columns."""
+    """Return a rank's part of a GEMM: some rows or some columns of its matrix."""
     m, k, n = product
     return (m, k / share, n) if row_wise else (m, k, n / share)

@@ -1,1 +1,1 @@
-"""GGUF files, read as checkpoints."""
+"""GGUF files as checkpoints."""

@@ -30,12 +30,12 @@ class QuantizedTensor:
     """A matrix w[n, k] = scales[n, k // group] * values[n, k] + minima[n, k // group].
 
     Attributes:
-      kind: the format it was read from, in ggml's spelling.
-      bits: how many bits hold every value.
-      group: how many neighbours along k share a scale.
-      values: one integer a byte, signed where there are no minima, else from 0 (`centred`: -8).
-      scales: float32; products of the format's two levels of scales where it has two.
-      minima: float32; None where the format is symmetric.
+      kind: stored format, in ggml's spelling.
+      bits: number of bits that hold every value.
+      group: number of neighbours along k that share a scale.
+      values: integers, one per byte; signed without minima, else from 0 (`centred`: from -8).
+      scales: float32; products of the two levels of scales in formats with two.
+      minima: float32; None for symmetric formats.
     """
 
     kind: str
@@ -46,7 +46,7 @@ class QuantizedTensor:
     minima: Float32[np.ndarray, "n g"] | None
 
     def dequantize(self) -> Float32[np.ndarray, "n k"]:
-        """Return the matrix in float32, bit for bit what the gguf library computes."""
+        """Return the matrix in float32, bit-identical to the gguf library."""
         rows, columns = self.values.shape
         out = self.values.reshape(rows, -1, self.group).astype(np.float32)
         out *= self.scales[:, :, None]
@@ -59,7 +59,7 @@ def unpack(rows: UInt8[np.ndarray, "n bytes"], kind: GGMLQuantizationType) -> Qu
     """Unpack the rows of a quantised matrix.
 
     Args:
-      rows: its bytes, one row of blocks a row.
+      rows: bytes of the matrix, one row of blocks per row.
       kind: one of `QUANTIZED_KINDS`.
     """
     bits, group, read = _LAYOUTS[kind]
@@ -119,7 +119,7 @@ def _q8_0(blocks: np.ndarray) -> _Parts:
 
 
 def _q4_k(blocks: np.ndarray) -> _Parts:
-    """Blocks of 256: two halves, 12 bytes of 6-bit scales and minima for 8 groups, 128 of values.
+    """Unpack blocks of 256: 2 halves, 12 bytes of 6-bit scales and minima of 8 groups, values.
 
     Groups 0-3 have their six bits in one byte; 4-7 have four in bytes 8-11 (scale low, minimum
     high) and the top two in the top of bytes 0-3 and 4-7.
@@ -134,7 +134,7 @@ def _q4_k(blocks: np.ndarray) -> _Parts:
 
 
 def _q6_k(blocks: np.ndarray) -> _Parts:
-    """Blocks of 256: 128 bytes of low halves, 64 of top bits, 16 scales, one float16.
+    """Unpack blocks of 256: 128 bytes of low halves, 64 of top bits, 16 scales, one float16.
 
     Each half of a block (128 values) takes 64 bytes of low halves and 32 of top bits: bits 2i and
     2i + 1 of byte j belong to value 32 * i + j.

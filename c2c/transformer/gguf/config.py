@@ -1,7 +1,7 @@
-"""Model configuration from a GGUF file's metadata, in Hugging Face's words.
+"""Conversion of a GGUF file's metadata to a Hugging Face config.
 
-`hf_config` makes a config.json's content, `hf_tensors` says which stored tensor each Hugging Face
-name stands for.
+`hf_config` returns the content of a config.json, `hf_tensors` maps Hugging Face names to stored
+tensors.
 """
 
 from __future__ import annotations
@@ -33,12 +33,11 @@ _CLASSES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Source of the tensor of a Hugging Face name, and the shape it must have.
+    """Stored tensor of a Hugging Face name, and its expected shape.
 
-    `expert` picks from a stack of experts. `heads` is the number of heads whose rows the file has
-    in its own order (0: the order is Hugging Face's): llama.cpp rotates neighbouring rows where
-    Hugging Face rotates halves, so its converter interleaves the halves of each head of q and k of
-    the Llama architecture.
+    `expert` is an index into a stack of experts. `heads` is the number of heads whose rows are
+    permuted (0: Hugging Face's order). llama.cpp rotates neighbouring rows and Hugging Face rotates
+    halves, so the converter interleaves the halves of each q and k head of the Llama architecture.
     """
 
     stored: str
@@ -51,12 +50,12 @@ def hf_config(header: GgufHeader, rope_factors: np.ndarray | None, source: str) 
     """Return the content of a Hugging Face config.json for a GGUF file.
 
     Args:
-      header: the file's header.
-      rope_factors: the content of tensor `rope_freqs.weight`, by which Llama 3 scales its RoPE.
-      source: the file's name, for errors.
+      header: header of the file.
+      rope_factors: content of tensor `rope_freqs.weight`, by which Llama 3 scales its RoPE.
+      source: name of the file, for errors.
 
     Raises:
-      DataError: an architecture that is not supported, a field that is missing or wrong.
+      DataError: the architecture is not supported, or a field is missing or wrong.
     """
     read = _Reader(header.metadata, source)
     architecture = read.architecture
@@ -129,7 +128,7 @@ def hf_config(header: GgufHeader, rope_factors: np.ndarray | None, source: str) 
 
 
 def hf_tensors(config: Mapping[str, Any]) -> dict[str, Source]:
-    """Map each Hugging Face tensor name of a config from `hf_config` to what is stored."""
+    """Map each Hugging Face tensor name of a config from `hf_config` to its stored tensor."""
     hidden, vocab = config["hidden_size"], config["vocab_size"]
     found = {
         "model.embed_tokens.weight": Source(stored="token_embd.weight", shape=(vocab, hidden)),
@@ -210,7 +209,7 @@ def _feed_forward(config: Mapping[str, Any], layer: int) -> Iterator[tuple[str, 
 
 
 class _Reader:
-    """Typed access to the metadata of one architecture; errors name the key."""
+    """Typed reader of the metadata of one architecture; errors name the key."""
 
     def __init__(self, metadata: Mapping[str, Any], source: str) -> None:
         self.metadata = metadata
@@ -264,7 +263,7 @@ def _family(architecture: str, experts: int, window: int) -> str:
 
 
 def _dtype(header: GgufHeader) -> str:
-    """Return the floating type of the matrices; of quantised ones, the type they unpack into."""
+    """Return the float type of the matrices; for quantised ones, the type they unpack to."""
     kinds = {info.kind.name for info in header.tensors.values() if len(info.shape) > 1}
     if kinds == {"F32"}:
         return "float32"
@@ -291,11 +290,10 @@ def _rope_scaling(
 def _llama3_scaling(
     factors: np.ndarray, head_dim: int, theta: float, source: str
 ) -> dict[str, Any] | None:
-    """Recover the settings of Llama 3's RoPE scaling from the factors it divides frequencies by.
+    """Recover the settings of Llama 3's RoPE scaling from its frequency factors.
 
-    Between its two wavelengths 1 / factors is linear in the frequency, which gives two equations
-    for three settings; scaling all three by one number changes nothing, so low_freq_factor is 1,
-    as published.
+    Between its two wavelengths, 1 / factors is linear in the frequency, which gives two equations
+    for three settings. Only their ratios matter, so low_freq_factor is 1, as published.
     """
     if factors.shape != (head_dim // 2,):
         raise DataError(source, f"{ROPE_FACTORS} has shape {factors.shape}, not ({head_dim // 2},)")

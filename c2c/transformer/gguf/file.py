@@ -1,4 +1,4 @@
-"""A GGUF file as a checkpoint with Hugging Face's names, shapes and order of rows."""
+"""GGUF file as a checkpoint with Hugging Face's names, shapes and row order."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ _CHUNK_WEIGHTS = 1 << 18  # dequantised at a time: temporaries stay small
 
 
 class GgufCheckpoint:
-    """A mapped GGUF file; tensors are read when they are asked for.
+    """A memory-mapped GGUF file; tensors are read on request.
 
     Attributes:
-      path: the file.
-      config: the content of a Hugging Face config.json; `c2c.models.from_hf_config` takes it.
-      names: the tensors, in Hugging Face's naming, in the order of the layers.
-      metadata: the file's own keys, the tokenizer's among them.
+      path: path of the file.
+      config: content of a Hugging Face config.json, for `c2c.models.from_hf_config`.
+      names: Hugging Face names of the tensors, in the order of the layers.
+      metadata: keys of the file, including the tokenizer's.
 
     Raises:
-      DataError: no such file, not GGUF, truncated or damaged; an architecture or quantisation that
-        is not supported; tensors missing, misshapen or too many.
+      DataError: the file is missing, not GGUF, truncated or damaged; the architecture or
+        quantisation is not supported; or tensors are missing, misshapen or unexpected.
     """
 
     path: Path
@@ -67,11 +67,11 @@ class GgufCheckpoint:
         return self._source(name).shape
 
     def kind(self, name: str) -> str:
-        """Return how a tensor is stored, in ggml's spelling: F32, BF16, Q4_K."""
+        """Return the storage type of a tensor, in ggml's spelling: F32, BF16, Q4_K."""
         return self._stored[self._source(name).stored].kind.name
 
     def stored_bytes(self, name: str) -> int:
-        """Return how many bytes a tensor takes in the file."""
+        """Return the bytes of a tensor in the file."""
         source = self._source(name)
         info = self._stored[source.stored]
         return info.size_bytes // (info.shape[0] if source.expert is not None else 1)
@@ -80,11 +80,11 @@ class GgufCheckpoint:
         """Return one tensor.
 
         float32, float16 and bfloat16 keep their type and are read-only views of the mapped file,
-        except the q and k projections of the Llama architecture, whose rows are put in order;
-        quantised tensors are dequantised into float32, a few rows at a time.
+        except q and k projections of the Llama architecture, whose rows are reordered. Quantised
+        tensors are dequantised to float32, a few rows at a time.
 
         Raises:
-          KeyError: no such name.
+          KeyError: there is no such tensor.
         """
         source = self._source(name)
         info = self._stored[source.stored]
@@ -95,10 +95,10 @@ class GgufCheckpoint:
         return np.concatenate(parts).reshape(source.shape)
 
     def rows(self, name: str) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield the rows of `tensor`, some at a time, each time with the number of the first.
+        """Yield the rows of `tensor` in parts, each with the index of its first row.
 
         Raises:
-          KeyError: no such name.
+          KeyError: there is no such tensor.
         """
         source = self._source(name)
         info = self._stored[source.stored]
@@ -108,11 +108,11 @@ class GgufCheckpoint:
             yield from _dequantized(self._rows(source, info), info.kind)
 
     def integers(self, name: str) -> Iterator[tuple[int, QuantizedTensor]]:
-        """Yield the rows of `quantized`, some at a time, each time with the number of the first.
+        """Yield the rows of `quantized` in parts, each with the index of its first row.
 
         Raises:
-          KeyError: no such name.
-          DataError: as `quantized` does.
+          KeyError: there is no such tensor.
+          DataError: see `quantized`.
         """
         rows, kind = self._quantized_rows(name)
         for top, part in _parts(rows, kind):
@@ -121,18 +121,18 @@ class GgufCheckpoint:
     def quantized(self, name: str) -> QuantizedTensor:
         """Return a quantised matrix as integers, scales and (Q4_1, Q4_K) minima.
 
-        `c2c.transformer.gguf.blocks` says which kinds fit symmetric integers exactly.
+        `c2c.transformer.gguf.blocks` lists the kinds that fit symmetric integers exactly.
 
         Raises:
-          KeyError: no such name.
-          DataError: the tensor is stored in another way than in one of `QUANTIZED_KINDS`.
+          KeyError: there is no such tensor.
+          DataError: the tensor's kind is not in `QUANTIZED_KINDS`.
         """
         return unpack(*self._quantized_rows(name))
 
     def release(self) -> None:
-        """Let the system take back the file's pages that this process has read.
+        """Release the file's resident pages of this process.
 
-        Views stay valid; what they show is read again when it is touched.
+        Views stay valid; pages are read again on access.
         """
         if hasattr(self._map, "madvise") and hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)
@@ -158,7 +158,7 @@ class GgufCheckpoint:
         return raw.view(_PLAIN[info.kind]).reshape(info.shape)
 
     def _rows(self, source: Source, info: TensorInfo) -> np.ndarray:
-        """Return a tensor's bytes, one row of the matrix a row, in Hugging Face's order."""
+        """Return a tensor's bytes, one matrix row per row, in Hugging Face's order."""
         raw = self._bytes[info.offset_bytes : info.offset_bytes + info.size_bytes]
         if source.expert is not None:
             raw = raw.reshape(info.shape[0], -1)[source.expert]
@@ -220,7 +220,7 @@ def _map(path: Path) -> mmap.mmap:
 
 
 def _parts(rows: np.ndarray, kind: GGMLQuantizationType) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield rows of blocks, as many at a time as keep temporaries small."""
+    """Yield rows of blocks, in parts that keep temporaries small."""
     block, block_bytes = GGML_QUANT_SIZES[kind]
     step = max(1, _CHUNK_WEIGHTS // max(1, rows.shape[1] // block_bytes * block))
     for top in range(0, len(rows), step):

@@ -1,9 +1,9 @@
-"""The header of a GGUF file: metadata and where each tensor lies, checked against the file's size.
+"""GGUF header: metadata and tensor offsets, checked against the file's size.
 
-The gguf library's reader makes several Python objects for every string of the vocabulary (2 s for
-49152 tokens, more for larger ones) and does not check lengths, so a damaged count can keep it busy
-for ever. This reads the same bytes in a tenth of the time; types, block sizes and dequantisation
-stay the library's, and the tests hold the two readers against each other.
+The gguf library's reader creates several Python objects for each string of the vocabulary (2 s for
+49152 tokens) and does not check lengths, so a damaged count can keep it busy forever. This reader
+takes a tenth of the time. Types, block sizes and dequantisation stay the library's, and tests
+compare both readers.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _MAX_TEXT_BYTES = 1 << 26
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorInfo:
-    """One tensor as the file stores it; `shape` in row-major order (the file has it reversed)."""
+    """One stored tensor; `shape` is row-major (the file has it reversed)."""
 
     name: str
     kind: GGMLQuantizationType
@@ -57,22 +57,22 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GgufHeader:
-    """The part of a GGUF file before the weights."""
+    """Part of a GGUF file before the weights."""
 
     metadata: Mapping[str, Any]
     tensors: Mapping[str, TensorInfo]
 
 
 def read_header(data: mmap.mmap, source: str) -> GgufHeader:
-    """Read and check the header of a mapped GGUF file.
+    """Read and validate the header of a mapped GGUF file.
 
     Args:
-      data: the whole file.
-      source: its name, for errors.
+      data: content of the whole file.
+      source: name of the file, for errors.
 
     Raises:
-      DataError: not GGUF, a version or byte order that is not supported, a truncated or damaged
-        file, a type of tensor that the gguf library does not know.
+      DataError: the file is not GGUF, truncated or damaged; its version or byte order is not
+        supported; or the gguf library does not know a tensor type.
     """
     if data[:4] != b"GGUF":
         raise DataError(source, "not a GGUF file: it does not begin with 'GGUF'")
@@ -105,10 +105,10 @@ def read_header(data: mmap.mmap, source: str) -> GgufHeader:
 
 
 class Texts(Sequence[str]):
-    """Texts of a file, read when the first is asked for: weights do not wait for a vocabulary.
+    """Texts of a file, read on first use, so that weights do not wait for a vocabulary.
 
     Raises:
-      DataError: where they are asked for: one is not UTF-8.
+      DataError: on first use, if a text is not UTF-8.
     """
 
     def __init__(self, data: mmap.mmap, position: int, count: int, source: str, what: str) -> None:
@@ -117,7 +117,7 @@ class Texts(Sequence[str]):
 
     @cached_property
     def all(self) -> list[str]:
-        """Return them as a list, the same each time."""
+        """Return the texts as a list, the same object each time."""
         data, at, length = self._data, self._position, _LENGTH.unpack_from
         found = []
         try:
@@ -146,7 +146,7 @@ class Texts(Sequence[str]):
 
 
 class _Cursor:
-    """Reads forward through the file; every length is checked before it is believed."""
+    """Forward reader of the file that checks every length before use."""
 
     def __init__(self, data: mmap.mmap, source: str) -> None:
         self.data = data
@@ -155,7 +155,7 @@ class _Cursor:
         self.items = 0  # of arrays
 
     def advance(self, size: int, what: str) -> int:
-        """Return where `size` bytes begin, having checked that the file has them."""
+        """Return the offset of the next `size` bytes, after checking that the file has them."""
         at = self.position
         if size > len(self.data) - at:
             raise DataError(
@@ -169,7 +169,7 @@ class _Cursor:
         return int(value)
 
     def count(self, what: str) -> int:
-        """Return how many things follow; each takes at least a byte, which bounds it."""
+        """Return the number of following items, bounded by the rest of the file."""
         count = self.number("<Q", what)
         if count > len(self.data) - self.position:
             raise DataError(
@@ -188,7 +188,7 @@ class _Cursor:
             raise DataError(self.source, f"damaged: {what} is not UTF-8 text") from None
 
     def texts(self, count: int, what: str) -> Texts:
-        """Return so many texts. A vocabulary has 50,000, so that none is a call of its own."""
+        """Read several texts at once, since a vocabulary has about 50,000."""
         begin = at = self.position
         data, last, length = self.data, len(self.data) - 8, _LENGTH.unpack_from
         for _ in range(count):

@@ -1,4 +1,4 @@
-"""A GGUF file as a source of parameters, widened on the way or as the integers that it holds."""
+"""GGUF file as a source of parameters, as floats or as stored integers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["GgufSource"]
 
 
 class GgufSource:
-    """Reads tensors of a GGUF file into memory that the caller owns."""
+    """Reader of a GGUF file's tensors into memory owned by the caller."""
 
     def __init__(self, checkpoint: GgufCheckpoint) -> None:
         self.checkpoint = checkpoint
@@ -24,7 +24,7 @@ class GgufSource:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The one file."""
+        """Path of the file, as a tuple."""
         return (self.path,)
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -40,16 +40,16 @@ class GgufSource:
         """Write a tensor into `into`, converting it to its type.
 
         Raises:
-          DataError: it holds a value that is not finite.
+          DataError: the tensor has a value that is not finite.
         """
         for first, part in self.rows(name):
             np.copyto(into[first : first + len(part)], part, casting="unsafe")
 
     def rows(self, name: str) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield a tensor as floats, some rows at a time, each with the number of the first.
+        """Yield a tensor as floats in parts, each with the index of its first row.
 
         Raises:
-          DataError: it holds a value that is not finite.
+          DataError: the tensor has a value that is not finite.
         """
         for first, part in self.checkpoint.rows(name):
             self._check_finite(name, part)
@@ -57,10 +57,10 @@ class GgufSource:
         self.checkpoint.release()
 
     def integers(self, name: str) -> Iterator[tuple[int, QuantizedTensor]]:
-        """Yield a quantised tensor, some rows at a time, each with the number of the first.
+        """Yield a quantised tensor in parts, each with the index of its first row.
 
         Raises:
-          DataError: it holds a scale that is not finite.
+          DataError: the tensor has a scale that is not finite.
         """
         for first, part in self.checkpoint.integers(name):
             self._check_finite(name, part.scales)

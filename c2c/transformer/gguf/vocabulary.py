@@ -1,4 +1,4 @@
-"""The tokenizer inside a GGUF file, rebuilt as Hugging Face's tokenizers would have it."""
+"""Tokenizer of a GGUF file, rebuilt with Hugging Face's tokenizers library."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def gguf_tokenizer(metadata: Mapping[str, Any], source: str) -> Tokenizer:
     """Build the tokenizer from a GGUF file's metadata.
 
     Args:
-      metadata: of the file, `GgufCheckpoint.metadata`.
-      source: the file's name, for errors.
+      metadata: metadata of the file, `GgufCheckpoint.metadata`.
+      source: name of the file, for errors.
 
     Raises:
-      DataError: a kind of vocabulary or pre-tokenizer that is not supported, parts missing.
+      DataError: the vocabulary or pre-tokenizer is not supported, or parts are missing.
     """
     model = metadata.get("tokenizer.ggml.model")
     if model != "gpt2":
@@ -89,7 +89,7 @@ def gguf_tokenizer(metadata: Mapping[str, Any], source: str) -> Tokenizer:
 
 
 def special_id(metadata: Mapping[str, Any], name: str, source: str) -> int | None:
-    """Return the id of a special token such as "bos", None if the file names none."""
+    """Return the id of a special token such as "bos"; None if the file names none."""
     key = f"tokenizer.ggml.{name}_token_id"
     value = metadata.get(key)
     if value is None:
@@ -141,7 +141,7 @@ def _add_special_tokens(
 def _add_ends(
     tokenizer: Tokenizer, metadata: Mapping[str, Any], tokens: list[str], pre: str, source: str
 ) -> None:
-    """Make the tokenizer put BOS and EOS where the file says so."""
+    """Add BOS and EOS to the tokenizer's post-processor as the file requires."""
     pieces, used = ["$A"], []
     for name, default in (("bos", pre in _BOS_BY_DEFAULT), ("eos", False)):
         if not metadata.get(f"tokenizer.ggml.add_{name}_token", default):

@@ -1,1 +1,1 @@
-"""Text to tokens and back: tokenizers, chat templates, streams."""
+"""Text processing: tokenizers, chat templates and streaming decoders."""

@@ -1,7 +1,7 @@
-"""Chat templates: from messages to the text a model was trained on.
+"""Chat templates: conversion of messages to the model's prompt format.
 
-Templates come with checkpoints, that is, from strangers: they run in Jinja's sandbox and see plain
-data only.
+Templates come with checkpoints and are untrusted: they run in Jinja's sandbox and get only plain
+data.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _MOST_BITS = 1 << 16  # of a power
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatTemplate:
-    """A checkpoint's chat template; renders what transformers' apply_chat_template renders.
+    """A checkpoint's chat template, rendered like transformers' apply_chat_template.
 
-    `special_tokens` are what the template sees under names like bos_token. A name that is missing
-    is undefined in the template: empty where it is printed, an error where it is added to a text.
+    `special_tokens` are variables of the template such as bos_token. A missing name is undefined:
+    empty if printed, an error if added to a text.
 
     >>> template = ChatTemplate(source="{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}")
     >>> template.render([{"role": "user", "content": "Hi"}])
@@ -70,18 +70,18 @@ class ChatTemplate:
         """Render a chat.
 
         Args:
-          messages: mappings with a "role" and what the template wants beside it, mostly "content".
-          add_generation_prompt: whether to end with the opening of the assistant's answer.
+          messages: mappings with a "role" and other fields of the template, mostly "content".
+          add_generation_prompt: whether to append the opening of the assistant's answer.
           continue_final_message: whether to end with the last message's content, so that the answer
-            goes on with it.
+            continues it.
           tools: JSON schemas of functions the model may call.
-          documents: that the model may quote.
-          now: what strftime_now shows; the current local time if None.
-          variables: further ones that the template knows, such as enable_thinking.
+          documents: documents that the model may quote.
+          now: time for strftime_now; the current local time if None.
+          variables: further variables of the template, such as enable_thinking.
 
         Raises:
-          SettingError: messages that are not mappings with a role, or not JSON.
-          DataError: the template refuses them or fails.
+          SettingError: messages are not mappings with a role, or not JSON.
+          DataError: the template rejects the messages or fails.
         """
         seen: dict[str, Any] = {**self.special_tokens, **variables}
         seen |= {"messages": messages, "tools": tools, "documents": documents}
@@ -116,12 +116,12 @@ class ChatTemplate:
 
     @property
     def variables(self) -> frozenset[str]:
-        """Names that the template looks up."""
+        """Names of the template's variables."""
         return _variables(self.source)
 
 
 class _GenerationBlocks(Extension):
-    """{% generation %} … {% endgeneration %}, which marks the assistant's text for training."""
+    """Extension for {% generation %} … {% endgeneration %}: the assistant's text in training."""
 
     tags = {"generation"}  # noqa: RUF012 (the base class's protocol)
 
@@ -147,7 +147,7 @@ _steps = threading.local()
 
 
 def _count() -> None:
-    """Count a turn of a loop or a call of a macro, of the chat that this thread renders."""
+    """Count a loop iteration or macro call of the chat that this thread renders."""
     _steps.left -= 1
     if _steps.left < 0:
         raise TemplateRuntimeError(f"it takes more than {_MOST_STEPS} steps")
@@ -168,7 +168,7 @@ def _joined(*parts: Any) -> str:
 
 
 class _Joins(NodeTransformer):
-    """`~` as a call that bounds what comes of it."""
+    """Operator `~` as a call whose result is bounded."""
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802 (the base class's protocol)
         self.generic_visit(node)
@@ -177,13 +177,13 @@ class _Joins(NodeTransformer):
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """Bounds what a template's loops and products take: it comes from strangers."""
+    """Sandbox with bounded loops and products, since templates are untrusted."""
 
     intercepted_binops = frozenset({"+", "*", "**"})
     concat = staticmethod(_concat)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """Return a sum, a product or a power that is not too large."""
+        """Return a sum, product or power of bounded size."""
         sizes = [len(x) if isinstance(x, str | list | tuple) else x for x in (left, right)]
         if operator == "+":
             are_sized = all(x is not y for x, y in zip(sizes, (left, right), strict=True))
@@ -222,7 +222,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Jinja's own filter escapes for HTML; a prompt is not HTML."""
+    """Dump JSON without the HTML escapes of Jinja's own filter."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

@@ -1,4 +1,4 @@
-"""The tokens that end a text, as the files of a checkpoint beside its tokenizer name them."""
+"""End-of-sequence tokens of a checkpoint, from the files beside its tokenizer."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["eos_ids"]
 
 
 def eos_ids(folder: Path) -> tuple[int, ...]:
-    """Return the tokens that end a text: generation_config.json has the last word.
+    """Return the end-of-sequence tokens; generation_config.json takes precedence.
 
     Raises:
-      DataError: a file is damaged, or its eos_token_id is no token.
+      DataError: a file is damaged, or its eos_token_id is not a token.
     """
     for name in ("generation_config.json", "config.json"):
         file = folder / name

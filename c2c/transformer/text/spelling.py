@@ -1,4 +1,4 @@
-"""The bytes that tokens stand for, by a tokenizer's decoder."""
+"""Bytes of tokens, by a tokenizer's decoder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BEFORE = "a"  # any token that is a letter: what follows it is within a text
 
 
 def byte_alphabet() -> dict[str, int]:
-    """Return the byte that each character of a byte-level vocabulary stands for.
+    """Return the byte of each character of a byte-level vocabulary.
 
     Printable bytes stand for themselves, the others for the characters from U+0100 on, in order.
     """
@@ -28,7 +28,7 @@ def byte_alphabet() -> dict[str, int]:
 
 
 def parts(step: Any) -> list[Mapping[str, Any]]:
-    """Return the settings of a tokenizer's step and, where it is a sequence, of its parts."""
+    """Return the settings of a tokenizer's step, or of its parts if it is a sequence."""
     found = [] if step is None else [json.loads(step.__getstate__())]
     for one in found:
         for name in ("decoders", "normalizers", "pretokenizers"):
@@ -37,7 +37,7 @@ def parts(step: Any) -> list[Mapping[str, Any]]:
 
 
 def _keeps_length(step: Mapping[str, Any]) -> bool:
-    """Return whether a normalizer leaves a `_COMPOSED`th of the characters at least."""
+    """Return whether a normalizer keeps at least 1 / `_COMPOSED` of the characters."""
     if step["type"] == "Replace":
         return len(step["pattern"].get("String", "")) == len(step["content"]) > 0
     return step["type"] in ("Sequence", "Prepend", "NFC", "NFD", "NFKC", "NFKD", "Lowercase")
@@ -51,20 +51,20 @@ def _keeps_all(step: Mapping[str, Any]) -> bool:
 
 
 class Spelling:
-    """Texts that tokens stand for.
+    """Texts of tokens.
 
-    In byte-level vocabularies each character is a byte. Others are spelled by their decoder, after
-    the token before: it drops a space at the beginning of a text (SentencePiece), or writes one
-    between words. Their tokens `<0xNN>` are single bytes, where the decoder says so.
+    Characters of byte-level vocabularies are bytes. Other tokens get their text from the decoder,
+    given the previous token: it drops a space at the beginning of a text (SentencePiece), or writes
+    one between words. Their tokens `<0xNN>` are single bytes if the decoder defines them so.
 
     Attributes:
-      special: the tokens that are skipped where special tokens are.
+      special: special tokens, which can be skipped.
       is_byte_level: whether each character of the vocabulary is a byte.
       has_bytes: whether tokens `<0xNN>` are bytes.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
-        """Take the tokenizers library's object, to which no token is added any more."""
+        """Wrap the tokenizers library's object, to which no token is added any more."""
         self._backend = backend
         kinds = {part["type"] for part in parts(backend.decoder)}
         self.is_byte_level = "ByteLevel" in kinds
@@ -74,7 +74,7 @@ class Spelling:
         self._alphabet = byte_alphabet()
 
     def name(self, token: int) -> str | None:
-        """Return how the vocabulary writes a token; None of an id that means nothing."""
+        """Return a token's spelling in the vocabulary; None for an undefined id."""
         return self._backend.id_to_token(token)
 
     def data(self, token: int) -> bytes:
@@ -83,15 +83,15 @@ class Spelling:
         return b"" if name is None else self.data_of(name, _BEFORE)
 
     def text(self, token: int) -> str:
-        """Return the text of a token within a text; parts of a character come as U+FFFD."""
+        """Return the text of a token within a text, with U+FFFD for parts of a character."""
         return self.data(token).decode(errors="replace")
 
     def data_of(self, name: str, before: str | None) -> bytes:
         """Return the bytes of a token by its name.
 
         Args:
-          name: as `name` gives it.
-          before: the name of the token before it; None at the beginning of a text.
+          name: name of the token, as returned by `name`.
+          before: name of the previous token; None at the beginning of a text.
         """
         if self.is_byte_level:
             try:
@@ -104,10 +104,10 @@ class Spelling:
         return self._decoded([*known, name])[len(self._decoded(known)) :].encode()
 
     def longest(self) -> int | None:
-        """Return how many characters of a text a token stands for at most.
+        """Return the maximum number of a text's characters that one token can represent.
 
-        None where there is no such number: parts of a text have no token, such as spaces that are
-        dropped, or one token stands for any unknown word.
+        None if unbounded: parts of a text have no token, such as dropped spaces, or one token
+        represents any unknown word.
         """
         backend = self._backend
         vocabulary = backend.get_vocab(with_added_tokens=True)

@@ -1,4 +1,4 @@
-"""Text up to the first stop string, when it comes in pieces: no part of one ever gets out."""
+"""Stop strings in streamed text: no part of one is emitted."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["StopText"]
 
 
 class StopText:
-    """Takes pieces of a text, gives what is certainly before any stop string.
+    """Filter of text pieces that emits only text certainly before any stop string.
 
-    The stop string that is complete first counts, of those that end together the longest; so the
-    result does not depend on how the text was cut into pieces.
+    The first complete stop string counts, the longest if several end together, so the result does
+    not depend on the division into pieces.
 
     >>> text = StopText(["###"])
     >>> text.push("one #"), text.push("two ##"), text.push("# three"), text.found
@@ -21,10 +21,10 @@ class StopText:
     """
 
     def __init__(self, stops: Sequence[str], *, is_kept: bool = False) -> None:
-        """Take the stop strings, and whether the one that is found is part of the text.
+        """Set the stop strings, and whether a found one is part of the text.
 
         Raises:
-          SettingError: one is empty.
+          SettingError: a stop string is empty.
         """
         if not all(stops):
             raise SettingError("stop", list(stops), "strings that are not empty")
@@ -33,7 +33,7 @@ class StopText:
         self._held = ""
 
     def push(self, piece: str) -> str:
-        """Take the next piece; return the new text, empty after a stop string."""
+        """Add a piece; return the new text, empty after a stop string."""
         if self.found is not None:
             return ""
         self._held += piece
@@ -49,12 +49,12 @@ class StopText:
         return out
 
     def finish(self) -> str:
-        """Return what was held back because a stop string might have begun with it."""
+        """Return the text that was held back as a possible start of a stop string."""
         out, self._held = self._held, ""
         return out
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Return how many characters at the end of `text` are the beginning of `stop`."""
+    """Return the length of the longest end of `text` that starts `stop`."""
     longest = min(len(text), len(stop) - 1)
     return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)

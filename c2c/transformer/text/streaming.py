@@ -1,4 +1,4 @@
-"""Text from tokens that come one by one: whole characters only, the same text in the end."""
+"""Streaming decoder from tokens to text, in whole characters."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _LONGEST = 4  # bytes of a character
 
 
 class TextStream:
-    """Takes token ids, gives the text that is certain so far.
+    """Streaming decoder that emits the certain text of each token.
 
-    The pieces of `push` and the rest from `finish`, joined, are what decoding all ids at once
-    gives. A character whose bytes are spread over tokens comes out whole, with the last of them.
-    Decoded at once, a byte `<0xNN>` that fits nowhere spoils the whole run of such tokens that it
-    is in; here characters that are whole stay.
+    The pieces of `push` and the rest from `finish` join to the decoded text of all ids. A character
+    whose bytes are spread over tokens is emitted with the last of them. One exception: an invalid
+    byte `<0xNN>` spoils its whole run of such tokens in the library's decoder, but keeps complete
+    characters here.
 
     Attributes:
-      length: of the text so far, in characters.
+      length: characters of the text so far.
     """
 
     def __init__(
@@ -35,13 +35,13 @@ class TextStream:
         kept: Collection[int] = (),
         after: Sequence[int] = (),
     ) -> None:
-        """Begin a text.
+        """Start a text.
 
         Args:
-          spelling: of the tokens.
-          skip_special_tokens: whether they have no text.
-          kept: those that have one all the same.
-          after: tokens that the text goes on after, whose own text is not given.
+          spelling: spelling of the tokens.
+          skip_special_tokens: whether special tokens have no text.
+          kept: special tokens that have a text nevertheless.
+          after: tokens before the text, whose own text is not emitted.
         """
         self._spelling = spelling
         self._skipped = (
@@ -58,7 +58,7 @@ class TextStream:
         self.length = self._begin = 0
 
     def push(self, token: int) -> str:
-        """Take one token id; return the new text, often empty."""
+        """Add one token id; return the new text, often empty."""
         self._begin = self.length
         name = self._name(token)
         if name is None:
@@ -68,18 +68,18 @@ class TextStream:
         return self._taken(data)
 
     def finish(self) -> str:
-        """Return what was held back; incomplete characters come as U+FFFD."""
+        """Return the text held back, with U+FFFD for incomplete characters."""
         return self._taken(b"", final=True)
 
     def offset(self, token: int) -> int:
-        """Return where in the text the token begins that was pushed last.
+        """Return the index in the text at which the last token begins.
 
-        Of a part of a character, that is where the character begins.
+        For a part of a character, this is the start of the character.
         """
         return max(self._begin, self.length - len(self._spelling.text(token)))
 
     def _name(self, token: int) -> str | None:
-        """Return a token's name; None of one that is skipped, or that means nothing."""
+        """Return a token's name; None for a skipped token or an undefined id."""
         return None if token in self._skipped else self._spelling.name(token)
 
     def _taken(self, data: bytes, *, final: bool = False) -> str:

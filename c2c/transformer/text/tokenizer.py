@@ -1,4 +1,4 @@
-"""Tokenizers of checkpoints: a folder's tokenizer.json, or the vocabulary inside a GGUF file."""
+"""Tokenizers of checkpoints: tokenizer.json of a folder, or the vocabulary of a GGUF file."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokenizer:
-    """Text to token ids and back; the keywords are transformers'.
+    """Tokenizer with keywords named as in transformers.
 
     Attributes:
-      backend: the tokenizers library's object.
-      bos_id: the token a text begins with; None where the model has none.
-      eos_ids: tokens that end an answer, the most usual first.
-      pad_id: None where the model names none.
-      chat_template: None where the checkpoint has none.
-      spelling: the bytes that tokens stand for.
+      backend: object of the tokenizers library.
+      bos_id: beginning-of-sequence token; None if the model has none.
+      eos_ids: end-of-sequence tokens, the most usual first.
+      pad_id: padding token; None if the model has none.
+      chat_template: chat template; None if the checkpoint has none.
+      spelling: bytes of the tokens.
     """
 
     backend: tokenizers.Tokenizer
@@ -51,20 +51,20 @@ class Tokenizer:
         return self.backend.get_vocab_size(with_added_tokens=True)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Return token ids; special tokens written out in the text are recognised.
+        """Return token ids; special tokens in the text are recognised.
 
-        Other threads run meanwhile: a megabyte takes seconds.
+        The call releases the GIL, since a megabyte takes seconds.
 
         Args:
-          text: anything.
-          add_special_tokens: whether to add what the model's texts begin and end with, mostly BOS.
+          text: any text.
+          add_special_tokens: whether to add the model's first and last tokens, mostly BOS.
         """
         # Of one text the library would hold the interpreter's lock.
         batch = self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return batch[0].ids
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = False) -> str:
-        """Return the text of token ids; bytes that are no UTF-8 come as U+FFFD."""
+        """Return the text of token ids, with U+FFFD for bytes that are not UTF-8."""
         return self.backend.decode(
             [int(token) for token in ids], skip_special_tokens=skip_special_tokens
         )
@@ -76,7 +76,7 @@ class Tokenizer:
         kept: Collection[int] = (),
         after: Sequence[int] = (),
     ) -> TextStream:
-        """Return a decoder for tokens that come one by one; see `TextStream`."""
+        """Return a streaming decoder of tokens; see `TextStream`."""
         return TextStream(
             self.spelling, skip_special_tokens=skip_special_tokens, kept=kept, after=after
         )
@@ -85,7 +85,7 @@ class Tokenizer:
         """Return the id of a token by its text.
 
         Raises:
-          SettingError: no such token.
+          SettingError: the token is not in the vocabulary.
         """
         index = self.backend.token_to_id(token)
         if index is None:
@@ -102,7 +102,7 @@ class Tokenizer:
         """Render messages with the checkpoint's chat template, see `ChatTemplate.render`.
 
         Raises:
-          DataError: the checkpoint has no template, or the template refuses the messages.
+          DataError: the checkpoint has no template, or the template rejects the messages.
         """
         if self.chat_template is None:
             raise DataError("checkpoint", "it has no chat template", "Use a plain prompt.")
@@ -117,16 +117,16 @@ class Tokenizer:
         add_generation_prompt: bool = True,
         **variables: Any,
     ) -> list[int]:
-        """Return the ids of rendered messages; BOS only where the template writes it."""
+        """Return the ids of rendered messages; only the template adds BOS."""
         text = self.apply_chat(messages, add_generation_prompt=add_generation_prompt, **variables)
         return self.encode(text, add_special_tokens=False)
 
 
 def tokenizer_from_folder(folder: Path | str) -> Tokenizer:
-    """Read the tokenizer of a checkpoint that transformers saved, versions 4 and 5.
+    """Read the tokenizer of a checkpoint saved by transformers 4 or 5.
 
     Args:
-      folder: with tokenizer.json and, where the checkpoint has them, tokenizer_config.json,
+      folder: folder with tokenizer.json and, if present, tokenizer_config.json,
         special_tokens_map.json, generation_config.json, config.json, chat_template.jinja.
 
     Raises:
@@ -162,11 +162,11 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any], source: str) -> Tokenizer:
     """Rebuild the tokenizer of a GGUF file.
 
     Args:
-      metadata: of the file, `GgufCheckpoint.metadata`.
-      source: the file's name, for errors.
+      metadata: metadata of the file, `GgufCheckpoint.metadata`.
+      source: name of the file, for errors.
 
     Raises:
-      DataError: a vocabulary that is not supported or damaged.
+      DataError: the vocabulary is not supported or damaged.
     """
     backend = gguf_tokenizer(metadata, source)
     tokens: list[str] = metadata["tokenizer.ggml.tokens"]
@@ -191,14 +191,14 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _text(token: Any) -> str | None:
-    """Return a special token's text; it is written plainly or with its properties."""
+    """Return a special token's text, stored plainly or with its properties."""
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) else None
 
 
 def _add_declared(backend: tokenizers.Tokenizer, config: Mapping[str, Any], source: str) -> None:
-    """Add tokens that only tokenizer_config.json lists, as transformers does."""
+    """Add tokens listed only in tokenizer_config.json, as transformers does."""
     declared = config.get("added_tokens_decoder") or {}
     try:
         known = {int(number): dict(entry) for number, entry in declared.items()}

@@ -1,1 +1,1 @@
-"""Weights of checkpoints: what there is, where it goes, and how it is read."""
+"""Weights of checkpoints: formats, layout and reading."""

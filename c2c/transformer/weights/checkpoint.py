@@ -1,7 +1,7 @@
-"""From a checkpoint's tensors to parameters, each tensor straight into its place.
+"""Loader of a checkpoint's tensors, each read directly into its parameter array.
 
-An array of parameters is filled where it stays: in pages that jax uses as they are on a CPU, in a
-pool that many processes map, or (on a GPU without a pool) in pages that are copied once and freed.
+A parameter array is filled in place: on a CPU in pages that jax uses directly, in a pool mapped by
+many processes, or (on a GPU without a pool) in pages that are copied once and freed.
 """
 
 from __future__ import annotations
@@ -55,21 +55,22 @@ def load_params(
     """Read a checkpoint into parameters.
 
     Args:
-      source: of the tensors.
+      source: source of the tensors.
       spec: the model they belong to.
-      dtype: of the parameters that are not quantised, one of `DTYPES`.
-      placement: of projections and embeddings.
-      quantization: of the projections; None for floats.
-      pool: file for what is in host memory, which processes that name the same one share; made by
-        the first of them. It knows the checkpoint's files by name, size and time.
-      progress: whether to draw a bar.
-      between: is called before each array; what it raises ends the reading.
-      device: jax device, also of the host memory; by default the first.
+      dtype: type of unquantised parameters, one of `DTYPES`.
+      placement: memory of projections and embeddings.
+      quantization: quantisation of the projections; None for floats.
+      pool: file for weights in host memory, shared by processes that name the same one; the first
+        creates it. It identifies the checkpoint's files by name, size and time. None for private
+        memory.
+      progress: whether to draw a progress bar.
+      between: callback before each array; its exception ends the reading.
+      device: jax device, also for host memory; by default the first.
 
     Raises:
       SettingError: `dtype`, the model or the quantisation is not supported, or `pool` is given for
         weights that are not in host memory.
-      DataError: tensors are missing, superfluous, of other shapes or damaged.
+      DataError: tensors are missing, unexpected, misshapen or damaged.
     """
     if dtype not in DTYPES:
         raise SettingError("dtype", dtype, f"one of {', '.join(DTYPES)}")
@@ -110,7 +111,7 @@ def random_params(
     """Return parameters drawn at random, for tests and benchmarks without a checkpoint.
 
     Matrices are normal, scaled by 1 / sqrt(K); norms are near 1, biases clearly not 0. They are
-    cut from one drawn block at random places, which takes seconds for billions of them.
+    slices of one drawn block at random offsets, which takes seconds for billions of them.
     """
     return load_params(
         RandomSource(spec, rng), spec, dtype=dtype, placement=placement, quantization=quantization
@@ -125,14 +126,14 @@ def abstract_params(
     quantization: Quantization | None = None,
     make: Callable[[tuple[int, ...], Any], Any] = jax.ShapeDtypeStruct,
 ) -> Params:
-    """Return the parameters as shapes and types, for compiling without weights.
+    """Return the parameters as shapes and types, to compile without weights.
 
     Args:
       spec: the model.
-      dtype: of the parameters.
-      placement: of projections and embeddings.
-      quantization: of the projections.
-      make: (shape, dtype) -> what stands for an array.
+      dtype: type of the parameters.
+      placement: memory of projections and embeddings.
+      quantization: quantisation of the projections; None for floats.
+      make: function (shape, dtype) that returns an abstract array.
     """
     check_supported(spec)
     kind = DTYPES[dtype]
@@ -150,9 +151,9 @@ def expected_params(
     quantization: Quantization | None = None,
     device: Any = None,
 ) -> Params:
-    """Return what `load_params` will, as shapes and types in their places; reads no weights.
+    """Return the result of `load_params` as shapes, types and placements; reads no weights.
 
-    Executables that are found for these are found for the parameters themselves.
+    They select the same executables as the parameters themselves.
     """
     kind = DTYPES[dtype]
     wanted = leaves(spec, placement, dtype=kind, source=source, quantization=quantization)
@@ -183,13 +184,13 @@ def _abstract(
 
 
 def check_tensors(source: Source, spec: ModelSpec) -> None:
-    """Return if a checkpoint has exactly the tensors that the model needs.
+    """Validate that a checkpoint has exactly the tensors that the model needs.
 
-    Left aside: rotary frequencies that old checkpoints store, and the head where it is tied:
-    `load` has seen that it holds the embedding's values.
+    Ignored are rotary frequencies of old checkpoints, and a tied head: `load` has checked that it
+    equals the embedding.
 
     Raises:
-      DataError: some are missing, superfluous or of other shapes; names the first few.
+      DataError: tensors are missing, unexpected or misshapen; the error names the first few.
     """
     most = len(source.names)  # the layout of a config that is out of all proportion is not made
     sparse = spec.layers - len(spec.dense_layers)
@@ -228,14 +229,14 @@ def _name(leaf: Leaf, end: str) -> str:
 
 
 def _pages(array: TensorSpec) -> np.ndarray:
-    """Return zeros in pages of their own: jax on a CPU takes these as they are, aligned."""
+    """Return zeros in page-aligned memory, which jax on a CPU uses without a copy."""
     kind, size = jnp.dtype(array.dtype), math.prod(array.shape)
     pages = mmap.mmap(-1, max(1, size * kind.itemsize))
     return np.frombuffer(pages, kind, size).reshape(array.shape)
 
 
 def _placed(buffer: np.ndarray, leaf: Leaf, device: Any) -> Any:
-    """Hand a filled buffer to jax: no copy on a CPU, one on a GPU, where the buffer is freed."""
+    """Pass a filled buffer to jax: no copy on a CPU, one on a GPU, where the buffer is freed."""
     array = jax.device_put(buffer, _sharding(leaf, device), may_alias=True)
     array.block_until_ready()
     return HostArray(array) if leaf.in_host_memory else array
@@ -260,7 +261,7 @@ def _in_pool(
     waiting: dict[str, np.ndarray] = {}
 
     def fill(name: str, into: np.ndarray) -> None:
-        """Fill one array, and keep the smaller ones that come with it until they are asked for."""
+        """Fill one array; buffer the smaller ones filled with it until they are requested."""
         if name in waiting:
             np.copyto(into, waiting.pop(name))
             return
@@ -279,7 +280,7 @@ def _in_pool(
 
 
 def _identity(files: Iterable[Path]) -> str:
-    """Return what tells these files from others, and from what they were before a change."""
+    """Return an identity of these files, which changes with their content."""
     stats = ((file.name, file.stat()) for file in files)
     text = repr([(name, s.st_size, s.st_mtime_ns) for name, s in stats])
     return hashlib.sha256(text.encode()).hexdigest()
@@ -339,7 +340,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 class _bar:  # noqa: N801 - a context manager, read as a function
-    """A bar of bytes on the terminal, or nothing."""
+    """Return a progress bar in bytes, or a no-op."""
 
     def __init__(self, total: int, what: str, *, shown: bool) -> None:
         self._total, self._what, self._shown = total, what, shown

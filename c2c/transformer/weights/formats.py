@@ -1,4 +1,4 @@
-"""Formats of weights: floats, or few bits with scales."""
+"""Weight formats: floats, or low-bit integers with scales."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _ROUNDED = ("Q6_K",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantization:
-    """Quantisation of projections while they are loaded.
+    """Quantisation of projections at load time.
 
-    The head, and with it a tied embedding, has 8 bits where the others have 4: it decides the
-    tokens. An embedding that is not tied keeps its floats, since only rows of it are read.
+    With 4 bits, the head and a tied embedding have 8 bits, since they decide the tokens. An untied
+    embedding keeps its floats, since only rows of it are read.
 
     Attributes:
       kind: "int8", "float8_e4m3fn" or "int4", rounded to the nearest; or "stored", the integers
         of a GGUF file as they are.
       group: weights along K that share a scale, a multiple of 32; None for one scale a row.
         "stored" has 32.
-      scale_dtype: of the scales, one of `SCALE_DTYPES`; "stored" has the narrowest that is exact.
+      scale_dtype: type of the scales, one of `SCALE_DTYPES`; "stored" has the narrowest exact one.
     """
 
     kind: Kind | Literal["stored"]
@@ -62,14 +62,14 @@ class Quantization:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """The format in which one stack is kept.
+    """Storage format of one stack.
 
     Attributes:
-      kind: of the integers; None for floats in the model's type.
+      kind: type of the integers; None for floats in the model's type.
       group: weights along K that share a scale; None for one scale a row.
-      scale_dtype: of the scales.
-      offsets: whether groups have an offset too, in float32.
-      stored: whether integers are taken from the source where it has them.
+      scale_dtype: type of the scales.
+      offsets: whether groups also have a float32 offset.
+      stored: whether integers are copied from the source if it has them.
     """
 
     kind: Kind | None = None
@@ -80,7 +80,7 @@ class Format:
 
 
 class Stored(Protocol):
-    """A source that knows how its tensors are quantised."""
+    """A source that provides the quantisation of its tensors."""
 
     def stored(self, name: str) -> str | None:
         """Return the format of a tensor; None for floats."""
@@ -90,7 +90,7 @@ def quantization_by_name(name: str | None) -> Quantization | None:
     """Return the quantisation called "int8", "fp8" (a scale a row), "int4" (groups) or "stored".
 
     Raises:
-      SettingError: there is none of this name.
+      SettingError: the name is unknown.
     """
     made = {
         "int8": Quantization(kind="int8"),
@@ -108,13 +108,13 @@ def quantization_by_name(name: str | None) -> Quantization | None:
 def format_of(
     stack: Stack, source: Stored, quantization: Quantization | None, *, tied: bool
 ) -> Format:
-    """Return how a stack is to be kept.
+    """Return the storage format of a stack.
 
     Args:
-      stack: of the model.
-      source: of its tensors.
-      quantization: what is asked for.
-      tied: whether the embedding is the head too.
+      stack: stack of the model.
+      source: source of its tensors.
+      quantization: requested quantisation; None for floats.
+      tied: whether the embedding is also the head.
     """
     if quantization is None or not (stack.projection or stack.name == "embed"):
         return Format()
@@ -129,12 +129,12 @@ def format_of(
 
 
 def is_exact(stored: str | None) -> bool:
-    """Return True if integers of a source's format are kept as they are."""
+    """Return True if a source's integers are kept unchanged."""
     return stored in _STORED and stored not in _ROUNDED
 
 
 def _as_stored(found: Iterable[str | None]) -> Format:
-    """Return the narrowest format that holds all of these."""
+    """Return the narrowest format that holds all of these formats."""
     kinds = set(found)
     if not kinds <= _STORED.keys():
         return Format()

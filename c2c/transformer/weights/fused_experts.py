@@ -1,4 +1,4 @@
-"""Checkpoints whose experts are one tensor a layer, as the modules of transformers 5 hold them."""
+"""Checkpoints with one tensor per layer for all experts, as saved by transformers 5."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _FUSED = re.compile(
 
 
 def split_experts(checkpoint: SafetensorsCheckpoint, family: str) -> None:
-    """Give each expert's matrices the names that published checkpoints give them.
+    """Give each expert's matrices their published names.
 
     Args:
-      checkpoint: whose tensors are renamed; nothing is read.
-      family: of the model; one without experts changes nothing.
+      checkpoint: checkpoint whose tensors are renamed; nothing is read.
+      family: family of the model; one without experts changes nothing.
     """
     named = NAMES[family].experts
     if named is None:

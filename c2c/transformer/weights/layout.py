@@ -1,7 +1,7 @@
-"""A model's parameters as data: the tensors of a checkpoint that make each stack of weights.
+"""Layout of a model's parameters: the checkpoint tensors of each stack of weights.
 
-Projections that read the same input are one matrix: q, k and v; gate and up. All are [N, K] (rows
-are outputs), as checkpoints store them, so that loading transposes nothing.
+Projections with the same input are one matrix: q, k and v; gate and up. All are [N, K] (rows are
+outputs), as in checkpoints, so that loading needs no transposes.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _GEMMA = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """Names of a family's tensors below a layer.
+    """Tensor names of a family below a layer.
 
     Attributes:
-      norms: stack -> tensor, those that it has.
-      qkv: of the three in one, if it has that.
-      gate_up: of the two in one, likewise.
-      experts: folder, and (gate, up, down) of an expert.
+      norms: tensor name of each norm stack.
+      qkv: name of a fused q, k and v tensor, if any.
+      gate_up: name of a fused gate and up tensor, if any.
+      experts: folder of experts, and (gate, up, down) names of one.
     """
 
     norms: Mapping[str, str] = field(default_factory=lambda: _BEFORE)
@@ -90,7 +90,7 @@ FAMILIES = tuple(NAMES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One tensor of a checkpoint and where it goes: `stack[at][first : first + shape[0]]`."""
+    """One checkpoint tensor and its destination: `stack[at][first : first + shape[0]]`."""
 
     tensor: str
     shape: tuple[int, ...]
@@ -100,7 +100,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """One array of parameters, all layers of a kind: in their order, others left out."""
+    """One parameter array over the layers of a kind, in order."""
 
     name: str
     shape: tuple[int, ...]
@@ -109,10 +109,10 @@ class Stack:
 
 
 def check_supported(spec: ModelSpec) -> None:
-    """Return if the transformer computes models of this kind.
+    """Validate that the transformer supports a model.
 
     Raises:
-      SettingError: the family, activation or rotary embedding is not supported; names it.
+      SettingError: the family, activation or rotary embedding is not supported.
     """
     where = f"model.{spec.name}"
     if spec.family not in FAMILIES:
@@ -156,7 +156,7 @@ def _check_rope(spec: ModelSpec, where: str) -> None:
 
 
 def feed_forward_places(spec: ModelSpec) -> tuple[tuple[bool, int], ...]:
-    """Return of each layer whether it has experts, and its place in the stacks of that kind."""
+    """Return, for each layer, whether it has experts, and its index in stacks of its kind."""
     places: list[tuple[bool, int]] = []
     counts = {False: 0, True: 0}
     for layer in range(spec.layers):
@@ -167,7 +167,7 @@ def feed_forward_places(spec: ModelSpec) -> tuple[tuple[bool, int], ...]:
 
 
 def layout(spec: ModelSpec) -> tuple[Stack, ...]:
-    """Return every array of parameters, the embedding first; `head` only if it is not tied."""
+    """Return all parameter arrays, the embedding first; `head` only if it is not tied."""
     h, vocab = spec.hidden, spec.vocab
     stacks = [
         _single("embed", EMBEDDING, (vocab, h)),
@@ -196,15 +196,15 @@ def _per_layer(
     projection: bool = False,
     layers: Sequence[int] | None = None,
 ) -> Stack:
-    """Stack tensors of layers; several of them one below the other.
+    """Stack the tensors of layers; several in one layer are concatenated by rows.
 
     Args:
       spec: the model.
-      name: of the stack.
-      tensors: (name below the layer, rows) of each.
-      columns: of all of them; None for vectors.
+      name: name of the stack.
+      tensors: (name below the layer, rows) of each tensor.
+      columns: number of columns; None for vectors.
       projection: as in `Stack`.
-      layers: those that have these tensors; by default all.
+      layers: layers with these tensors; by default all.
     """
     tail = () if columns is None else (columns,)
     chosen = range(spec.layers) if layers is None else layers

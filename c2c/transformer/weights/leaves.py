@@ -1,4 +1,4 @@
-"""The arrays that a model's parameters are made of, and how each is filled from a checkpoint."""
+"""Arrays of a model's parameters, and how each is filled from a checkpoint."""
 
 from __future__ import annotations
 
@@ -31,36 +31,36 @@ _ROW_BYTES = 16  # rows that are fetched one by one are whole pieces of this siz
 
 
 class Source(Stored, Protocol):
-    """Tensors by the names of Hugging Face checkpoints."""
+    """Tensors by Hugging Face name."""
 
     @property
     def path(self) -> Path:
-        """Their origin, for errors."""
+        """Path of the source, for errors."""
 
     @property
     def files(self) -> Sequence[Path]:
-        """The files that hold them."""
+        """Paths of the source's files."""
 
     @property
     def names(self) -> Sequence[str]:
-        """All of them."""
+        """Names of all tensors."""
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of one."""
+        """Return the shape of a tensor."""
 
     def read(self, name: str, into: np.ndarray) -> None:
-        """Write the values of one into an array of its shape, converting the type."""
+        """Read a tensor into an array of its shape, converting the type."""
 
     def rows(self, name: str) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield a matrix as floats, some rows at a time, each with the number of the first."""
+        """Yield a matrix as floats in parts, each with the index of its first row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaf:
     """One part of the parameters to fill: a stack, or one layer of it.
 
-    It is one array of floats, "", or of integers "data", "scales" and, if the format has them,
-    "offsets"; of tables "row_scales" and "row_offsets" too, the same by row.
+    Floats are one array, "". Integers are "data", "scales" and, if the format has them, "offsets";
+    tables also have "row_scales" and "row_offsets", the same by row.
     """
 
     name: str
@@ -73,10 +73,10 @@ class Leaf:
     table: bool = False  # rows are looked up in it
 
     def arrays(self, dtype: np.dtype[Any]) -> dict[str, TensorSpec]:
-        """Return its arrays by the end of their names.
+        """Return the arrays by name suffix.
 
         Args:
-          dtype: of floats.
+          dtype: type of floats.
         """
         form = self.format
         if form.kind is None:
@@ -99,7 +99,7 @@ class Leaf:
         return specs
 
     def weights(self, arrays: Mapping[str, Any]) -> QuantizedWeights:
-        """Return the quantised weights that arrays of these names make."""
+        """Return the quantised weights formed by arrays of these names."""
         n, k = self._sizes[-2:]
         kind = self.format.kind
         assert kind is not None  # of a quantised leaf
@@ -116,12 +116,12 @@ class Leaf:
     def fill(
         self, into: Mapping[str, np.ndarray], source: Source, done: Callable[[int], None]
     ) -> None:
-        """Read all parts into arrays, which may hold anything before.
+        """Read all parts into arrays and overwrite their content.
 
         Args:
-          into: as `arrays` says.
-          source: of the tensors.
-          done: is told the bytes of each part as they are kept, scales left out.
+          into: arrays as returned by `arrays`.
+          source: source of the tensors.
+          done: callback with the bytes of each part as stored, without scales.
         """
         if self.format.kind is None:
             self._fill_floats(into[""], source, done)
@@ -137,7 +137,7 @@ class Leaf:
                 into[name][:, : len(groups)] = groups.T
 
     def nbytes(self, dtype: np.dtype[Any]) -> int:
-        """Return what `fill` will say it has done."""
+        """Return the total bytes that `fill` reports."""
         size = sum(math.prod(part.shape) for part in self.parts)
         if self.format.kind is None:
             return size * dtype.itemsize
@@ -145,7 +145,7 @@ class Leaf:
 
     @property
     def _sizes(self) -> tuple[int, ...]:
-        """Sizes without padding."""
+        """Return sizes without padding."""
         return self.stack.shape if self.layer is None else self.stack.shape[1:]
 
     def _fill_floats(self, into: np.ndarray, source: Source, done: Callable[[int], None]) -> None:
@@ -180,14 +180,14 @@ def leaves(
     source: Stored,
     quantization: Quantization | None = None,
 ) -> tuple[Leaf, ...]:
-    """Return what a placement makes of a model's parameters, the embedding first.
+    """Return the parts of a model's parameters under a placement, the embedding first.
 
     Args:
       spec: the model.
-      placement: of projections and embeddings.
-      dtype: of floats.
-      source: of the tensors.
-      quantization: of the projections; None for floats.
+      placement: memory of projections and embeddings.
+      dtype: type of floats.
+      source: source of the tensors.
+      quantization: quantisation of the projections; None for floats.
     """
     made: list[Leaf] = []
     host = placement.memory == "host"

@@ -1,4 +1,4 @@
-"""Weights drawn at random, where a checkpoint would be read."""
+"""Random weights in place of a checkpoint."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STEP = 1 << 22  # numbers at a time
 
 
 class RandomSource:
-    """Tensors of a model, cut from one drawn block at places that are drawn too.
+    """Tensors of a model, sliced from one random block at random offsets.
 
     Matrices are normal, scaled by 1 / sqrt(K); norms are near 1, biases clearly not 0.
     """
@@ -38,7 +38,7 @@ class RandomSource:
         return self._shapes[name]
 
     def stored(self, name: str) -> None:
-        """Return None: these are floats."""
+        """Return None: tensors are floats."""
 
     def read(self, name: str, into: np.ndarray) -> None:
         """Write a tensor into an array of its shape."""
@@ -46,7 +46,7 @@ class RandomSource:
             np.copyto(into[first : first + len(part)], part, casting="unsafe")
 
     def rows(self, name: str) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield a tensor, some rows at a time, each with the number of the first."""
+        """Yield a tensor in parts, each with the index of its first row."""
         count, *tail = self._shapes[name]
         width = int(np.prod(tail))
         step = max(1, _STEP // width)

@@ -1,8 +1,8 @@
-"""Safetensors files, one or sharded, read tensor by tensor into memory that the caller owns.
+"""Reader of safetensors files, single or sharded, into memory owned by the caller.
 
 The `safetensors` library maps whole files, whose pages then count as a second copy of the weights,
-and gives NumPy no bfloat16. So tensors are read here, straight into their place in a stack where
-type and order allow; the format is a JSON header and raw bytes.
+and has no bfloat16 for NumPy. This reader therefore reads tensors directly into their stack if type
+and order allow. The format is a JSON header and raw bytes.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class _Tensor:
 
 
 class SafetensorsCheckpoint:
-    """A folder of a checkpoint, or one file; headers are read and checked at once.
+    """A checkpoint folder or one file; headers are read and checked at once.
 
     Attributes:
-      path: the folder or file.
-      names: the tensors.
+      path: folder or file.
+      names: names of the tensors.
 
     Raises:
-      DataError: no such checkpoint, a shard is missing, or a file is truncated or damaged.
+      DataError: the checkpoint or a shard is missing, or a file is truncated or damaged.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -80,7 +80,7 @@ class SafetensorsCheckpoint:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The files that hold the tensors."""
+        """Files that hold the tensors."""
         return tuple(self._files)
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -88,11 +88,11 @@ class SafetensorsCheckpoint:
         return self._tensors[name].shape
 
     def divide(self, name: str, parts: Mapping[str, tuple[int, ...]]) -> None:
-        """Have a tensor replaced by others, which lie in its memory one after the other.
+        """Replace a tensor by several, contiguous in its memory.
 
         Args:
-          name: of the tensor.
-          parts: shapes by new names, in order; together they are all of it.
+          name: name of the tensor.
+          parts: shapes by new name, in order; together they cover the tensor.
         """
         whole = self._tensors.pop(name)
         offset = whole.offset
@@ -104,15 +104,15 @@ class SafetensorsCheckpoint:
         self.names = tuple(self._tensors)
 
     def scale(self, block: tuple[int, int] | None) -> None:
-        """Have matrices of eight bits multiplied by the scales of their blocks when they are read.
+        """Apply block scales to 8-bit matrices when they are read.
 
-        The scales of `x` are the tensor `x_scale_inv`, which is no longer among the names.
+        The scales of `x` are the tensor `x_scale_inv`, which is removed from the names.
 
         Args:
-          block: rows and columns of a block; None: no tensor may be of eight bits.
+          block: rows and columns of a block; None: 8-bit tensors are an error.
 
         Raises:
-          DataError: such a tensor has no scales, or they are of another shape or type.
+          DataError: an 8-bit tensor has no scales, or scales of another shape or type.
         """
         for name in [n for n, t in self._tensors.items() if t.dtype == "F8_E4M3"]:
             tensor = self._tensors[name]
@@ -140,11 +140,11 @@ class SafetensorsCheckpoint:
         """Read a tensor into `into`, converting it to its type.
 
         Args:
-          name: of the tensor.
-          into: of its shape; any strides.
+          name: name of the tensor.
+          into: array of its shape; any strides.
 
         Raises:
-          DataError: the file ends early, cannot be read, or holds a value that is not finite.
+          DataError: the file ends early, cannot be read, or has a value that is not finite.
         """
         tensor = self._tensors[name]
         if into.shape != tensor.shape:
@@ -156,16 +156,16 @@ class SafetensorsCheckpoint:
                 np.copyto(target[first : first + len(chunk)], chunk, casting="unsafe")
 
     def rows(self, name: str, into: np.ndarray | None = None) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield a tensor as it is stored, some rows at a time, each with the number of the first.
+        """Yield a tensor in its stored type in parts, each with the index of its first row.
 
-        With scales of blocks, as the float32 that they make of it.
+        Tensors with block scales are scaled to float32.
 
         Args:
-          name: of the tensor.
-          into: contiguous memory of its type to read it into; by default each time another.
+          name: name of the tensor.
+          into: contiguous memory of its type to read into; by default new memory for each part.
 
         Raises:
-          DataError: as `read` does.
+          DataError: see `read`.
         """
         tensor = self._tensors[name]
         file, kind = self._files[tensor.file], _DTYPES[tensor.dtype]
@@ -182,10 +182,10 @@ class SafetensorsCheckpoint:
                 yield first, chunk if tensor.scales is None else _scaled(chunk, first, tensor)
 
     def are_equal(self, name: str, other: str) -> bool:
-        """Return whether two tensors are there, of one type and shape, and of the same bits.
+        """Return whether two tensors exist and have equal type, shape and bits.
 
         Raises:
-          DataError: as `read` does.
+          DataError: see `read`.
         """
         found = [self._tensors[tensor] for tensor in (name, other) if tensor in self._tensors]
         if len({(tensor.dtype, tensor.shape) for tensor in found}) != 1 or len(found) != 2:
@@ -194,11 +194,11 @@ class SafetensorsCheckpoint:
         return all(a.tobytes() == b.tobytes() for (_, a), (_, b) in pairs)
 
     def stored(self, name: str) -> None:
-        """Return None: these tensors are floats."""
+        """Return None: tensors are floats."""
 
 
 def _files(path: Path) -> tuple[list[Path], Mapping[str, str]]:
-    """Return the files, and which of them the index says holds which tensor."""
+    """Return the files, and the file of each tensor by the index."""
     if path.is_file():
         return [path], {}
     if (path / _INDEX).is_file():
@@ -222,7 +222,7 @@ def _files(path: Path) -> tuple[list[Path], Mapping[str, str]]:
 
 
 def _header(file: Path, number: int) -> dict[str, _Tensor]:
-    """Read and check everything a file says about itself."""
+    """Read and validate the header of a file."""
     try:
         return _read_header(file, number)
     except OSError as error:
@@ -289,7 +289,7 @@ def _fill(descriptor: int, view: memoryview, offset: int, file: Path, name: str)
 
 
 def _check_finite(values: np.ndarray, dtype: str, file: Path, name: str) -> None:
-    """Look at the bits: NumPy is slow on bfloat16."""
+    """Check that values are finite by their bits, since NumPy is slow on bfloat16."""
     mask = _EXPONENTS[dtype]
     kind = {"F32": np.uint32, "F8_E4M3": np.uint8}.get(dtype, np.uint16)
     bits: Any = values.reshape(-1).view(kind)
@@ -298,7 +298,7 @@ def _check_finite(values: np.ndarray, dtype: str, file: Path, name: str) -> None
 
 
 def _scaled(values: np.ndarray, first: int, tensor: _Tensor) -> np.ndarray:
-    """Return rows of a matrix times the scales of their blocks, in float32."""
+    """Return rows of a matrix times their block scales, in float32."""
     rows = (first + np.arange(len(values))) // tensor.block[0]
     assert tensor.scales is not None
     wide = np.repeat(tensor.scales[rows], tensor.block[1], axis=1)[:, : values.shape[1]]
