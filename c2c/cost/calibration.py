@@ -146,7 +146,7 @@ def fit(name: str = "gh200") -> dict[str, float]:
         raise DataError(
             str(calibration_path(name)),
             f"no constants reproduce both latencies (loss {kernel.loss:.3g})",
-            "Another resource binds; check the efficiencies that are assumptions.",
+            "Another resource is the bottleneck; check the assumed efficiencies.",
         )
 
     def copy_s(model: str) -> float:

@@ -296,11 +296,11 @@ def _source(entry: Any, where: str) -> Source:
     claims = tuple(source.get("claims", ()))
     rows, held_out, chip = (str(source.get(k, "")) for k in ("rows", "held_out", "chip"))
     if (source["kind"] == "fitted") != (bool(claims) != bool(rows)):
-        raise DataError(where, "claims or rows belong to every fitted constant and to no other")
+        raise DataError(where, "expected claims or rows if and only if it is fitted")
     if (source["kind"] == "carried") != bool(chip):
-        raise DataError(where, "a chip belongs to every carried constant and to no other")
+        raise DataError(where, "expected a chip if and only if it is carried")
     if not source.get("why"):
-        raise DataError(where, "every source says why")
+        raise DataError(where, "expected a source with a 'why'")
     return Source(
         kind=source["kind"],
         why=str(source["why"]).strip(),

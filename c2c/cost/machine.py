@@ -36,7 +36,7 @@ def machine_of(
     """
     gpu, chip = platform.gpu, constants.on(slice_)
     if gpu.l2_gbps is None:
-        raise SettingError("gpu.l2_gbps", None, f"stated in the file of {platform.name}")
+        raise SettingError("gpu.l2_gbps", None, f"a number above 0 in the file of {platform.name}")
     return Machine(
         device=slice_.name,
         sm_count=slice_.sm_count,

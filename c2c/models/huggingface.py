@@ -41,7 +41,7 @@ def from_hf_config(
         field = f"model.{name}.model_type"
         if isinstance(family, str) and family in FAMILIES:
             run = f"one of {', '.join(families)}, which are computed"
-            raise SettingError(field, family, run, "Its shapes are known to the simulator only.")
+            raise SettingError(field, family, run, "Only the simulator supports it.")
         near = f"{nearest(family, config)} is nearest. {RECIPE}"
         raise SettingError(field, family, f"one of {', '.join(families)}", near)
     kind = FAMILIES[str(family)]
@@ -215,7 +215,7 @@ def _weights(read: Reader, spec: ModelSpec, config: Any) -> WeightFormat:
     else:
         raise SettingError(
             f"{where}.quant_method", kind, "fp8, mxfp4, awq or gptq",
-            "Take the config of the model it was quantised from.",
+            "Use the config of the unquantised model.",
         )  # fmt: skip
     return replace(form, kept=_kept(where, spec, form, config.get("modules_to_not_convert") or ()))
 

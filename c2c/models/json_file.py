@@ -54,13 +54,13 @@ def json_object(text: str | bytes, where: str, *, is_unique: bool = False) -> di
         if len(found) < len(pairs):
             names = [name for name, _ in pairs]
             twice = next(name for name in names if names.count(name) > 1)
-            raise DataError(where, f"{twice} is in it twice")
+            raise DataError(where, f"{twice} appears twice")
         return found
 
     try:
         found = json.loads(text, object_pairs_hook=unique if is_unique else None)
     except RecursionError:
-        raise DataError(where, "not JSON that can be read: it nests too deeply") from None
+        raise DataError(where, "not readable as JSON: nested too deeply") from None
     except DataError:
         raise
     except ValueError as error:  # decoding errors and JSON errors

@@ -26,7 +26,7 @@ from c2c.transformer.shapes import Shapes, bucket, pieces
 
 __all__ = ["ROWS", "Drawn", "Request", "stream_batch"]
 
-ROWS = 8  # requests at the same time
+ROWS = 8  # concurrent requests
 _LEAST_PAGES = 8  # of a block table: as in generation of one
 
 
@@ -57,7 +57,7 @@ class Request:
 class Drawn:
     """A new token of a request."""
 
-    request: int  # its number
+    request: int  # index of the request
     token: int
     last: bool
 

@@ -31,7 +31,7 @@ class Cache:
 
     k: Any  # [layers * pages, page_tokens, kv_heads, head_dim]
     v: Any
-    tables: Any  # int32 [rows, width]: pages of each row of the batch, -1 where there is none
+    tables: Any  # int32 [rows, width]: pages of each row of the batch, -1 for none
 
     def with_tables(self, tables: Any) -> Cache:
         """Return the cache with the block tables of another batch."""
@@ -49,7 +49,7 @@ class Pooled:
 
     k: Any  # [elements]
     v: Any
-    tables: Any  # int32 [rows, width]: first pages of blocks, -1 where there is none
+    tables: Any  # int32 [rows, width]: first pages of blocks, -1 for none
 
     def seen_by(self, spec: ModelSpec) -> Cache:
         """Return the arrays in pages of a model, without a copy."""

@@ -18,9 +18,9 @@ __all__ = [
     "new_seats", "words",
 ]  # fmt: skip
 
-BIASED = 1024  # tokens at most that a request can bias, or bar from its first draws
-MOST_HELD = 2**15 - 1  # 16,383 times in an answer; more are not told apart
-SCORED = 20  # most likely tokens that are told, beside the drawn one
+BIASED = 1024  # maximum tokens that a request can bias, or bar from its first draws
+MOST_HELD = 2**15 - 1  # 16,383 occurrences in an answer; more are not distinguished
+SCORED = 20  # maximum most likely tokens returned beside the drawn one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ class Prompt:
     """Scores of a chunk's tokens, on the device, with a fixed number of rows per part."""
 
     stay: Stay
-    first: int  # place in the prompt of the first token that is told of
+    first: int  # prompt position of the first scored token
     counts: tuple[int, ...]
     parts: tuple[tuple[Any, Any, Any], ...]
 

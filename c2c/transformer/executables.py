@@ -39,7 +39,7 @@ __all__ = ["Executables", "Stage", "executables_at", "in_host_memory", "source_o
 Run = Callable[..., Any]  # takes the leaves of a stage's arguments
 
 _C2C = Path(__file__).parents[1]
-# jax settings that change what the same source is traced to.
+# Jax settings that change the tracing of the same source.
 _SETTINGS = (
     "jax_default_matmul_precision",
     "jax_default_prng_impl",
@@ -78,7 +78,7 @@ class _State:
     loaded: int = 0
     compiled: int = 0
     usable: bool = True
-    stored: tuple[Entry, ...] | None = None  # what was there at the first miss
+    stored: tuple[Entry, ...] | None = None  # repository entries at the first miss
 
 
 class Executables:
@@ -96,7 +96,7 @@ class Executables:
         self._strict = strict
         self.device: Any = None  # jax's first
         self._found: dict[Hashable, Run] = {}
-        self._making: dict[Hashable, threading.Lock] = {}  # no two threads make the same
+        self._making: dict[Hashable, threading.Lock] = {}  # one thread compiles each
         self._state = _State()
 
     def on(self, device: Any) -> Executables:

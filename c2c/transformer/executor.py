@@ -23,7 +23,7 @@ from c2c.transformer.stays import Laid, Stay
 
 __all__ = ["Executor", "OnDevice", "SharesNothing", "Stored", "blocks_for", "bound"]
 
-_jax: Any = jax  # parts of it are untyped
+_jax: Any = jax  # partly untyped
 
 Stored = Sequence[tuple[Stay, int]]
 """Requests, and the positions of each whose keys and values are there after a step."""
@@ -164,7 +164,7 @@ class OnDevice:
         for key in stay.keys[stay.shared : most]:
             if key not in kept:
                 break
-            kept[key] = kept.pop(key)  # the last to be forgotten
+            kept[key] = kept.pop(key)  # most recently used
             first = kept[key][1]
             self.lease.share(first)
             self.lease.give(held[stay.shared :])  # part of the same block, at most

@@ -291,7 +291,7 @@ def _compute(
 ) -> tuple[jax.Array, Any]:
     shape, count = tokens.shape, cache.tables.shape[0]
     decode_rows = _check_shapes(tokens, positions, count, decode_rows)
-    # An array that is flat already is left alone: reshaping one on a device compiles something.
+    # A flat array is not reshaped: reshaping on a device needs a compilation.
     flat = tuple(each if len(shape) == 1 else each.reshape(-1) for each in (tokens, positions))
     x, rows, turns = stages.begin(
         params.embed,

@@ -34,7 +34,7 @@ __all__ = [
     "warm",
 ]
 
-CHUNK = BUDGETS[-1]  # tokens of a prompt at a time
+CHUNK = BUDGETS[-1]  # prompt tokens of a call
 _LEAST_PAGES = 8
 
 

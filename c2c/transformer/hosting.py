@@ -30,7 +30,7 @@ from pallas_kernels.woven import Status
 
 __all__ = ["ATTEND", "TAKE", "KvHost", "Polls", "bare"]
 
-_jax: Any = jax  # parts of it are untyped
+_jax: Any = jax  # partly untyped
 
 
 @dataclass(slots=True)

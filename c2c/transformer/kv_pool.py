@@ -106,7 +106,7 @@ class KvPool:
         self.superblock = superblock
         self.superblocks = superblocks
         self.dtype = np.dtype(dtype)
-        self.free = list(range(superblocks))[::-1]  # taken from the end
+        self.free = list(range(superblocks))[::-1]  # allocated from the end
         self.kept: dict[int, tuple[Lease, int]] = {}
 
     @classmethod
@@ -179,14 +179,14 @@ class Lease:
             raise SettingError("reserve", reserve, allowed)
         page = PAGE_TOKENS * spec.kv_heads * spec.head_dim
         if pool.superblock % page:
-            raise ValueError(f"superblocks of {pool.superblock} elements: pages of {page} do not")
+            raise ValueError(f"superblocks of {pool.superblock} elements do not divide into {page}")
         self._pool = pool
-        self._pages = pool.superblock // page  # of a superblock
+        self._pages = pool.superblock // page  # per superblock
         self._layers = block_layers
         self._blocks = self._pages // block_layers
         self._most = pool.superblocks - reserve
-        self._open: dict[int, list[int]] = {}  # superblock: its blocks that nobody holds
-        self._more: dict[int, int] = {}  # by block: its users beyond the first
+        self._open: dict[int, list[int]] = {}  # free blocks by superblock
+        self._more: dict[int, int] = {}  # further users by block
 
     @property
     def available(self) -> int:

@@ -41,8 +41,8 @@ __all__ = [
 ]
 
 _barrier: Any = lax.optimization_barrier  # untyped
-_UNBOUNDED = 2**30  # a window that hides nothing
-# Stacks of the layers that have the same kind of feed-forward block, not of all.
+_UNBOUNDED = 2**30  # a window longer than any sequence
+# Stacks over the layers with the same kind of feed-forward block only.
 _BLOCKS = (
     *("router", "router_bias", "experts_gate_up", "experts_down"),
     *("shared_gate_up", "shared_down"),
@@ -109,7 +109,7 @@ def layer_of(params: Params, spec: ModelSpec, number: int, linear: Linear) -> La
     """
     by_layer = linear.placement.by_layer
     if not by_layer and (linear.placement.memory != "host" or spec.dense_layers):
-        allowed = "a strategy with an array a layer, or with layers of one kind in host memory"
+        allowed = "a strategy with an array per layer, or layers of one kind in host memory"
         raise SettingError("linear", linear, allowed)
     if not 0 <= number < spec.layers:
         raise SettingError("layer", number, f"a whole number from 0 to {spec.layers - 1}")
@@ -152,7 +152,7 @@ def before_attention(
     if spec.qk_norm and not spec.qk_norm_whole:
         q, k = (_normed(layer, name, of, spec) for name, of in (("q_norm", q), ("k_norm", k)))
     q, k = (rotate(part, *turns, interleaved=spec.rotary_interleaved) for part in (q, k))
-    if spec.attention_scale:  # what attention multiplies by is the usual
+    if spec.attention_scale:  # attention multiplies by the default scale
         q = q * jnp.asarray(spec.attention_scale * spec.head_dim**0.5, q.dtype)
     return q, k, v
 
@@ -182,7 +182,7 @@ def attention(
       soft_cap: soft cap of the scores; None for none.
       backend: backend of the attention kernels.
     """
-    # Else XLA repeats the store inside what reads the cache, and copies all pages to do so.
+    # Otherwise XLA repeats the store inside the reader of the cache, and copies all pages.
     pages = _barrier(store(pages, rows, first, k, v))
     seen = attend(pages, rows, first, q, window=window, soft_cap=soft_cap, backend=backend)
     return seen, pages

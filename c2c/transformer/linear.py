@@ -282,7 +282,7 @@ class Hybrid:
         }
         if isinstance(w, QuantizedWeights):
             return grouped_gemm(x, w, group_sizes, **given)
-        columns = w.data.shape[-1]  # K with its padding
+        columns = w.data.shape[-1]  # padded K
         x = jnp.pad(x, ((0, 0), (0, columns - w.k)))
         product = grouped_gemm(x, w.data, group_sizes, w_layout="nk", **given)
         return product[:, : w.n]

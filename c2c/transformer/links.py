@@ -49,7 +49,7 @@ __all__ = [
     "slot_shape",
 ]
 
-_jax: Any = jax  # parts of it are untyped
+_jax: Any = jax  # partly untyped
 
 Block = tuple[Any, Any]  # keys and values, [layers, 64, kv_heads, head_dim]
 
@@ -115,7 +115,7 @@ class Attend:
     sequences: np.ndarray
     lengths: np.ndarray
     heads: tuple[Any, Any, Any]
-    reply: Callable[[Any], object]  # a `Status` where there is no result
+    reply: Callable[[Any], object]  # a `Status` if there is no result
 
 
 class Gone:
@@ -264,7 +264,7 @@ class SlotLink:
             while (found := self._sender.collect()) is None:
                 if time.monotonic() > end_s:
                     raise LinkLost(f"no answer in {self._limit_s:g} s")
-                if self._control.poll(0):  # nothing is said now: it can only be the end
+                if self._control.poll(0):  # no message is expected now except the end
                     raise LinkLost("the receiver is gone")
                 time.sleep(0)
         except TaskFailed:
@@ -310,7 +310,7 @@ class SlotInbox:
                 sequence, blocks = self.control.recv()
                 return Give(sequence) if blocks is None else Bring(sequence, blocks, self._say)
             task = self._receiver.poll()
-        except (EOFError, OSError, SlotError):  # however it ends, its sequences go
+        except (EOFError, OSError, SlotError):  # its sequences are freed in any case
             self.control.close()
             return Gone()
         if task is None:

@@ -37,7 +37,7 @@ class Described:
 
     spec: ModelSpec
     source: Source
-    tokenizer: Tokenizer | None  # None where the checkpoint has none
+    tokenizer: Tokenizer | None  # None if the checkpoint has none
     eos_ids: tuple[int, ...]
 
 
@@ -226,10 +226,10 @@ def _open_folder(path: Path, config: Path) -> _Opened:
     source = SafetensorsCheckpoint(path)
     form = spec.weights
     source.scale(None if form is None else form.block)
-    spec = replace(spec, weights=None)  # widened when they are read
+    spec = replace(spec, weights=None)  # widened on reading
     split_experts(source, spec.family)
     if spec.tie_embeddings and HEAD in source.names and not source.are_equal(HEAD, EMBEDDING):
-        # Transformers 5 computes with the head, too, where the file has one of its own values.
+        # Transformers 5 also computes with the head if the file has one with its own values.
         spec = replace(spec, tie_embeddings=False)
 
     def texts() -> tuple[Tokenizer | None, tuple[int, ...]]:
@@ -252,8 +252,8 @@ def _spec(config: Mapping[str, Any], name: str, file: Path) -> ModelSpec:
         if spec.weights is not None and spec.weights.kind != "fp8":
             raise SettingError(
                 f"model.{name}.quantization_config.quant_method", spec.weights.kind,
-                "fp8 with weight_block_size, or none", "The engine packs 4-bit weights "
-                "itself: take what it was quantised from, with quantize='int4', or a GGUF file.",
+                "fp8 with weight_block_size, or none", "For 4-bit weights load the "
+                "unquantised checkpoint with quantize='int4', or a GGUF file.",
             )  # fmt: skip
     except SettingError as error:
         raise DataError(str(file), str(error).rstrip(".")) from None

@@ -47,7 +47,7 @@ class Model:
     spec: ModelSpec
     params: Params
     linear: Linear
-    tokenizer: Tokenizer | None = None  # None where the checkpoint has none
+    tokenizer: Tokenizer | None = None  # None if the checkpoint has none
     eos_ids: tuple[int, ...] = ()
     executables: Executables | None = None  # None: jax compiles for this process
 

@@ -25,7 +25,7 @@ __all__ = [
     "release",
 ]
 
-PAGE_TOKENS = 64  # positions of a page, where nobody asks for others
+PAGE_TOKENS = 64  # default positions per page
 
 
 class OutOfPages(RuntimeError):
@@ -46,7 +46,7 @@ class PageTable:
 
     pages: int
     page_tokens: int
-    free: tuple[int, ...]  # taken from the end
+    free: tuple[int, ...]  # allocated from the end
     owned: Mapping[Hashable, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
 
     @property

@@ -26,8 +26,8 @@ class Placement:
     """
 
     memory: Literal["device", "host"]
-    by_layer: bool  # an array a layer, not one of all
-    multiple: int = 1  # K and N are padded with zeros to multiples of it
+    by_layer: bool  # an array per layer, not one for all
+    multiple: int = 1  # K and N are zero-padded to multiples of it
 
 
 @jax.tree_util.register_dataclass

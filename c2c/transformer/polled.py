@@ -32,7 +32,7 @@ from c2c.transformer.weights.layout import feed_forward_places
 
 __all__ = ["InPieces", "Polled", "check_columns"]
 
-_jax: Any = jax  # parts of it are untyped
+_jax: Any = jax  # partly untyped
 
 TILE: Final = 64  # columns
 
@@ -62,7 +62,7 @@ class Polled:
         self, projections: Projections, name: str, layer: Layer, x: jax.Array, *, out_dtype: Any
     ) -> jax.Array:
         """Return x times the transpose of W, and poll after each piece."""
-        del layer  # projections are of one
+        del layer  # projections belong to one layer
         kind = str(np.dtype(out_dtype))
         parts = [self.poll(self.multiply(w, x, self.inner, dtype=kind)) for w in projections[name]]
         return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=-1)
@@ -92,7 +92,7 @@ class InPieces(OnDevice):
         """
         check_columns(columns, spec)
         if linear != Reference():
-            raise SettingError("linear", linear, "the reference, with an array a layer")
+            raise SettingError("linear", linear, "the reference strategy with an array per layer")
         super().__init__(params, spec, linear, pool, executables=executables)
         self._stage = bound(self.executables)
         polled: Any = Polled(linear, self._stage(_PIECE), self._after)
@@ -154,7 +154,7 @@ def check_columns(columns: int, spec: ModelSpec) -> None:
     if columns < 0 or columns % TILE:
         raise SettingError("columns", columns, f"0, or a multiple of a tile of {TILE}")
     if spec.experts:
-        raise SettingError("columns", columns, f"none: {spec.name} has experts")
+        raise SettingError("columns", columns, f"0: {spec.name} has experts")
 
 
 def _cut(w: Any, columns: int) -> tuple[Any, ...]:

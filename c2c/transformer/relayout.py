@@ -29,7 +29,7 @@ from c2c.transformer.stays import Stay
 __all__ = ["PIECE_BYTES", "Moved", "Relayout", "ready_to_move"]
 
 PIECE_BYTES: Final = 64 << 20
-_POSITIONS: Final = 1024  # of one layer, in one call that copies them
+_POSITIONS: Final = 1024  # positions of one layer in one copying call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,13 +94,13 @@ class Relayout:
                     f"homes[{request}]", list(path), "a path over devices that hold its layers"
                 )
         if over.on_give is not None:
-            raise SettingError("spread", "another change", "one after another; it is under way")
+            raise SettingError("spread", "another change", "one change at a time")
         if piece_bytes < 1:
             raise SettingError("piece_bytes", piece_bytes, "a whole number above 0")
         self._over, self._target, self._homes = over, target, dict(homes or {})
         self._piece_bytes = piece_bytes
         self._going: dict[Stay, _Going] = {}
-        self._arrays: dict[tuple[int, int], list[Any]] = {}  # of layers under way, those copied
+        self._arrays: dict[tuple[int, int], list[Any]] = {}  # copied arrays of layers under way
         self._missing = [
             (number, d) for number, held in enumerate(target.copies) for d in held
             if (number, d) not in over.weights
@@ -121,7 +121,7 @@ class Relayout:
             if needed > free:
                 raise SettingError(
                     f"spread.copies on device {device}", f"{needed} bytes",
-                    f"at most the {free:.0f} that are free",
+                    f"at most {free:.0f} free bytes",
                 )  # fmt: skip
 
     def _check_blocks(self) -> None:
@@ -133,7 +133,7 @@ class Relayout:
             free = over.leases[device].available
             if count > free:
                 raise SettingError(
-                    f"homes on device {device}", f"{count} blocks", f"at most the {free} free ones"
+                    f"homes on device {device}", f"{count} blocks", f"at most {free} free blocks"
                 )
 
     def _path_of(self, stay: Stay) -> Path:
@@ -243,7 +243,7 @@ class Relayout:
                     break
             if total == _POSITIONS:
                 break
-        assert pair is not None  # something is left
+        assert pair is not None  # some positions remain
         source, device = pair
         out = np.iinfo(np.int32).max
         padded = [

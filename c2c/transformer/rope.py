@@ -70,7 +70,7 @@ def frequencies(spec: ModelSpec) -> np.ndarray:
     slow = turns / np.float32(scaling.factor)
     if scaling.kind == "linear":
         return slow
-    # llama3: long wavelengths are slowed down, short ones kept, those between interpolated
+    # llama3: long wavelengths are slowed down, short ones kept, others interpolated
     wavelength = np.float32(2 * math.pi) / turns
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
     original = scaling.original_max_position

@@ -48,8 +48,8 @@ _ANY = np.iinfo(np.uint32).max
 class Resumable:
     """State to resume a preempted request; its prompt is computed again."""
 
-    ids: tuple[int, ...]  # prompt and what was drawn
-    drawn: int  # how many of them were drawn
+    ids: tuple[int, ...]  # prompt and earlier draws
+    drawn: int  # number of these draws
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +92,9 @@ class Runner:
         self.executor, self.spec, self.shapes = executor, executor.spec, shapes
         self._stays: dict[int, Stay] = {}
         self._free_seats = list(range(self.seats))[::-1]
-        self._seated: Seats | None = None  # made at the first step
+        self._seated: Seats | None = None  # created at the first step
         self._read_s = 0.0
-        self._early: Drawn | None = None  # begun before anybody asked for it
+        self._early: Drawn | None = None  # started ahead of its request
         self._compiled = bound(executor.executables)
 
     @property
@@ -143,7 +143,7 @@ class Runner:
           SettingError: the request can never fit.
         """
         if request in self._stays or not self._free_seats:
-            raise ValueError(f"request {request} is here already, or no seat is free")
+            raise ValueError(f"request {request} is already present, or no seat is free")
         if not ids or new < 1 or len(ids) + new - 1 > self.shapes.context:
             raise SettingError(
                 "request", f"{len(ids)} + {new} tokens",
@@ -157,7 +157,7 @@ class Runner:
         bias = stay.biases()
         if len(bias) > BIASED:
             raise SettingError(
-                "sampling.logit_bias", f"{len(bias)} tokens", f"at most {BIASED}, barred ones too"
+                "sampling.logit_bias", f"{len(bias)} tokens", f"at most {BIASED} with barred ones"
             )
         tokens, values = np.full(BIASED, _NO_TOKEN, np.int32), np.zeros(BIASED, np.float32)
         for place, (token, value) in enumerate(bias):
@@ -207,7 +207,7 @@ class Runner:
         tokens = 0 if step.fill is None else step.fill[1]
         call = self.shapes.call_for(tokens, len(step.decode))
         if call is None:
-            raise ValueError(f"{step}: expected what {self.shapes} have room for")
+            raise ValueError(f"{step}: expected a step that fits {self.shapes}")
         return call
 
     def attended(self, step: Step) -> int:

@@ -25,7 +25,7 @@ from pallas_kernels.host_memory import in_host_memory
 __all__ = ["plain", "plain_params", "save_model"]
 
 _CONFIG = "config.json"
-_TEXTS = (".json", ".jinja", ".model", ".txt")  # of tokenizers, chat templates, generation
+_TEXTS = (".json", ".jinja", ".model", ".txt")  # tokenizer, chat template, generation settings
 
 
 def plain(params: Params) -> Params:
@@ -74,11 +74,11 @@ def save_model(model: Model, like: Path | str, into: Path | str) -> None:
         raise SettingError("like", str(like), f"a folder with the model's {_CONFIG}")
     found = describe(like).spec
     if replace(found, name=spec.name, dtype_bytes=spec.dtype_bytes) != spec:
-        raise SettingError("like", str(like), f"the config of {spec.name}, which the model is of")
+        raise SettingError("like", str(like), f"the folder of the model, {spec.name}")
     config = {
         name: value
         for name, value in read_json_object(like / _CONFIG).items()
-        if name not in ("quantization_config", "torch_dtype")  # of the weights that were read
+        if name not in ("quantization_config", "torch_dtype")  # describe the stored weights
     }
     try:
         into.mkdir(parents=True)

@@ -113,8 +113,8 @@ def begin(
             raise SettingError(
                 f"requests[{number}]",
                 f"{size.prompt} + {size.new} tokens",
-                f"at most {pages * page_tokens + 1} together, for which the cache has room",
-                "Ask for fewer new tokens, or give the cache more.",
+                f"at most {pages * page_tokens + 1} together, the size of the cache",
+                "Request fewer new tokens or a larger cache.",
             )
     return Schedule(
         sizes=tuple(sizes), rows=rows, chunk=chunk, table=table, waiting=tuple(range(len(sizes)))
@@ -130,7 +130,7 @@ def next_step(schedule: Schedule) -> tuple[Schedule, Step]:
       ValueError: all requests are over.
     """
     if schedule.over:
-        raise ValueError("schedule: expected one that is not over")
+        raise ValueError("schedule: expected a request that is not over")
     schedule = _admitted(schedule)
     chunks = _chunks(schedule)
     done = {chunk.request: chunk.first + chunk.tokens for chunk in chunks}
@@ -180,7 +180,7 @@ def _chunks(schedule: Schedule) -> tuple[Chunk, ...]:
         tokens = min(left, schedule.chunk)
         if not chunks:
             width = width_of(tokens)
-        # The number of rows is padded to a power of two as well.
+        # The number of rows is also padded to a power of two.
         elif width_of(tokens) != width or width << len(chunks).bit_length() > schedule.chunk:
             continue
         chunks.append(Chunk(request=request, first=done, tokens=tokens, last=tokens == left))

@@ -10,7 +10,7 @@ from c2c.transformer.pages import PAGE_TOKENS
 
 __all__ = ["BUDGETS", "Shapes", "bucket", "pieces"]
 
-BUDGETS = (16, 64, 256)  # tokens of a prompt in one call
+BUDGETS = (16, 64, 256)  # prompt tokens in one call
 
 
 def bucket(size: int, least: int = 1) -> int:

@@ -147,9 +147,9 @@ class OverDevices(SharesNothing):
             self.weights[n, 0] = jax.tree.map(partial(self.put, 0), layer)
         self.leases = tuple(pool.lease(spec, block_layers=1) for pool in pools)
         self.kept: dict[Stay, Kept] = {}
-        self.planned: dict[int, Path | None] = {}  # paths of requests that come, by number
+        self.planned: dict[int, Path | None] = {}  # assigned paths of new requests, by id
         self.counts: Counter[str] = Counter()  # steps, changes of rows' devices, transitions
-        self.on_give: Any = None  # told a request that goes, by a relayout under way
+        self.on_give: Any = None  # callback of a relayout for a request that ends
         heads = {name: each for name, each in params.projections.items() if name == "head"}
         self._ends = replace(params, layers={}, projections=heads)
         self._kinds = [sparse for sparse, _ in feed_forward_places(spec)]
@@ -269,7 +269,7 @@ class OverDevices(SharesNothing):
         """Yield runs of adjacent layers with the same devices, with the rows of each device."""
         rows = [row for row, stay in enumerate(laid.rows) if stay is not None]
         paths = [self.kept[stay].path for stay in laid.rows if stay is not None]
-        begun: set[int] = set()  # devices that had rows at the layer before
+        begun: set[int] = set()  # devices with rows at the previous layer
         first, before = 0, (0,) * len(rows)
         for devices, layers in groupby(zip(*paths, strict=True)):
             numbers = range(first, first + len(list(layers)))
@@ -348,7 +348,7 @@ class _Group:
     """Rows of a call on one device."""
 
     device: int
-    index: np.ndarray | None  # of its tokens among the call's; None: all of them
+    index: np.ndarray | None  # indices of its tokens in the call; None: all of them
     tables: Any
     rows: Rows
     turns: Any
@@ -399,7 +399,7 @@ class _Call:
         has_chunk = laid.chunk > 0 and members[0] == 0
         decodes = members[1:] if has_chunk else members
         call = over.shapes.call_for(laid.chunk if has_chunk else 0, len(decodes))
-        assert call is not None  # the whole call has one that is no smaller
+        assert call is not None  # the shape of the whole call is large enough
         chunk, decode_rows = call
         total, first = len(laid.positions), int(laid.chunk > 0)
         index = np.full(chunk + decode_rows, total, np.int32)

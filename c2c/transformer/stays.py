@@ -49,19 +49,19 @@ class Stay:
 
     request: int
     ids: Sequence[int]
-    new: int  # tokens at most, from here on
-    before: int  # drawn before it came
+    new: int  # maximum further tokens
+    before: int  # earlier draws
     sampling: Sampling
     stop: Collection[int]
     seat: int
-    least: int = 0  # draws before which it does not stop
-    scores: int | None = None  # likeliest tokens to tell; None: not even the drawn one's
-    prompt_scores: int | None = None  # likeliest tokens to tell of each place of its prompt
-    constraint: Constraint | None = None  # what its grammar allows
-    keys: Sequence[int] = ()  # of its prompt's first blocks, which others may use
+    least: int = 0  # draws before which stop tokens are barred
+    scores: int | None = None  # number of most likely tokens to return; None: no scores
+    prompt_scores: int | None = None  # the same for each prompt position
+    constraint: Constraint | None = None  # grammar of the answer
+    keys: Sequence[int] = ()  # keys of the prompt's first blocks, for prefix sharing
     shared: int = 0  # of these, those that others find
-    filled: int = 0  # prompt tokens computed, or found
-    started: int = 0  # draws that were started
+    filled: int = 0  # prompt tokens computed or reused
+    started: int = 0  # started draws
     got: list[int] = field(default_factory=list)
 
     def stored(self, step: Step) -> int:
@@ -116,7 +116,7 @@ class Laid:
         """Add the next tokens of a prompt."""
         first, past = stay.filled, stay.filled + tokens
         if past > len(stay.ids):
-            raise ValueError(f"request {stay.request}: {past} tokens of a prompt of its length")
+            raise ValueError(f"request {stay.request}: {past} prompt tokens, it has fewer")
         self.given[:tokens] = stay.ids[first:past]
         self.positions[:tokens] = np.arange(first, past)
         self.rows[0] = stay

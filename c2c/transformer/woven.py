@@ -50,7 +50,7 @@ from pallas_kernels.woven import Status, TaskFailed
 
 __all__ = ["GaveWay", "Woven", "check_ratio", "is_away"]
 
-_jax: Any = jax  # parts of it are untyped
+_jax: Any = jax  # partly untyped
 _log = logging.getLogger("c2c.transformer")
 
 _HOME = 0x40E  # what the draw of a home has in place of a layer
@@ -118,19 +118,19 @@ class Woven(SharesNothing):
         """
         check_ratio(ratio)
         if not local.linear.placement.by_layer:
-            raise SettingError("linear", local.linear, "a strategy with an array a layer")
+            raise SettingError("linear", local.linear, "a strategy with an array per layer")
         self.local, self.link, self.shapes = local, link, shapes
         self.spec, self.device, self.executables = local.spec, local.device, local.executables
         self.ratio, self.seed = ratio, seed
-        self.steps = self.sent = 0  # steps with rows away, and their tasks
-        self.brought = 0  # requests that were moved
-        self.fallbacks: Counter[str] = Counter()  # requests that were computed again, by reason
+        self.steps = self.sent = 0  # steps with away rows, and their tasks
+        self.brought = 0  # moved requests
+        self.fallbacks: Counter[str] = Counter()  # recomputed requests, by reason
         self.times: list[tuple[float, float, float]] | None = None
         """Of each task: when it was sent, own rows were done, its result came; None: not noted."""
-        self._away: dict[Stay, int] = {}  # sequences by the receiver's books
-        self._fallen: set[int] = set()  # requests that stay at home, whatever was drawn
+        self._away: dict[Stay, int] = {}  # sequences on the receiver
+        self._fallen: set[int] = set()  # requests that stay at home despite their draw
         self._numbers = itertools.count()
-        self._lost = ""  # why the receiver is not asked any more
+        self._lost = ""  # reason for not using the receiver any more
         self._backend: Choice = backend
         self._nameless = nameless(local.spec)
         self._stage: Callable[[Stage], Callable[..., Any]] = bound(local.executables)
@@ -249,7 +249,7 @@ class Woven(SharesNothing):
         """Return the output of the last layer for all rows."""
         local, spec, stage, first = self.local, self._nameless, self._stage, int(laid.chunk > 0)
         size, total = self._class(len(away)), len(laid.positions)
-        index = np.full(size, total, np.int32)  # past the end: nobody's
+        index = np.full(size, total, np.int32)  # past the end: belongs to no row
         index[: len(away)] = [laid.chunk + row - first for row in away]
         sequences = np.full(size, -1, np.int32)
         sequences[: len(away)] = [self._away[laid.rows[row]] for row in away]  # type: ignore[index]
@@ -334,7 +334,7 @@ class Woven(SharesNothing):
         requests = [stay.request for stay in stays]
         again = GaveWay(requests, why)
         new = set(requests) - self._fallen
-        if new:  # said and counted once
+        if new:  # reported and counted once
             _log.warning("%s", again)
             self.fallbacks[kind] += len(new)
             self._fallen |= new

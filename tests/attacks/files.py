@@ -187,7 +187,7 @@ def _checkpoints() -> Iterator[tuple[str, Callable[[Path], Any], str]]:
     yield (
         "a header of 50,000 objects in one another",
         _checkpoint(lambda *_: _file(b'{"a":' * 50_000 + b"1" + b"}" * 50_000, b"")),
-        "model.safetensors: not JSON that can be read: it nests too deeply.",
+        "model.safetensors: not readable as JSON: nested too deeply.",
     )
     yield (
         "a tensor that ends at 2^62", _entry(data_offsets=[0, 2**62]),
@@ -208,7 +208,7 @@ def _checkpoints() -> Iterator[tuple[str, Callable[[Path], Any], str]]:
     )  # fmt: skip
     yield (
         "a tensor twice", _checkpoint(_twice),
-        f"model.safetensors: {_NORM} is in it twice.",
+        f"model.safetensors: {_NORM} appears twice.",
     )  # fmt: skip
     yield (
         "10^9 layers", _checkpoint(num_hidden_layers=10**9),
@@ -220,7 +220,7 @@ def _checkpoints() -> Iterator[tuple[str, Callable[[Path], Any], str]]:
     )  # fmt: skip
     yield (
         "2^62 values a token", _checkpoint(hidden_size=2**62),
-        "shapes that the config does not give: ...",
+        "shapes that differ from the config's: ...",
     )  # fmt: skip
     yield "an index that leads to ../", _indexed("../outside.safetensors"), _NO_INDEX
     yield "an index that leads to /etc/passwd", _indexed("/etc/passwd"), _NO_INDEX

@@ -67,7 +67,7 @@ def test_the_date_is_the_callers_or_now() -> None:
         ("{{ ''.__class__.__mro__ }}", "unsafe"),
         ("{{ raise_exception.__globals__.x }}", "unsafe"),
         ("{% for i in range(10**9) %}{% endfor %}", "Range too big"),
-        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "calls itself without end"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recurses without end"),
         (
             "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}"
             "{{ f(60) }}",
@@ -81,17 +81,17 @@ def test_the_date_is_the_callers_or_now() -> None:
             "{% for i in range(9999) %}{{ 'x' * 99999 }}{% endfor %}",
             "more than 33554432 characters",
         ),
-        ("{{ ('x' * 10**11) | length }}", r"\* makes too much"),
+        ("{{ ('x' * 10**11) | length }}", r"\* exceeds the size limit"),
         (
             "{% set n = namespace(x=9) %}{% for _ in range(60) %}{% set n.x=n.x*n.x %}{% endfor %}",
-            r"\* makes too much",
+            r"\* exceeds the size limit",
         ),
-        ("{{ 'x'.center(10 ** 15) }}", "takes all memory"),
-        ("{{ 10 ** (10 ** 10) }}", r"\*\* makes too much"),
+        ("{{ 'x'.center(10 ** 15) }}", "runs out of memory"),
+        ("{{ 10 ** (10 ** 10) }}", r"\*\* exceeds the size limit"),
         (
             "{% set n = namespace(x='x') %}{% for i in range(60) %}{% set n.x = n.x + n.x %}"
             "{% endfor %}",
-            r"\+ makes too much",
+            r"\+ exceeds the size limit",
         ),
     ],
 )

@@ -72,4 +72,4 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
     refused(fp8, stored | {name: broken}, f"{name} holds NaN")
     for kind in ({"quant_method": "mxfp4"}, {"quant_method": "awq", "bits": 4, "group_size": 32}):
         packed = config | {"quantization_config": kind}
-        refused(packed, tensors_of(config), "expected fp8 with weight_block_size, or none. The eng")
+        refused(packed, tensors_of(config), "expected fp8 with weight_block_size, or none. For 4-b")

@@ -137,7 +137,7 @@ def test_llama3_rope_scaling_is_recovered(
 def test_rope_factors_of_another_kind_are_refused(tmp_path: Path) -> None:
     builder = Builder()
     builder.extra = {"rope_freqs.weight": np.linspace(1, 9, 32, dtype=np.float32) ** 2}
-    with pytest.raises(DataError, match="not a scaling in the way of Llama 3"):
+    with pytest.raises(DataError, match="not a Llama 3 scaling"):
         GgufCheckpoint(builder.write(tmp_path / "m.gguf").path)
 
 

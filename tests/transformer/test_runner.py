@@ -358,7 +358,7 @@ def test_a_step_that_lacks_pages_says_so_and_changes_nothing(two: list[Warm]) ->
     other.executor.lease.give(taken)
     result = runner.finish(runner.start(step))
     assert result.tokens == ((0, texts[0][0], None),)
-    with pytest.raises(ValueError, match="is here already"):
+    with pytest.raises(ValueError, match="is already present"):
         runner.submit(0, ids, new=new, sampling=sampling)
     runner.cancel(0)
     for wrong in (Step(fill=(0, 65)), Step(decode=(0,) * 5)):

@@ -226,7 +226,7 @@ def test_gguf_special_ids_and_template() -> None:
         ({"tokenizer.ggml.merges": ["not there"]}, "damaged vocabulary"),
         ({"tokenizer.ggml.token_type": [1, 1]}, "2 token types for"),
         ({"tokenizer.ggml.eos_token_id": 10**6}, "eos_token_id is 1000000, not one of"),
-        ({"tokenizer.ggml.add_bos_token": True}, "wants BOS tokens but does not say which"),
+        ({"tokenizer.ggml.add_bos_token": True}, "adds BOS tokens but has no BOS id"),
     ],
 )
 def test_gguf_vocabularies_that_cannot_work(change: dict[str, Any], match: str) -> None:

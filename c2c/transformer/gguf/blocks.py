@@ -20,7 +20,7 @@ from jaxtyping import Float32, Int8, UInt8
 
 __all__ = ["QUANTIZED_KINDS", "QuantizedTensor", "centred", "unpack"]
 
-_CHUNK_BYTES = 1 << 20  # of packed rows at a time, so that temporaries stay in the cache
+_CHUNK_BYTES = 1 << 20  # packed rows at a time, so that temporaries stay in the cache
 
 type _Parts = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 

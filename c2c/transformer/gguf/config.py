@@ -112,7 +112,7 @@ def hf_config(header: GgufHeader, rope_factors: np.ndarray | None, source: str) 
     if family == "mixtral":
         config["num_local_experts"] = experts
     if family == "qwen3_moe":
-        # llama.cpp knows no other kind: every layer sparse, the chosen weights renormalised.
+        # The only kind in llama.cpp: every layer sparse, the chosen weights renormalised.
         config |= {
             "num_experts": experts,
             "moe_intermediate_size": read.whole("expert_feed_forward_length"),
@@ -257,7 +257,7 @@ class _Reader:
 
 
 def _family(architecture: str, experts: int, window: int) -> str:
-    if architecture == "llama":  # its metadata does not tell Mistral and Mixtral apart
+    if architecture == "llama":  # its metadata does not distinguish Mistral and Mixtral
         return "mixtral" if experts else "mistral" if window else "llama"
     return "qwen3_moe" if architecture == "qwen3moe" else architecture
 
@@ -276,7 +276,7 @@ def _rope_scaling(
     kind = read.metadata.get(f"{read.architecture}.rope.scaling.type", "none")
     if factors is not None:
         if kind != "none":
-            raise DataError(read.source, f"{ROPE_FACTORS} beside rope.scaling.type {kind!r}")
+            raise DataError(read.source, f"{ROPE_FACTORS} with rope.scaling.type {kind!r}")
         return _llama3_scaling(factors, head_dim, theta, read.source)
     if kind == "none":
         return None
@@ -303,7 +303,7 @@ def _llama3_scaling(
         return None
     turns = theta ** (-np.arange(0, head_dim, 2) / head_dim) / (2 * math.pi)  # 1 / wavelength
     between = (factors > 1.000001) & (factors < factor * 0.999999)
-    settings = [(4.0, 8192)]  # what Llama 3.1, 3.2 and 3.3 publish
+    settings = [(4.0, 8192)]  # as published for Llama 3.1, 3.2 and 3.3
     if between.sum() >= 2:
         smooth = (1 / factors[between] - 1 / factor) / (1 - 1 / factor)
         slope, offset = np.polyfit(turns[between], smooth, 1)
@@ -319,4 +319,4 @@ def _llama3_scaling(
                 "high_freq_factor": high,
                 "original_max_position_embeddings": length,
             }
-    raise DataError(source, f"{ROPE_FACTORS} is not a scaling in the way of Llama 3")
+    raise DataError(source, f"{ROPE_FACTORS} is not a Llama 3 scaling")

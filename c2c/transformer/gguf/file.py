@@ -24,7 +24,7 @@ _PLAIN: dict[GGMLQuantizationType, np.dtype[Any]] = {
     GGMLQuantizationType.F16: np.dtype(np.float16),
     GGMLQuantizationType.BF16: np.dtype(ml_dtypes.bfloat16),
 }
-_CHUNK_WEIGHTS = 1 << 18  # dequantised at a time: temporaries stay small
+_CHUNK_WEIGHTS = 1 << 18  # values dequantised at a time, to keep temporaries small
 
 
 class GgufCheckpoint:
@@ -148,8 +148,8 @@ class GgufCheckpoint:
         info = self._stored[source.stored]
         if info.kind.name not in QUANTIZED_KINDS:
             raise DataError(
-                f"{self.path}: {name}", f"stored as {info.kind.name}, which is not kept quantised",
-                f"Kept quantised are {', '.join(QUANTIZED_KINDS)}; tensor() reads the others.",
+                f"{self.path}: {name}", f"stored as {info.kind.name}, which has no integers",
+                f"Supported: {', '.join(QUANTIZED_KINDS)}; tensor() reads all kinds.",
             )  # fmt: skip
         return self._rows(source, info), info.kind
 
@@ -228,7 +228,7 @@ def _parts(rows: np.ndarray, kind: GGMLQuantizationType) -> Iterator[tuple[int, 
 
 
 def _dequantized(rows: np.ndarray, kind: GGMLQuantizationType) -> Iterator[tuple[int, np.ndarray]]:
-    # The same numbers either way; ours takes half the time (SmolLM2 as a whole: 0.5 s for 1.0).
+    # Same numbers as the library in half the time (SmolLM2 as a whole: 0.5 s instead of 1.0).
     own = kind.name in QUANTIZED_KINDS
     for top, part in _parts(rows, kind):
         yield top, unpack(part, kind).dequantize() if own else gguf.dequantize(part, kind)

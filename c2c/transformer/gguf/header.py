@@ -40,7 +40,7 @@ _NUMBERS = {
 _LENGTH = struct.Struct("<Q")
 _MAX_DIMENSIONS = 4
 _MAX_NESTING = 4
-_MAX_ITEMS = 1 << 24  # of all arrays together; the largest vocabularies have a few million
+_MAX_ITEMS = 1 << 24  # limit for all arrays together; the largest vocabularies have a few million
 _MAX_TEXT_BYTES = 1 << 26
 
 
@@ -151,8 +151,8 @@ class _Cursor:
     def __init__(self, data: mmap.mmap, source: str) -> None:
         self.data = data
         self.source = source
-        self.position = 4  # behind the magic
-        self.items = 0  # of arrays
+        self.position = 4  # after the magic
+        self.items = 0  # total items of arrays so far
 
     def advance(self, size: int, what: str) -> int:
         """Return the offset of the next `size` bytes, after checking that the file has them."""

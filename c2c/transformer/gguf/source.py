@@ -70,6 +70,6 @@ class GgufSource:
         self.checkpoint.release()
 
     def _check_finite(self, name: str, values: np.ndarray) -> None:
-        # One number says it for all: sums of finite float64 values do not overflow here.
+        # One sum checks all values: sums of finite float64 values do not overflow here.
         if not np.isfinite(values.sum(dtype=np.float64)):
             raise DataError(str(self.path), f"{name} holds NaN or infinity: corrupt")

@@ -16,8 +16,8 @@ from c2c.transformer.gguf.header import Texts
 
 __all__ = ["PRE_TOKENIZERS", "gguf_tokenizer", "special_id"]
 
-# How a family cuts text into the pieces that merges stay inside of; published tokenizer.json files
-# carry the same patterns.
+# Pre-tokenizer pattern of each family, within whose pieces merges stay; published tokenizer.json
+# files have the same patterns.
 _LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -56,13 +56,13 @@ def gguf_tokenizer(metadata: Mapping[str, Any], source: str) -> Tokenizer:
     model = metadata.get("tokenizer.ggml.model")
     if model != "gpt2":
         raise DataError(
-            source, f"its vocabulary is of kind {model!r}; only byte-level BPE ('gpt2') is "
+            source, f"vocabulary kind {model!r}: only byte-level BPE ('gpt2') is "
             "supported", "Use a checkpoint with a tokenizer.json.",
         )  # fmt: skip
     pre = metadata.get("tokenizer.ggml.pre")
     if pre not in PRE_TOKENIZERS:
         raise DataError(
-            source, f"its pre-tokenizer {pre!r} is not supported",
+            source, f"pre-tokenizer {pre!r} is not supported",
             f"Supported: {', '.join(PRE_TOKENIZERS)}.",
         )  # fmt: skip
     tokens = _texts(metadata, "tokenizer.ggml.tokens", source)
@@ -148,7 +148,7 @@ def _add_ends(
             continue
         index = special_id(metadata, name, source)
         if index is None:
-            raise DataError(source, f"wants {name.upper()} tokens but does not say which")
+            raise DataError(source, f"adds {name.upper()} tokens but has no {name.upper()} id")
         pieces = [tokens[index], *pieces] if name == "bos" else [*pieces, tokens[index]]
         used.append((tokens[index], index))
     if used:

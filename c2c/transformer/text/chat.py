@@ -28,8 +28,8 @@ from c2c.errors import DataError, SettingError
 
 __all__ = ["ChatTemplate"]
 
-_MOST_STEPS = 1_000_000  # turns of loops and calls of macros in a chat
-_MOST_CHARACTERS = 1 << 25  # of a text on its way
+_MOST_STEPS = 1_000_000  # loop iterations and macro calls in a chat
+_MOST_CHARACTERS = 1 << 25  # of an intermediate text
 _MOST_BITS = 1 << 16  # of a power
 
 
@@ -89,29 +89,29 @@ class ChatTemplate:
             # Rebuilt, so that no method of a caller's object is within the template's reach.
             seen = json.loads(json.dumps(seen))
         except (TypeError, ValueError, RecursionError) as error:
-            raise SettingError("messages", messages, f"what JSON can hold ({error})") from None
+            raise SettingError("messages", messages, f"JSON values ({error})") from None
         for index, message in enumerate(seen["messages"]):
             if not isinstance(message, dict) or not isinstance(message.get("role"), str):
                 raise SettingError(f"messages[{index}]", message, 'a mapping with a "role"')
         seen["add_generation_prompt"] = add_generation_prompt
         seen["strftime_now"] = (now or datetime.now().astimezone()).strftime
-        mark = secrets.token_hex(16)  # where the last message's content ends
+        mark = secrets.token_hex(16)  # marks the end of the last message's content
         if continue_final_message:
             last = seen["messages"][-1]
             if not isinstance(last.get("content"), str):
-                raise SettingError("messages[-1]", last, "a content that is a text, to go on with")
+                raise SettingError("messages[-1]", last, "a content that is a text")
             last["content"] += mark
         try:
             _steps.left = _MOST_STEPS
             text = _compiled(self.source).render(seen)
         except RecursionError:
-            raise DataError("chat template", "calls itself without end") from None
+            raise DataError("chat template", "recurses without end") from None
         except MemoryError:
-            raise DataError("chat template", "takes all memory") from None
+            raise DataError("chat template", "runs out of memory") from None
         except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
             raise DataError("chat template", f"does not take these messages: {error}") from error
         if continue_final_message and mark not in text:
-            raise DataError("chat template", "does not write the last message as it is")
+            raise DataError("chat template", "changes the last message, which has to be continued")
         return text.rpartition(mark)[0] if continue_final_message else text
 
     @property
@@ -197,7 +197,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         else:
             is_large = abs(sizes[1]) * abs(sizes[0]).bit_length() > _MOST_BITS
         if is_large:
-            raise TemplateRuntimeError(f"{operator} makes too much")
+            raise TemplateRuntimeError(f"{operator} exceeds the size limit")
         return super().call_binop(context, operator, left, right)
 
 

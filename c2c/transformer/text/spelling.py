@@ -13,8 +13,8 @@ __all__ = ["Spelling", "byte_alphabet", "parts"]
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
-_COMPOSED = 4  # characters that a normal form makes one of, at most
-_BEFORE = "a"  # any token that is a letter: what follows it is within a text
+_COMPOSED = 4  # maximum characters that normalisation composes into one
+_BEFORE = "a"  # any token that is a letter, so that the next one is within a text
 
 
 def byte_alphabet() -> dict[str, int]:

@@ -11,8 +11,8 @@ from c2c.transformer.text.spelling import Spelling
 
 __all__ = ["TextStream"]
 
-_ESCAPED = re.compile("[\ud800-\udfff]")  # a byte that is no UTF-8
-_LONGEST = 4  # bytes of a character
+_ESCAPED = re.compile("[\ud800-\udfff]")  # an invalid UTF-8 byte
+_LONGEST = 4  # maximum bytes of a character
 
 
 class TextStream:

@@ -59,7 +59,7 @@ class Tokenizer:
           text: any text.
           add_special_tokens: whether to add the model's first and last tokens, mostly BOS.
         """
-        # Of one text the library would hold the interpreter's lock.
+        # With a single text the library would hold the GIL.
         batch = self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return batch[0].ids
 
@@ -105,7 +105,7 @@ class Tokenizer:
           DataError: the checkpoint has no template, or the template rejects the messages.
         """
         if self.chat_template is None:
-            raise DataError("checkpoint", "it has no chat template", "Use a plain prompt.")
+            raise DataError("checkpoint", "no chat template", "Use a plain prompt.")
         return self.chat_template.render(
             messages, add_generation_prompt=add_generation_prompt, **variables
         )
@@ -135,12 +135,12 @@ def tokenizer_from_folder(folder: Path | str) -> Tokenizer:
     folder = Path(folder)
     path = folder / "tokenizer.json"
     if not path.is_file():
-        raise DataError(str(path), "no such file", "Only tokenizers with a tokenizer.json work.")
+        raise DataError(str(path), "no such file", "A tokenizer.json is required.")
     try:
         backend = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # noqa: BLE001 (the library raises nothing narrower)
         raise DataError(str(path), f"damaged: {error}") from None
-    # What a training run left there; it would cut or fill every text.
+    # Remove truncation and padding left from training.
     backend.no_truncation()
     backend.no_padding()
     config = _json(folder / "tokenizer_config.json")

@@ -75,14 +75,14 @@ def load_params(
     if dtype not in DTYPES:
         raise SettingError("dtype", dtype, f"one of {', '.join(DTYPES)}")
     if pool is not None and placement.memory != "host":
-        raise SettingError("pool", str(pool), "None, since these weights go to device memory")
+        raise SettingError("pool", str(pool), "None for weights in device memory")
     check_supported(spec)
     check_tensors(source, spec)
     kind = DTYPES[dtype]
     wanted = leaves(spec, placement, dtype=kind, source=source, quantization=quantization)
     if quantization is not None and not any(leaf.format.kind for leaf in wanted):
         raise SettingError(
-            "quantize", "stored", "None or another: the checkpoint has no quantised projection"
+            "quantize", "stored", "another value: the checkpoint has no quantised projection"
         )
     with _bar(sum(leaf.nbytes(kind) for leaf in wanted), source.path.name, shown=progress) as done:
         arrays: dict[str, dict[str, Any]] = {}
@@ -192,7 +192,7 @@ def check_tensors(source: Source, spec: ModelSpec) -> None:
     Raises:
       DataError: tensors are missing, unexpected or misshapen; the error names the first few.
     """
-    most = len(source.names)  # the layout of a config that is out of all proportion is not made
+    most = len(source.names)  # avoids making the layout of an absurd config
     sparse = spec.layers - len(spec.dense_layers)
     if spec.layers > most or sparse * spec.experts > most:
         raise DataError(
@@ -221,7 +221,7 @@ def check_tensors(source: Source, spec: ModelSpec) -> None:
         if tuple(source.shape(name)) != shape
     ]
     if wrong:
-        raise DataError(where, f"shapes that the config does not give: {_some(wrong)}")
+        raise DataError(where, f"shapes that differ from the config's: {_some(wrong)}")
 
 
 def _name(leaf: Leaf, end: str) -> str:

@@ -124,10 +124,10 @@ def check_supported(spec: ModelSpec) -> None:
     if turned(spec) % 2 or not turned(spec):
         field = "head_dim" if spec.rotary_fraction == 1.0 else "rotary_fraction"
         value = getattr(spec, field)
-        raise SettingError(f"{where}.{field}", value, "an even number, which RoPE pairs")
+        raise SettingError(f"{where}.{field}", value, "an even number (RoPE rotates pairs)")
     _check_rope(spec, f"{where}.rope_scaling")
     if spec.partial_window_layers and not spec.window_layers:
-        raise SettingError(f"{where}.window_layers", (), "which layers have the window")
+        raise SettingError(f"{where}.window_layers", (), "the layers with the window")
 
 
 def _check_rope(spec: ModelSpec, where: str) -> None:
@@ -141,7 +141,7 @@ def _check_rope(spec: ModelSpec, where: str) -> None:
     if spec.rotary_fraction != 1.0 and not READ[spec.family].turns_part:
         raise SettingError(
             f"model.{spec.name}.rotary_fraction", spec.rotary_fraction,
-            "1.0 where frequencies are scaled",
+            "1.0 if frequencies are scaled",
         )  # fmt: skip
     if scaling.kind == "dynamic" and spec.head_dim == 2:
         raise SettingError(f"model.{spec.name}.head_dim", 2, "at least 4 with dynamic frequencies")

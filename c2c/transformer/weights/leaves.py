@@ -27,7 +27,7 @@ from pallas_kernels.quantized_gemm import (
 
 __all__ = ["Leaf", "Source", "leaves"]
 
-_ROW_BYTES = 16  # rows that are fetched one by one are whole pieces of this size
+_ROW_BYTES = 16  # row alignment for single-row reads, in bytes
 
 
 class Source(Stored, Protocol):
@@ -70,7 +70,7 @@ class Leaf:
     parts: tuple[Part, ...]
     format: Format
     in_host_memory: bool
-    table: bool = False  # rows are looked up in it
+    table: bool = False  # rows are looked up in this array
 
     def arrays(self, dtype: np.dtype[Any]) -> dict[str, TensorSpec]:
         """Return the arrays by name suffix.

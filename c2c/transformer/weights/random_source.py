@@ -12,7 +12,7 @@ from c2c.transformer.weights.layout import layout
 
 __all__ = ["RandomSource"]
 
-# No power of two, so that rows of a matrix do not begin at the same few places.
+# No power of two, so that rows of a matrix start at many different offsets.
 _BLOCK = (1 << 22) - 3
 _STEP = 1 << 22  # numbers at a time
 

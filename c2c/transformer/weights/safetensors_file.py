@@ -26,9 +26,9 @@ _DTYPES: Mapping[str, np.dtype[Any]] = {
     "BF16": np.dtype(ml_dtypes.bfloat16),
     "F16": np.dtype(np.float16),
     "F32": np.dtype(np.float32),
-    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),  # with scales of blocks only
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),  # only with block scales
 }
-# bits of the exponent: all set in infinities and NaN
+# exponent bits, all set in infinities and NaN
 _EXPONENTS = {"BF16": 0x7F80, "F16": 0x7C00, "F32": 0x7F800000, "F8_E4M3": 0x7F}
 _CHUNK_BYTES = 1 << 23
 _MAX_HEADER_BYTES = 100_000_000  # the library's own limit
@@ -42,7 +42,7 @@ class _Tensor:
     dtype: str
     shape: tuple[int, ...]
     offset: int  # bytes from the start of the file
-    scales: np.ndarray | None = None  # float32, by block
+    scales: np.ndarray | None = None  # float32, one per block
     block: tuple[int, int] = (1, 1)
 
     @property
@@ -75,7 +75,7 @@ class SafetensorsCheckpoint:
         for name, shard in expected.items():
             found = self._tensors.get(name)
             if found is None or files[found.file].name != shard:
-                raise DataError(str(self.path / shard), f"the index names {name}, which is not in")
+                raise DataError(str(self.path / shard), f"tensor {name} is only in the index")
         self.names = tuple(self._tensors)
 
     @property
