@@ -108,7 +108,7 @@ def test_each_setting_matters(
 @pytest.mark.parametrize("name", ["deepseek_v3", "qwen3_next_80b", "kimi_k2"])
 def test_what_only_the_simulator_knows_is_refused(name: str, tmp_path: Path) -> None:
     write(tmp_path, PUBLISHED[name], {"model.norm.weight": np.ones(4, np.float32)})
-    with pytest.raises(DataError, match=r"which are computed. Its shapes are known to the sim"):
+    with pytest.raises(DataError, match=r"which are computed. Only the simulator supports it"):
         describe(tmp_path)
 
 

@@ -218,7 +218,7 @@ def test_gguf_special_ids_and_template() -> None:
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"tokenizer.ggml.model": "llama"}, "kind 'llama'; only byte-level BPE"),
+        ({"tokenizer.ggml.model": "llama"}, "kind 'llama': only byte-level BPE"),
         ({"tokenizer.ggml.pre": "default"}, "pre-tokenizer 'default' is not supported.*smollm"),
         ({"tokenizer.ggml.tokens": None}, "tokens' is missing"),
         ({"tokenizer.ggml.tokens": ["a", "a"]}, "the same token twice"),
