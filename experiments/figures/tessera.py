@@ -180,7 +180,7 @@ def draw_cluster(tables: Tables, caption: str) -> Figure:
         ax.set_title(title)
     axes[0].set_ylabel("requests/s, left group = 1")
     axes[0].legend(loc="upper left")
-    return finish(figure, "Tessera, Fig. 8: clusters", caption)
+    return finish(figure, "Tessera, Fig. 8: offline throughput of two clusters", caption)
 
 
 def draw_pipelining(tables: Tables, caption: str) -> Figure:

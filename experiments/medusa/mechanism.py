@@ -68,6 +68,7 @@ def compute(context: Context) -> Computed:
         "Plain programs pass every address in a parameter of its own.",
         "The other programs have 8-byte integers equal to addresses of live buffers, or structs "
         "and tensor maps.",
+        "The PTX classifier patches the parameters that PTX declares as pointers.",
         "Our classifier, differential, compares two captures.",
     )
     results = [*_rules(shown, rows, classifiers)]

@@ -63,7 +63,7 @@ def compute(context: Context) -> Computed:
         results=tuple(results),
         caption=(
             "Bars: offline throughput relative to the left group alone, with three GPUs (left) "
-            "and sixteen (right). Diamonds: our Tessera over the paper's ratio."
+            "and sixteen (right). Diamonds: our Tessera divided by the paper's gain over PD and AF."
         ),
         assumptions=(
             "PD of three GPUs has prefill on the L40s and decode on each A100.",

@@ -43,6 +43,9 @@ def compute(context: Context) -> Computed:
         ),
         assumptions=(
             "The node has L40S over PCIe, and lengths are Azure's.",
+            "Each model has a GPU of its own in the variant apart.",
+            "The CPU or the GPU controls tasks in the variants cpu and gpu, without cuts.",
+            "Algorithm 1 cuts operators in the variant splitting, our rule in the variant ours.",
             f"The hot model has {HOT_RATE:g} requests/s, the cold one {base.cold_rate:g} "
             "request/s.",
             f"{base.ratio:.0%} of the hot sequences are away.",
