@@ -48,7 +48,7 @@ def test_it_holds_all_settings_and_data(wheel: Path) -> None:
 
 @pytest.mark.slow
 def test_it_runs_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
-    """With this environment's packages; `make soak` has pip install it into an empty one."""
+    """The environment has this one's packages; `make soak` has pip install it into an empty one."""
     site, here = tmp_path / "site", tmp_path / "here"
     here.mkdir()
     zipfile.ZipFile(wheel).extractall(site)

@@ -1,4 +1,4 @@
-"""From a configuration to a checked run, and what is refused before any work."""
+"""A configuration becomes a checked run, or is refused before any work."""
 
 from __future__ import annotations
 

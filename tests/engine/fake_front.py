@@ -19,7 +19,7 @@ __all__ = ["FakeLink", "begun", "front_of"]
 
 
 class FakeLink(Link):
-    """To a scheduler that is not there."""
+    """Sender to a scheduler that does not exist."""
 
     def __init__(self, *models: say.ModelInfo, why: str = "length") -> None:
         super().__init__("nowhere")

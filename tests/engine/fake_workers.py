@@ -236,7 +236,7 @@ class FakeWorker:
 
 
 class Clocked(LiveBackend):
-    """On a clock that goes on by 50 ms whenever it is looked at."""
+    """The clock advances by 50 ms at each reading."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)

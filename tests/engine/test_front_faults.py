@@ -342,7 +342,7 @@ def test_head_is_get_without_the_body(front: Sender) -> None:
 
 
 def openai_repeats(answer: httpx.Response) -> bool:
-    """By the rule of OpenAI's clients."""
+    """The rule of OpenAI's clients decides."""
     if (told := answer.headers.get("x-should-retry")) is not None:
         return bool(told == "true")
     return answer.status_code in (408, 409, 429) or answer.status_code >= 500

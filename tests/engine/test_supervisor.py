@@ -1,4 +1,4 @@
-"""Whose fault a lost process is, and when a place is given up."""
+"""Blame for a lost process, and the end of attempts to replace it."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def run(
 
 @pytest.mark.slow
 def test_any_text_reaches_the_model_through_the_shell(checkpoint: Path, tmp_path: Path) -> None:
-    """As a process: the prompt of a user, standard input, and nothing but text on stdout."""
+    """A shell's process: a user's prompt, standard input, and nothing but text on stdout."""
     texts = []
     for argument, stdin in ((f"prompt={AWKWARD}", ""), ("prompt=-", AWKWARD + "\n")):
         done = subprocess.run(

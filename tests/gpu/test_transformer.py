@@ -134,7 +134,7 @@ print(json.dumps(switching.rows_of(Context(backend=BACKEND), shape(layers=16))))
 
 @pytest.mark.limit_s(90)  # a process of its own, which starts jax and compiles
 def test_switching_copies_no_weights() -> None:
-    """In a process of its own, since the device's peak is that of all that a process did."""
+    """A process of its own, since the device's peak is that of all that a process did."""
     done = subprocess.run(
         [sys.executable, "-c", _SWITCH],
         capture_output=True,

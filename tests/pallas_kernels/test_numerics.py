@@ -171,6 +171,6 @@ def test_sums_too_long_for_float32_are_refused() -> None:
 
 
 def test_shapes_and_types_are_checked_here() -> None:
-    """In tests only: pyproject's options, and `tests/conftest.py` for what is left out."""
+    """Tests alone have this: pyproject's options, and `tests/conftest.py` for what is left out."""
     with pytest.raises(jaxtyping.TypeCheckError):
         gemm_reference(np.zeros((2, 3), F32), np.zeros((4, 5), F32))

@@ -156,7 +156,7 @@ def test_a_tile_that_nobody_waits_for_is_never_there(waits: bool) -> None:
 
 
 def test_jaxs_interpreter_lacks_stores_to_another_ctas_memory() -> None:
-    """When this fails, split K over a cluster can be tried on a CPU (pallas_kernels/README.md)."""
+    """If this fails, split K over a cluster can be tried on a CPU (pallas_kernels/README.md)."""
     x, w = jnp.ones((split_k.TM, split_k.K), "bfloat16"), jnp.ones((split_k.K, 128), "bfloat16")
     with pytest.raises(TypeError, match="ref must be a reference"):
         split_k.product(2, 128, interpret_params())(x, w)

@@ -33,7 +33,7 @@ def test_every_batch_gets_one_over_alpha_of_the_tokens_it_needs(
 
 
 def test_a_round_may_count_the_time_of_kv_caches() -> None:
-    """As if turning to the engine took as much longer; without, they are not seen."""
+    """KV caches' seconds count as if the turn to the engine took longer; without, they do not."""
 
     def turn(policy: Quota, switch_s: float, kv_s: float) -> float:
         table = np.zeros(2, ENGINE_DTYPE).view(np.recarray)

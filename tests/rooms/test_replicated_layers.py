@@ -35,7 +35,7 @@ LAST_3 = Copy("gpu0", "gpu3", 5 * LAYER_BYTES)
 
 
 def cost(fixed_s: float, row_s: float, token_s: float) -> Cost:
-    """Of prompts as of as many rows; what is read of caches comes on top."""
+    """Prompts cost as many rows; reads of caches are added."""
     sizes = np.array([1.0, 4096.0])
     by_size = Curve((1, 4096), fixed_s + row_s * sizes)
     return Cost(by_size, by_size, cached=token_s)

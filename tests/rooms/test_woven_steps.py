@@ -91,7 +91,7 @@ def test_both_models_are_served(n: int, rate: float, ratio: float, room: int, se
 
 
 def test_a_step_takes_the_longer_side() -> None:
-    """By hand: two sequences of 101 tokens, one of them away, 50 more tokens each."""
+    """Computed by hand: two sequences of 101 tokens, one of them away, 50 more tokens each."""
     for wait_s in (0.0, 1e-4, 5e-3):
         what = over(pair(hot=10_000, cold=10_000, reserve=0, wait_s=wait_s), vary=Away(0.5))
         for seed in range(100):
@@ -110,7 +110,7 @@ def test_a_step_takes_the_longer_side() -> None:
 
 
 def test_without_sequences_away_the_models_do_not_meet() -> None:
-    """At ratio 0 the hot model's records are those without the other, to the byte."""
+    """The hot model's records at ratio 0 are those without the other, to the byte."""
     made = pair(hot=5000, cold=5000, reserve=0)
     block = random_requests(40, 2, 20.0, 7)
     of_hot = block.model == 0

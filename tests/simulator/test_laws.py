@@ -137,8 +137,7 @@ def test_ties_are_settled_by_rule() -> None:
     ),
 )
 def test_more_hardware_never_hurts(axis: str, system: str) -> None:
-    """With a slice for every model: where models fight for slices, being faster can change who
-    waits for whom, as in any scheduler."""
+    """Every model has a slice: if models compete for slices, speed changes who waits for whom."""
     mig = "7x12gb" if system == "stream" else "1x96gb"
     streams = system == "stream"
     block = random_requests(120, 3, 1.5, 5)

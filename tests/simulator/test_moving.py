@@ -165,7 +165,7 @@ def test_a_move_is_estimated_by_tokens_and_by_the_tier_of_the_weights() -> None:
 
 @pytest.mark.parametrize("stubborn", tiered([False, True], True))
 def test_whatever_happens_while_engines_move_nothing_is_lost(stubborn: bool) -> None:
-    """With cancels, deadlines, lost devices and a bad clock, too."""
+    """Cancels, deadlines, lost devices and a bad clock are included."""
     what = on_two_gpus(MovesAway(after_s=3.0), max_batch=4)
     moves = 0
     for seed in range(10):

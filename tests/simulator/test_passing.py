@@ -166,7 +166,7 @@ def test_cells_and_roles_do_not_go_together() -> None:
 
 
 def test_there_is_room_for_an_event_that_hands_over_every_request() -> None:
-    """Of a slice for prompts that has waited for room; the list of actions was too short for it."""
+    """A slice for prompts has waited for room; the list of actions was too short for it."""
     state = prepare(apart()).new_serving(slots=1000)
     assert len(state.actions) > len(state.request)
     grown = grow_requests(state, 5000)

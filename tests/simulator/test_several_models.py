@@ -21,7 +21,7 @@ from tests.simulator.worlds import deployments, random_requests, requests, simul
 def test_a_woven_step_takes_the_longer_side_and_slows_the_other_model(
     waits: float, hot_s: float
 ) -> None:
-    """Of each hot step 4 ms go before the cold model's steps of 50 ms on the cold device."""
+    """Each hot step has 4 ms before the cold model's steps of 50 ms on the cold device."""
     made = over(woven(0.020, waits, 0.004, 0.050))
     block = requests([0.0, 0.0], model=[0, 1], output=[1001, 101])
     records, stats, done = simulate(made, block)

@@ -38,7 +38,7 @@ def byte_level() -> tokenizers.Tokenizer:
 
 
 def byte_fallback(kind: str = "strip") -> tokenizers.Tokenizer:
-    """In the way of SentencePiece: spaces are a character, unknown characters are bytes.
+    """SentencePiece's form: spaces are a character, unknown characters are bytes.
 
     Llama's and Mistral's have the space before the first word prepended and stripped ("strip"), or
     `Metaspace` does both ("metaspace"); Gemma's have none ("plain").

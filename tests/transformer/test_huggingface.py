@@ -66,7 +66,7 @@ def test_layers_that_are_not_alike_under_other_strategies(linear: Any, made: Mak
 
 @pytest.mark.slow
 def test_layers_that_are_not_alike_in_host_memory(made: Make) -> None:
-    """In two bytes: activations are rounded in the same places, sums are in another order."""
+    """Two-byte floats: activations are rounded in the same places, sums are in another order."""
     ids = prompt(6)
     expected = made("mixed", "bfloat16")[0].logits(ids)
     found = made("mixed", "bfloat16", "hybrid")[0].logits(ids)

@@ -16,7 +16,7 @@ STOPS = st.lists(st.text("ab#", min_size=1, max_size=4), max_size=3)
 
 
 def expected(text: str, stops: list[str]) -> tuple[str, str | None]:
-    """By the definition: the first end of any stop, the longest that ends there."""
+    """The definition: the first end of any stop, the longest that ends there."""
     for end in range(len(text) + 1):
         ending = [stop for stop in stops if text[:end].endswith(stop)]
         if ending:

@@ -1,4 +1,4 @@
-"""From settings to a workload: composition, factors, description, errors, round trips."""
+"""Settings become a workload: composition, factors, description, errors, round trips."""
 
 import json
 from pathlib import Path

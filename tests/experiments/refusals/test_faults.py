@@ -87,7 +87,7 @@ def test_memory_that_ends_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 def test_a_folder_that_is_read_only_is_one_line_before_work(tmp_path: Path) -> None:
-    """For root, too, whom permissions do not bind: nobody makes folders in /sys."""
+    """Permissions do not bind root: nobody makes folders in /sys."""
     done = subprocess.run(
         [*COMMAND, *SMALL, "folder=/sys/c2c"], cwd=tmp_path, capture_output=True, text=True
     )

@@ -47,7 +47,7 @@ def test_the_smallest_change_of_several_is_first() -> None:
 
 
 def test_a_window_between_two_factors_is_found() -> None:
-    """From 100 at the double to 200 at four times: it agrees only in between."""
+    """The value is 100 at the double and 200 at four times: it agrees only in between."""
     search_ = search(lambda: 25 * relative("launch_s") ** 1.5, "launch_s")
     (found,) = search_.missed()
     (change,) = found.changes

@@ -95,7 +95,7 @@ def faults_are_found(*numbers: int) -> None:
 
 
 def test_faults_are_found() -> None:
-    """Of what is recorded, one a day: what judges the programs has not changed."""
+    """One recorded program a day: the rules that judge programs have not changed."""
     faults_are_found(*(range(len(FOUND)) if CHANGED else [TODAY % len(FOUND)]))
 
 
@@ -106,7 +106,7 @@ def test_all_faults_are_found() -> None:
 
 @pytest.mark.soak
 def test_split_k_over_a_cluster_compiles() -> None:
-    """As pallas_kernels/README.md says: it can be said, and spills nothing."""
+    """The form in pallas_kernels/README.md can be written, and spills nothing."""
     found = run("tests.pallas_kernels.ahead_of_time.split_k", limit_s=300.0)
     assert [(one["name"], one["opcodes"]["STAS"], one["registers"]) for one in found] == [
         ("64 x 128 on 2", 32, 90),

@@ -103,7 +103,7 @@ def test_prefill_split_anywhere(
 
 @pytest.mark.parametrize("window", [None, 70])
 def test_decode_split_between_two_pools(window: int | None) -> None:
-    """As offloaded attention: the first tokens here, the others there, merged at the query."""
+    """Offloaded attention: the first tokens here, the others there, merged at the query."""
     case = decoding((150, 90, 40), 160, heads=4, kv_heads=2, window=window)
     q, k, v = case.arrays
     lengths, cut = np.array(case.row_lengths), 64

@@ -209,7 +209,7 @@ def test_vmap_equals_a_loop() -> None:
 
 
 def test_decode_in_a_scan_under_jit_grows_token_by_token() -> None:
-    """As a serving loop does it: lengths are traced, the pool is a carry."""
+    """A serving loop's call: lengths are traced, the pool is a carry."""
     case = decoding((40,), 48, heads=4, kv_heads=2)
     q, k, v = case.arrays
     pool = paged(case, 16, stray=0)

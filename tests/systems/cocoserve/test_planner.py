@@ -136,7 +136,7 @@ def test_the_programme_beats_runs_on_three_devices() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_plans_keep_within_room_and_never_lose(data: st.DataObject) -> None:
-    """From any placement, migrated originals included."""
+    """Any placement may be the start, migrated originals included."""
     n = data.draw(st.integers(1, 9))
     held = st.lists(st.sets(st.integers(0, 3), min_size=1), min_size=n, max_size=n)
     start = Placement(tuple(tuple(sorted(each)) for each in data.draw(held)))

@@ -114,7 +114,7 @@ def test_a_rank_has_its_part_of_a_product() -> None:
 
 
 def test_small_kernels_go_to_the_faster_clock() -> None:
-    """Of a decode step more kernels are faster on the L40S than its memory would say."""
+    """More kernels of a decode step are faster on the L40S than its memory would say."""
     work = work_of(step_kernels(load_spec("llama-3-8b"), DECODE), [A100, L40S])
     faster = [n for n, (a, b) in zip(work.names, work.times_s, strict=True) if b < a]
     assert 0.4 < len(faster) / len(work.names) < 0.8

@@ -91,7 +91,7 @@ def test_nothing_away_is_the_dedicated_pair_to_the_byte() -> None:
 def test_a_step_is_the_rest_and_the_longer_side_of_each_layer(
     ratio: float, node: str, rows: int
 ) -> None:
-    """By the planner's numbers, at the batch that the cut is made for."""
+    """The planner's numbers at the batch that the cut is made for."""
     asked = Weaving(ratio=ratio, rows=rows)
     made = _Over(asked, (MODELS[0].spec, MODELS[1].spec), load_node(node), 64, 0, None)
     hot, cold, away = made._times(made.hot, 0), made._times(made.cold, 1), made._times(made.hot, 1)
@@ -117,7 +117,7 @@ def test_a_step_is_the_rest_and_the_longer_side_of_each_layer(
 
 
 def test_a_lone_sequence_takes_its_own_side() -> None:
-    """In the simulator, beside a cold model that does nothing."""
+    """The simulator's step beside a cold model that does nothing."""
     made = layout(ratio=0.5)
     what = setup(made, 0.5)
     plan: Any = made.lanes[0].steps[MODELS[0].spec.name][0]

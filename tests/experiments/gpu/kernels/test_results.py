@@ -1,4 +1,4 @@
-"""From rows to findings and constants; rows come from the traffic model."""
+"""Rows become findings and constants; rows come from the traffic model."""
 
 from __future__ import annotations
 
