@@ -175,17 +175,15 @@ def _check_new(policy_type: Any, known: Mapping[str, type], function: Callable[.
     if not (isinstance(policy_type, type) and hasattr(policy_type, "_fields")):
         raise PolicyError(
             getattr(policy_type, "__name__", str(policy_type)),
-            "it is no NamedTuple, which is what holds a policy's parameters",
+            "not a NamedTuple of its parameters",
         )
     if is_outside(function) and not is_outside(policy_type):
         raise PolicyError(
-            policy_type.__name__, "it is the package's own and stays as it is: make another type"
+            policy_type.__name__, "a type of the package, which cannot change: define a new type"
         )
     before = known.get(policy_name(policy_type), policy_type)
     if before.__module__ != policy_type.__module__:
-        raise PolicyError(
-            policy_type.__name__, f"there is one of this name already, in {before.__module__}"
-        )
+        raise PolicyError(policy_type.__name__, f"the name is already used in {before.__module__}")
 
 
 def jitable[F: Callable[..., Any]](function: F) -> F:

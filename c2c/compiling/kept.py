@@ -108,7 +108,9 @@ def native(address: int) -> Callable[[int], int]:
 
     def call(at: int) -> int:
         if status := run(result_at, error_at, at):
-            raise RuntimeError(f"machine code ended with status {status}; compiled=False says why")
+            raise RuntimeError(
+                f"machine code ended with status {status}; compiled=False shows the reason"
+            )
         return result.value
 
     return call

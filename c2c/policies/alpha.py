@@ -33,8 +33,8 @@ class AlphaObservation(NamedTuple):
 
     latency_s: float
     latency_slo_s: float
-    hbm_utilisation: float  # of the slice's own HBM bandwidth
-    c2c_utilisation: float  # of the chip's shared link, all tenants
+    hbm_utilisation: float  # utilisation of the slice's own HBM bandwidth
+    c2c_utilisation: float  # utilisation of the chip's link by all tenants
 
 
 class AlphaState(NamedTuple):
@@ -157,7 +157,7 @@ class Roofline(NamedTuple):
     step and so for each phase and shape.
     """
 
-    initial: float = 0.0  # before the first step, and for the profiling of chunks
+    initial: float = 0.0  # alpha before the first step, and for the profiling of chunks
 
     def check(self, where: str) -> None:
         """Raise SettingError for a setting that cannot work."""
@@ -198,7 +198,7 @@ class Priced(NamedTuple):
 
 @link_price.by(Priced)
 def _congestion(policy: Priced, link_utilisation: float) -> float:
-    used = min(link_utilisation, 0.999)  # of a full link, which would cost infinitely much
+    used = min(link_utilisation, 0.999)  # the price of a full link is infinite
     return policy.price * used / (1.0 - used)
 
 
@@ -318,7 +318,7 @@ def least_lost(
 
 @jitable
 def _held_up(demands_gbps: Any, shares_gbps: Any, count: int) -> float:
-    # Of how many steps' speed the link is short.
+    # Number of steps whose speed the link limits.
     total = 0.0
     for j in range(count):
         if demands_gbps[j] > 0.0:

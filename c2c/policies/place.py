@@ -24,26 +24,26 @@ __all__ = [
     "place",
 ]
 
-# One row a slice that can take the model now: on a free place, or for an idle model that goes.
+# A row for each slice that can accept the model now: in free room, or by evicting an idle model.
 CANDIDATE_DTYPE = np.dtype(
     [
         ("instance", "i8"),
-        ("is_free", "i8"),  # 1: nothing has to go
-        ("is_resident", "i8"),  # 1: the model is there already, without work
-        ("in_host", "i8"),  # 0: the weights would come from disk
+        ("is_free", "i8"),  # 1: no eviction needed
+        ("is_resident", "i8"),  # 1: the model is there, idle
+        ("in_host", "i8"),  # 0: the weights are on disk
         ("last_used_s", "f8"),
         ("kv_capacity", "i8"),  # tokens of the model to place
-        ("fits_now", "i8"),  # 1: the request's KV cache fits beside what is there
+        ("fits_now", "i8"),  # 1: the request's KV cache fits in the free room
         ("link_left_gbps", "f8"),  # the chip's link budget not reserved by busy instances
         ("is_alone", "i8"),  # 1: no busy instance on the chip has link rate reserved
-        ("unpromised_gbps", "f8"),  # the same, less what inactive models on the chip would need
-        ("load_s", "f8"),  # of the slice: a decode step of every busy engine and their backlogs
-        ("turns_s", "f8"),  # that turning once to each of them, and to the model, takes
-        ("kept_share", "f8"),  # of the model's weights, in the slice's HBM
+        ("unpromised_gbps", "f8"),  # link_left_gbps less the demand of inactive models
+        ("load_s", "f8"),  # a decode step of every busy engine of the slice, and their backlogs
+        ("turns_s", "f8"),  # one turn of each of them and of the model
+        ("kept_share", "f8"),  # share of the model's weights in the slice's HBM
         ("chip", "i8"),
-        ("weight_bytes", "f8"),  # of the model
+        ("weight_bytes", "f8"),  # the model's weights
         ("now_s", "f8"),
-        ("budget_gbps", "f8"),  # of the chip's link that may be promised
+        ("budget_gbps", "f8"),  # link rate that placement may promise on the chip
         ("prompt_s", "f8"),  # a prompt token of the model in a long chunk there, alone
         ("decode_s", "f8"),  # a decode step of one sequence there, alone
     ],

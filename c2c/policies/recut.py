@@ -13,13 +13,13 @@ from c2c.policies.traits import RecutTraits
 
 __all__ = ["LAYOUT_DTYPE", "ByRegret", "LayoutStays", "next_layout"]
 
-# One row a layout that the chip can have.
+# A row for each possible layout of a chip.
 LAYOUT_DTYPE = np.dtype(
     [
-        ("is_here", "i8"),  # 1: it is the chip's now
-        ("requests", "i8"),  # that came since the last look and are weighed, the same in all rows
-        ("in_time", "f8"),  # of these, the estimate of how many meet their targets on it
-        ("price", "f8"),  # requests that a re-cut to it is taken to make late; 0 where it is
+        ("is_here", "i8"),  # 1: present layout
+        ("requests", "i8"),  # arrivals since the last look, equal in all rows
+        ("in_time", "f8"),  # estimate of those that meet their targets on this layout
+        ("price", "f8"),  # requests that a change to it would make late; 0 if present
     ],
     align=True,
 )

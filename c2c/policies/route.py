@@ -19,16 +19,16 @@ __all__ = [
     "route",
 ]
 
-# One row an active instance of the requested model.
+# A row for each active instance of the requested model.
 ROUTE_DTYPE = np.dtype(
     [
         ("instance", "i8"),
-        ("outstanding", "i8"),  # requests that wait at it or run
-        ("draining", "i8"),  # 1: takes nothing new
+        ("outstanding", "i8"),  # waiting and running requests
+        ("draining", "i8"),  # 1: accepts no requests
         ("kv_capacity", "i8"),  # tokens
-        ("load_s", "f8"),  # of its slice: a decode step of every busy engine and their backlogs
-        ("alpha", "f8"),  # of its last step
-        ("ends_s", "f8"),  # that the request takes here, with the prompts before it; where asked
+        ("load_s", "f8"),  # a decode step of every busy engine of the slice, and their backlogs
+        ("alpha", "f8"),  # alpha of its last step
+        ("ends_s", "f8"),  # the request here, after earlier prompts; if the trait asks for it
     ],
     align=True,
 )

@@ -68,7 +68,7 @@ class System(NamedTuple):
         return Traits(*(traits_of(KINDS[name], getattr(self, name)) for name in Traits._fields))
 
 
-# Policies that the event loop does not ask: before the start, or between two of its events.
+# Policies called outside the event loop: before the start, or between two events.
 PREPARATION: Final[Mapping[str, Any]] = {
     "step": Whole(),
     "load": Stream(),

@@ -384,7 +384,7 @@ def _where(policy_type: type) -> str:
     return where_is(made[0])
 
 
-# Decisions of earlier versions whose answer is a trait now.
+# Decisions of earlier versions that are traits now.
 _OLD_NAMES: Final[Mapping[str, str]] = {
     "initial_alpha": "AlphaTraits(initial=...)",
     "tracing": "PrefetchTraits(rows=..., of_token=..., ...)",

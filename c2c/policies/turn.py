@@ -23,31 +23,31 @@ __all__ = [
     "urgency",
 ]
 
-# One row an engine of the slice that has work it could do now.
+# A row for each engine of the slice that has work it could do now.
 ENGINE_DTYPE = np.dtype(
     [
         ("instance", "i8"),
-        ("order", "i8"),  # its distance behind the engine that ran last, in the order of places
+        ("order", "i8"),  # distance behind the engine that ran last, in slice order
         ("has_prompt", "i8"),  # 1: its next step has prompt tokens
-        ("prompt_due_s", "f8"),  # earliest TTFT target of its prompts, less what they still take
-        # earliest line of its decodes, less a step; inf: none is kept up, or the policy reads none
+        ("prompt_due_s", "f8"),  # earliest TTFT target of its prompts, less their remaining time
+        # earliest due token of its decodes, less a step; inf: all are given up, or it is not read
         ("token_due_s", "f8"),
-        ("last_token_s", "f8"),  # when its decodes last got a token
+        ("last_token_s", "f8"),  # time of its decodes' last token
         ("is_last", "i8"),  # 1: it ran last on its slice
         ("prompt_since_s", "f8"),  # arrival of the earliest of its prompts
         ("decodes", "i8"),  # sequences that decode
-        ("decode_clock", "i8"),  # decode steps that it has taken
-        ("step_s", "f8"),  # of them alone
-        ("tpot_slo_s", "f8"),  # their target
-        ("switch_s", "f8"),  # that turning to it takes
-        # that those of its KV caches which lie in host memory take to come; 0 with a link gate
+        ("decode_clock", "i8"),  # decode steps so far
+        ("step_s", "f8"),  # a decode step alone
+        ("tpot_slo_s", "f8"),  # TPOT target
+        ("switch_s", "f8"),  # change to this engine
+        # copy of its KV caches from host memory; 0 with a link gate
         ("kv_s", "f8"),
-        ("is_protected", "i8"),  # 1: among those whose demand is within the protected share
-        # that the chip's link takes for a decode step of each engine that is not protected
+        ("is_protected", "i8"),  # 1: its demand is within the protected share
+        # link time of one decode step of each unprotected engine of the chip
         ("round_s", "f8"),
-        ("kept_share", "f8"),  # of its layers that are in HBM
-        # for how long the engine that last took the room of others' layers still keeps it; below 0:
-        # no longer. The same in all rows of a slice.
+        ("kept_share", "f8"),  # share of its layers in HBM
+        # remaining time for which the engine that last took the room of others' layers keeps it;
+        # below 0: none. Equal in all rows of a slice.
         ("stays_s", "f8"),
     ],
     align=True,

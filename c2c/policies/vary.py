@@ -28,17 +28,17 @@ __all__ = [
     "variant",
 ]
 
-_HOME: Final = 0x40E  # what the draw of a home has in place of a layer
+_HOME: Final = 0x40E  # layer argument of the draw of a home
 
-# One row an instance of a chip.
+# A row for each instance of a chip.
 WATCH_DTYPE = np.dtype(
     [
         ("instance", "i8"),
         ("model", "i8"),
-        ("waiting", "i8"),  # requests
-        ("prompts", "i8"),  # that are being computed
+        ("waiting", "i8"),  # waiting requests
+        ("prompts", "i8"),  # prompts under computation
         ("decodes", "i8"),
-        ("backlog", "i8"),  # prompt tokens that are not computed yet
+        ("backlog", "i8"),  # prompt tokens not computed yet
         ("kv_used", "i8"),  # tokens
         ("kv_capacity", "i8"),
         ("steps", "i8"),  # decode steps so far
@@ -46,13 +46,13 @@ WATCH_DTYPE = np.dtype(
     align=True,
 )
 
-# One row a home of KV caches that a sequence may have.
+# A row for each possible KV-cache home of a sequence.
 HOME_DTYPE = np.dtype(
     [
         ("home", "i8"),
-        ("sequences", "i8"),  # of the batch, others than this one, that are there
-        ("room_tokens", "i8"),  # that it has room for
-        ("is_here", "i8"),  # 1: where the sequence is, if it has a home
+        ("sequences", "i8"),  # other sequences of the batch with this home
+        ("room_tokens", "i8"),  # free room
+        ("is_here", "i8"),  # 1: present home of the sequence
     ],
     align=True,
 )

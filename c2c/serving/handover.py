@@ -90,7 +90,7 @@ def send(
     """Hand over a request of instance `i`, already out of its batch, to `j` of the same model.
 
     Args:
-      fleet, rules, s: what there is.
+      fleet, rules, s: fleet, rules and state of the loop.
       i: instance that computed the prompt.
       slot: slot of the request.
       made: tokens that the request has generated.

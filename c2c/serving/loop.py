@@ -237,7 +237,7 @@ def check_arrival(fleet: Fleet, event: Arrival) -> None:
     """Validate an arriving request.
 
     Raises:
-      BackendError: the request cannot be served, or its fields contradict each other.
+      BackendError: a field is out of range.
     """
     for field, value in (("prompt_tokens", event.prompt_tokens),
                          ("max_output_tokens", event.max_output_tokens)):  # fmt: skip
@@ -353,7 +353,7 @@ def timer_of(s: Serving, event: Event) -> tuple[Action, ...]:
     if isinstance(event, Timer) and event.number > 0:
         at_s = float(s.timer_s[event.number])
         return (SetTimer(at_s=at_s, number=event.number),) if at_s < math.inf else ()
-    # It stands at the next deadline, or before it; only these bring a nearer one.
+    # It is set to the next deadline or earlier; only these events have a nearer one.
     if not (
         isinstance(event, Timer) or (isinstance(event, Arrival) and event.deadline_s < math.inf)
     ):

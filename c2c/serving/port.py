@@ -59,13 +59,13 @@ class Arrival:
     """A request has arrived."""
 
     at_s: float
-    request_id: int  # of no other request
-    model: int  # position in Fleet.deployment
+    request_id: int  # unique
+    model: int  # index in Fleet.deployment
     prompt_tokens: int
-    max_output_tokens: int  # it ends here, or before it by a `StepEnd`
-    priority: int | None = None  # the higher, the more urgent; None: its model's
-    deadline_s: float = math.inf  # it fails if it has not finished so long after its arrival
-    blocks: tuple[int, ...] = ()  # keys of the whole blocks of its prompt, 64 bits each, chained
+    max_output_tokens: int  # length limit; a `StepEnd` may end it earlier
+    priority: int | None = None  # higher is more urgent; None: its model's
+    deadline_s: float = math.inf  # time after arrival at which it fails if not finished
+    blocks: tuple[int, ...] = ()  # chained 64-bit keys of the full blocks of its prompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class Ready:
 
     at_s: float
     device: int
-    available_gbps: float  # what the device can expect of the link now
+    available_gbps: float  # link rate available to the device now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ class StepEnd:
 
     at_s: float
     device: int
-    report: Any  # a row of REPORT_DTYPE; see `new_report`
+    report: Any  # row of REPORT_DTYPE; see `new_report`
     finished: tuple[int, ...] = ()
 
 
@@ -214,7 +214,7 @@ class Load:
     instance: int
     model: int
     is_cold: bool  # the weights are not in host memory yet
-    kv_out_bytes: float = 0.0  # KV caches of other engines that leave the device before
+    kv_out_bytes: float = 0.0  # KV caches of other engines to move off the device first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,8 +231,8 @@ class RunSteps:
     plan: Any  # `Plan`
     prefills: tuple[tuple[int, int, int], ...]  # (request id, first prompt token, tokens)
     decodes: tuple[int, ...]  # request ids that get one token a step
-    split: Any = None  # i8[homes, 4] the step's size by home of KV caches, of a lane
-    kv_homes: tuple[int, ...] = ()  # of prefills, then of decodes, where lanes share memories
+    split: Any = None  # i8[homes, 4] a lane's step size by KV-cache home
+    kv_homes: tuple[int, ...] = ()  # homes of prefills, then of decodes, if lanes share memories
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,7 +276,7 @@ class ForgetBlocks:
     """
 
     device: int
-    keys: tuple[int, ...]  # as `Arrival` has them
+    keys: tuple[int, ...]  # block keys as in `Arrival`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,7 +307,7 @@ class HandOver:
     """
 
     request_id: int
-    source: int  # the device that has it
+    source: int  # device with the KV cache
     device: int
     instance: int
     kv_bytes: float
@@ -322,9 +322,9 @@ class Relayout:
     """
 
     device: int
-    version: int  # the variant
-    sent_bytes: tuple[float, ...]  # over each way of the layout
-    kv_homes: tuple[tuple[int, int], ...]  # (request id, home) of sequences that change theirs
+    version: int  # number of the variant
+    sent_bytes: tuple[float, ...]  # bytes over each way of the layout
+    kv_homes: tuple[tuple[int, int], ...]  # (request id, new home) of moved sequences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,7 +332,7 @@ class SetTimer:
     """Send `Timer` at this time; replaces a pending timer of the same number."""
 
     at_s: float
-    number: int = 0  # 0: for deadlines; 1 + c: for the policy of chip c
+    number: int = 0  # 0: deadlines; 1 + c: policy of chip c
 
 
 Weights = KeepWeights | WeightsHere | ReleaseWeights | DropWeights

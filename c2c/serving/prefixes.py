@@ -255,7 +255,7 @@ def let_prefix_go(
     """Unpin the blocks of a request that leaves instance `i`, the last block first.
 
     Args:
-      fleet, rules, s: what there is.
+      fleet, rules, s: fleet, rules and state of the loop.
       i: instance that the request leaves.
       slot: slot of the request.
       now_s: current time.

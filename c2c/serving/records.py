@@ -88,7 +88,7 @@ def leave(
     """Free the whole KV cache that a request reserved on instance `i`.
 
     Args:
-      fleet, rules, s: what there is.
+      fleet, rules, s: fleet, rules and state of the loop.
       i: the instance.
       slot: slot of the request.
       now_s: current time.

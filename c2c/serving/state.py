@@ -57,23 +57,23 @@ __all__ = [
     "Serving",
 ]
 
-# Life of an instance.
+# State of an instance.
 FREE: Final = 0
-ASSIGNED: Final = 1  # given a model, waits for its device to load it
+ASSIGNED: Final = 1  # has a model, waits for its device to load it
 LOADING: Final = 2
-IDLE: Final = 3  # holds a model, has no work: inactive, may be evicted
+IDLE: Final = 3  # has a model and no work: inactive, may be evicted
 READY: Final = 4  # has work, waits for its turn or for the link
 RUNNING: Final = 5
-NOWHERE: Final = 6  # its device is not there: it holds nothing and takes nothing
+NOWHERE: Final = 6  # its device is out of service: holds and accepts nothing
 
-# Life of a device: what a change of its chip's layout makes of it.
+# State of a device during changes of its chip's layout.
 IN_SERVICE: Final = 0
-LEAVES: Final = 1  # takes nothing new; out of service once it holds nothing
-OUT: Final = 2  # no part of the layout (any more, or yet)
-COMES: Final = 3  # part of the layout that is being made
+LEAVES: Final = 1  # accepts no requests; out of service once empty
+OUT: Final = 2  # not in the layout (any more, or yet)
+COMES: Final = 3  # in the layout being created
 GONE: Final = 4  # lost, perhaps for good
 
-# How a request found its model.
+# State of a model at its request's arrival.
 WARM: Final = 0  # active on an instance
 SWITCH: Final = 1  # in host memory, had to be activated
 COLD: Final = 2  # on disk
@@ -83,22 +83,22 @@ ABSENT: Final = 0
 COMING: Final = 1  # being read from disk
 HELD: Final = 2
 
-# Life of a lane's relayout.
-SETTLED: Final = 0  # there is none
-WAITS: Final = 1  # for room
+# State of a lane's relayout.
+SETTLED: Final = 0  # no relayout
+WAITS: Final = 1  # waits for room
 SENDS: Final = 2
 SENT: Final = 3  # in force from the next step boundary on
 
 # Columns of a decoding sequence.
-SLOT: Final = 0  # of its request
-ENDS_AT: Final = 1  # decode clock of its instance at which the last token is out
+SLOT: Final = 0  # slot of its request
+ENDS_AT: Final = 1  # decode clock of its instance at its last token
 LENGTH: Final = 2  # tokens of prompt and output
 
 FAIL_NONE: Final = 0
 FAIL_CONTEXT: Final = 1  # prompt + output exceed the model's context
 FAIL_KV: Final = 2  # no slice of the model's chips can hold its KV cache
-FAIL_CANCELLED: Final = 3  # by the client
-FAIL_DEADLINE: Final = 4  # not finished by then
+FAIL_CANCELLED: Final = 3  # cancelled by the client
+FAIL_DEADLINE: Final = 4  # not finished by its deadline
 FAIL_DEVICE: Final = 5  # the devices that could hold it are lost
 FAIL_MEMORY: Final = 6  # the model's weights fit no slice of its chips
 
@@ -106,14 +106,14 @@ FAIL_MEMORY: Final = 6  # the model's weights fit no slice of its chips
 DEVICE_DTYPE = np.dtype(
     [
         ("chip", "i8"),
-        ("kind", "i8"),  # which slice type, for the cost tables
-        ("first", "i8"),  # instances [first, first + Fleet.residents) live here
+        ("kind", "i8"),  # slice type, for the cost tables
+        ("first", "i8"),  # its instances are [first, first + Fleet.residents)
         ("running", "i8"),  # the instance whose load or steps are under way, or -1
         ("last", "i8"),  # the instance that ran last, or -1
         ("residents", "i8"),
         ("is_held", "i8"),  # 1: it has work that waits for the link
         ("service", "i8"),  # IN_SERVICE and so on
-        ("is_asked", "i8"),  # 1: to look for work when the event is taken in
+        ("is_asked", "i8"),  # 1: looks for work at the end of the event
         ("kv_bytes", "f8"),  # reserved in its HBM by all its instances
         ("weight_bytes", "f8"),  # kept in its HBM
         ("capacity_bytes", "f8"),  # for both
@@ -134,11 +134,11 @@ INSTANCE_DTYPE = np.dtype(
         ("state", "i8"),
         ("model", "i8"),
         ("draining", "i8"),
-        ("aside", "i8"),  # 1: gives up its requests at the next step boundary
+        ("aside", "i8"),  # 1: sets its requests aside at the next step boundary
         ("deals", "i8"),  # 1: routes them anew there (`rebalance`)
         ("last_used_s", "f8"),
-        ("goes_to", "i8"),  # the instance that its requests follow its engine to, or -1
-        ("comes_from", "i8"),  # the instance whose requests it waits for, or -1
+        ("goes_to", "i8"),  # instance that its engine moves to, or -1
+        ("comes_from", "i8"),  # instance that its engine moves from, or -1
         ("next_same", "i8"),  # next active instance of the same model
         ("wait_head", "i8"),
         ("wait_tail", "i8"),
@@ -183,7 +183,7 @@ INBOUND_DTYPE = np.dtype(
     align=True,
 )
 
-# What a device is told to do next; one row a device, read by the backend.
+# Plan of a device's next work; a row for each device, read by the backend.
 PLAN_DTYPE = np.dtype(
     [
         ("instance", "i8"),
@@ -197,11 +197,11 @@ PLAN_DTYPE = np.dtype(
         ("rows", "i8"),  # rows that need logits
         ("steps", "i8"),  # at most this many identical steps
         ("alpha", "i8"),  # variant on the alpha grid
-        ("part", "i8"),  # which part of a step that is run in parts (layers)
+        ("part", "i8"),  # index of the part, for steps in parts (layers)
         ("parts", "i8"),
         ("kept", "i8"),  # layers read from HBM
         ("copied", "i8"),  # layers copied into HBM ahead of their products
-        ("is_turn", "i8"),  # 1: another engine than the one before
+        ("is_turn", "i8"),  # 1: change of engine
         ("kv_in_bytes", "f8"),  # KV caches of its own that come from host memory before it
         ("kv_out_bytes", "f8"),  # of other engines, that go there
         ("slo_s", "f8"),
@@ -210,7 +210,7 @@ PLAN_DTYPE = np.dtype(
     align=True,
 )
 
-# What the backend says of it at its end.
+# Report of the backend at the end of a plan.
 REPORT_DTYPE = np.dtype(
     [
         ("steps", "i8"),
@@ -241,8 +241,8 @@ CHIP_DTYPE = np.dtype(
         ("last", "i8"),
         ("started", "i8"),  # the last event after which it looked for work
         ("n_held", "i8"),  # devices whose work waits for the link
-        ("link_gbps", "f8"),  # what its link carries
-        ("budget_gbps", "f8"),  # of which placement may promise this
+        ("link_gbps", "f8"),  # rate of its link
+        ("budget_gbps", "f8"),  # link rate that placement may promise
         ("host_bytes", "f8"),  # host memory for weights
         ("free_bytes", "f8"),  # of it
         ("pinned_bytes", "f8"),  # of models that have an instance on the chip
@@ -374,12 +374,12 @@ COUNT_DTYPE = np.dtype(
         ("switches", "i8"),
         ("cold_starts", "i8"),
         ("evictions", "i8"),
-        ("dropped", "i8"),  # models that gave way in host memory
+        ("dropped", "i8"),  # models evicted from host memory
         ("drains", "i8"),
         ("preempted", "i8"),  # requests set aside
-        ("moves", "i8"),  # engines that began to move elsewhere
-        ("handed", "i8"),  # times that a request went to another device to decode
-        ("relayouts", "i8"),  # that had room and began
+        ("moves", "i8"),  # engines that began to move
+        ("handed", "i8"),  # handovers of requests to decode
+        ("relayouts", "i8"),  # relayouts that began
         ("out", "i8"),  # records in the buffer
         ("free_slots", "i8"),
         ("actions", "i8"),  # actions in the buffer
@@ -420,29 +420,29 @@ class Fleet(NamedTuple):
     chip_home: Any  # i8[homes]
     weight_bytes: Any  # f8[D]
     kv_capacity: Any  # i8[arch, kind] tokens of the longest request
-    kv_capacity_bytes: Any  # f8[arch, kind] of all requests together
+    kv_capacity_bytes: Any  # f8[arch, kind] KV-cache bytes of all requests together
     chunk: Any  # i8[arch, kind] prefill tokens a step, of the profiling table
     parts: Any  # i8[arch] parts a prefill step is run in, alpha may change between them
-    mixes: bool  # such a step computes the decodes, too; else they wait
+    mixes: bool  # whether a prefill step also computes decodes; else they wait
     layers: Any  # i8[arch]
     layer_bytes: Any  # f8[arch] weights of one layer
     head_bytes: Any  # f8[arch] weights of the output projection
     max_batch: int
-    residents: int  # instances a device has places for
-    most_engines: Any  # i8[kind] of them that may hold a model
-    instances: int  # of all devices
-    engine_bytes: float  # HBM of each beyond the first
+    residents: int  # maximum instances of a device
+    most_engines: Any  # i8[kind] maximum instances with a model
+    instances: int  # number on all devices
+    engine_bytes: float  # HBM of each engine beyond the first
     kv_host_bytes: float  # host memory of a chip for KV caches of engines that do not run
     folds_turns: bool  # a turn and the steps after it are one run: nobody shares the link
-    hands_to: Any  # i8[kind] whose instances decode what this kind's prefill; -1: its own
-    takes_new: Any  # i8[kind] 0: only what is handed to it
+    hands_to: Any  # i8[kind] kind that decodes this kind's prompts; -1: itself
+    takes_new: Any  # i8[kind] 0: accepts only handed-over requests
     opens_all: bool  # a model that is active at the start is so on every device of its chips
     by_turns: bool  # each step of a batch is a new one, that goes behind those which wait
     folds_experts: bool  # steps that lack experts are not walked one by one
     role: Any  # i8[devices] EVERYTHING, PROMPTS or DECODES
     hands_directly: bool  # KV caches go from device to device, not through host memory
-    sure_bytes: Any  # f8[kind] for KV caches whatever engines share a slice
-    switch_s: Any  # f8[arch, kind] that turning to an engine takes, alone on the link
+    sure_bytes: Any  # f8[kind] KV-cache bytes whichever engines share a slice
+    switch_s: Any  # f8[arch, kind] change to an engine, alone on the link
     caches_prefixes: bool
     costs: CostTables
     kv: KvHomes

@@ -280,7 +280,7 @@ def test_mistakes_are_found_before_the_run(tmp_path: Path, body: str, said: str)
             "from typing import NamedTuple\nfrom c2c.policies import place\n"
             "class FirstIdle(NamedTuple): pass\n@place.by(FirstIdle)\n"
             f"def f({PLACE}): return 0",
-            "policy FirstIdle: there is one of this name already",
+            "policy FirstIdle: the name is already used in",
         ),
         (
             "from typing import NamedTuple\nfrom c2c.policies import place\n"
@@ -290,7 +290,7 @@ def test_mistakes_are_found_before_the_run(tmp_path: Path, body: str, said: str)
         (
             "from c2c.policies import place\nclass Mine: pass\n@place.by(Mine)\n"
             f"def f({PLACE}): return 0",
-            "policy Mine: it is no NamedTuple",
+            "policy Mine: not a NamedTuple",
         ),
     ],
 )

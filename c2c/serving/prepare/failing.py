@@ -47,7 +47,7 @@ class Failures:
         for k, event in enumerate(self.events):
             where = f"failures.events[{k}]"
             if not 0.0 <= event.at_s < math.inf:
-                raise SettingError(f"{where}.at_s", event.at_s, "seconds, from 0 on")
+                raise SettingError(f"{where}.at_s", event.at_s, "seconds, at least 0")
             if not 0.0 < event.repair_s < math.inf:
                 raise SettingError(f"{where}.repair_s", event.repair_s, "seconds above 0")
 

@@ -324,7 +324,9 @@ class LayoutChange:
     def __post_init__(self) -> None:
         for name in ("at_s", "stagger_s"):
             if not 0.0 <= getattr(self, name) < math.inf:
-                raise SettingError(f"mig_changes.{name}", getattr(self, name), "seconds, from 0 on")
+                raise SettingError(
+                    f"mig_changes.{name}", getattr(self, name), "seconds, at least 0"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -482,11 +484,11 @@ class ServingSetup:
             share = self.system.disaggregation.prompt_share
             raise SettingError(
                 "system.disaggregation.prompt_share", share, "0 with system.layout",
-                "A layout says itself which devices take prompts.",
+                "The layout assigns devices to prompts.",
             )  # fmt: skip
         if self.system.layout is not None and moves:
             name = policy_name(type(self.system.preempt))
-            raise SettingError("system.preempt.policy", name, "another one with system.layout")
+            raise SettingError("system.preempt.policy", name, "another policy with system.layout")
 
     @property
     def weight_memory_bytes(self) -> np.ndarray:
