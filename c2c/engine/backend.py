@@ -107,7 +107,7 @@ class LiveBackend:
         return time.monotonic() - self._start_s
 
     def serve(self, take: Callable[[Event], None]) -> None:
-        """From now on have each event taken as it comes; what comes meanwhile is taken after it."""
+        """Take each event on arrival from now on; events during one are taken after it."""
         self._take = take
         self._take_all()
 
@@ -387,7 +387,7 @@ class LiveBackend:
             self._ledger.end(request, why)
 
     def _count_bytes(self, doing: Doing) -> tuple[float, float, float]:
-        """Return what a run's steps move over the link and from HBM, counted from their shapes."""
+        """Return bytes that a run's steps move over the link and from HBM, counted from shapes."""
         if doing.moved is None:
             fleet, action = self._fleet, doing.action
             assert isinstance(action, RunSteps)

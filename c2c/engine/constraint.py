@@ -69,7 +69,7 @@ class Grammars:
 
 
 class Constraint:
-    """One text on its way through a grammar, a `c2c.transformer.stays.Constraint`."""
+    """State of one text in its grammar, a `c2c.transformer.stays.Constraint`."""
 
     def __init__(self, matcher: Any, vocab: int) -> None:
         self._matcher, self._vocab = matcher, vocab
@@ -80,10 +80,10 @@ class Constraint:
         return bool(self._matcher.is_error())
 
     def mask(self, ends: Collection[int]) -> np.ndarray:
-        """Return which tokens may come next: uint32 [words], a bit each.
+        """Return the mask of allowed next tokens: uint32 [words], one bit a token.
 
         Args:
-          ends: tokens that end the text, which may come wherever the grammar is satisfied.
+          ends: tokens that end the text, allowed wherever the grammar is satisfied.
         """
         if self.has_failed:  # which is told with the next token
             return np.full(words(self._vocab), 2**32 - 1, np.uint32)

@@ -23,14 +23,14 @@ _ROUNDING = 0.02  # of memory: what a driver keeps for itself
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One GPU, or one MIG instance of one.
+    """A GPU or a MIG instance.
 
     Attributes:
-      uuid: by which a process is bound to it.
-      name: as the driver says it.
-      memory_bytes: its own.
-      sm_count: of a MIG instance; None of a whole GPU, where NVML does not say.
-      parent: UUID of the GPU that an instance is of; None: it is one itself.
+      uuid: identifier that binds a process to the device.
+      name: product name from the driver.
+      memory_bytes: memory of the device.
+      sm_count: SMs of a MIG instance; None for a whole GPU, as NVML does not report it.
+      parent: UUID of a MIG instance's GPU; None for a whole GPU.
     """
 
     uuid: str
@@ -106,7 +106,7 @@ def _device(nvml: Any, handle: Any, *, parent: str | None) -> Device:
 
 
 def free_bytes(device: Device) -> int:
-    """Return how much of a device's memory no process has.
+    """Return the bytes of a device's memory that no process holds.
 
     Raises:
       DataError: there is no driver, or it does not answer.
@@ -158,7 +158,7 @@ def pick(
 
 
 def binding(bound: Sequence[Device], devices: int = 1) -> Mapping[str, str]:
-    """Return what a worker's environment has to say before its process begins.
+    """Return the environment variables that bind a worker's process to its devices.
 
     Args:
       bound: GPUs or MIG instances that it is bound to; none: it sees what there is.
@@ -174,7 +174,7 @@ def binding(bound: Sequence[Device], devices: int = 1) -> Mapping[str, str]:
 
 
 def bound_to(bound: Sequence[Device]) -> tuple[Bound, ...]:
-    """Return what a worker is told of its devices."""
+    """Return the device description that a worker is sent."""
     return tuple(
         Bound(uuid=d.uuid, memory_bytes=d.memory_bytes, sm_count=d.sm_count) for d in bound
     )

@@ -125,7 +125,7 @@ def shapes_of(options: Options) -> Shapes:
 
 
 def pool_of(entries: Sequence[Entry], options: Options) -> Pool:
-    """Return what pool a worker has for these models.
+    """Return the KV pool of a worker for these models.
 
     Raises:
       SettingError: too little for one sequence of each.
@@ -149,7 +149,7 @@ def pool_of(entries: Sequence[Entry], options: Options) -> Pool:
 
 
 def pool_with(pool: Pool, entry: Entry, options: Options) -> Pool:
-    """Return what a pool that was made without a model has for it and the others.
+    """Return the pool with usable bytes and slack that also fit an added model.
 
     Raises:
       SettingError: the model does not divide its superblocks, or it is too small.
@@ -175,7 +175,7 @@ def pool_with(pool: Pool, entry: Entry, options: Options) -> Pool:
 
 
 def useful_pool_bytes(entries: Sequence[Entry], options: Options) -> int:
-    """Return what all rows of all models take: a larger pool is of no use."""
+    """Return the bytes that all rows of all models take; a larger pool is of no use."""
     _, superblock_bytes, _, slack = _sizes(entries, options)
     specs = [entry.spec for entry in entries if entry.spec is not None]
     width, item = shapes_of(options).width, _item_bytes(options)
@@ -198,7 +198,7 @@ def _item_bytes(options: Options) -> int:
 
 
 def host_weight_bytes(entries: Sequence[Entry], options: Options) -> int:
-    """Return what weights take of the host's memory at most."""
+    """Return the most host memory that weights take, in bytes."""
     item = _item_bytes(options)
     weights = sum(item * param_count(e.spec) for e in entries if e.spec is not None)
     return weights if options.weights_bytes is None else min(weights, options.weights_bytes)
@@ -358,7 +358,7 @@ def deployments_of(
 
 
 def _activation_bytes(deployment: Deployment, system: SystemSpec, most: int) -> int:
-    """Return what `c2c.serving` sets aside for activations: a worker's are not in the pool."""
+    """Return the bytes that `c2c.serving` reserves for activations; a worker's are not in the pool."""
     spec = deployment.spec
     middle = spec.experts_per_token * spec.moe_intermediate if spec.experts else spec.intermediate
     width = 2 * spec.hidden + 2 * (spec.heads + spec.kv_heads) * spec.head_dim + 3 * middle

@@ -55,7 +55,7 @@ def frames_in(data: bytearray) -> list[AnyFrame]:
 
 
 class Connection(asyncio.Protocol):
-    """One end in an event loop: frames are passed on in the very callback that brings them.
+    """Connection in an event loop: delivers frames in the callback that receives them.
 
     A task that awaits them would have its turn later in the loop, and a worker waits for that long.
     """
@@ -119,7 +119,7 @@ class Connection(asyncio.Protocol):
 
 
 class SocketFrames:
-    """The same over a blocking socket, for a process that computes between two frames."""
+    """Frames over a blocking socket, for a process that computes between two frames."""
 
     def __init__(self, connection: socket.socket) -> None:
         """Take a connected socket."""
@@ -133,7 +133,7 @@ class SocketFrames:
             self._socket.sendall(packed(*frames))
 
     def _look(self) -> bytes | None:
-        """Return what has come, b"" at the end; None: nothing."""
+        """Return received bytes: b"" at the end of the stream, None if there are none yet."""
         try:
             return self._socket.recv(_PIECE_BYTES, socket.MSG_DONTWAIT)
         except BlockingIOError:

@@ -48,7 +48,7 @@ def _file(name: str, dtype: str) -> str:
 
 
 def setup_of(items: tuple[Item, ...], settings: EngineSettings, pool: Pool) -> Setup:
-    """Return what each worker is told first."""
+    """Return the first message to each worker."""
     options, shapes = settings.options, shapes_of(settings.options)
     return Setup(
         models=items,
@@ -72,7 +72,7 @@ def infos_of(
     failed: Mapping[str, str],
     prepared: Prepared,
 ) -> tuple[ModelInfo, ...]:
-    """Return what the front is told of models: those of the fleet, and those that failed."""
+    """Return the model descriptions for the front: models of the fleet and failed ones."""
     return tuple(
         ModelInfo(
             name=entry.name,

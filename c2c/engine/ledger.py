@@ -1,4 +1,4 @@
-"""One entry a request: what was delivered of it, and the one place that ends it, once."""
+"""Ledger of requests: tokens delivered of each, and the single function that ends it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Waits:
     total_s: float = 0.0
 
     def buckets(self) -> list[tuple[float | None, int]]:
-        """Return how many waited at most so long; None: any time."""
+        """Return the cumulative number of requests by upper bound of their wait; None: no bound."""
         return list(zip((*_WAITS_S, None), accumulate(self.counts), strict=True))
 
 

@@ -62,7 +62,7 @@ SPARE = -1  # the place of a worker that stands by
 
 
 class Frame(msgspec.Struct, tag=True, kw_only=True, omit_defaults=True):
-    """One frame; its type is told by its name."""
+    """A frame; its class name is its type."""
 
 
 class Item(Frame):
@@ -90,7 +90,7 @@ class Variant(Frame):
 
 
 class Setup(Frame):
-    """To a worker, first: what it serves and in which shapes."""
+    """First message to a worker: models that it serves, and their shapes."""
 
     models: tuple[Item, ...]
     dtype: str
@@ -111,14 +111,14 @@ class Setup(Frame):
 
 
 class WorkerHello(Frame):
-    """From a worker that has connected: which place it takes, or SPARE for any."""
+    """Message from a connected worker: index of its place, or SPARE for any."""
 
     place: int
     generation: int
 
 
 class Opening(Frame):
-    """From a worker that is not ready yet: the model it is at, and how many shapes are ready."""
+    """Progress of a starting worker: the current model, and the number of ready shapes."""
 
     model: str
     ready: int
@@ -127,7 +127,7 @@ class Opening(Frame):
 
 
 class Hello(Frame):
-    """From a worker that is ready to serve."""
+    """Message from a worker that is ready to serve."""
 
     failed: dict[str, str]  # models by name, and why
     compiled: int
@@ -241,7 +241,7 @@ class Prompted(Frame):
 
 
 class Stepped(Frame):
-    """One step is done."""
+    """Message from a worker: a step has ended."""
 
     plan: int
     number: int  # from 0
@@ -305,7 +305,7 @@ class Stop(Frame):
 
 
 class FrontHello(Frame):
-    """From the front that has connected."""
+    """Message from the connected front."""
 
 
 class ModelInfo(Frame):
@@ -319,13 +319,13 @@ class ModelInfo(Frame):
 
 
 class Starting(Frame):
-    """To the front, before there are models to serve: how far the start is."""
+    """Progress of the start, sent to the front before models can be served."""
 
     what: str
 
 
 class Models(Frame):
-    """To the front, when requests are taken, and whenever one fails: the models."""
+    """Models, sent to the front when requests are accepted and whenever a model fails."""
 
     models: tuple[ModelInfo, ...]
     max_open: int  # requests at the same time
@@ -333,7 +333,7 @@ class Models(Frame):
 
 
 class Ask(Draws, kw_only=True):
-    """From the front: serve a prompt."""
+    """Message from the front: serve a prompt."""
 
     request: int
     model: str
@@ -349,14 +349,14 @@ class Ask(Draws, kw_only=True):
 
 
 class Abort(Frame):
-    """From the front: nobody wants the rest; `is_done`: since a stop string was found."""
+    """Message from the front: cancel a request; `is_done`: a stop string was found."""
 
     request: int
     is_done: bool = False
 
 
 class Tokens(Frame):
-    """To the front: new tokens of a request."""
+    """New tokens of a request, for the front."""
 
     request: int
     tokens: tuple[int, ...]
@@ -366,7 +366,7 @@ class Tokens(Frame):
 
 
 class Ended(Frame):
-    """To the front: a request is over, once."""
+    """End of a request, sent once to the front."""
 
     request: int
     why: str  # stop, length, or an outcome of the ledger
@@ -374,13 +374,13 @@ class Ended(Frame):
 
 
 class Drain(Frame):
-    """From the front: take no new requests, or take them again."""
+    """Message from the front: refuse new requests, or accept them again."""
 
     is_on: bool
 
 
 class Manage(Frame):
-    """From the front: do something about a model's weights."""
+    """Message from the front: load, unload, pin or unpin a model's weights."""
 
     number: int
     model: str
@@ -388,7 +388,7 @@ class Manage(Frame):
 
 
 class Add(Frame):
-    """From the front: serve a further checkpoint; answered by `Managed`."""
+    """Message from the front: add a checkpoint; answered by `Managed`."""
 
     number: int
     path: str  # within the folder that the engine adds from
@@ -396,14 +396,14 @@ class Add(Frame):
 
 
 class Remove(Frame):
-    """From the front: serve a model no more; answered by `Managed`."""
+    """Message from the front: remove a model; answered by `Managed`."""
 
     number: int
     model: str
 
 
 class Managed(Frame):
-    """To the front: that is done, or why it cannot be."""
+    """Result of `Manage`, `Add` or `Remove`, for the front: success, or the reason of failure."""
 
     number: int
     refused: str = ""
@@ -413,13 +413,13 @@ class Managed(Frame):
 
 
 class Watch(Frame):
-    """From the front: say how things are, once."""
+    """Message from the front: report the current state once."""
 
     number: int
 
 
 class Live(Frame):
-    """To the front: how things are, as JSON."""
+    """Current state for the front, as JSON."""
 
     number: int
     state: bytes

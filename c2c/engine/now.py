@@ -19,7 +19,7 @@ __all__ = ["requests_now", "weights_now", "work_done", "workers_now"]
 
 
 def requests_now(ledger: Ledger) -> dict[str, Any]:
-    """Return how many requests are open and wait by model, and how many ended by why."""
+    """Return open and waiting requests by model, and ended ones by reason."""
     entries = [entry for entry in map(ledger.get, ledger) if entry is not None]
     return {
         "open": Counter(entry.ask.model for entry in entries),
@@ -30,7 +30,7 @@ def requests_now(ledger: Ledger) -> dict[str, Any]:
 
 
 def work_done(tape: Tape, places: Sequence[Place]) -> dict[str, Any]:
-    """Return what was computed since the start."""
+    """Return the work computed since the start."""
     return {
         "steps": sum(totals.steps for totals in tape.totals.values()),
         "models": {name: asdict(totals) for name, totals in tape.totals.items()},
@@ -42,7 +42,7 @@ def work_done(tape: Tape, places: Sequence[Place]) -> dict[str, Any]:
 def weights_now(
     budget_bytes: int | None, models: Iterable[str], store: Store | None, keeper: Keeper | None
 ) -> dict[str, Any]:
-    """Return which models' weights are in memory, come, and stay."""
+    """Return the models whose weights are in memory, loading, or pinned."""
     return {
         "budget_bytes": budget_bytes,
         "here": sorted(models if store is None else store.here),
@@ -52,17 +52,17 @@ def weights_now(
 
 
 def workers_now(places: Sequence[Place], stepping: Stepping | None) -> list[dict[str, Any]]:
-    """Return what workers are doing; nobody knows before the loop has begun."""
+    """Return the state of each worker; empty before the loop has begun."""
     if stepping is None:
         return []
     return [_worker_now(place, stepping.state.device[place.device]) for place in places]
 
 
 def _worker_now(place: Place, device: Any) -> dict[str, Any]:
-    """Return what a worker is doing.
+    """Return the state of a worker.
 
     Args:
-      place: of the worker.
+      place: the worker's place.
       device: the loop's record of it, `c2c.serving.state.DEVICE_DTYPE`.
     """
     doing = place.doing

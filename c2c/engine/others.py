@@ -18,7 +18,7 @@ _IDLE = (3, 4)  # of a line of /proc/stat: idle, and waiting for a disk
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuSeconds:
-    """Of all cores since they started, and of these processes since they did."""
+    """CPU seconds of all cores and of these processes, each since its start."""
 
     total_s: float
     busy_s: float
@@ -26,9 +26,9 @@ class CpuSeconds:
 
 
 def cpu_seconds(proc: Path = Path("/proc")) -> CpuSeconds | None:
-    """Return how much was computed so far; None where the system does not say.
+    """Return CPU seconds so far; None if the system does not report them.
 
-    Ours are this process and all that it started.
+    Own processes are this one and all that it started.
     """
     try:
         first = (proc / "stat").read_text().splitlines()[0].split()
@@ -45,13 +45,13 @@ def cpu_seconds(proc: Path = Path("/proc")) -> CpuSeconds | None:
 
 
 def share_of_others(before: CpuSeconds, now: CpuSeconds) -> float:
-    """Return which share of the cores' time between the two others had."""
+    """Return other processes' share of the cores' time between two readings."""
     theirs = (now.busy_s - before.busy_s) - (now.ours_s - before.ours_s)
     return min(1.0, max(0.0, theirs / max(_TICK_S, now.total_s - before.total_s)))
 
 
 def memory_kills(proc: Path = Path("/proc")) -> int | None:
-    """Return how many processes the kernel has killed for memory; None where it does not say."""
+    """Return the number of out-of-memory kills by the kernel; None if it does not report them."""
     try:
         lines = (proc / "vmstat").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))

@@ -56,31 +56,31 @@ class Doing:
 
 @dataclass(slots=True)
 class Place:
-    """One device of the fleet, or several that a model lies over; processes come and go.
+    """A device of the fleet, or several that a model spans, and its current process.
 
     Attributes:
       device: its number in the fleet.
-      gpus: what its processes are bound to; (): nothing.
-      generation: of the process, counted up at each start.
-      process: None: none is running.
-      link: to the process that is ready; None: none is.
+      gpus: devices that its processes are bound to; (): none.
+      generation: number of the process, increased at each start.
+      process: running process; None if there is none.
+      link: connection to the ready process; None if none is ready.
       has_worked: whether the process has loaded or computed anything since it was ready.
       is_hung: whether it said nothing for too long, and was killed for it.
-      is_over: whether it is gone, and that was taken note of.
+      is_over: whether the process has ended and its end was handled.
       in_vain: processes in a row that ended before or at their first work, by themselves.
       ended: processes in a row that others ended before or at their first work.
-      heard_s: when it last said something.
-      instances: model names by instance, as the loop wants them.
-      opened: those of them that the process has.
+      heard_s: time of the process's last message.
+      instances: model names by instance that the loop needs.
+      opened: model names by instance that the process has.
       held: requests that the process holds.
-      doing: what it was told to do.
-      variant: of the layout that is in force, or has come.
-      moved: requests that changed their homes with it.
-      relayout: to the next variant, under way.
-      relaid: totals of those that were.
-      longest_piece_s: that one of them took between two steps.
-      is_waiting: whether that waits for weights that are not in memory yet.
-      is_quarantined: no further one is started.
+      doing: current order to the process.
+      variant: variant of the layout that is in force or has been loaded.
+      moved: requests whose homes changed with the variant.
+      relayout: change to the next variant in progress.
+      relaid: totals of finished changes.
+      longest_piece_s: longest piece of a change between two steps.
+      is_waiting: whether the change waits for weights that are not in memory yet.
+      is_quarantined: whether no further process is started.
     """
 
     device: int
@@ -117,7 +117,7 @@ def requests_in(action: Load | RunSteps) -> Iterator[int]:
 
 
 def kind_of(doing: Doing) -> Hashable:
-    """Return what is alike in steps that take about as long."""
+    """Return the key shared by steps of similar duration."""
     action = doing.action
     assert isinstance(action, RunSteps)
     prompt = sum(tokens for _, _, tokens in action.prefills)

@@ -40,16 +40,16 @@ _STATUS = Path("/proc/self/status")
 
 
 class Profiled(msgspec.Struct, kw_only=True):
-    """To whoever sizes the pool.
+    """Measured memory of a worker, for the sizing of its pool.
 
     Attributes:
       on_gpu: whether a GPU computed.
-      limit_bytes: of a GPU's memory that a process of jax may take; 0 on a CPU.
-      held_bytes: that the largest steps took at once, beside the pool. On a CPU without weights
+      limit_bytes: GPU memory that a process of jax may take; 0 on a CPU.
+      held_bytes: most memory that the largest steps held beside the pool. On a CPU without weights
         that workers share.
-      argument_bytes: of the largest executable, as the compiler states.
-      temporary_bytes: likewise.
-      failed: why nothing could be measured.
+      argument_bytes: arguments of the largest executable, from the compiler.
+      temporary_bytes: temporaries of the largest executable, from the compiler.
+      failed: reason why nothing could be measured.
     """
 
     on_gpu: bool = False
@@ -128,7 +128,7 @@ def _largest(model: Model, pool: KvPool, shapes: Shapes) -> None:
 
 
 def _taken(temporaries: int) -> tuple[int, int]:
-    """Return what this process may take of a GPU's memory, and the most that it has taken.
+    """Return this process's limit of GPU memory, and the most that it has taken.
 
     On a CPU: 0, and what it holds alone, with what its largest step needs for a moment.
     """

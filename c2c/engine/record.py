@@ -22,31 +22,31 @@ _RECENT = 1_000  # steps that the page knows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRow:
-    """One step of a worker.
+    """A step of a worker.
 
     Attributes:
       plan: number of the plan that it is a step of.
       number: of the step in its plan, from 0; -1: the plan loads the model.
-      device: the worker's place.
-      model: name.
+      device: index of the worker's place.
+      model: name of the model.
       chunk: prompt tokens with padding, of all its calls.
       rows: rows of one token with padding, of all its calls.
       calls: prompt tokens with padding of each call; of a call of decodes alone 0.
-      prompt_tokens: without padding.
-      decodes: rows without padding.
-      kv_tokens: positions that those attend to.
-      seconds: of the device.
-      host_s: of the worker beside that.
-      begun_s: of the event that the plan follows from.
-      sent_s: when the plan was sent.
-      heard_s: when the step was heard of.
+      prompt_tokens: prompt tokens without padding.
+      decodes: decoded rows without padding.
+      kv_tokens: positions that the decoded rows attend to.
+      seconds: time on the device.
+      host_s: time of the worker on the host, beside the device's.
+      begun_s: time of the event that caused the plan.
+      sent_s: time at which the plan was sent.
+      heard_s: time at which the report of the step arrived.
       outside_s: from the event that the plan follows from, or the step before, to the end of this
         step, beside the worker's seconds: the loop, the frames, waiting for a core. Less than
         nothing where the step before was heard of late, and the worker had gone on.
-      is_turn: another model than the step before.
-      is_cold: of a load: the weights were not in memory, and had to be waited for.
-      again: prompt tokens that were computed anew, after a worker was lost.
-      found: prompt tokens that were not computed, as the worker had their blocks.
+      is_turn: whether the model differs from the previous step's.
+      is_cold: whether a load had to wait for weights that were not in memory.
+      again: prompt tokens recomputed after a worker was lost.
+      found: prompt tokens not computed, as the worker had their blocks.
     """
 
     plan: int
@@ -73,7 +73,7 @@ class StepRow:
 
 @dataclass(slots=True)
 class Totals:
-    """Of one model since the start."""
+    """Totals of a model since the start."""
 
     steps: int = 0
     device_s: float = 0.0
@@ -173,7 +173,7 @@ class Tape:
         return pa.concat_tables(self._step_tables)
 
     def inputs(self) -> pa.Table:
-        """Return what came from outside, in the order in which the loop took it."""
+        """Return the external inputs in the order in which the loop took them."""
         self._pack()
         return pa.concat_tables(self._input_tables)
 

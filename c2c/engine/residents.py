@@ -274,7 +274,7 @@ class Residents:
         )
 
     def _constraint(self, instance: int, submit: Submit) -> Constraint:
-        """Return what a request's grammar allows, by the tokens that it has drawn so far."""
+        """Return a request's grammar constraint after its tokens so far."""
         model = self._models_of[instance]
         if model not in self._grammars:
             opened = self._models[model]
@@ -370,12 +370,12 @@ class Residents:
 
 
 def _executables(where: str | None) -> Executables | None:
-    """Return where executables come from; a disk that is full keeps nothing from being served."""
+    """Return the store of executables; a full disk does not stop serving."""
     return executables_at(where if where in (None, "auto") else Executables(where, strict=False))
 
 
 def _count(runner: Runner) -> int:
-    """Return how many executables were compiled for a model, and those that share its store."""
+    """Return the number of executables compiled for a model and those that share its store."""
     executables = runner.executor.executables
     return 0 if executables is None else executables.compiled
 

@@ -202,7 +202,7 @@ class Engine:
         self._say(self._hello())
 
     def _hello(self) -> say.Starting | say.Models:
-        """Return what the front is to know first."""
+        """Return the first message to the front."""
         if self._beginning:
             return say.Starting(what=self._beginning)
         adds, most = self._adding is not None, self._settings.max_open
@@ -378,7 +378,7 @@ class Engine:
             self._front.send(*frames)
 
     def models(self) -> tuple[say.ModelInfo, ...]:
-        """Return what is served, and what is not and why."""
+        """Return served models, and failed ones with reasons."""
         assert self.prepared is not None
         return infos_of(self._entries, self._models, self._failed, self.prepared)
 
@@ -444,7 +444,7 @@ class Engine:
         return self._tape
 
     def live(self) -> dict[str, Any]:
-        """Return how things are now, as plain data."""
+        """Return the current state as plain data."""
         return {
             "uptime_s": time.time() - self._begun_s,
             "is_draining": self.is_draining,

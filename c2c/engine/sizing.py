@@ -85,9 +85,9 @@ async def measured_options(
 
 
 def room_bytes(entries: Sequence[Entry], settings: EngineSettings) -> int:
-    """Return what each worker may have now: its device's free memory, or its share of the host's.
+    """Return bytes available to each worker: its device's free memory or its share of the host's.
 
-    Weights that workers share in the host's memory are no worker's.
+    Weights that workers share in host memory count for no worker.
     """
     options = settings.options
     if settings.gpus:
@@ -99,14 +99,14 @@ def room_bytes(entries: Sequence[Entry], settings: EngineSettings) -> int:
 def read_record(
     folder: Path, key: Mapping[str, Any], free: int, memory_fraction: float
 ) -> KvRecord | None:
-    """Return what an earlier start measured; None: measure anew, and say why.
+    """Return the record of an earlier start; None if it is absent or, with a warning, unusable.
 
     It holds while as much is free as the share that was asked for. So the bound on how much less
     may be free than was is what the share leaves.
 
     Args:
-      folder: of executables.
-      key: what was measured follows from it.
+      folder: folder of executables.
+      key: inputs that determine the measurement.
       free: bytes that each worker may have now.
       memory_fraction: the share.
     """

@@ -85,7 +85,7 @@ class Spreading:
         ready_to_move(runner.executor)
 
     def spread(self, variant: int) -> Spread:
-        """Return where a variant has layers and requests."""
+        """Return the places of a variant's layers and requests."""
         told = self._setup.variants[variant]
         return Spread(told.copies, tuple(self._setup.homes[home] for home in told.homes))
 

@@ -27,7 +27,7 @@ _TRIES = 3  # readers that may end under one model, before it is the model's fau
 
 
 class Fetch(msgspec.Struct, kw_only=True):
-    """To the reader: fill the file of this model."""
+    """Order to the reader: fill the file of this model."""
 
     item: Item
     dtype: str
@@ -35,7 +35,7 @@ class Fetch(msgspec.Struct, kw_only=True):
 
 
 class Fetched(msgspec.Struct, kw_only=True):
-    """From the reader: that is done, or why not."""
+    """Reply of the reader: success, or the reason of failure."""
 
     failed: str = ""
 
@@ -163,7 +163,7 @@ class Store:
             self._work = None
 
     async def _fetch(self, model: str) -> Fetched | None:
-        """Return how a load ended; None: with its process."""
+        """Return the result of a load; None if its process ended."""
         reader = await self.stand_by()
         assert reader.stdin is not None
         assert reader.stdout is not None

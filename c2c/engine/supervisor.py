@@ -157,7 +157,7 @@ class Supervisor:
         self._setup = msgspec.structs.replace(self._setup, models=models)
 
     def watch(self, listener: Listener) -> None:
-        """From now on tell a listener of everything, and start again what is lost."""
+        """Report all events to a listener from now on, and restart lost processes."""
         self._listener = listener
         self._watch = asyncio.create_task(self._kill_hanging())
         if self._has_spare:

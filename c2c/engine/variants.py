@@ -38,7 +38,7 @@ def check_layout(layout: StepLayout | None, workers: int) -> None:
 
 
 def told_of(layout: StepLayout | None) -> Mapping[str, Any]:
-    """Return what `Setup` says of a layout: devices, homes and variants, by its fields."""
+    """Return the fields of `Setup` for a layout: devices, homes and variants."""
     if layout is None:
         return {}
     lane, number = layout.lanes[0], {name: d for d, name in enumerate(layout.memories)}

@@ -1,4 +1,4 @@
-"""One worker process: a device's models, and the plans that the scheduler sends.
+"""Worker process: serves a device's models and executes the scheduler's plans.
 
     python -m c2c.engine.worker <socket> <place> <generation>
 

@@ -34,7 +34,7 @@ class Slice:
 
 
 def joined(name: str, gpus: Sequence[Gpu], link_gbps: float) -> Slice:
-    """Return what an instance over whole GPUs is made of, for those who look at what serves."""
+    """Return an instance over whole GPUs as one slice with their summed resources."""
     return Slice(
         name=name,
         sm_count=sum(g.sm_count for g in gpus),

@@ -40,7 +40,7 @@ def check_memory_fraction(memory_fraction: float) -> None:
 
 
 def kv_bytes_of(record: KvRecord, memory_fraction: float) -> int:
-    """Return how large a cache may be, in bytes of whole 2 MiB.
+    """Return the largest KV cache in bytes, a multiple of 2 MiB.
 
     Args:
       record: of profiling.

@@ -80,19 +80,19 @@ class Node:
         return tuple(map(load_platform, self.gpus))
 
     def link(self, source: int, target: int) -> PeerLink | None:
-        """Return what joins two GPUs; None: nothing does, or they are one."""
+        """Return the link between two GPUs; None if there is none or they are the same GPU."""
         ends = {source, target}
         if len(ends) < 2:
             return None
         return next((k for k in self.links if not k.between or ends <= set(k.between)), None)
 
     def seconds(self, nbytes: float, source: int, target: int) -> float:
-        """Return what a transfer takes that is alone; infinity where no link is."""
+        """Return the seconds of a transfer alone on its link; infinity without a link."""
         link = self.link(source, target)
         return math.inf if link is None else link.latency_s + nbytes / (link.gbps * 1e9)
 
     def ways(self, source: int, target: int) -> tuple[str, ...]:
-        """Return what a transfer occupies: names that transfers in each other's way share."""
+        """Return names of resources that a transfer occupies; contending transfers share one."""
         link = self.link(source, target)
         if link is None:
             return ()

@@ -101,7 +101,7 @@ def where_they_go(several: Sequence[Extent], chip: Partition) -> tuple[int, ...]
 
 
 def free_for(several: Sequence[Extent], more: Extent, chip: Partition) -> int:
-    """Return how many instances like `more` still fit beside the others, wherever these stand."""
+    """Return the number of instances like `more` that still fit, wherever the others are placed."""
     count = 0
     while where_they_go([*several, *[more] * (count + 1)], chip) is not None:
         count += 1

@@ -154,7 +154,7 @@ class Ranks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Platform:
-    """One GPU with its host and link, and the names of the MIG layouts it can be split into.
+    """A GPU with its host and link, and the names of its MIG layouts.
 
     `mig` lists those of equal slices, the full GPU first; `mig_more` those of unlike slices and
     those that leave a part of the chip unused. `partition` is None where the chip cannot be split.

@@ -73,7 +73,7 @@ def grouped(
 
 
 def one_rank(slice_: Slice) -> Slice:
-    """Return what one of a device's GPUs is; a device that is one GPU itself."""
+    """Return one GPU's part of a device; a single GPU is returned unchanged."""
     if slice_.ranks is None:
         return slice_
     n = slice_.ranks.count

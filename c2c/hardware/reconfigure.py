@@ -40,7 +40,7 @@ class Reconfiguration:
 def reconfiguration(
     platform: Platform, before: MigConfig | str, after: MigConfig | str
 ) -> Reconfiguration:
-    """Return what changing from one layout to another takes.
+    """Return the instances kept, destroyed and created by a change of layout, and its time.
 
     An instance of the same profile at the same place stays. Instances are destroyed, and then
     created, one after another; the first creation takes longer than those after it.

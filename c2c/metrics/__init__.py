@@ -1,4 +1,4 @@
-"""One record a request, what is computed from records, and the timeline for Perfetto."""
+"""Request records, metrics computed from them, and the timeline for Perfetto."""
 
 from c2c.metrics.latency import (
     PERCENTILES,

@@ -12,7 +12,7 @@ __all__ = ["codes_of", "numbers_of", "values_of"]
 
 
 def codes_of(records: pa.Table, column: str) -> tuple[npt.NDArray[np.int32], list[str]]:
-    """Return each row's code, and what the codes stand for."""
+    """Return each row's code, and the names of the codes."""
     values = records.column(column)
     if not pa.types.is_dictionary(values.type):
         values = values.dictionary_encode()

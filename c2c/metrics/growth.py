@@ -23,9 +23,9 @@ class Growth:
     """A queue that grew until the last arrival.
 
     Attributes:
-      since_s, until_s: when.
-      arrived: requests meanwhile.
-      waiting: the queue at the end.
+      since_s, until_s: start and end of the growth.
+      arrived: requests that arrived during the growth.
+      waiting: length of the queue at the end.
     """
 
     since_s: float
@@ -37,12 +37,12 @@ class Growth:
 def growth_of(
     arrival_s: Floats, left_s: Floats, missed: npt.NDArray[np.bool_], span: tuple[float, float]
 ) -> Growth | None:
-    """Return how a queue grew until the last arrival of the run, or None if the load was served.
+    """Return the growth of a queue until the run's last arrival; None if the load was served.
 
     Args:
-      arrival_s: of each request, in any order.
-      left_s: when it left the queue.
-      missed: whether it missed a target.
+      arrival_s: arrival time of each request, in any order.
+      left_s: time at which each request left the queue.
+      missed: whether each request missed a target.
       span: first and last arrival of the run.
     """
     first_s, last_s = span

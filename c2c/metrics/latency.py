@@ -107,8 +107,8 @@ def percentiles(
     Linear interpolation between order statistics (NumPy's default).
 
     Args:
-      values: in any order.
-      ps: percentages.
+      values: values in any order.
+      ps: percentiles to return, in percent.
       mean: their mean, if it is known, so that it does not depend on their order.
       overwrite: there is no NaN among the values, and they may be reordered to spare memory.
     """
@@ -124,8 +124,8 @@ def percentiles(
 def _order_statistics(known: Floats, ps: Sequence[float]) -> Floats:
     """Return percentiles of values, which are reordered.
 
-    What `np.percentile` returns to the bit, without what it costs to be asked: a fleet's summary
-    asks thousands of times, of a few hundred values each.
+    Equal to `np.percentile` to the bit, without its overhead a call: a fleet's summary
+    calls this thousands of times with a few hundred values each.
     """
     at = (len(known) - 1) * (np.asarray(ps, np.float64) / 100.0)
     below = at.astype(np.intp)

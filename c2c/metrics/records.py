@@ -26,9 +26,9 @@ class Records:
         return _joined([_columns(file, columns) for file in found])
 
     def during(self, columns: Sequence[str], since_s: float, until_s: float) -> pa.Table:
-        """Return columns of the requests that were there at some time of a stretch.
+        """Return columns of the requests that were in the system during a time span.
 
-        A failed one was there as it came.
+        A failed request counts at its arrival only.
         """
         import pyarrow.compute as pc
 

@@ -1,4 +1,4 @@
-"""Use of a fleet's resources over a stretch of a run, from the records of its requests."""
+"""Use of a fleet's resources during a part of a run, from the records of its requests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Room:
 
     Attributes:
       models: names, in the order of the rows of `kv_tokens`.
-      chips: how many there are.
+      chips: number of chips.
       link_gbps: f8[chips].
       hbm_gbps: [slices].
       kv_tokens: [models, slices], of that model alone.
@@ -53,7 +53,7 @@ class Room:
     handed: npt.NDArray[np.bool_] | None = None
 
     def present(self, span: tuple[float, float]) -> Floats:
-        """Return the share of a stretch of time in which each slice was in service."""
+        """Return the share of a time span in which each slice was in service."""
         if self.since_s is None or self.until_s is None:
             is_told = np.ones(len(self.hbm_gbps)) if self.handed is None else self.handed
             return np.asarray(is_told, np.float64)
@@ -66,11 +66,11 @@ class Room:
 def shares_of(
     table: pa.Table, room: Room, span: tuple[float, float], concerned: npt.NDArray[np.bool_]
 ) -> dict[str, float]:
-    """Return what was used of each resource in a stretch of time; served requests tell it.
+    """Return the used share of each resource during a time span, from served requests.
 
     Args:
       table: records with `DETAIL_COLUMNS`.
-      room: what the fleet has.
+      room: resources of the fleet.
       span: begin and end of the stretch; not empty.
       concerned: requests whose waiting counts.
 

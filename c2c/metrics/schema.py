@@ -79,7 +79,7 @@ def record_table(
 
     Args:
       columns: one array a column; `model`, `start_kind`, `status` and `reason` hold codes.
-      names: what the codes stand for, by column. `start_kind` and `status` may be left out: their
+      names: names of the codes, by column. `start_kind` and `status` may be left out: their
         codes then index `START_KINDS` and `STATUSES`.
 
     Raises:

@@ -131,8 +131,8 @@ def summarise(
 ) -> dict[str, Any]:
     """Return the JSON-able summary of a run; NaN becomes None.
 
-    Held at a time are one part's columns, or one latency of all requests. How models are dealt out
-    to parts does not show in the result.
+    Memory holds one part's columns, or one latency of all requests, at a time. The division of
+    models among parts does not change the result.
 
     Args:
       records: with at least `SUMMARY_COLUMNS`.
@@ -173,11 +173,11 @@ def summarise(
 def summarised_parts(
     records: pa.Table | Records, each: Callable[..., Iterable[Part]] = map
 ) -> list[Part]:
-    """Return what each part of the records says, for `summarise`.
+    """Return the totals and latencies of each part of the records, for `summarise`.
 
     Args:
       records: see `summarise`.
-      each: how a function is applied to the parts, such as the `map` of several processes.
+      each: function that maps over the parts, such as the `map` of several processes.
 
     Raises:
       DataError: a column is missing.
@@ -223,11 +223,11 @@ def _summarise_part(records: Records, part: int) -> Part:
 
 
 def summarised_chips(records: Records, first_chip: Sequence[int]) -> list[dict[str, Any]]:
-    """Return what each range of chips served: requests, tokens and shares within targets.
+    """Return requests, tokens and shares within targets of each range of chips.
 
     Args:
       records: see `summarise`, with the chip of each request.
-      first_chip: of each range, ascending; requests that came to no chip are in none.
+      first_chip: first chip of each range, ascending; requests without a chip are in none.
 
     Raises:
       DataError: a column is missing.

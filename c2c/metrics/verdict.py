@@ -111,14 +111,14 @@ def judge(
     attainment: float = 0.99,
     looks: Iterable[Look] | None = None,
 ) -> dict[str, Any] | None:
-    """Return what became of a load, as plain data; None where there was none.
+    """Return the verdict on a load as plain data; None without a load.
 
-    Records in parts are judged part by part, and told is what became of the worst one.
+    Records in parts are judged part by part; the result is that of the worst part.
 
     Args:
       records: of `c2c.metrics.RECORD_SCHEMA`.
       room: what the fleet has.
-      attainment: share of the requests that is to meet both targets.
+      attainment: share of requests that should meet both targets.
       looks: what `looks_at` returned of the same; None: it is called here.
 
     Returns:
@@ -174,11 +174,11 @@ def looks_at(
     attainment: float,
     each: Callable[..., Iterable[Look]] = map,
 ) -> Iterable[Look]:
-    """Return how bad each part of the records is, for `judge`, as soon as it is asked for.
+    """Return the badness of each part of the records for `judge`; nothing for a single part.
 
     Args:
       records, room, attainment: see `judge`.
-      each: how a function is applied to the parts; the `map` of several processes begins at once.
+      each: function that maps over the parts; the `map` of several processes begins at once.
     """
     if len(records.parts) == 1:  # `judge` looks at it anyway
         return ()
@@ -327,9 +327,9 @@ def _used_by_late(
     span: tuple[float, float],
     concerned: Bools,
 ) -> tuple[dict[str, float], _Failures]:
-    """Return what was used while targets were missed, and why requests failed meanwhile.
+    """Return resource use and reasons of failures while targets were missed.
 
-    Of many requests it is told where most missed.
+    For many requests, only the piece with most misses counts.
     """
     since, until = span
     inside = np.sort(run.arrival_s[(run.arrival_s >= since) & (run.arrival_s <= until)])

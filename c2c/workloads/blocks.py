@@ -105,13 +105,13 @@ class RequestBlock:
         )
 
     def most_blocks(self, block_tokens: int) -> NDArray[np.int64]:
-        """Return how many blocks of so many tokens each request may have keys of."""
+        """Return the most blocks of this size that each request may have keys of."""
         if self.keys_answers:
             return (self.prompt_tokens.astype(np.int64) + self.output_tokens) // block_tokens
         return cover(self.prompt_tokens, block_tokens)
 
     def prompt_blocks(self) -> NDArray[np.int64]:
-        """Return how many of each request's blocks are of its prompt."""
+        """Return the number of prompt blocks of each request."""
         assert self.block_first is not None
         counts = np.diff(self.block_first)
         if self.keys_answers:

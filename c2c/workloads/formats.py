@@ -171,7 +171,7 @@ FORMATS: dict[str, TraceFormat] = {
 
 
 def format_names() -> tuple[str, ...]:
-    """Return what `workload.format` may be, formats of the user's own included."""
+    """Return the allowed values of `workload.format`, with the user's own formats."""
     return ("auto", *FORMATS, *LOGS)
 
 

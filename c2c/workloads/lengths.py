@@ -46,7 +46,7 @@ class LengthFilter:
                 )
 
     def passes(self, prompt: NDArray[np.int64], output: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which pairs are within the limits."""
+        """Return a mask of the pairs within the limits."""
         return (
             (prompt >= self.min_tokens)
             & (output >= self.min_tokens)

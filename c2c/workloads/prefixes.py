@@ -54,7 +54,7 @@ class Hashes:
 
 
 def cover(tokens: NDArray[np.int32], block_tokens: int) -> NDArray[np.int64]:
-    """Return how many blocks hold so many tokens, the last one perhaps in part."""
+    """Return the number of blocks that hold these tokens; the last may be partly filled."""
     return -(-tokens.astype(np.int64) // block_tokens)
 
 
@@ -76,7 +76,7 @@ def block_keys(hashes: Hashes, block_tokens: int) -> NDArray[np.uint64]:
 
 
 def root_of(*what: int) -> np.uint64:
-    """Return what is added to keys so that nothing else shares them: of a model, a copy, a size."""
+    """Return the root that keeps keys apart by model, copy and block size."""
     root = np.zeros(1, np.uint64)
     for number in what:
         root = _mix(root ^ np.array([number], np.uint64))

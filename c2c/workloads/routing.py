@@ -167,5 +167,5 @@ def embed(tables: RouterTables, request: int, out: Any) -> None:
 
 @formula
 def token_key(tables: RouterTables, request: int, layer: int) -> int:
-    """Return what the tokens of a request draw from in a layer."""
+    """Return the random key of a request's tokens in a layer."""
     return hashed(request_key(tables.seed, request), layer)

@@ -1,4 +1,4 @@
-"""One random stream a cause, named, so that draws for one purpose never disturb another's."""
+"""Named random streams, one a cause: draws for one purpose never disturb another's."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ class Front:
         self._served = (self._served or {}) | self._read(models)
 
     def starting(self) -> str:
-        """Return how far the engine's start is; "": it is over."""
+        """Return the progress of the engine's start; "" if it is complete."""
         return "" if self._served is not None else self._link.starting or "reading tokenizers"
 
     async def completions(self, request: Request, asked: CompletionRequest) -> Response:

@@ -30,7 +30,7 @@ class BodyRoute(APIRoute):
     """A route whose bodies are read by `parsed`."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return what answers a request."""
+        """Return the handler of requests."""
         answer = super().get_route_handler()
 
         async def handler(request: Request) -> Response:
@@ -40,7 +40,7 @@ class BodyRoute(APIRoute):
 
 
 def parsed(body: bytes) -> Any:
-    """Return what a body says.
+    """Return the body parsed as JSON.
 
     Raises:
       ApiError: it is no JSON, no UTF-8, or has half of a surrogate pair somewhere: JavaScript cuts
@@ -82,7 +82,7 @@ def extra_headers(request: Request) -> dict[str, Any]:
 
 
 def _half(value: Any) -> tuple[str | int, ...] | None:
-    """Return where a text has half of a surrogate pair; None: nowhere."""
+    """Return the position of half a surrogate pair in a text; None if there is none."""
     at: list[str | int] = []
     inner: list[Iterator[tuple[str | int, Any]]] = [iter([("", value)])]  # of values within others
     while inner:

@@ -1,4 +1,4 @@
-"""One choice of an answer: tokens come in, text goes out, up to an end or a stop string."""
+"""Choices of an answer: tokens to text, up to an end token or a stop string."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class Guard:
             answer.free()
 
     def _counted(self, receive: Any, answer: _Answer) -> Any:
-        """Return where a body comes from, as long as there is room for it beside the others."""
+        """Return a receive function that counts the body against the limit of all bodies."""
 
         async def counted() -> Any:
             part = await receive()
@@ -160,7 +160,7 @@ class _Answer:
 
 
 async def _limited(length: bytes, receive: Any) -> Any:
-    """Return where the body comes from, once it is known to be within its limit."""
+    """Return the body's receive function after a check of its size limit."""
     too_large = ApiError(_TOO_LARGE, f"expected a body of at most {MOST_BODY_BYTES} bytes")
     if length.isdigit():
         if len(length) > _MOST_DIGITS or int(length) > MOST_BODY_BYTES:

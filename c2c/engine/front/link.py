@@ -19,11 +19,11 @@ _TURNS = 8  # of this process in which one that is behind gets no further behind
 
 
 class _Stream:
-    """One request's answers.
+    """Answers to a request.
 
     Attributes:
-      answers: that its client has not taken.
-      is_cut: whether tokens were left out since; no end says then that it is whole.
+      answers: those that the client has not taken yet.
+      is_cut: whether tokens were dropped; the end then does not report a complete answer.
     """
 
     def __init__(self) -> None:
@@ -165,7 +165,7 @@ class Link:
         self._answers.pop(request, None)
 
     async def live(self) -> dict[str, Any]:
-        """Return how things are now."""
+        """Return the current state of the engine."""
         number = next(self._numbers)
         state: dict[str, Any] = await self._asked(number, say.Watch(number=number))
         return state

@@ -37,14 +37,14 @@ _WORDS: Final = {"True": "true", "False": "false", "None": "null"}  # Python's, 
 def read_marked(
     text: str, schemas: Mapping[str, Any], *, is_over: bool
 ) -> tuple[str, list[tuple[str, str]]]:
-    """Return what is no call, and of each call its function and its arguments as JSON.
+    """Return the text outside calls, and each call's function with its arguments as JSON.
 
-    What a text gives begins with what any beginning of it gives.
+    The result for a prefix of a text is a prefix of the result for the text.
 
     Args:
-      text: of an answer, as far as it has come.
-      schemas: of functions' parameters, by name.
-      is_over: whether nothing comes any more.
+      text: text of the answer so far.
+      schemas: schema of each function's parameters, by function name.
+      is_over: whether the text is complete.
     """
     content, at = "", 0
     found: list[tuple[str, str]] = []
@@ -147,7 +147,7 @@ def _several(value: Any) -> list[Any]:
 
 
 def _at(root: Any, reference: str) -> Any:
-    """Return what a reference within a schema names; None: nothing there."""
+    """Return the target of a reference within a schema; None if it does not exist."""
     for key in reference.removeprefix("#").split("/")[1:]:
         root = root.get(key) if isinstance(root, Mapping) else None
     return root

@@ -1,6 +1,6 @@
-"""Each field of a request: carried out, refused by name, or without effect.
+"""Request fields: supported, refused by name, or without effect.
 
-Fields that are carried out are those of the requests' models (`c2c.engine.front.protocol`), with
+Supported fields are those of the requests' models (`c2c.engine.front.protocol`), with
 what they do; the others of OpenAI's schema and of vLLM's are here. `check` refuses by these tables,
 `table` writes them out for docs/engine/api.md.
 """

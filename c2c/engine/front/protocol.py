@@ -38,7 +38,7 @@ _MOST_CHOICES, _MOST_PROMPTS = 128, 2048
 
 
 class StreamOptions(BaseModel):
-    """Of a stream."""
+    """Options of a stream."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -48,7 +48,7 @@ class StreamOptions(BaseModel):
 
 
 class JsonSchema(BaseModel):
-    """Of `response_format`; its name and the like say nothing of the answer."""
+    """JSON schema of `response_format`; its name and description have no effect."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -56,7 +56,7 @@ class JsonSchema(BaseModel):
 
 
 class ResponseFormat(BaseModel):
-    """Of an answer."""
+    """Format of an answer."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -65,7 +65,7 @@ class ResponseFormat(BaseModel):
 
 
 class StructuredOutputs(BaseModel):
-    """The same by vLLM's names."""
+    """Format of an answer, by vLLM's names."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -179,7 +179,7 @@ class SharedFields(BaseModel):
         return [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
 
     def sampling(self, choice: int) -> dict[str, Any]:
-        """Return how a choice draws, as `Draws` names it; without a seed each as no other does."""
+        """Return a choice's sampling by the names of `Draws`; without a seed, each differs."""
         seed = secrets.randbits(64) if self.seed is None else self.seed
         return {
             "temperature": self.temperature,
@@ -199,7 +199,7 @@ class SharedFields(BaseModel):
 
 
 class CompletionRequest(SharedFields):
-    """Of /v1/completions."""
+    """Body of /v1/completions."""
 
     prompt: (
         str
@@ -230,7 +230,7 @@ class CompletionRequest(SharedFields):
 
     @property
     def prompts(self) -> list[str | list[int]]:
-        """Each prompt: a text, or tokens."""
+        """Return the prompts, each a text or tokens."""
         given: Any = self.prompt
         if isinstance(given, str) or isinstance(given[0], int):
             return [given]
@@ -248,14 +248,14 @@ class CompletionRequest(SharedFields):
 
 
 class Part(BaseModel):
-    """Of a message: text, since models here see nothing else."""
+    """Part of a message: text only, as no model here accepts other inputs."""
 
     type: Literal["text"]
     text: str
 
 
 class Message(BaseModel):
-    """Of a chat; further fields go to the checkpoint's template."""
+    """Message of a chat; further fields go to the checkpoint's template."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -263,7 +263,7 @@ class Message(BaseModel):
     content: str | Annotated[list[Part], _First] | None = None
 
     def plain(self) -> dict[str, Any]:
-        """Return what a template sees: text parts joined, arguments of calls as objects."""
+        """Return the template's input: text parts joined, arguments of calls as objects."""
         found = {name: value for name, value in self.model_dump().items() if value is not None}
         if isinstance(self.content, list):
             found["content"] = "".join(part.text for part in self.content)
@@ -290,7 +290,7 @@ def _object(arguments: str) -> Any:
 
 
 class Function(BaseModel):
-    """That a model may call; further fields go to the checkpoint's template."""
+    """Function that a model may call; further fields go to the checkpoint's template."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -298,7 +298,7 @@ class Function(BaseModel):
 
 
 class Tool(BaseModel):
-    """Of a chat."""
+    """Tool of a chat."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -320,7 +320,7 @@ class NamedTool(BaseModel):
 
 
 class ChatRequest(SharedFields):
-    """Of /v1/chat/completions."""
+    """Body of /v1/chat/completions."""
 
     messages: Annotated[list[Message], _First] = Field(
         min_length=1, description="the chat; contents are texts or parts of type `text`"
@@ -407,7 +407,7 @@ class ChatRequest(SharedFields):
 
 
 class TokenizeRequest(BaseModel):
-    """Of /tokenize: a text, or a chat with what its template takes."""
+    """Body of /tokenize: a text, or a chat with its template's arguments."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -425,14 +425,14 @@ class TokenizeRequest(BaseModel):
 
 
 class DetokenizeRequest(BaseModel):
-    """Of /detokenize."""
+    """Body of /detokenize."""
 
     model: str
     tokens: Annotated[list[Token], _First]
 
 
 class AddRequest(BaseModel):
-    """Of POST /v1/models."""
+    """Body of POST /v1/models."""
 
     path: str = Field(
         min_length=1,
@@ -449,6 +449,6 @@ class AddRequest(BaseModel):
 
 
 class ManageRequest(BaseModel):
-    """Of /admin/load, unload, pin and unpin."""
+    """Body of /admin/load, unload, pin and unpin."""
 
     model: str

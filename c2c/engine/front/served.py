@@ -131,7 +131,7 @@ class Served:
         return asked.model_copy(update=given)
 
     def form(self, asked: ChatRequest | CompletionRequest) -> Form | None:
-        """Return how an answer's calls are written; None: they are not looked for."""
+        """Return the format of an answer's calls; None if calls are not parsed."""
         if not isinstance(asked, ChatRequest) or not asked.callable_tools:
             return None
         if self.tokenizer is None or self.tokenizer.chat_template is None:
@@ -142,7 +142,7 @@ class Served:
     def reading_calls(
         self, asked: ChatRequest | CompletionRequest, *, is_formed: bool
     ) -> tuple[Callable[[], Calls | None], frozenset[int]]:
-        """Return what makes a reader of a choice's calls, and the tokens that it has to see.
+        """Return a factory of readers of a choice's calls, and the tokens that readers must see.
 
         Args:
           asked: the request.
@@ -169,7 +169,7 @@ class Served:
         )
 
     def room(self, ids: Sequence[int], asked: int | None, default: int | None) -> int:
-        """Return how many new tokens there may be.
+        """Return the limit of new tokens.
 
         Raises:
           ApiError: more were asked for than the context has room for.
@@ -229,7 +229,7 @@ def served_models(
 
 
 def shown(info: ModelInfo) -> dict[str, Any]:
-    """Return what clients are told of a model."""
+    """Return the description of a model for clients."""
     found = {
         "id": info.name, "object": "model", "created": 0, "owned_by": "c2c",
         "max_model_len": info.context, "status": "failed" if info.failed else "ready",
@@ -238,9 +238,9 @@ def shown(info: ModelInfo) -> dict[str, Any]:
 
 
 def _sampling(checkpoint: Path) -> dict[str, Any]:
-    """Return how a checkpoint draws by its generation_config.json, as fields of a request.
+    """Return the sampling defaults of a checkpoint's generation_config.json as request fields.
 
-    Values that no request may have are left out, and told of in the log.
+    Values that no request may have are left out and logged.
     """
     file = checkpoint / "generation_config.json"
     config = read_json_object(file) if file.is_file() else {}

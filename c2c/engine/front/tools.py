@@ -105,14 +105,14 @@ def _shown(number: str, name: str, arguments: str) -> dict[str, Any]:
 
 @functools.cache
 def form_of(template: str) -> Form | None:
-    """Return how a chat template has calls written; None: in no format that is known here."""
+    """Return the format of calls in a chat template; None if the format is unknown."""
     return next((form for form in FORMS if form.begins.search(template)), None)
 
 
 def forced_form(form: Form | None) -> Form:
-    """Return how calls are written that a grammar forces, where those of `form` are not forced.
+    """Return the format of calls that a grammar forces.
 
-    Llama's, in a format without a grammar here.
+    Formats without a grammar use Llama's.
     """
     return FORMS[-1] if form is None or form.name == "qwen_coder" else form
 
@@ -256,7 +256,7 @@ def _of_part(form: Form, part: str) -> tuple[list[Call], str | None]:
 
 
 def _begun(text: str, mark: str) -> int:
-    """Return how many characters at the end of a text begin a mark."""
+    """Return the number of characters at the end of a text that begin a mark."""
     return next((n for n in range(len(mark) - 1, 0, -1) if text.endswith(mark[:n])), 0)
 
 
@@ -297,7 +297,7 @@ def _arguments(text: str, at: int) -> tuple[str, int | None]:
 
 
 def _end(text: str, at: int) -> int | None:
-    """Return where the JSON at a place ends; None: it has not, or is none."""
+    """Return the end of the JSON at a position; None if it is incomplete or not JSON."""
     try:
         return _JSON.raw_decode(text, at)[1]
     except (ValueError, RecursionError):
