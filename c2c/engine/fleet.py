@@ -358,7 +358,7 @@ def deployments_of(
 
 
 def _activation_bytes(deployment: Deployment, system: SystemSpec, most: int) -> int:
-    """Return the bytes that `c2c.serving` reserves for activations; a worker's are not in the pool."""
+    """Return bytes that `c2c.serving` reserves for activations; a worker's are not in a pool."""
     spec = deployment.spec
     middle = spec.experts_per_token * spec.moe_intermediate if spec.experts else spec.intermediate
     width = 2 * spec.hidden + 2 * (spec.heads + spec.kv_heads) * spec.head_dim + 3 * middle
