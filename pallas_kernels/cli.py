@@ -18,10 +18,10 @@ from pallas_kernels.ops import OPS, programs
 from pallas_kernels.repository import Repository, RepositoryError
 
 WRONG = 2
-"""Exit status where an argument is wrong or something is missing."""
+"""Exit status for a wrong argument or a missing part."""
 
 FAULTS = 3
-"""Exit status where something was checked and is not as it should be."""
+"""Exit status for a failed check."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -54,16 +54,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     build.add_argument("--match", default="", help="only programs whose name contains this")
     folder(command("verify", _verify, "check every stored executable"))
     folder(command("prune", _prune, "remove what these versions cannot load"))
-    check = command("check", _check, "compile for GPUs that are not here, and check the code")
+    check = command("check", _check, "compile for absent GPUs, and check the code")
     check.add_argument("--target", action="append", choices=sorted(TARGETS), help="default: all")
     check.add_argument("--op", action="append", choices=OPS, help="default: all")
-    check.add_argument("--part", metavar="I/N", help="of each op every n-th program, from i")
+    check.add_argument("--part", metavar="I/N", help="every n-th program of each op, from i on")
     check.add_argument("--json", action="store_true", help="a JSON object a line")
     check.add_argument(
-        "--changed", action="store_true", help="not what is recorded as right, and lowered the same"
+        "--changed", action="store_true", help="skip recorded programs that lower the same"
     )
     check.add_argument(
-        "--record", action="store_true", help="the same, and record what is right (for developers)"
+        "--record",
+        action="store_true",
+        help="like --changed, and record what passed (for developers)",
     )
     given = sys.argv[1:] if arguments is None else arguments
     options = parser.parse_args(given or ["list"])

@@ -43,10 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--json", action="store_true", help="a JSON object a line")
     parser.add_argument(
-        "--changed", action="store_true", help="not what is recorded as right, and lowered the same"
+        "--changed", action="store_true", help="skip recorded programs that lower the same"
     )
     parser.add_argument(
-        "--record", action="store_true", help="the same, and record what is right (for developers)"
+        "--record", action="store_true", help="like --changed, and record what passed (developers)"
     )
     options = parser.parse_args(arguments)
     if options.record and (options.target or options.part != (0, 1)):

@@ -197,7 +197,7 @@ def parts_of(printed: str, tables: Sequence[tuple[Descriptor, ...]]) -> tuple[Pa
         ptx, _, code = _sections(text)
         size = re.search(r"\.param \.align 64 \.b8 \w+\[(\d+)\]", ptx)
         if (int(size[1]) if size else 0) != 128 * len(table):
-            raise RuntimeError("kernels were printed in another order than they were lowered in")
+            raise RuntimeError("kernels were printed in another order than lowered")
         found.append((ptx, table, code))
     return tuple(found)
 
@@ -226,7 +226,7 @@ def _register_sums(ptx: str, launched: int) -> tuple[int, int]:
         return 0, 0
     threads = re.search(r"\.(?:max|req)ntid (\d+)", ptx)
     if threads is None:
-        raise RuntimeError("the PTX does not say how many threads a CTA has")
+        raise RuntimeError("the PTX has no number of threads per CTA")
     warpgroups = int(threads[1]) // 128
     low = max(asked["dec"], default=launched)
     return (warpgroups - 1) * max(asked["inc"]) + low, warpgroups * launched

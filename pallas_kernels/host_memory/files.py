@@ -84,7 +84,7 @@ def new_file(path: Path, *, wait_s: float) -> Iterator[int | None]:
         partial.unlink(missing_ok=True)
         os.close(fd)
         if isinstance(error, FileExistsError):
-            raise PoolError(f"{path}: somebody else put a file there meanwhile") from error
+            raise PoolError(f"{path}: another process created a file there") from error
         raise
     partial.unlink()
 

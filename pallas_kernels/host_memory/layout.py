@@ -135,17 +135,17 @@ def decode(start: memoryview, file_bytes: int, path: object) -> Header:
       PoolCorruptError: the bytes are no pool, of another format, truncated or inconsistent.
     """
     if len(start) < PROLOGUE.size or start[: len(MAGIC)] != MAGIC:
-        raise PoolCorruptError(f"{path}: expected a pool, and it does not start like one")
+        raise PoolCorruptError(f"{path}: expected a pool, got other first bytes")
     _, length, nbytes, zero, digest = PROLOGUE.unpack_from(start)
     if nbytes != file_bytes:
-        raise PoolCorruptError(f"{path}: has {file_bytes} bytes, expected {nbytes} as it says")
+        raise PoolCorruptError(f"{path}: has {file_bytes} bytes, expected {nbytes} by its header")
     text = bytes(start[PROLOGUE.size : PROLOGUE.size + length])
     if len(text) != length or hashlib.sha256(text).digest() != digest or zero:
-        raise PoolCorruptError(f"{path}: header damaged, its SHA-256 is not the stored one")
+        raise PoolCorruptError(f"{path}: header damaged, its SHA-256 differs from the stored one")
     try:
         header = _parse(json.loads(text), nbytes)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise PoolCorruptError(f"{path}: header not understood ({error})") from error
+        raise PoolCorruptError(f"{path}: header invalid ({error})") from error
     end = PROLOGUE.size + length
     for name, entry in sorted(header.entries.items(), key=lambda item: item[1].offset):
         if (

@@ -204,7 +204,7 @@ class Repository:
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise RepositoryError(f"{self.folder}: cannot be made ({error.strerror})") from error
+            raise RepositoryError(f"{self.folder}: cannot be created ({error.strerror})") from error
         _require_own(self.folder)
 
     def _load(self, path: Path, wanted: Identity, device: Any) -> Callable[..., Any]:
@@ -301,7 +301,7 @@ def _read(path: Path) -> Entry:
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise RepositoryError(f"{path.name}: cannot be read ({error})") from error
     if not whole:
-        raise RepositoryError(f"{path.name}: sha256 or nbytes is no such thing")
+        raise RepositoryError(f"{path.name}: sha256 or nbytes is invalid")
     return entry
 
 
@@ -314,7 +314,7 @@ def _payload(folder: Path, entry: Entry, *, content: bool = True) -> bytes:
         return b""
     payload = path.read_bytes()
     if len(payload) != entry.nbytes or hashlib.sha256(payload).hexdigest() != entry.sha256:
-        raise RepositoryError(f"{path.name}: {len(payload)} bytes, not those that were stored")
+        raise RepositoryError(f"{path.name}: {len(payload)} bytes, expected those that were stored")
     return payload
 
 

@@ -43,7 +43,7 @@ def test_verify_and_prune(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     (payload,) = folder.glob("*.bin")
     payload.write_bytes(b"damaged")
     assert cli.main(["verify", "--folder", str(folder)]) == cli.FAULTS
-    assert "7 bytes, not those that were stored" in capsys.readouterr().out
+    assert "7 bytes, expected those that were stored" in capsys.readouterr().out
     assert cli.main(["prune", "--folder", str(folder)]) == 0
     assert "2 files removed" in capsys.readouterr().out
     assert list(folder.iterdir()) == []

@@ -325,7 +325,7 @@ def test_what_is_compiled_for_tells_entries_apart(folder: Path) -> None:
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs a folder that nobody can fill")
 def test_a_folder_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     nowhere = Path("/proc/nowhere")  # not even root can make one there
-    with pytest.raises(RepositoryError, match="cannot be made"):
+    with pytest.raises(RepositoryError, match="cannot be created"):
         made(executables_at(nowhere)).generate(IDS, 2)
     monkeypatch.setenv(FOLDER_VARIABLE, str(nowhere))
     lenient = executables_at("auto")

@@ -232,7 +232,7 @@ def test_damage_is_found(path: Path) -> None:
     with pytest.raises(PoolCorruptError, match="bytes, expected"):
         SharedPool.open(path)
     path.write_bytes(b"something else" * 1000)
-    with pytest.raises(PoolCorruptError, match="does not start like one"):
+    with pytest.raises(PoolCorruptError, match="got other first bytes"):
         SharedPool.open(path)
     path.write_bytes(b"")
     with pytest.raises(PoolCorruptError, match="0 bytes"):

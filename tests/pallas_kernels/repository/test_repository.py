@@ -220,7 +220,7 @@ def _not_an_executable(folder: Path) -> None:
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
-    "a flipped bit": (_flip, "not those that were stored"),
+    "a flipped bit": (_flip, "expected those that were stored"),
     "a cut file": (_cut, "100 bytes, not those"),
     "a missing executable": (lambda f: _payload_file(f).unlink(), "missing"),
     "half an entry": (lambda f: _entry_file(f).write_text('{"format": 1, "ide'), "cannot be read"),
@@ -372,7 +372,7 @@ def test_an_absent_folder_is_empty(folder: Path) -> None:
 
 def test_a_file_in_the_way_is_said(folder: Path) -> None:
     folder.write_text("")
-    with pytest.raises(RepositoryError, match="cannot be made"):
+    with pytest.raises(RepositoryError, match="cannot be created"):
         Repository(folder).get(program())
 
 
