@@ -61,7 +61,7 @@ class Kernel:
     Attributes:
       text: from its first line on.
       body: instructions in order.
-      labels: by name the number of the instruction that follows.
+      labels: index of the next instruction, by name of the label.
     """
 
     text: str
@@ -349,10 +349,10 @@ def follow[E](
     written in between. What is found must be found for each predicate, one at a time.
 
     Args:
-      kernel: whose order of execution counts.
-      events: by number of an instruction, what a step needs to know of it.
+      kernel: kernel whose paths to follow.
+      events: input of the step, by index of its instruction.
       step: from the facts before an event to those after it, and what is wrong, or nothing.
-      start: what holds where the kernel begins.
+      start: facts at the kernel's begin.
     """
     found = _follow(kernel, events, step, start, "")
     for name in kernel.correlated:

@@ -34,7 +34,7 @@ def launch(
 
     Args:
       x: activations, without padding.
-      w: of shape `gemm.w_shape`.
+      w: weights of shape `gemm.w_shape`.
       scalars: int32, `Plan.scalars`.
       scales: scales of quantised weights, of shape `gemm.scales_shape`; None for others.
       offsets: offsets of the shape of `scales`, or None.

@@ -39,7 +39,7 @@ def matmul(
     Args:
       gemm: sizes and types.
       x: activations, padded to `gemm.k` columns; rows sorted by expert, if there are experts.
-      w: of shape `gemm.w_shape`.
+      w: weights of shape `gemm.w_shape`.
       layer: index into a stack.
       scales: scales of quantised weights, of shape `gemm.scales_shape`; None for others.
       offsets: offsets of the shape of `scales`, or None.

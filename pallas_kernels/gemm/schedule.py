@@ -166,7 +166,7 @@ def block_table(
     Args:
       group_sizes: int32 [experts], any values.
       t: rows of X.
-      block_rows: of one block; `whole_rows` for one block an expert.
+      block_rows: rows of one block; `whole_rows` for one block per expert.
       row_multiple: multiple at which blocks begin.
       xp: jax.numpy, or numpy for concrete sizes.
 

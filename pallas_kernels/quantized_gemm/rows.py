@@ -94,7 +94,7 @@ def integer_rows(
       first: index of the first row in `into`.
       values: int8 [rows, K], from -8 to 7 for int4; float8_e4m3fn for that kind.
       scales: floats [rows, ceil(K / group)], or [rows, 1] without groups.
-      offsets: of the same shape, if and only if `into` has offsets.
+      offsets: floats of the same shape, if and only if `into` has offsets.
 
     Raises:
       ValueError: an argument is outside its range, or a scale or offset is not finite or not
@@ -154,7 +154,7 @@ def from_integers(
     Args:
       values: int8 [.., N, K], from -8 to 7 for int4; float8_e4m3fn for that kind.
       scales: floats [.., N, ceil(K / group)], or [.., N, 1] without groups.
-      offsets: of the same shape, or None: w = scale * value + offset.
+      offsets: floats of the same shape, or None: w = scale * value + offset.
       kind: "int8", "float8_e4m3fn" or "int4".
       group: weights along K that share a scale, a multiple of 32; None for one scale a column.
       scale_dtype: type of the stored scales, which must hold them exactly.

@@ -301,7 +301,7 @@ def build_receive(exchange: Exchange, *, interpret: Interpret = None) -> Callabl
     """Return `kernel(state, rows, looks, out, lse, status, done) -> (out, lse, status, state)`.
 
     Args:
-      exchange: what is shared.
+      exchange: sizes of the shared arrays.
       interpret: run on a CPU with these settings instead of compiling for the GPU.
 
     Returns:
