@@ -221,7 +221,7 @@ def _not_an_executable(folder: Path) -> None:
 
 DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "a flipped bit": (_flip, "expected those that were stored"),
-    "a cut file": (_cut, "100 bytes, not those"),
+    "a cut file": (_cut, "100 bytes, expected those"),
     "a missing executable": (lambda f: _payload_file(f).unlink(), "missing"),
     "half an entry": (lambda f: _entry_file(f).write_text('{"format": 1, "ide'), "cannot be read"),
     "an entry of another format": (lambda f: _change(f, format=99), "another format"),
