@@ -202,7 +202,7 @@ def test_settings_and_models_that_are_not_supported_are_refused(
     other = {"rope_type": "su", "factor": 4.0, "rope_theta": 1e4}
     refused(r"rope_scaling.kind='su': expected one of default, linear", rope_parameters=other)
     part = {"rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 0.5}
-    refused(r"rotary_fraction=0.5: expected 1.0 where", rope_parameters=part)
+    refused(r"rotary_fraction=0.5: expected 1.0 if", rope_parameters=part)
     pairs = {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0] * 4}
     refused(r"short_factor='1 numbers': expected head_dim / 2 = 4", rope_parameters=pairs)
     with pytest.raises(SettingError, match="dtype='int8': expected one of float32"):
