@@ -121,15 +121,18 @@ def test_no_file_is_too_long() -> None:
 
 
 def test_docstrings_begin_with_their_subject() -> None:
-    """A question word opens none of them (docstrings are read as a list)."""
-    question = re.compile(r"(?:What|Which|How|Whether|Where|Who)\b")
-    assert question.match("Whether it is so.")
+    """No question word, preposition or bare pronoun opens them (docstrings are read as a list)."""
+    hanging = re.compile(
+        r"(?:What|Which|How|Whether|Where|Who|Whose|That|Those|When|Does"
+        r"|Of|In|By|From|To|As|On|At|For|With)\b"
+    )
+    assert hanging.match("Whether it is so.")
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     found = [
         f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}"
         for path in modules(*PACKAGES, "tests")
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, documented) and question.match(ast.get_docstring(node) or "")
+        if isinstance(node, documented) and hanging.match(ast.get_docstring(node) or "")
     ]
     assert not found
 

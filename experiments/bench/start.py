@@ -90,7 +90,7 @@ class Start:
 
     @property
     def whole_s(self) -> float:
-        """From the start of the process to the first token."""
+        """Seconds from the start of the process to the first token."""
         return self.import_s + self.map_s + self.first_token_s
 
     @property

@@ -1,4 +1,4 @@
-"""From a prompt to token ids, and from new ids to the text that may be shown."""
+"""Conversion of a prompt to token ids, and of new ids to text that may be shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From recorded steps to what a step costs: by shape, and how it grows with the cache.
+"""Calibration of step times on recorded steps: by shape, and by growth with the cache.
 
 A step that only decodes takes a + c x (positions attended to), with an a for each row class: rows
 are padded, so how many of them are real has no term. A step with prompt tokens is calls, each

@@ -1,4 +1,4 @@
-"""From settings to processes that serve, and back to nothing when told to stop."""
+"""Start of the serving processes from settings, and their end at a signal."""
 
 from __future__ import annotations
 

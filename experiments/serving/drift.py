@@ -18,7 +18,7 @@ _LEAST = 20  # steps of a window, to say anything of it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """By how much decode steps took longer than the fit, by window of ten seconds.
+    """Excess of decode steps over the fit, by window of ten seconds.
 
     Attributes:
       windows: that had enough steps.
@@ -55,7 +55,7 @@ class Shape:
 
     @property
     def error(self) -> float:
-        """By how much the fit is over what was live, as a share."""
+        """Excess of the fit over the live time, as a share."""
         return self.fitted_s / self.live_s - 1.0
 
 

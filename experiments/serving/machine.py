@@ -1,4 +1,4 @@
-"""On what a live run was: the processor, and what share of it others had meanwhile."""
+"""Machine of a live run: its processor, and the share that other processes used."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MACHINE = "machine.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineRecord:
-    """Of one run; `others` is a share of the cores' time for each ten seconds."""
+    """Machine of one run; `others` is the share of cores that others used, by ten seconds."""
 
     cpu: str
     cores: int

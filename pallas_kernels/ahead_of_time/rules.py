@@ -190,7 +190,7 @@ def _group_events(kernel: Kernel, known: Mapping[int, Copy]) -> Mapping[int, tup
 
 
 def _stored_next(kernel: Kernel, known: Mapping[int, Copy]) -> Mapping[int, frozenset[Copy]]:
-    """By number of an instruction that writes shared memory, the stores that may be next."""
+    """Return the stores that may follow, by number of an instruction that writes shared memory."""
     before: dict[int, frozenset[Copy]] = {}
     found: dict[int, frozenset[Copy]] = {}
     changed = True

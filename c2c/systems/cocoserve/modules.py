@@ -65,12 +65,12 @@ class Module:
 
     @property
     def bytes(self) -> int:
-        """Of its weights."""
+        """Bytes of the module's weights."""
         return sum(m.k * m.n * m.count for m in self.matrices) * self.element_bytes
 
     @property
     def allocated_bytes(self) -> int:
-        """Of the allocator's blocks that its matrices take."""
+        """Bytes of the allocator's blocks that its matrices take."""
         each = ((m.k * m.n * self.element_bytes, m.count) for m in self.matrices)
         return sum(-(-size // BLOCK_BYTES) * BLOCK_BYTES * count for size, count in each)
 

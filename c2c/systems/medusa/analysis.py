@@ -1,4 +1,4 @@
-"""From two captures of the same start to graphs whose addresses are patches. Pure."""
+"""Analysis of two captures of the same start: graphs whose addresses are patches. Pure."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def stage(name: str, seconds: float, on: str, after: tuple[str, ...] = ()) -> Wo
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """When a stage ran."""
+    """Seconds between which a stage ran."""
 
     stage: Work
     begin_s: float

@@ -80,7 +80,7 @@ def _listed(work: Work, gpus: Gpus) -> tuple[int, ...]:
 
 
 class _Clock:
-    """When GPUs and links are free, kernel by kernel in program order."""
+    """Times at which GPUs and links are free, kernel by kernel in program order."""
 
     def __init__(self, work: Work, gpus: Gpus) -> None:
         self.work, self.gpus = work, gpus

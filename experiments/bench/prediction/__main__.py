@@ -1,4 +1,4 @@
-"""Does the simulator say beforehand what the live engine does? Takes minutes to hours.
+"""Check of the simulator's predictions against the live engine. Takes minutes to hours.
 
     python -m experiments.bench.prediction
     python -m experiments.bench.prediction catalog=models workers=2 out=runs/predicted

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 
 class Models:
-    """Those in memory, the one that was asked last at the end."""
+    """Models in memory, the last used one at the end."""
 
     def __init__(self, folders: dict[str, str], resident: int) -> None:
         """Load none yet."""

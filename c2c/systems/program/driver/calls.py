@@ -65,7 +65,7 @@ class Packed:
 
     @property
     def address(self) -> int:
-        """Of the array; it lives as long as this object."""
+        """Address of the array, which lives as long as this object."""
         return ctypes.addressof(self._array)
 
 

@@ -1,4 +1,4 @@
-"""Of the files that XLA writes, what a launch program is read from, without paths and numbers.
+"""The part of XLA's dumped files that a launch program is read from, without paths and numbers.
 
 A distilled folder has a PTX file for each kernel, by its name, and three texts: `hlo.txt`,
 `assignment.txt`, `thunks.txt`.
