@@ -324,7 +324,7 @@ class Relayout:
     device: int
     version: int  # number of the variant
     sent_bytes: tuple[float, ...]  # bytes over each way of the layout
-    kv_homes: tuple[tuple[int, int], ...]  # (request id, new home) of moved sequences
+    kv_homes: tuple[tuple[int, int], ...]  # (request id, new home); a first chunk may be to come
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

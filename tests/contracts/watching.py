@@ -44,7 +44,20 @@ from c2c.serving.port import (
     Unload,
 )
 from c2c.serving.roles import DECODES
-from c2c.serving.state import ABSENT, ASSIGNED, ENDS_AT, FREE, NOWHERE, OUT, RUNNING, SLOT, Rules
+from c2c.serving.state import (
+    ABSENT,
+    ASSIGNED,
+    ENDS_AT,
+    FREE,
+    NOWHERE,
+    OUT,
+    RUNNING,
+    SETTLED,
+    SLOT,
+    WAITS,
+    Fleet,
+    Rules,
+)
 
 __all__ = ["Watch", "serve"]
 
@@ -197,8 +210,10 @@ class Watch:
                 self._carry(action)
             elif isinstance(action, Relayout):
                 assert action.device not in self.lost | self.relaying.keys()
-                here = [e.kv for e in self.engines.values() if e.device == action.device]
-                assert all(any(r in kv for kv in here) for r, _ in action.kv_homes)
+                away = [e.kv for e in self.engines.values() if e.device != action.device]
+                for request, _ in action.kv_homes:  # its first chunk may be still to come
+                    assert request in self.asked.keys() - self.over
+                    assert not any(request in kv for kv in away)
                 assert min(action.sent_bytes) >= 0.0
                 self.relaying[action.device] = action
             elif isinstance(action, SetTimer):
@@ -412,6 +427,18 @@ def _check_lines(prepared: Prepared, rules: Rules, state: Serving) -> None:
         assert (inst.kept_up, inst.line_due_s, inst.line_until_s) == (kept_up, due_s, until_s)
 
 
+def _check_memories(fleet: Fleet, state: Serving) -> None:
+    # Keys, values and copied weights fit the memories of a node, unless a relayout waits for room.
+    for chip in state.chip:
+        here = slice(chip.first, chip.last)
+        move, kind = state.relayout[here], state.device["kind"][here]
+        copied = fleet.kv.copied_bytes[kind, move["version"]]
+        wanted = np.where(move["state"] == SETTLED, move["version"], move["wanted"])
+        used = state.taken[here] + np.maximum(copied, fleet.kv.copied_bytes[kind, wanted])
+        if not (move["state"] == WAITS).any():
+            assert (used.sum(axis=0) <= fleet.kv.room_bytes).all()
+
+
 def _check_room(prepared: Prepared, state: Serving) -> None:
     # Reserved KV caches, kept weights and the engines that are loaded fit each device.
     fleet, inst = prepared.fleet, np.asarray(state.instance)
@@ -428,7 +455,10 @@ def _check_room(prepared: Prepared, state: Serving) -> None:
         device["residents"], has_model.reshape(-1, fleet.residents).sum(axis=1)
     )
     used = device["kv_bytes"] + device["weight_bytes"]
-    assert (used + np.maximum(0, engines - 1) * fleet.engine_bytes <= room).all()
+    if state.taken.shape[1] == 0:
+        assert (used + np.maximum(0, engines - 1) * fleet.engine_bytes <= room).all()
+    else:  # `kv_capacity` is of one home, and a lane has several
+        _check_memories(fleet, state)
     own = np.where(inst["kv_used"] > 0, inst["kv_used"] * token, 0.0)
     assert ((inst["parked_bytes"] >= 0.0) & (inst["parked_bytes"] <= own)).all()
     in_hbm = (own - inst["parked_bytes"]).reshape(-1, fleet.residents).sum(axis=1)
