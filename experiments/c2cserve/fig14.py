@@ -143,7 +143,7 @@ def _rows(
     return rows, link_gbps
 
 
-@figure("fig14", title="Fig. 14: what each component is worth", draw="serving.draw_fig14",
+@figure("fig14", title="Fig. 14: worth of each component", draw="serving.draw_fig14",
         needs=SIMULATOR, traces=TRACES)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return p99 TTFT and attainment of every variant and seed."""

@@ -33,7 +33,7 @@ _POPULATIONS: Final = ("requests", "batches", "runs")
 _SLO: Final = 2.0  # latencies at the lowest rate
 
 
-@figure("cocoserve.fig3", title="CoCoServe, Fig. 3: where memory ends",
+@figure("cocoserve.fig3", title="CoCoServe, Fig. 3: load at which memory runs out",
         draw="cocoserve.draw_memory", needs=SIMULATOR)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return latencies by rate, with all layers on one card and with one layer migrated."""
@@ -94,7 +94,7 @@ def _fig3(**reading: Any) -> Iterator[Result]:
     yield from (answer(f"cocoserve.fig3.{name}", value, note) for name, value in ours.items())
 
 
-@figure("cocoserve.fig11", title="CoCoServe, Fig. 11: out of memory, in time",
+@figure("cocoserve.fig11", title="CoCoServe, Fig. 11: out-of-memory failures over time",
         draw="cocoserve.draw_failures", needs=SIMULATOR)  # fmt: skip
 def compute_failures(context: Context) -> Computed:
     """Return the share of requests that fail, and the share in time, by system and rate."""

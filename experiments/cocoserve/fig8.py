@@ -45,7 +45,7 @@ _ABLE: Final = SAID | {"gamma", "t_up", "average"}
 Numbers = dict[str, float]
 
 
-@figure("cocoserve.fig8", title="CoCoServe, Fig. 8: beside HFT and vLLM",
+@figure("cocoserve.fig8", title="CoCoServe, Fig. 8: comparison with HFT and vLLM",
         draw="cocoserve.draw_rates", needs=SIMULATOR)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return one instance of each system at low and high load, 13B and 70B."""

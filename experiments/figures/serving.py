@@ -219,7 +219,7 @@ def draw_fig14(tables: Tables, caption: str) -> Figure:
     panels[0].set(ylabel="p99 TTFT (s)")
     panels[0].plot([], [], color=INK, linewidth=1.2, label="range over seeds")
     figure.legend(*_legend(panels[0]), loc="outside upper right", ncols=2)
-    return finish(figure, "C2CServe, Fig. 14: what each component is worth", caption)
+    return finish(figure, "C2CServe, Fig. 14: worth of each component", caption)
 
 
 def _ablation(axes: Axes, rows: list[dict[str, Any]], panel: str, title: str, whole: bool) -> None:
