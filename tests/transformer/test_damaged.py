@@ -78,7 +78,7 @@ def test_more_layers_than_tensors_are_not_laid_out(folder: Path, tmp_path: Path)
 
 
 def test_json_that_cannot_be_read(refused: Callable[..., None]) -> None:
-    refused("nests too deeply", config=b'{"a":' * 100_000 + b"1" + b"}" * 100_000)
+    refused("nested too deeply", config=b'{"a":' * 100_000 + b"1" + b"}" * 100_000)
     refused("not UTF-8", config=b'{"model_type": "\xff"}')
     refused("not JSON", config=b"{")
     refused("expected a JSON object", config=[1])

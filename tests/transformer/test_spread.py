@@ -187,7 +187,7 @@ def test_more_than_a_device_holds_is_refused_before_anything_moves(model: Model)
     layer = layer_bytes(over.weights[0, 0])
     room = over.pools[1].nbytes + 2 * layer
     over = spread_over(model, 2, capacity_bytes=[1e12, room])
-    with pytest.raises(SettingError, match=f"{3 * layer} bytes.*at most the {2 * layer} that"):
+    with pytest.raises(SettingError, match=f"{3 * layer} bytes.*at most {2 * layer} free bytes"):
         Relayout(over, copied({0, 1, 2}, (1,)))
     assert Relayout(over, copied({0, 1}, (1,))).advance() is not None
     assert over.held_bytes(1) == room

@@ -202,7 +202,10 @@ def test_a_checkpoint_is_never_overwritten_and_has_its_own_config(
     with pytest.raises(SettingError, match=r"^into=.*: expected a folder that does not exist yet"):
         save_model(model, like, like)
     other = write(tmp_path / "other", config_of("qwen3"), tensors_of(config_of("qwen3")))
-    for wrong, allowed in ((other, "the config of "), (tmp_path, "a folder with the model's conf")):
+    for wrong, allowed in (
+        (other, "the folder of the model, "),
+        (tmp_path, "a folder with the model's conf"),
+    ):
         with pytest.raises(SettingError, match=f"like=.*: expected {allowed}"):
             save_model(model, wrong, tmp_path / "into")
     assert not (tmp_path / "into").exists()
