@@ -122,6 +122,7 @@ def finish(
     if legend is not None:
         handles, labels = legend.get_legend_handles_labels()
         figure.legend(handles, labels, loc="upper left", ncols=columns, borderaxespad=0.0,
+                      handlelength=3.0,  # dashes are seen beside a marker
                       bbox_to_anchor=(0.006, 1 - above))  # fmt: skip
         above += (-(-len(labels) // columns) * _LEGEND_ROW_POINTS + 6) / 72 / height
     engine = figure.get_layout_engine()
