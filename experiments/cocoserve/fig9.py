@@ -62,7 +62,7 @@ def compute(context: Context) -> Computed:
         results=results,
         caption=(
             f"Left: memory in use with {PEAK} requests at once; diamonds: the paper. Right: idle "
-            "memory and compute at 3 and 10 requests: nearly all compute is idle."
+            "memory and compute at 3 and 10 requests."
         ),
         assumptions=(
             "The model is LLaMA-13B on an A100 of 40 GB.",

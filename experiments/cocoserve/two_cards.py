@@ -60,8 +60,7 @@ def compute(_: Context) -> Computed:
         results=(),
         caption=(
             "Lines: decode throughput and step time of LLaMA-13B on two cards, by sequences at "
-            "once; each ends at the cards' memory. Tensor parallelism has the shortest steps up "
-            "to 170 sequences."
+            "once; each ends at the cards' memory."
         ),
         assumptions=(
             "Cards are two A100 of 40 GB over PCIe.",

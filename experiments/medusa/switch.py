@@ -36,8 +36,7 @@ def compute(context: Context) -> Computed:
             context.progress(k + 1, len(ROWS))
     caption = (
         "Bars: seconds from arrival to the first computation of a model whose slice ran another "
-        f"one, link variant '{context.link_variant}'. Restored graphs (MEDUSA) add less to "
-        "C2CServe's switch than captured ones."
+        f"one, link variant '{context.link_variant}'; by system, with graphs captured or restored."
     )
     assumptions = (
         "The model is in host memory, and the slice is a whole GH200.",

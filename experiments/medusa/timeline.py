@@ -58,7 +58,7 @@ def compute(context: Context) -> Computed:
     shown = next(r for r in rows if r["model"] == SHOWN)
     caption = (
         "Left: stages of the loading phase of Qwen1.5 4B by start. Right: loading phase of ten "
-        "models by start: MEDUSA's is the shortest for every model."
+        "models by start."
     )
     assumptions = (
         *_INPUTS,

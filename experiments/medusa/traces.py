@@ -53,8 +53,7 @@ def compute(context: Context) -> Computed:
     swept = [run(key, few) for key in swept_keys]
     caption = (
         "Left: p99 TTFT of services that start from no instance; bars: median, whiskers: 90% "
-        f"interval over {len(seeds)} seeds. Right: p99 TTFT by served rate, which jumps at the "
-        "GPUs' capacity."
+        f"interval over {len(seeds)} seeds. Right: p99 TTFT by served rate."
     )
     assumptions = (
         f"Requests arrive by a Poisson process for {SECONDS:g} s with {said}.",

@@ -70,8 +70,7 @@ def compute(context: Context) -> Computed:
         tables={"ratios": pa.Table.from_pylist(rows), "best": pa.Table.from_pylist(best)},
         caption=(
             "Lines: hot tokens/s by the share of sequences away, for each layout and number of "
-            f"receivers, {context.link_text(chips[0].link_gbps)}; dotted: operators not cut. More "
-            "receivers hold more sequences."
+            f"receivers, {context.link_text(chips[0].link_gbps)}; dotted: operators not cut."
         ),
         assumptions=(
             f"The hot model, {_MODEL}, is resident on the largest slice of a GH200.",

@@ -66,8 +66,7 @@ def compute(context: Context) -> Computed:
         results=results,
         caption=(
             "Lines: TPOT of the hot model (above) and of the cold one (below) by the hot rate; "
-            "dotted: largest rate. WEAVER carries higher hot rates than dedicated GPUs, at a "
-            "longer cold TPOT."
+            "dotted: largest rate."
         ),
         assumptions=(
             "Both models are Llama 3 8B, and the cold one has 1 request/s.",

@@ -36,11 +36,7 @@ def compute(context: Context) -> Computed:
     return Computed(
         tables={"variants": pa.Table.from_pylist(rows), "readings": readings_table(results)},
         results=results,
-        caption=(
-            "Bars: TPOT of the hot and cold model by control and cut; diamonds: the paper. "
-            "Control by the GPU removes most of the hot model's stalls, and splitting operators "
-            "removes more."
-        ),
+        caption=("Bars: TPOT of the hot and cold model by control and cut; diamonds: the paper."),
         assumptions=(
             "The node has L40S over PCIe, and lengths are Azure's.",
             "Each model has a GPU of its own in the variant apart.",

@@ -363,6 +363,6 @@ def test_a_step_that_lacks_pages_says_so_and_changes_nothing(two: list[Warm]) ->
     runner.cancel(0)
     for wrong in (Step(fill=(0, 65)), Step(decode=(0,) * 5)):
         runner.submit(0, ids * 20, new=new, sampling=sampling)
-        with pytest.raises(ValueError, match="room for"):
+        with pytest.raises(ValueError, match="expected a step that fits"):
             runner.start(wrong)
         runner.cancel(0)
