@@ -137,7 +137,6 @@ def compute(context: Context) -> Computed:
         "transfer.",
         "The paper prints neither the pair nor the number of requests in flight.",
         "The printed objective fills the links as long as transfers overlap.",
-        "A price on transfers leaves long groups, which idle the other GPU with the oldest first.",
         "Rehearsed chooses the placement that pipelines best with the oldest first, for each kind "
         "of step.",
         "Rehearsed chooses among the printed objective, the price on transfers, and one cut.",

@@ -51,7 +51,6 @@ def compute(context: Context) -> Computed:
         assumptions=(
             "The node has A100, and lengths are BurstGPT's, drawn by their means alone.",
             "The cold rate in the right panel is 1 request/s.",
-            "Dedicated GPUs carry at most 11 hot requests/s.",
         ),
     )
 
