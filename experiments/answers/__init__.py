@@ -1,1 +1,1 @@
-"""Questions that several runs answer: how much a fleet serves, and which fleet serves best."""
+"""Searches over several runs: the capacity of a fleet, and the cheapest fleet for a workload."""

@@ -1,4 +1,4 @@
-"""The point at which a quantity stops meeting its targets: a bracket that closes."""
+"""Bisection for the largest load, or the smallest fleet, that meets the targets."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ __all__ = ["Bracket", "bracket_of", "next_values"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bracket:
-    """The hardest value that met the targets and the easiest one that did not; None: none was."""
+    """Hardest value that met the targets, and easiest one that missed them; None if none did."""
 
     met: float | None
     missed: float | None
 
 
 def bracket_of(quantity: Quantity, tried: Mapping[float, bool]) -> Bracket:
-    """Return the bracket of the values that were tried.
+    """Return the bracket of the values tried so far.
 
-    Chance may let a harder value meet what an easier one missed: the easiest miss counts.
+    By chance a harder value may meet targets that an easier one missed: the easiest miss counts.
     """
     order = sorted(tried, reverse=not quantity.more_is_harder)
     missed = next((value for value in order if not tried[value]), None)
@@ -33,13 +33,13 @@ def bracket_of(quantity: Quantity, tried: Mapping[float, bool]) -> Bracket:
 def next_values(
     quantity: Quantity, tried: Mapping[float, bool], tolerance: float, count: int
 ) -> list[float]:
-    """Return the values to try next, at most `count`; none where the bracket is narrow enough.
+    """Return the values to try next, at most `count`; none if the bracket is narrow enough.
 
     Args:
-      quantity: what is varied.
-      tried: value -> whether it met the targets.
-      tolerance: how narrow a bracket of continuous values is to be, in shares of its value.
-      count: how many at the same time.
+      quantity: quantity that is varied.
+      tried: value -> True if it met the targets.
+      tolerance: largest relative width of the final bracket, for continuous values.
+      count: number of values to try in parallel.
     """
     if not tried:
         return [quantity.start]

@@ -1,4 +1,4 @@
-"""The most a fleet serves within its targets: a bisection for each seed, with common randomness."""
+"""Capacity of a fleet within its targets: one bisection a seed, with common random numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from experiments.answers.quantity import Quantity, with_value
 
 __all__ = ["Capacity", "Tried", "find_capacity", "tried_table"]
 
-# Columns of the table beside the quantity: as in c2c.runs.collect.
+# Columns of the table beside the quantity, named as in c2c.runs.collect.
 _FIELDS = (
     "attainment_both", "attainment_ttft", "attainment_tpot", "ttft_p50_s", "ttft_p99_s",
     "tpot_p50_s", "tpot_p99_s", "goodput_rps", "failed", "requests",
@@ -26,7 +26,7 @@ _FIELDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """One run: how much, of which seed, and whether it met the targets."""
+    """One run: its seed, the value of the quantity, and whether the run met the targets."""
 
     seed: int
     value: float
@@ -35,19 +35,19 @@ class Tried:
 
     @property
     def binds(self) -> str | None:
-        """The bottleneck."""
+        """Bottleneck of the run, None if unknown."""
         found: str | None = (self.point.summary.get("verdict") or {}).get("binds")
         return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """Answer of a search: a bracket of each seed, and all runs.
+    """Answer of a search: one bracket a seed, and all runs.
 
     Attributes:
-      quantity: of what.
-      seeds: of the runs.
-      brackets: of each seed.
+      quantity: quantity whose capacity was searched.
+      seeds: seeds of the runs.
+      brackets: bracket of each seed.
       tried: all runs.
     """
 
@@ -58,29 +58,29 @@ class Capacity:
 
     @property
     def met(self) -> list[float]:
-        """The hardest value that met the targets, of the seeds that have one."""
+        """Hardest value that met the targets, for each seed that has one."""
         return [b.met for b in self.brackets if b.met is not None]
 
     @property
     def interval(self) -> Interval | None:
-        """The mean over seeds and its confidence; None where a seed has no value."""
+        """Mean over seeds with its confidence interval; None if a seed has no value."""
         return interval_of(self.met) if len(self.met) == len(self.seeds) else None
 
     @property
     def sure(self) -> float | None:
-        """The value that met the targets with every seed."""
+        """Hardest value that met the targets with every seed; None if a seed has none."""
         if len(self.met) < len(self.seeds):
             return None
         return min(self.met) if self.quantity.more_is_harder else max(self.met)
 
     @property
     def is_open(self) -> bool:
-        """True if a seed met its targets as far as was looked."""
+        """True if a seed met its targets at all values tried, so that no limit was found."""
         return any(b.missed is None for b in self.brackets)
 
     @property
     def binds(self) -> str | None:
-        """The most frequent bottleneck at the first value that was too hard."""
+        """Most frequent bottleneck at the easiest value that missed the targets."""
         found = [
             one.binds
             for seed, bracket in zip(self.seeds, self.brackets, strict=True)
@@ -100,19 +100,19 @@ def find_capacity(
     workers: int,
     on_point: Callable[[Tried], None],
 ) -> Capacity:
-    """Try values for each seed until its bracket is narrow; points run in parallel processes.
+    """Bisect the quantity for each seed; the runs are computed in parallel processes.
 
-    A value meets the targets if at least `slo.attainment` of its requests met both of theirs and
-    no queue grew without end. One that cannot be set up (models that do not fit) does not.
+    A value meets the targets if at least `slo.attainment` of the requests met both targets and
+    no queue grew without end. A value that cannot be set up (models that do not fit) misses them.
 
     Args:
-      setup: where the search begins, checked.
-      settings: of it, for points.
-      quantity: what to vary.
-      seeds: of the workload; each has a capacity of its own.
+      setup: validated setup at which the search begins.
+      settings: settings of `setup`, from which those of each run are made.
+      quantity: quantity to vary.
+      seeds: seeds of the workload; each has a capacity of its own.
       tolerance: see `next_values`.
-      workers: processes.
-      on_point: is told of each run.
+      workers: number of processes.
+      on_point: called with each run that ended.
     """
     tried: list[Tried] = []
     ahead = max(1, workers // len(seeds))
@@ -148,7 +148,7 @@ def find_capacity(
 
 
 def tried_table(capacity: Capacity) -> pa.Table:
-    """Return the runs as a table, a row each, by seed and value."""
+    """Return a table with one row a run, sorted by seed and value."""
     rows = []
     for one in capacity.tried:
         fields = summary_fields(one.point.summary)

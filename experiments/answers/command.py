@@ -1,4 +1,4 @@
-"""The command lines of questions: settings of `experiments.simulate`, and a few of their own."""
+"""Command lines of searches: the settings of `experiments.simulate`, and a group of their own."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def answering(
     *,
     sweep: str = SWEEP,
 ) -> int:
-    """Run a command and return its exit status, 2 for settings that cannot work.
+    """Run a command and return its exit status, 2 for invalid settings.
 
     Args:
-      work: takes the settings and the folder of the user's own ones (`--config-dir`), if any.
-      arguments: of the command line.
-      help_text: for `--help`.
-      sweep: what to write before `group=a,b` for a run of each choice.
+      work: command; it takes the settings and the user's `--config-dir`, or None.
+      arguments: arguments of the command line.
+      help_text: text that `--help` prints.
+      sweep: option that makes `group=a,b` a sweep, for the hint of an error.
     """
     if {"-h", "--help"}.intersection(arguments):
         print(help_text)
@@ -62,7 +62,7 @@ def own_settings(schema: type, group: str, arguments: Sequence[str]) -> tuple[An
     """Return the command's own settings, `<group>.<key>=<value>`, and the other arguments.
 
     Raises:
-      SettingError: an unknown key or a value of the wrong type.
+      SettingError: a key is unknown, or a value has the wrong type.
     """
     own = [a for a in arguments if a.startswith(f"{group}.")]
     merged: Any = OmegaConf.create({group: OmegaConf.structured(schema)})
@@ -82,10 +82,10 @@ def own_settings(schema: type, group: str, arguments: Sequence[str]) -> tuple[An
 
 
 def refuse_seed(group: str, seeds: Sequence[int], given: Sequence[str]) -> None:
-    """Check the seeds of a question, which take the place of a run's one.
+    """Validate the seeds of a search, which replace the `seed` of a run.
 
     Raises:
-      SettingError: a seed is below 0, there twice, or given as a run's.
+      SettingError: a seed is negative or repeated, or `seed` is set as well.
     """
     if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
         raise SettingError(f"{group}.seeds", seeds, "whole numbers from 0 on, each once")
@@ -98,16 +98,16 @@ def answer_folder(
     group: str, asked: Any, setup: RunSetup, names: Sequence[object], *,
     packages: Sequence[str], files: Sequence[str], **more: Any,
 ) -> Iterator[tuple[RunDir, Path, dict[str, Any]]]:  # fmt: skip
-    """Open the folder of an answer; give it, its path, and what was answered before (or nothing).
+    """Open the run folder of an answer; yield it, its path and an earlier answer, {} if none.
 
     Args:
-      group: the command.
-      asked: its own settings; how many `workers` compute changes no answer.
-      setup: of a run.
-      names: the folder's, in `out`, where the settings name none; a digest of all settings follows.
-      packages: whose sources decide.
-      files: that the answer makes.
-      more: what else decides.
+      group: name of the command and of its settings.
+      asked: the command's own settings; `workers` is left out of the content key.
+      setup: setup of a run.
+      names: parts of the folder's name if the settings name none; a digest of the settings follows.
+      packages: packages whose sources the answer depends on.
+      files: names of the files that the answer consists of.
+      more: further values that the answer depends on.
 
     Raises:
       SettingError: the folder cannot be written, or holds another answer.

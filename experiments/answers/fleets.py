@@ -1,4 +1,4 @@
-"""The fleets that a search compares: chips, layouts, systems and whatever else is named."""
+"""Fleets that a search compares: chips, layouts, systems, and any setting that is swept."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _CHIP, _LAYOUT, _SYSTEM, _COUNT, _FLEET = "hardware", "mig", "system", "superchi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """A kind of fleet, of any number of chips.
+    """Kind of fleet, with any number of chips.
 
     Attributes:
-      params: what tells it from the others, by setting.
-      usd_per_hour: of a chip, or of all chips of a fleet of unlike ones.
-      power_w: likewise, at most; None where no file states it.
+      params: values of the settings in which kinds differ.
+      usd_per_hour: price of one chip, or of all chips of a fleet of unlike chips.
+      power_w: largest power of the same chips; None if no file states it.
     """
 
     params: Mapping[str, Any]
@@ -37,16 +37,16 @@ class Arm:
 
     @property
     def name(self) -> str:
-        """The fleet as part of a command line."""
+        """Settings of the fleet, as part of a command line."""
         return " ".join(f"{key}={as_text(value)}" for key, value in self.params.items())
 
 
 class FleetSpace:
-    """All kinds of fleets that a command line leaves open, and the run that one of them is.
+    """All kinds of fleets that a command line leaves open, and the settings of their runs.
 
-    What the command line fixes is fixed, a sweep on it (`system.max_batch=64,256`) is tried.
-    Chips, systems and layouts are tried where it says nothing of them: `systems`, every chip that
-    has a price, and each chip's layouts of equal slices. Beside them `fleets` of unlike chips.
+    A setting with one value is fixed, a sweep (`system.max_batch=64,256`) is compared. Without a
+    setting of their own, these are compared: `systems`, every chip that has a price, each chip's
+    layouts of equal slices, and `fleets` of unlike chips.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class FleetSpace:
         """Return every kind of fleet.
 
         Raises:
-          SettingError: a choice that does not exist, or a chip that has no price.
+          SettingError: a choice does not exist, or a chip has no price.
         """
         every = []
         rest = {k: v for k, v in self.open.items() if k not in (_CHIP, _LAYOUT, _FLEET)}
@@ -91,11 +91,11 @@ class FleetSpace:
         """Return a run's settings as plain data.
 
         Args:
-          params: of an arm.
-          more: values of settings that choose no file, by their names.
+          params: `params` of an arm.
+          more: values of settings that choose no file, by name.
 
         Raises:
-          SettingError: they do not go together.
+          SettingError: the settings contradict one another.
         """
         words = tuple(f"{key}={as_text(value)}" for key, value in params.items())
         if words not in self._cached:
@@ -125,7 +125,7 @@ class FleetSpace:
         return [*priced, *fleets]
 
     def _layouts(self, chip: Mapping[str, Any]) -> list[dict[str, Any]]:
-        if self.settings(chip, {})["fleet"]["parts"]:  # which say it themselves
+        if self.settings(chip, {})["fleet"]["parts"]:  # each part names its layout
             return [{}]
         if _LAYOUT in self.open:
             return [{_LAYOUT: layout} for layout in self.open[_LAYOUT]]
@@ -153,7 +153,7 @@ class FleetSpace:
         )  # fmt: skip
 
     def _gpus(self, params: Mapping[str, Any]) -> list[tuple[str, int, Mapping[str, Any]]]:
-        """Return name, number and settings of each kind of chip."""
+        """Return the name, number and settings of each kind of chip."""
         of_chip = {k: v for k, v in params.items() if k.startswith((_CHIP, _FLEET))}
         settings = self.settings(of_chip, {})
         if parts := settings["fleet"]["parts"]:

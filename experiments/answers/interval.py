@@ -1,4 +1,4 @@
-"""A mean over seeds with its confidence interval."""
+"""Mean over seeds with its confidence interval."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A mean, and half of the width of its two-sided interval; None of a single value."""
+    """Mean, and half the width of its two-sided interval; `half` is None for a single value."""
 
     mean: float
     half: float | None
 
 
 def interval_of(values: Sequence[float]) -> Interval:
-    """Return the mean of independent values with Student's interval.
+    """Return the mean of independent values with Student's t interval.
 
     >>> interval_of([1.0, 2.0, 3.0])
     Interval(mean=2.0, half=2.484...)

@@ -1,4 +1,4 @@
-"""The cost model's error by chip, on public measurements that no constant was fitted to."""
+"""Error of the cost model by chip, on public measurements that no constant was fitted to."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["held_out_error"]
 
 
 def held_out_error(platform: str) -> tuple[float, str]:
-    """Return by what share a chip's steps may take longer than the model says, and why so much.
+    """Return the relative error to expect of a chip's step times, and its reason as text.
 
-    A chip with measurements of its own, or whose constants are carried over from such a one, has
-    the 90th percentile of |predicted / measured - 1| of the operation that is predicted worst,
-    over rows with an error that the project promises. Any other has the largest such error of the
-    chips that no constant was fitted to.
+    For a chip with measurements, its own or those of the chip that its constants are from, this is
+    the 90th percentile of |predicted / measured - 1| of the operation that is predicted worst.
+    Only rows for which the project promises an error count. For any other chip it is the largest
+    such error among the chips that no constant was fitted to.
     """
     first = next(iter(GROUPS[0].typical))
     source = load_constants(calibration_for(platform)).sources[first]

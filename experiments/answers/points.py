@@ -1,4 +1,4 @@
-"""Runs in processes of their own, each in its run folder: what is complete is only read."""
+"""Runs in worker processes, each in its own run folder; complete runs are only read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ POLL_S = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A run that was asked for: its folder and summary, or why it cannot be."""
+    """Result of a run: folder and summary, or an error. `was_there`: it was complete before."""
 
     folder: Path | None
     summary: Mapping[str, Any]
@@ -32,12 +32,12 @@ class Point:
 
 
 def needs_compiling(setup: RunSetup) -> bool:
-    """Return whether one point should run alone first, whose machine code the others then use."""
+    """Return whether one run should go first and compile the machine code that all runs share."""
     return prefers_compiled(setup) and not is_compiled()
 
 
 class PointRunner:
-    """Processes that run points: a `worker_pool`, as `with PointRunner(workers) as runner`."""
+    """Pool of processes that compute runs, used as `with PointRunner(workers) as runner`."""
 
     def __init__(self, workers: int) -> None:
         self._workers = worker_pool(
@@ -55,14 +55,14 @@ class PointRunner:
         self._workers.__exit__(*error)
 
     def ask(self, token: Any, settings: Mapping[str, Any]) -> None:
-        """Run a configuration, as plain data; `done` gives the token back."""
+        """Queue a run of a configuration (plain data); `done` yields its token."""
         self._waiting[self._pool.submit(_run, dict(settings))] = token
 
     def done(self) -> Iterator[tuple[Any, Point]]:
-        """Yield points in the order they are done, those too that are asked for meanwhile."""
+        """Yield tokens and results as runs end, until no run is queued any more."""
         while self._waiting:
             over, _ = wait(self._waiting, return_when=FIRST_COMPLETED)
-            # Of several in the order they were asked for, so that equal runs print alike.
+            # Runs that ended together are yielded as queued, so that the output is reproducible.
             for future in [f for f in self._waiting if f in over]:
                 token = self._waiting.pop(future)
                 yield token, future.result()
@@ -86,5 +86,5 @@ def _run(settings: Mapping[str, Any]) -> Point:
 
 
 def _lean(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what holds for single models: thousands of them would travel between processes."""
+    """Leave out the entries of single models, of which thousands would pass between processes."""
     return {k: v for k, v in summary.items() if k != "models"}

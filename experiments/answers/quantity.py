@@ -1,4 +1,4 @@
-"""Quantities whose capacity is sought: arrival rate, number of models, size of the fleet."""
+"""Quantities of a capacity search: arrival rate, number of models, size of the fleet."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _STEADY = ("poisson", "deterministic")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantity:
-    """Something that can be more or less.
+    """Quantity that a capacity search varies.
 
     Attributes:
-      name: of the setting `capacity.of`.
-      unit: of its values, for people.
-      is_whole: whole numbers only.
-      more_is_harder: more of it is harder to serve; else less of it.
-      start: as the settings have it.
-      lowest, highest: where the search ends.
+      name: value of the setting `capacity.of`.
+      unit: unit of its values, as printed.
+      is_whole: True if it has whole numbers only.
+      more_is_harder: True if a larger value is harder to serve, False if a smaller one is.
+      start: value in the settings, at which the search begins.
+      lowest, highest: bounds of the search.
     """
 
     name: str
@@ -40,10 +40,10 @@ class Quantity:
 
 
 def quantity_of(name: str, setup: RunSetup) -> Quantity:
-    """Return the quantity of a name, beginning where the settings are.
+    """Return the quantity with this name, starting at its value in the settings.
 
     Raises:
-      SettingError: no such quantity, or the workload has no rate.
+      SettingError: the quantity does not exist, or the workload has no rate.
     """
     if name == "rate":
         rate = _rate_rps(setup)
@@ -73,10 +73,10 @@ def quantity_of(name: str, setup: RunSetup) -> Quantity:
 def with_value(
     settings: Mapping[str, Any], quantity: Quantity, value: float, seed: int
 ) -> dict[str, Any]:
-    """Return the settings of a run with that much of a quantity.
+    """Return the settings of a run with this value of a quantity.
 
-    Arrivals keep their pattern: a Poisson process of a seed has the same gaps in units of its mean
-    at each rate, a trace is compressed. Seeds hence share their random numbers over all values.
+    Arrivals keep their pattern at each rate: a seed's Poisson process has the same gaps in units
+    of its mean, and a trace is compressed. All values of a seed hence share random numbers.
     """
     changed = deepcopy(dict(settings))
     changed["seed"] = seed
@@ -93,7 +93,7 @@ def with_value(
 
 
 def override_of(settings: Mapping[str, Any], quantity: Quantity, value: float) -> str:
-    """Return the setting that gives a run that much; nothing for models, which are a catalog."""
+    """Return the setting of a run with this value; "" for models, which are a catalog."""
     changed = with_value(settings, quantity, value, 0)
     if quantity.name == "rate":
         kind = "rate_rps" if changed["workload"]["kind"] in _STEADY else "compression"
@@ -102,7 +102,7 @@ def override_of(settings: Mapping[str, Any], quantity: Quantity, value: float) -
 
 
 def _ranks(settings: Mapping[str, Any]) -> int:
-    """Return how many chips are one device; a fleet's parts count their own."""
+    """Return the number of chips of a device; 1 for a fleet's parts, which have their own."""
     return 1 if settings["fleet"]["parts"] else int(settings["tensor_parallel"])
 
 
@@ -117,14 +117,14 @@ def _rate_rps(setup: RunSetup) -> float:
 
 
 def _catalog(catalog: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """Return a catalog of so many models, its entries in the proportions they had."""
+    """Return a catalog of `count` models with its entries in their former proportions."""
     entries: Sequence[Mapping[str, Any]] = catalog["models"]
     had = [int(entry.get("copies", 1)) for entry in entries]
-    # Of each round over all models the first ones are taken when it is not full.
+    # Full rounds over all models; a last, incomplete round takes its first models.
     rounds, left = divmod(count, sum(had))
     order = sorted(
         (k / copies, i) for i, copies in enumerate(had) for k in range(copies)
-    )  # one of each entry before the second of any
+    )  # one model of each entry before the second of any
     more = [0] * len(entries)
     for _, i in order[:left]:
         more[i] += 1
@@ -134,7 +134,7 @@ def _catalog(catalog: Mapping[str, Any], count: int) -> dict[str, Any]:
 
 
 def between(low: float, high: float, count: int, *, is_whole: bool) -> list[float]:
-    """Return so many values that cut a range evenly, of continuous ones by their ratio."""
+    """Return `count` values that divide a range evenly; continuous ranges by equal ratios."""
     if is_whole:
         steps = {ceil(low + (high - low) * k / (count + 1)) for k in range(1, count + 1)}
         return sorted(float(step) for step in steps if low < step < high)

@@ -1,6 +1,7 @@
-"""A race of fleets: the smallest number of chips of each kind that meets the targets.
+"""Race of fleets: successive halving to the cheapest kinds of fleet that meet the targets.
 
-It runs over a growing part of the requests. After each part the dearer half of the kinds is out.
+Each round finds the smallest number of chips of each kind on a growing part of the requests.
+After each part the dearer half of the kinds is out.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _SHARES = (16, 4, 1)
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A run that is asked for: `arm` of those that race, `part` in requests."""
+    """Run that the race asks for: index of the arm, chips, `part` in requests, and seed."""
 
     arm: int
     chips: int
@@ -29,7 +30,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A run's outcome: targets met or not, or the error of a run that cannot be."""
+    """Outcome of a run: targets met or missed, or the error of invalid settings."""
 
     meets: bool
     error: str = ""
@@ -37,10 +38,10 @@ class Outcome:
 
 @dataclass(slots=True)
 class Standing:
-    """An arm's standing within a part: the most chips that fail, the fewest that serve.
+    """Standing of an arm within a part: the most chips that fail, and the fewest that serve.
 
-    `out` says why it is out of the race; `error` is that of the last number of chips, which more
-    may mend.
+    `out` is the reason why the arm is out of the race. `error` is that of the last number of chips
+    tried; more chips may work.
     """
 
     start: int
@@ -52,12 +53,12 @@ class Standing:
 
     @property
     def is_settled(self) -> bool:
-        """True if nothing is left to try."""
+        """True if no number of chips is left to try."""
         return bool(self.out) or self.serves == self.fails + 1
 
 
 def parts_of(requests: int) -> tuple[int, ...]:
-    """Return the parts of a workload that a race runs over.
+    """Return the sizes of a race's parts, in requests.
 
     >>> parts_of(16_000), parts_of(200)
     ((1000, 4000, 16000), (200,))
@@ -75,20 +76,20 @@ def race(
     keep: int = 4,
     within: float = 2.0,
 ) -> dict[int, Standing]:
-    """Return where each arm stands that came to the last part.
+    """Return the standing of each arm that reached the last part.
 
-    An arm whose next number of chips costs more than `within` times the cheapest that serves is
-    out. More chips are taken to serve whatever fewer do.
+    An arm is out if its next number of chips costs more than `within` times the cheapest fleet that
+    serves. A fleet is assumed to serve whatever a smaller one of its kind serves.
 
     Args:
       arms: kinds of fleets.
-      parts: requests, growing.
-      serve: runs trials; the same trial has the same outcome.
-      seeds: of the last part, on each of which a fleet must meet the targets; the first is that of
-        the parts before.
-      most: chips.
-      keep: arms that stay in at least.
-      within: fleets up to so many times as dear as the best are told apart.
+      parts: sizes of the parts in requests, ascending.
+      serve: function that runs trials; equal trials have equal outcomes.
+      seeds: seeds of the last part, with each of which a fleet must meet the targets. Earlier parts
+        use the first one.
+      most: largest number of chips of a fleet.
+      keep: smallest number of arms that stay in after a part.
+      within: largest price of a fleet that is still sized, as a multiple of the cheapest.
     """
     starts = dict.fromkeys(range(len(arms)), 1)
     standings: dict[int, Standing] = {}
@@ -117,7 +118,7 @@ def _settle(
     most: int,
     within: float,
 ) -> None:
-    """Find each arm's smallest number of chips, a round of trials of all arms at a time."""
+    """Find each arm's smallest number of chips, in rounds of trials of all arms."""
     while True:
         asked = []
         for arm, standing in standings.items():
@@ -150,7 +151,7 @@ def _next(standing: Standing, limit: int) -> int | None:
     low = standing.fails + 1
     if standing.serves < math.inf:
         if not standing.fails and standing.serves == standing.start > 1:
-            return int(standing.serves) - 1  # what served a part is seldom too much for more of it
+            return int(standing.serves) - 1  # a larger part seldom needs fewer chips
         return (standing.fails + int(standing.serves)) // 2
     if low > limit:
         return None

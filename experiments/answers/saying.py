@@ -1,4 +1,4 @@
-"""The answer of a capacity search, in one line and in numbers."""
+"""Answer of a capacity search, in one line and in numbers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from experiments.answers.quantity import override_of
 
 __all__ = ["answer_line", "answer_of", "caution"]
 
-SHORT_S = 60.0  # of arrivals: a queue that only begins to grow is not seen
+SHORT_S = 60.0  # shorter workloads do not show a queue that begins to grow
 
 
 def answer_of(capacity: Capacity, setup: RunSetup) -> dict[str, Any]:
-    """Return the answer as plain data, the line included."""
+    """Return the answer as plain data, including its line."""
     middle, quantity = capacity.interval, capacity.quantity
     return {
         "answer": answer_line(capacity, setup),
@@ -60,7 +60,7 @@ def answer_line(capacity: Capacity, setup: RunSetup) -> str:
 
 
 def caution(capacity: Capacity, setup: RunSetup) -> str:
-    """Return what to be careful about, or nothing."""
+    """Return a note about a workload too short to show a growing queue, or ""."""
     middle = capacity.interval
     if capacity.quantity.name != "rate" or middle is None:
         return ""
@@ -82,7 +82,7 @@ def _setting(capacity: Capacity, setup: RunSetup) -> str:
 
 
 def _value(capacity: Capacity) -> str:
-    """Return the value with its confidence; of whole ones the one that every seed met."""
+    """Return the value with its confidence; for whole numbers the value that every seed met."""
     quantity, middle = capacity.quantity, capacity.interval
     assert middle is not None
     if middle.half is None:
@@ -98,7 +98,7 @@ def _value(capacity: Capacity) -> str:
 
 
 def _looked(capacity: Capacity) -> str:
-    """Return how far the search went where it found no limit."""
+    """Return the bound at which the search ended without a limit."""
     quantity = capacity.quantity
     is_down = quantity.more_is_harder != bool(capacity.met)
     edge = quantity.lowest if is_down else quantity.highest

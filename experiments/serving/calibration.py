@@ -1,11 +1,10 @@
-"""Calibration of step times on recorded steps: by shape, and by growth with the cache.
+"""Calibration of step times on recorded steps: by shape, and by growth with the KV cache.
 
-A step that only decodes takes a + c x (positions attended to), with an a for each row class: rows
-are padded, so how many of them are real has no term. A step with prompt tokens is calls, each
-padded to one of the budgets: it takes the sum of what those take. A step after
-another model's takes more: nothing was begun ahead of it, and caches hold what the other used. What
-passes between steps (the loop, the frames) is added to each; least within a run, which goes on by
-itself.
+A decode step takes a + c x (positions attended to), with one a for each row class: rows are padded
+to the class, so their real number has no term. A step with prompt tokens is a sum of calls, each
+padded to one of the budgets. A step after another model's (a turn) takes more: it was not begun
+ahead, and the processor's caches hold the other model. The time between steps (the loop, the
+frames) is added to each step; it is shortest where steps of one model follow each other.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from c2c.transformer import pieces
 
 __all__ = ["StepFit", "fit_steps", "with_costs"]
 
-_LEAST = 4  # steps of a kind, to fit it
-_TRIMS = 3  # rounds of leaving out what is 3 standard deviations off
+_LEAST = 4  # steps of a kind that a fit needs
+_TRIMS = 3  # rounds that leave out steps 3 standard deviations off
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,18 +31,18 @@ class StepFit:
     """Costs of a model's steps, seconds.
 
     Attributes:
-      rows_s: of a decode step, by row class.
-      kv_s: more for each position attended to.
-      chunk_s: of a call with a chunk of a prompt, by the tokens that it is padded to.
-      turn_s: more for a step after another model's.
-      turns: steps that were such.
-      outside_s: before a step that only decodes and is no turn, the mean.
-      turn_outside_s: more before one that is.
-      prompt_outside_s: before a step with prompt tokens, without what a turn adds.
-      load_s: of a load onto a worker, of weights that are in memory, the mean; 0 if there was none.
-      cold_load_s: of one whose weights came from disk, likewise.
-      residual: standard deviation of decode steps over their mean.
-      steps: that were fitted.
+      rows_s: time of a decode step, by row class.
+      kv_s: additional time for each position attended to.
+      chunk_s: time of a call with a chunk of a prompt, by its padded tokens.
+      turn_s: additional time of a step after another model's.
+      turns: number of steps after another model's.
+      outside_s: mean time before a decode step that is no turn.
+      turn_outside_s: additional time before a decode step that is a turn.
+      prompt_outside_s: mean time before a step with prompt tokens, without that of a turn.
+      load_s: mean time of a load of weights from memory onto a worker; 0 if there was none.
+      cold_load_s: mean time of a load of weights from disk; 0 if there was none.
+      residual: standard deviation of decode steps around the fit, over their mean.
+      steps: number of steps that were fitted.
     """
 
     rows_s: Mapping[int, float]
@@ -60,7 +59,7 @@ class StepFit:
     steps: int
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain data."""
+        """Return the costs as plain data."""
         given = asdict(self)
         return given | {name: _named(given[name]) for name in ("rows_s", "chunk_s")}
 
@@ -70,7 +69,10 @@ def _named(values: Mapping[int, float]) -> dict[str, float]:
 
 
 def fit_steps(tables: Sequence[pa.Table]) -> dict[str, StepFit]:
-    """Return what the steps of each model cost, over all these runs.
+    """Return the step costs of each model, fitted to all runs together.
+
+    Args:
+      tables: recorded steps and loads, one table a run.
 
     Raises:
       DataError: a model has too few steps of a kind.
@@ -80,7 +82,7 @@ def fit_steps(tables: Sequence[pa.Table]) -> dict[str, StepFit]:
         for name in tables[0].column_names
     }
     loads = columns["number"] < 0
-    usual = (columns["again"] == 0) & ~loads  # nothing twice
+    usual = (columns["again"] == 0) & ~loads  # without repeated steps
     found = {}
     for model in sorted(set(columns["model"].tolist())):
         its = columns["model"] == model
@@ -112,10 +114,10 @@ def _fit(model: str, c: Mapping[str, np.ndarray]) -> StepFit:
     chunks = [[chunk for chunk in calls if chunk] for calls in c["calls"][prompts]]
     budgets = sorted({chunk for calls in chunks for chunk in calls})
     y = np.array([[calls.count(budget) for budget in budgets] for calls in chunks], float)
-    # Without what decodes attend to, and what the turn adds.
+    # Without the decodes' attention and the turn's additional time.
     beside = seconds[prompts] - fit[-1] * c["kv_tokens"][prompts] - fit[-2] * turns[prompts]
     chunk, _ = _least_squares(y, beside)
-    if (chunk <= 0).any():  # too few of a budget: by the tokens that they have
+    if (chunk <= 0).any():  # too few steps of a budget: in proportion to tokens
         share = np.array(budgets, float)
         chunk = share * max(0.0, beside.sum()) / (y @ share).sum()
     outside = c["outside_s"]
@@ -139,20 +141,20 @@ def _fit(model: str, c: Mapping[str, np.ndarray]) -> StepFit:
 
 
 def _least_squares(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return coefficients whose mean error is 0, and the standard deviation of the rest."""
+    """Return coefficients with a mean error of 0, and the standard deviation of the residual."""
     kept = np.ones(len(y), bool)
     for _ in range(_TRIMS):
         fit, *_ = np.linalg.lstsq(x[kept], y[kept], rcond=None)
         off = y - x @ fit
         kept = np.abs(off) <= 3 * max(float(off[kept].std()), 1e-12)
-    scale = y.sum() / max(1e-12, float((x @ fit).sum()))  # the mean is what adds up
+    scale = y.sum() / max(1e-12, float((x @ fit).sum()))  # totals of times must agree
     return fit * scale, float((y - x @ fit * scale)[kept].std())
 
 
 def _above_zero(x: np.ndarray, y: np.ndarray, first: int) -> tuple[np.ndarray, float]:
-    """Return the fit, with 0 for those columns from `first` on of which nothing is to be seen.
+    """Return the fit, with 0 for columns from `first` on that the data do not determine.
 
-    That is where one comes out below 0, or takes from the columns before it what is theirs.
+    Such a column gets a negative coefficient, or makes one of the first columns 0 or negative.
     """
     kept = np.array([k < first or bool(x[:, k].any()) for k in range(x.shape[1])])
     while True:
@@ -167,7 +169,7 @@ def _above_zero(x: np.ndarray, y: np.ndarray, first: int) -> tuple[np.ndarray, f
 
 
 def _mean(values: np.ndarray) -> float:
-    """Return the mean without what happened once; 0 of nothing."""
+    """Return the mean with values capped at the 98th percentile; 0 if there are none."""
     if not len(values):
         return 0.0
     return float(np.minimum(values, np.quantile(values, 0.98)).mean())
@@ -177,9 +179,9 @@ def with_costs(prepared: Prepared, fits: Mapping[str, StepFit], budgets: Sequenc
     """Return the setup with measured step costs in place of the cost model's.
 
     Args:
-      prepared: of the run.
-      fits: by model.
-      budgets: that its workers cut prompts into.
+      prepared: setup of the run.
+      fits: step costs by model.
+      budgets: chunk sizes in tokens that the run's workers cut prompts into.
 
     Raises:
       DataError: a model was not measured.
@@ -193,11 +195,11 @@ def with_costs(prepared: Prepared, fits: Mapping[str, StepFit], budgets: Sequenc
             raise DataError(f"steps of {deployment.name}", "none were recorded")
         fit = fits[deployment.name]
         widest = max(fit.rows_s)
-        rows_s = np.zeros(body.shape[1])  # by rows: those of a step with a chunk are in its calls
+        rows_s = np.zeros(body.shape[1])  # by rows; a call with a chunk includes its rows
         for rows in sorted(fit.rows_s, reverse=True):
             rows_s[: rows + 1] = fit.rows_s[rows]
         prompt_s = np.array([_prompt_s(fit, n, budgets) for n in range(chunks.shape[1])])
-        # The step's rows are counted with it where they are few, and what it attends to always.
+        # The loop adds the rows of a step if they are few, and attention always.
         prompt_s[1 : widest + 1] -= fit.rows_s[widest]
         prompt_s[1:] -= fit.kv_s * np.arange(1, len(prompt_s))
         prompt_s[1:] += fit.prompt_outside_s - fit.outside_s
@@ -222,11 +224,11 @@ def with_costs(prepared: Prepared, fits: Mapping[str, StepFit], budgets: Sequenc
 
 
 def _prompt_s(fit: StepFit, tokens: int, budgets: Sequence[int]) -> float:
-    """Return what a prompt's tokens take in the calls that they are cut into."""
+    """Return the seconds of a prompt's calls."""
     total = 0.0
     for part in pieces(tokens, budgets):
         padded = next(b for b in sorted(budgets) if b >= part)
-        # A budget that no recorded prompt needed: by its tokens.
+        # A budget without recorded calls is scaled by tokens from the nearest one.
         nearest = min(fit.chunk_s, key=lambda b: abs(b - padded))
         total += fit.chunk_s[nearest] * padded / nearest
     return total

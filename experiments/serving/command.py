@@ -1,4 +1,4 @@
-"""Start of the serving processes from settings, and their end at a signal."""
+"""Start of the serving processes from settings, and their end on a signal."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from experiments.serving.settings import (
 
 __all__ = ["serve"]
 
-_AT_ONCE = 64  # choices of a request: others' requests come in between
+_AT_ONCE = 64  # choices of one request under way, so that other requests come in between
 
 
 def serve(arguments: Sequence[str]) -> int:
-    """Serve until a signal says stop; return the exit status.
+    """Serve until SIGTERM or SIGINT; return the exit status.
 
     Raises:
-      SettingError: a setting cannot work.
-      DataError: no model can be served, or a process did not come up.
+      SettingError: a setting is invalid.
+      DataError: no model can be served, or a process did not start.
     """
     register()
     settings = settings_of(load(overrides_of(arguments), "serve"))
@@ -46,7 +46,7 @@ def serve(arguments: Sequence[str]) -> int:
     if settings.out is not None and settings.out.exists() and any(settings.out.iterdir()):
         raise SettingError("out", str(settings.out), "a new or empty folder")
     if settings.out is not None:
-        settings.out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be is said now
+        settings.out.mkdir(parents=True, exist_ok=True)  # refuse an unusable folder early
     return run_in_loop(_serve(settings))
 
 
@@ -72,7 +72,7 @@ async def _serve(settings: Settings) -> int:
         stopping = asyncio.create_task(told.wait())
         await engine.listen()
         port = settings.port or free_port(settings.host)
-        front = begin_front(  # now: it says how far the start is
+        front = begin_front(  # early, as it reports the start's progress
             "c2c.engine.front", engine.socket, settings.host, port, settings.choices,
             min(_AT_ONCE, settings.engine.max_open),
             "checkpoint" if settings.has_own_sampling else "neutral",
@@ -105,7 +105,7 @@ async def _serve(settings: Settings) -> int:
             raise DataError("front", f"ended with status {front.returncode}")
         _say("stopping")
         await engine.drain(settings.drain_s)
-        await asyncio.sleep(0.1)  # what was said last reaches the clients
+        await asyncio.sleep(0.1)  # the last answers reach the clients
         if settings.out is not None:
             write_record(settings.out, settings.given, engine)
             _say(f"record: {settings.out}")
@@ -117,7 +117,7 @@ async def _serve(settings: Settings) -> int:
 
 
 def _over_devices(settings: Settings, entries: Sequence[Entry]) -> EngineSettings:
-    """Return the engine's settings, with the layout of its system and a worker's devices."""
+    """Return the engine's settings with the system's layout and the devices of each worker."""
     asked, given = settings.engine, settings.given
     system, options = laid_out(given, entries, asked.options, asked.system, asked.constants)
     gpus = asked.gpus
@@ -128,7 +128,7 @@ def _over_devices(settings: Settings, entries: Sequence[Entry]) -> EngineSetting
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[int, int], None]]:
-    """Yield what shows how many shapes are ready, from the first on."""
+    """Yield a callback that shows compiled shapes on a bar, which appears with the first."""
     with contextlib.ExitStack() as shown:
         bars: list[Callable[[float], None]] = []
 

@@ -13,17 +13,17 @@ from experiments.serving.calibration import StepFit
 __all__ = ["Drift", "Shape", "drift_of", "shapes_of"]
 
 _WINDOW_S = 10.0
-_LEAST = 20  # steps of a window, to say anything of it
+_LEAST = 20  # steps that a window needs to count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """Excess of decode steps over the fit, by window of ten seconds.
+    """Deviation of decode steps from the fit, by window of ten seconds.
 
     Attributes:
-      windows: that had enough steps.
-      worst: the largest distance of one from the fit, as a share.
-      usual: the median distance.
+      windows: number of windows with enough steps.
+      worst: largest relative deviation of a window from the fit.
+      usual: median relative deviation.
     """
 
     windows: int
@@ -33,16 +33,16 @@ class Drift:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Steps of one shape: what they took, and what the fit says.
+    """Recorded and fitted seconds of steps of one shape.
 
     Attributes:
-      model: of the steps.
-      kind: decode, or prompt (with chunks of prompts, and whatever decodes beside).
+      model: name of the model.
+      kind: "decode", or "prompt" for steps with chunks of prompts, with or without decodes.
       size: rows of a decode step, or padded tokens of all chunks.
-      steps: of this shape.
-      live_s: mean seconds, of device and host.
-      fitted_s: mean by the fit.
-      is_seen: the fit was made with steps of this shape.
+      steps: number of steps of this shape.
+      live_s: mean seconds of device and host.
+      fitted_s: mean seconds by the fit.
+      is_seen: True if the fit was made with steps of this shape.
     """
 
     model: str
@@ -55,16 +55,16 @@ class Shape:
 
     @property
     def error(self) -> float:
-        """Excess of the fit over the live time, as a share."""
+        """Relative excess of the fit over the live time."""
         return self.fitted_s / self.live_s - 1.0
 
 
 def drift_of(steps: pa.Table, fits: Mapping[str, StepFit]) -> Drift:
-    """Return how far the windows of a run are from the fit."""
+    """Return the deviation of a run's windows from the fit."""
     c = _columns(steps)
     which = _usual(c) & (c["prompt_tokens"] == 0)
     fitted = _fitted_s(c, fits)
-    which &= fitted > 0  # a row class that the fit has not seen says nothing
+    which &= fitted > 0  # without row classes that the fit has not seen
     spent = (c["seconds"] + c["host_s"])[which]
     window = (c["heard_s"][which] // _WINDOW_S).astype(np.int64)
     off = [
@@ -78,7 +78,7 @@ def drift_of(steps: pa.Table, fits: Mapping[str, StepFit]) -> Drift:
 
 
 def shapes_of(steps: pa.Table, fits: Mapping[str, StepFit]) -> list[Shape]:
-    """Return live and fitted seconds by model, kind and size of steps."""
+    """Return the shapes of a run's steps, by model, kind and size."""
     c = _columns(steps)
     usual, is_prompt = _usual(c), c["prompt_tokens"] > 0
     padded = np.array([sum(chunk for chunk in calls if chunk) for calls in c["calls"]], np.int64)
@@ -110,7 +110,7 @@ def _usual(c: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def _fitted_s(c: Mapping[str, np.ndarray], fits: Mapping[str, StepFit]) -> np.ndarray:
-    """Return what the fit says of each step; 0 where it has not seen its rows or chunks."""
+    """Return the fitted seconds of each step; 0 if the fit has not seen its rows or chunks."""
     out = np.zeros(len(c["model"]))
     for model, fit in fits.items():
         for k in np.flatnonzero((c["model"] == model) & (c["number"] >= 0)):

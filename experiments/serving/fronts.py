@@ -1,4 +1,4 @@
-"""The process of a front: begun, ready, ended."""
+"""Process of an HTTP front: start, readiness, end."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from c2c.errors import DataError
 
 __all__ = ["begin_front", "end_front", "free_port", "until_ready"]
 
-_FRONT_S = 60.0  # that the front may take to come up
+_FRONT_S = 60.0  # limit of a front's start
 
 
 def begin_front(module: str, *arguments: object, key: str | None) -> subprocess.Popen[bytes]:
-    """Start a front.
+    """Start the process of a front.
 
     Args:
-      module: that is run.
-      arguments: its own.
-      key: that requests must bear; None: none.
+      module: Python module to run.
+      arguments: arguments of the module.
+      key: API key that requests need; None for no key.
     """
     return subprocess.Popen(  # noqa: S603 (this Python, our module)
         [sys.executable, "-m", module, *map(str, arguments)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         env=dict(os.environ) | ({"C2C_KEY": key} if key else {}),
-        start_new_session=True,  # Ctrl-C is for us: answers under way are told of it
+        start_new_session=True,  # Ctrl-C reaches the engine, which ends open answers
     )
 
 
 async def end_front(front: subprocess.Popen[bytes]) -> None:
-    """End a front, by force if it takes long."""
+    """Terminate a front; kill it after three seconds."""
     front.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         await asyncio.to_thread(front.wait, 3.0)
@@ -45,10 +45,10 @@ async def end_front(front: subprocess.Popen[bytes]) -> None:
 
 
 async def until_ready(front: subprocess.Popen[bytes], url: str) -> None:
-    """Wait until a front takes requests.
+    """Wait until a front accepts requests.
 
     Raises:
-      DataError: it ends, or takes too long.
+      DataError: the front ended, or took too long to start.
     """
 
     def is_ready() -> bool:
@@ -66,7 +66,7 @@ async def until_ready(front: subprocess.Popen[bytes], url: str) -> None:
 
 
 def free_port(host: str) -> int:
-    """Return a port that nobody listens at."""
+    """Return a port of a host that is free."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""Inputs of a live run, ready to come once more."""
+"""Inputs of a live run, for a replay: arrivals, cancellations and lost devices."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["Inputs", "inputs_from"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """Requests are known by their place in the order of arrival.
+    """Inputs of a run; a request's id is its index in the order of arrival.
 
     Attributes:
-      arrivals: requests as they were asked for.
-      lengths: tokens that each gave; of one that did not come to its end, those that it could have.
-      others: what else came, in order of time.
-      served: the records of those that came to their end.
+      arrivals: arrivals of all requests.
+      lengths: output tokens of each request; of an unfinished one, its limit of output tokens.
+      others: all other events, in order of time.
+      served: records of the finished requests.
     """
 
     arrivals: tuple[Arrival, ...]
@@ -34,7 +34,7 @@ class Inputs:
     served: pa.Table
 
     def block(self) -> RequestBlock:
-        """Return the requests as the simulator takes them."""
+        """Return the requests in the simulator's form."""
         return RequestBlock(
             arrival_s=np.array([a.at_s for a in self.arrivals]),
             model=np.array([a.model for a in self.arrivals], np.int32),
@@ -43,7 +43,11 @@ class Inputs:
         )
 
     def of_served(self, records: pa.Table) -> pa.Table:
-        """Return those records, of all requests by number, whose requests were served live."""
+        """Return the records of requests that the live run finished.
+
+        Args:
+          records: records of all requests, sorted by id.
+        """
         return records.take(self.served["id"])
 
 
@@ -51,12 +55,12 @@ def inputs_from(events: pa.Table, requests: pa.Table, names: Sequence[str]) -> I
     """Return the inputs of a run.
 
     Args:
-      events: what came from outside.
-      requests: the records of the run.
-      names: of the models, in the order of the fleet.
+      events: recorded events from outside the engine.
+      requests: records of the requests.
+      names: names of the models, in the order of the fleet.
 
     Raises:
-      DataError: no request was served, or the tables do not go together.
+      DataError: no request was finished, or the tables contradict each other.
     """
     try:
         given: list[Any] = [event_of(row, names) for row in events.to_pylist()]

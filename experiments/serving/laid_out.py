@@ -1,4 +1,4 @@
-"""Systems whose model lies over several devices, prepared for the checkpoints at hand."""
+"""Systems that lay a model out over several devices, prepared for the given checkpoints."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ def laid_out(
     system: SystemSpec,
     constants: Constants,
 ) -> tuple[SystemSpec, Options]:
-    """Return a system with the layout that its settings ask for, and workers of as many devices.
+    """Return a system with its layout, and worker options with the layout's number of devices.
 
     Args:
-      given: settings as they were written.
-      entries: the checkpoints.
-      options: of the workers.
-      system: without what mechanisms fill.
-      constants: of the cost model.
+      given: settings as written.
+      entries: checkpoints.
+      options: options of the workers.
+      system: system without the parts that mechanisms fill.
+      constants: constants of the cost model.
 
     Raises:
-      SettingError: a layout without a node or a node without a layout, or one that cannot be.
+      SettingError: a layout without a node, a node without a layout, or a layout that live workers
+        do not support.
     """
     asked, node = given["system"].get("layout"), given.get("node")
     if not is_by_mechanism(asked):
@@ -60,5 +61,5 @@ def laid_out(
         run=run,
     )
     system = with_parts(mechanisms, context)
-    assert system.layout is not None  # mechanisms see to it
+    assert system.layout is not None  # a mechanism set it
     return system, replace(options, devices=len(system.layout.memories) or 1)

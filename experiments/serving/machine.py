@@ -1,4 +1,4 @@
-"""Machine of a live run: its processor, and the share that other processes used."""
+"""Machine of a live run: its processor, and the share of cores that other processes used."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MACHINE = "machine.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineRecord:
-    """Machine of one run; `others` is the share of cores that others used, by ten seconds."""
+    """Machine of a run. `others`: share of cores that other processes used, per ten seconds."""
 
     cpu: str
     cores: int
@@ -27,16 +27,16 @@ class MachineRecord:
 
 
 def write_machine(folder: Path, others: Sequence[float]) -> None:
-    """Write it for a run that is over."""
+    """Write the record of this machine into the folder of an ended run."""
     record = MachineRecord(cpu=_cpu(), cores=len(os.sched_getaffinity(0)), others=tuple(others))
     write_json(folder / MACHINE, asdict(record))
 
 
 def read_machine(folder: Path) -> MachineRecord:
-    """Return the record of a run.
+    """Return the machine's record of a run.
 
     Raises:
-      DataError: there is none.
+      DataError: the file is missing or damaged.
     """
     try:
         given = json.loads((folder / MACHINE).read_text("utf-8"))

@@ -1,4 +1,4 @@
-"""Files of an engine's run: requests as the simulator records them, steps, settings."""
+"""Files of a live run: requests in the simulator's form, steps, inputs, settings, catalog."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REQUESTS, STEPS, INPUTS, SETTINGS, CATALOG = (
 
 
 def write_record(folder: Path, given: Mapping[str, Any], engine: Engine) -> None:
-    """Write the tables of a run that is over."""
+    """Write the files of an ended run; the key is left out of its settings."""
     assert engine.prepared is not None
     folder.mkdir(parents=True, exist_ok=True)
     write_parquet(folder / REQUESTS, requests_table(engine.prepared, engine.tape.records()))

@@ -1,7 +1,7 @@
-"""A live run once more with the seconds that it took, plan by plan: only the clock is virtual.
+"""Replay of a live run with the recorded seconds of each plan, under a virtual clock.
 
-What is left between the two is what the loop decided otherwise: nothing, if what it sees is all
-that it decides by.
+The loop decides anew. Any difference to the live run is a different decision; there is none if the
+loop depends on its events alone.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class _Plan:
     number: int
     seconds: float
     steps: int
-    what: tuple[str, int, int]  # model, prompt tokens, rows that decode; of a load without both
+    what: tuple[str, int, int]  # model, prompt tokens, decodes; 0 and 0 for a load
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retold:
-    """Records of the run, and how many plans there were, and how many of them as recorded."""
+    """Records of the replay, number of its plans, and number of plans equal to the recorded."""
 
     requests: pa.Table
     plans: int
@@ -53,7 +53,7 @@ class Retold:
 
 
 class _Recorded:
-    """The world as it was: a `c2c.serving.port.Backend`."""
+    """Backend (`c2c.serving.port.Backend`) that repeats recorded events and times."""
 
     def __init__(self, prepared: Prepared, inputs: Inputs, steps: pa.Table) -> None:
         self._names = [d.name for d in prepared.setup.deployments]
@@ -97,10 +97,10 @@ class _Recorded:
         return name, sum(n for *_, n in action.prefills), len(action.decodes)
 
     def _was(self, action: Load | RunSteps, d: int) -> _Plan | None:
-        """Return what was recorded of a plan; None: its worker was lost with it, for good."""
+        """Return the record of a plan; None if its worker was lost for good."""
         recorded, what = self._plans.get(d), self._what(action)
         if recorded and recorded[0].number > self.plans and recorded[0].what != what:
-            return _Plan(number=self.plans, seconds=0.0, steps=1, what=what)  # nobody wanted it
+            return _Plan(number=self.plans, seconds=0.0, steps=1, what=what)  # cancelled
         if recorded:
             return recorded.popleft()
         if d in self._lost:
@@ -134,7 +134,7 @@ class _Recorded:
 
 
 def _plans(steps: pa.Table) -> dict[int, deque[_Plan]]:
-    """Return what each worker did, in its order."""
+    """Return the recorded plans of each worker, in order."""
     found: dict[int, deque[_Plan]] = {}
     under_way: dict[int, list[dict[str, Any]]] = {}
     for row in steps.to_pylist():
@@ -153,15 +153,15 @@ def _plans(steps: pa.Table) -> dict[int, deque[_Plan]]:
 
 
 def retell(prepared: Prepared, inputs: Inputs, steps: pa.Table) -> Retold:
-    """Run the loop over the inputs and the recorded seconds of a live run.
+    """Run the loop over the inputs of a live run and the recorded seconds of its plans.
 
     Args:
-      prepared: of the run.
-      inputs: of the run.
-      steps: its steps.
+      prepared: setup of the run.
+      inputs: inputs of the run.
+      steps: recorded steps and loads of the run.
 
     Raises:
-      DataError: the loop goes another way than it did.
+      DataError: the loop asks for plans that were not recorded.
     """
     world = _Recorded(prepared, inputs, steps)
     records = records_of(prepared, world)

@@ -1,4 +1,4 @@
-"""The requests of a live run once more, simulated: how far apart are the two."""
+"""Simulation of a live run's requests, and comparison of both by percentiles."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ _SHARES = (50, 95, 99)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Percentiles of a figure, live and simulated, seconds.
+    """One percentile of a latency, live and simulated, seconds.
 
-    `floor`: how far apart live runs of the same requests are, largest over least, less one; None:
-    there is one run.
+    `floor`: spread over live runs of the same requests, as largest / smallest - 1; None if there
+    is one run.
     """
 
     name: str
@@ -60,12 +60,12 @@ class Comparison:
 
     @property
     def error(self) -> float:
-        """Simulated over live, less one."""
+        """Relative error, simulated / live - 1."""
         return self.simulated_s / self.live_s - 1.0
 
 
 def fitted(runs: Sequence[Path]) -> dict[str, StepFit]:
-    """Return what steps cost in these runs.
+    """Return the step costs by model, fitted to these runs.
 
     Raises:
       DataError: a run has no record, or too few steps.
@@ -74,10 +74,10 @@ def fitted(runs: Sequence[Path]) -> dict[str, StepFit]:
 
 
 def prepared_of(run: Path) -> tuple[Prepared, Options]:
-    """Return the serving loop's setup as a run had it, and how its workers served.
+    """Return a run's setup of the serving loop, and the options of its workers.
 
     Raises:
-      DataError: the record is damaged, its checkpoints are gone, or a worker had several devices.
+      DataError: the record is damaged, a checkpoint is gone, or a worker had several devices.
     """
     try:
         given = json.loads((run / SETTINGS).read_text("utf-8"))
@@ -107,10 +107,10 @@ def prepared_of(run: Path) -> tuple[Prepared, Options]:
 
 
 def served_requests(run: Path) -> pa.Table:
-    """Return the requests of a run that were served to their end, by arrival.
+    """Return the finished requests of a run, by arrival.
 
     Raises:
-      DataError: there are none.
+      DataError: no request was finished.
     """
     table = _table(run / REQUESTS)
     table = table.filter(pa.array(np.asarray(table["status"].to_pylist()) == "finished"))
@@ -120,15 +120,15 @@ def served_requests(run: Path) -> pa.Table:
 
 
 def recorded_steps(run: Path) -> pa.Table:
-    """Return the steps and loads of a run, in the order in which they were heard of."""
+    """Return the steps and loads of a run, in the order of their reports."""
     return _table(run / STEPS)
 
 
 def inputs_of(run: Path, prepared: Prepared) -> Inputs:
-    """Return what came to the engine in a run.
+    """Return the inputs of a run's engine.
 
     Raises:
-      DataError: there is no record of it, or no request was served.
+      DataError: the record is missing, or no request was finished.
     """
     names = [d.name for d in prepared.setup.deployments]
     return inputs_from(_table(run / INPUTS), _table(run / REQUESTS), names)
@@ -137,15 +137,12 @@ def inputs_of(run: Path, prepared: Prepared) -> Inputs:
 def replay(
     prepared: Prepared, inputs: Inputs, fits: Mapping[str, StepFit] | None = None
 ) -> pa.Table:
-    """Simulate what came to a live run; return the records of what it served, by arrival.
+    """Simulate the inputs of a live run; return records of its finished requests, by arrival.
 
     Args:
-      prepared: of the run, with its step costs.
-      inputs: of the run.
-      fits: what loads take, by model; None: no time.
-
-    Raises:
-      DataError: a request was served live that is not in the simulation.
+      prepared: setup of the run, with its step costs.
+      inputs: inputs of the run.
+      fits: costs of loads and turns, by model; None for loads without time.
     """
     known = [None if fits is None else fits[d.name] for d in prepared.setup.deployments]
     load_s = np.array([0.0 if fit is None else fit.load_s for fit in known])
@@ -174,21 +171,21 @@ def replay(
 
 
 def _turn_s(fits: Sequence[StepFit]) -> float:
-    """Return what a turn costs beside its step: of whatever model, as the simulator has it."""
+    """Return the mean seconds that a turn adds; the simulator has one value for all models."""
     total = sum(fit.turns * (fit.turn_s + fit.turn_outside_s) for fit in fits)
     return total / max(1, sum(fit.turns for fit in fits))
 
 
 def records_of(prepared: Prepared, world: Backend) -> pa.Table:
-    """Serve in a world; return the records of all requests, by number."""
+    """Run the serving loop over a backend; return the records of all requests, by id."""
     rules = prepared.new_rules()
     fleet, state, kept = prepared.fleet, prepared.new_serving(rules=rules), Counter[int]()
-    if fleet.caches_prefixes:  # prompts of more blocks make room for themselves
+    if fleet.caches_prefixes:  # the table grows with longer prompts
         state = with_blocks(prepared, state, PAGE_TOKENS, 1)
     step = CompiledStep(fleet, rules, state).step
     while (event := world.next_event()) is not None:
         if isinstance(event, WeightsHere | ReleaseWeights) and not kept[event.model]:
-            continue  # of a wish that was granted live and is refused here: there was less room
+            continue  # its KeepWeights was granted live but refused here, for lack of room
         pins = _pins(fleet, state, event) if isinstance(event, KeepWeights) else 0
         state, actions = step(state, event)
         if isinstance(event, KeepWeights):
@@ -207,12 +204,12 @@ def _pins(fleet: Any, state: Any, event: KeepWeights) -> int:
 def compare(
     live: pa.Table, simulated: pa.Table, again: Sequence[pa.Table] = ()
 ) -> list[Comparison]:
-    """Return the percentiles of TTFT, TPOT and end-to-end time of both.
+    """Return the percentiles of TTFT, TPOT and end-to-end time, live and simulated.
 
     Args:
-      live: what was served.
-      simulated: the same requests.
-      again: other live runs of them.
+      live: records of the live run.
+      simulated: records of the same requests, simulated.
+      again: records of further live runs of the same requests.
     """
     ours, theirs = _figures(live), _figures(simulated)
     runs = [ours, *map(_figures, again)]

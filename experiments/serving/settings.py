@@ -1,4 +1,4 @@
-"""Settings of `experiments.serve`, checked before anything is started."""
+"""Settings of `experiments.serve`, validated before any process starts."""
 
 from __future__ import annotations
 
@@ -45,60 +45,60 @@ _DTYPES = ("float32", "bfloat16", "float16")
 
 @dataclass
 class ServeConf:
-    """The settings as written.
+    """Schema of `conf/serve.yaml`, the settings as written.
 
     Attributes:
-      catalog_folder: `catalog=` on the command line; checkpoints (folders with a config.json
-        in them, or GGUF files), folders of those, Hugging Face's cache, or one checkpoint; null
-        for SmolLM2, fetched once.
-      host: address to listen at; any but this machine's own needs a key.
-      port: to listen at; 0 for any.
-      key: that requests must bear; null: none.
-      workers: processes that compute, each a device of the fleet.
-      devices: null: workers see what jax finds; auto: each is bound to a GPU or MIG instance of its
-        own, as NVML lists them; or a list of their UUIDs.
-      rows: row classes of a step; the last is the most requests of a model at the same time.
-      budgets: prompt tokens of one call.
-      context: tokens of a request at most, where the model's own context is not shorter; null: the
-        longest of the models' own.
-      pool_bytes: keys and values of each worker; null: what all rows of all models take, at most a
-        quarter of the memory for all workers.
-      memory_fraction: instead of pool_bytes: share of the memory that a worker may have (its
-        device's, or its part of the host's); keys and values get what is left of it, measured
-        once and kept beside the executables.
-      weights_bytes: host memory for weights: models beyond it are loaded when they are asked for,
-        and others give way; null: all models of the catalog fit.
-      dtype: of parameters, activations, keys and values.
-      linear_strategy: `linear=` on the command line; staged (weights once for all workers) or
-        reference (a copy for each).
-      ahead: 1: a worker begins the next of several decode steps before it reads the tokens of the
-        last; a prompt that comes in meanwhile waits for one step more.
-      executables: folder of compiled code, or auto.
-      pools: folder of weights in the form that workers map; null: one that ends with the command.
-      add_from: folder of checkpoints that `POST /v1/models` may add while the engine serves, and
-        `DELETE /v1/models/<name>` may remove any; null: models are those of the catalog.
-      sampling: what draws as a request does not say: neutral, or checkpoint (temperature, top_p,
-        top_k, min_p and repetition_penalty of its generation_config.json).
-      choices: of all prompts of one request (`n` times their number); more get 400.
-      max_open: requests at the same time; further ones get 429.
-      retries: losses of workers in a row, without a token between, that a request survives.
-      patience: processes in a row that did nothing after which a worker is given up.
-      has_spare: whether a process stands by to take the place of a lost one.
-      hang_s: silence after which a worker that computes is killed.
-      start_s: silence after which a worker that is not ready yet is killed; it may compile.
-      drain_s: how long requests may go on after SIGTERM.
-      ttft_slo_s: target that policies see.
-      tpot_slo_s: likewise.
-      constants: of the cost model by which policies predict, `conf/calibration`.
-      busy_poll: whether the scheduler looks for a worker's report shortly before and after it
-        is due, in place of sleeping, as long as nobody else wants the core; false: it sleeps.
-      out: folder for what was served, and in which steps; null: nothing is kept.
-      compiled: whether the loop's step is run as machine code, which is made in the background
-        where there is none yet; false: interpreted, where a debugger can look.
-      system: as the simulator's, `conf/system`; with a layout, each worker has as many devices as
-        the node has GPUs that it lies over.
-      node: of such a system, `conf/node`: what policies predict by.
-      catalog: the simulator's, which such a system names; nothing is read from it.
+      catalog_folder: models to serve, `catalog=` on the command line: a checkpoint (a folder with a
+        config.json, or a GGUF file), a folder of checkpoints, or Hugging Face's cache; null for
+        SmolLM2, fetched once.
+      host: address to listen at; any address but a loopback one needs a key.
+      port: port to listen at; 0 for a free one.
+      key: API key that requests need; null for no key.
+      workers: number of processes that compute; each is a device of the fleet.
+      devices: GPUs or MIG instances of the workers: a list of UUIDs, auto for those that NVML
+        lists, one a worker, or null for the devices that jax finds.
+      rows: row classes of a step; the last one is the largest batch of a model.
+      budgets: sizes in prompt tokens that a call is padded to.
+      context: most tokens of a request, unless the model's own context is shorter; null for the
+        longest context of the models.
+      pool_bytes: KV cache of each worker; null for the need of all rows of all models, up to a
+        quarter of the memory for all workers together.
+      memory_fraction: share of a worker's memory (of its device, or its part of the host's) that it
+        may use, in place of pool_bytes. The KV cache gets what is left, which is measured once and
+        kept beside the executables.
+      weights_bytes: host memory for weights; models beyond it are loaded on demand, and others are
+        evicted. null if all models of the catalog fit.
+      dtype: type of parameters, activations, keys and values.
+      linear_strategy: storage of weights, `linear=` on the command line: staged (one copy for all
+        workers) or reference (a copy for each worker).
+      ahead: 1 if a worker begins the next of several decode steps before it reads the last tokens;
+        a prompt that arrives then waits for one more step. 0 for one step at a time.
+      executables: folder of compiled code, auto, or none.
+      pools: folder of weights in the form that workers map; null for a temporary one.
+      add_from: folder of checkpoints that `POST /v1/models` may add while the engine serves. Any
+        model can then be removed by `DELETE /v1/models/<name>`. null for a fixed catalog.
+      sampling: defaults of a request's sampling: neutral, or checkpoint (temperature, top_p, top_k,
+        min_p and repetition_penalty of its generation_config.json).
+      choices: most choices of one request (`n` times its prompts); more get HTTP 400.
+      max_open: most open requests; further ones get HTTP 429.
+      retries: losses of a worker in a row, without a token between, that a request survives.
+      patience: processes of a worker in a row that may end without work before it is given up.
+      has_spare: whether a spare process replaces a lost one at once.
+      hang_s: silence after which a computing worker is killed.
+      start_s: silence after which a starting worker, which may compile, is killed.
+      drain_s: time that open requests have after SIGTERM.
+      ttft_slo_s: TTFT target that policies see.
+      tpot_slo_s: TPOT target that policies see.
+      constants: constants of the cost model that policies predict with, from `conf/calibration`.
+      busy_poll: whether the scheduler polls for a worker's report around its predicted time, as
+        long as the core is otherwise idle; false for a scheduler that sleeps.
+      out: folder for the record of the run (requests, steps, inputs); null for no record.
+      compiled: whether the loop's step runs as machine code, which is compiled in the background if
+        needed; false for an interpreted step, for a debugger.
+      system: system from `conf/system`, as for the simulator. With a layout each worker has as many
+        devices as the layout has GPUs.
+      node: node from `conf/node` of a system with a layout, by which policies predict.
+      catalog: the simulator's catalog that such a system names; it is not read.
     """
 
     catalog_folder: str | None = None
@@ -141,7 +141,7 @@ class ServeConf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The settings as objects; `given` as they were written."""
+    """Validated settings as objects; `given` holds them as written."""
 
     given: Mapping[str, Any]
     catalog: Path | None
@@ -156,12 +156,12 @@ class Settings:
 
 
 def register() -> None:
-    """Tell Hydra the schema."""
+    """Register the schema with Hydra."""
     ConfigStore.instance().store(name="serve_schema", node=ServeConf, provider="c2c")
 
 
 def overrides_of(arguments: Sequence[str]) -> list[str]:
-    """Return arguments as Hydra takes them: paths and keys as they are, whatever is in them.
+    """Return arguments as Hydra overrides, with paths and keys quoted.
 
     >>> overrides_of(["catalog=my models", "port=1"])
     ["catalog_folder='my models'", 'port=1']
@@ -181,10 +181,10 @@ def overrides_of(arguments: Sequence[str]) -> list[str]:
 
 
 def settings_of(cfg: DictConfig) -> Settings:
-    """Return the settings of a composed configuration.
+    """Validate a composed configuration and return its settings.
 
     Raises:
-      SettingError: one cannot work.
+      SettingError: a setting is invalid.
     """
     given: Any = OmegaConf.to_container(cfg, resolve=True)
     for name, least in (("choices", 1), ("max_open", 1), ("retries", 0), ("patience", 1)):
@@ -243,10 +243,15 @@ def settings_of(cfg: DictConfig) -> Settings:
 
 
 def gpus_of(devices: Any, workers: int, *, each: int = 1) -> tuple[Device, ...]:
-    """Return the devices that workers are bound to, so many to each; none where none are asked for.
+    """Return the devices that workers are bound to; none if `devices` is null.
+
+    Args:
+      devices: the setting of this name.
+      workers: number of workers.
+      each: number of devices of each worker.
 
     Raises:
-      SettingError: there are too few, or one is unknown.
+      SettingError: there are too few devices, or one is unknown.
     """
     if devices is None:
         return ()
@@ -257,7 +262,7 @@ def gpus_of(devices: Any, workers: int, *, each: int = 1) -> tuple[Device, ...]:
 
 
 def is_over_several(given: Mapping[str, Any]) -> bool:
-    """Return whether how many devices a worker has is known with the checkpoints only."""
+    """Return whether a mechanism lays models out, so that devices depend on the checkpoints."""
     return is_by_mechanism(given["system"].get("layout"))
 
 
@@ -273,7 +278,7 @@ def _path(text: str | None) -> Path | None:
 
 
 def with_context(settings: Settings, tokens: int) -> Settings:
-    """Return the settings with the context that models have, where none was given."""
+    """Return the settings with a context of `tokens` if theirs is null."""
     if settings.given["context"] is not None:
         return settings
     given = {**settings.given, "context": tokens}
@@ -282,12 +287,12 @@ def with_context(settings: Settings, tokens: int) -> Settings:
 
 
 def options_of(given: Mapping[str, Any]) -> Options:
-    """Return the workers' part of the settings."""
+    """Return the options of the workers."""
     return Options(
         workers=given["workers"],
         rows=tuple(given["rows"]),
         budgets=tuple(given["budgets"]),
-        # null: `with_context` says it once the models are known.
+        # null until `with_context` sets it, once the models are known.
         context=_CONTEXT if given["context"] is None else given["context"],
         pool_bytes=given["pool_bytes"],
         memory_fraction=given.get("memory_fraction"),
@@ -299,10 +304,10 @@ def options_of(given: Mapping[str, Any]) -> Options:
 
 
 def system_of(given: Mapping[str, Any]) -> SystemSpec:
-    """Return who decides, without a layout that a mechanism makes; see `laid_out`.
+    """Return the system, without a layout that a mechanism makes (see `laid_out`).
 
     Raises:
-      SettingError: an unknown key.
+      SettingError: a key is unknown.
     """
     known = [f.name for f in fields(SystemSpec)]
     for key in given:
@@ -315,13 +320,13 @@ def system_of(given: Mapping[str, Any]) -> SystemSpec:
 
 
 def check_address(given: Mapping[str, Any]) -> None:
-    """Refuse an address that nobody can listen at, or anybody can reach without a key.
+    """Refuse an address that is not free, or that is public without a key.
 
     Args:
-      given: host, port and key.
+      given: settings with host, port and key.
 
     Raises:
-      SettingError: one of them cannot work.
+      SettingError: the host, port or key is invalid.
     """
     host, port = given["host"], given["port"]
     if not 0 <= port < 65536:

@@ -1,4 +1,4 @@
-"""Fitted step costs as a file: written by `experiments.calibrate`, read by `experiments.replay`."""
+"""File of fitted step costs, written by `experiments.calibrate`, read by `experiments.replay`."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ __all__ = ["read_steps", "write_steps"]
 
 
 def write_steps(path: Path, fits: Mapping[str, StepFit], about: Mapping[str, Any]) -> None:
-    """Write what steps cost, and how and on what it was measured."""
+    """Write step costs by model, with a description of their measurement."""
     models = {name: fit.as_dict() for name, fit in fits.items()}
     write_text(path, yaml.safe_dump({"measured": dict(about), "models": models}, sort_keys=False))
 
 
 def read_steps(path: Path) -> dict[str, StepFit]:
-    """Return what steps cost, by model.
+    """Return the step costs of a file, by model.
 
     Raises:
-      DataError: the file is no such file.
+      DataError: the file holds no step costs.
     """
     try:
         models = yaml.safe_load(path.read_text("utf-8"))["models"]
