@@ -1,4 +1,4 @@
-"""The door of a mechanism: how a package, a plug-in or a user's file fills a system's parts."""
+"""Interface of a mechanism: a package, plug-in or user's file that fills a part of a system."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Context:
     """Inputs from which a mechanism prepares a system.
 
     Attributes:
-      system: as it is so far.
-      platform: the hardware, at its scale; of a node, its first GPU.
-      node: GPUs with links between them, where the run has several.
+      system: system as filled so far.
+      platform: hardware at its scale; for a node, its first GPU.
+      node: GPUs with links between them; None: the run has no node.
       deployments: all models of the catalog.
-      constants: of the cost model.
+      constants: constants of the cost model.
       run: all settings of the run as plain data, such as `link`.
-      settings: of the mechanism, an instance of `Mechanism.settings`.
+      settings: the mechanism's own settings, an instance of `Mechanism.settings`.
     """
 
     system: SystemSpec
@@ -39,17 +39,17 @@ class Context:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mechanism:
-    """A mechanism, the `SYSTEM` of the module that it is named by.
+    """A mechanism: the constant `SYSTEM` of a module.
 
-    A run takes it by `system.<part>={mechanism: <module>, ...}`, the other keys being its settings,
-    or by `system.<part>=<module>` and `<module>/<way>`.
+    A run selects it by `system.<part>={mechanism: <module>, ...}`, with its settings as further
+    keys, or by `system.<part>=<module>` and `<module>/<way>`.
 
     Attributes:
-      part: of the system that it fills; it may change others as well.
-      settings: a dataclass, which checks its values.
-      prepare: returns the system with the part filled.
-      ways: values of the setting `way`, if it has one.
-      is_live: whether live workers can serve by it, too: its lanes have `layers` and `paths`.
+      part: part of the system that it fills; it may change others as well.
+      settings: dataclass of its settings; it checks their values.
+      prepare: function that returns the system with the part filled.
+      ways: allowed values of the setting `way`; empty: there is no such setting.
+      is_live: True if live workers can serve it as well: its lanes have `layers` and `paths`.
     """
 
     part: Literal["start", "layout"]

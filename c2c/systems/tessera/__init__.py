@@ -1,4 +1,4 @@
-"""Tessera: the kernels of one model placed over unlike GPUs, by what their machine code touches."""
+"""Tessera: placement of one model's kernels over unlike GPUs, from their machine code."""
 
 from c2c.systems.tessera.ddg import Carried, Dependency, Graph, graph_of, program_key
 from c2c.systems.tessera.interpreted import Placed, run_interpreted

@@ -1,8 +1,8 @@
-"""Contraction of kernels that the latency policy gains nothing by keeping apart.
+"""Contraction of kernels that the latency policy gains nothing by separating.
 
-A kernel goes to one GPU where it is faster there by more than all its transfers could cost, and
-with a neighbour where being apart from it costs more than anything else about it could save. Either
-way some best placement has it so, whatever the others do, and what is left is a smaller program.
+A kernel is fixed on a GPU if it is faster there by more than all its transfers could cost. It joins
+a neighbour if separation from it costs more than any other choice could save. Some best placement
+has both properties, whatever the other kernels do, so the smaller program has the same optimum.
 
 Source: ours.
 """
@@ -24,8 +24,8 @@ class Contracted:
     """A smaller program with the same optimum.
 
     Attributes:
-      tied: each kernel's group; kernels of one go together.
-      fixed: groups whose GPU is known, with that GPU.
+      tied: each kernel's group; kernels of one group share a GPU.
+      fixed: groups whose GPU is known -> that GPU.
     """
 
     tied: tuple[int, ...]
@@ -35,17 +35,17 @@ class Contracted:
 def contracted(
     work: Work, gpus: Gpus, tied: Sequence[int], kept: Collection[int] = ()
 ) -> Contracted | None:
-    """Return groups that go together in some placement of least latency, and where some go.
+    """Return groups that share a GPU in some placement of least latency, with the known GPUs.
 
     Args:
-      work: what is placed.
-      gpus: where.
+      work: kernels to place.
+      gpus: GPUs and links.
       tied: each kernel's group, numbered from 0.
-      kept: groups that must not be moved on their own account, as they take up memory; others may
+      kept: groups that no rule may fix or join to others, since they occupy memory; others may
         still join them.
 
     Returns:
-      None if kernels of one group are pinned to several GPUs: nothing can be placed.
+      The contracted program; None if kernels of one group are pinned to several GPUs.
     """
     pinned: dict[int, int] = {}
     for kernel, gpu in work.pinned.items():
@@ -60,10 +60,10 @@ def contracted(
 
 @dataclass(slots=True)
 class _Graph:
-    times: list[list[float]]  # [group][GPU], transfers to and from groups that are fixed included
+    times: list[list[float]]  # [group][GPU], transfers to and from fixed groups included
     beside: list[dict[int, _Costs]]  # [group][the other group]
     kept: set[int]
-    into: list[int] = field(default_factory=list)  # [group], itself or that which it has joined
+    into: list[int] = field(default_factory=list)  # [group], itself or the group it has joined
     fixed: dict[int, int] = field(default_factory=dict)
     open: list[int] = field(default_factory=list)  # groups to look at
     moves: dict[int, tuple[_Costs, _Costs]] = field(default_factory=dict)  # see `_worst`
@@ -88,14 +88,14 @@ class _Graph:
                 self.join(group, other)
 
     def _worst(self, group: int) -> dict[int, _Costs]:
-        """Return, of each neighbour, what a move from one GPU (h) to another (g) can cost: [g][h].
+        """Return the largest cost of a move from GPU h to GPU g, [g][h], by neighbour.
 
-        It is the most over all GPUs on which the neighbour may be.
+        The maximum is over all GPUs on which the neighbour may be.
         """
         found = {}
         every = range(self.count)
         for other, costs in self.beside[group].items():
-            # layers share their tables of costs, which are kept here so that no other has their id
+            # layers share cost tables; they are kept here so that no other table gets their id
             known = self.moves.get(id(costs))
             if known is None:
                 moves = [
@@ -107,7 +107,7 @@ class _Graph:
         return found
 
     def _dominant(self, group: int, worst: Mapping[int, _Costs]) -> int | None:
-        """Return a GPU that is no slower than any other, whatever the neighbours do."""
+        """Return a GPU that is no slower than any other, whatever the neighbours do, or None."""
         times, every = self.times[group], range(self.count)
         for g in every:
             if all(
@@ -119,11 +119,11 @@ class _Graph:
         return None
 
     def _partner(self, group: int, worst: Mapping[int, _Costs]) -> int | None:
-        """Return a neighbour whose GPU is no slower than any other, whatever the rest do."""
+        """Return a neighbour whose GPU is no slower than others, whatever the rest do, or None."""
         times, every = self.times[group], range(self.count)
         for other, costs in self.beside[group].items():
             if all(
-                # with the other group on g, from h to g
+                # move from h to g, with the other group on g
                 times[g] - times[h] - costs[h][g]
                 + sum(cost[g][h] for n, cost in worst.items() if n != other) <= 0
                 for g in every for h in every if g != h
@@ -132,7 +132,7 @@ class _Graph:
         return None
 
     def fix(self, group: int, gpu: int) -> None:
-        """Put a group on a GPU; transfers to it become part of its neighbours' times."""
+        """Fix a group on a GPU; transfers to it become part of its neighbours' times."""
         self.fixed[group] = gpu
         for other, costs in self.beside[group].items():
             self.times[other] = [
@@ -143,7 +143,7 @@ class _Graph:
         self.beside[group] = {}
 
     def join(self, group: int, other: int) -> None:
-        """Have a group go with another one, which takes over its times and transfers."""
+        """Join a group to another one, which takes over its times and transfers."""
         self.into[group] = other
         self.times[other] = [
             a + b for a, b in zip(self.times[other], self.times[group], strict=True)
@@ -161,7 +161,7 @@ class _Graph:
         self.open.append(other)
 
     def result(self, tied: Sequence[int]) -> Contracted:
-        """Return the groups that are left; those fixed on one GPU are one."""
+        """Return the remaining groups; all groups fixed on one GPU are one."""
         numbers: dict[tuple[str, int], int] = {}
         fixed: dict[int, int] = {}
         found = []
@@ -207,7 +207,7 @@ def _graph(work: Work, gpus: Gpus, tied: Sequence[int], kept: set[int]) -> _Grap
 
 
 def _more(a: float, b: float) -> float:
-    """Return a - b; what no link can carry is no dearer than what no other link can."""
+    """Return a - b; 0 if both are infinite, since no link carries either."""
     return 0.0 if a == b else a - b
 
 

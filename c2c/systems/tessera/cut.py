@@ -1,9 +1,10 @@
-"""The latency policy for two GPUs, exactly, as a minimum cut.
+"""Minimum cut: the exact solution of the latency policy for two GPUs.
 
-Kernels on the source's side run on the first GPU. A kernel's edge to the sink costs its time
-there, its edge from the source its time on the other; data between kernels costs its transfer.
+Kernels on the source's side run on the first GPU. A kernel's edge to the sink costs its time on the
+first GPU, its edge from the source its time on the second. An edge between kernels costs its
+transfer.
 
-Source: ours; the paper solves it as an integer program.
+Source: ours; the paper solves the policy as an integer program.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ _LARGEST = 2**30  # capacities are 32-bit integers
 
 
 def minimum_cut(work: Work, gpus: Gpus) -> tuple[tuple[int, ...], float]:
-    """Return the placement over two GPUs of least latency, and a bound on all others.
+    """Return the placement of least latency over two GPUs, and a lower bound on all others.
 
-    The bound is lower than the optimum by what rounding seconds to 30 bits may take.
+    The bound is below the optimum by the error of rounding seconds to 30 bits.
     """
     count = len(work.names)
     source, sink = count, count + 1
@@ -45,7 +46,7 @@ def minimum_cut(work: Work, gpus: Gpus) -> tuple[tuple[int, ...], float]:
             edge(each.target, each.source, each.weight * gpus.seconds(each.nbytes, 1, 0))
     costs = np.array(seconds)
     total = float(work.times.sum(0).max()) or 1.0
-    if work.pinned:  # the best placement may then cost more than either GPU alone
+    if work.pinned:  # the best placement may cost more than either GPU alone
         total += float(costs[np.isfinite(costs)].sum())
     scale = _LARGEST / 2 / total
     capacity = np.minimum(np.where(np.isfinite(costs), costs * scale, _LARGEST - 1), _LARGEST - 1)

@@ -1,9 +1,8 @@
 """Placement as a mixed-integer program, solved by HiGHS.
 
-x[k,g] says that kernel k runs on GPU g. y[e,u,g] is at least x[i,u] + x[j,g] - 1 for a transfer e
-from i to j: it pays for the transfer when both hold, and need not be an integer. Kernels tied to
-one another share their x. Under the latency policy the program is without what is known before of
-its kernels: which go together, and where some go (`contracting`).
+x[k,g] is 1 if kernel k runs on GPU g. y[e,u,g] is at least x[i,u] + x[j,g] - 1 for a transfer e
+from i to j: it pays for the transfer if both are 1, and need not be an integer. Tied kernels share
+their x. Under the latency policy, `contracting` first removes kernels whose group or GPU is known.
 
 Source: Tessera, section III-B. Ours: memory, one transfer a producer, senders that pay, a limit on
 cuts.
@@ -29,18 +28,18 @@ from c2c.systems.tessera.work import Gpus, Work
 
 __all__ = ["Solved", "solve"]
 
-_MICROSECONDS = 1e6  # the solver's tolerances are absolute: costs of a step are some thousand
+_MICROSECONDS = 1e6  # the solver's tolerances are absolute; a step costs some thousand
 
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """The solver's answer.
+    """Result of the solver.
 
     Attributes:
-      gpu_of: each kernel's GPU; None: nothing was found.
-      bound_s: no placement costs less.
-      is_infeasible: it is proven that there is none.
-      variables: of the program.
+      gpu_of: each kernel's GPU; None: no placement was found.
+      bound_s: lower bound on the cost of every placement.
+      is_infeasible: True if no placement keeps the limits, which is proven.
+      variables: number of the program's variables.
     """
 
     gpu_of: tuple[int, ...] | None
@@ -63,14 +62,14 @@ def solve(
     """Return the best placement found.
 
     Args:
-      work: what is placed.
-      gpus: where.
-      policy: what is made small.
-      options: see there.
-      tied: each kernel's group; kernels of one group go together.
-      at_most_s: what some placement is known to cost; infinity: none is known.
-      gap: relative, at which the solver may stop.
-      time_limit_s: after which it does stop.
+      work: kernels to place.
+      gpus: GPUs and links.
+      policy: objective to minimise.
+      options: options beyond the paper.
+      tied: each kernel's group; kernels of one group share a GPU.
+      at_most_s: cost of a known placement; infinity: none is known.
+      gap: relative gap at which the solver may stop.
+      time_limit_s: time limit of the solver.
     """
     if options.max_cuts is not None and options.max_cuts >= len(work.transfers):
         options = replace(options, max_cuts=None)
@@ -112,7 +111,7 @@ def solve(
 def _asked(
     work: Work, gpus: Gpus, policy: Policy, options: Options, tied: Sequence[int]
 ) -> Contracted:
-    """Return the groups that the program is about, and where some of them are known to go."""
+    """Return the groups of the program, and the GPUs that are known for some of them."""
     known = None
     if policy == "latency" and not options.one_transfer and options.max_cuts is None:
         held = work.weights if gpus.memory_bytes is not None else ()
@@ -122,7 +121,7 @@ def _asked(
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Keep off the terminal what HiGHS writes to the process's output, whatever it was told."""
+    """Keep HiGHS's output off the terminal; it writes some to file descriptor 1 in any case."""
     sys.stdout.flush()
     kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     try:
@@ -159,11 +158,11 @@ class _Program:
         return int(self.tied.max()) + 1
 
     def x(self, group: int, gpu: int) -> int:
-        """Return the number of a variable."""
+        """Return the index of the variable x[group, gpu]."""
         return int(group) * self.count + gpu
 
     def build(self, at_most_s: float) -> None:
-        """Write constraints and objective."""
+        """Build constraints and objective."""
         transfers = self._transfers()
         pairs = [(u, g) for u in range(self.count) for g in range(self.count) if u != g]
         first_y = self.groups * self.count
@@ -188,7 +187,7 @@ class _Program:
                 if weight and math.isinf(seconds):
                     self.forbidden.append(y)
                     continue
-                # tied transfers of a group are as many as there are; `key` holds one of them
+                # `key[0]` is the number of tied transfers that this y stands for
                 price = weight * seconds * _MICROSECONDS if weight else 0.0
                 costs[y] = price
                 every.append((y, float(key[0])))
@@ -201,9 +200,9 @@ class _Program:
         self._goal(times, costs, paid, at_most_s)
 
     def _transfers(self) -> dict[tuple[Any, ...], tuple[list[tuple[int, int]], float, float]]:
-        """Return, of each y, the pairs of groups it is for, its bytes, and its weight.
+        """Return the pairs of groups, bytes and weight of each y.
 
-        The key begins with how many transfers it stands for.
+        The key begins with the number of transfers that the y stands for.
         """
         found: dict[tuple[Any, ...], tuple[list[tuple[int, int]], float, float]] = {}
         alike: dict[tuple[int, int, float], list[float]] = {}
@@ -245,7 +244,7 @@ class _Program:
         limit = at_most_s * _MICROSECONDS * (1 + 1e-9)
         if self.policy == "latency":
             self.objective[: times.size] = times.ravel()
-            self.objective += costs  # a row of it, for the limit, would take HiGHS twice as long
+            self.objective += costs  # with a row for the limit HiGHS takes twice as long
             return
         self.objective = self.options.price * costs
         self.objective[last] = 1.0

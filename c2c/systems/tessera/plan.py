@@ -1,4 +1,4 @@
-"""A placement and what it costs: stages, objective under a policy, memory."""
+"""Cost of a placement: stages, objective under a policy, memory."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Options:
     """Options of the planner beyond the paper, all off by default.
 
     Attributes:
-      one_transfer: what several kernels of a GPU read of one producer is sent once.
-      senders_pay: a transfer also counts for the GPU that sends.
-      max_cuts: transfers between GPUs, at most.
-      price: of a second of transfers under the throughput policy, in seconds of the slowest stage.
-        Without one, transfers that overlap are free, and a plan has more of them than it needs.
+      one_transfer: True: data of one producer for several kernels of a GPU is sent once.
+      senders_pay: True: a transfer also counts for the GPU that sends.
+      max_cuts: largest number of transfers between GPUs; None: no limit.
+      price: cost of a second of transfers under the throughput policy, in seconds of the slowest
+        stage. At 0 overlapped transfers are free, and a plan has more of them than it needs.
     """
 
     one_transfer: bool = False
@@ -42,7 +42,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One GPU's part of a step. Its time is the longer of both: they overlap."""
+    """One GPU's part of a step; its time is the longer of both, since they overlap."""
 
     compute_s: float
     communication_s: float
@@ -58,13 +58,13 @@ class Plan:
     """A placement.
 
     Attributes:
-      policy: what it was made for.
+      policy: policy of its objective.
       gpu_of: each kernel's GPU.
       objective_s: its cost under the policy.
-      bound_s: no placement costs less.
-      stages: of each GPU.
-      cuts: transfers between GPUs.
-      method: how it was found.
+      bound_s: lower bound on the cost of every placement.
+      stages: stage of each GPU.
+      cuts: number of transfers between GPUs.
+      method: method that found it, such as cut, sweep or milp.
     """
 
     policy: Policy
@@ -77,7 +77,7 @@ class Plan:
 
     @property
     def gap(self) -> float:
-        """The share by which the best placement may be lower, at most."""
+        """Largest share by which the best placement's cost may be lower."""
         if self.objective_s <= 0:
             return 0.0
         return max(0.0, 1.0 - self.bound_s / self.objective_s)
@@ -86,7 +86,7 @@ class Plan:
 def _sent(
     work: Work, gpu_of: Sequence[int], options: Options
 ) -> dict[tuple[int, ...], list[float]]:
-    """Return bytes and weight of each transfer between GPUs, by what identifies it."""
+    """Return [bytes, weight] of each transfer between GPUs."""
     found: dict[tuple[int, ...], list[float]] = {}
     for number, edge in enumerate(work.transfers):
         u, g = gpu_of[edge.source], gpu_of[edge.target]
@@ -101,7 +101,7 @@ def _sent(
 def stages_of(
     work: Work, gpus: Gpus, gpu_of: Sequence[int], options: Options | None = None
 ) -> tuple[tuple[Stage, ...], int]:
-    """Return each GPU's stage under a placement, and how many transfers cross.
+    """Return each GPU's stage under a placement, and the number of transfers between GPUs.
 
     Source: Tessera, section III-B: T_g and M_g.
     """
@@ -120,9 +120,9 @@ def stages_of(
 
 
 def cost(policy: Policy, stages: Sequence[Stage], options: Options | None = None) -> float:
-    """Return what a policy makes as small as it can.
+    """Return a policy's objective in seconds.
 
-    Throughput: the slowest stage. Latency: all kernels and all transfers one after the other.
+    Throughput: the slowest stage. Latency: the sum of all kernels and all transfers.
     """
     options = options or Options()
     sent = sum(s.communication_s for s in stages) / (2 if options.senders_pay else 1)
@@ -134,17 +134,17 @@ def cost(policy: Policy, stages: Sequence[Stage], options: Options | None = None
 def costs_of(
     work: Work, gpus: Gpus, policy: Policy, placements: Any, options: Options | None = None
 ) -> Any:
-    """Return what each of many placements costs, as an array; see `stages_of` and `cost`.
+    """Return the cost of each of many placements, as an array; see `stages_of` and `cost`.
 
     Args:
-      work: what is placed.
-      gpus: where.
-      policy: what counts.
+      work: kernels that are placed.
+      gpus: GPUs and links.
+      policy: policy of the objective.
       placements: [placement][kernel], numbers of GPUs.
-      options: see there.
+      options: options beyond the paper.
     """
     options = options or Options()
-    if options.one_transfer:  # which transfers are one depends on the placement
+    if options.one_transfer:  # the placement decides which transfers are one
         return np.array(
             [cost(policy, stages_of(work, gpus, row, options)[0], options) for row in placements]
         )
@@ -169,7 +169,7 @@ def costs_of(
                 moved[:, u] += sent
     every = moved.sum(1) / (2 if options.senders_pay else 1)
     if policy == "throughput":
-        # no price on what may be infinite: 0 times it is no number
+        # `every` may be infinite, and 0 times infinity is no number
         priced = options.price * every if options.price else 0.0
         return np.maximum(compute, moved).max(1) + priced
     return compute.sum(1) + every

@@ -2,8 +2,8 @@
 
     plan(work, gpus, "throughput")
 
-Every plan costs no more than any single GPU that may run it all, and no more than the best of a
-sweep over how much faster a kernel is on one GPU than on another, from which the solver starts.
+The solver starts from the best of a sweep over kernels' speed ratios between two GPUs. No plan
+costs more than this start, nor more than any single GPU that may run all kernels.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ def plan(
     gap: float = 0.01,
     time_limit_s: float = 60.0,
 ) -> Plan:
-    """Return where each kernel runs.
+    """Return a placement: each kernel's GPU, with its cost and bound.
 
     Args:
-      work: kernels, times, data.
-      gpus: where they may run.
+      work: kernels, times, transfers.
+      gpus: GPUs and links.
       policy: throughput, for when requests queue; or latency.
-      options: beyond the paper.
-      tied: each kernel's group, kernels of one go together (`blocks_of_layers`); None: all apart.
-      first: groups of a smaller program that is solved before, coarser than `tied`. What it finds
-        is where the solver starts, and stands where it is known to be within the gap.
-      gap: relative, at which the solver may stop.
-      time_limit_s: of the solver; what it has then is returned, with its bound.
+      options: options beyond the paper.
+      tied: each kernel's group, which shares a GPU (`blocks_of_layers`); None: no groups.
+      first: groups of a smaller program that is solved first, coarser than `tied`. Its solution is
+        the solver's start, and the result if it is known to be within the gap.
+      gap: relative gap at which the solver may stop.
+      time_limit_s: time limit of the solver; its best placement then is returned, with its bound.
 
     Raises:
       SettingError: the work is timed for another number of GPUs, its weights fit nowhere, or no
@@ -69,7 +69,7 @@ def plan(
     if policy == "latency" and count == 2 and is_plain:
         gpu_of, bound = minimum_cut(work, gpus)
         found = _plan(work, gpus, policy, options, gpu_of, bound, "cut")
-        # rounding to integers may have kept the cut from the better of two that are nearly equal
+        # rounding to integers may make the cut miss the better of two nearly equal placements
         return found if best is None or found.objective_s <= best.objective_s else _as(best, bound)
     least = relaxation_s(work) if policy == "throughput" else float(work.times.min(1).sum())
     for tying in (groups,) if coarse is None else (coarse, groups):
@@ -86,7 +86,7 @@ def plan(
             found = _plan(work, gpus, policy, options, solved.gpu_of, 0.0, how)
             if found.objective_s <= known:
                 best = found
-    if best is not None:  # where the last program has no solution nothing costs less than known
+    if best is not None:  # if the last program has no solution, nothing costs less than `known`
         bound = known if solved.is_infeasible else max(least, solved.bound_s)
         return _as(best, min(bound, best.objective_s))
     why = "is infeasible" if solved.is_infeasible else f"has no solution after {time_limit_s:g} s"
@@ -98,10 +98,10 @@ def plan(
 
 
 def check_solver(gap: float, time_limit_s: float) -> None:
-    """Raise unless the solver can stop at such a gap and time.
+    """Check the solver's gap and time limit.
 
     Raises:
-      SettingError: it cannot.
+      SettingError: the gap is not in [0, 1), or the limit is not above 0.
     """
     if not 0 <= gap < 1:
         raise SettingError("gap", gap, "a number in [0, 1)")
@@ -110,7 +110,7 @@ def check_solver(gap: float, time_limit_s: float) -> None:
 
 
 def relaxation_s(work: Work) -> float:
-    """Return a limit on throughput: kernels split in any way, and nothing sent.
+    """Return a lower bound on the slowest stage's seconds: divisible kernels, no transfers.
 
     It is the linear program min Z with Z >= sum of t[k,g] x[k,g].
     """
@@ -137,7 +137,7 @@ def relaxation_s(work: Work) -> float:
 def sweep(work: Work) -> Iterator[tuple[int, ...]]:
     """Yield placements to start from: each GPU alone, then thresholds of t[k,a] / t[k,b].
 
-    Kernels that are relatively fastest on b go there first. All pairs of GPUs.
+    Kernels whose ratio reaches the threshold are on b, the others on a, for all pairs of GPUs.
     """
     kernels, count = work.times.shape
     for g in range(count):
@@ -153,14 +153,14 @@ def sweep(work: Work) -> Iterator[tuple[int, ...]]:
 def blocks_of_layers(
     layer_of: Sequence[int], kind_of: Sequence[str], blocks: int = 4
 ) -> tuple[int, ...]:
-    """Return groups of kernels that go together: those of a kind in a block of layers.
+    """Return groups of kernels that share a GPU: those of a kind in a block of layers.
 
     Tying all layers can cost much (40% on one pair); a few blocks cost little.
 
     Args:
-      layer_of: each kernel's layer; -1: it belongs to none and stays apart.
-      kind_of: what it is in its layer.
-      blocks: of layers.
+      layer_of: each kernel's layer; -1: the kernel is of no layer and is a group by itself.
+      kind_of: each kernel's kind within its layer.
+      blocks: number of blocks of layers.
 
     >>> blocks_of_layers([-1, 0, 0, 1, 1, 2, 2, 3, 3], "eababababh", 2)
     (0, 1, 2, 1, 2, 3, 4, 3, 4)
@@ -185,7 +185,7 @@ def _numbered(name: str, groups: Sequence[int], work: Work) -> list[int]:
 def _best_start(
     work: Work, gpus: Gpus, policy: Policy, options: Options, groups: Sequence[int]
 ) -> Plan | None:
-    """Return the cheapest placement of the sweep that keeps all limits; the first of equals."""
+    """Return the sweep's cheapest placement within all limits, the first of equals; None: none."""
     found = np.array(list(sweep(work)), np.intp)
     allowed = np.ones(len(found), bool)
     for kernel, gpu in work.pinned.items():

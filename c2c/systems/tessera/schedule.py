@@ -1,9 +1,9 @@
-"""Order of launches on each GPU under a placement: runs of launches, and sends before them.
+"""Schedule of a placement: segments of launches on each GPU, and sends before them.
 
-A segment is a run of launches of one GPU, one CUDA graph of it. Before it the GPU gets the bytes
-that the segment reads and that were last written elsewhere, and nothing else.
+A segment is a run of consecutive launches on one GPU, captured as one CUDA graph. Before it the GPU
+receives only the bytes that the segment reads and that another GPU wrote last.
 
-Source: Tessera, section III-C. Ours: sends of bytes that are lacking, not of whole results.
+Source: Tessera, section III-C. Ours: sends of missing bytes, not of whole results.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ __all__ = ["Schedule", "Segment", "Send", "schedule"]
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Bytes that go from one GPU to another.
+    """A transfer of bytes from one GPU to another.
 
     Attributes:
-      part: which.
-      source: GPU that wrote them.
-      target: GPU that lacks them.
-      after: the segment in which they were written.
+      part: slice that is sent.
+      source: GPU that wrote it.
+      target: GPU that lacks it.
+      after: number of the segment that wrote it.
     """
 
     part: Slice
@@ -37,14 +37,13 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Launches of one GPU without a pause, and what they need before.
+    """Consecutive launches of one GPU, and the sends that they wait for.
 
     Attributes:
-      gpu: where.
-      launches: by number, ascending.
-      sends: to this GPU, before the first launch.
-      holds: earlier segments whose sends must have read their bytes before this one overwrites
-        them: a send holds its version until it has completed.
+      gpu: number of the GPU.
+      launches: numbers of the launches, ascending.
+      sends: sends to this GPU before the first launch.
+      holds: earlier segments whose sends must end before this segment overwrites the bytes sent.
     """
 
     gpu: int
@@ -55,14 +54,14 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """All segments in program order; what is sent behind them: results, and what steps carry."""
+    """All segments in program order, then the last sends: results and carried values."""
 
     segments: tuple[Segment, ...]
     last: tuple[Send, ...]
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are sent in a step."""
+        """Bytes sent in a step."""
         sends = [send for segment in self.segments for send in segment.sends]
         return sum(send.part.nbytes for send in [*sends, *self.last])
 
@@ -78,14 +77,14 @@ def schedule(
     """Return segments and sends of a placement.
 
     Args:
-      touches: of each launch; what they do not say is not sent.
+      touches: reads and writes of each launch; no other bytes are sent.
       gpu_of: each launch's GPU.
-      count: of GPUs, all of which have what was there before the step.
-      outputs: that the first GPU is to have in the end.
-      carried: that the next step finds on every GPU which reads it, such as a KV cache.
+      count: number of GPUs; all have the content from before the step.
+      outputs: slices that the first GPU has in the end.
+      carried: slices, such as a KV cache, that every GPU which reads them has for the next step.
 
     Raises:
-      SettingError: a placement of another length, or on a GPU that is not there.
+      SettingError: a placement of another length, or on a GPU that does not exist.
     """
     where = list(gpu_of)
     if len(where) != len(touches) or not all(0 <= g < count for g in where):
@@ -137,12 +136,12 @@ def _overlap(one: Slice, other: Slice) -> bool:
 
 @dataclass(slots=True)
 class _Versions:
-    """GPUs with the newest version of each range of bytes, and its writer: segment and GPU."""
+    """Newest version of each range of bytes: the GPUs that hold it, its segment and GPU."""
 
     _newest: dict[int, list[_Version]] = field(default_factory=dict)
 
     def bring(self, part: Slice, gpu: int) -> list[Send]:
-        """Return what a GPU lacks of a slice; it has it from now on."""
+        """Return the sends of the bytes of a slice that a GPU lacks, and record it as a holder."""
         sends, kept = [], []
         begin, end = part.offset, part.offset + part.nbytes
         for known in self._newest.get(part.buffer, []):
@@ -157,7 +156,7 @@ class _Versions:
         return sends
 
     def wrote(self, part: Slice, gpu: int, segment: int) -> None:
-        """Note that a GPU alone has the newest version of a slice."""
+        """Record that only this GPU has the newest version of a slice."""
         begin, end = part.offset, part.offset + part.nbytes
         known = self._newest.get(part.buffer, [])
         kept = [piece for each in known for piece in each.outside(begin, end)]
@@ -167,7 +166,7 @@ class _Versions:
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """A range of a buffer: the GPU and segment that wrote it, and all GPUs that have it."""
+    """A range of a buffer: the GPU and segment that wrote it, and the GPUs that hold it."""
 
     begin: int
     end: int
@@ -176,6 +175,6 @@ class _Version:
     holders: frozenset[int]
 
     def outside(self, begin: int, end: int) -> list[_Version]:
-        """Return what is left of it without a range."""
+        """Return the parts of it outside a range."""
         parts = ((self.begin, min(self.end, begin)), (max(self.begin, end), self.end))
         return [replace(self, begin=x, end=y) for x, y in parts if x < y]

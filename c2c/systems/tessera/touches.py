@@ -18,10 +18,11 @@ class Touch:
     """Bytes that a launch reads, and bytes that it writes.
 
     Attributes:
-      reads: what must be there before; of a slice that is updated in place all of it, since what is
-        not written stays.
-      writes: what is there after.
-      opaque: why not all of it is known; then these are all slices that the launch names.
+      reads: slices that must be up to date before the launch; a slice updated in place is read
+        whole, since its other bytes stay.
+      writes: slices that the launch writes.
+      opaque: reasons why its accesses are not all known; `reads` and `writes` then are all slices
+        that the launch names.
     """
 
     reads: tuple[Slice, ...]
@@ -30,7 +31,7 @@ class Touch:
 
 
 def kernels_of(program: Program) -> Mapping[str, KernelAccess]:
-    """Return what each kernel of a program does to memory, by its entry.
+    """Return the memory accesses of each kernel of a program, by its entry.
 
     Raises:
       DataError: an image cannot be parsed, or lacks its kernel.
@@ -48,11 +49,11 @@ def kernels_of(program: Program) -> Mapping[str, KernelAccess]:
 def touches_of(
     program: Program, kernels: Mapping[str, KernelAccess] | None = None
 ) -> tuple[Touch, ...]:
-    """Return what each launch reads and writes, in order.
+    """Return the slices that each launch reads and writes, in order.
 
     Args:
-      program: its arguments say which slices a kernel's parameters point to.
-      kernels: of `kernels_of`, where they are known already.
+      program: launches, whose arguments name the slices that parameters point to.
+      kernels: result of `kernels_of`; None: it is computed.
 
     Raises:
       DataError: a kernel accesses memory by a parameter that is no address in this launch.

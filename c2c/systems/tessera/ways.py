@@ -1,9 +1,9 @@
-"""Ways to serve one model on two unlike GPUs: one of them, both apart, or together in four ways.
+"""Strategies to serve one model on two unlike GPUs: one alone, both apart, or four splits.
 
-Requests a second that each way sustains under one load, the slowest part deciding, and where the
-weights fit. `kernels` is Tessera's; `prefill_decode` and `attention_ffn` are what it compares with.
-The paper leaves out two: `replicas`, two GPUs that serve independently, which needs no link, and
-`layers`, the first layers on one GPU and the others on the other, as engines' pipeline parallelism.
+Each strategy gets the requests a second that it sustains under one load, which its slowest part
+limits, if the weights fit. `kernels` is Tessera's; `prefill_decode` and `attention_ffn` are the
+paper's baselines. The paper leaves out two: `replicas`, two independent GPUs without a link, and
+`layers`, the first layers on one GPU and the others on the other (pipeline parallelism in engines).
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ WAYS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """One way to use the GPUs.
+    """One strategy to use the GPUs.
 
     Attributes:
-      name: of `WAYS`.
-      requests_per_s: that it sustains; 0: the model does not fit, or cannot be split so.
-      price: of the GPUs that it takes, relative; None: one of them has none.
+      name: name in `WAYS`.
+      requests_per_s: sustained requests a second; 0: the model does not fit or cannot be split so.
+      price: relative price of the GPUs in use; None: one of them has no price.
       held_bytes: weights and cache on each GPU.
-      plan: of ways that place kernels.
-      detail: which GPU does what.
-      is_applicable: whether a model of this kind can be split so at all.
+      plan: plan of a strategy that places kernels; None: the strategy has none.
+      detail: assignment of the GPUs, as text.
+      is_applicable: False if a model of this kind cannot be split so at all.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Way:
 
     @property
     def efficiency(self) -> float | None:
-        """Requests a second for the price; None where that is not known."""
+        """Requests a second for the price; None: the price is not known."""
         return None if self.price is None else self.requests_per_s / self.price
 
 
@@ -64,15 +64,15 @@ def ways(
     efficiency: Efficiency | None = None,
     gap: float = 0.01,
 ) -> tuple[Way, ...]:
-    """Return all ways, in the order of `WAYS`.
+    """Return all strategies, in the order of `WAYS`.
 
     Args:
       served: the model and its load.
       pair: two GPUs, left and right.
-      gbps: of the link between them, each way.
-      latency_s: of a transfer.
-      efficiency: of kernels.
-      gap: at which the planner may stop.
+      gbps: rate of the link between them in each direction, 1e9 bytes a second.
+      latency_s: latency of a transfer.
+      efficiency: see `work_of`.
+      gap: relative gap at which the planner may stop.
 
     Raises:
       SettingError: not two GPUs, or one lacks a rate.
@@ -94,10 +94,10 @@ def ways(
 
 
 def best_way(found: Sequence[Way], *, by_price: bool = False) -> Way:
-    """Return the way of most requests a second, or most for the price; the simpler of equals.
+    """Return the strategy of most requests a second, or most for the price; the first of equals.
 
     Raises:
-      SettingError: the model fits in no way, or a GPU has no price where that decides.
+      SettingError: the model fits with no strategy, or `by_price` and a GPU has no price.
     """
     real = [way for way in found if way.name != "limit" and way.requests_per_s > 0]
     if not real:
@@ -134,12 +134,12 @@ class _Pair:
             both,
             transfers=(*both.transfers, *served.handed),
             weights=served.kept,
-            # collectives stay with the left GPU's group
+            # collectives are pinned to the left GPU's group
             pinned={n: 0 for n, kernel in enumerate(served.kernels) if kernel.wire_bytes},
         )
 
     def single(self, gpu: int) -> Way:
-        """One GPU, the other one not bought."""
+        """Return the strategy of one GPU, without the price of the other."""
         held = [0.0, 0.0]
         held[gpu] = self.whole
         rate = 1 / sum(seconds[gpu] for seconds in self.seconds)
@@ -149,7 +149,7 @@ class _Pair:
         )  # fmt: skip
 
     def replicas(self) -> Way:
-        """Each serves as many requests as it can."""
+        """Return the strategy of two independent GPUs, each at its own rate."""
         each = [self.single(gpu) for gpu in range(2)]
         fits = all(way.requests_per_s for way in each)
         return Way(
@@ -159,7 +159,7 @@ class _Pair:
         )  # fmt: skip
 
     def layers(self) -> Way:
-        """Return the cut, and the GPU that comes first: the fastest that fits, or the fastest."""
+        """Return the fastest cut between layers that fits, of both orders; else the fastest."""
         depth_of = np.concatenate([_depths(phase.kernels) for phase in self.served.phases])
         cuts = [(u, n) for u in (0, 1) for n in range(1, int(depth_of.max()) + 1)]
         if not cuts:
@@ -177,7 +177,7 @@ class _Pair:
         return next((way for way in made if way.requests_per_s), made[0])
 
     def prefill_decode(self) -> Way:
-        """The better of both directions; what a prompt leaves is sent."""
+        """Return the better direction; a prompt's keys and values are sent."""
         if len(self.served.phases) != 2:
             return self._inapplicable("prefill_decode", "one phase only")
         found = []
@@ -198,7 +198,7 @@ class _Pair:
         return max(found, key=lambda way: way.requests_per_s)
 
     def attention_ffn(self) -> Way:
-        """The better of both directions."""
+        """Return the better direction."""
         if not self.served.splits_attention:
             return self._inapplicable("attention_ffn", "no blocks of attention and the rest")
         found = []
@@ -211,7 +211,7 @@ class _Pair:
         return max(found, key=lambda way: way.requests_per_s)
 
     def kernels(self, gap: float) -> Way:
-        """One plan for prefill and decode; within memory."""
+        """Return one placement of kernels for prefill and decode, within memory."""
         limited = replace(self.link, memory_bytes=tuple(self.room))
         kinds = [f"{phase.name} {k.kind}" for phase in self.served.phases for k in phase.kernels]
         blocks = blocks_of_layers([k.layer for k in self.served.kernels], kinds)
@@ -229,7 +229,7 @@ class _Pair:
         return self._placed("kernels", made.gpu_of, made.objective_s, plan=made, detail=detail)
 
     def limit(self) -> Way:
-        """Kernels split in any way, nothing sent, no limit on memory."""
+        """Return the bound: divisible kernels, no transfers, no limit on memory."""
         return Way(
             name="limit", requests_per_s=1 / relaxation_s(self.both), price=self.price,
             held_bytes=(0.0, 0.0), detail="no transfers, kernels divisible",
@@ -254,5 +254,5 @@ class _Pair:
 
 
 def _depths(kernels: Sequence[StepKernel]) -> Any:
-    """Return each kernel's layer; of those in none, the layer before it, or the first."""
+    """Return each kernel's layer; a kernel of no layer gets that of the one before, or 0."""
     return np.maximum.accumulate([max(0, kernel.layer) for kernel in kernels])

@@ -1,4 +1,4 @@
-"""Kernels to be placed, with their times, the data between them, GPUs and links."""
+"""Inputs of the planner: kernels with their times, transfers and weights; GPUs and links."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from c2c.errors import SettingError
 
 __all__ = ["MOST_S", "Gpus", "Work", "joined", "work_of"]
 
-MOST_S = 1e6  # of a kernel; beyond it no step goes, nor what a solver counts in microseconds
+MOST_S = 1e6  # longest kernel; a solver's microseconds stay finite numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +30,11 @@ class Work:
     """A step of a model: kernels in program order.
 
     Attributes:
-      names: of the kernels.
+      names: names of the kernels.
       times_s: [kernel][gpu], seconds.
-      transfers: between them, each from an earlier to a later one.
-      weights: what is kept in memory for them.
-      pinned: kernels that only one GPU may run, with that GPU.
+      transfers: transfers between kernels, each from an earlier to a later one.
+      weights: weights in memory, with the kernels that read them.
+      pinned: kernels that only one GPU may run -> that GPU.
     """
 
     names: tuple[str, ...]
@@ -79,10 +79,10 @@ class Gpus:
     """GPUs and the links between them.
 
     Attributes:
-      names: each once.
+      names: names of the GPUs, each once.
       latency_s: [from][to], seconds before a transfer's first byte.
-      gbps: [from][to], 1e9 bytes a second; 0: nothing can go there.
-      memory_bytes: of each; None: it is no limit, as in the paper.
+      gbps: [from][to], 1e9 bytes a second; 0: there is no link.
+      memory_bytes: memory of each GPU; None: no limit, as in the paper.
     """
 
     names: tuple[str, ...]
@@ -110,7 +110,7 @@ class Gpus:
         latency_s: float,
         memory_bytes: Sequence[float] | None = None,
     ) -> Gpus:
-        """Return GPUs with one kind of link between all of them."""
+        """Return GPUs with the same link between all of them."""
         count = len(names)
         return cls(
             names=tuple(names),
@@ -120,15 +120,15 @@ class Gpus:
         )
 
     def seconds(self, nbytes: float, source: int, target: int) -> float:
-        """Return what a transfer takes; infinity where no link is."""
+        """Return the seconds of a transfer; infinity if there is no link."""
         gbps = self.gbps[source][target]
         return self.latency_s[source][target] + nbytes / (gbps * 1e9) if gbps else math.inf
 
 
 def joined(works: Sequence[tuple[Work, float]]) -> Work:
-    """Return several steps as one work: each counts as often as is said with it.
+    """Return several steps as one work, each times its count.
 
-    One plan then balances prefill and decode together, in the mix that a load has.
+    One plan then balances prefill and decode together, in the mix of a load.
     """
     names: list[str] = []
     times: list[tuple[float, ...]] = []
@@ -156,15 +156,15 @@ def work_of(
     gpus: Sequence[TimedGpu],
     efficiency: Efficiency | None = None,
 ) -> Work:
-    """Return a step as what the planner takes.
+    """Return a step as the planner's input.
 
     Args:
-      kernels: of the step.
-      gpus: where they may run.
-      efficiency: of kernels that are no products, the same on all GPUs.
+      kernels: kernels of the step.
+      gpus: GPUs that may run them.
+      efficiency: shares of the datasheets' rates for kernels that are no products, on all GPUs.
 
     Raises:
-      SettingError: no kernel, no GPU, or one whose file does not state what is needed.
+      SettingError: no kernel, no GPU, or a GPU whose file lacks a rate.
     """
     if not gpus:
         raise SettingError("gpus", gpus, "at least one GPU")

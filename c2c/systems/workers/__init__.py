@@ -1,4 +1,4 @@
-"""A jax function in pieces over several devices: a worker for each, and sends between them."""
+"""Execution of a jax function in pieces over several devices: a worker for each, and sends."""
 
 from c2c.systems.workers.groups import Group, groups_of
 from c2c.systems.workers.pieces import Piece, Pieces, Update, cut, routes_of

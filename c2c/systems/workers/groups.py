@@ -1,4 +1,4 @@
-"""Kernel groups of a placement: what one GPU runs in a row without communication.
+"""Kernel groups of a placement: consecutive kernels of one GPU without communication.
 
 Source: Tessera, section III-D, which measures latency by group, and section III-C, which captures a
 graph of each.
@@ -16,13 +16,13 @@ __all__ = ["Group", "groups_of"]
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Kernels that one GPU runs in a row without communication.
+    """Consecutive kernels of one GPU without communication.
 
     Attributes:
-      gpu: which.
-      kernels: in program order.
-      receives: transfers that must be there before its first kernel.
-      sends: transfers that its last kernel's end releases.
+      gpu: number of the GPU.
+      kernels: numbers of the kernels, in program order.
+      receives: transfers (source, target) that must arrive before the first kernel.
+      sends: transfers (source, target) that begin when the last kernel ends.
     """
 
     gpu: int
@@ -34,8 +34,8 @@ class Group:
 def groups_of(gpu_of: Sequence[int], transfers: Sequence[Transfer]) -> tuple[Group, ...]:
     """Return the kernel groups of a placement, in the order of their first kernels.
 
-    A group ends before a kernel that receives and after one that sends: latency is measured, and a
-    graph captured, for each.
+    A group ends before a kernel that receives and after a kernel that sends. Latency is measured,
+    and a graph captured, for each group.
     """
     into: dict[int, list[tuple[int, int]]] = {}
     outof: dict[int, list[tuple[int, int]]] = {}

@@ -1,7 +1,7 @@
-"""A jax function cut into pieces that are compiled and placed one by one, as kernels are.
+"""Pieces of a jax function, compiled and placed one by one as kernels are.
 
-Values are numbered: arguments, constants and every array that one piece gives to another. A value
-is written once, so that it is its own version, and nothing is ever overwritten under a reader.
+Values are numbered: arguments, constants and every array that one piece passes to another. A value
+is written once: its number is its version, and no reader sees it overwritten.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from c2c.errors import SettingError
 
 __all__ = ["Piece", "Pieces", "Update", "cut", "routes_of"]
 
-# After these a kernel would end: products, and what moves or loops by itself.
+# Primitives after which a kernel would end: products, moves of data and loops.
 _ENDS: Final = frozenset(
     {
         "dot_general",
@@ -37,10 +37,10 @@ class Piece:
     """Equations that are compiled together.
 
     Attributes:
-      name: of its last equation, with its number.
-      takes: numbers of values.
-      gives: numbers of values.
-      run: from arrays to arrays; compiled when it is first called on a device.
+      name: number of the piece and name of its last equation.
+      takes: numbers of the values that it reads.
+      gives: numbers of the values that it returns.
+      run: function from arrays to arrays; compiled at its first call on a device.
     """
 
     name: str
@@ -51,12 +51,12 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """A value that is another one but for what was written into it, as a cache is by each step.
+    """A value that is an earlier value with a part overwritten, such as a cache after a step.
 
     Attributes:
-      operand: number of the value before.
-      parts: numbers of what says where and what was written.
-      run: from the value before and these to the value after; equal to it in every bit.
+      operand: number of the earlier value.
+      parts: numbers of the indices and of the values written there.
+      run: function from the earlier value and `parts` to the later one, equal to it in every bit.
     """
 
     operand: int
@@ -72,10 +72,10 @@ class Pieces:
       pieces: in program order.
       given: numbers of the arguments' leaves, in order.
       constants: arrays that the function closes over, by number.
-      results: numbers of what it returns, in order.
-      nbytes: of each value.
-      updates: by number, the values that are updates of others.
-      same: by number, values that are others behind a barrier for the compiler.
+      results: numbers of the results, in order.
+      nbytes: bytes of each value, by number.
+      updates: values that are updates of others, by number.
+      same: values that repeat another one behind a compiler barrier: its number, by number.
     """
 
     pieces: tuple[Piece, ...]
@@ -87,7 +87,7 @@ class Pieces:
     same: Mapping[int, int]
 
     def transfers(self) -> tuple[Transfer, ...]:
-        """Return what goes between pieces."""
+        """Return the transfers between pieces, with their bytes."""
         maker = {value: k for k, piece in enumerate(self.pieces) for value in piece.gives}
         moved: dict[tuple[int, int], int] = {}
         for target, piece in enumerate(self.pieces):
@@ -102,7 +102,7 @@ def cut(function: Callable[..., Any], *arguments: Any) -> Pieces:
     """Return a function in pieces, traced with arguments of these shapes.
 
     Raises:
-      SettingError: it computes nothing, or returns something that it was given or that is constant.
+      SettingError: the function computes nothing, or returns an argument or a constant.
     """
     import jax
     from jax.extend import core
@@ -175,18 +175,18 @@ def cut(function: Callable[..., Any], *arguments: Any) -> Pieces:
 
 
 def _update_of(equation: Any, takes: Sequence[Any], gives: Sequence[Any]) -> list[Any]:
-    """Return operand, indices and updates where a piece ends by writing into what it takes."""
+    """Return operand, indices and updates if a piece ends by writing into one of its inputs."""
     from jax.extend import core
 
     if equation.primitive.name != "scatter" or equation.outvars[0] not in gives:
-        return []  # one that adds might round otherwise when it is compiled alone
+        return []  # a scatter that adds might round differently when it is compiled alone
     if any(isinstance(v, core.Literal) for v in equation.invars):
         return []
     return list(equation.invars) if equation.invars[0] in takes else []
 
 
 def _groups(equations: Sequence[Any]) -> list[list[Any]]:
-    """Split equations behind those that end a kernel; calls that hold such a one end it too."""
+    """Split equations after each that ends a kernel or calls one that does."""
     groups: list[list[Any]] = [[]]
     for equation in equations:
         groups[-1].append(equation)
@@ -204,7 +204,7 @@ def _ends(equation: Any) -> bool:
 
 
 def routes_of(pieces: Pieces, gpu_of: Sequence[int]) -> Mapping[int, frozenset[int]]:
-    """Return, of each value that a piece gives, the other GPUs that read it."""
+    """Return the other GPUs that read each value of a piece, by the value's number."""
     home = {v: gpu_of[k] for k, piece in enumerate(pieces.pieces) for v in piece.gives}
     readers: dict[int, set[int]] = {v: set() for v in home}
     for k, piece in enumerate(pieces.pieces):

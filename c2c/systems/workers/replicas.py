@@ -1,12 +1,11 @@
-"""Copies of what one step leaves to the next (keys and values), on every device that has read them.
+"""Copies of carried values, such as keys and values, on every device that has read them.
 
-What a step carries on is a chain of versions: each update writes a little into the one before. A
-device that has an older version gets the updates that it lacks, and makes the newer one itself; one
-that has none, or lacks more than the whole, gets it whole. So what a change of the placement has to
-send is what was written since the last copy.
+A carried value passes from one step to the next as a chain of versions: each update writes a part
+of the one before. A device with an older version gets the missing updates and computes the newer
+version itself. A device without a copy, or with more updates missing than the whole has bytes, gets
+the whole. A change of the placement therefore sends only the bytes written since the last copy.
 
-Source: Tessera, section III-C. Ours: copies are brought up to date where they are read, not in the
-background.
+Source: Tessera, section III-C. Ours: copies are updated when they are read, not in the background.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ Place = Callable[[Any, int], Any]  # an array, a device's number -> the array th
 
 
 def chains_of(pieces: Pieces, carried: Mapping[int, int]) -> dict[int, tuple[tuple[int, ...], ...]]:
-    """Return the values of each carried argument by version: itself, then after each update.
+    """Return the versions of each carried argument: the argument, then after each update.
 
-    Several values are one version where a barrier lies between them.
+    Values with only a compiler barrier between them are one version.
 
     Args:
-      pieces: of a step.
-      carried: by the number of an argument, that of the result which is it in the next step.
+      pieces: pieces of a step.
+      carried: number of an argument -> number of the result that becomes it in the next step.
 
     Raises:
       SettingError: a result is not its argument with updates.
@@ -56,7 +55,7 @@ def chains_of(pieces: Pieces, carried: Mapping[int, int]) -> dict[int, tuple[tup
 
 
 class _Written(NamedTuple):
-    """Bytes that an update has written, and their place."""
+    """An update that has run: its bytes, its operands and their device."""
 
     nbytes: int
     update: Update
@@ -71,17 +70,17 @@ class _Chain:
     values: tuple[tuple[int, ...], ...]  # by version
     nbytes: int
     begun: int = 0  # version of its first value in the step under way
-    latest: Any = None  # what the last step left; None: no step has been taken
+    latest: Any = None  # result of the last step; None: no step has run
     # by device and version
     copies: dict[int, dict[int, Any]] = field(default_factory=dict)
     log: dict[int, _Written] = field(default_factory=dict)  # by the version that it makes
 
 
 class Replicas:
-    """The copies of one request's carried arguments over the devices, from step to step."""
+    """Copies of one request's carried arguments over the devices, from step to step."""
 
     def __init__(self, pieces: Pieces, carried: Mapping[int, int]) -> None:
-        """Begin without copies; `carried` as in `chains_of`."""
+        """Initialise without copies; `carried` as in `chains_of`."""
         self._pieces = pieces
         self._chains = [
             _Chain(values, pieces.nbytes[argument])
@@ -103,7 +102,7 @@ class Replicas:
         """Begin a step with these arguments.
 
         Raises:
-          SettingError: a carried argument is not what the last step left.
+          SettingError: a carried argument is not the result of the last step.
         """
         for chain in self._chains:
             array = given[chain.values[0][-1]]
@@ -113,7 +112,7 @@ class Replicas:
                 )
 
     def end(self, results: Mapping[int, Any]) -> None:
-        """End a step: keep of each copy the newest version, and of updates what some copy lacks."""
+        """End a step: keep each copy's newest version, and the updates that some copy lacks."""
         for chain in self._chains:
             chain.begun += len(chain.values) - 1
             chain.latest = results[chain.values[-1][0]]
@@ -125,18 +124,18 @@ class Replicas:
                 ):
                     chain.copies[device] = {newest: copies[newest]}
                 else:
-                    del chain.copies[device]  # sending all of it is as quick
+                    del chain.copies[device]  # a whole copy is sent as quickly
             needed = min((max(copies) for copies in chain.copies.values()), default=chain.begun)
             chain.log = {n: each for n, each in chain.log.items() if n > needed}
 
     def wrote(self, value: int, array: Any, parts: Mapping[int, Any], device: int) -> None:
-        """Note a version that a piece has made on a device, and what it wrote into the one before.
+        """Record a version that a piece has made on a device, and the update that led to it.
 
         Args:
-          value: a carried argument's; nothing is to note unless it is an update.
-          array: it.
-          parts: values on that device, among them the update's.
-          device: where.
+          value: number of the version; nothing is recorded unless it is an update.
+          array: the version itself.
+          parts: values on that device by number, the update's operands among them.
+          device: number of the device.
         """
         update = self._pieces.updates.get(value)
         if update is None:
@@ -152,13 +151,13 @@ class Replicas:
     def bring(
         self, value: int, array: Any, device: int, place: Place
     ) -> tuple[Any, list[tuple[int, int]]]:
-        """Return a version on a device, and (source, bytes) of what was sent for it.
+        """Return a version on a device, and (source, bytes) of each transfer for it.
 
         Args:
-          value: a carried argument's.
-          array: it, on some device.
-          device: where it is needed.
-          place: copies an array to a device.
+          value: number of the version.
+          array: the version, on any device.
+          device: number of the device that needs it.
+          place: function that copies an array to a device.
         """
         chain, position = self._at[value]
         version = chain.begun + position
@@ -179,5 +178,5 @@ class Replicas:
             return made, [(e.device, e.nbytes) for e in lacking if e.device != device]
 
     def _lacking(self, chain: _Chain, had: int, version: int) -> list[_Written]:
-        """Return the updates from one version to another."""
+        """Return the updates from one version to another; empty if there is no copy (`had` < 0)."""
         return [chain.log[n] for n in range(had + 1, version + 1)] if had >= 0 else []

@@ -1,15 +1,16 @@
-"""Runs a placement for real: a thread for each device, values sent where they are read.
+"""Workers that run a placement: a thread for each device, values sent to their readers.
 
-A worker runs the pieces of its device, of each request in program order: when what a piece takes
-has arrived it runs, and what it gives is sent to every device that reads it. Several requests may
-be in flight; which of those that could go on does so is the mode:
+A worker runs its device's pieces, each request's in program order. A piece runs once its inputs
+are there, and its results are sent to every device that reads them. Several requests may be in
+flight; the mode chooses the next one of those that are ready:
 
     none      a request begins when the one before has ended
     naive     requests take turns
-    priority  the oldest goes first
-    shortest  whose kernel group has the least left goes first (ours)
+    priority  the oldest request first
+    shortest  the request with the least time left in its kernel group first (ours)
 
-If a worker fails, or all wait for something that nobody sends, all stop and the error says where.
+If a worker fails, or all workers wait for a value that no device sends, all stop with an error that
+names the piece.
 
 Source: Tessera, section III-C. Its streams and their priorities are this choice of the next piece.
 """
@@ -37,11 +38,11 @@ MODES: Final[tuple[Mode, ...]] = ("none", "naive", "priority", "shortest")
 
 
 class WorkerError(RuntimeError):
-    """A worker failed or waits for ever: names the piece, the value and the device."""
+    """A worker failed or waits for ever; the message names the piece, the value and the device."""
 
 
 class Sent(NamedTuple):
-    """A value that went from one device to another, or what was written into it since the last."""
+    """A transfer between devices: a whole value, or an update of the target's older copy."""
 
     request: int
     value: int
@@ -55,9 +56,9 @@ class Ran:
     """Results of requests.
 
     Attributes:
-      results: of each request the arrays that the function returns, each on some device.
-      sent: what went between devices, in the order of arrival.
-      order: (device, request, piece) as they ran.
+      results: arrays that the function returns, by request; each on a device that has it.
+      sent: transfers between devices, in the order of arrival.
+      order: (device, request, piece) in the order of execution.
     """
 
     results: tuple[tuple[Any, ...], ...]
@@ -81,22 +82,22 @@ def run_placed(
     """Run requests through a placement.
 
     Args:
-      pieces: of a function.
-      gpu_of: each piece's device, by number.
-      devices: jax's.
-      requests: of each the leaves of the arguments, on any device: they are copied where a piece
-        reads them, as results of an earlier step are to those that read them.
-      mode: which request goes on.
-      in_flight: requests at a time; with mode none it is 1.
-      piece_s: of each piece on its device, seconds; the mode shortest goes by them.
-      routes: where values are sent; None: to all that read them.
-      replicas: of each request, the copies of what its last step left, which are brought up to
-        date; none, or None for one: what a step was given goes whole wherever it is read.
-      clock: of pretended times, at the end that of the last piece; None: nothing is pretended.
+      pieces: pieces of a function.
+      gpu_of: number of each piece's device.
+      devices: devices of jax.
+      requests: leaves of the arguments, by request; on any device, since each is copied to the
+        devices that read it.
+      mode: rule that chooses the next request; see above.
+      in_flight: requests at a time; 1 with mode none.
+      piece_s: seconds of each piece on its device, for the mode shortest only.
+      routes: devices that each value is sent to; None: all that read it.
+      replicas: copies of carried arguments, by request, which are updated in place of a whole copy;
+        None or absent for a request: its arguments are copied whole.
+      clock: clock of simulated times, which ends at the last piece's end; None: real time.
 
     Raises:
-      SettingError: a placement, mode or number that cannot be.
-      WorkerError: a piece failed, or a value that it takes is never sent.
+      SettingError: an invalid placement, mode or number.
+      WorkerError: a piece failed, or one of its inputs is never sent.
     """
     if len(gpu_of) != len(pieces.pieces) or not all(0 <= g < len(devices) for g in gpu_of):
         raise SettingError(
@@ -145,7 +146,7 @@ def run_placed(
 
 
 def _left_s(pieces: Pieces, gpu_of: Sequence[int], piece_s: Sequence[float]) -> tuple[float, ...]:
-    """Return what each piece and those after it in its kernel group take."""
+    """Return the seconds of each piece and of those after it in its kernel group."""
     left = list(piece_s)
     for group in groups_of(gpu_of, pieces.transfers()):
         for piece, after in zip(group.kernels[-2::-1], group.kernels[:0:-1], strict=True):
@@ -166,7 +167,7 @@ class _Board:
     given: list[dict[int, Any]]
     replicas: tuple[Replicas | None, ...]
     clock: VirtualClock | None
-    left_s: tuple[float, ...]  # of each piece, until its kernel group ends; the mode shortest's
+    left_s: tuple[float, ...]  # by piece, until its kernel group ends; for the mode shortest
     values: dict[tuple[int, int, int], Any] = field(default_factory=dict)  # request, value, gpu
     sent: list[Sent] = field(default_factory=list)
     order: list[tuple[int, int, int]] = field(default_factory=list)
@@ -176,7 +177,7 @@ class _Board:
     _next: dict[tuple[int, int], int] = field(default_factory=dict)  # gpu, request -> its piece
     _left: list[int] = field(default_factory=list)  # pieces of each request that have not ended
     _first: int = 0  # the oldest request that has not ended
-    _idle: set[int] = field(default_factory=set)  # who has found nothing since the last piece
+    _idle: set[int] = field(default_factory=set)  # devices without a ready piece since the last one
     _turn: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -185,7 +186,7 @@ class _Board:
         self._left = [len(self.pieces.pieces)] * len(self.given)
 
     def work(self, gpu: int) -> None:
-        """Run a device's pieces until all requests have ended or something failed."""
+        """Run a device's pieces until all requests have ended or a worker failed."""
         while (chosen := self._choose(gpu)) is not None:
             request, piece, arrays = chosen
             try:
@@ -241,7 +242,7 @@ class _Board:
         piece: int,
         posts: Sequence[tuple[int, int, Any]],
     ) -> None:
-        """Let a piece that has run be over, and what it gave be seen, when the clock says so."""
+        """Publish a piece's end and its results at their simulated times."""
 
         def ended() -> None:
             for post in posts:
@@ -270,7 +271,7 @@ class _Board:
     def _bring(
         self, request: int, value: int, array: Any, target: int, sent: list[Sent], source: int = -1
     ) -> Any:
-        """Return a value on a device and note what went there; a source below 0: it was given."""
+        """Return a value on a device and record the transfer; a source below 0: an argument."""
         jax: Any = import_module("jax")
 
         def place(part: Any, device: int) -> Any:
@@ -286,7 +287,7 @@ class _Board:
         return copy
 
     def _choose(self, gpu: int) -> tuple[int, int, list[Any]] | None:
-        """Wait for a piece that can run; None: there will be none."""
+        """Wait for a piece that can run; return None if there will be none."""
         with self._condition:
             while True:
                 if self.error is not None or self._first == len(self.given):
@@ -309,7 +310,7 @@ class _Board:
                     self._say_who_waits()
 
     def _candidates(self, gpu: int) -> list[int]:
-        """Return the requests in flight, in the order in which they may go on."""
+        """Return the requests in flight, in the order of choice."""
         flying = list(range(self._first, min(self._first + self.in_flight, len(self.given))))
         if self.mode == "shortest":
             return sorted(flying, key=partial(self._group_left_s, gpu))
@@ -338,7 +339,7 @@ class _Board:
         return found
 
     def _say_who_waits(self) -> None:
-        """All workers wait: fail with the first value that one of them lacks."""
+        """Fail with the first missing value, since all workers wait."""
         maker = {v: k for k, piece in enumerate(self.pieces.pieces) for v in piece.gives}
         for gpu in range(len(self.devices)):
             for request in self._candidates(gpu):
@@ -351,7 +352,7 @@ class _Board:
                 )  # fmt: skip
                 peer = self.gpu_of[maker[lacks]]
                 if (request, lacks, peer) not in self.values:
-                    continue  # it waits for one that waits itself
+                    continue  # its maker waits as well
                 name = self.pieces.pieces[piece].name
                 self._fail(
                     f"piece {name} of request {request} on device {gpu} waits for value {lacks}, "

@@ -1,7 +1,7 @@
-"""A clock for workers that pretend to take a plan's times: real pieces, real sends, no waiting.
+"""Virtual clock for workers: real pieces and sends at a plan's simulated times, without waiting.
 
-A piece is run when its device turns to it and is over at its pretended end: only then others see
-what it gave, and its device turns to the next one. Time passes when all devices have nothing to do.
+A piece runs at its simulated begin and ends at its simulated end. Only then do others see its
+results, and its device chooses the next piece. Time passes when no device has a ready piece.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ __all__ = ["VirtualClock"]
 
 @dataclass(slots=True)
 class VirtualClock:
-    """The time, and what is still to come.
+    """Simulated time and the events still to come.
 
     Attributes:
-      piece_s: of each piece on its device, by number.
-      send_s: of so many bytes from one device to another, on a link that does one at a time.
-      now_s: the time.
-      busy_s: of each device so far.
+      piece_s: seconds of each piece on its device, by number.
+      send_s: seconds of (bytes, source, target) on a link that carries one transfer at a time.
+      now_s: current time.
+      busy_s: busy seconds of each device so far.
     """
 
     piece_s: Sequence[float]
@@ -38,21 +38,21 @@ class VirtualClock:
         return self._until_s.get(gpu, 0.0) > self.now_s
 
     def ran(self, gpu: int, piece: int, ended: Callable[[], None]) -> None:
-        """Let a device be busy with a piece from now on, and call `ended` at its end."""
+        """Occupy a device with a piece from now on; call `ended` at its end."""
         seconds = self.piece_s[piece]
         self.busy_s[gpu] = self.busy_s.get(gpu, 0.0) + seconds
         self._until_s[gpu] = self.now_s + seconds
         self._at(self._until_s[gpu], ended)
 
     def sent(self, nbytes: float, source: int, target: int, arrived: Callable[[], None]) -> None:
-        """Send what a busy device is computing when it has ended, and call `arrived` then."""
+        """Send a busy device's result once its piece has ended; call `arrived` on arrival."""
         link = source, target
         begins_s = max(self._until_s[source], self._link_free_s.get(link, 0.0))
         self._link_free_s[link] = begins_s + self.send_s(nbytes, source, target)
         self._at(self._link_free_s[link], arrived)
 
     def advance(self) -> bool:
-        """Go on to what comes next and let it happen; False: nothing does."""
+        """Advance to the next events and call them; return False if there is none."""
         if not self._events:
             return False
         self.now_s = self._events[0][0]
