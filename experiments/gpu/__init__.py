@@ -1,7 +1,7 @@
-"""Measurements of a GPU, of its link to host memory and of our kernels on it: `make gpu`.
+"""Measurements of a GPU, its link to host memory and our kernels: `make gpu`.
 
-Sections of cases, each case in a child process with a time limit; results are kept case by case, so
-that a run goes on where the last one stopped. `docs/gpu.md` says how to use it.
+A section is a list of cases. Each case runs in a child process with a time limit, and its result is
+stored at once, so that a run resumes where the last one stopped. See `docs/gpu.md`.
 """
 
 from experiments.gpu.cases import SCALES, Case, Context, Row, Scale

@@ -1,4 +1,4 @@
-"""The archive of a run: as new as its results while it runs, whole however it ends."""
+"""Archive of a run: updated while the run goes on, complete however it ends."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from pathlib import Path
 from c2c.atomic import write_text
 from experiments.gpu.files import pack
 
-SHARE = 0.05  # of the time may go into keeping the archive new
+SHARE = 0.05  # of the time that updates of the archive may take
 
 
 class Keeper:
-    """Writes summary and archive anew, each in one step, after every case.
+    """Rewrites summary and archive after every case, each atomically.
 
-    A run may be killed at any time, and what it leaves is then what was written last. Where cases
-    end faster than that can be written, it waits for one that takes longer, or for its share of the
-    time. `summarise` writes the summary into the folder and returns its text, which stands beside
-    the archive too.
+    A killed run leaves the last version. If cases end faster than both can be written, writing
+    waits for a longer case (`catch_up`) or until it takes at most `SHARE` of the time. `summarise`
+    writes the summary into the folder and returns its text, which is also kept beside the archive.
     """
 
     def __init__(
@@ -36,7 +35,7 @@ class Keeper:
 
     @property
     def summary(self) -> Path:
-        """The file with the summary, beside the archive.
+        """Path of the summary, beside the archive.
 
         >>> Keeper(Path("nvidia-h200"), Path("out/gpu.tar.gz"), str).summary.name
         'gpu.md'
@@ -44,9 +43,10 @@ class Keeper:
         return self._archive.with_name(self._archive.name.removesuffix(".tar.gz") + ".md")
 
     def refresh(self, *, now: bool = False) -> str:
-        """Write both, unless they have taken more than their share; return the summary's text.
+        """Write summary and archive; return the summary's text, "" if writing is put off.
 
-        Where there is no room for them the last ones stay, and the run goes on.
+        Writing is put off while it has taken more than `SHARE` of the time, unless `now`. After a
+        write error the earlier files stay and the run goes on.
         """
         begun = self._clock()
         self._due = not now and begun < self._next
@@ -65,7 +65,7 @@ class Keeper:
     def _text(self) -> str:
         try:
             return self._summarise()
-        except Exception:  # noqa: BLE001 - rows nobody has seen before must come home all the same
+        except Exception:  # noqa: BLE001 - rows are kept even if they cannot be summarised
             self._tell(why := f"There is no summary:\n\n{traceback.format_exc()}")
             return why
 
@@ -75,6 +75,6 @@ class Keeper:
         self._told.add(what)
 
     def catch_up(self) -> None:
-        """Write both if that was put off; to be called while nothing else is to be done."""
+        """Write both if `refresh` put it off. Call this while idle."""
         if self._due:
             self.refresh(now=True)

@@ -13,13 +13,13 @@ SCALES: tuple[Scale, ...] = get_args(Scale)
 """full: real sizes. quick: real sizes, few of them, few repetitions. tiny: a dry run on a CPU."""
 
 Backend = Literal["sm90", "interpret", "reference"]
-"""Of the kernels, as `pallas_kernels` names them."""
+"""Backend of the kernels, as `pallas_kernels` names it."""
 
 Place = Literal["host", "device"]
 """Memory that holds the weights."""
 
 HostRead = Literal["", "either", "only"]
-"""Of a case: reads no weights in host memory; does, or elsewhere as well; is about nothing else."""
+"""Reads of weights in host memory: none; "either" can read device memory instead; "only" cannot."""
 
 HostFault = Literal["", "hang", "crash"]
 
@@ -33,14 +33,14 @@ class Unmeasurable(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One thing to measure or check, small enough to lose.
+    """One measurement or check, small enough to lose.
 
-    `spec` holds scalars only and is what the results are filed under: an equal spec is the same
-    case. `host` says whether it reads weights in host memory. `limit_s` is when its process is
-    ended, compilation not counted where the section tells of it; `most_s` is when it is ended in
-    any case, and the only limit of a process's first case. With less than `least_s` left of the run
-    it is not begun. A case with `always` is measured in every run, because others of the run are
-    compared with it. Cases of a `group` are likely to fail alike.
+    `spec` holds scalars only and identifies the case: results are stored under it. `host` says
+    whether the case reads weights in host memory. Its process is ended after `limit_s`, without
+    compilation if the section reports that, and always after `most_s`, which is the only limit of a
+    process's first case. The case is not begun with less than `least_s` left of the run. A case
+    with `always` is measured in every run, because others of the run are compared with it. Cases of
+    a `group` are likely to fail together.
     """
 
     spec: Mapping[str, Any]
@@ -53,7 +53,7 @@ class Case:
 
     @property
     def key(self) -> str:
-        """The spec as text, the same for equal specs.
+        """Spec as text, the same for equal specs.
 
         >>> Case(spec={"m": 8, "alpha": 0.5}).key == Case(spec={"alpha": 0.5, "m": 8}).key
         True
@@ -63,9 +63,9 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Seconds that a process may take to start, and caps on the limits that cases have.
+    """Seconds that a process may take to start, and caps on the limits of cases.
 
-    `first_s` caps what a process's first case may take.
+    `first_s` caps the first case of a process.
     """
 
     start_s: float = 90.0
@@ -73,7 +73,7 @@ class Limits:
     first_s: float = math.inf
 
     def of(self, case: Case) -> Case:
-        """Return the case with limits that are no longer than these."""
+        """Return the case with its limits capped by these."""
         most_s = case.limit_s if case.most_s is None else case.most_s
         return replace(
             case, limit_s=min(case.limit_s, self.case_s), most_s=min(most_s, self.first_s)
@@ -82,11 +82,12 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """Settings that all cases of a run are measured with.
+    """Settings that all cases of a run share.
 
-    `backend` is the kernels': "sm90" on a GPU; "reference" in a dry run. `folder` is where a
-    section may keep files of its own beside its rows. `weights` is where cases put the weights that
-    they read in host memory otherwise. `host_fault` is a rehearsal of a device that cannot read it.
+    `backend` is that of the kernels: "sm90" on a GPU; "reference" in a dry run. `folder` may hold
+    files of a section beside its rows ("" for none). `weights` is the memory of the weights that
+    cases read: "device" replaces host memory. `host_fault` simulates a device that cannot read
+    host memory.
     """
 
     backend: Backend = "sm90"
@@ -98,7 +99,7 @@ class Context:
 
     @property
     def target_s(self) -> float:
-        """Seconds to spend on one measurement, compilation not counted."""
+        """Seconds to spend on one measurement, without compilation."""
         return {"full": 0.4, "quick": 0.1, "tiny": 0.0}[self.scale]
 
     @property

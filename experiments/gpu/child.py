@@ -1,4 +1,4 @@
-"""A child process that runs cases, as its parent sees it. Every wait for it has a limit."""
+"""Parent's side of a child process that runs cases. Every wait for the child has a limit."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from experiments.children import PATIENCE_S, Lines, gpu_environment
 from experiments.gpu.cases import Case, Context, Row
 
 _TAIL, _LOG_BYTES = 600, 1 << 15
-_DUMP_S = 0.5  # for a process that hangs to write where it is
+_DUMP_S = 0.5  # for a hung process to dump its stack
 _INNERMOST, _FRAMES = 2, 6
 _HARNESS = ("suite.py", "worker.py")
-# Errors after which a process's own context of the device is of no more use.
+# Errors that make a process's context of the device unusable.
 _BROKEN = re.compile(
     r"CUDA_ERROR_(ILLEGAL|LAUNCH_FAILED|LAUNCH_TIMEOUT|MISALIGNED|HARDWARE|ECC|ASSERT|UNKNOWN|INVALID_PC)"
 )
@@ -31,7 +31,7 @@ _BROKEN = re.compile(
 class Outcome:
     """Outcome of a case.
 
-    `lost` says that the process did not survive it: it "hung" and was ended, or it "crashed".
+    `lost` is "hung" or "crashed" if the case cost its process, else "".
     """
 
     status: str  # ok, failed, skipped
@@ -41,7 +41,7 @@ class Outcome:
 
 
 class Child:
-    """A process that runs the cases of one module, started anew after one that ended it."""
+    """Process that runs the cases of one module, restarted after a case that ended it."""
 
     def __init__(
         self, module: str, context: Context, waiting: Callable[[], object] = lambda: None
@@ -51,9 +51,9 @@ class Child:
         self._fresh = True
 
     def start(self, limit_s: float) -> Outcome | None:
-        """Start the process if there is none; return how that failed, if it did.
+        """Start the process if there is none; return the failure, None if it runs.
 
-        What fails here is no case's fault: none has begun.
+        No case is to blame for such a failure: none has begun.
         """
         if self._lines is not None:
             return None
@@ -69,8 +69,9 @@ class Child:
         """Run a case in the process that `start` began; end it if it does not answer in time.
 
         Args:
-          case: its `limit_s` does not count compiling; a process's first case has `most_s`.
-          at_most_s: what is left of the run.
+          case: case to run; its `limit_s` excludes compilation, and a process's first case is
+            limited by `most_s` alone.
+          at_most_s: seconds left of the run.
         """
         assert self._lines is not None
         most_s = min(case.limit_s if case.most_s is None else case.most_s, at_most_s)
@@ -88,13 +89,13 @@ class Child:
         return Outcome(status=answer["status"], reason=reason, rows=answer["rows"], lost=lost)
 
     def close(self) -> None:
-        """End the process and everything it started; one that cannot be ended is left behind."""
+        """End the process and all that it started; a process that cannot be ended is left."""
         if self._lines is not None:
             self._lines.close()
         self._lines = None
 
     def _answer(self, limit_s: float, most_s: float, what: str) -> dict[str, Any] | Outcome:
-        """Return the next answer; compiling stops the clock of `limit_s`, not that of `most_s`."""
+        """Return the next answer. Compilation stops the clock of `limit_s`, not of `most_s`."""
         assert self._lines is not None
         begun = time.monotonic()
         compiled_s, compiling = 0.0, False
@@ -113,7 +114,7 @@ class Child:
             compiled_s += answer.get("took_s", 0.0)
 
     def _hung(self, what: str) -> Outcome:
-        """End a process that does not answer, after it has said where it is, if it still can."""
+        """End a process that does not answer, after it has dumped its stack if it can."""
         assert self._lines is not None
         before = self._lines.said_bytes
         with contextlib.suppress(ProcessLookupError):
@@ -124,7 +125,7 @@ class Child:
         return self._end(f"{what}: ended. It was at: {where}", "hung", before)
 
     def _gone(self, what: str) -> Outcome:
-        """Return how a process died, with its last words."""
+        """Return the outcome of a process that died, with its last output."""
         assert self._lines is not None
         try:
             what += f" (exit status {self._lines.process.wait(PATIENCE_S)})"
@@ -140,7 +141,7 @@ class Child:
 
 
 def last_words(log: str) -> str:
-    """Return what a process said at last; of a fault in native code, what it was and where."""
+    """Return the end of a process's output; after a fault in native code its kind and frames."""
     _, fault, after = log.rpartition("Fatal Python error: ")
     if fault:
         return f"{fault}{after.splitlines()[0]}, at: {frames(after)}"
@@ -149,9 +150,9 @@ def last_words(log: str) -> str:
 
 
 def frames(dump: str) -> str:
-    r"""Return the innermost frames of a dump of `faulthandler`, and those of the project.
+    r"""Return the innermost frames of a dump of `faulthandler`, and the frames of the project.
 
-    Neither pytest's own nor those from which it is called: they are the same for every test.
+    Frames of pytest and of its callers are left out: they are the same for every test.
 
     >>> frames('Stack:\n  File "/a/tests/test_x.py", line 7 in check\n')
     'test_x.py:7 check'

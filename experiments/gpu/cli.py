@@ -36,7 +36,7 @@ from experiments.gpu.session import Session, Settings
 RESULTS = Path(__file__).parents[1] / "results"
 MINUTES, DRY_RUN_MINUTES = 9.0, 60.0
 END_S, END_SHARE = 15.0, 0.05
-"""Kept free of measuring, for what remains to be done at the end: seconds, or this share."""
+"""Time kept free for the end of a run: seconds, or a share of the run if that is less."""
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -102,7 +102,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _refuse_others(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Refuse values that cannot be meant, and put others where none was given."""
+    """Refuse impossible values, and set the defaults that depend on other options."""
     if options.minutes is None:
         options.minutes = DRY_RUN_MINUTES if options.dry_run else MINUTES
     for name in ("minutes", "start_limit", "case_limit", "first_case_limit"):
@@ -137,8 +137,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     command = list(sys.argv[1:] if arguments is None else arguments)
     if options.dry_run:
-        os.environ["JAX_PLATFORMS"] = "cpu"  # of the children; this process has no jax
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was found is still summed up
+        os.environ["JAX_PLATFORMS"] = "cpu"  # for the children; this process has no jax
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # results so far are still summarised
     until = started + 60 * options.minutes - min(END_S, END_SHARE * 60 * options.minutes)
     try:
         facts = ask(
@@ -200,13 +200,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def spent_s() -> float:
-    """Return the seconds since `.ci/gpu` began to look for a Python; 0 without it."""
+    """Return the seconds since `.ci/gpu` began to look for a Python; 0 if it was not used."""
     begun = os.environ.get("C2C_GPU_BEGUN", "")
     return max(0.0, time.time() - float(begun)) if begun else 0.0
 
 
 def show() -> None:
-    """Print the calls and the sections; of one whose packages are not here, what is missing."""
+    """Print calls and sections; for a section that cannot be listed, the error."""
     for name, call in CALLS.items():
         print(f"{name:12s} {', '.join(call.sections)}")
     for section in SECTIONS.values():

@@ -24,11 +24,11 @@ ORDER = (
     "test_shared_pool.py",
     "test_hybrid_gemm_long.py",
 )
-FIRST = 2  # of each function, before any other
+FIRST = 2  # tests of each function that run before all others
 
 
 def cases(scale: Scale) -> list[Case]:
-    """List the tests: two of each function first, then the others; those two in a quick run."""
+    """List the tests: `FIRST` of each function, then the others unless the run is quick."""
     if scale == "tiny":  # small enough for a CPU
         listed = suite.collected(FOLDER / "test_gather_rows.py")
         return suite.cases_of(one for one in listed if one["function"].endswith("::test_types"))
@@ -40,7 +40,7 @@ def cases(scale: Scale) -> list[Case]:
 def in_order(listed: Iterable[suite.Listed]) -> tuple[list[suite.Listed], list[suite.Listed]]:
     """Return the first tests of every function, and all others; files in the order of `ORDER`.
 
-    Of a function's tests those furthest apart come first, since parameters are listed in order.
+    The first are both ends of a function's list: parameters are in order, so these differ most.
     """
     first: list[suite.Listed] = []
     others: list[suite.Listed] = []
@@ -53,7 +53,7 @@ def in_order(listed: Iterable[suite.Listed]) -> tuple[list[suite.Listed], list[s
 
 
 def serve(context: Context, requests: Iterable[str], say: suite.Say) -> None:
-    """Run the tests that are asked for."""
+    """Run the requested tests."""
     suite.serve(FOLDER, context, requests, say)
 
 

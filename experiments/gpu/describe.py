@@ -1,6 +1,6 @@
-"""Prints what this machine's GPU is, as JSON, so that the parent process needs none of it.
+"""Child process that prints the provenance of this machine's GPU as JSON.
 
-A driver that hangs then takes this child with it and no more.
+The parent does not touch the GPU, so that a driver that hangs costs only this child.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ LIMIT_S = 120.0
 def ask(
     command: Sequence[str], *, seed: int, dry_run: bool, limit_s: float = LIMIT_S
 ) -> dict[str, Any]:
-    """Return the provenance of a run.
+    """Return the provenance of a run, which a child process finds out.
 
     Raises:
-      RuntimeError: there is no GPU, or it does not answer; with what was found instead.
+      RuntimeError: there is no GPU, or it does not answer; the message says what was found.
     """
     asked = json.dumps([seed, dry_run, *command])
     line = [sys.executable, "-m", "experiments.gpu.describe", asked]
@@ -32,7 +32,7 @@ def ask(
 
 
 class _Heard(logging.Handler):
-    """Keeps why jax leaves a plugin out: an old driver, a library that is not there."""
+    """Keeps jax's reasons for leaving a plugin out: an old driver, a missing library."""
 
     said: list[str]
 
@@ -46,7 +46,7 @@ class _Heard(logging.Handler):
 
 
 def main(text: str) -> int:
-    """Print the provenance, or say what is missing."""
+    """Print the provenance, or the error if there is no GPU; return the exit status."""
     seed, dry_run, *command = json.loads(text)
     if dry_run:
         import jax

@@ -1,4 +1,4 @@
-"""The GPU, and what numbers measured on it depend on."""
+"""The GPU, and the provenance of numbers measured on it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import jax
 
 LIMIT_S = 30.0
-LOOK = "import cuda.bindings"  # where the driver's calls from Python are
+LOOK = "import cuda.bindings"  # Python bindings of the driver
 PACKAGES = ("jax", "jaxlib", "jax-cuda13-pjrt", "jax-cuda13-plugin", "numpy", "pyarrow")
 _DRIVER = (
     "name,driver_version,memory.total,clocks.max.sm,clocks.max.memory,power.limit,"
@@ -36,7 +36,7 @@ def find_gpu() -> jax.Device:
     """Return the first GPU.
 
     Raises:
-      RuntimeError: there is none that jax can use; says what jax sees instead.
+      RuntimeError: jax can use none; the message lists the devices that it sees.
     """
     import jax
 
@@ -48,7 +48,7 @@ def find_gpu() -> jax.Device:
 
 
 def provenance(device: jax.Device, *, seed: int, command: Sequence[str]) -> dict[str, Any]:
-    """Return what the numbers depend on and the code does not fix; nothing names the machine."""
+    """Return the facts beside the code that results depend on; none identifies the machine."""
     changes = output_of(["git", "status", "--porcelain", "--untracked-files=no"])
     return {
         "run": uuid.uuid4().hex[:12],
@@ -72,7 +72,7 @@ def provenance(device: jax.Device, *, seed: int, command: Sequence[str]) -> dict
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that matter, of those that are installed."""
+    """Return the versions of those `PACKAGES` that are installed."""
     found = {}
     for name in PACKAGES:
         try:
@@ -83,7 +83,7 @@ def versions() -> dict[str, str]:
 
 
 def query_driver(fields: str = _DRIVER) -> dict[str, str] | None:
-    """Return the driver's own words on the first GPU, or None where nvidia-smi gives none."""
+    """Return nvidia-smi's values of `fields` for the first GPU, or None if it fails."""
     answer = output_of(["nvidia-smi", "-i", "0", f"--query-gpu={fields}", "--format=csv,noheader"])
     if answer is None:
         return None
@@ -91,12 +91,12 @@ def query_driver(fields: str = _DRIVER) -> dict[str, str] | None:
 
 
 def with_bindings() -> dict[str, str]:
-    """Return the environment of a process that makes the driver's calls from Python.
+    """Return the environment of a process that calls the driver from Python.
 
-    Their module is that of this Python, or of `.venv-driver`, which can be copied.
+    The bindings are those of this Python or of `.venv-driver`, which can be copied.
 
     Raises:
-      Unmeasurable: there is none.
+      Unmeasurable: neither has the bindings.
     """
     env = environment(ROOT / ".venv-driver")
     if run([sys.executable, "-c", LOOK], limit_s=LIMIT_S, env=env).code:
@@ -105,12 +105,12 @@ def with_bindings() -> dict[str, str]:
 
 
 def is_without_driver(message: str) -> bool:
-    """Return whether an error of the driver's calls says that there is no driver here."""
+    """Return whether an error message of the driver's bindings says that there is no driver."""
     return any(part in message for part in ("libcuda", "DynamicLib", "NVIDIA driver library"))
 
 
 def output_of(command: Sequence[str]) -> str | None:
-    """Return what `command` prints, or None if it does not exist, fails or does not end."""
+    """Return the output of `command`, or None if it is missing, fails or exceeds `LIMIT_S`."""
     try:
         done = run(command, limit_s=LIMIT_S)
     except OSError:
@@ -119,7 +119,7 @@ def output_of(command: Sequence[str]) -> str | None:
 
 
 def folder_name(device_kind: str) -> str:
-    """Return the device's name as a folder.
+    """Return the device's name as the name of a folder.
 
     >>> folder_name("NVIDIA H200")
     'nvidia-h200'

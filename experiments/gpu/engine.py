@@ -1,8 +1,8 @@
-"""Section `engine`: what a worker of the live engine does, without the processes around it.
+"""Section `engine`: the runner of the live engine, without the processes around it.
 
-Two unlike models over one pool of keys and values, steps by turns: every text is what its model
-draws alone, with and without a step ahead; nothing is compiled once all is ready; and what a turn
-to the other model costs. It takes the runner alone, so neither Hydra nor a web server is needed.
+Two different models share one KV pool and take turns. Checks: every text equals that of its model
+alone, with and without a step ahead, and nothing is compiled after warm-up. Measures the cost of a
+turn to the other model. Needs the runner alone, neither Hydra nor a web server.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SIZES: Mapping[Scale, Mapping[str, int]] = {
     "tiny": {"hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 128,
              "num_attention_heads": 4, "head_dim": 16, "vocab_size": 96},
 }  # fmt: skip
-_UNLIKE = (("llama", 2), ("qwen3", 4))  # and heads of keys
+_UNLIKE = (("llama", 2), ("qwen3", 4))  # family, KV heads
 _ALIKE = (("llama", 2), ("llama", 2))  # half as much to compile
 _LINEARS: Mapping[Scale, tuple[tuple[str, str], ...]] = {
     "full": (("reference", "bfloat16"), ("hybrid", "bfloat16")),
@@ -54,7 +54,7 @@ _LINEARS: Mapping[Scale, tuple[tuple[str, str], ...]] = {
 
 
 def cases(scale: Scale) -> list[Case]:
-    """List what is checked, then what is timed."""
+    """List the checks and the timing, by linear strategy."""
     found = []
     for linear, dtype in _LINEARS[scale]:
         same = {"linear": linear, "dtype": dtype}
@@ -67,7 +67,11 @@ def cases(scale: Scale) -> list[Case]:
 
 
 def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
-    """Check texts, or time turns."""
+    """Check texts, or time turns.
+
+    Raises:
+      AssertionError: texts differ, or something was compiled after warm-up.
+    """
     runners, executables = _runners(spec["linear"], spec["dtype"], context.scale)
     before = executables.compiled
     if spec["what"] == "turns":
@@ -82,7 +86,7 @@ def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
 
 @functools.cache
 def _runners(linear: str, dtype: str, scale: Scale) -> tuple[tuple[Runner, ...], Executables]:
-    """Return a runner for each model, all that they run compiled."""
+    """Return a warm runner for each model, and the executables that they share."""
     strategy = linear_by_name(linear)
     executables = Executables(scratch("engine"))
     specs = [
@@ -113,7 +117,7 @@ def _runners(linear: str, dtype: str, scale: Scale) -> tuple[tuple[Runner, ...],
 
 @dataclass(slots=True)
 class _Client:
-    """Asks a runner for texts: a piece of a prompt and all rows that can decode, each step."""
+    """Client of a runner: each step has a chunk of one prompt and all rows that can decode."""
 
     runner: Runner
     prompts: Sequence[Sequence[int]]
@@ -121,8 +125,8 @@ class _Client:
     ahead: int
     got: dict[int, list[int]] = field(default_factory=dict)
     waiting: deque[int] = field(default_factory=deque)
-    left: dict[int, int] = field(default_factory=dict)  # prompt tokens that are not computed
-    owed: dict[int, int] = field(default_factory=dict)  # draws that may still be started
+    left: dict[int, int] = field(default_factory=dict)  # prompt tokens not yet computed
+    owed: dict[int, int] = field(default_factory=dict)  # tokens whose draw is not yet started
     under_way: deque[Any] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
@@ -156,7 +160,7 @@ class _Client:
 
 
 def _texts(runners: Sequence[Runner], ahead: int, seed: int) -> list[Row]:
-    """Draw all texts by turns, and each alone in the same shapes: they are equal."""
+    """Draw all texts in turns and each alone, in the same shapes; raise if they differ."""
     rng = np.random.default_rng(seed)
     asked = [
         [rng.integers(0, runner.spec.vocab, n).tolist() for n in PROMPTS] for runner in runners
@@ -184,7 +188,7 @@ def _texts(runners: Sequence[Runner], ahead: int, seed: int) -> list[Row]:
 
 
 def _turns(runners: Sequence[Runner], context: Context) -> list[Row]:
-    """Time decode steps of one model in a row, and by turns with the other."""
+    """Time decode steps of each model in a row, and of both in turns."""
     steps = 20 if context.scale == "tiny" else 60
     for runner in runners:
         runner.submit(0, [1, 2, 3], new=4 * steps, sampling=Sampling())

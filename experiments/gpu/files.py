@@ -1,4 +1,4 @@
-"""Tables of rows and archives of results, whole or not there at all; folders that go at the end."""
+"""Tables of rows and archives of results, written atomically; temporary folders."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def write_parquet(path: Path, rows: Sequence[Row], notes: Mapping[str, Any]) -> 
 
 
 def read_parquet(path: Path) -> tuple[list[Row], dict[str, Any]]:
-    """Return the rows, without the columns that are empty in them, and the notes."""
+    """Return the rows, each without its empty columns, and the notes."""
     import pyarrow.parquet as pq
 
     table = pq.read_table(path)
@@ -49,7 +49,7 @@ def read_parquet(path: Path) -> tuple[list[Row], dict[str, Any]]:
 def pack(folder: Path, archive: Path) -> None:
     """Write all of `folder` into one compressed archive, under the folder's name.
 
-    Files that others are still writing, which have a dot in front or end in ".part", are left out.
+    Unfinished files, whose names begin with a dot or end in ".part", are left out.
     """
     with (
         atomic_file(archive) as file,
@@ -68,11 +68,11 @@ def pack(folder: Path, archive: Path) -> None:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Put the results that `pack` wrote into `folder`, where earlier ones would be.
+    """Extract an archive of `pack` into `folder`, over earlier results.
 
     Raises:
-      OSError: it cannot be read.
-      tarfile.TarError: it is no such archive.
+      OSError: the archive cannot be read.
+      tarfile.TarError: it is no tar archive.
     """
     with tarfile.open(archive, "r:gz") as packed:
         packed.extractall(folder, filter="data")

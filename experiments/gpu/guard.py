@@ -1,4 +1,4 @@
-"""Check of a results folder: nothing that these programs did not write is replaced."""
+"""Check of a results folder, so that only files of this program are replaced."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from experiments.gpu.sections import SECTIONS
 
 __all__ = ["why_not"]
 
-LINES = frozenset({"begin", "interrupt", "finish", "run"})  # of a section's parts.jsonl
+LINES = frozenset({"begin", "interrupt", "finish", "run"})  # keys in a section's parts.jsonl
 
 
 def why_not(folder: Path, archive: Path | None = None) -> str:
-    """Return why a device's results cannot be kept in the folder; nothing if they can.
+    """Return why a device's results cannot be kept in the folder; "" if they can.
 
     Args:
-      folder: of one device; it may hold results of earlier runs.
-      archive: where they are packed to, if they are.
+      folder: folder of one device; it may hold results of earlier runs.
+      archive: file that results are packed into; None for no archive.
     """
     for where in (folder, *([archive.parent] if archive else [])):
         if problem := _unwritable(where):
@@ -61,7 +61,7 @@ def _is_ours(path: Path) -> bool:
         if path.name == "parts.jsonl":
             first = (path.read_text("utf-8").splitlines() or ['{"begin": ""}'])[0]
             return bool(LINES.intersection(json.loads(first)))
-        # The others are written together.
+        # summary.md is written together with summary.json
         summary = json.loads((path.parent / "summary.json").read_text("utf-8"))
         return isinstance(summary, dict) and {"findings", "coverage", "runs"} <= summary.keys()
     except (OSError, ValueError, AttributeError):

@@ -1,6 +1,6 @@
 """Section `link`: copies over the host link, copies in device memory, matrix products.
 
-Needs nothing of the kernels: what these take is what any program can get.
+Needs none of our kernels: these are the rates that any program can get.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def product(n: int) -> dict[str, Any]:
 
 
 def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
-    """Measure one of `cases`."""
+    """Measure one case."""
     repeats, few = max(context.repetitions[0], 3), context.scale == "tiny"
     if spec["what"] == "link":
         return [link_copy(spec["copy"], spec["bytes"], repeats)]

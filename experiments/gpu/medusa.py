@@ -1,12 +1,14 @@
 """Section `medusa`: graphs captured by two processes, restored by a third, outputs compared.
 
-Kernels that compute come from images; every word that restoring could get wrong shows in what they
-leave. Random programs first, then a chain of products by cuBLAS, whose kernels nobody declares,
-then decode steps of a transformer as XLA compiles them, at several batch sizes over one memory.
-Rivals: capturing with one warm-up (`capture_s`), capturing on demand (`first_capture_s`, beside
-`first_graph_s` of restoring on demand), the driver bringing a whole process back (`checkpoint`),
-and XLA's own graphs: the first decode steps of a process, one by one.
-Needs .venv-driver (`make driver`, can be copied) and a driver; jax compiles the steps, in a process
+Programs: random ones, whose kernels compute, so that every wrongly restored word shows in their
+output; a chain of cuBLAS products, whose kernels are not declared; decode steps of a transformer as
+XLA compiles them, at several batch sizes over one memory.
+
+Rivals: capture after one warm-up (`capture_s`); capture on demand (`first_capture_s`, against
+`first_graph_s` for restoring on demand); a process restored by the driver (`checkpoint`); XLA's own
+graphs, in the first decode steps of a process.
+
+Needs .venv-driver (`make driver`, can be copied) and a driver. jax compiles the steps in a process
 that ends before any other begins.
 """
 
@@ -27,7 +29,7 @@ from experiments.medusa.restore import measure as restored
 
 PROGRAMS: Mapping[Scale, int] = {"full": 16, "quick": 4, "tiny": 1}
 SIZES: Mapping[Scale, str] = {"full": "1 2 4 8 16 32 48 64", "quick": "1 8", "tiny": "1"}
-STEPS = 13  # of which the first three are told apart
+STEPS = 13  # the first three have columns of their own
 CHAIN: Mapping[Scale, int] = {"full": 32, "quick": 4, "tiny": 3}  # products by cuBLAS
 # Layers of Llama 8B's shape; two, since nodes of a layer are the same in all.
 LLAMA_8B: Mapping[str, int] = {
@@ -41,7 +43,7 @@ SMALL: Mapping[str, int] = {
 
 
 def cases(scale: Scale) -> list[Case]:
-    """List the programs: streams and graphs with edges by turns, cuBLAS, then XLA's steps."""
+    """List the programs: random ones, cuBLAS, XLA's steps; then checkpoint and first steps."""
     shape = SMALL if scale == "tiny" else LLAMA_8B
     spec = {"program": "xla", "batch_sizes": SIZES[scale], **shape}
     random = [Case(spec={"program": f"computing:{k}"}) for k in range(PROGRAMS[scale])]
@@ -55,7 +57,7 @@ def cases(scale: Scale) -> list[Case]:
 
 
 def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
-    """Capture, analyse and restore one program in processes of their own."""
+    """Capture, analyse and restore one program in separate processes, or time a rival."""
     del context
     if spec["program"] == "first_steps":
         return [_first_steps(spec)]
@@ -92,7 +94,7 @@ def _checkpointed(what: str, env: Mapping[str, str]) -> Row:
 
 
 def _first_steps(spec: Mapping[str, Any]) -> Row:
-    """Return what XLA's own graphs take: the first run has none, the second builds one."""
+    """Time first steps with XLA's own graphs: the first step has none, the second builds one."""
     step = {name: n for name, n in spec.items() if name not in ("program", "update")}
     try:
         found = seconds_of(step, spec["update"], STEPS)
@@ -108,7 +110,7 @@ def _first_steps(spec: Mapping[str, Any]) -> Row:
 
 
 def _row(row: Mapping[str, Any]) -> Row:
-    """Return what is measured; launches are medians over batch sizes."""
+    """Return the columns of a result; launch times are medians over batch sizes."""
     one_by_one, first, later = (
         statistics.median(row[name].values())
         for name in ("one_by_one_s", "first_launch_s", "launch_s")

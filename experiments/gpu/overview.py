@@ -1,4 +1,4 @@
-"""The top of a summary: what passed, failed and hung, rates against the link, shares of limits."""
+"""Top of a summary: cases by outcome, rates against the link, shares of limits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_REASON = 260
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Counts of cases by outcome; one with several rows counts once."""
+    """Number of cases by outcome; a case with several rows counts once."""
 
     passed: int = 0
     failed: int = 0
@@ -35,7 +35,7 @@ class Counts:
 
 
 def count(rows: Iterable[Row]) -> Counts:
-    """Count cases by their latest rows."""
+    """Count cases by the outcome in their latest row."""
     latest = {row["case"]: _outcome(row) for row in rows}
     return Counts(**Counter(latest.values()))
 
@@ -49,7 +49,7 @@ def _outcome(row: Row) -> str:
 def lines(
     rows: Rows, covered: Mapping[str, Mapping[str, Any]], stopped: Mapping[str, str]
 ) -> list[str]:
-    """Return what a reader should see first, as Markdown."""
+    """Return the top of a summary as lines of Markdown."""
     real = {name: [r for r in of if not r.get("dry_run")] for name, of in rows.items()}
     found = ["| section | passed | failed | hung | crashed | skipped | not run |"]
     found.append("| --- " * 7 + "|")
@@ -72,7 +72,7 @@ def lines(
 
 
 def _named(rows: Rows) -> list[str]:
-    """Return a line for each case that did not pass, those that took their process along first."""
+    """Return a line for each failed case, up to `MOST_NAMED`; hung and crashed ones first."""
     bad = {
         (name, row["case"]): row
         for name, of in rows.items()
@@ -91,7 +91,7 @@ def _named(rows: Rows) -> list[str]:
 
 
 def _rates(rows: Rows) -> list[str]:
-    """Return the rates of link, device memory and tensor cores, and of TMA over the link's."""
+    """Return the rates of link, device memory, tensor cores and TMA over the link."""
     ok = {name: [r for r in of if r["status"] == "ok"] for name, of in rows.items()}
     found, dma = [], 0.0
     for what, label, column, unit in (
@@ -116,7 +116,7 @@ def _rates(rows: Rows) -> list[str]:
 
 
 def _fractions(rows: Sequence[Row]) -> list[str]:
-    """Return a table by rows of X: the best of each GEMM, its rate on the link and its share."""
+    """Return a table by rows of X: best link rate, and each GEMM's best share of its limit."""
     best: dict[int, list[Row]] = {}
     for (*_, m, sms), of in analysis.cells(analysis.with_limits(rows)).items():
         hybrid = analysis.best(
@@ -139,7 +139,7 @@ def _fractions(rows: Sequence[Row]) -> list[str]:
 
 
 def _slices(rows: Sequence[Row]) -> list[str]:
-    """Return what one slice draws alone and several together, or numbers of SMs."""
+    """Return the link rates of slices, alone and together, and by number of SMs."""
     ok = [r for r in rows if r["status"] == "ok" and "gbps" in r]
     found = [f"- slice {r['slice']} alone: {r['gbps']:.4g} GB/s" for r in ok if "slice" in r]
     together = {r["slices"]: r["total_gbps"] for r in ok if "slices" in r}

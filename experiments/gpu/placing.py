@@ -1,4 +1,4 @@
-"""Memory of a run's weights: the host's, until reading it costs two processes in a row."""
+"""Memory of a run's weights: host memory, until reading it costs two processes in a row."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ MOST_LOST = 2
 
 @dataclass(slots=True)
 class Placing:
-    """The switch for weights in device memory, which all sections of a run share.
+    """Memory of the weights, shared by all sections of a run.
 
-    With "auto" it is thrown by cases that read host memory and cost `MOST_LOST` processes, none
-    between them having passed: what else such cases measure is then measured without the link.
+    With "auto" weights move to device memory once `MOST_LOST` cases in a row that read host memory
+    cost their process. Later cases measure the rest without the link. `why` is the reason of the
+    move, "" before it.
     """
 
     wanted: Wanted = "auto"
@@ -28,11 +29,11 @@ class Placing:
 
     @property
     def weights(self) -> Place:
-        """Their present place."""
+        """Memory that holds the weights now."""
         return "device" if self.wanted == "device" or self.why else "host"
 
     def of(self, case: Case) -> Case | None:
-        """Return the case as it can run now, None if it is about host memory alone."""
+        """Return the case as it can run now, None if it needs host memory that is not read now."""
         if self.weights == "host" or not case.host or "w_in" in case.spec:
             return case
         if case.host == "only":
@@ -40,12 +41,12 @@ class Placing:
         return replace(case, spec={**case.spec, "w_in": "device"})
 
     def due(self, case: Case, finished: Collection[str]) -> Case | None:
-        """Return the case as it can run now, None if it cannot or has its result."""
+        """Return the case as it can run now, None if it cannot run or has its result."""
         found = self.of(case)
         return None if found is None or (found.key in finished and not found.always) else found
 
     def count(self, case: Case, outcome: Outcome) -> bool:
-        """Take note of how a case went; return whether that threw the switch."""
+        """Record the outcome of a case; return whether it moved the weights."""
         if not case.host or self.weights == "device" or outcome.status == "skipped":
             return False
         self._lost = self._lost + 1 if outcome.lost else 0

@@ -1,8 +1,8 @@
-"""A probe of the device in a process of its own, after another was lost: does it still compute?
+"""Probe of the device after a process was lost: adds numbers in a process of its own.
 
     python -m experiments.gpu.probe
 
-Adds on the first device and ends. It fails where the device is gone, and is late where it hangs.
+The probe fails if the first device is gone, and exceeds its limit if the device hangs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LIMIT_S = 45.0
 
 
 def why_dead(limit_s: float = LIMIT_S) -> str:
-    """Return why the device is taken for dead; nothing if it answers within the limit."""
+    """Return why the device is taken for dead; "" if it answers within the limit."""
     done = run([sys.executable, "-m", "experiments.gpu.probe"], limit_s=limit_s,
                env=gpu_environment())  # fmt: skip
     if done.code is None:
@@ -24,7 +24,7 @@ def why_dead(limit_s: float = LIMIT_S) -> str:
 
 
 def main() -> int:
-    """Add on the device; return the exit status."""
+    """Add numbers on the device; return the exit status."""
     import jax.numpy as jnp
 
     return int(float(jnp.ones(256).sum()) != 256.0)

@@ -1,4 +1,4 @@
-"""Telling how far a run is: a bar on a terminal, now and then a line elsewhere."""
+"""Progress of a run: a bar on a terminal, a line every `EVERY_S` elsewhere."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from contextlib import contextmanager
 EVERY_S = 15.0
 
 Tell = Callable[[int, str, bool], None]
-"""Is given the number of cases done, a line about the last one, and whether it went wrong."""
+"""Arguments: number of cases done, a line about the last one, True if it failed."""
 
 
 @contextmanager
 def progress(title: str, total: int) -> Iterator[Tell]:
-    """Yield a function that tells how far the cases of one section are."""
+    """Yield a function that reports the progress of one section's cases."""
     if sys.stdout.isatty():
         try:
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn

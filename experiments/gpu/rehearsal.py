@@ -1,9 +1,9 @@
-"""Rehearsals without a GPU: tests that hang, crash, fail and are skipped; host reads that do.
+"""Rehearsals without a GPU: tests that hang, crash, fail or skip; host reads that hang or crash.
 
     make gpu ARGS="rehearsal --dry-run --case-limit 2 --first-case-limit 10"
     make gpu ARGS="first --dry-run --host-read hang --case-limit 6"
 
-`C2C_REHEARSAL_START_S` has the process of the section take so many seconds to start.
+`C2C_REHEARSAL_START_S` sets the seconds that the section's process takes to start.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ LONG_S = 3600.0
 
 
 def cases(_: Scale) -> list[Case]:
-    """List the tests, in the order of their file."""
+    """List the tests in the order of their file."""
     return suite.cases_of(suite.collected(FAULTS))
 
 
 def serve(context: Context, requests: Iterable[str], say: suite.Say) -> None:
-    """Run the tests that are asked for."""
+    """Run the requested tests."""
     time.sleep(float(os.environ.get("C2C_REHEARSAL_START_S", "0")))
     suite.serve(FAULTS, context, requests, say)
 
 
 def break_host_reads(fault: HostFault) -> None:
-    """Have every kernel of this process that is given host memory hang or crash.
+    """Make every kernel of this process that gets an operand in host memory hang or crash.
 
-    The two functions that give kernels their operands are replaced, before others take them.
+    The two functions that prepare operands are replaced before other modules import them.
     """
-    # Arrays come first: their copies, which are no reads by a kernel, keep what they have taken.
+    # Import arrays first: its copies are no reads by a kernel and keep the true functions.
     from pallas_kernels.host_memory import arrays, operand  # noqa: F401
 
     to_kernel, to_ref = operand.weight_operand, operand.host_ref

@@ -1,4 +1,4 @@
-"""The report of a GPU run: every aim as passed, failed or unmeasured, from the rows alone."""
+"""Report of a GPU run: each aim passed, failed or unmeasured, judged by the rows alone."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from experiments.gpu.store import Store
 from experiments.gpu.transformer import results as transformer
 
 Rows = Mapping[str, Sequence[Row]]
-"""By section."""
+"""Rows by section."""
 
 Listed = Mapping[str, Sequence[str]]
-"""The keys of a section's cases."""
+"""Keys of all cases, by section."""
 
 PREFILL_ROWS, DECODE_ROWS = 512, 64
 PREFILL_SHARE, DECODE_SHARE = 0.80, 0.90
@@ -31,7 +31,7 @@ TABLES = 0.15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One aim, whether it is met, and what was measured."""
+    """One aim, its status and the measured values."""
 
     aim: str
     status: str  # pass, fail, unmeasured, by construction
@@ -44,7 +44,7 @@ def read(folder: Path) -> dict[str, tuple[Row, ...]]:
 
 
 def findings(rows: Rows) -> list[Finding]:
-    """Judge every aim by these rows; those of dry runs count for nothing."""
+    """Judge every aim by these rows, leaving out those of dry runs."""
     real = {name: [r for r in of if not r.get("dry_run")] for name, of in rows.items()}
     found = [judge(real) for judge in _JUDGES]
     for aim, holds, measured in transformer.aims(real.get("transformer", ())):
@@ -53,12 +53,12 @@ def findings(rows: Rows) -> list[Finding]:
 
 
 def unmeasured(aim: str, why: str = "no rows") -> Finding:
-    """Return that nothing is known."""
+    """Return the finding for an aim that no row measures."""
     return Finding(aim=aim, status="unmeasured", measured=why)
 
 
 def judged(aim: str, holds: Sequence[bool], measured: str) -> Finding:
-    """Return whether the aim is met in every case."""
+    """Return the finding for an aim that passes if every case meets it."""
     return Finding(aim=aim, status="pass" if all(holds) else "fail", measured=measured)
 
 
@@ -88,7 +88,7 @@ def _operand(rows: Rows) -> Finding:
 def _limit(
     aim: str, keep: Callable[[int], bool], value: Callable[[Row], float | None], share: float
 ) -> Callable[[Rows], Finding]:
-    """Return a judge of the best choice in each cell on the whole GPU."""
+    """Return a judge of the fastest configuration in each cell on the whole GPU."""
 
     def judge(rows: Rows) -> Finding:
         found: dict[analysis.Cell, float] = {}
@@ -114,7 +114,7 @@ def _limit(
 
 
 def _of_link(row: Row) -> float | None:
-    """Return the share of the measured link rate, where the weights are what limits."""
+    """Return the share of the measured link rate, None if the link is not the limit."""
     if row.get("binds") != "link":
         return None
     return float(row["fraction"])
@@ -219,12 +219,12 @@ _JUDGES: tuple[Callable[[Rows], Finding], ...] = (
 
 
 def coverage(rows: Rows, listed: Listed) -> dict[str, dict[str, Any]]:
-    """Return for each section how many cases there are and what became of them.
+    """Return the number of cases of each section, in all and by status.
 
     Args:
-      rows: by section.
-      listed: the keys of all cases of a section. Rows of an earlier list do not count as covered.
-        Of a section that is not there only what has rows is known.
+      rows: rows by section.
+      listed: keys of all cases by section; rows of other cases do not count. For a section that is
+        not listed, the cases with rows count.
     """
     found = {}
     for name in SECTIONS:
@@ -251,10 +251,10 @@ def write(
     """Write `summary.json` and `summary.md` into a device's folder; return the text.
 
     Args:
-      folder: of the device.
-      listed: see `coverage`.
-      stopped: why sections were given up in this run.
-      dry_run: whether nothing here is a measurement.
+      folder: folder of the device.
+      listed: keys of all cases by section, see `coverage`.
+      stopped: reasons why sections were given up in this run.
+      dry_run: True if nothing here is a measurement.
     """
     stores = {name: Store(folder / name) for name in SECTIONS if (folder / name).exists()}
     rows = {name: store.rows for name, store in stores.items()}
@@ -277,7 +277,7 @@ def write(
 
 
 def _terms(rows: Rows, runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return each term of the predictions beside the row that measures it, if some are measured."""
+    """Return the table of predicted terms and their measured values; empty if none is measured."""
     real = {name: [r for r in of if not r.get("dry_run")] for name, of in rows.items()}
     if all(term.measured(real) is None for term in refuting.TERMS):
         return []
@@ -287,7 +287,7 @@ def _terms(rows: Rows, runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _constants(rows: Rows) -> list[str]:
-    """Return the constants of the cost model that these rows determine, beside the stored ones."""
+    """Return the cost model's constants that these rows determine, beside the stored ones."""
     heading = ["", "## Constants of the cost model", ""]
     try:
         from c2c.cost.constants import load_constants
@@ -307,7 +307,7 @@ def _constants(rows: Rows) -> list[str]:
 
 
 def calibrate_later() -> str:
-    """Say how the constants are stored, where the checkout is at hand."""
+    """Return the sentence that says how to store the constants."""
     return "`python -m experiments.gpu.kernels.calibrate <results> --write` stores them."
 
 

@@ -1,4 +1,4 @@
-"""Running the cases of a section: resumes, guards each case, stops in time."""
+"""Runner of a section's cases: resumes, guards each case, stops in time."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from experiments.gpu.placing import Placing
 from experiments.gpu.progress import progress
 from experiments.gpu.store import Store
 
-STARTS = 2  # of a process that may fail in a row before a section is given up
-LOST_IN_GROUP = 2  # processes that the cases of a group may cost before its others are left
-GROUPS_LOST = 3  # in a row, before a section is given up: the device needs attention
+STARTS = 2  # failed starts of a process in a row that end a section
+LOST_IN_GROUP = 2  # processes lost to a group of cases, after which its others are left
+GROUPS_LOST = 3  # groups in a row that cost a process, which end a section: check the device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +28,9 @@ class Ran:
     failed: int = 0
     skipped: int = 0
     earlier: int = 0  # had results already
-    left: int = 0  # not begun, for want of time or since others like them took their process along
+    left: int = 0  # not begun: no time left, or their group cost too many processes
     stopped: str = ""  # why the section was given up, if it was
-    over: bool = False  # whether other sections are no use: a dead device, a full disk
+    over: bool = False  # True if no other section can run: a dead device, a full disk
 
 
 @dataclass(slots=True)
@@ -78,27 +78,27 @@ def run_section(
     """Measure the cases that have no result yet, in order, until the time is over.
 
     Args:
-      name: of the section.
-      module: that measures: `measure(spec, context) -> rows`, imported in the child process.
-      cases: most informative first.
-      store: where results are kept; compacted at the end.
-      context: what to measure with.
-      provenance: of this run; its "run" is put into every row.
-      until: when to stop, by `clock`. No wait goes on beyond it but for a process to end.
-      limits: of processes and cases.
+      name: name of the section.
+      module: module with `measure(spec, context) -> rows`, imported in the child process.
+      cases: cases, most informative first.
+      store: results of the section; compacted at the end.
+      context: settings of the measurements.
+      provenance: facts of this run; its "run" is a column of every row.
+      until: time by `clock` to stop at. Only the wait for a process to end may exceed it.
+      limits: limits of processes and cases; None for the defaults.
       retry_failed: run failed cases again.
-      labels: columns to put into every row.
+      labels: further columns of every row.
       after: called when a case has its result on disk.
       waiting: called when a case takes longer than a moment.
-      placing: where weights are; None for host memory, whatever comes.
-      why_dead: asks the device after a lost process, within seconds; what it says ends the run.
-      clock: seconds; tests put their own here.
+      placing: memory of the weights; None for host memory throughout.
+      why_dead: called with the seconds left after a process is lost; a reason ends the run.
+      clock: returns seconds; tests replace it.
     """
     limits, labels, placing = limits or Limits(), labels or {}, placing or Placing(wanted="host")
     finished = store.finished(retry_failed=retry_failed, quick=bool(labels.get("quick")))
     todo = [limits.of(case) for case in cases if placing.due(case, finished)]
     if not any(not case.always for case in todo):
-        todo = []  # nothing to compare with
+        todo = []  # nothing to compare `always` cases with
     ran = Ran(earlier=len(cases) - len(todo), left=len(todo))
     if not todo:
         return ran
@@ -142,7 +142,7 @@ def run_section(
                 if losses.too_many:
                     why = f"{GROUPS_LOST} in a row ended their process: {outcome.reason}"
                     return replace(ran, stopped=why)
-    except OSError as error:  # of the store: children say what they have to say in outcomes
+    except OSError as error:  # from the store: children report errors as outcomes
         return replace(ran, stopped=f"results cannot be written: {error}", over=True)
     finally:
         child.close()
@@ -176,7 +176,7 @@ def _counted(ran: Ran, outcome: Outcome) -> Ran:
 def _measure(
     child: Child, case: Case, store: Store, until: float, clock: Any, *, given_up: bool
 ) -> tuple[Outcome | None, float]:
-    """Run a case; the outcome is None if the end of the run cut it off, which is no failure."""
+    """Run a case; return its outcome, None if the end of the run cut it off, and its seconds."""
     if given_up:
         return Outcome(status="failed", reason="it ended the whole run each time it was begun"), 0.0
     store.begin(case)

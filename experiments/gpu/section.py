@@ -11,17 +11,17 @@ from experiments.gpu.cases import Case, Scale
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A list of cases and the module that measures them: `cases(scale)`, `measure(spec, context)`.
+    """Cases and the module that measures them: `cases(scale)`, `measure(spec, context)`.
 
-    `share` is the part of a call that this one may take, of what is left when it begins.
+    `share` is the section's part of the time that is left of a call when the section begins.
     """
 
     name: str
     title: str
     module: str
     share: float
-    checks: bool = False  # measures nothing: what passed quickly need not run again
-    rehearses: bool = False  # measures nothing anywhere: for dry runs alone
+    checks: bool = False  # measures nothing: passes of a quick run count in a full run
+    rehearses: bool = False  # for dry runs alone
 
     def cases(self, scale: Scale) -> list[Case]:
         """Return the cases, most informative first."""
@@ -31,7 +31,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """Sections for one command of a lease, and seconds that a case of them may take at most."""
+    """Sections of one command of a lease, and a cap in seconds on each of their cases."""
 
     sections: tuple[str, ...]
     scale: Scale = "full"

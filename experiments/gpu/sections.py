@@ -1,4 +1,4 @@
-"""The sections, in the order in which they are run: what answers most comes first."""
+"""Sections in the order of a run, most informative first, and calls of a lease."""
 
 from __future__ import annotations
 
@@ -127,4 +127,4 @@ CALLS: Mapping[str, Call] = MappingProxyType(
         "fourth": Call(sections=("tune", "medusa", "tessera", "engine", "mig"), scale="quick"),
     }
 )
-"""What the commands of a lease run, in order of their worth. There is none for everything."""
+"""Sections by command of a lease, most valuable first. No command runs everything."""

@@ -1,4 +1,4 @@
-"""One run over sections: shares out the time, keeps summary and archive, ends in time."""
+"""One run over sections: divides the time, updates summary and archive, ends in time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOST_READS = "reading weights in host memory"
 class Settings:
     """Settings of a run.
 
-    `until` is by the monotonic clock; `weights` says where they are put (`Placing`).
+    `until` is a time of the monotonic clock; `weights` chooses the memory of weights (`Placing`).
     """
 
     folder: Path
@@ -42,7 +42,7 @@ class Settings:
 
 @dataclass(slots=True)
 class Session:
-    """A run and what has become of it so far."""
+    """A run and its results so far."""
 
     settings: Settings
     listed: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Session:
         return report.write(of.folder, self.listed, self.stopped, dry_run=of.dry_run)
 
     def run(self, wanted: Sequence[Section]) -> None:
-        """Run sections in order, until the time is over or results cannot be kept."""
+        """Run sections in order until the time is over, the device is dead or the disk is full."""
         for number, section in enumerate(wanted):
             now, until = time.monotonic(), self.settings.until
             if number < len(wanted) - 1:
@@ -80,7 +80,7 @@ class Session:
                 return
 
     def _moved_earlier(self) -> str:
-        """Return why an earlier run, of which this one goes on, gave up reading host memory."""
+        """Return why the resumed run gave up reading host memory; "" if it did not."""
         for name in SECTIONS:
             for row in Store(self.settings.folder / name).rows:
                 if row.get("w_in") == "device":
@@ -122,7 +122,7 @@ class Session:
 
 
 def outcome(name: str, ran: Ran, took_s: float) -> str:
-    """Say in a line how a section went."""
+    """Return a line with a section's outcomes."""
     text = f"{name}: {ran.ok} ok, {ran.failed} failed, {ran.skipped} skipped in {took_s:.0f} s"
     if ran.earlier:
         text += f"; {ran.earlier} measured earlier"

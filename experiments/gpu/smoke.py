@@ -1,4 +1,4 @@
-"""Section `smoke`: ten tests that say in a minute whether the kernels work here at all."""
+"""Section `smoke`: ten tests that show within a minute whether the kernels work here at all."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from experiments.gpu.correctness import FOLDER, SMOKE
 
 
 def cases(_: Scale) -> list[Case]:
-    """List the tests, in the order of their file; none says anything about another."""
+    """List the tests in the order of their file, each in a group of its own."""
     return suite.cases_of(
         {**one, "function": one["test"]} for one in suite.collected(FOLDER / SMOKE)
     )
 
 
 def serve(context: Context, requests: Iterable[str], say: suite.Say) -> None:
-    """Run the tests that are asked for."""
+    """Run the requested tests."""
     suite.serve(FOLDER / SMOKE, context, requests, say)

@@ -1,8 +1,8 @@
 """Results of a section on disk, case by case.
 
 Every finished case is a line appended to `parts.jsonl`; `compact` turns lines and the earlier table
-into one Parquet file. The start of a case is a line too: a case that was started twice and never
-finished has taken its run with it each time, and is given up with that as the reason.
+into one Parquet file. The start of a case is a line too: a case that was started `ATTEMPTS` times
+and never finished ended its run each time, and is given up for that reason.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ATTEMPTS = 2
 
 
 class Store:
-    """The results of one section in `folder`."""
+    """Results of one section in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -40,7 +40,7 @@ class Store:
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """Everything measured so far, in order."""
+        """Rows measured so far, in order."""
         return tuple(self._rows)
 
     @property
@@ -52,8 +52,8 @@ class Store:
         """Return the keys of the cases that need not run again.
 
         Args:
-          retry_failed: those that failed have to.
-          quick: whether quick measurements are good enough.
+          retry_failed: run failed cases again.
+          quick: accept results of quick runs.
         """
         return frozenset(
             row["case"]
@@ -67,7 +67,7 @@ class Store:
         return self._started[case.key] >= ATTEMPTS
 
     def add_run(self, run: str, provenance: Mapping[str, Any]) -> None:
-        """Record what the results of `run` depend on."""
+        """Record the provenance of the results of `run`."""
         self._append({"run": run, "provenance": dict(provenance)})
 
     def begin(self, case: Case) -> None:
@@ -75,7 +75,7 @@ class Store:
         self._append({"begin": case.key})
 
     def interrupt(self, case: Case) -> None:
-        """Record that the case was stopped for want of time: it says nothing against it."""
+        """Record that the run stopped the case, which is then no failed attempt."""
         self._append({"interrupt": case.key})
 
     def finish(self, case: Case, rows: Sequence[Row]) -> None:
@@ -83,9 +83,9 @@ class Store:
         self._append({"finish": case.key, "always": case.always, "rows": list(rows)})
 
     def compact(self) -> None:
-        """Write one table of everything and drop the lines; nothing is lost if it is cut short.
+        """Write one table of all rows and delete the lines; an interruption loses nothing.
 
-        Where that cannot be done, for want of room or of pyarrow, the lines stay, and are as good.
+        If that fails for lack of space or of pyarrow, the lines stay and hold the same results.
         """
         if not self._rows:
             return
@@ -104,7 +104,7 @@ class Store:
                 self._write({"begin": key})
 
     def clear(self) -> None:
-        """Set aside what there is, under a name that is new and not read."""
+        """Rename the present files to new names, which are not read."""
         for path in (self.table, self.parts):
             if path.exists():
                 names = (path.with_name(f"old-{number}-{path.name}") for number in count(1))
@@ -119,7 +119,7 @@ class Store:
         """Append a line; it is on disk when this returns.
 
         Raises:
-          OSError: it cannot be written; nothing of it is left behind.
+          OSError: the line cannot be written; no part of it is left behind.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         with self.parts.open("ab", buffering=0) as parts:
@@ -151,7 +151,7 @@ class Store:
             self._runs[line["run"]] = line["provenance"]
 
     def _lines(self) -> list[dict[str, Any]]:
-        """Return the lines; one that the end of a run cut short is dropped."""
+        """Return the lines, after dropping a last line that was cut short."""
         if not self.parts.exists():
             return []
         whole, _, cut = self.parts.read_bytes().rpartition(b"\n")

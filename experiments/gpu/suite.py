@@ -1,10 +1,10 @@
-"""Tests as cases: one row a test, told as it ends, in a pytest that is asked for one at a time.
+"""Tests as cases, a row each: one pytest process runs single tests on request.
 
     python -m experiments.gpu.suite <folder or file of tests> <file for the list>
 
 lists the tests (a case each). `serve` runs them: pytest collects once, then waits for the name of a
-test, runs it and answers. The parent keeps the answer before it asks for the next test, so that no
-test's end costs the rows of others; a test that does not answer is named by what was asked last.
+test, runs it and answers. The parent stores the answer before it requests the next test, so that a
+test that crashes costs no rows of others, and a test that hangs is the last one requested.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MOST_MESSAGE = 600
 
 Say = Callable[[dict[str, Any]], None]
 Listed = dict[str, Any]
-"""Of a test: `test` (file and name), `function`, `host` and maybe a `limit_s` of its own."""
+"""A test: `test` (file and name), `function`, `host` and, if the test sets it, `limit_s`."""
 
 # The project's own options and conftest need packages that a GPU machine may lack.
 _OPTIONS = (
@@ -56,10 +56,10 @@ def cases_of(listed: Iterable[Listed]) -> list[Case]:
 
 @cache
 def collected(path: Path, limit_s: float = LIST_LIMIT_S) -> tuple[Listed, ...]:
-    """Return the tests under `path`, and files that cannot be imported as if they were tests.
+    """Return the tests under `path`; a file that cannot be imported counts as a test.
 
     Raises:
-      RuntimeError: pytest does not list them; with its last words.
+      RuntimeError: pytest lists no tests; the message ends with its last output.
     """
     with tempfile.TemporaryDirectory() as folder:
         told = Path(folder) / "tests.json"
@@ -76,18 +76,18 @@ def collected(path: Path, limit_s: float = LIST_LIMIT_S) -> tuple[Listed, ...]:
 
 
 def serve(path: Path, context: Context, requests: Iterable[str], say: Say) -> None:
-    """Collect the tests under `path` and run those that are asked for."""
+    """Collect the tests under `path` and run the requested ones."""
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    # XLA's own products are only compared with here: their speed does not matter
+    # XLA's products are only a reference here: their speed does not matter
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_autotune_level=0"
     os.environ["C2C_TESTS_BACKEND"] = context.backend
-    with tempfile.TemporaryDirectory() as own:  # no executables but of this source
+    with tempfile.TemporaryDirectory() as own:  # only executables of this source
         os.environ["PALLAS_KERNELS_REPOSITORY"] = own
         _pytest(path, Server(requests, say, context.backend))
 
 
 class Lister:
-    """Writes down what pytest collects."""
+    """Pytest plugin that writes a list of the collected tests."""
 
     def __init__(self, told: Path) -> None:
         self._told = told
@@ -110,7 +110,7 @@ class Lister:
 
 
 class Server:
-    """Runs the tests that are asked for, and answers each with its outcome."""
+    """Pytest plugin that runs the requested tests and answers with their outcomes."""
 
     def __init__(self, requests: Iterable[str], say: Say, backend: Backend) -> None:
         self._requests, self._say, self._backend = requests, say, backend
@@ -118,7 +118,7 @@ class Server:
         self._broken: dict[str, str] = {}
 
     def pytest_collectreport(self, report: Any) -> None:
-        """Keep why a file cannot be imported, for when it is asked for."""
+        """Keep the import error of a file, to answer a request for it."""
         if report.failed:
             self._broken[_short(report.nodeid)] = str(report.longrepr)[-MOST_MESSAGE:]
 
@@ -127,10 +127,10 @@ class Server:
         self._reports.append(report)
 
     def pytest_runtestloop(self, session: Any) -> bool:
-        """Take the place of pytest's own loop over all tests."""
+        """Replace pytest's own loop over all tests."""
         items = {_short(item.nodeid): item for item in session.items}
         tell_of_compiling(self._say)
-        lacks = lacking(self._backend)  # starts the device, which is no test's time
+        lacks = lacking(self._backend)  # starts the device outside any test's time
         self._say({"status": "ready"})
         for line in self._requests:
             asked = json.loads(line)
@@ -145,8 +145,8 @@ class Server:
             else:
                 self._reports = []
                 item = items[name]
-                # no next one: what a module's tests share is made again, and none can be asked for
-                # that needs another stack of fixtures
+                # no next item, since the next request is unknown: fixtures that a module's tests
+                # share are made again
                 item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
                 self._say(answer(self._reports))
         return True
@@ -175,14 +175,14 @@ def failed(result: str, message: str, row: Mapping[str, Any] | None = None) -> d
 
 
 def lacking(backend: Backend) -> str:
-    """Return what this device lacks to run the kernels, nothing if it can."""
+    """Return why this device cannot run the kernels; "" if it can."""
     from pallas_kernels import device, missing
 
     return missing(backend, device()) or ""
 
 
 def tell_of_compiling(say: Say) -> None:
-    """Say when jax begins to compile a program and how long it took, to stop the test's clock."""
+    """Report the start and the seconds of each compilation by jax, to stop the test's clock."""
     import jax
 
     class Begins(logging.Handler):
@@ -202,7 +202,7 @@ def tell_of_compiling(say: Say) -> None:
 
 
 def _pytest(path: Path, plugin: object) -> int:
-    # of those who develop; where only measurements are made it may be missing
+    # a development package that a machine for measurements may lack
     pytest = importlib.import_module("pytest")
     return int(pytest.main([*_OPTIONS, str(path)], plugins=[plugin]))
 
@@ -214,7 +214,7 @@ def _message(report: Any) -> str:
 
 
 def _short(nodeid: str) -> str:
-    """Return a test's name with its file's, without folders.
+    """Return the file and name of a test, without folders.
 
     >>> _short("tests/gpu/test_a.py::test_b[1]")
     'test_a.py::test_b[1]'

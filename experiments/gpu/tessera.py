@@ -1,10 +1,10 @@
 """Section `tessera`: kernels of a step timed, recorded, and split over two contexts of one GPU.
 
-Steps of Llama 8B's layers, compiled there by XLA at three batch sizes: seconds of every kernel
-against the cost tables, recording code against the original, a placement over two contexts (which
-stand for two GPUs) against one graph, and streams with priorities. What takes two GPUs is listed as
-unmeasured. Needs .venv-driver (`make driver`, can be copied) and a driver. Compiled steps stay
-beside the results, so that a case that is begun again does not compile again.
+XLA compiles steps of Llama 8B's layers on the machine, at three batch sizes. Cases compare seconds
+of every kernel with the cost tables, recording code with the original, and a placement over two
+contexts, in place of two GPUs, with one graph; others time streams with priorities. Questions that
+need two GPUs are listed as unmeasured. Needs .venv-driver (`make driver`, can be copied) and a
+driver. Compiled steps stay beside the results, so that a repeated case does not compile again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LLAMA_8B: Mapping[str, int] = {
     "layers": 2, "context": 512, "hidden": 4096, "heads": 32, "kv_heads": 8, "head_dim": 128,
     "intermediate": 14336,
 }  # fmt: skip
-COPIES = 8  # of a step's memory: more than any L2 holds of the smallest matrix
+COPIES = 8  # of a step's memory: even those of the smallest matrix exceed any L2
 # 0: as the planner places it
 CUTS: Mapping[Scale, tuple[int, ...]] = {"full": (0, 1, 8, 32), "quick": (0, 8), "tiny": (0,)}
 UNMEASURED: Mapping[str, str] = {
@@ -42,7 +42,7 @@ UNMEASURED: Mapping[str, str] = {
 
 
 def cases(scale: Scale) -> list[Case]:
-    """List the questions: times first, then equality, the cut, priorities, what is left open."""
+    """List the cases: times first, then equality, splits, priorities, unmeasured questions."""
     found = [_case("kernels", rows, 150.0) for rows in ROWS[scale]]
     one = 8 if 8 in ROWS[scale] else ROWS[scale][0]
     found.append(_case("recorded", one, 90.0))
@@ -60,7 +60,7 @@ def _case(what: str, rows: int, limit_s: float, **more: int | str) -> Case:
 
 
 def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
-    """Ask a process of its own for a case's rows."""
+    """Return a case's rows, which a process of its own measures."""
     if spec["what"] in UNMEASURED:
         raise Unmeasurable(UNMEASURED[spec["what"]])
     if context.folder:

@@ -1,8 +1,8 @@
 """Timing of work on a device from the host's clock.
 
-A repetition is a row of launches that are enqueued without waiting and one wait at the end. The
-device runs them back to back, so the time of starting one is hidden behind the one before and the
-wait is shared. A row takes at least `ROW_S`, so that what remains of both is below a percent.
+A repetition enqueues a row of launches and waits once at the end. The device runs them back to
+back, so each start is hidden behind the launch before it and the wait is shared. A row takes at
+least `ROW_S`, so that the rest of both is below a percent.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOST_IN_A_ROW = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Seconds of one launch in each repetition, each of which had `in_a_row` launches."""
+    """Seconds of one launch in each repetition; a repetition has `in_a_row` launches."""
 
     seconds: tuple[float, ...]
     in_a_row: int
@@ -32,7 +32,7 @@ class Times:
 
     @property
     def spread(self) -> float:
-        """Distance of the quartiles, as a share of the median."""
+        """Distance of the quartiles, as a share of the median; NaN for one repetition."""
         if len(self.seconds) < 2:
             return math.nan
         low, _, high = statistics.quantiles(self.seconds, n=4, method="inclusive")
@@ -60,11 +60,11 @@ def time_launches(
     """Time `launch`, which starts the work and returns the arrays to wait for.
 
     Args:
-      launch: is given the number of the launch, from 0 up, to choose among equal inputs: a second
-        run over the same ones could be served by a cache. Called twice before time counts.
-      target_s: seconds to spend, roughly.
-      repetitions: fewest and most.
-      clock: seconds; tests put their own here.
+      launch: called with the number of the launch, from 0 up, to choose among equal inputs, since a
+        cache could serve a second run over the same ones. Two calls come before the timed ones.
+      target_s: approximate seconds to spend.
+      repetitions: fewest and most repetitions.
+      clock: returns seconds; tests replace it.
     """
     wait(launch(0))
     start = clock()
@@ -85,7 +85,7 @@ def time_launches(
 
 
 def wait(arrays: Any) -> None:
-    """Return when all arrays of a tree are there; other leaves are ignored."""
+    """Wait until all arrays of a tree are ready; other leaves are ignored."""
     import jax
 
     until_ready: Any = jax.block_until_ready  # untyped
@@ -93,7 +93,7 @@ def wait(arrays: Any) -> None:
 
 
 def seconds_each(run: Callable[[], Any], repeats: int) -> list[float]:
-    """Return the wall time of `repeats` calls, each waited for, after one that is not counted."""
+    """Return the wall seconds of each of `repeats` calls, after one warm-up call."""
     run().block_until_ready()
     times = []
     for _ in range(repeats):

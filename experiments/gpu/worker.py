@@ -1,10 +1,10 @@
-"""The child process that runs cases: one line of JSON in, one line out, for each.
+"""Child process that runs cases: for each a line of JSON in, and a line out.
 
     python -m experiments.gpu.worker <module> <context as JSON> <file descriptor for answers>
 
-Answers have a descriptor of their own, so that nothing a library prints is taken for one. The child
-keeps what its module caches (weights, compiled kernels) from case to case, and is simply ended if
-one hangs. A module that has `serve(context, requests, say)` runs the cases itself: pytest does.
+Answers have a descriptor of their own, so that no output of a library is mistaken for one. The
+child keeps its module's caches (weights, compiled kernels) from case to case, and is killed if a
+case hangs. A module with `serve(context, requests, say)` runs the cases itself, as pytest does.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Say = Callable[[dict[str, Any]], None]
 
 
 def answer_to(module: Any, spec: dict[str, Any], context: Context) -> dict[str, Any]:
-    """Return the rows of a case, or why there are none; `w_in` of its spec is for the context."""
+    """Return the rows of a case, or the reason for none; `w_in` of `spec` sets the weights."""
     context = replace(context, weights=spec.pop("w_in", context.weights))
     try:
         return {"status": "ok", "rows": module.measure(spec, context)}
@@ -42,7 +42,7 @@ def answer_to(module: Any, spec: dict[str, Any], context: Context) -> dict[str, 
 
 
 def measure_each(module: Any, context: Context, requests: Iterable[str], say: Say) -> None:
-    """Answer every request by `module.measure`."""
+    """Answer every request with `module.measure`."""
     getattr(module, "prepare", lambda _: None)(context)
     say({"status": "ready"})
     for line in requests:
@@ -52,7 +52,7 @@ def measure_each(module: Any, context: Context, requests: Iterable[str], say: Sa
 def main(arguments: list[str]) -> None:
     """Answer cases until standard input ends."""
     end_with_parent()
-    # written by C code, so that a Python that waits for the device can still say where
+    # C code writes the dump, so that it also works while Python waits for the device
     faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=False)
     name, context, descriptor = arguments
     with os.fdopen(int(descriptor), "w", encoding="utf-8") as answers:
@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> None:
             answers.flush()
 
         settings = Context(**json.loads(context))
-        if settings.host_fault:  # before anything takes what is replaced here
+        if settings.host_fault:  # before other modules import the replaced functions
             from experiments.gpu.rehearsal import break_host_reads
 
             break_host_reads(settings.host_fault)
