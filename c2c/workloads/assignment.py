@@ -1,4 +1,4 @@
-"""Model ids of a trace to models of the catalog: by name where they name one, else by rule."""
+"""Assignment of a trace's model ids to models of the catalog: by name, else by a rule."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ RULES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assigned:
-    """Models that the ids of a trace go to, in order of first appearance.
+    """Models assigned to the ids of a trace, in order of first appearance.
 
     Attributes:
       target: id -> catalog name.
-      how: id -> by the explicit map, as a name of the catalog, as a spec of it, or by the rule.
+      how: id -> "map" (explicit), "name" (of a catalog model), "spec" (of its architecture) or
+        "rule".
     """
 
     target: Mapping[str, str]
@@ -42,20 +43,20 @@ def assign_models(
 ) -> Assigned:
     """Assign each model id of a trace to a model of the catalog.
 
-    Ids in `explicit` go where it says; an id that is a name of the catalog or of a spec in it, case
-    aside, is served by that (of several copies by the first); the rest follow the rule, ranked
-    among themselves.
+    `explicit` comes first. Next, an id that equals a catalog name or the name of a spec, ignoring
+    case, goes to that model; among several copies, to the first. The rule assigns the remaining
+    ids, ranked among themselves.
 
     Args:
       requests_of: model id -> requests, in order of first appearance.
       catalog: names of the models to serve.
       rule: a name in `RULES`.
       explicit: trace id -> catalog name.
-      specs: of each model of the catalog, the name of its architecture.
+      specs: name of the architecture of each catalog model.
 
     Raises:
-      SettingError: unknown rule, an explicit target outside the catalog or an id the trace lacks;
-        an id that names a model we know but the catalog lacks.
+      SettingError: unknown rule; an explicit target outside the catalog; an explicit id that the
+        trace lacks; an id that names a shipped model outside the catalog.
     """
     if rule not in RULES:
         raise SettingError("workload.assignment", rule, f"one of {', '.join(RULES)}")
@@ -103,7 +104,7 @@ def describe_assignment(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Names:
-    """Names of the catalog's models, case aside: a model's own, or its architecture's."""
+    """Case-insensitive index of the catalog by the models' names and their architectures' names."""
 
     catalog: Sequence[str]
     exact: frozenset[str]
@@ -123,11 +124,11 @@ class _Names:
         )
 
     def named(self, name: str) -> tuple[str, How] | None:
-        """Return the model that an id names; the same letters come before another case."""
+        """Return the model that an id names; an exact match precedes one in another case."""
         if name in self.exact:
             return name, "name"
         wanted = name.casefold()
-        # The first of several copies is called so.
+        # The first of several copies has the suffix -000.
         found = [self.first[n] for n in (wanted, f"{wanted}-000") if n in self.first]
         if found:
             return self.catalog[min(found)], "name"
@@ -154,9 +155,9 @@ def _check_explicit(
 
 
 def _check_unserved(rest: Sequence[str], catalog: Sequence[str]) -> None:
-    """Raise where the trace names a model that is known but not served: no other may stand for it.
+    """Raise if the trace names a shipped model outside the catalog: no other may replace it.
 
-    Names of single letters and the like are no such thing, so only the shipped ones count.
+    Other ids, such as single letters, name no particular model and may be assigned to any.
     """
     known = {name.casefold(): name for name in catalog_names()}
     for name in rest:

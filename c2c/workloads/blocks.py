@@ -1,4 +1,4 @@
-"""Requests in columns: what a workload hands to the simulator, block after block."""
+"""Requests in columns: the blocks that a workload passes to the simulator."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ _OPTIONAL = ("ids", "session", "turn", "think_s", *MEASURED)  # columns of a val
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestBlock:
-    """Requests that follow one another, in columns of equal length.
+    """Consecutive requests of a workload, in columns of equal length.
 
-    What a prompt begins with is told by its blocks of `block_tokens` tokens, the last one perhaps
-    cut short by the prompt's end: block j of request r has the key
-    `block_keys[block_first[r] + j]`. A key stands for the model and for all tokens from the
-    prompt's first to the block's last, so that two requests share tokens as far as their keys are
-    equal from the first on, and equal keys need no look at the model. A request's blocks may end
-    before its prompt does; what follows is known to nobody else.
+    A prompt's prefixes are identified by keys of its blocks of `block_tokens` tokens; the last
+    block may be partly filled. Block j of request r has the key `block_keys[block_first[r] + j]`.
+    A key stands for the model and all tokens up to the block's end. Two requests thus share a
+    prefix exactly as far as their keys are equal from the first on. Tokens after a request's last
+    key are shared with no other request.
 
     Attributes:
       arrival_s: f64[n], seconds since the start of the workload, ascending.
       model: i32[n], index into the workload's `models`.
       prompt_tokens: i32[n], at least 1.
       output_tokens: i32[n], at least 1.
-      ids: i64[n], ascending; None counts on from the block before.
-      block_tokens: 0: nothing is known of prefixes, and `block_first` and `block_keys` are None.
-      block_first: i64[n + 1], from 0 on.
-      block_keys: u64[block_first[n]], at most those that hold `prompt_tokens`.
-      keys_answers: keys are of whole blocks only, and go on over the answer as the next turn of the
-        session has it in its prompt.
-      session: i64[n], a number that requests of one conversation share, or -1; None: of none.
-      turn: i32[n], the request's place in its session, from 1, or 0; None where `session` is.
-      think_s: f64[n], from the end of the turn before to this request, whose `arrival_s` then gives
-        nothing but its place in the order; NaN for one that comes at its time. None: all do.
-      measured_ttft_s: f64[n], of the request where it was served, NaN if unknown; None: of none.
-      measured_tpot_s: f64[n], likewise.
+      ids: i64[n], ascending request ids; None: numbered on from the previous block.
+      block_tokens: tokens per block; 0: no prefixes are known, `block_first` and `block_keys` are
+        None.
+      block_first: i64[n + 1], index of each request's first key, from 0.
+      block_keys: u64[block_first[n]], at most as many per request as `prompt_tokens` fills.
+      keys_answers: keys are of whole blocks only and continue over the answer, which the session's
+        next prompt contains.
+      session: i64[n], number of the request's conversation, or -1; None: no request has one.
+      turn: i32[n], position of the request in its session, from 1, or 0; None if `session` is.
+      think_s: f64[n], time from the end of the session's previous turn to this request, whose
+        `arrival_s` then only orders it; NaN: the request arrives at `arrival_s`. None: all do.
+      measured_ttft_s: f64[n], TTFT measured on the traced system, NaN if unknown; None: all are.
+      measured_tpot_s: f64[n], TPOT measured there, likewise.
     """
 
     arrival_s: NDArray[np.float64]
@@ -76,7 +76,7 @@ class RequestBlock:
         return int(self.arrival_s.size)
 
     def take(self, rows: slice | NDArray[Any]) -> RequestBlock:
-        """Return the rows a slice, a mask or an index array selects."""
+        """Return the rows that a slice, a mask or an index array selects."""
         there = {name: column for name in _OPTIONAL if (column := getattr(self, name)) is not None}
         block = RequestBlock(
             arrival_s=self.arrival_s[rows],
@@ -90,13 +90,13 @@ class RequestBlock:
         return block if hashes is None else block.hashed(hashes.take(rows), self.block_tokens)
 
     def hashes(self) -> Hashes | None:
-        """Return the blocks' keys request by request; None where nothing is known of prefixes."""
+        """Return the keys of each request's blocks; None if no prefixes are known."""
         if self.block_first is None or self.block_keys is None:
             return None
         return Hashes(first=self.block_first, values=self.block_keys)
 
     def hashed(self, keys: Hashes | None, block_tokens: int) -> RequestBlock:
-        """Return the requests with these keys, as far as their tokens go, or with none."""
+        """Return the requests with these keys, cut to their tokens; None removes all keys."""
         if keys is None:
             return replace(self, block_tokens=0, block_first=None, block_keys=None)
         keys = keys.upto(self.most_blocks(block_tokens))
@@ -105,7 +105,7 @@ class RequestBlock:
         )
 
     def most_blocks(self, block_tokens: int) -> NDArray[np.int64]:
-        """Return the most blocks of this size that each request may have keys of."""
+        """Return the largest number of keys that each request may have at this block size."""
         if self.keys_answers:
             return (self.prompt_tokens.astype(np.int64) + self.output_tokens) // block_tokens
         return cover(self.prompt_tokens, block_tokens)
@@ -122,7 +122,7 @@ class RequestBlock:
         """Return the requests with keys that only requests of the same root share.
 
         Args:
-          roots: of all requests, or of each; see `c2c.workloads.prefixes.root_of`.
+          roots: root of all requests, or one for each; see `c2c.workloads.prefixes.root_of`.
         """
         if self.block_first is None or self.block_keys is None:
             return self
@@ -133,13 +133,13 @@ class RequestBlock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedLoop:
-    """Clients that send one request after another; a block's requests in order, whoever is free.
+    """Clients that each send a request, wait for its end, and send the next one of the workload.
 
     Attributes:
-      concurrency: clients, the most requests in flight.
-      think_s: from the end of a client's request to its next one.
-      ramp_s: over which the clients begin, evenly; 0: all at once, so that equal requests stay
-        together.
+      concurrency: number of clients, hence the most requests in flight.
+      think_s: time from the end of a client's request to its next one.
+      ramp_s: time over which the clients start, evenly spaced; 0: all start at once, so equal
+        requests stay in lockstep.
     """
 
     concurrency: int
@@ -158,15 +158,15 @@ class ClosedLoop:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A stream of requests that can be started again and again.
+    """A stream of requests that can be read any number of times.
 
     Attributes:
       models: catalog names; `RequestBlock.model` indexes them.
-      source: makes a fresh iterator over the blocks, always the same ones.
-      description: where the requests come from: source, factors, model assignment, counts of bad
-        rows. Plain data (JSON-serialisable).
-      loop: clients that send the requests when they are free, where `RequestBlock.arrival_s` means
-        nothing; None: requests come at their times.
+      source: function that returns a new iterator over the same blocks.
+      description: origin of the requests: source, factors, model assignment, counts of bad rows.
+        Plain data (JSON-serialisable).
+      loop: clients that send the requests when they are free, ignoring `RequestBlock.arrival_s`;
+        None: requests arrive at their times.
     """
 
     models: tuple[str, ...]
@@ -175,10 +175,11 @@ class Workload:
     loop: ClosedLoop | None = None
 
     def blocks(self) -> Iterator[RequestBlock]:
-        """Yield the requests from the first on, checking order and range as they pass.
+        """Yield the blocks from the first on, after checks of order and range.
 
         Raises:
-          DataError: a block is out of order, or names a model or length that cannot be.
+          DataError: arrivals descend or are not finite, a model is outside the catalog, a length
+            is below 1, or a request has too many keys.
         """
         last_s = 0.0
         for block in self.source():
@@ -202,9 +203,9 @@ class Workload:
 
 
 def concatenate(blocks: Iterable[RequestBlock]) -> RequestBlock:
-    """Join blocks into one; the result holds every request in memory.
+    """Join blocks into one, which holds every request in memory.
 
-    It has ids if the blocks have, and likewise what else is optional.
+    Optional columns are kept if the blocks have them.
     """
     parts = list(blocks)
     if not parts:

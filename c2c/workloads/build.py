@@ -1,4 +1,4 @@
-"""Settings to a workload: open, scan, shape, assign, and say what was done."""
+"""Construction of a workload from its settings: open, scan, shape, assign, describe."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ from c2c.workloads.turns import after_answers
 
 __all__ = ["build_workload", "length_pool", "source_models"]
 
-LONGEST_S = 1e10  # of a workload, three centuries: at larger times a double has no microseconds
-_HELD_REQUESTS = 1 << 20  # 20 MB: up to here a trace to replicate is kept in memory
+LONGEST_S = 1e10  # a workload's length, three centuries: a double of more has no microseconds
+_HELD_REQUESTS = 1 << 20  # 20 MB: a replicated trace of at most this many is kept in memory
 _SHARED_LENGTHS = {
     "sharegpt": "sharegpt_lengths.parquet",
     "azure2023": "azure2023_conv.parquet",
@@ -64,10 +64,10 @@ _SHARED_LENGTHS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Origin:
-    """A stream of requests as its source has it, before anything is changed.
+    """Requests of a trace or generator before any transformation.
 
-    `source` yields blocks whose `model` indexes `ids`; `counted` is what a pass over it would
-    find, where that is known: requests per id (by first appearance) and the last arrival.
+    `source` yields blocks whose `model` indexes `ids`. `counted` holds the requests per id, by
+    first appearance, and the last arrival; None: a pass over the source must count them.
     """
 
     source: Source
@@ -84,7 +84,7 @@ def build_workload(
     seed: int,
     specs: Sequence[str] = (),
 ) -> Workload:
-    """Make the workload that the settings describe, checking everything there is to check.
+    """Build the workload that the settings describe, and validate it.
 
     A trace is read once here, so that bad rows, an empty window or an impossible assignment stop
     the run before it starts.
@@ -92,12 +92,12 @@ def build_workload(
     Args:
       settings: a `WorkloadConfig`, or a mapping with its keys.
       deployments: names of the catalog's models, which become `Workload.models`.
-      seed: of this workload; each cause of randomness has its own stream split from it.
-      specs: names of their architectures, which a trace may use, too.
+      seed: seed of this workload; each cause of randomness has its own stream split from it.
+      specs: names of the models' architectures, which a trace may use, too.
 
     Raises:
-      SettingError: a setting that cannot work.
-      DataError: a file that cannot be used, or bad rows under `on_bad_row=reject`.
+      SettingError: an invalid setting.
+      DataError: an unusable file, or bad rows under `on_bad_row=reject`.
     """
     config = workload_config(settings)
     catalog = tuple(deployments)
@@ -158,7 +158,7 @@ def build_workload(
         "kind": config.kind,
         "seed": seed,
         "requests": requests,
-        "span_s": span_s,  # of the whole, before max_requests
+        "span_s": span_s,  # of all requests, before max_requests
         "mean_rate_rps": rate_rps,
         "closed_loop": None if loop is None else asdict(loop),
         **origin.description,
@@ -176,10 +176,10 @@ def build_workload(
 
 
 def source_models(settings: WorkloadConfig | Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the model ids of the source itself, by first appearance.
+    """Return the source's own model ids, by first appearance.
 
-    With these as `deployments`, `build_workload` assigns nothing: what a trace's own statistics
-    (Fig. 2) need.
+    With these ids as `deployments`, `build_workload` assigns each id to itself. Statistics of the
+    trace (C2CServe's Fig. 2) need this.
     """
     config = workload_config(settings)
     if config.kind == "trace":
@@ -190,7 +190,7 @@ def source_models(settings: WorkloadConfig | Mapping[str, Any]) -> tuple[str, ..
 
 
 def length_pool(config: WorkloadConfig) -> LengthPool:
-    """Return the pairs that `lengths` names.
+    """Return the length pairs of the source that the setting `lengths` names.
 
     Raises:
       SettingError: an unknown source, or a shared one that is not on this machine.
@@ -260,7 +260,7 @@ def _trace_origin(config: WorkloadConfig) -> _Origin:
         ids=ids,
         own_lengths=own,
         description={
-            # Only the name: where a file lies is no property of the run.
+            # Only the name: a file's folder is no property of the run.
             "source": trace.path.name,
             "format": trace.format.name,
             "times": clock.says,
@@ -392,11 +392,11 @@ def _replicated(
     last_s: float,
     seed: int,
 ) -> tuple[Source, tuple[str, ...], dict[str, int]]:
-    """Superpose rotated copies; the first stays as it is."""
+    """Superpose rotated copies; the first is not rotated."""
     if sum(requests_of.values()) <= _HELD_REQUESTS:
-        # Else every replica would read the file again and hold a batch of it.
+        # Otherwise every replica would read the file again and hold a batch of it.
         source = held(source)
-    # One mean gap after the last request the trace starts again.
+    # The trace repeats one mean gap after its last request.
     period_s = last_s + last_s / sum(requests_of.values()) or 1.0
     rng = stream_of(seed, "replica offsets")
     offsets_s = [0.0, *(rng.random(config.replicas - 1) * period_s).tolist()]

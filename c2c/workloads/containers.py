@@ -1,4 +1,4 @@
-"""A trace's bytes: unpacked by their own first bytes, and CSV as columns of text."""
+"""Containers of traces: decompression by magic bytes, file kinds, CSV as columns of text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from c2c.errors import DataError
 __all__ = ["container_of", "csv_batches", "csv_names", "open_bytes"]
 
 _BLOCK_BYTES = 1 << 20
-_MOST_RECORD_BYTES = 1 << 26  # of a row: more is damage, or a packed file made to fill the memory
+_MOST_RECORD_BYTES = 1 << 26  # a longer row is damage, or a file packed to exhaust the memory
 _MOST_COLUMNS = 10_000
 _BOM = b"\xef\xbb\xbf"
 _CODECS = {
@@ -43,7 +43,7 @@ _SPACED_RECORD = re.compile(_RECORD.replace(b"SPACE", rb"[ \t]*+"))
 
 
 def open_bytes(path: Path) -> pa.NativeFile:
-    """Return a stream of the file's content, unpacked if it is packed, whatever its name."""
+    """Return a stream of the file's content, decompressed by its magic bytes, not its name."""
     with path.open("rb") as file:
         head = file.read(8)
     packed = [codec for magic, codec in _CODECS.items() if head.startswith(magic)]
@@ -54,7 +54,7 @@ def container_of(path: Path) -> str:
     """Return "parquet", "json" or "csv".
 
     Raises:
-      DataError: the file is empty, cannot be read, or is of a kind that is not read.
+      DataError: the file is empty, cannot be read, or is of an unsupported kind.
     """
     try:
         with path.open("rb") as file:
@@ -88,16 +88,16 @@ def csv_names(path: Path) -> list[str]:
 def csv_batches(
     path: Path, on_malformed: Callable[[], None] | None = None, block_bytes: int = _BLOCK_BYTES
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows, every cell as text, so that one odd cell costs one row and not the file.
+    """Yield the rows, every cell as text, so that an unreadable cell costs one row, not the file.
 
-    Blocks end where records end, and pyarrow parses each in the thread that asks. Its own reader of
-    streams parses ahead in threads, which call `on_malformed` even while the interpreter ends: the
-    process aborts then, or never ends.
+    Blocks end at record boundaries, and pyarrow parses each in the caller's thread. pyarrow's
+    streaming reader parses ahead in threads of its own. They call `on_malformed` even while the
+    interpreter exits, and the process then aborts or hangs.
 
     Args:
-      path: plain or packed.
+      path: CSV file, plain or compressed.
       on_malformed: called for each record with a wrong number of cells, which yields no row.
-      block_bytes: read at a time; a record may be longer.
+      block_bytes: bytes read at a time; a record may be longer.
 
     Raises:
       DataError: a quote is not closed, or a row is too long.
@@ -157,13 +157,13 @@ def _header(path: Path) -> _Header:
 
 
 def _blocks(path: Path, header: _Header, block_bytes: int) -> Iterator[bytes]:
-    """Yield what follows the header in pieces of about `block_bytes` that end where records end."""
+    """Yield the bytes after the header in pieces of about `block_bytes` that hold whole records."""
     records = _SPACED_RECORDS if header.spaced else _RECORDS
     with open_bytes(path) as stream:
         stream.read(header.bytes)
         rest, more = b"", b" "
         while more:
-            # Of a long record as much again is read, so that it is looked through few times.
+            # A long record doubles the amount read, so that it is scanned only a few times.
             more = stream.read(max(block_bytes, len(rest)))
             piece = rest + (more or b"\n")
             if b'"' in piece:

@@ -1,4 +1,4 @@
-"""Conversations: sessions of several turns, whose prompts hold all that was said before."""
+"""Conversations: sessions of several turns, each prompt containing all earlier text."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from c2c.workloads.streams import stream_of
 
 __all__ = ["Conversations", "conversations"]
 
-_PLACES = 1 << 24  # blocks of a session, in the hash of each
+_PLACES = 1 << 24  # most blocks of a session: a block's hash is its session and position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversations(SteadyTrace):
-    """Sessions that begin as a Poisson process; turns after the first wait for the answer before.
+    """Sessions that start as a Poisson process; each later turn waits for the previous answer.
 
-    `requests` are turns of all sessions, of which the last may be cut short; a session stays with
-    its model; `rate_rps` would be reached were all answers there at once.
+    `requests` counts the turns of all sessions; the last session may be cut short. A session keeps
+    its model. `rate_rps` is the rate of requests if answers took no time.
 
     Attributes:
       turns: mean turns of a session, geometrically distributed.
       think_s: mean time from an answer's end to the next turn, exponentially distributed.
-      system_tokens: with which all prompts of a model begin.
-      block_tokens: of the blocks that prompts share.
+      system_tokens: length of the system prompt, which all requests of a model share.
+      block_tokens: tokens of a block, the unit of shared prefixes.
       max_total_tokens: a session ends before a prompt and answer with more; 0: no bound.
     """
 
@@ -55,10 +55,10 @@ class Conversations(SteadyTrace):
 
 
 def conversations(what: Conversations, pool: LengthPool, seed: int) -> RequestBlock:
-    """Return all requests, by the time at which they would come if answers took none.
+    """Return all requests, ordered by their arrival if answers took no time.
 
-    A turn's prompt is the system's tokens, all turns and answers before, and new text. Text and
-    answer are a pair of the pool each.
+    A turn's prompt is the system prompt, all previous texts and answers, and a new text. Each turn
+    draws one pair of the pool: the lengths of its text and answer.
 
     Raises:
       SettingError: no first turn is within `max_total_tokens`.
@@ -101,7 +101,7 @@ def conversations(what: Conversations, pool: LengthPool, seed: int) -> RequestBl
 def _turns(
     what: Conversations, pool: LengthPool, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return session, turn, text and answer of each request, session after session."""
+    """Return session, turn, text tokens and answer tokens of each request, by session."""
     lengths, ends = stream_of(seed, "lengths"), stream_of(seed, "turns")
     parts: list[NDArray[np.int64]] = []
     total, sessions = 0, 0
@@ -120,7 +120,7 @@ def _turns(
                 "workload.max_total_tokens", what.max_total_tokens,
                 f"room for a first turn, {int(whole[at].min())} tokens at least",
             )  # fmt: skip
-        # Sessions whose first turn does not fit are none; the others are numbered anew.
+        # Sessions whose first turn does not fit are dropped; the others are renumbered.
         number = np.cumsum(fits[at]) - 1 + sessions
         rows = np.stack([number[session], turn, text, answer])[:, fits]
         parts.append(rows)

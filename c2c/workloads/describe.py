@@ -1,4 +1,4 @@
-"""A workload in words: what a run prints before it starts."""
+"""Description of a workload in words, which a run prints before it starts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHOWN_IDS = 6  # ids named for each catalog model
 
 
 def describe(workload: Workload) -> list[str]:
-    """Return one line a fact: source, bad rows, factors, lengths, and who was assigned where."""
+    """Return the lines to print: source, bad rows, factors, lengths, assignment of models."""
     said = workload.description
     if not said:
         return ["workload without a description"]

@@ -1,4 +1,4 @@
-"""Files that a workload reads, so that a result can be keyed by their content."""
+"""Files that a workload reads, for keys of results by content."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _GENERATED_LENGTHS = ("auto", "trace", "synthetic", "fixed")
 
 
 def workload_files(config: WorkloadConfig) -> dict[str, Path]:
-    """Return the files the settings name, by the setting that names them.
+    """Return the files that the settings name, by setting.
 
     Raises:
       SettingError: the trace is neither a file nor the name of a shared trace.

@@ -1,4 +1,4 @@
-"""Trace formats: what their columns are called, and how to read them batch by batch."""
+"""Trace formats: names of their columns, recognition of a file, reading batch by batch."""
 
 from __future__ import annotations
 
@@ -35,23 +35,28 @@ _MORE = ("hash_ids", "session", "parent", "turn", "measured_ttft_s", "measured_t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceFormat:
-    """Names of the columns that carry a request; None where the format has no such column.
+    """Names of a format's columns by field; None if the format has no such column.
 
-    Times are either numbers or date-times; which, each column tells by itself.
+    Times are numbers or date-times; each file's time column is inspected for this.
 
     Attributes:
+      name: value of `workload.format`.
+      arrival_s: column of arrival times.
+      model: column of model ids.
+      prompt_tokens: column of prompt lengths.
+      output_tokens: column of output lengths.
       optional: fields whose column may be absent; those from `hash_ids` on always may.
-      label: the model id where there is no such column.
-      keeps_origin: times are already relative to the start of the trace.
-      unit: of times that are numbers.
-      marks: further columns that the format has, by which it is told from others.
-      hash_ids: a list a request, of a hash for each block of its prompt.
-      block_tokens: tokens of a block; 0: the format does not say.
-      session: an id that the requests of a conversation share; with `parent`, a request's own id.
-      parent: the id of the request whose answer this one follows.
-      turn: place of a request in its conversation, from 1.
-      measured_ttft_s: what the request took where it was served, in seconds.
-      measured_tpot_s: likewise, per token after the first.
+      label: model id of all requests if there is no column of model ids.
+      keeps_origin: whether times are already relative to the start of the trace.
+      unit: unit of numeric times.
+      marks: further columns that distinguish the format from others.
+      hash_ids: column of lists with one hash for each block of the prompt.
+      block_tokens: tokens of a block; 0: the format defines none.
+      session: column of conversation ids; with `parent`, of the requests' own ids.
+      parent: column of ids of the request whose answer this one follows.
+      turn: column of positions in the conversation, from 1.
+      measured_ttft_s: column of TTFTs measured on the traced system, in seconds.
+      measured_tpot_s: column of TPOTs measured there, in seconds.
     """
 
     name: str
@@ -78,7 +83,7 @@ class TraceFormat:
         return {f: column for f in fields if (column := getattr(self, f)) is not None}
 
     def found(self, present: list[str]) -> dict[str, list[str]] | None:
-        """Return field -> columns of its name, but for case and spelling; None: some are absent."""
+        """Return field -> columns named so, ignoring case and spelling; None if one is missing."""
         found = {f: alike(column, present) for f, column in self.columns().items()}
         optional = {*self.optional, *_MORE}
         absent = any(not columns for f, columns in found.items() if f not in optional)
@@ -87,7 +92,7 @@ class TraceFormat:
         return {f: columns for f, columns in found.items() if columns}
 
 
-# Tried in this order: the first whose required columns are all there is taken.
+# Tried in this order: the first format whose required columns all exist is chosen.
 FORMATS: dict[str, TraceFormat] = {
     f.name: f
     for f in (
@@ -139,7 +144,7 @@ FORMATS: dict[str, TraceFormat] = {
             parent="parent_chat_id",
             turn="turn",
         ),
-        # Mooncake, and what is written after it (AIPerf, Dynamo, GuideLLM).
+        # Mooncake, and tools that write its format (AIPerf, Dynamo, GuideLLM).
         TraceFormat(
             name="mooncake",
             arrival_s="timestamp",
@@ -171,29 +176,29 @@ FORMATS: dict[str, TraceFormat] = {
 
 
 def format_names() -> tuple[str, ...]:
-    """Return the allowed values of `workload.format`, with the user's own formats."""
+    """Return the allowed values of `workload.format`, with formats that a user added."""
     return ("auto", *FORMATS, *LOGS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceFile:
-    """An opened trace: where it is, and which column is which."""
+    """An opened trace: its path, its format and the columns of its fields."""
 
     path: Path
     container: str  # "parquet", "csv", "json" or "log"
     format: TraceFormat
     columns: Mapping[str, str]  # field -> column present in the file
     present: tuple[str, ...] = ()  # the file's columns, without spaces around their names
-    table: pa.Table | None = None  # the requests of a log or of JSON, which are read at once
-    malformed: int = 0  # lines of it that are broken
-    block_tokens: int = 0  # that a hash stands for, where the file itself says so
+    table: pa.Table | None = None  # all requests of a log or of JSON; None: read in batches
+    malformed: int = 0  # malformed lines of that log or JSON
+    block_tokens: int = 0  # tokens of a block, from the file's metadata; 0: not stated there
 
     def batches(self, on_malformed: Callable[[], None] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows in file order, from the start, a bounded number at a time.
 
         Args:
-          on_malformed: called once for each line that is broken, as by a wrong number of cells;
-            such lines yield no row.
+          on_malformed: called once for each malformed line, such as one with a wrong number of
+            cells; such lines yield no row.
 
         Raises:
           DataError: the file is corrupt or cannot be read.
@@ -220,14 +225,14 @@ def open_trace(
     columns: Mapping[str, str] | None = None,
     chars_per_token: float = 0.0,
 ) -> TraceFile:
-    """Find out what kind of file a trace is and which of its columns is which.
+    """Open a trace: detect its kind of file and its format, and map fields to its columns.
 
     Args:
       path: Parquet, CSV or JSON (plain or compressed), or a log.
-      format_name: a name in `FORMATS`, or "auto" to recognise it by its columns.
-      columns: field -> column, for files of no known format or to override one; an empty name
-        says that the file has no such column.
-      chars_per_token: see `c2c.workloads.logs`.
+      format_name: a name in `format_names()`; "auto" recognises the format by columns or lines.
+      columns: field -> column, for files of unknown format or to override the format's column; an
+        empty name means that the file has no such column.
+      chars_per_token: see `read_log`.
 
     Raises:
       SettingError: no such file, unknown format name, or unknown field in `columns`.
@@ -248,7 +253,7 @@ def open_trace(
 
 
 def open_lengths(path: Path, chars_per_token: float = 0.0) -> TraceFile:
-    """Open a table of which only the two length columns matter: a trace, a log, or bare pairs.
+    """Open a file of prompt and output lengths: a trace, a log, or a table of pairs.
 
     Raises:
       DataError: the file is empty, corrupt, or has no two length columns of a known name.
@@ -271,11 +276,11 @@ _UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)
 
 
 def _open(path: Path, chars_per_token: float, may_be_log: bool, named: dict[str, str]) -> TraceFile:
-    """Return the file with its columns, which are not chosen from; a log complete."""
+    """Return the file with its column names, not yet mapped to fields; a log is mapped."""
     table, malformed, block_tokens = None, 0, 0
     try:
         container = container_of(path)
-        # Lines of a log may be text in a table's cells, so a table is looked for first.
+        # A table's cells may contain lines of a log, so a known table takes precedence.
         present = _header_of(path) if container == "csv" else []
         known = bool(named) or container == "parquet" or _is_known(present)
         if may_be_log and not known and (log := log_format_of(path)):
@@ -300,7 +305,7 @@ def _open(path: Path, chars_per_token: float, may_be_log: bool, named: dict[str,
 def _header_of(path: Path) -> list[str]:
     try:
         return csv_names(path)
-    except (DataError, UnicodeDecodeError):  # a log may be this, and a table is opened again
+    except (DataError, UnicodeDecodeError):  # perhaps a log; a broken table fails again later
         return []
 
 
@@ -333,7 +338,7 @@ def _pairs() -> list[tuple[str, str]]:
 
 
 def _pair(present: Iterable[str]) -> dict[str, list[str]]:
-    """Return the columns of the first known pair of lengths; empty if there is none."""
+    """Return the columns of the first known pair of lengths; {} if there is none."""
     for prompt, output in _pairs():
         prompts, outputs = alike(prompt, present), alike(output, present)
         if prompts and outputs:
@@ -365,7 +370,7 @@ def _choose(
     known = [FORMATS[format_name]] if format_name != "auto" else list(FORMATS.values())
     for candidate in known:
         chosen = replace(candidate, **override)
-        if columns.get("arrival_s"):  # whose zero and unit are unknown
+        if columns.get("arrival_s"):  # the zero and unit of a column named by hand are unknown
             chosen = replace(chosen, keeps_origin=False, unit="s")
         if found := chosen.found(present):
             return chosen, found
@@ -405,7 +410,7 @@ def _choose(
 
 
 def mapping(columns: Mapping[str, str]) -> str:
-    """Return the setting that says so of columns."""
+    """Return the setting `workload.columns` with this mapping, quoted for a shell."""
     quoted = {f: c if re.fullmatch(r"[\w .<>-]+", c) else f'"{c}"' for f, c in columns.items()}
     pairs = ", ".join(f"{field}: {column}" for field, column in quoted.items())
     return f"'workload.columns={{{pairs}}}'"

@@ -1,4 +1,4 @@
-"""Prompt and output lengths where arrivals bring none."""
+"""Sources of prompt and output lengths for arrivals without any."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ class LengthFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthPool:
-    """(prompt, output) pairs to draw from with replacement, always as pairs.
+    """Pool of (prompt, output) pairs, drawn as pairs with replacement.
 
     Attributes:
-      name: what the pairs are.
-      prompt_tokens: i32[n].
-      output_tokens: i32[n].
-      read: pairs before the filter.
-      dropped: pairs the filter left out.
+      name: name of the source, for descriptions.
+      prompt_tokens: i32[n], prompt lengths.
+      output_tokens: i32[n], output lengths.
+      read: number of pairs before the filter.
+      dropped: number of pairs that the filter dropped.
     """
 
     name: str
@@ -76,7 +76,7 @@ class LengthPool:
     def draw(
         self, rng: np.random.Generator, count: int
     ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Draw pairs. Drawing a then b pairs gives the same as drawing a + b at once."""
+        """Draw pairs. Drawing a pairs, then b, gives the same as drawing a + b at once."""
         at = (rng.random(count) * self.prompt_tokens.size).astype(np.int64)
         return self.prompt_tokens[at], self.output_tokens[at]
 
@@ -122,11 +122,11 @@ _SYNTHETIC_PAIRS = 1 << 17
 
 @cache
 def synthetic_lengths(keep: LengthFilter) -> LengthPool:
-    """Return pairs made from published-trace statistics; needs no file.
+    """Return pairs with the statistics of ShareGPT's pairs; needs no file.
 
-    The marginal of either length is the quantile table above, interpolated in log space (tokens
-    are spread over three decades); a Gaussian copula couples them with ShareGPT's rank
-    correlation. The pool is a constant: seeds choose among its pairs, not the pairs.
+    The distribution of either length is the quantile table above, interpolated in log space (tokens
+    span three decades). A Gaussian copula couples the two with ShareGPT's rank correlation. The
+    pool is a constant: a seed chooses among its pairs and does not change them.
     """
     rng = stream_of(0, "synthetic length pool")
     # Gaussian copula: Pearson's r of the normals that gives Spearman's rho.
@@ -142,7 +142,7 @@ def synthetic_lengths(keep: LengthFilter) -> LengthPool:
 
 
 def fixed_lengths(prompt_tokens: int, output_tokens: int) -> LengthPool:
-    """Return one pair that every request gets."""
+    """Return a pool of one pair, which every request gets."""
     return LengthPool(
         name=f"fixed ({prompt_tokens}, {output_tokens})",
         prompt_tokens=np.array([prompt_tokens], np.int32),
@@ -157,19 +157,19 @@ def read_lengths(
 ) -> LengthPool:
     """Read (prompt, output) pairs from a trace, a table (Parquet, CSV), a log, or ShareGPT's JSON.
 
-    JSON is a list of records or one record a line. A record carries lengths as a table does, or
-    `conversations` of `{"from": ..., "value": ...}`, of which the first human and first assistant
-    message count.
+    JSON is a list of records or one record a line. A record has length fields as a table has
+    columns, or `conversations` of `{"from": ..., "value": ...}`. Of a conversation, the first two
+    messages count if they are the human's and the assistant's.
 
     Args:
-      path: the file.
-      keep: pairs outside it are dropped and counted.
-      chars_per_token: how text becomes tokens: length in characters over this, rounded up. There
-        is no tokeniser here, so 0 refuses text.
-      name: shown in descriptions; the file's name by default.
+      path: file to read.
+      keep: filter; pairs outside it are dropped and counted.
+      chars_per_token: characters per token, to convert text; the quotient is rounded up. No
+        tokeniser is used here, so 0 refuses text.
+      name: name in descriptions; by default the file's name.
 
     Raises:
-      SettingError: no such file, or text without a rule.
+      SettingError: no such file, or text without `chars_per_token`.
       DataError: the file is corrupt or has no usable pair.
     """
     path = Path(path).expanduser()
@@ -195,7 +195,7 @@ def _table_pairs(path: Path, chars_per_token: float) -> NDArray[np.float64]:
         np.stack([token_counts(batch.column(name)) for name in names], axis=1)
         for batch in table.batches(lambda: broken.append(0.0))
     ]
-    # A broken line is a pair that no filter passes: it is counted among those left out.
+    # A malformed line becomes (0, 0), which no filter passes, so it counts as dropped.
     return np.concatenate([np.zeros((len(broken), 2)), *parts])
 
 
@@ -221,7 +221,7 @@ def _exchanges(path: Path, chars_per_token: float) -> Iterator[tuple[float, floa
 
 
 def _first_exchange(conversation: Any) -> tuple[str, str] | None:
-    """Return the first two messages if they are human's, then assistant's."""
+    """Return the first two messages if a human's and then an assistant's; else None."""
     if not isinstance(conversation, list) or len(conversation) < 2:
         return None
     first, second = conversation[:2]

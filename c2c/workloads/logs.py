@@ -1,10 +1,10 @@
-"""Logs of serving engines and batch files of the OpenAI form, read as traces.
+"""Logs of serving engines and OpenAI batch files, read as traces.
 
-A request's arrival, lengths and model stand in different lines, and lines end in the order in which
-requests end. So a log is read whole, into one row a request (about 100 bytes; texts are not kept),
-in order of arrival.
+A request's arrival, model and lengths are in different lines, and its last line appears when it
+ends. So the whole log is read, into one row a request (about 100 bytes; texts are not kept), and
+sorted by arrival.
 
-Sources of the forms: vLLM `entrypoints/logger.py` (--enable-log-requests), SGLang
+Sources of the formats: vLLM `entrypoints/logger.py` (--enable-log-requests), SGLang
 `srt/utils/request_logger.py` (--log-requests, text and JSON), OpenAI's Batch API reference.
 """
 
@@ -27,13 +27,13 @@ from c2c.workloads.containers import open_bytes
 
 __all__ = ["LOGS", "log_format_of", "read_log"]
 
-_SNIFFED_BYTES = 1 << 20  # an engine says much before its first request
-_YEAR_S = 366 * 86_400.0  # of 2000, a leap year, which stands for years that are not told
+_SNIFFED_BYTES = 1 << 20  # an engine logs much before its first request
+_YEAR_S = 366 * 86_400.0  # length of 2000, a leap year, used for times without a year
 
 
 @dataclass(slots=True)
 class _Request:
-    """A request as far as its lines were read; None is not known."""
+    """A request as its lines so far describe it; None: not yet known."""
 
     arrival_s: float | None = None
     model: str = ""
@@ -43,19 +43,19 @@ class _Request:
 
 @dataclass(slots=True)
 class _Found:
-    """Requests in order of their first lines, and by id those that may not have ended."""
+    """Requests by their first lines; `begun` holds, by id, those that may still run."""
 
     requests: list[tuple[str, _Request]] = field(default_factory=list)
     begun: dict[str, list[_Request]] = field(default_factory=dict)
     malformed: int = 0
 
     def begin(self, key: str, request: _Request) -> None:
-        """Add a request; an id that came before, as of a client that tries again, is another."""
+        """Add a request. An id seen before, such as a client's retry, is a new request."""
         self.requests.append((key, request))
         self.begun.setdefault(key, []).append(request)
 
     def ended(self, key: str, unknown: _Request) -> _Request:
-        """Return the first request of the id that may not have ended; `unknown` if none began."""
+        """Return the id's first request that may still run; adds `unknown` if there is none."""
         if key not in self.begun:
             self.begin(key, unknown)
         same = self.begun[key]
@@ -63,7 +63,7 @@ class _Found:
 
 
 def log_format_of(path: Path) -> str | None:
-    """Return the name of the format whose lines the file's beginning has; None: it is no log."""
+    """Return the format of the first recognised line near the file's start; None if no log."""
     with open_bytes(path) as stream:
         head = stream.read(_SNIFFED_BYTES)
     if head[:4] == b"PAR1":
@@ -76,18 +76,19 @@ def log_format_of(path: Path) -> str | None:
 
 
 def read_log(path: Path, name: str, chars_per_token: float) -> tuple[pa.Table, int]:
-    """Return the requests of a log in order of arrival, and how many lines were broken.
+    """Return the requests of a log in order of arrival, and the number of malformed lines.
 
-    Columns: request, arrival_s (since the first), model, prompt_tokens, output_tokens; null where
-    the log does not tell.
+    Columns: request, arrival_s (since the first), model, prompt_tokens, output_tokens; null if the
+    log lacks the value.
 
     Args:
-      path: the file, plain or compressed.
-      name: in `LOGS`.
-      chars_per_token: how a text becomes tokens where token ids are not logged; 0: it does not.
+      path: log, plain or compressed.
+      name: format, a key of `LOGS`.
+      chars_per_token: characters per token, to convert texts logged without token ids; 0: such
+        lengths are null.
 
     Raises:
-      DataError: there is no request in it.
+      DataError: the log has no request.
     """
     found = LOGS[name].read(_lines(path), chars_per_token)
     rows = found.requests
@@ -95,7 +96,7 @@ def read_log(path: Path, name: str, chars_per_token: float) -> tuple[pa.Table, i
     if not arrivals:
         raise DataError(str(path), f"no request of the format {name}")
     first_s = min(arrivals)
-    # Requests that began before the log have no arrival: bad rows, at its begin.
+    # Requests that began before the log have no arrival; as bad rows they come first.
     rows.sort(key=lambda row: -math.inf if row[1].arrival_s is None else row[1].arrival_s)
     since_s = [None if r.arrival_s is None else r.arrival_s - first_s for _, r in rows]
     table = pa.table(
@@ -132,7 +133,7 @@ _VLLM_GENERATED = re.compile(
     r"Generated response ([^:\s]+?)(?: \(streaming complete\))?: output: (.*), "
     r"output_token_ids: (None|[\[(][\d, ]*[\])]), finish_reason: "
 )
-_VLLM_OTHER = re.compile(r"\] Received request ")  # of another release: told, not lost
+_VLLM_OTHER = re.compile(r"\] Received request ")  # another release's form: counted as malformed
 _LORA = re.compile(r"lora_name='([^']+)'")
 
 
@@ -159,7 +160,7 @@ def _read_vllm(lines: Iterable[str], chars_per_token: float) -> _Found:
             found.begin(key, request)
         elif generated := _VLLM_GENERATED.search(line):
             key, output, ids = generated.groups()
-            request = found.ended(key, _Request())  # unknown: it came before the log begins
+            request = found.ended(key, _Request())  # unknown: it arrived before the log begins
             request.output_tokens = _count(ids) or _tokens_of(_unquoted(output), chars_per_token)
         elif _VLLM_OTHER.search(line):
             found.malformed += 1
@@ -195,7 +196,7 @@ def _read_sglang(lines: Iterable[str], chars_per_token: float) -> _Found:  # noq
                 if kind == "Receive":
                     found.begin(key, _Request(arrival_s=at_s))
                     continue
-                # Texts come before the numbers, so that the last ones of each name are meant.
+                # Texts precede the numbers and may contain the same names: the last match counts.
                 numbers = dict(re.findall(r"'(\w+)': ([\d.]+(?:e[+-]?\d+)?)", line))
                 _sglang_end(found, key, at_s, numbers)
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -214,7 +215,7 @@ def _sglang_json(event: Mapping[str, Any], found: _Found) -> None:
 
 def _sglang_end(found: _Found, key: str, at_s: float, numbers: Mapping[str, Any]) -> None:
     begun_s = at_s - float(numbers.get("e2e_latency", 0.0))
-    request = found.ended(key, _Request(arrival_s=begun_s))  # it may come before the log begins
+    request = found.ended(key, _Request(arrival_s=begun_s))  # perhaps before the log begins
     if "prompt_tokens" in numbers and "completion_tokens" in numbers:
         request.prompt_tokens = int(float(numbers["prompt_tokens"]))
         request.output_tokens = int(float(numbers["completion_tokens"]))
@@ -225,8 +226,8 @@ def _timestamp_s(text: str) -> float:
     return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
 
 
-# OpenAI's Batch API: what is handed in ({custom_id, method, url, body}), all at once, and what
-# comes back ({custom_id, response: {status_code, body: {created, model, usage}}, error}).
+# OpenAI's Batch API: inputs ({custom_id, method, url, body}), which arrive all at once, and outputs
+# ({custom_id, response: {status_code, body: {created, model, usage}}, error}).
 
 
 def _read_openai_batch(lines: Iterable[str], chars_per_token: float) -> _Found:
@@ -281,7 +282,7 @@ class _Log:
 
 
 def _is_text(line: str) -> bool:
-    return not line.lstrip().startswith(("{", "[{"))  # where a log's line is some record's text
+    return not line.lstrip().startswith(("{", "[{"))  # a JSON record may quote a log's line
 
 
 LOGS: Mapping[str, _Log] = {

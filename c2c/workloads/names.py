@@ -1,4 +1,4 @@
-"""Names of columns: the same but for case and spelling, and those that look like a field."""
+"""Column names: matches up to case and spelling, and names that resemble a field's."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _UNLIKE: Mapping[str, str] = {
 
 
 def plain_name(name: str) -> str:
-    """Return a name without case, spaces, underscores and the like."""
+    """Return a name in lower case, with letters and digits only."""
     return re.sub(r"[\W_]", "", name.casefold())
 
 
 def alike(name: str, present: Iterable[str]) -> list[str]:
-    """Return the columns that are called so: by that very name, else but for case and spelling."""
+    """Return the columns of this exact name; if none, those equal up to case and spelling."""
     present = list(present)
     plain = plain_name(name)
     return [c for c in present if c == name] or [c for c in present if plain_name(c) == plain]
 
 
 def like_fields(columns: Iterable[str], fields: Iterable[str]) -> dict[str, str]:
-    """Return field -> column for the columns that look as if they held a field."""
+    """Return field -> first column whose name resembles the field's."""
     found: dict[str, str] = {}
     columns = list(columns)
     for field in fields:

@@ -1,4 +1,4 @@
-"""Cells of a trace to numbers, with a verdict on every row."""
+"""Parsing of a trace's cells into numbers, with a verdict on every row."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["GOOD", "KINDS", "RawRows", "kind_code", "parse", "times", "token_cou
 
 _MAX_TOKENS = 2**31 - 1
 
-# What can be wrong with a row. A row counts once, under the first kind that applies.
+# Faults of a row. A row counts once, under the first kind that applies.
 KINDS: tuple[str, ...] = (
     "malformed_line",
     *(f"{kind}_arrival" for kind in ("missing", "unreadable", "nan", "infinite", "negative")),
@@ -47,28 +47,28 @@ _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$|^[+-]?(nan|inf|infinity)$"
 
 
 def kind_code(kind: str) -> int:
-    """Return the number that stands for a kind in `RawRows.verdict`."""
+    """Return the code of a kind in `RawRows.verdict`."""
     return KINDS.index(kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawRows:
-    """A batch of rows. Where `verdict` is not GOOD, the other columns mean nothing.
+    """A batch of parsed rows. Only rows whose `verdict` is GOOD have valid values.
 
     Attributes:
-      time: i64 nanoseconds since the epoch where the trace has date-times, else f64 in the file's
+      time: i64 nanoseconds since the epoch if the trace has date-times, else f64 in the file's
         unit.
-      ids: the model ids of this batch; `model` indexes them.
-      model: i32, -1 where missing.
-      prompt_tokens: i32, zeros if lengths are not taken from the trace.
-      output_tokens: likewise.
+      ids: model ids of this batch; `model` indexes them.
+      model: i32, index into `ids`; -1 if missing.
+      prompt_tokens: i32, prompt lengths; zeros if lengths are not read from the trace.
+      output_tokens: i32, output lengths, likewise.
       verdict: i8, GOOD or an index into `KINDS`.
-      hashes: of the prompts' blocks as the file has them; None where they are not read.
-      session: text of each request's session, or of its own id where there is `parent`; None
-        where the file has none.
-      parent: text of the id that a request follows.
-      turn: f64, from 1.
-      measured: f64 by name, `c2c.workloads.blocks.MEASURED`; NaN where a cell tells nothing.
+      hashes: hashes of the prompts' blocks as in the file; None if they are not read.
+      session: text, id of each request's session, or its own id if there is `parent`; None if the
+        file has no such column.
+      parent: text, id of the request whose answer it follows; None if the file has no such column.
+      turn: f64, position in the session, from 1, or 0; None if there is no such column.
+      measured: f64 by name in `c2c.workloads.blocks.MEASURED`; NaN if a cell has no valid value.
     """
 
     time: NDArray[np.int64] | NDArray[np.float64]
@@ -93,13 +93,13 @@ def parse(
     max_total_tokens: int,
     with_hashes: bool = False,
 ) -> RawRows:
-    """Turn a batch's columns into numbers and judge each row by itself.
+    """Parse a batch's columns into numbers and judge each row by itself.
 
     Args:
-      batch: rows as they stand in the file.
+      batch: rows of the file.
       columns: field -> column of the file.
-      label: the model id where the file has no model column.
-      with_lengths: whether token counts are taken from the trace, hence judged.
+      label: model id of all rows if the file has no model column.
+      with_lengths: whether token counts are read from the trace, hence judged.
       max_total_tokens: rows with more prompt and output tokens than this are bad; 0: no limit.
       with_hashes: whether the hashes of prompts' blocks are read.
     """
@@ -140,9 +140,9 @@ def parse(
 
 
 def hash_lists(raw: pa.Array, verdict: NDArray[np.int8]) -> Hashes:
-    """Return a column of lists of whole numbers, or of text such as "[1, 2]", and judge its cells.
+    """Parse a column of lists of whole numbers, or of text such as "[1, 2]", and judge its cells.
 
-    A cell that is empty has none.
+    An empty cell is an empty list.
     """
     import pyarrow.compute as pc
 
@@ -170,7 +170,7 @@ def hash_lists(raw: pa.Array, verdict: NDArray[np.int8]) -> Hashes:
 
 
 def _whole_numbers(flat: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Return u64, null where a cell is none, and which cells are below 0."""
+    """Return u64 values, null if a cell is no whole number, and a mask of cells below 0."""
     import pyarrow.compute as pc
 
     unsigned = pa.uint64()
@@ -186,7 +186,7 @@ def _whole_numbers(flat: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def _measured(raw: pa.Array) -> NDArray[np.float64]:
-    judged = np.full(len(raw), GOOD, np.int8)  # by itself: a row is simulated without it
+    judged = np.full(len(raw), GOOD, np.int8)  # apart: a row without measurement is not bad
     values = _numbers(_plain(raw), judged, "tokens")
     return np.where(judged == GOOD, values, np.nan)
 
@@ -195,7 +195,7 @@ def _turns(raw: pa.Array, verdict: NDArray[np.int8]) -> NDArray[np.float64]:
     import pyarrow.compute as pc
 
     array = _plain(raw)
-    if _is_text(array) or pa.types.is_primitive(array.type):  # 0 where it is not told
+    if _is_text(array) or pa.types.is_primitive(array.type):  # 0: unknown
         array = pc.fill_null(array, "0" if _is_text(array) else 0)
     return _numbers(array, verdict, "turn")
 
@@ -207,7 +207,7 @@ def _text(batch: pa.RecordBatch, column: str | None) -> pa.Array | None:
 
 
 def token_counts(raw: pa.Array) -> NDArray[np.float64]:
-    """Return a column as numbers: 0 where there is nothing or nothing readable."""
+    """Return a column as f64 numbers; 0 for missing and unreadable cells."""
     return _numbers(_plain(raw), np.full(len(raw), GOOD, np.int8), "tokens")
 
 
@@ -231,12 +231,12 @@ def _plain(array: pa.Array) -> pa.Array:
 
 
 def _cast(array: pa.Array, kinds: tuple[pa.DataType, ...], looks_right: str) -> pa.Array:
-    """Cast text to the first of `kinds` that fits each cell; null where none does.
+    """Cast each cell of text to the first of `kinds` that fits; null if none does.
 
     Args:
       array: text.
       kinds: types to try; the result has the first.
-      looks_right: what a cell that may fit looks like; a filter for speed only.
+      looks_right: pattern of cells that may fit; it only spares attempts.
     """
     import pyarrow.compute as pc
 
@@ -253,7 +253,7 @@ def _cast_each(array: pa.Array, kinds: tuple[pa.DataType, ...]) -> pa.Array:
     for kind in kinds:
         try:
             return pc.cast(array, kind).cast(kinds[0])
-        except pa.ArrowException:  # halve until the cell that does not fit stands alone
+        except pa.ArrowException:  # halve until the cell that does not fit is isolated
             continue
     if len(array) == 1:
         return pa.nulls(1, kinds[0])
@@ -263,7 +263,7 @@ def _cast_each(array: pa.Array, kinds: tuple[pa.DataType, ...]) -> pa.Array:
 
 
 def times(raw: pa.Array, verdict: NDArray[np.int8]) -> NDArray[np.int64] | NDArray[np.float64]:
-    """Return a column as `RawRows.time` has it, and judge its cells."""
+    """Parse a column of times for `RawRows.time`, and judge its cells."""
     import pyarrow.compute as pc
 
     array = _plain(raw)
@@ -302,7 +302,7 @@ def _numbers(array: pa.Array, verdict: NDArray[np.int8], what: str) -> NDArray[n
     else:
         try:
             parsed = pc.cast(array, pa.float64(), safe=False)
-        except pa.ArrowException:  # a type that is no number at all, such as a list
+        except pa.ArrowException:  # a type that is not numeric, such as a list
             parsed = pa.nulls(len(array), pa.float64())
     unreadable = parsed.is_null().to_numpy(zero_copy_only=False) & ~missing
     values: NDArray[np.float64] = pc.fill_null(parsed, 0.0).to_numpy(zero_copy_only=False)

@@ -1,8 +1,8 @@
-"""Hashes of a prompt's blocks, from the lists in a trace to flat arrays of keys.
+"""Hashes of prompts' blocks, and the keys that identify shared prefixes.
 
-A block is a stretch of `block_tokens` tokens of a prompt, the last one being shorter where the
-prompt ends. Its key stands for the model and for all tokens up to the block's end: two requests
-share a prefix exactly as far as their keys are equal from the first on.
+A block is `block_tokens` consecutive tokens of a prompt; the last one may be shorter. Its key
+stands for the model and for all tokens up to the block's end: two requests share a prefix exactly
+as far as their keys are equal from the first on.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from numpy.typing import NDArray
 
 __all__ = ["SIZES", "Fit", "Hashes", "block_keys", "cover", "root_of"]
 
-SIZES = tuple(2**k for k in range(3, 13))  # tokens a block, that a trace may be told to fit
+SIZES = tuple(2**k for k in range(3, 13))  # candidate tokens per block of a trace
 _TELLING = 10  # requests; fewer may fit a size by chance
 _ODD = 0x9E3779B97F4A7C15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hashes:
-    """The hashes of requests, flat: those of request r are `values[first[r]:first[r + 1]]`.
+    """Hashes of all requests in one array; request r has `values[first[r]:first[r + 1]]`.
 
     Attributes:
-      first: i64[n + 1], from 0 on.
-      values: u64[first[n]].
+      first: i64[n + 1], index of each request's first hash, from 0.
+      values: u64[first[n]], hashes.
     """
 
     first: NDArray[np.int64]
     values: NDArray[np.uint64]
 
     def take(self, rows: slice | NDArray[np.generic]) -> Hashes:
-        """Return those of the requests that a slice, a mask or an index array selects."""
+        """Return the hashes of the requests that a slice, a mask or an index array selects."""
         if isinstance(rows, slice) and rows.step in (None, 1):  # neighbours: nothing is copied
             start, stop, _ = rows.indices(len(self.first) - 1)
             first = self.first[start : max(start, stop) + 1]
@@ -41,7 +41,7 @@ class Hashes:
         return self._of(self.first[:-1][rows], np.diff(self.first)[rows])
 
     def upto(self, most: NDArray[np.int64]) -> Hashes:
-        """Return at most the first `most[r]` of each request."""
+        """Return at most the first `most[r]` hashes of each request r."""
         counts = np.diff(self.first)
         if not (counts > most).any():
             return self
@@ -59,11 +59,11 @@ def cover(tokens: NDArray[np.int32], block_tokens: int) -> NDArray[np.int64]:
 
 
 def block_keys(hashes: Hashes, block_tokens: int) -> NDArray[np.uint64]:
-    """Return the key of each block: of its hash and of all before it, from a root for the size.
+    """Return the key of each block, which depends on all hashes up to it and on the block size.
 
-    A block's key is that of the block before it plus a value mixed from its hash and its place, so
-    that a longer prefix goes on where a shorter one ends. Hashes that stand for a block's own
-    tokens and hashes that already stand for the whole prefix are both right.
+    A block's key is the previous block's key plus a value mixed from its hash and position; the
+    first starts from a root for the size. The keys of a prefix are hence those of its shorter
+    prefixes and one more. Hashes of a block's own tokens and of the whole prefix both work.
     """
     first, values = hashes.first, hashes.values
     counts = np.diff(first)
@@ -76,7 +76,7 @@ def block_keys(hashes: Hashes, block_tokens: int) -> NDArray[np.uint64]:
 
 
 def root_of(*what: int) -> np.uint64:
-    """Return the root that keeps keys apart by model, copy and block size."""
+    """Return the root that separates keys by numbers such as model, copy or block size."""
     root = np.zeros(1, np.uint64)
     for number in what:
         root = _mix(root ^ np.array([number], np.uint64))
@@ -84,7 +84,7 @@ def root_of(*what: int) -> np.uint64:
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return 64 bits of which each depends on all of x (splitmix64, Steele et al. 2014)."""
+    """Return 64 bits that each depend on all bits of x (splitmix64, Steele et al. 2014)."""
     with np.errstate(over="ignore"):
         x = x + np.uint64(_ODD)
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -94,16 +94,16 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 @dataclass(slots=True)
 class Fit:
-    """Agreement of a trace's hashes with its prompts; counted as rows pass.
+    """Agreement of a trace's hashes with its prompt lengths, counted row by row.
 
     Attributes:
-      block_tokens: as told, or the format's.
-      requests: that have hashes.
-      blocks: of all requests, within their prompts.
+      block_tokens: tokens per block, as set or from the format.
+      requests: requests with hashes.
+      blocks: hashed blocks within the prompts, of all requests.
       fewer: requests whose prompt has a whole block without a hash.
       more: requests with more hashes than their prompt has blocks.
-      misfits: requests with another number of hashes, by a block's size and by whether the last
-        block is hashed though it is not whole.
+      misfits: requests with another number of hashes, by block size and by whether a partly
+        filled last block has a hash.
     """
 
     block_tokens: int
@@ -116,7 +116,7 @@ class Fit:
     )
 
     def add(self, counts: NDArray[np.int64], prompt_tokens: NDArray[np.int32]) -> None:
-        """Count requests by their hashes and prompts."""
+        """Count requests, from their numbers of hashes and their prompt lengths."""
         having = counts > 0
         counts, prompt = counts[having], prompt_tokens[having]
         size = self.block_tokens
@@ -134,7 +134,7 @@ class Fit:
         return {name: getattr(self, name) for name in names}
 
     def other_size(self) -> int:
-        """Return a size that all requests fit where most do not fit this one; 0: there is none."""
+        """Return a block size that all requests fit if most do not fit this one; 0: none."""
         fitting = sorted((not partly, size) for (size, partly), n in self.misfits.items() if not n)
         unlike = self.fewer + self.more
         return fitting[0][1] if fitting and unlike >= _TELLING and 2 * unlike > self.requests else 0

@@ -1,4 +1,4 @@
-"""Readings of a trace: unit and zero of its times, its lengths, columns that are not used."""
+"""Interpretation of a trace: unit and zero of its times, block size, lengths, unused columns."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ __all__ = [
 UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 _WORDS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 _EPOCH_S = (1e9, 1e10)  # seconds since 1970 of the years from 2001 to 2286
-_FAR_S = 3600.0  # a first arrival later than this is no pause before it
+_FAR_S = 3600.0  # a later first arrival counts from another zero than the trace's start
 _LENGTHS = ("prompt_tokens", "output_tokens")
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Meaning of a trace's times.
+    """Unit and zero of a trace's times.
 
     Attributes:
-      per_second: of the unit of times that are numbers.
-      keeps_origin: 0 is the file's own zero, not the first request.
-      says: all this in words.
+      per_second: units of a numeric time per second, such as 1e3 for ms.
+      keeps_origin: whether time 0 is the file's own zero, not the first request.
+      says: description of both in words.
     """
 
     per_second: float
@@ -47,17 +47,17 @@ class Clock:
 
 
 def clock_of(trace: TraceFile, unit: str, origin: str) -> Clock:
-    """Return the unit and the zero of a trace's times, where they are not told by its first times.
+    """Return the unit and the zero of a trace's times, as set or inferred from its first times.
 
     Args:
-      trace: opened.
-      unit: a name in `UNITS`, or auto: that of the years since 2001 at which times since 1970 are,
-        else the format's.
-      origin: keep, first, or auto: kept where the format's times count from the trace's start and
-        the first request is not far from it.
+      trace: opened trace.
+      unit: a name in `UNITS`; "auto": the unit in which the first time is an epoch time between
+        2001 and 2286, else the format's.
+      origin: "keep", "first", or "auto": keep if the format's times count from the trace's start
+        and the first request is at most an hour after it.
 
     Raises:
-      SettingError: the unit cannot be seen, or dates are said to have one.
+      SettingError: a unit given for dates, or one that cannot be inferred.
     """
     first, fractional = _first_time(trace)
     if first is None:
@@ -89,7 +89,7 @@ def clock_of(trace: TraceFile, unit: str, origin: str) -> Clock:
 
 
 def _first_time(trace: TraceFile) -> tuple[float | None, bool]:
-    """Return the first usable time if it is a number, and whether times near it have fractions."""
+    """Return the first usable time, None for dates, and whether its batch has fractions."""
     import pyarrow.compute as pc
 
     for batch in trace.batches():
@@ -106,14 +106,14 @@ def _first_time(trace: TraceFile) -> tuple[float | None, bool]:
 
 
 def block_tokens_of(trace: TraceFile, told: int) -> int:
-    """Return the tokens that a hash of the trace stands for; 0 where it has no hashes.
+    """Return the tokens of a hashed block of the trace; 0 if it has no hashes.
 
     Args:
-      trace: opened.
-      told: by the user; 0: the file's own or the format's.
+      trace: opened trace.
+      told: value of `workload.block_tokens`; 0: the file's own value or the format's.
 
     Raises:
-      SettingError: nobody says, or it is told of a trace without hashes.
+      SettingError: no value is known, or one is set for a trace without hashes.
     """
     if "hash_ids" not in trace.columns:
         if told:
@@ -145,15 +145,15 @@ def _filled_lengths(trace: TraceFile) -> dict[str, str]:
 
 
 def refuse_made_up(trace: TraceFile, told: Container[str], lengths_too: bool) -> None:
-    """Stop where models or lengths would be made up and a column looks as if it had them.
+    """Refuse to make up models or lengths if an unused column seems to hold them.
 
     Args:
-      trace: opened.
-      told: fields whose column, or its absence, was told.
-      lengths_too: lengths would be made up, not models alone.
+      trace: opened trace.
+      told: fields that `workload.columns` names, with a column or as absent.
+      lengths_too: whether lengths would be made up, not only models.
 
     Raises:
-      DataError: names the columns and the setting that maps them.
+      DataError: a column seems to hold them; names it and the setting that maps it.
     """
     like: dict[str, str] = {}
     otherwise = []
@@ -187,8 +187,8 @@ def unused_columns(trace: TraceFile, with_lengths: bool) -> list[str]:
     """Return the columns from which nothing is read.
 
     Args:
-      trace: opened.
-      with_lengths: token counts are the trace's own.
+      trace: opened trace.
+      with_lengths: whether token counts are the trace's own.
     """
     of_lengths = (*_LENGTHS, "hash_ids", *MEASURED)
     used = {c for f, c in trace.columns.items() if with_lengths or f not in of_lengths}
@@ -196,7 +196,7 @@ def unused_columns(trace: TraceFile, with_lengths: bool) -> list[str]:
 
 
 def _numeric(trace: TraceFile) -> list[str]:
-    """Return the unused columns of which at least half the first values are positive numbers."""
+    """Return the unused columns with positive numbers in at least half of the first batch."""
     batch = next((b for b in trace.batches() if b.num_rows), None)
     if batch is None:
         return []

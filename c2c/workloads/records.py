@@ -1,4 +1,4 @@
-"""JSON as columns of text: records a line or in a list, and what a serving benchmark writes."""
+"""JSON files as columns of text: JSON lines, a list of records, or a benchmark's result."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from c2c.workloads.containers import open_bytes
 __all__ = ["json_records", "json_table"]
 
 _PIECE = 1 << 20  # characters read at a time
-_MOST = 1 << 27  # characters of a record: a benchmark writes all its requests as one
+_MOST = 1 << 27  # characters of a record: a benchmark's result is one record
 _BATCH_ROWS = 65_536
 
 
 def json_table(path: Path) -> tuple[pa.Table, int]:
-    """Return the records of a file, every value as text, and how many lines are broken.
+    """Return the records of a file, every value as text, and the number of malformed lines.
 
-    An object within a record is spread over columns ("usage.prompt_tokens"). The object that a
-    benchmark writes, with a list for each of `input_lens`, `output_lens` and so on, is one record
-    a request, in which `tpots`, the mean time per token after the first, stands for `itls`.
+    Objects within a record become columns such as "usage.prompt_tokens". A benchmark's result, one
+    object with a list for each of `input_lens`, `output_lens` and so on, becomes one record per
+    request. In these, `tpots`, the mean time per token after the first, replaces `itls`.
 
     Raises:
-      DataError: broken or truncated JSON that has no lines, or lists of unlike lengths.
+      DataError: malformed or truncated JSON that is not in lines, lists of different lengths, or
+        no record.
     """
     parts: list[pa.Table] = []
     rows: list[dict[str, str | None]] = []
@@ -70,7 +71,7 @@ def _texts(record: Mapping[str, Any], within: str = "") -> dict[str, str | None]
 
 
 def _of_benchmark(path: Path, result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a record for each request, in order of its start where that is told."""
+    """Return a record for each request of a benchmark's result, by start time if known."""
     if not isinstance(result["input_lens"], list):
         return [dict(result)]
     lists = {name: value for name, value in result.items() if isinstance(value, list)}
@@ -96,7 +97,7 @@ def _of_benchmark(path: Path, result: Mapping[str, Any]) -> list[dict[str, Any]]
 
 
 def _mean_gap(gaps: Any, output_tokens: Any) -> float | None:
-    """Return the time per token after the first, of the gaps between the pieces of an answer."""
+    """Return the mean time per token after the first, from the gaps between streamed chunks."""
     try:
         return sum(gaps) / (output_tokens - 1) if output_tokens > 1 and gaps else None
     except TypeError:  # no list of numbers, or no number of tokens
@@ -106,10 +107,11 @@ def _mean_gap(gaps: Any, output_tokens: Any) -> float | None:
 def json_records(path: Path) -> Iterator[dict[str, Any] | None]:
     """Yield the objects of a JSON list or of JSON lines; None for a line that is no object.
 
-    A bounded piece is read at a time.
+    The file is read in pieces of bounded size.
 
     Raises:
-      DataError: broken or truncated JSON that has no lines, or an entry of a list is no object.
+      DataError: malformed or truncated JSON that is not in lines, a list's entry that is no object,
+        or a record that is too long.
     """
     with _text(path) as file:
         lines = _lines(file)
@@ -134,7 +136,7 @@ def _text(path: Path) -> io.TextIOWrapper:
 
 
 def _lines(file: io.TextIOWrapper) -> Iterator[str]:
-    """Yield lines, longer ones cut."""
+    """Yield lines, cut at `_MOST` characters."""
     return iter(lambda: file.readline(_MOST), "")
 
 
@@ -145,7 +147,7 @@ def _too_long(text: str) -> str:
 def _object(line: str) -> dict[str, Any] | None:
     try:
         record = json.loads(line)
-    except (ValueError, RecursionError):  # numbers of too many digits, lists in too many others
+    except (ValueError, RecursionError):  # malformed, too many digits, or nested too deeply
         return None
     return record if isinstance(record, dict) else None
 
@@ -164,7 +166,7 @@ def _decoded(path: Path) -> Iterator[Any]:
             try:
                 record, at = decoder.raw_decode(buffer, at)
             except json.JSONDecodeError as error:
-                if not ended:  # the record goes on in the next piece
+                if not ended:  # the record continues in the next piece
                     if len(buffer) - at >= _MOST:
                         raise DataError(str(path), _too_long(buffer[at : at + 40])) from None
                     more = file.read(max(_PIECE, len(buffer) - at))

@@ -1,9 +1,9 @@
-"""Experts of the tokens of requests, layer by layer: a router with skew and locality.
+"""Router of mixture-of-experts models, with skew and locality: experts per token and layer.
 
-A request has a topic. In each layer a topic prefers experts in an order of its own, by Zipf's law;
-each of a token's experts is kept from the token before it with a fixed probability. Everything is
-a pure function of (seed, request, position, layer), so what is drawn does not depend on who asks
-first (`c2c.simulator.tokens` draws). The functions are plain Python in the subset that Numba
+Each request has a topic. In each layer a topic ranks the experts in its own order and chooses by
+Zipf's law. Each of a token's experts is kept from the previous token with a fixed probability.
+All draws are pure functions of (seed, request, position, layer), independent of the order of calls;
+`c2c.simulator.tokens` draws the experts. The functions are plain Python in the subset that Numba
 compiles.
 """
 
@@ -34,19 +34,19 @@ __all__ = [
 
 EMBEDDING: Final = 16  # numbers in a request's embedding
 
-_TOPIC: Final = 0x5EED  # what draws for a request as a whole have in place of a layer
-GUIDE_SHIFT: Final = 20  # a draw's bits below those that choose its part of `RouterTables.guide`
+_TOPIC: Final = 0x5EED  # replaces the layer in draws for a whole request
+GUIDE_SHIFT: Final = 20  # a draw shifted right by this indexes `RouterTables.guide`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Router:
-    """Tokens' choice of experts.
+    """Settings of the router: the tokens' choice of experts.
 
     Attributes:
       skew: exponent of Zipf's law over a topic's order of experts; 0: all are equally likely.
       locality: probability that an expert is kept from one token to the next.
-      topics: of a trace; each request has one, all equally likely.
-      spread: how far the embeddings of a topic's requests lie from its centre, of length 1.
+      topics: number of topics of a trace; each request has one, all equally likely.
+      spread: weight of a request's own part in its embedding, relative to its topic's centre.
     """
 
     skew: float = 0.0
@@ -66,21 +66,21 @@ class Router:
 
 
 class RouterTables(NamedTuple):
-    """A router of several architectures as arrays, the first axis an architecture.
+    """Tables of a router for several architectures (A, the first axis of each array).
 
-    A draw is a whole number below 2**32, and means what its fraction of 2**32 would in floating
-    point; of a draw that is not kept, what is left of it above locality.
+    A draw is a whole number below 2**32 and stands for its fraction of 2**32. A draw that keeps no
+    expert stands for the part of that fraction above `locality`, rescaled to [0, 1).
 
     Attributes:
-      layers: i8[A] that have experts; 0 where a model is dense.
-      experts: i8[A] of a layer.
-      per_token: i8[A] that a token takes.
-      cut: i8[A, 2, experts] the least draw above each rank; axis 1: any draw, one that is not kept.
-      guide: i2[A, 2, 4096] the rank of the first draw of each part of all draws.
-      order: i2[A, topics, layers, experts] expert of each rank.
-      kept: draws below are kept from the token before.
+      layers: i64[A], number of layers with experts; 0: the model is dense.
+      experts: i64[A], experts of a layer.
+      per_token: i64[A], experts that each token uses.
+      cut: i64[A, 2, experts], least draw above each rank; axis 1: any draw, a draw not kept.
+      guide: i16[A, 2, 4096], rank of the first draw in each of 4096 equal ranges.
+      order: i16[A, topics, layers, experts], expert of each rank.
+      kept: draws below this number keep the previous token's expert.
       spread: see `Router`.
-      seed: of all draws.
+      seed: seed of all draws.
     """
 
     layers: Any
@@ -97,7 +97,7 @@ class RouterTables(NamedTuple):
 def router_tables(
     router: Router, shapes: Sequence[tuple[int, int, int]], seed: int
 ) -> RouterTables:
-    """Return the tables of architectures with these (layers, experts a layer, experts a token).
+    """Return the tables for architectures of (layers, experts per layer, experts per token).
 
     >>> cut = router_tables(Router(skew=1.0, topics=1), [(2, 2, 1)], seed=0).cut
     >>> (cut[0, 0] / 2**32).round(3).tolist()
@@ -132,9 +132,9 @@ def router_tables(
 
 
 def _first_draws(levels: np.ndarray, locality: float) -> np.ndarray:
-    """Return the least draws of which what is left above `locality` reaches each level, by halving.
+    """Return, by bisection, the least draws whose rescaled fraction reaches each level.
 
-    Floating point rounds, but never turns the order of two draws.
+    Floating-point rounding preserves the order of draws, so that bisection is exact.
     """
     low = np.full(len(levels), ceil(locality * DRAWS) - 1)  # not reached
     high = np.full(len(levels), DRAWS)  # reached, or no draw
@@ -153,7 +153,7 @@ def topic_of(tables: RouterTables, request: int) -> int:
 
 @formula
 def embed(tables: RouterTables, request: int, out: Any) -> None:
-    """Write the embedding of a request, of length 1: its topic's centre and a part of its own."""
+    """Write the embedding of a request, of length 1: its topic's centre plus a part of its own."""
     topic = topic_of(tables, request)
     total = 0.0
     for k in range(len(out)):

@@ -1,4 +1,4 @@
-"""The settings of a workload."""
+"""Settings of a workload."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def shared_dir() -> Path:
     return Path(__file__).resolve().parents[3] / "shared"
 
 
-# Which kinds read a setting that not all do.
+# Kinds that read a setting, for settings that not all kinds read.
 _READ_BY: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(
         ("path", "format", "columns", "on_bad_row", "on_duplicate", "sort", "time_unit", "origin"),
@@ -54,67 +54,67 @@ _READ_BY: Final[dict[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadConfig:
-    """Source of requests and changes to them; one flat set of settings.
+    """Source of the requests and transformations of them, as one flat set of settings.
 
     Attributes:
-      name: shown in summaries and figures.
-      kind: trace (a file), synthetic (GenTD26's statistics), poisson, deterministic or closed_loop
+      name: name in summaries and figures.
+      kind: trace (a file), synthetic (GenTD26's statistics), poisson, deterministic, closed_loop
         (clients that send when their last request has ended) or conversations (sessions of turns).
 
-      path: trace file, Parquet, CSV or JSON, or a log; a name without a folder is also looked for
+      path: trace file (Parquet, CSV, JSON or a log); a name without a folder is also looked up
         among the shared traces (`<shared>/traces`).
-      format: a known format (a log's: vllm, sglang, openai_batch), or auto (by columns or lines).
+      format: a known format (of logs: vllm, sglang, openai_batch), or auto (by columns or lines).
       columns: field -> column for other files, e.g. {arrival_s: time, model: service}; an empty
-        name: the file has none, as {model: ""}.
-      on_bad_row: reject (list the counts and stop) or skip (drop them and record the counts).
+        name means that the file has no such column, e.g. {model: ""}.
+      on_bad_row: reject (list the counts and stop) or skip (drop the rows and record the counts).
       on_duplicate: keep (rows equal in all columns are separate requests, and counted) or refuse
         (a row equal to an earlier one is a bad row).
-      sort: order rows by arrival; without it a row earlier than one before it is bad.
+      sort: order rows by arrival; if false, a row earlier than a previous one is bad.
       max_total_tokens: rows with more tokens are bad; conversations: a session ends before a turn
         with more; 0: no limit.
-      block_tokens: of a prompt's block, of which `hash_ids` has a hash each; 0: the format's.
-        conversations: of the blocks that prompts share.
-      turns_wait: trace: a turn comes after the answer to the one before it in its session and the
-        file's time to think; false: at its time in the file.
-      time_unit: of times that are numbers: s, ms, us or ns; auto: that of times since 1970 where
-        they are such, else the format's.
+      block_tokens: tokens of a prompt's block, for each of which `hash_ids` has a hash; 0: the
+        format's. conversations: tokens of the blocks that prompts share.
+      turns_wait: trace: a turn arrives after the previous answer of its session and the file's
+        time to think; false: at its time in the file.
+      time_unit: unit of numeric times: s, ms, us or ns; auto: inferred for times since 1970, else
+        the format's.
       origin: time 0 is the first request (first) or the file's own zero (keep, only for numeric
         times); auto: keep for `arrival_s` files whose first request is within an hour, else first.
 
       requests: generators: exact number of requests.
       models: generators: number of models; 0: as many as the catalog has.
-      days: synthetic: length.
+      days: synthetic: length in days.
       gap_cv: synthetic: coefficient of variation of the gaps within an hour.
-      hour_spread: synthetic: how much a model's load differs from hour to hour.
+      hour_spread: synthetic: standard deviation of the logarithm of a model's hourly load.
       session_h: synthetic: hours over which a model's activity stays correlated.
-      day_night: synthetic: how strongly all models follow the time of day.
-      rate_rps: poisson, deterministic: requests per second; conversations: were all answers there
-        at once.
-      zipf_exponent: poisson, closed_loop, conversations: popularity, rank^-exponent.
-      concurrency: closed_loop: clients, the most requests in flight.
-      think_s: closed_loop: from the end of a client's request to its next one; conversations: its
-        mean.
+      day_night: synthetic: strength of the daily cycle that all models share; 0: none.
+      rate_rps: poisson, deterministic: requests per second; conversations: the rate if answers
+        took no time.
+      zipf_exponent: poisson, closed_loop, conversations: popularity of models, rank^-exponent.
+      concurrency: closed_loop: number of clients, hence the most requests in flight.
+      think_s: closed_loop: time from the end of a client's request to its next one; conversations:
+        mean time from an answer to the next turn.
       turns: conversations: mean turns of a session.
-      system_tokens: conversations: with which all prompts of a model begin.
-      ramp_s: closed_loop: over which the clients begin, evenly; 0: all at once.
+      system_tokens: conversations: length of the system prompt, shared by a model's requests.
+      ramp_s: closed_loop: time over which the clients start, evenly spaced; 0: all at once.
 
       lengths: auto (the trace's own, else synthetic), trace, synthetic, fixed, sharegpt, azure2023
-        or a file of pairs. Anything but auto and trace replaces the trace's own.
-      prompt_tokens: of each request, with lengths=fixed.
-      output_tokens: of each request, with lengths=fixed.
-      chars_per_token: texts of a log, or of lengths from JSON: characters a token; 0 counts none.
-      length_min_tokens: pairs of a source with fewer are dropped (not a trace's own lengths).
-      length_max_prompt_tokens: pairs of a source with longer prompts are dropped.
-      length_max_total_tokens: pairs of a source with more in all are dropped.
+        or a file of pairs. All but auto and trace replace the trace's own lengths.
+      prompt_tokens: prompt length of each request, with lengths=fixed.
+      output_tokens: output length of each request, with lengths=fixed.
+      chars_per_token: characters per token, to convert texts of a log or of JSON; 0: not converted.
+      length_min_tokens: least prompt and output length of a source's pairs, not of a trace's own.
+      length_max_prompt_tokens: longest prompt of a source's pairs; longer ones are dropped.
+      length_max_total_tokens: most prompt and output tokens of a source's pairs.
 
-      start_s: window of the source's own time, before compression.
+      start_s: start of the window, in the source's time before compression.
       duration_s: length of the window; 0: to the end.
-      replicas: the trace, this many times, each rotated by a random time.
-      replica_models: replicas name the same models, or distinct ones (id~1, id~2, ...).
-      compression: arrivals are divided by this.
-      max_requests: the first so many of the result; 0: all.
+      replicas: number of superposed copies of the trace, each rotated by a random time.
+      replica_models: same (copies name the same models) or distinct (id~1, id~2, ...).
+      compression: factor by which arrivals are divided.
+      max_requests: number of requests to keep, the first ones; 0: all.
 
-      assignment: rule for model ids that are no names of the catalog.
+      assignment: rule for model ids that name no model of the catalog.
       assignment_map: trace id -> catalog name, before the rule.
     """
 
@@ -211,7 +211,7 @@ class WorkloadConfig:
             raise SettingError("workload.replicas", self.replicas, "1 with turns_wait=true")
 
     def _check_read(self) -> None:
-        # What a kind does not read has the value it has when nobody asks for another.
+        # Settings that the kind does not read must have their defaults.
         for one in fields(self):
             kinds, value = _READ_BY.get(one.name, (self.kind,)), getattr(self, one.name)
             default = one.default if one.default_factory is MISSING else one.default_factory()
@@ -223,14 +223,18 @@ class WorkloadConfig:
                 )  # fmt: skip
 
     def _check_closed(self) -> None:
-        # Requests come after answers: there is no time to cut, squeeze or shift.
+        # Arrivals depend on answers: there are no times to cut, compress or rotate.
         for name, only in {"start_s": 0, "duration_s": 0, "replicas": 1, "compression": 1}.items():
             if (value := getattr(self, name)) != only:
                 raise SettingError(f"workload.{name}", value, f"{only} with kind={self.kind}")
 
 
 def workload_config(settings: Mapping[str, Any] | WorkloadConfig) -> WorkloadConfig:
-    """Return the config that a mapping describes, refusing unknown keys and wrong types."""
+    """Return the config that a mapping describes.
+
+    Raises:
+      SettingError: an unknown key, a value of the wrong type, or an invalid value.
+    """
     if isinstance(settings, WorkloadConfig):
         return settings
     known = {f.name: f for f in fields(WorkloadConfig)}

@@ -1,7 +1,7 @@
 """Transformations of a request stream: window, replication, compression, limit, lengths.
 
-Each takes a function that starts a stream and returns another such function; memory stays
-bounded by a few blocks.
+Each accepts a function that starts a stream and returns another one. Memory is bounded by a few
+blocks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 type Source = Callable[[], Iterator[RequestBlock]]
 
 _BLOCK_ROWS = 65_536
-_HELD_ROWS = 8_192  # merging many streams holds one such block of each
+_HELD_ROWS = 8_192  # a merge holds one such block of each stream
 
 
 def _moved(block: RequestBlock, shift_s: float, model_offset: int = 0) -> RequestBlock:
@@ -46,7 +46,7 @@ def _in_order(parts: Sequence[RequestBlock]) -> RequestBlock:
 
 
 def held(source: Source) -> Source:
-    """Read a stream once, now, and serve it from memory (20 bytes a request)."""
+    """Read a stream once, now, and replay it from memory (20 bytes a request)."""
     everything = concatenate(source())
 
     def start() -> Iterator[RequestBlock]:
@@ -57,12 +57,12 @@ def held(source: Source) -> Source:
 
 
 def copied(source: Source, number: int, copies: int) -> Source:
-    """Return one of several copies of a stream: other people's sessions, and prompts of their own.
+    """Return one of several copies of a stream, with sessions and prompt keys of its own.
 
     Args:
-      source: what is copied.
-      number: of the copy, from 0, the stream itself.
-      copies: in all.
+      source: stream to copy.
+      number: number of the copy; 0 is the stream itself.
+      copies: number of copies, the stream included.
     """
     root = root_of(number)
 
@@ -92,13 +92,13 @@ def windowed(source: Source, start_s: float, end_s: float) -> Source:
 
 
 def rotated(source: Source, offset_s: float, period_s: float, model_offset: int = 0) -> Source:
-    """Start at `offset_s` and go on from the beginning after the end.
+    """Rotate a stream in time: start at `offset_s` and continue at its beginning after its end.
 
     Args:
-      source: arrivals in [0, period_s).
-      offset_s: in [0, period_s): becomes time 0.
+      source: stream with arrivals in [0, period_s).
+      offset_s: time in [0, period_s) that becomes time 0.
       period_s: length of the trace.
-      model_offset: added to each model index.
+      model_offset: number added to each model index.
     """
 
     def start() -> Iterator[RequestBlock]:
@@ -117,15 +117,15 @@ def rotated(source: Source, offset_s: float, period_s: float, model_offset: int 
 
 
 def merged(sources: Sequence[Source]) -> Source:
-    """Merge ascending streams; equal arrivals stand in the order of the sources."""
+    """Merge ascending streams; equal arrivals are in the order of the sources."""
 
     def start() -> Iterator[RequestBlock]:
         streams = [source() for source in sources]
         heads = [next(stream, None) for stream in streams]
-        left = [head is not None for head in heads]  # streams that may bring more
+        left = [head is not None for head in heads]  # streams that may yield more
         while any(left):
-            # No unread block can hold anything before the earliest end of a head. Rows at that
-            # very time wait, as more of them may come.
+            # No unread block has a row before the earliest end of a head. Rows at exactly that
+            # time wait, as the next block may have more of them.
             ends = [
                 head.arrival_s[-1] for head, more in zip(heads, left, strict=True) if head and more
             ]
@@ -174,7 +174,7 @@ def limited(source: Source, max_requests: int) -> Source:
 
 
 def with_lengths(source: Source, pool: LengthPool, seed: int) -> Source:
-    """Give every request a length pair from the pool; block borders do not matter."""
+    """Give every request a length pair from the pool; the division into blocks has no effect."""
 
     def start() -> Iterator[RequestBlock]:
         rng = stream_of(seed, "lengths")
@@ -184,6 +184,6 @@ def with_lengths(source: Source, pool: LengthPool, seed: int) -> Source:
                 block, prompt_tokens=prompt, output_tokens=output,
                 measured_ttft_s=None, measured_tpot_s=None,
             )  # fmt: skip
-            yield drawn.hashed(None, 0)  # hashes are those of other prompts
+            yield drawn.hashed(None, 0)  # hashes belong to the replaced prompts
 
     return start

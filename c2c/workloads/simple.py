@@ -1,4 +1,4 @@
-"""Plain arrival processes, for tests against theory and for parameter studies."""
+"""Simple arrival processes, for tests against theory and for parameter studies."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _BLOCK_ROWS = 65_536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SteadyTrace:
-    """Requests at a constant mean rate.
+    """Settings of a generator with a constant mean rate.
 
     Attributes:
-      requests: how many.
-      models: how many models they name.
+      requests: number of requests.
+      models: number of models.
       rate_rps: requests per second, all models together.
       zipf_exponent: the model of rank r (from 1) gets a share proportional to r^-exponent; 0:
         equal shares.
@@ -59,7 +59,7 @@ def zipf_shares(models: int, exponent: float) -> NDArray[np.float64]:
 
 
 def poisson_blocks(trace: SteadyTrace, seed: int) -> Iterator[RequestBlock]:
-    """Yield a Poisson process; each request's model is drawn independently. No lengths (zeros)."""
+    """Yield a Poisson process without lengths (zeros); models are drawn independently."""
     gaps, choices = stream_of(seed, "gaps"), stream_of(seed, "models")
     edges = np.cumsum(zipf_shares(trace.models, trace.zipf_exponent))[:-1]
     now_s = 0.0
@@ -72,7 +72,7 @@ def poisson_blocks(trace: SteadyTrace, seed: int) -> Iterator[RequestBlock]:
 
 
 def queued_blocks(trace: SteadyTrace, seed: int) -> Iterator[RequestBlock]:
-    """Yield requests that wait for a client to send them, all at time 0; models as in Poisson's."""
+    """Yield requests at time 0, to be sent by clients; models as in `poisson_blocks`."""
     choices = stream_of(seed, "models")
     edges = np.cumsum(zipf_shares(trace.models, trace.zipf_exponent))[:-1]
     for at in range(0, trace.requests, _BLOCK_ROWS):
@@ -82,7 +82,11 @@ def queued_blocks(trace: SteadyTrace, seed: int) -> Iterator[RequestBlock]:
 
 
 def deterministic_blocks(trace: SteadyTrace) -> Iterator[RequestBlock]:
-    """Yield request i at i / rate, for model i mod models. No lengths (zeros), no randomness."""
+    """Yield request i at i / rate, for model i mod models, without lengths (zeros).
+
+    Raises:
+      SettingError: a `zipf_exponent` other than 0.
+    """
     if trace.zipf_exponent:
         raise SettingError(
             "workload.zipf_exponent", trace.zipf_exponent, "0 with kind=deterministic"

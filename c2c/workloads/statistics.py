@@ -1,4 +1,4 @@
-"""Burstiness, activity and popularity of a workload: the quantities of C2CServe's Fig. 2."""
+"""Statistics of a workload: burstiness, activity and popularity, as in C2CServe's Fig. 2."""
 
 from __future__ import annotations
 
@@ -35,34 +35,34 @@ _SCALARS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceStatistics:
-    """Statistics of a trace, per model and together.
+    """Statistics of a trace, per model and for all requests.
 
-    "Active models" have at least `min_requests` requests. Hours are bins of 3600 s from the first
-    request, and every bin of the span counts, with requests or without. CV is the standard
-    deviation over the mean (a Poisson process has 1); IoD(w), the index of dispersion, the
-    variance over the mean of the counts in windows of w seconds (Poisson: 1).
+    An active model has at least `min_requests` requests. Hours are bins of 3600 s from the first
+    request, and every bin of the span counts, even without requests. CV is the standard deviation
+    over the mean (1 for a Poisson process). IoD(w), the index of dispersion, is the variance over
+    the mean of the counts in windows of w seconds (Poisson: 1).
 
     Attributes:
-      requests: all requests.
+      requests: number of requests.
       span_s: last minus first arrival.
-      hours: hour bins of the span.
-      hours_with_requests: bins with any request.
+      hours: number of hour bins of the span.
+      hours_with_requests: number of bins with any request.
       rate_rps: requests over span.
-      models: names by falling popularity, those with requests only.
-      requests_of: i64[m], in that order, as the following.
-      share_of: f64[m], of all requests.
-      active_hour_fraction: f64[m], of all bins.
-      gap_cv: f64[m], of inter-arrival times; NaN for fewer than three requests.
-      hourly_cv: f64[m], of the hourly counts.
-      min_requests: what makes a model active.
-      active_models: how many are.
+      models: names of models with requests, by falling popularity.
+      requests_of: i64[m], requests of each model, in that order.
+      share_of: f64[m], share of all requests.
+      active_hour_fraction: f64[m], share of hour bins with requests.
+      gap_cv: f64[m], CV of inter-arrival times; NaN for fewer than three requests.
+      hourly_cv: f64[m], CV of the hourly counts.
+      min_requests: least requests of an active model.
+      active_models: number of active models.
       median_idle_share: median over active models of the share of hours without a request.
       rare_hours_share: share of active models with requests in under 20% of the hours.
-      median_gap_cv: median over active models.
+      median_gap_cv: median of `gap_cv` over active models.
       bursty_share: share of active models with a gap CV above 1.
-      median_hourly_cv: median over active models.
-      aggregate_gap_cv: of the gaps of all requests together.
-      aggregate_hourly_cv: of all requests' hourly counts.
+      median_hourly_cv: median of `hourly_cv` over active models.
+      aggregate_gap_cv: CV of the gaps of all requests together.
+      aggregate_hourly_cv: CV of the hourly counts of all requests.
       iod: window length in seconds -> IoD of all requests.
       top_shares: k -> share of the k most popular models.
       hourly: i64[k, hours], hourly counts of the `series_models` most popular models.
@@ -93,7 +93,7 @@ class TraceStatistics:
     hourly: NDArray[np.int64]
 
     def summary(self) -> dict[str, Any]:
-        """Return the scalar quantities as plain data."""
+        """Return the scalar statistics as plain data."""
         return {
             **{name: getattr(self, name) for name in _SCALARS},
             "models": len(self.models),
@@ -103,7 +103,7 @@ class TraceStatistics:
 
 
 class _Gaps:
-    """Running moments of the time between neighbours, for several streams at once."""
+    """Running moments of inter-arrival times, for several streams at once."""
 
     def __init__(self, streams: int) -> None:
         self.last_s = np.full(streams, np.nan)
@@ -127,7 +127,7 @@ class _Gaps:
         self.last_s[stream[last]] = arrival_s[last]
 
     def cv(self) -> NDArray[np.float64]:
-        """Return std over mean; NaN where there are fewer than two gaps or all are zero."""
+        """Return each stream's CV; NaN for fewer than two gaps or a mean of zero."""
         with np.errstate(divide="ignore", invalid="ignore"):
             mean = self.total / self.count
             cv = np.sqrt(np.maximum(self.squares / self.count - mean * mean, 0)) / mean
@@ -135,7 +135,7 @@ class _Gaps:
 
 
 class _Windows:
-    """Running moments of the counts in windows of equal length; keeps one count."""
+    """Running moments of the counts in windows of equal length; holds only the open window."""
 
     def __init__(self, window_s: float) -> None:
         self.window_s = window_s
@@ -171,16 +171,16 @@ def trace_statistics(
     windows_s: Sequence[float] = (1.0, 60.0, 3600.0),
     series_models: int = 5,
 ) -> TraceStatistics:
-    """Measure a stream of requests, block by block.
+    """Compute the statistics of a stream of requests, block by block.
 
-    Memory holds one number for each model and hour with requests, never the requests.
+    Memory holds a count for each model and hour with requests, never the requests.
 
     Args:
-      blocks: ascending, e.g. `workload.blocks()`.
+      blocks: blocks with ascending arrivals, e.g. `workload.blocks()`.
       models: names that `RequestBlock.model` indexes.
-      min_requests: a model with fewer is left out of the statistics over active models.
+      min_requests: least requests of an active model.
       windows_s: window lengths of the index of dispersion.
-      series_models: how many of the most popular models get an hourly series.
+      series_models: number of most popular models with an hourly series.
 
     Raises:
       DataError: there is no request.
@@ -214,7 +214,7 @@ def trace_statistics(
     order = np.argsort(-requests_of, kind="stable")[: np.count_nonzero(requests_of)]
     rank = np.full(len(models), -1)
     rank[order] = np.arange(order.size)
-    # A block may end within an hour: parts of a cell are added up here.
+    # A block may end within an hour: cells of several blocks are added up here.
     hour, model, counts = np.concatenate(cells, axis=1)
     cell, inverse = np.unique(hour * order.size + rank[model], return_inverse=True)
     per_cell = np.bincount(inverse, counts).astype(np.int64)

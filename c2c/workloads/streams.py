@@ -1,4 +1,4 @@
-"""Named random streams, one a cause: draws for one purpose never disturb another's."""
+"""Named random streams, one per cause: draws for one purpose never change another's."""
 
 from __future__ import annotations
 

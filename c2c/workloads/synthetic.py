@@ -1,8 +1,8 @@
 """A synthetic multi-model trace with the published statistics of GenTD26.
 
-A plan is drawn first: which hours each model is active in and how many requests each of those
-hours holds. It is a small table (models x hours), so that the total is exact and the requests can
-then be made day by day, in order, with a day's requests in memory and no more.
+A plan is drawn first: the number of requests of each model in each hour. This small table (models x
+hours) makes the total exact. The requests are then generated in order, with only one day's requests
+in memory.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _HOUR_S = 3600.0
 _BLOCK_ROWS = 65_536
 
 # GenTD26's 59 models with at least 10 requests: popularity rank -> share of all requests. Ranks 1
-# to 10 are the published counts over 26,823; from there to the 10 requests of the 59th, points
-# of the curve between which the logarithm is interpolated.
+# to 10 are the published counts over 26,823. The other points, down to the 10 requests of rank 59,
+# are of the curve; between them the logarithm is interpolated.
 _SHARE_RANKS = np.array([*range(1, 11), 11, 12, 20, 30, 45, 59], np.float64)
 _SHARES = (
     np.array(
@@ -46,8 +46,8 @@ _SHARES = (
 _ACTIVE_RANKS = np.array([1, 2, 5, 10, 11, 15, 30, 45, 59], np.float64)
 _ACTIVE = np.array([0.602, 0.45, 0.33, 0.266, 0.163, 0.108, 0.038, 0.022, 0.009], np.float64)
 _ACTIVE_MODELS = 59
-# The other models of GenTD26 have fewer than 10 requests each. They keep such counts however
-# large the trace, as scaling them up would turn rare models into active ones.
+# The other models of GenTD26 have fewer than 10 requests each. A larger trace does not scale these
+# counts, which would turn rare models into active ones.
 _RARE_COUNTS = (9, 8, 8, 8, 6, 5, 5, 5, 4, 3, 3, 3, 3, 3, 3, 2, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1)
 
 
@@ -56,18 +56,18 @@ class SyntheticTrace:
     """Settings of the generator. The defaults reproduce GenTD26's published statistics.
 
     Popularity and active hours hold at any number of requests. The gap statistics hold at
-    GenTD26's own 26,823 (median CV over models 2.35, aggregate 12, a request in 67% of the hours):
-    more requests in the same few active hours leave the idle gaps as long and make all others
-    shorter, so the CV of gaps must grow, roughly with the root of the number of requests.
+    GenTD26's own 26,823 (median CV over models 2.35, aggregate 12, a request in 67% of the hours).
+    More requests in the same few active hours shorten all gaps but the idle ones. The CV of gaps
+    then grows roughly with the square root of the number of requests.
 
     Attributes:
       requests: exact number of requests.
-      models: models, of which 59 in 89 are active (at least 10 requests) and the rest rare.
-      days: length of the trace; time 0 is its first request.
+      models: number of models; 59 in 89 are active (at least 10 requests), the rest rare.
+      days: length of the trace in days; time 0 is its first request.
       gap_cv: coefficient of variation of the gaps between a model's requests within an hour.
       hour_spread: standard deviation of the logarithm of a model's load over its active hours.
       session_h: hours over which a model's activity stays correlated.
-      day_night: how strongly all models follow the time of day; 0: not at all.
+      day_night: strength of the daily cycle that all models share; 0: none.
     """
 
     requests: int = 350_000
@@ -95,7 +95,7 @@ def _active_models(models: int) -> int:
 
 
 def _ranks(active: int) -> NDArray[np.float64]:
-    """Return the ranks among 59 models at which `active` models stand."""
+    """Return the ranks of `active` models, spread evenly over 1 to 59."""
     if active == 1:
         return np.ones(1)
     return 1 + np.arange(active) * (_ACTIVE_MODELS - 1) / (active - 1)
@@ -132,13 +132,13 @@ def _requests_per_model(trace: SyntheticTrace) -> NDArray[np.int64]:
 def plan_requests(trace: SyntheticTrace, seed: int) -> NDArray[np.int64]:
     """Draw the number of requests of each model in each hour.
 
-    A model is active in the hours in which a correlated Gaussian process of its own, plus a
-    time-of-day term that all share, is highest; as many hours as its share of active hours says.
-    Bursts of different models are hence independent but for the time of day. Each active hour has
-    at least one request; the rest are spread over them with lognormal weights.
+    A model's score in an hour is a correlated Gaussian process of its own plus a time-of-day term
+    that all models share. Its active hours are those with the highest scores, as many as its share
+    of active hours gives. Bursts of different models are hence independent except for the time of
+    day. Each active hour has at least one request; lognormal weights distribute the rest.
 
     Returns:
-      i64[models, 24 * days], read-only, which sums to `trace.requests`.
+      i64[models, 24 * days], read-only, with the sum `trace.requests`.
     """
     hours = 24 * trace.days
     counts = _requests_per_model(trace)
@@ -167,7 +167,7 @@ def plan_requests(trace: SyntheticTrace, seed: int) -> NDArray[np.int64]:
 def count_requests(trace: SyntheticTrace, seed: int) -> tuple[dict[int, int], float]:
     """Return the requests of each model in order of first appearance, and the last arrival.
 
-    What counting `synthetic_blocks` gives, without making all of them.
+    The result equals a count over `synthetic_blocks`, without generating all of them.
     """
     plan = plan_requests(trace, seed)
     by_day = plan.reshape(trace.models, trace.days, 24).any(axis=2)
@@ -188,7 +188,7 @@ def count_requests(trace: SyntheticTrace, seed: int) -> tuple[dict[int, int], fl
 def _arrivals_on(
     trace: SyntheticTrace, plan: NDArray[np.int64], seed: int, models: NDArray[np.int64], day: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return when the requests of some models come on a day, model by model, and how many each has.
+    """Return the arrivals of some models on a day, model by model, and each model's count.
 
     A model's times ascend. Gaps are gamma distributed and scaled to fill each hour exactly.
     """
@@ -223,7 +223,7 @@ def _correlated(rng: np.random.Generator, hours: int, session_h: float) -> NDArr
     keep = np.exp(-1 / session_h)
     noise = rng.standard_normal(hours)
     noise[1:] *= np.sqrt(1 - keep * keep)
-    # Python's numbers: one NumPy scalar after the other takes six times as long.
+    # Python's numbers: NumPy scalars take six times as long.
     draws: list[float] = noise.tolist()
     kept = float(keep)
     return np.array(list(accumulate(draws, lambda last, new: new + kept * last)))
@@ -232,8 +232,8 @@ def _correlated(rng: np.random.Generator, hours: int, session_h: float) -> NDArr
 def synthetic_blocks(trace: SyntheticTrace, seed: int) -> Iterator[RequestBlock]:
     """Yield the requests in order, without lengths (zeros); `model` is the popularity rank.
 
-    A model's requests of a day come from a stream of their own, so neither other models nor
-    other days change them.
+    A model's requests of a day have their own random stream, so other models and other days do not
+    change them.
     """
     plan = plan_requests(trace, seed)
     for day in range(trace.days):

@@ -1,4 +1,4 @@
-"""A trace file as a stream of requests: bad rows are counted, then refused or dropped."""
+"""Trace files as streams of requests; bad rows are counted, then refused or dropped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from c2c.workloads.prefixes import Fit, Hashes, block_keys
 
 __all__ = ["RowRules", "TraceScan", "refuse_bad_rows", "scan", "stream"]
 
-_SHOWN_ROWS = 3  # row numbers an error names for each kind
+_SHOWN_ROWS = 3  # row numbers that an error lists for each kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,16 +27,16 @@ class RowRules:
     """Rules that make a row of a trace bad, beyond unreadable cells.
 
     Attributes:
-      sort: order the rows by arrival first (holds the whole trace in memory); without it a row
-        earlier than one before it is bad.
+      sort: whether rows are ordered by arrival first (holds the whole trace in memory); if not, a
+        row earlier than a previous one is bad.
       duplicates_are_bad: whether a row equal to an earlier one in every column is bad, or counted
         and kept.
-      with_lengths: whether token counts come from the trace, hence are judged.
+      with_lengths: whether token counts are read from the trace, hence judged.
       max_total_tokens: rows with more prompt and output tokens are bad; 0: no limit.
-      keeps_origin: whether numeric times are kept as they are; otherwise, and for date-times
-        always, time 0 is the first request.
-      per_second: of the unit of numeric times.
-      block_tokens: that a hash of `hash_ids` stands for; 0: hashes are not read.
+      keeps_origin: whether numeric times keep the file's zero; if not, and for all date-times,
+        time 0 is the first request.
+      per_second: units of a numeric time per second.
+      block_tokens: tokens of a block in `hash_ids`; 0: hashes are not read.
     """
 
     sort: bool = False
@@ -50,22 +50,22 @@ class RowRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceScan:
-    """Findings of one pass over a trace.
+    """Counts of one pass over a trace.
 
     Attributes:
-      rows: lines of data in the file.
-      good: rows that make requests.
-      bad: kind -> rows, kinds that occur only. Their sum and `good` make `rows`.
+      rows: number of data rows in the file.
+      good: number of rows that become requests.
+      bad: kind -> number of rows, for kinds that occur; with `good` they add up to `rows`.
       first_rows: kind -> numbers of the first such rows (from 1, without the header).
-      duplicates: rows equal to an earlier one, whether counted as bad or not.
-      reordered: rows that sorting moved behind a later one.
+      duplicates: number of rows equal to an earlier one, whether they count as bad or not.
+      reordered: number of rows that sorting moved ahead of a row before them in the file.
       requests_of: model id -> good rows, in order of first appearance.
       first_s: arrival of the first good row.
-      last_s: arrival of the last.
-      fit: how the hashes go together with the prompts.
-      sessions: how many the requests belong to; 0: the trace has none.
-      orphan: the first id that a request follows and that no request before it has; None: none.
-      measured: requests of which a measured latency is told.
+      last_s: arrival of the last good row.
+      fit: agreement of hashes and prompt lengths.
+      sessions: number of sessions; 0: the trace has none.
+      orphan: first parent id that no earlier request has; None: there is none.
+      measured: number of requests with a measured latency.
     """
 
     rows: int
@@ -83,21 +83,21 @@ class TraceScan:
     measured: int
 
 
-_NO_PARENT: Final = (None, "", "-1")  # of a conversation's first request
+_NO_PARENT: Final = (None, "", "-1")  # parent ids of a conversation's first request
 
 
 @dataclass(slots=True)
 class _Sessions:
-    """Numbers of sessions, by first appearance, and how many turns of each came."""
+    """Sessions of a trace, numbered by first appearance, with their turns so far."""
 
     of: dict[str, int] = field(default_factory=dict)  # id of a session, or of a request
-    turns: list[int] = field(default_factory=list)  # of each session
-    orphan: str | None = None  # the first id that a request follows and that none before it has
+    turns: list[int] = field(default_factory=list)  # number of each session's turns so far
+    orphan: str | None = None  # first parent id that no earlier request has
 
     def add(
         self, names: list[str | None], parents: list[str | None] | None
     ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """Return session and turn of requests in order; without an id, -1 and 0."""
+        """Return session and turn of the next requests; -1 and 0 for those without an id."""
         session, turn = np.full(len(names), -1), np.zeros(len(names), np.int32)
         for k, name in enumerate(names):
             if name is None:
@@ -116,7 +116,7 @@ class _Sessions:
 
 @dataclass(slots=True)
 class _Tally:
-    """Counts of one pass; a pass that only streams throws them away."""
+    """Counts of one pass; a pass that only streams discards them."""
 
     rows: int = 0
     bad: Counter[str] = field(default_factory=Counter)
@@ -145,7 +145,7 @@ class _Tally:
 
 
 def scan(trace: TraceFile, rules: RowRules) -> TraceScan:
-    """Read the whole trace once, judging and counting.
+    """Read the whole trace once, to judge and count its rows.
 
     Raises:
       DataError: the file is corrupt, or no row of it is good.
@@ -156,7 +156,7 @@ def scan(trace: TraceFile, rules: RowRules) -> TraceScan:
     good = 0
     for ids, block in _good_rows(trace, rules, tally):
         counts = np.bincount(block.model, minlength=len(ids))
-        # By first appearance, so that ties in popularity have an order the file decides.
+        # By first appearance, so that the file's order breaks ties in popularity.
         codes, first_at = np.unique(block.model, return_index=True)
         for code in codes[np.argsort(first_at)].tolist():
             requests_of[ids[code]] = requests_of.get(ids[code], 0) + int(counts[code])
@@ -190,7 +190,7 @@ def refuse_bad_rows(trace: TraceFile, found: TraceScan) -> None:
     """Raise if the scan found a bad row.
 
     Raises:
-      DataError: lists the count of each kind and the first rows of it.
+      DataError: there are bad rows; lists each kind's count and first rows.
     """
     if found.bad:
         tally = _Tally(bad=Counter(found.bad), first_rows=found.first_rows)
@@ -221,9 +221,9 @@ def _time_hint(bad: Mapping[str, int]) -> list[str]:
 
 
 def stream(trace: TraceFile, rules: RowRules, index_of: dict[str, int]) -> Iterator[RequestBlock]:
-    """Yield the good rows, `model` being looked up in `index_of`."""
+    """Yield the good rows as requests; `index_of` maps model ids to `RequestBlock.model`."""
     for ids, block in _good_rows(trace, rules, _Tally.of(rules)):
-        # Ids of rows that are bad have no index and are never looked up.
+        # Ids of bad rows have no index and are never looked up.
         lookup = np.array([index_of.get(name, -1) for name in ids], np.int32)
         yield replace(block, model=lookup[block.model])
 
@@ -270,7 +270,7 @@ def _parse(trace: TraceFile, rules: RowRules, batch: pa.RecordBatch) -> RawRows:
 def _batches(
     trace: TraceFile, rules: RowRules, tally: _Tally
 ) -> Iterator[tuple[pa.RecordBatch, NDArray[np.int64]]]:
-    """Yield batches with their row numbers in the file, sorted by arrival if so ruled."""
+    """Yield batches with their row numbers in the file, sorted by arrival if `rules.sort`."""
     if not rules.sort:
         done = 0
         for batch in trace.batches(tally.malformed):
@@ -281,10 +281,10 @@ def _batches(
     if not batches:
         return
     parsed = [_parse(trace, rules, batch) for batch in batches]
-    # A column is all numbers or all date-times; what the first usable rows are, decides.
+    # A column is all numbers or all date-times; the first usable rows decide.
     usable = [p.time.dtype for p in parsed if (p.verdict == GOOD).any()]
     dtype = usable[0] if usable else parsed[0].time.dtype
-    # Rows without a usable arrival have no place in the order: wherever they go, they are counted.
+    # Rows without a usable arrival sort first: their position does not matter, they only count.
     times = np.concatenate(
         [
             np.where((p.verdict == GOOD) & (p.time.dtype == dtype), p.time, -1).astype(dtype)
@@ -323,15 +323,15 @@ def _judge_duplicates(
 ) -> set[str]:
     """Find rows equal to an earlier one in every column; return the rows at the last arrival.
 
-    Equal rows have equal arrivals, and in an ordered trace those are neighbours: only runs of
-    one arrival need comparing.
+    Equal rows have equal arrivals, which are adjacent in an ordered trace. So only rows of one
+    arrival are compared.
     """
     time = rows.time[good]
     same = np.empty(time.size, bool)
     same[0] = latest is not None and time[0] == latest
     same[1:] = time[1:] == time[:-1]
     run = np.cumsum(~same)
-    # The last run may go on in the next batch, so its rows are remembered.
+    # The last run may continue in the next batch, so its rows are remembered.
     compare = np.flatnonzero(same | np.append(same[1:], True) | (run == run[-1]))
     texts = [repr(row) for row in batch.take(pa.array(good[compare])).to_pylist()]
     seen = set(earlier) if same[0] else set()
@@ -364,7 +364,7 @@ def _block(rows: RawRows, good: NDArray[np.int64], origin: Any, rules: RowRules)
 def _with_more(
     block: RequestBlock, rows: RawRows, good: NDArray[np.int64], tally: _Tally
 ) -> RequestBlock:
-    """Return the requests with prompts' blocks, sessions and measured latencies."""
+    """Return the requests with the keys of their blocks, sessions and measured latencies."""
     if rows.session is not None:
         chosen = pa.array(good)
         parents = None if rows.parent is None else rows.parent.take(chosen).to_pylist()

@@ -1,4 +1,4 @@
-"""Turns of a trace that come after the answer to the turn before, and the file's time to think."""
+"""Turns of a trace that wait for the previous answer and then for the time to think."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ __all__ = ["after_answers"]
 def after_answers(source: Source, path: str, *, has_parents: bool) -> Source:
     """Return the requests of a trace, each turn but a session's first with its time to think.
 
-    That is the time in the file from the end of the answer before to the turn; from the arrival of
-    the turn before where the file measured no latencies, which counts its answer as thought. At
-    least 0. Turns of a session follow one another in the order of their arrivals.
+    The time to think is the time in the file from the end of the previous answer to the turn, at
+    least 0. If the file has no measured latencies, it starts at the previous turn's arrival and so
+    includes the answer. Turns of a session are ordered by arrival.
 
     Args:
-      source: of the trace.
-      path: of the file, for errors.
-      has_parents: turns are told by the request before, so numbers of turns may fork.
+      source: stream of the trace's requests.
+      path: path of the file, for errors.
+      has_parents: whether requests name their parents; numbers of turns may then repeat.
 
     Raises:
-      DataError: there are no sessions, a turn has none, or a turn comes after a later one.
+      DataError: there are no sessions, a later turn has none, or turns are out of order.
     """
     block = concatenate(source())
     if block.session is None or block.turn is None or not (block.session >= 0).any():
@@ -59,7 +59,7 @@ def _row(block: RequestBlock, k: Any, what: str) -> str:
 
 
 def _answer_s(block: RequestBlock) -> NDArray[np.float64]:
-    """Return the seconds that each answer took where it was served; 0 where they are unknown."""
+    """Return the measured seconds of each answer; 0 if unknown."""
     if block.measured_ttft_s is None or block.measured_tpot_s is None:
         return np.zeros(len(block))
     rest = np.where(block.output_tokens > 1, block.measured_tpot_s, 0.0)

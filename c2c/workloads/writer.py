@@ -1,4 +1,4 @@
-"""Store a workload as a trace in the project's own format."""
+"""Writer of workloads as traces in the project's own format."""
 
 from __future__ import annotations
 
@@ -27,21 +27,20 @@ _HASHES = pa.field("hash_ids", pa.list_(pa.uint64()))
 def write_trace(path: str | Path, workload: Workload, *, overwrite: bool = False) -> int:
     """Write arrival_s, model, prompt_tokens and output_tokens to Parquet, block by block.
 
-    Requests of sessions have session_id and turn as well, those that were served before their
-    measured latencies. Where prompts' blocks are known, there
-    are hash_ids, their keys, and the file's metadata have `block_tokens`. The file appears under
-    its name only when it is complete and on disk.
+    Sessions add the columns session_id and turn, measured latencies their own. Known prefixes add
+    hash_ids, the keys of the prompts' blocks, and `block_tokens` in the file's metadata. The file
+    is written atomically.
 
     Args:
-      path: of the file, which must not be there yet.
-      workload: what is written.
-      overwrite: a file that is there is replaced.
+      path: path of the new file.
+      workload: requests to write.
+      overwrite: whether an existing file is replaced.
 
     Returns:
-      The number of requests written.
+      Number of requests written.
 
     Raises:
-      SettingError: the file is there already, or the requests of a closed loop have no times.
+      SettingError: the file exists, or the requests are of a closed loop and have no times.
     """
     if workload.loop is not None:
         raise SettingError("workload.kind", "closed_loop", "a workload whose requests have times")
