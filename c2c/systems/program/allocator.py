@@ -1,6 +1,6 @@
 """A caching allocator: best fit in pools of segments, with splitting, reuse and merging.
 
-One code over every device: what is recorded and replayed are its events, not the driver's.
+It runs on every device. Captures record and replay its allocations, not the driver's.
 """
 
 from __future__ import annotations
@@ -17,23 +17,24 @@ __all__ = ["ROUND_BYTES", "SEGMENT_BYTES", "Allocator", "Arenas"]
 ROUND_BYTES: Final = 512
 SEGMENT_BYTES: Final = 2 << 20
 
-# Where arenas are asked for: far from where programs, libraries and the driver lie.
+# Begin of the first arena, far from the addresses of programs, libraries and the driver.
 _FIRST_ARENA: Final = 0x2000_0000_0000
 
 
 class Arenas:
-    """A range of addresses for each pool, whose segments follow one another from its begin on.
+    """A reserved range of addresses for each pool, filled with segments from its begin on.
 
-    Where a later process reserves the same ranges and does the same, it gets the same addresses.
+    A later process with the same ranges and the same allocations gets the same addresses.
 
     Args:
-      device: that has the addresses.
-      begins: of the ranges of an earlier process; None: this one chooses them.
+      device: device whose addresses are reserved.
+      begins: begin of each pool's range in an earlier process, outside of which the device chooses
+        addresses; None: each pool's range is chosen when the pool is first used.
     """
 
     def __init__(self, device: Device, begins: Mapping[str, int] | None = None) -> None:
         self._device = device
-        # in whole segments: a device hands out addresses, and has memory, in such steps
+        # in whole segments, the granularity of a device's addresses and memory
         self._nbytes = -(-int(device.describe()["memory_bytes"]) // SEGMENT_BYTES) * SEGMENT_BYTES
         self._is_chosen = begins is not None
         self.begins: dict[str, int] = {}
@@ -42,7 +43,7 @@ class Arenas:
             self._reserve(pool, begin)
 
     def segment(self, pool: str, nbytes: int) -> int:
-        """Return the address of a new segment."""
+        """Allocate a segment; return its address."""
         if pool not in self.begins:
             if self._is_chosen:
                 return self._device.allocate(nbytes)
@@ -57,15 +58,15 @@ class Arenas:
 
 
 class Allocator:
-    """Hands out blocks of segments that it asks the device for.
+    """Caching allocator: cuts blocks from segments of device memory, and reuses freed blocks.
 
     Args:
-      device: gives segments.
-      whims: None: best fit. Otherwise the block is drawn among those that fit, or a new segment is
-        asked for, as another process with another history would.
-      guards: None, or draws bytes that are left unused behind each block, so that no two blocks
-        touch and an address at a block's end belongs to no other.
-      arenas: None: segments lie where the device puts them.
+      device: device that provides the segments.
+      whims: None: best fit. Otherwise draws among the blocks that fit and a new segment, so that
+        addresses differ as in a process with another history.
+      guards: None: blocks may touch. Otherwise draws 512 to 2048 unused bytes behind each block, so
+        that the end of a block is no other block's address.
+      arenas: ranges of addresses for the segments; None: the device chooses.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Allocator:
         self._ends: dict[int, int] = {}  # end of a free block -> its address
 
     def allocate(self, nbytes: int, pool: str = "") -> int:
-        """Return the address of a block of at least `nbytes`."""
+        """Allocate a block of at least `nbytes`; return its address."""
         if nbytes <= 0:
             raise DeviceFault(f"an allocation of {nbytes} bytes")
         wanted = -(-nbytes // ROUND_BYTES) * ROUND_BYTES
@@ -99,7 +100,7 @@ class Allocator:
         return address
 
     def free(self, address: int) -> None:
-        """Give a block back to its pool."""
+        """Return a block to its pool, merged with free neighbours."""
         if address not in self._used:
             raise DeviceFault(f"free of {address:#x}, which is not allocated")
         pool, size = self._used.pop(address)
@@ -115,7 +116,7 @@ class Allocator:
         self._add_free(pool, address, size)
 
     def release_all(self) -> None:
-        """Give every segment back to the device."""
+        """Release all segments."""
         for address in self._segments:
             self._device.release(address)
         for table in (self._free, self._used, self._segments, self._begins, self._ends):

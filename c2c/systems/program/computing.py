@@ -1,7 +1,7 @@
-"""PTX of kernels that compute: what they write depends on all that they are given.
+"""PTX of test kernels, whose outputs depend on every input.
 
-On a GPU it plays the part of the emulated device's digest: one thread mixes the constants and the
-words that it reads, and writes words that differ by place. One wrong address shows in the outputs.
+It is the GPU's counterpart of the emulated digest: one thread mixes the constants and the words
+read, and writes words that depend on their position. One wrong address changes the outputs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def body_of(entry: Entry) -> list[str]:
     """Return the lines of a kernel's body.
 
     Raises:
-      DataError: it reads a tensor map or a table, or bytes that are no words.
+      DataError: an access is by tensor map or table, or not of whole 4-byte words.
     """
     for access in entry.accesses:
         if access.kind != "pointer" or access.nbytes % 4:

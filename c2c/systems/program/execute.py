@@ -1,4 +1,4 @@
-"""Runs a program on a device: memory first, then its launches, captured or not."""
+"""Execution of a program on a device: allocation of buffers, then launches, captured or run."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from c2c.systems.program.recorder import Recorder
 
 __all__ = ["Resolve", "Running", "tensor_map_bytes"]
 
-# Gives a kernel's function; a hidden one comes from the library that launches it itself.
+# Returns the function of a kernel that a library hides.
 Resolve = Callable[[Kernel], int]
 
 
 @dataclass(slots=True)
 class Running:
-    """A program in a process: where its buffers are and what its kernels are there.
+    """A program in a process, with addresses of its buffers and functions of its kernels.
 
     Attributes:
-      program: what runs.
-      recorder: its memory.
-      resolve: functions of kernels that libraries hide.
-      pool: of buffers that live for some launches only.
+      program: program to run or capture.
+      recorder: allocator of the buffers.
+      resolve: look-up of kernels that libraries hide.
+      pool: pool of buffers that are allocated between launches.
+      addresses: addresses of allocated buffers, by index.
+      images: images of the modules that were loaded, by module.
     """
 
     program: Program
@@ -33,47 +35,47 @@ class Running:
     resolve: Resolve
     pool: str = "graph"
     addresses: dict[int, int] = field(default_factory=dict)
-    images: dict[int, bytes] = field(default_factory=dict)  # of modules that were loaded for it
+    images: dict[int, bytes] = field(default_factory=dict)
     _functions: dict[Kernel, int] = field(default_factory=dict)
     _modules: dict[bytes, int] = field(default_factory=dict)
 
     @property
     def device(self) -> Device:
-        """The device that it runs on."""
+        """Device of the recorder."""
         return self.recorder.device
 
     def of(self, program: Program) -> Running:
-        """Return another program over the same standing buffers: another batch size."""
+        """Return another program, such as another batch size, over the same buffers."""
         return replace(self, program=program)
 
     def again(self) -> Running:
-        """Return the program with memory of its own, not started; kernels are shared."""
+        """Return the program with new memory, not started, and the same kernels."""
         recorder = Recorder(self.device, Allocator(self.device))
         return replace(self, recorder=recorder, addresses={})
 
     def start(self, order: Iterable[int] | None = None) -> None:
-        """Allocate the buffers that are there before the first launch.
+        """Allocate the buffers that are live before the first launch.
 
         Args:
-          order: buffers in the order to allocate them; None: theirs. Threads take turns as they
-            like, each keeps its own order.
+          order: buffers in order of allocation; None: by index. Buffers of different threads may
+            mix; those of one thread must keep their order.
         """
         standing = [k for k, b in enumerate(self.program.buffers) if b.first is None]
         for k in standing if order is None else order:
             self._allocate(k, self.program.buffers[k], "")
 
     def run(self) -> None:
-        """Launch everything once, as a warm-up does."""
+        """Run all launches once, as a warm-up does."""
         self._walk(is_captured=False)
 
     def capture(self) -> int:
-        """Launch everything under capture; return the device's graph."""
+        """Capture all launches; return the device's graph."""
         self.recorder.begin_capture()
         self._walk(is_captured=True)
         return self.recorder.end_capture()
 
     def launch(self, number: int) -> None:
-        """Carry one launch out."""
+        """Run or capture one launch."""
         made = self.program.launches[number]
         if isinstance(made, Copy):
             self.device.copy(
@@ -86,7 +88,7 @@ class Running:
             self.device.launch(self.call(made))
 
     def call(self, launch: Launch) -> KernelCall:
-        """Return a launch with this process's addresses."""
+        """Return a kernel's launch with this process's addresses."""
         return KernelCall(
             self.function(launch.kernel),
             launch.grid,
@@ -132,7 +134,7 @@ class Running:
         for number in range(len(self.program.launches)):
             for k in begins.get(number, ()):
                 buffer = self.program.buffers[k]
-                # what holds content between runs may not share memory with what is written in one
+                # content must last between runs, so that temporaries may not reuse its memory
                 self._allocate(k, buffer, "kept" if buffer.content else self.pool)
             if is_captured and self.program.edges is not None:
                 self.device.depend_on(incoming.get(number, []))
@@ -140,7 +142,7 @@ class Running:
             for k in ends.get(number, ()):
                 self.recorder.free(self.addresses[k], thread=self.program.buffers[k].thread)
         if not is_captured:
-            # what stays after a capture belongs to its graph; a run gives everything back
+            # buffers that a capture keeps belong to its graph; a run frees them
             self.device.synchronise()
             for k, buffer in enumerate(self.program.buffers):
                 if buffer.first is not None and buffer.last is None:
@@ -168,7 +170,7 @@ class Running:
 
 
 def tensor_map_bytes(device: Device, address: int, rest: bytes) -> bytes:
-    """Return a tensor map of an address; `rest` is its other 120 bytes: shape, strides, box."""
+    """Return a tensor map of an address and of 120 bytes with shape, strides and box."""
     return device.replace_address(bytes(8) + rest, address)
 
 

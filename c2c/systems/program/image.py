@@ -1,13 +1,12 @@
-"""Kernels of an image: parameters, and in comments the memory that they access.
+"""Kernels of a PTX image: their parameters, and the memory that comments say they access.
 
-Images are PTX. Whether a parameter is a pointer is LLVM's mark `.ptr`. Which bytes a kernel reads
-and writes is stated for devices that have no GPU by comments before its entry, which assemblers
-skip:
+A parameter is a pointer if LLVM marked it `.ptr`. Comments before an entry, which assemblers skip,
+state the bytes that the kernel reads and writes, for devices without a GPU:
 
     // access <parameter> <byte in it> <pointer|map|table> <r|w|rw> <bytes>
 
-A kernel that writes down what it touches says which addresses go where; the parameter that points
-to these intervals has no part in what it computes:
+A kernel may record the addresses that it accesses, as intervals. Comments state the interval of
+each address. The parameter that points to the intervals has no part in the kernel's results:
 
     // record <parameter of the intervals> <number of the interval> <parameter> <byte in it>
 """
@@ -47,7 +46,7 @@ _WORD_BYTES: Final = {"8": 1, "16": 2, "32": 4, "64": 8}
 
 @dataclass(frozen=True, slots=True)
 class ParameterDeclaration:
-    """A parameter as PTX declares it. `is_pointer`: it is marked `.ptr`."""
+    """A parameter as PTX declares it; `is_pointer` is its mark `.ptr`."""
 
     nbytes: int
     align: int
@@ -56,9 +55,14 @@ class ParameterDeclaration:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Bytes that a kernel reads or writes, by way of a word of one of its parameters.
+    """Bytes that a kernel reads or writes at an address in one of its parameters.
 
-    `table`: the word points to a pointer in memory.
+    Attributes:
+      parameter: index of the parameter.
+      at: byte of the address in the parameter.
+      kind: pointer: an address; map: a tensor map; table: the address of a pointer in memory.
+      mode: read, written or both.
+      nbytes: bytes accessed.
     """
 
     parameter: int
@@ -69,12 +73,12 @@ class Access:
 
     @property
     def width(self) -> int:
-        """Bytes of the parameter that are an address, not a value."""
+        """Bytes of the parameter that the address or tensor map takes."""
         return TENSOR_MAP_BYTES if self.kind == "map" else 8
 
 
 class Traced(NamedTuple):
-    """Addresses that a kernel writes down: interval `number`, of what a parameter points to."""
+    """An address that a kernel records: byte `at` of a parameter, into interval `number`."""
 
     intervals: int
     number: int
@@ -82,7 +86,7 @@ class Traced(NamedTuple):
     at: int
 
     def stated(self) -> str:
-        """Return the comment that says so."""
+        """Return the `// record` comment."""
         return f"// record {self.intervals} {self.number} {self.parameter} {self.at}"
 
 
@@ -93,12 +97,12 @@ class Entry:
     name: str
     parameters: tuple[ParameterDeclaration, ...]
     accesses: tuple[Access, ...]
-    allocates: bool  # on the device, by malloc
+    allocates: bool  # True: it calls malloc on the device
     traced: tuple[Traced, ...] = ()
 
     @property
     def places(self) -> tuple[ParameterPlace, ...]:
-        """Place of each parameter in the parameter buffer."""
+        """Offset and size of each parameter in the parameter buffer."""
         found, offset = [], 0
         for parameter in self.parameters:
             offset = -(-offset // parameter.align) * parameter.align
@@ -108,7 +112,7 @@ class Entry:
 
 
 def image_key(image: bytes) -> str:
-    """Return the name of an image: its SHA-256."""
+    """Return an image's key, its SHA-256."""
     return hashlib.sha256(image).hexdigest()
 
 
@@ -117,7 +121,7 @@ def entries_of(image: bytes) -> tuple[Entry, ...]:
     """Return the kernels of an image, in its order.
 
     Raises:
-      DataError: it is no PTX, or has no kernel.
+      DataError: the image is not PTX, has no kernel, or states an access outside of a parameter.
     """
     try:
         text = image.decode()
@@ -158,11 +162,11 @@ def _declaration(match: re.Match[str]) -> ParameterDeclaration:
 def write_image(
     entries: Iterable[Entry], body: Callable[[Entry], Sequence[str]] | None = None
 ) -> bytes:
-    """Return PTX of kernels; devices without a GPU do what their accesses say.
+    """Return PTX of kernels, with their accesses as comments for devices without a GPU.
 
     Args:
-      entries: the kernels.
-      body: what they do on a GPU, such as `body_of`; None: nothing.
+      entries: kernels to write.
+      body: function that returns a kernel's lines for a GPU, such as `body_of`; None: no action.
 
     >>> entry = Entry("add", (ParameterDeclaration(8, 8, True),),
     ...               (Access(0, 0, "pointer", "rw", 16),), False)

@@ -1,6 +1,6 @@
-"""The device as launch programs see it: some forty calls of a GPU's driver, with plain values.
+"""Device port: the GPU driver calls that launch programs need, with plain values.
 
-`Emulated` and `Driver` implement it. Handles are integers that mean something to their device only.
+`Emulated` and `Driver` implement it. Handles are integers, valid on their own device only.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ PROGRAMMATIC: Final = 1
 
 
 class DeviceFault(RuntimeError):
-    """The device refused or failed: an address that is not there, a function that is not loaded."""
+    """Failure of a device: an address without memory, a missing function, a refused call."""
 
 
 class ParameterPlace(NamedTuple):
-    """Place of a parameter in a function's parameter buffer."""
+    """Offset and size of a parameter in a function's parameter buffer, in bytes."""
 
     offset: int
     nbytes: int
@@ -73,7 +73,7 @@ class CopyCall(NamedTuple):
 
 
 class FillCall(NamedTuple):
-    """A row of `length` elements set to one value."""
+    """A fill: `length` consecutive elements set to one value."""
 
     target: int
     value: int
@@ -82,7 +82,7 @@ class FillCall(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """One node waits for another. Ports and type as the driver has them (`CUgraphEdgeData`)."""
+    """A dependency: `target` waits for `source`. Ports and type are those of `CUgraphEdgeData`."""
 
     source: int  # position among the graph's nodes
     target: int
@@ -92,88 +92,91 @@ class Edge(NamedTuple):
 
 
 class Device(Protocol):
-    """A GPU, an emulated one, or a driver library that pretends to have one."""
+    """A device with one stream: a GPU, an emulated GPU, or a fake driver library.
+
+    A call that the device refuses raises `DeviceFault`.
+    """
 
     # memory
     def allocate(self, nbytes: int) -> int:
-        """Return the address of a new segment."""
+        """Allocate a segment; return its address."""
 
     def release(self, address: int) -> None:
-        """Give a segment back; reads of it fail from now on."""
+        """Release a segment; later reads of it fail."""
 
     def reserve(self, nbytes: int, address: int) -> int:
-        """Return the begin of a range of addresses without memory, at `address` if it is free."""
+        """Reserve a range of addresses without memory, at `address` if free; return its begin."""
 
     def allocate_at(self, address: int, nbytes: int) -> None:
-        """Put memory behind a part of a reserved range."""
+        """Map memory at an address of a reserved range."""
 
     def write(self, address: int, data: bytes) -> None:
-        """Copy from the host."""
+        """Copy bytes from the host into device memory."""
 
     def read(self, address: int, nbytes: int) -> bytes:
-        """Copy to the host."""
+        """Copy bytes from device memory to the host."""
 
     def free_bytes(self) -> int:
-        """Return how much memory no segment has."""
+        """Return the bytes of unallocated device memory."""
 
     def replace_address(self, tensor_map: bytes, address: int) -> bytes:
-        """Return a tensor map of the same shape over another address."""
+        """Return a copy of a tensor map with another address."""
 
     # modules and functions
     def load_module(self, image: bytes) -> int:
-        """Load an image."""
+        """Load an image; return its module."""
 
     def get_function(self, module: int, name: str) -> int:
-        """Return a module's function by name."""
+        """Load a function of a module by name; return it."""
 
     def functions(self, module: int) -> tuple[int, ...]:
-        """Return all functions of a module; some may not be loaded yet."""
+        """Return all functions of a module, loaded or not."""
 
     def function_name(self, function: int) -> str:
         """Return a function's name."""
 
     def function_module(self, function: int) -> int:
-        """Return the module a function is in."""
+        """Return the module of a function."""
 
     def parameter_places(self, function: int) -> tuple[ParameterPlace, ...]:
-        """Return where parameters stand in the parameter buffer."""
+        """Return the offset and size of each parameter in the parameter buffer."""
 
     def ensure_loaded(self, function: int) -> None:
-        """Load a function that only its module's list has so far."""
+        """Load a function unless it is loaded."""
 
     def shared_limit(self, function: int) -> int:
-        """Return how much dynamic shared memory launches may ask for."""
+        """Return the limit of a launch's dynamic shared memory, in bytes."""
 
     def set_shared_limit(self, function: int, nbytes: int) -> None:
-        """Allow launches more dynamic shared memory."""
+        """Set the limit of a launch's dynamic shared memory, in bytes."""
 
     def symbol(self, library: str, name: str) -> int | None:
-        """Return the function of a library's symbol; None: there is no such symbol."""
+        """Return the function of a library's symbol, or None if there is no such symbol."""
 
     # one stream, and its capture
     def launch(self, call: KernelCall) -> None:
-        """Launch a kernel, or put it into the graph under capture."""
+        """Launch a kernel, or add it to the graph under capture."""
 
     def copy(self, call: CopyCall) -> None:
-        """Copy within device memory."""
+        """Copy within device memory, or add the copy to the graph under capture."""
 
     def fill(self, call: FillCall) -> None:
-        """Set elements to one value."""
+        """Fill elements with one value, or add the fill to the graph under capture."""
 
     def synchronise(self) -> None:
-        """Wait for the stream."""
+        """Wait until the stream is idle."""
 
     def begin_capture(self) -> None:
-        """Put what follows into a graph instead of running it."""
+        """Begin to add calls to a graph instead of running them."""
 
     def captured_nodes(self) -> int:
-        """Return how many nodes the graph under capture has."""
+        """Return the number of nodes of the graph under capture."""
 
     def depend_on(self, edges: Sequence[Edge]) -> None:
-        """Say what the next captured node waits for."""
+        """Set the edges to the next captured node."""
 
     def end_capture(self) -> int:
-        """Return the captured graph."""
+        """End the capture; return its graph."""
 
     # graphs, read
     def nodes(self, graph: int) -> tuple[int, ...]:
@@ -199,65 +202,65 @@ class Device(Protocol):
 
     # graphs, made
     def create_graph(self) -> int:
-        """Return a new graph."""
+        """Return a new, empty graph."""
 
     def add_kernel(self, graph: int, call: KernelCall) -> int:
-        """Add a kernel node."""
+        """Add a kernel node; return it."""
 
     def add_copy(self, graph: int, call: CopyCall) -> int:
-        """Add a node that copies."""
+        """Add a copy node; return it."""
 
     def add_fill(self, graph: int, call: FillCall) -> int:
-        """Add a node that fills."""
+        """Add a fill node; return it."""
 
     def add_child(self, graph: int, child: int) -> int:
-        """Add a graph as a node."""
+        """Add a node that runs another graph; return it."""
 
     def add_empty(self, graph: int) -> int:
-        """Add a node that does nothing."""
+        """Add an empty node; return it."""
 
     def add_edges(self, graph: int, edges: Sequence[Edge]) -> None:
         """Add edges between nodes by position."""
 
     def instantiate(self, graph: int) -> int:
-        """Return something that can be launched."""
+        """Return an executable graph, a copy of the graph as it is now."""
 
     def update(self, executable: int, graph: int) -> None:
-        """Put the parameters of a graph of the same topology into an executable one."""
+        """Set an executable graph's parameters to those of a graph of the same topology."""
 
     def upload(self, executable: int) -> None:
-        """Bring an executable graph to the device."""
+        """Upload an executable graph to the device."""
 
     def launch_graph(self, executable: int) -> None:
-        """Run all nodes of a graph, in some order that its edges allow."""
+        """Launch an executable graph; its nodes run in any order that its edges allow."""
 
     def destroy_graph(self, graph: int) -> None:
-        """Forget a graph."""
+        """Destroy a graph."""
 
     def destroy_executable(self, executable: int) -> None:
-        """Forget an executable graph."""
+        """Destroy an executable graph."""
 
     def describe(self) -> dict[str, Any]:
-        """Return the device's part of an artefact's key."""
+        """Return the device's fields of an artefact's key."""
 
 
 class Peer(Device, Protocol):
-    """A device beside others in one process: what each does in order, and what waits for what.
+    """A device among others of one process, ordered by events.
 
-    Calls go to the device that was entered last, but those of this class to their own.
+    Calls of `Device` go to the device entered last, calls of this class to their own.
     """
 
     def enter(self) -> None:
-        """Make this the device that calls go to."""
+        """Make this the current device."""
 
     def record(self) -> int:
-        """Return an event that happens when all that was started here has ended."""
+        """Return an event that occurs when everything launched here so far has ended."""
 
     def wait(self, event: int) -> None:
-        """Have what is started from now on begin after an event of any device."""
+        """Hold later launches of this device back until an event, of any device, has occurred."""
 
     def receive(self, call: CopyCall, source: Peer) -> None:
-        """Copy from another device's memory into this one's, in this one's order."""
+        """Copy from another device's memory into this device's, in this stream's order."""
 
     def forget(self, event: int) -> None:
-        """Give an event back."""
+        """Destroy an event."""

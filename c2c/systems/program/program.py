@@ -1,4 +1,4 @@
-"""Launch programs: what a step of a model asks of a GPU, as data."""
+"""Launch programs: the buffers, kernels and launches of a model's step, as data."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A piece of memory.
+    """A buffer of device memory.
 
     Attributes:
-      nbytes: its size.
-      first: launch before which it is allocated; None: before the program, in the order of buffers.
-      last: launch after which it is freed; None: it stays.
-      thread: who allocates it; numbers of allocations are per thread.
-      content: what the program's owner puts there when it is allocated.
+      nbytes: size in bytes.
+      first: launch before which the buffer is allocated; None: before all launches.
+      last: launch after which the buffer is freed; None: it is kept.
+      thread: name of the thread that allocates it; each thread numbers its own allocations.
+      content: bytes that are written to it on allocation.
     """
 
     nbytes: int
@@ -42,7 +42,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Bytes of a buffer."""
+    """A range of bytes of a buffer, which is given by its index."""
 
     buffer: int
     offset: int = 0
@@ -51,7 +51,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A slice's address within an argument: a word, or a tensor map of 128 bytes."""
+    """A slice's address at byte `at` of an argument, as a word or in a tensor map of 128 bytes."""
 
     at: int
     slice: Slice
@@ -60,7 +60,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """A parameter's bytes, some of which become addresses."""
+    """A parameter's bytes, with the places where addresses are put in."""
 
     data: bytes
     places: tuple[Place, ...] = ()
@@ -68,14 +68,14 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel: its entry and where it comes from.
+    """A kernel, from an image or a library.
 
     Attributes:
       entry: name in the image.
       image: PTX or cubin; empty if only a library has it.
-      library: of kernels that a library brings; empty: the image is loaded as it is.
-      is_hidden: the library's symbol table does not have it.
-      shared_limit: dynamic shared memory its launches need allowed, in bytes; 0: the default.
+      library: path of the library with the kernel; empty: the image is loaded.
+      is_hidden: True if the library's symbol table lacks the kernel.
+      shared_limit: limit of dynamic shared memory that launches need, in bytes; 0: the default.
     """
 
     entry: str
@@ -87,7 +87,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A kernel's launch."""
+    """A launch of a kernel, which is given by its index."""
 
     kernel: int
     arguments: tuple[Argument, ...]
@@ -107,7 +107,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """A slice set to one 4-byte value."""
+    """A fill of a slice with one 4-byte value."""
 
     target: Slice
     value: int
@@ -115,15 +115,18 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Launches over buffers.
+    """A sequence of launches over buffers.
 
     Attributes:
-      buffers: all memory it uses.
-      kernels: that its launches name.
+      buffers: all memory of the program.
+      kernels: kernels of the launches.
       launches: kernels, copies and fills, in an order that respects `edges`.
-      edges: None: each waits for the one before, as on a stream.
-      inputs: what a caller writes before a run.
-      outputs: what a caller reads after it.
+      edges: dependencies between launches; None: each waits for the previous one, as on a stream.
+      inputs: slices that a caller writes before a run.
+      outputs: slices that a caller reads after a run.
+
+    Raises:
+      DataError: a slice is outside of its buffer or the buffer's lifetime, or an edge goes back.
     """
 
     buffers: tuple[Buffer, ...]
@@ -152,7 +155,7 @@ class Program:
 
 
 def slices_of(launch: Launch | Copy | Fill) -> tuple[Slice, ...]:
-    """Return the slices a launch names."""
+    """Return the slices that a launch names."""
     if isinstance(launch, Launch):
         return tuple(place.slice for a in launch.arguments for place in a.places)
     return (launch.target, launch.source) if isinstance(launch, Copy) else (launch.target,)

@@ -1,4 +1,4 @@
-"""The trace of a start: allocations and frees in order, and where launches lie between them."""
+"""Trace of a start: allocations and frees in order, with their positions among captured nodes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ __all__ = ["AllocationId", "Event", "Recorder"]
 
 
 class AllocationId(NamedTuple):
-    """An allocation by who made it and its number there.
+    """Name of an allocation: its thread, its pool, and its number among theirs.
 
-    Numbers are per thread and pool: with two threads that begin in another order a number counted
-    over all of them means another allocation.
+    A number among all threads would depend on the order in which the threads run.
     """
 
     thread: str
@@ -27,12 +26,12 @@ class Event(NamedTuple):
     """An allocation or a free.
 
     Attributes:
-      thread: who did it.
-      allocation: what it is about.
-      nbytes: asked for; 0: it is a free.
-      address: that it got, or gave back.
-      graph: the graph under capture, by number; -1: none.
-      node: how many nodes the graph had.
+      thread: name of the thread that allocated or freed.
+      allocation: name of the allocation.
+      nbytes: bytes asked for; 0: a free.
+      address: address allocated or freed.
+      graph: number of the graph under capture; -1: none.
+      node: number of nodes that the graph had.
     """
 
     thread: str
@@ -44,28 +43,28 @@ class Event(NamedTuple):
 
     @property
     def is_free(self) -> bool:
-        """True if memory was given back."""
+        """True for a free."""
         return self.nbytes == 0
 
 
 class Recorder:
-    """An allocator that writes down what it did."""
+    """An allocator that records its allocations and frees as events."""
 
     def __init__(self, device: Device, allocator: Allocator) -> None:
         self.device = device
         self.allocator = allocator
         self.events: list[Event] = []
-        self.addresses: dict[AllocationId, int] = {}  # the latest of every allocation
-        self.starts: list[int] = []  # of each graph: how many events there were when it began
+        self.addresses: dict[AllocationId, int] = {}  # latest address of each allocation
+        self.starts: list[int] = []  # number of events before each graph's capture
         self._live: dict[int, AllocationId] = {}
         self._sizes: dict[int, int] = {}
         self._numbers: Counter[tuple[str, str]] = Counter()
         self._is_capturing = False
 
     def allocate(self, nbytes: int, *, thread: str = "main", pool: str = "") -> int:
-        """Return the address of new memory."""
+        """Allocate memory; return its address."""
         arenas = self.allocator.arenas
-        # an arena is one thread's, so that it does not matter which of two threads came first
+        # an arena for each thread, so that addresses do not depend on the order of threads
         address = self.allocator.allocate(nbytes, pool if arenas is None else f"{thread}/{pool}")
         name = AllocationId(thread, pool, self._numbers[thread, pool])
         self._numbers[thread, pool] += 1
@@ -75,13 +74,13 @@ class Recorder:
         return address
 
     def free(self, address: int, *, thread: str = "main") -> None:
-        """Give memory back."""
+        """Free the memory at an address."""
         self.allocator.free(address)
         del self._sizes[address]
         self._note(thread, self._live.pop(address), 0, address)
 
     def roll_back(self, count: int) -> None:
-        """Give back what was allocated after the first `count` events, and forget that it was."""
+        """Free all allocations after the first `count` events, and forget the later events."""
         gone, self.events = self.events[count:], self.events[:count]
         for event in reversed(gone):
             if event.is_free:
@@ -94,12 +93,12 @@ class Recorder:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes asked for and not given back."""
+        """Bytes of all live allocations, as asked for."""
         return sum(self._sizes.values())
 
     @property
     def live(self) -> dict[int, int]:
-        """Bytes of what was asked for and not given back, by address."""
+        """Bytes of each live allocation, as asked for, by address."""
         return dict(self._sizes)
 
     def name_of(self, address: int) -> AllocationId:
@@ -107,12 +106,12 @@ class Recorder:
         return self._live[address]
 
     def is_live(self, name: AllocationId) -> bool:
-        """Return whether an allocation is there and not freed."""
+        """Return whether an allocation is live."""
         address = self.addresses.get(name)
         return address is not None and self._live.get(address) == name
 
     def begin_capture(self) -> None:
-        """Begin to capture a graph."""
+        """Begin the capture of a graph."""
         self.device.begin_capture()
         self.starts.append(len(self.events))
         self._is_capturing = True

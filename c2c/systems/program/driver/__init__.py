@@ -1,4 +1,4 @@
-"""A GPU by its driver, through the public bindings (extra `driver`)."""
+"""NVIDIA GPUs through their driver's public Python bindings (extra `driver`)."""
 
 from c2c.systems.program.driver.device import Driver
 

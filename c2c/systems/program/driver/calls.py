@@ -1,4 +1,4 @@
-"""The bindings' calls: errors as `DeviceFault`, parameters and attributes as bytes."""
+"""Helpers for CUDA's bindings: errors as `DeviceFault`, parameters and attributes as bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from c2c.systems.program.port import DeviceFault, Edge, LaunchAttribute
 
 __all__ = ["ATTRIBUTES", "Packed", "bindings", "checked", "edge_data", "handle", "raw_attribute"]
 
-VALUE_BYTES: Final = 64  # of CUlaunchAttributeValue
+VALUE_BYTES: Final = 64  # size of CUlaunchAttributeValue
 
 # Attributes of kernel nodes that change what runs, by number (CUlaunchAttributeID): cooperative,
 # cluster dimension, cluster scheduling, priority, memory domain map and domain, carveout.
@@ -36,14 +36,14 @@ def bindings() -> Any:
 
 
 def checked(call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call the driver; return its one result, a tuple of several, or nothing.
+    """Call the driver; return its only result, or a tuple of none or several.
 
     Raises:
-      DeviceFault: it refused, by name.
+      DeviceFault: the driver is missing, lacks the call, or returned an error, given by name.
     """
     try:
         status, *results = call(*arguments)
-    except RuntimeError as problem:  # the library is not there, or lacks the function
+    except RuntimeError as problem:  # the library is missing, or lacks the function
         raise DeviceFault(f"{call.__name__}: {problem}") from problem
     if int(status):
         raise DeviceFault(f"{call.__name__}: {getattr(status, 'name', status)}")
@@ -51,12 +51,12 @@ def checked(call: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def handle(value: Any) -> int:
-    """Return a handle as a number."""
+    """Return a handle as an integer."""
     return int(value)
 
 
 class Packed:
-    """Parameters as the driver takes them: an array of addresses of their bytes."""
+    """A kernel's parameters for the driver: an array of pointers to their bytes."""
 
     def __init__(self, parameters: Sequence[bytes]) -> None:
         self._bytes = [ctypes.create_string_buffer(p, len(p)) for p in parameters]
@@ -75,7 +75,7 @@ def raw_attribute(value: Any) -> bytes:
 
 
 def launch_attribute(attribute: LaunchAttribute) -> Any:
-    """Return an attribute as the driver takes it at a launch."""
+    """Return an attribute as a `CUlaunchAttribute`, for a launch."""
     driver = bindings()
     made = driver.CUlaunchAttribute()
     made.id = driver.CUlaunchAttributeID(attribute.number)
@@ -84,14 +84,14 @@ def launch_attribute(attribute: LaunchAttribute) -> Any:
 
 
 def attribute_value(attribute: LaunchAttribute) -> Any:
-    """Return an attribute's value as the driver takes it for a node."""
+    """Return an attribute's value as a `CUkernelNodeAttrValue`, for a graph's node."""
     made = bindings().CUkernelNodeAttrValue()
     ctypes.memmove(made.getPtr(), attribute.value.ljust(VALUE_BYTES, b"\0"), VALUE_BYTES)
     return made
 
 
 def edge_data(edge: Edge) -> Any:
-    """Return an edge's ports and type as the driver takes them."""
+    """Return an edge's ports and type as a `CUgraphEdgeData`."""
     made = bindings().CUgraphEdgeData()
     made.from_port, made.to_port, made.type = edge.from_port, edge.to_port, edge.type
     return made

@@ -1,4 +1,4 @@
-"""`Driver`: the port's calls by `cuda.bindings`, on a GPU or a library that pretends to be one."""
+"""`Driver`: the device port through `cuda.bindings`, on a GPU or over a fake driver library."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _RUNTIMES: Final = ("libcudart.so.13", "libcudart.so.12", "libcudart.so")
 
 
 class Driver(Graphs, Peer):
-    """One GPU and one stream of it.
+    """A GPU with one stream.
 
     Args:
-      number: of the GPU.
-      is_apart: in a context of its own, as another GPU would be; else in the one all share.
-      priority: of the stream; lower goes first. What the GPU does not have is rounded.
+      number: index of the GPU.
+      is_apart: True creates a context, as for another GPU; False uses the GPU's primary context.
+      priority: priority of the stream; lower runs first. The GPU clamps it to its range.
 
     Raises:
       DeviceFault: there is no driver or no GPU.
@@ -65,11 +65,11 @@ class Driver(Graphs, Peer):
 
     @property
     def stream(self) -> int:
-        """The one stream, for libraries that launch into it by themselves."""
+        """Handle of the stream, for libraries that launch into it."""
         return int(self._stream)
 
     def describe(self) -> dict[str, Any]:
-        """Return the device's part of an artefact's key."""
+        """Return name, memory and driver version; `mig` is empty."""
         d = self._d
         name = checked(d.cuDeviceGetName, 128, self._device)
         return {
@@ -80,16 +80,16 @@ class Driver(Graphs, Peer):
         }
 
     def allocate(self, nbytes: int) -> int:
-        """Return the address of a new segment."""
+        """Allocate with `cuMemAlloc`."""
         return int(checked(self._d.cuMemAlloc, nbytes))
 
     def reserve(self, nbytes: int, address: int) -> int:
-        """Return the begin of a range of addresses without memory, at `address` if it is free."""
+        """Reserve with `cuMemAddressReserve`."""
         d = self._d
         return int(checked(d.cuMemAddressReserve, nbytes, 0, d.CUdeviceptr(address), 0))
 
     def allocate_at(self, address: int, nbytes: int) -> None:
-        """Put memory behind a part of a reserved range."""
+        """Create memory with `cuMemCreate` and map it with `cuMemMap`."""
         d, made = self._d, self._d.CUmemAllocationProp()
         made.type = d.CUmemAllocationType(_PINNED)
         made.location.type = d.CUmemLocationType(_ON_DEVICE)
@@ -103,7 +103,7 @@ class Driver(Graphs, Peer):
         self._mapped[address] = nbytes
 
     def release(self, address: int) -> None:
-        """Give a segment back."""
+        """Unmap a mapped segment; free any other."""
         place = self._d.CUdeviceptr(address)
         if address in self._mapped:
             checked(self._d.cuMemUnmap, place, self._mapped.pop(address))
@@ -111,11 +111,11 @@ class Driver(Graphs, Peer):
             checked(self._d.cuMemFree, place)
 
     def write(self, address: int, data: bytes) -> None:
-        """Copy from the host."""
+        """Copy from the host with `cuMemcpyHtoD`."""
         checked(self._d.cuMemcpyHtoD, self._d.CUdeviceptr(address), data, len(data))
 
     def read(self, address: int, nbytes: int) -> bytes:
-        """Copy to the host."""
+        """Copy to the host with `cuMemcpyDtoH`."""
         data = bytearray(nbytes)
         held = (ctypes.c_char * nbytes).from_buffer(data)
         source = self._d.CUdeviceptr(address)
@@ -123,12 +123,12 @@ class Driver(Graphs, Peer):
         return bytes(data)
 
     def free_bytes(self) -> int:
-        """Return how much memory no segment has."""
+        """Return the free bytes of `cuMemGetInfo`."""
         free, _ = checked(self._d.cuMemGetInfo)
         return int(free)
 
     def replace_address(self, tensor_map: bytes, address: int) -> bytes:
-        """Return a tensor map of the same shape over another address."""
+        """Replace the address with `cuTensorMapReplaceAddress`."""
         made = self._d.CUtensorMap()
         place = made.getPtr()
         ctypes.memmove(place, tensor_map, len(tensor_map))
@@ -136,51 +136,51 @@ class Driver(Graphs, Peer):
         return ctypes.string_at(place, len(tensor_map))
 
     def load_module(self, image: bytes) -> int:
-        """Load an image."""
+        """Load PTX or a cubin with `cuModuleLoadData`."""
         return int(checked(self._d.cuModuleLoadData, image + b"\0"))
 
     def get_function(self, module: int, name: str) -> int:
-        """Return a module's function by name."""
+        """Return the function of `cuModuleGetFunction`."""
         made = self._d.CUmodule(module)
         return int(checked(self._d.cuModuleGetFunction, made, name.encode()))
 
     def functions(self, module: int) -> tuple[int, ...]:
-        """Return all functions of a module; some may not be loaded yet."""
+        """Return the functions of `cuModuleEnumerateFunctions`, loaded or not."""
         made = self._d.CUmodule(module)
         count = int(checked(self._d.cuModuleGetFunctionCount, made))
         return tuple(map(int, checked(self._d.cuModuleEnumerateFunctions, count, made)))
 
     def function_name(self, function: int) -> str:
-        """Return a function's name."""
+        """Return the mangled name from `cuFuncGetName`."""
         found = checked(self._d.cuFuncGetName, self._d.CUfunction(function))
         name: str = found.decode()
         return name
 
     def function_module(self, function: int) -> int:
-        """Return the module a function is in."""
+        """Return the module of `cuFuncGetModule`."""
         return int(checked(self._d.cuFuncGetModule, self._d.CUfunction(function)))
 
     def ensure_loaded(self, function: int) -> None:
-        """Load a function that only its module's list has so far."""
+        """Load the function with `cuFuncLoad` unless it is loaded."""
         made = self._d.CUfunction(function)
         if not int(checked(self._d.cuFuncIsLoaded, made)):
             checked(self._d.cuFuncLoad, made)
 
     def shared_limit(self, function: int) -> int:
-        """Return how much dynamic shared memory launches may ask for."""
+        """Return `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`."""
         kind = self._d.CUfunction_attribute(_DYNAMIC_SHARED)
         return int(checked(self._d.cuFuncGetAttribute, kind, self._d.CUfunction(function)))
 
     def set_shared_limit(self, function: int, nbytes: int) -> None:
-        """Allow launches more dynamic shared memory."""
+        """Set `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`."""
         kind = self._d.CUfunction_attribute(_DYNAMIC_SHARED)
         checked(self._d.cuFuncSetAttribute, self._d.CUfunction(function), kind, nbytes)
 
     def symbol(self, library: str, name: str) -> int | None:
-        """Return the function of a library's symbol: dlopen, dlsym, cudaGetFuncBySymbol.
+        """Return a symbol's function by dlopen, dlsym and `cudaGetFuncBySymbol`.
 
         Raises:
-          DeviceFault: the library is not there.
+          DeviceFault: the library, or the CUDA runtime, cannot be opened.
         """
         if library not in self._libraries:
             try:
@@ -208,7 +208,7 @@ class Driver(Graphs, Peer):
         return self._runtime
 
     def launch(self, call: KernelCall) -> None:
-        """Launch a kernel, or put it into the graph under capture."""
+        """Launch or capture with `cuLaunchKernelEx`."""
         d = self._d
         packed = Packed(call.parameters)
         made = d.CUlaunchConfig()
@@ -222,36 +222,36 @@ class Driver(Graphs, Peer):
         self._note()
 
     def copy(self, call: CopyCall) -> None:
-        """Copy within device memory."""
+        """Copy or capture with `cuMemcpyDtoDAsync`."""
         target, source = self._d.CUdeviceptr(call.target), self._d.CUdeviceptr(call.source)
         checked(self._d.cuMemcpyDtoDAsync, target, source, call.nbytes, self._stream)
         self._note()
 
     def fill(self, call: FillCall) -> None:
-        """Set elements to one value."""
+        """Fill or capture with `cuMemsetD8Async`, `D16` or `D32`, by the element's size."""
         calls = {1: "cuMemsetD8Async", 2: "cuMemsetD16Async", 4: "cuMemsetD32Async"}
         made = getattr(self._d, calls[call.element_bytes])
         checked(made, self._d.CUdeviceptr(call.target), call.value, call.length, self._stream)
         self._note()
 
     def synchronise(self) -> None:
-        """Wait for the stream."""
+        """Wait with `cuStreamSynchronize`."""
         checked(self._d.cuStreamSynchronize, self._stream)
 
     def begin_capture(self) -> None:
-        """Put what follows into a graph instead of running it."""
+        """Begin a capture in relaxed mode."""
         mode = self._d.CUstreamCaptureMode(_RELAXED)
         checked(self._d.cuStreamBeginCapture, self._stream, mode)
         self._captured = []
 
     def captured_nodes(self) -> int:
-        """Return how many nodes the graph under capture has."""
+        """Return the node count of `cuStreamGetCaptureInfo`'s graph."""
         _, _, graph, *_ = checked(self._d.cuStreamGetCaptureInfo, self._stream)
         _, count = checked(self._d.cuGraphGetNodes, graph, 0)
         return int(count)
 
     def depend_on(self, edges: Sequence[Edge]) -> None:
-        """Say what the next captured node waits for."""
+        """Replace the stream's capture dependencies."""
         if self._captured is None:
             raise DeviceFault("no capture is under way")
         nodes = [self._d.CUgraphNode(self._captured[edge.source]) for edge in edges]
@@ -262,25 +262,25 @@ class Driver(Graphs, Peer):
         )  # fmt: skip
 
     def end_capture(self) -> int:
-        """Return the captured graph."""
+        """End the capture; return its graph, whose nodes keep the order of their launches."""
         graph = int(checked(self._d.cuStreamEndCapture, self._stream))
         self._order[graph] = list(self._captured or ())
         self._captured = None
         return graph
 
     def upload(self, executable: int) -> None:
-        """Bring an executable graph to the device."""
+        """Upload with `cuGraphUpload`."""
         checked(self._d.cuGraphUpload, self._d.CUgraphExec(executable), self._stream)
 
     def launch_graph(self, executable: int) -> None:
-        """Run all nodes of a graph."""
+        """Launch with `cuGraphLaunch`."""
         checked(self._d.cuGraphLaunch, self._d.CUgraphExec(executable), self._stream)
 
     def note_library_call(self) -> None:
-        """Remember the nodes that a library has put into the capture, in the order of their edges.
+        """Record the nodes that a library has captured, in the order of their edges.
 
         Raises:
-          DeviceFault: they do not follow one another.
+          DeviceFault: the nodes are not a chain.
         """
         if self._captured is None:
             return
@@ -298,7 +298,7 @@ class Driver(Graphs, Peer):
             raise DeviceFault("a library has captured launches that do not follow one another")
 
     def _note(self) -> None:
-        """Remember the node that a captured call has made: what the stream now waits for."""
+        """Record the node of a captured call, the stream's only capture dependency."""
         if self._captured is None:
             return
         _, _, _, waits_for, _, count = checked(self._d.cuStreamGetCaptureInfo, self._stream)
@@ -307,16 +307,16 @@ class Driver(Graphs, Peer):
         self._captured.append(int(waits_for[0]))
 
     def enter(self) -> None:
-        """Make this the device that calls go to."""
+        """Make this device's context current."""
         checked(self._d.cuCtxSetCurrent, self.context)
 
     def priorities(self) -> tuple[int, int]:
-        """Return the last and the first priority of streams."""
+        """Return the lowest and the highest stream priority; the highest is the smaller number."""
         last, first = checked(self._d.cuCtxGetStreamPriorityRange)
         return int(last), int(first)
 
     def record(self) -> int:
-        """Return an event that happens when all that was started here has ended."""
+        """Record a `CUevent` without timing on the stream."""
         self.enter()
         event = checked(self._d.cuEventCreate, _NO_TIMING)
         checked(self._d.cuEventRecord, event, self._stream)
@@ -324,12 +324,12 @@ class Driver(Graphs, Peer):
         return int(event)
 
     def wait(self, event: int) -> None:
-        """Have what is started from now on begin after an event of any device."""
+        """Wait with `cuStreamWaitEvent`."""
         self.enter()
         checked(self._d.cuStreamWaitEvent, self._stream, self._d.CUevent(event), 0)
 
     def receive(self, call: CopyCall, source: Peer) -> None:
-        """Copy from another device's memory into this one's, in this one's order."""
+        """Copy with `cuMemcpyPeerAsync`, or within the context that both share."""
         assert isinstance(source, Driver)
         self.enter()
         if int(source.context) == int(self.context):
@@ -342,7 +342,7 @@ class Driver(Graphs, Peer):
         )  # fmt: skip
 
     def forget(self, event: int) -> None:
-        """Give an event back."""
+        """Destroy the `CUevent`."""
         checked(self._d.cuEventDestroy, self._events.pop(event))
 
     def _context(self) -> Any:

@@ -1,4 +1,4 @@
-"""Graphs by the driver: read node by node, and built."""
+"""CUDA graphs through the driver: reading nodes and building graphs."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ _INVALID_VALUE: Final = 1
 
 
 class Graphs:
-    """Calls on graphs; a part of `Driver`."""
+    """Graph calls of `Driver`."""
 
     def __init__(self) -> None:
         self._d = bindings()
-        self._order: dict[int, list[int]] = {}  # nodes of captured graphs, as they were launched
+        self._order: dict[int, list[int]] = {}  # nodes of graphs, as launched or added
         self._places: dict[int, tuple[ParameterPlace, ...]] = {}
 
     def parameter_places(self, function: int) -> tuple[ParameterPlace, ...]:
-        """Return where parameters stand in the parameter buffer.
+        """Return the parameters that `cuFuncGetParamInfo` lists, possibly none.
 
         Raises:
-          DeviceFault: the driver cannot say: a function without parameters is another thing.
+          DeviceFault: the driver returned an error other than the end of the list.
         """
         if function not in self._places:
             found: list[ParameterPlace] = []
@@ -52,7 +52,7 @@ class Graphs:
                 status, offset, nbytes = self._d.cuFuncGetParamInfo(
                     self._d.CUfunction(function), len(found)
                 )
-                if int(status) == _INVALID_VALUE:  # a parameter more than it has
+                if int(status) == _INVALID_VALUE:  # past the last parameter
                     break
                 if int(status):
                     raise DeviceFault(f"cuFuncGetParamInfo: {getattr(status, 'name', status)}")
@@ -61,7 +61,7 @@ class Graphs:
         return self._places[function]
 
     def nodes(self, graph: int) -> tuple[int, ...]:
-        """Return a graph's nodes in order of creation."""
+        """Return a graph's nodes as launched or added, else in the driver's order."""
         if graph not in self._order:
             made = self._d.CUgraph(graph)
             _, count = checked(self._d.cuGraphGetNodes, made, 0)
@@ -70,7 +70,7 @@ class Graphs:
         return tuple(self._order[graph])
 
     def edges(self, graph: int) -> tuple[Edge, ...]:
-        """Return a graph's edges."""
+        """Return the edges of `cuGraphGetEdges`, by position among `nodes`."""
         made = self._d.CUgraph(graph)
         *_, count = checked(self._d.cuGraphGetEdges, made, 0)
         if not count:
@@ -83,15 +83,15 @@ class Graphs:
         )
 
     def node_kind(self, node: int) -> str:
-        """Return a node's kind; of kinds that are not supported the driver's name."""
+        """Return a node's kind, or the driver's name of an unsupported kind."""
         kind = checked(self._d.cuGraphNodeGetType, self._d.CUgraphNode(node))
         return _KINDS.get(int(kind), getattr(kind, "name", str(kind)))
 
     def kernel_of(self, node: int) -> KernelCall:
-        """Return a kernel node's launch. What the driver returns belongs to it: it is copied.
+        """Return a kernel node's launch, with copies of the parameters, which the driver owns.
 
         Raises:
-          DeviceFault: its parameters are not there one by one.
+          DeviceFault: the node has its parameters in one buffer.
         """
         made = self._d.CUgraphNode(node)
         found = checked(self._d.cuGraphKernelNodeGetParams, made)
@@ -125,7 +125,7 @@ class Graphs:
         """Return a copy node's call.
 
         Raises:
-          DeviceFault: it is no plain copy within device memory.
+          DeviceFault: the node does not copy one row within device memory.
         """
         found = checked(self._d.cuGraphMemcpyNodeGetParams, self._d.CUgraphNode(node))
         kinds = {int(found.srcMemoryType), int(found.dstMemoryType)}
@@ -142,7 +142,7 @@ class Graphs:
         """Return a fill node's call.
 
         Raises:
-          DeviceFault: it fills more than a row.
+          DeviceFault: the node fills several rows.
         """
         found = checked(self._d.cuGraphMemsetNodeGetParams, self._d.CUgraphNode(node))
         if found.height > 1:
@@ -150,17 +150,17 @@ class Graphs:
         return FillCall(int(found.dst), found.value, found.elementSize, found.width)
 
     def child_of(self, node: int) -> int:
-        """Return the graph of a child node."""
+        """Return the graph of `cuGraphChildGraphNodeGetGraph`."""
         return int(checked(self._d.cuGraphChildGraphNodeGetGraph, self._d.CUgraphNode(node)))
 
     def create_graph(self) -> int:
-        """Return a new graph."""
+        """Create a graph with `cuGraphCreate`."""
         graph = int(checked(self._d.cuGraphCreate, 0))
         self._order[graph] = []
         return graph
 
     def add_kernel(self, graph: int, call: KernelCall) -> int:
-        """Add a kernel node."""
+        """Add a kernel node and set its attributes."""
         d = self._d
         packed = Packed(call.parameters)
         made = d.CUDA_KERNEL_NODE_PARAMS()
@@ -180,7 +180,7 @@ class Graphs:
         return node
 
     def add_copy(self, graph: int, call: CopyCall) -> int:
-        """Add a node that copies."""
+        """Add a node of one row with `cuGraphAddMemcpyNode`."""
         d = self._d
         made = d.CUDA_MEMCPY3D()
         made.srcMemoryType = made.dstMemoryType = d.CUmemorytype(_DEVICE_MEMORY)
@@ -189,7 +189,7 @@ class Graphs:
         return self._added(graph, d.cuGraphAddMemcpyNode, made, self._context())
 
     def add_fill(self, graph: int, call: FillCall) -> int:
-        """Add a node that fills."""
+        """Add a node of one row with `cuGraphAddMemsetNode`."""
         d = self._d
         made = d.CUDA_MEMSET_NODE_PARAMS()
         made.dst, made.value = d.CUdeviceptr(call.target), call.value
@@ -197,11 +197,11 @@ class Graphs:
         return self._added(graph, d.cuGraphAddMemsetNode, made, self._context())
 
     def add_child(self, graph: int, child: int) -> int:
-        """Add a graph as a node."""
+        """Add a node with `cuGraphAddChildGraphNode`."""
         return self._added(graph, self._d.cuGraphAddChildGraphNode, self._d.CUgraph(child))
 
     def add_empty(self, graph: int) -> int:
-        """Add a node that does nothing."""
+        """Add a node with `cuGraphAddEmptyNode`."""
         return self._added(graph, self._d.cuGraphAddEmptyNode)
 
     def _added(self, graph: int, call: Any, *arguments: Any) -> int:
@@ -210,7 +210,7 @@ class Graphs:
         return node
 
     def add_edges(self, graph: int, edges: Sequence[Edge]) -> None:
-        """Add edges between nodes by position."""
+        """Add edges with `cuGraphAddDependencies`."""
         nodes = [self._d.CUgraphNode(node) for node in self.nodes(graph)]
         checked(
             self._d.cuGraphAddDependencies,
@@ -222,21 +222,21 @@ class Graphs:
         )
 
     def instantiate(self, graph: int) -> int:
-        """Return something that can be launched."""
+        """Instantiate with `cuGraphInstantiate`."""
         return int(checked(self._d.cuGraphInstantiate, self._d.CUgraph(graph), 0))
 
     def update(self, executable: int, graph: int) -> None:
-        """Put the parameters of a graph of the same topology into an executable one."""
+        """Update with `cuGraphExecUpdate`, which may refuse more than another topology."""
         made = self._d.CUgraphExec(executable)
         checked(self._d.cuGraphExecUpdate, made, self._d.CUgraph(graph))
 
     def destroy_graph(self, graph: int) -> None:
-        """Forget a graph."""
+        """Destroy with `cuGraphDestroy`."""
         self._order.pop(graph, None)
         checked(self._d.cuGraphDestroy, self._d.CUgraph(graph))
 
     def destroy_executable(self, executable: int) -> None:
-        """Forget an executable graph."""
+        """Destroy with `cuGraphExecDestroy`."""
         checked(self._d.cuGraphExecDestroy, self._d.CUgraphExec(executable))
 
     def _context(self) -> Any:

@@ -1,4 +1,4 @@
-"""The emulated device: the port's calls over memory, modules and graphs of one process."""
+"""`Emulated`: the device port in Python, as one process would see it."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ _SHARED_MOST: Final = 227 << 10
 
 
 class Emulated(Peer):
-    """A GPU of one emulated process.
+    """An emulated GPU of one process.
+
+    Calls run at once, so that an event has occurred when it is recorded.
 
     Args:
-      seed: of everything that differs between processes: addresses, the order of modules, what
-        unwritten memory holds, the order in which independent nodes run.
-      libraries: of kernels, loaded when they are used.
-      memory_bytes: of the device.
-      name: of the device, part of an artefact's key.
+      seed: seed of everything that differs between processes: addresses, order of functions,
+        content of unwritten memory, order of independent nodes.
+      libraries: libraries of kernels, each image loaded on first use.
+      memory_bytes: size of device memory.
+      name: name of the GPU, part of an artefact's key.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class Emulated(Peer):
         memory_bytes: int = 80 << 30,
         name: str = "emulated",
     ) -> None:
-        # a stream a cause, so that what is loaded does not move what is allocated
+        # a random stream for each cause, so that loading a module does not change later addresses
         self._draw, memory, modules = (random.Random(f"{seed} {k}") for k in range(3))  # noqa: S311
         self._memory_bytes, self._name = memory_bytes, name
         self._memory = Memory(memory_bytes, memory)
@@ -59,41 +61,41 @@ class Emulated(Peer):
         self._handles = 0x6600_0000_0000 + self._draw.randrange(1 << 20) * 16
 
     def describe(self) -> dict[str, Any]:
-        """Return the device's part of an artefact's key."""
+        """Return the given name and memory; `mig` is empty and `driver` 0."""
         return {"gpu": self._name, "memory_bytes": self._memory_bytes, "mig": "", "driver": 0}
 
     # memory
 
     def allocate(self, nbytes: int) -> int:
-        """Return the address of a new segment."""
+        """Allocate at a random address."""
         return self._memory.allocate(nbytes)
 
     def release(self, address: int) -> None:
-        """Give a segment back; reads of it fail from now on."""
+        """Release a segment and its content."""
         self._memory.release(address)
 
     def reserve(self, nbytes: int, address: int) -> int:
-        """Return the begin of a range of addresses without memory, at `address` if it is free."""
+        """Reserve at `address`, or behind all segments if part of it is in use."""
         return self._memory.reserve(nbytes, address)
 
     def allocate_at(self, address: int, nbytes: int) -> None:
-        """Put memory behind a part of a reserved range."""
+        """Map memory, unless it is outside of reserved ranges or overlaps a segment."""
         self._memory.allocate_at(address, nbytes)
 
     def write(self, address: int, data: bytes) -> None:
-        """Copy from the host."""
+        """Write within one segment."""
         self._memory.write(address, data)
 
     def read(self, address: int, nbytes: int) -> bytes:
-        """Copy to the host."""
+        """Read within one segment; unwritten bytes are noise of this process."""
         return self._memory.read(address, nbytes)
 
     def free_bytes(self) -> int:
-        """Return how much memory no segment has."""
+        """Return `memory_bytes` minus the bytes of all segments."""
         return self._memory.free_bytes
 
     def replace_address(self, tensor_map: bytes, address: int) -> bytes:
-        """Return a tensor map of the same shape over another address."""
+        """Return a tensor map with a new address and checksum."""
         if len(tensor_map) != TENSOR_MAP_BYTES:
             raise DeviceFault(f"a tensor map of {len(tensor_map)} bytes")
         return sealed(tensor_map, address)
@@ -101,52 +103,55 @@ class Emulated(Peer):
     # modules and functions
 
     def load_module(self, image: bytes) -> int:
-        """Load an image."""
+        """Load PTX; the functions get handles in random order."""
         return self._modules.load(image)
 
     def get_function(self, module: int, name: str) -> int:
-        """Return a module's function by name."""
+        """Load and return a module's function."""
         return self._modules.find(module, name)
 
     def functions(self, module: int) -> tuple[int, ...]:
-        """Return all functions of a module; some may not be loaded yet."""
+        """Return a module's functions in random order, loaded or not."""
         return self._modules.by_module[module]
 
     def function_name(self, function: int) -> str:
-        """Return a function's name."""
+        """Return the name of the function's entry."""
         return self._modules.function(function).entry.name
 
     def function_module(self, function: int) -> int:
-        """Return the module a function is in."""
+        """Return the module that loaded the function's image."""
         return self._modules.function(function).module
 
     def parameter_places(self, function: int) -> tuple[ParameterPlace, ...]:
-        """Return where parameters stand in the parameter buffer."""
+        """Return the places that the PTX declares."""
         return self._modules.function(function).entry.places
 
     def ensure_loaded(self, function: int) -> None:
-        """Load a function that only its module's list has so far."""
+        """Mark a function as loaded."""
         self._modules.function(function).is_loaded = True
 
     def shared_limit(self, function: int) -> int:
-        """Return how much dynamic shared memory launches may ask for."""
+        """Return the limit, 48 KiB unless set."""
         return self._modules.function(function).shared_limit
 
     def set_shared_limit(self, function: int, nbytes: int) -> None:
-        """Allow launches more dynamic shared memory."""
+        """Set the limit, to at most 227 KiB."""
         if nbytes > _SHARED_MOST:
             raise DeviceFault(f"{nbytes} bytes of shared memory")
         self._modules.function(function).shared_limit = nbytes
 
     def symbol(self, library: str, name: str) -> int | None:
-        """Return the function of a library's symbol; None: there is no such symbol."""
+        """Return a library's kernel, or None if the library hides or lacks it."""
         found = self._modules.libraries.get(library)
         if found is None or found.is_hidden:
             return None
         return self._modules.of_library(library, name)
 
     def library_function(self, library: str, name: str) -> int:
-        """Return a function as its own library gets it, hidden or not. No call of a driver's."""
+        """Return a library's kernel, hidden or not, as code of that library would get it.
+
+        It is not part of the device port.
+        """
         function = self._modules.of_library(library, name)
         if function is None:
             raise DeviceFault(f"{library} has no kernel {name}")
@@ -155,39 +160,39 @@ class Emulated(Peer):
     # one stream, and its capture
 
     def launch(self, call: KernelCall) -> None:
-        """Launch a kernel, or put it into the graph under capture."""
+        """Run or capture a kernel, after a check of function, parameters and shared memory."""
         self._check(call)
         self._do("kernel", call)
 
     def copy(self, call: CopyCall) -> None:
-        """Copy within device memory."""
+        """Run or capture a copy."""
         self._do("copy", call)
 
     def fill(self, call: FillCall) -> None:
-        """Set elements to one value."""
+        """Run or capture a fill."""
         self._do("fill", call)
 
     def synchronise(self) -> None:
-        """Wait for the stream."""
+        """Raise `DeviceFault` during a capture; do nothing otherwise."""
         if self._capture is not None:
             raise DeviceFault("a stream under capture cannot be waited for")
 
     def begin_capture(self) -> None:
-        """Put what follows into a graph instead of running it."""
+        """Begin a capture, unless there is one."""
         if self._capture is not None:
             raise DeviceFault("a capture is under way already")
         self._capture = Capture(Graph())
 
     def captured_nodes(self) -> int:
-        """Return how many nodes the graph under capture has."""
+        """Return the nodes captured so far."""
         return len(self._captured().graph.nodes)
 
     def depend_on(self, edges: Sequence[Edge]) -> None:
-        """Say what the next captured node waits for."""
+        """Set the edges to the next captured node; by default it waits for the last."""
         self._captured().told = list(edges)
 
     def end_capture(self) -> int:
-        """Return the captured graph."""
+        """End the capture; return a handle of its graph."""
         graph = self._captured().graph
         self._capture = None
         handle = self._new()
@@ -195,13 +200,13 @@ class Emulated(Peer):
         self._graph_of.update(dict.fromkeys(graph.nodes, handle))
         return handle
 
-    # beside others; all that is started has ended at once
+    # events and copies between devices
 
     def enter(self) -> None:
-        """Make this the device that calls go to."""
+        """Do nothing: a call goes to the object that it is made on."""
 
     def record(self) -> int:
-        """Return an event that happens when all that was started here has ended."""
+        """Return an event that has occurred, unless a capture is under way."""
         if self._capture is not None:
             raise DeviceFault("an event of a stream under capture")
         event = self._new()
@@ -209,50 +214,50 @@ class Emulated(Peer):
         return event
 
     def wait(self, event: int) -> None:
-        """Have what is started from now on begin after an event of any device."""
+        """Do nothing: the event has occurred."""
 
     def receive(self, call: CopyCall, source: Peer) -> None:
-        """Copy from another device's memory into this one's, in this one's order."""
+        """Copy by way of the host, at once."""
         self._memory.write(call.target, source.read(call.source, call.nbytes))
 
     def forget(self, event: int) -> None:
-        """Give an event back."""
+        """Forget an event's handle."""
         self._events.remove(event)
 
     # graphs, read
 
     def nodes(self, graph: int) -> tuple[int, ...]:
-        """Return a graph's nodes in order of creation."""
+        """Return the handles of a graph's nodes in order of creation."""
         return tuple(self._graphs[graph].nodes)
 
     def edges(self, graph: int) -> tuple[Edge, ...]:
-        """Return a graph's edges."""
+        """Return a graph's edges in the order in which they were added."""
         return tuple(self._graphs[graph].edges)
 
     def node_kind(self, node: int) -> NodeKind:
-        """Return a node's kind."""
+        """Return the kind that the node was added with."""
         return self._node(node).kind
 
     def kernel_of(self, node: int) -> KernelCall:
-        """Return a kernel node's launch."""
+        """Return the launch that the node was added with."""
         call = self._node(node).call
         assert isinstance(call, KernelCall)
         return call
 
     def copy_of(self, node: int) -> CopyCall:
-        """Return a copy node's call."""
+        """Return the copy that the node was added with."""
         call = self._node(node).call
         assert isinstance(call, CopyCall)
         return call
 
     def fill_of(self, node: int) -> FillCall:
-        """Return a fill node's call."""
+        """Return the fill that the node was added with."""
         call = self._node(node).call
         assert isinstance(call, FillCall)
         return call
 
     def child_of(self, node: int) -> int:
-        """Return the graph of a child node."""
+        """Return the graph that the node was added with."""
         call = self._node(node).call
         assert isinstance(call, int)
         return call
@@ -260,34 +265,34 @@ class Emulated(Peer):
     # graphs, made
 
     def create_graph(self) -> int:
-        """Return a new graph."""
+        """Return a handle of a new graph."""
         handle = self._new()
         self._graphs[handle] = Graph()
         return handle
 
     def add_kernel(self, graph: int, call: KernelCall) -> int:
-        """Add a kernel node."""
+        """Add a kernel node, after the check of a launch."""
         self._check(call)
         return self._add(graph, Node("kernel", call))
 
     def add_copy(self, graph: int, call: CopyCall) -> int:
-        """Add a node that copies."""
+        """Add a copy node; addresses are checked when it runs."""
         return self._add(graph, Node("copy", call))
 
     def add_fill(self, graph: int, call: FillCall) -> int:
-        """Add a node that fills."""
+        """Add a fill node; addresses are checked when it runs."""
         return self._add(graph, Node("fill", call))
 
     def add_child(self, graph: int, child: int) -> int:
-        """Add a graph as a node."""
+        """Add a child node, which runs the graph as it is at each launch."""
         return self._add(graph, Node("child", child))
 
     def add_empty(self, graph: int) -> int:
-        """Add a node that does nothing."""
+        """Add an empty node."""
         return self._add(graph, Node("empty", None))
 
     def add_edges(self, graph: int, edges: Sequence[Edge]) -> None:
-        """Add edges between nodes by position."""
+        """Add edges, unless one names a node that the graph lacks."""
         made = self._graphs[graph]
         for edge in edges:
             if not (0 <= edge.source < len(made.nodes) and 0 <= edge.target < len(made.nodes)):
@@ -295,7 +300,7 @@ class Emulated(Peer):
         made.edges.extend(edges)
 
     def instantiate(self, graph: int) -> int:
-        """Return something that can be launched."""
+        """Copy nodes and edges into an executable graph, unless they have a cycle."""
         made = self._graphs[graph]
         order_of(len(made.nodes), made.edges, self._draw)
         handle = self._new()
@@ -303,7 +308,7 @@ class Emulated(Peer):
         return handle
 
     def update(self, executable: int, graph: int) -> None:
-        """Put the parameters of a graph of the same topology into an executable one."""
+        """Replace an executable graph's nodes, unless kinds or edges differ."""
         old, new = self._executables[executable], self._graphs[graph]
         kinds = [[node.kind for node in each.nodes.values()] for each in (old, new)]
         if kinds[0] != kinds[1] or set(old.edges) != set(new.edges):
@@ -311,21 +316,21 @@ class Emulated(Peer):
         self._executables[executable] = Graph(dict(new.nodes), list(new.edges))
 
     def upload(self, executable: int) -> None:
-        """Bring an executable graph to the device."""
+        """Raise `DeviceFault` if there is no such executable graph."""
         if executable not in self._executables:
             raise DeviceFault("no such executable graph")
 
     def launch_graph(self, executable: int) -> None:
-        """Run all nodes of a graph, in some order that its edges allow."""
+        """Run all nodes in a random order that the edges allow."""
         self._run(self._executables[executable])
 
     def destroy_graph(self, graph: int) -> None:
-        """Forget a graph."""
+        """Remove a graph and its nodes."""
         for node in self._graphs.pop(graph).nodes:
             self._graph_of.pop(node)
 
     def destroy_executable(self, executable: int) -> None:
-        """Forget an executable graph."""
+        """Remove an executable graph."""
         del self._executables[executable]
 
     def _captured(self) -> Capture:

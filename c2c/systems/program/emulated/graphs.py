@@ -1,4 +1,4 @@
-"""Graphs of an emulated device: nodes, edges, capture, and an order to run them in."""
+"""Graphs of an emulated device: nodes, edges, capture and a random order of execution."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Capture", "Graph", "Node", "order_of"]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node; `call` is a graph's handle where it is a child."""
+    """A node of a graph; `call` is a graph's handle for a child, None for an empty node."""
 
     kind: NodeKind
     call: KernelCall | CopyCall | FillCall | int | None
@@ -37,13 +37,13 @@ class Graph:
 
 @dataclass(slots=True)
 class Capture:
-    """A stream under capture: each node waits for the one before, unless told otherwise."""
+    """A stream under capture; each node waits for the previous one unless `told` has its edges."""
 
     graph: Graph
     told: list[Edge] | None = None
 
     def edges_of(self, position: int) -> list[Edge]:
-        """Return the edges of the node that comes next."""
+        """Return the edges to the next node, at `position`, and clear `told`."""
         told, self.told = self.told, None
         if told is None:
             return [Edge(position - 1, position)] if position else []
@@ -53,7 +53,11 @@ class Capture:
 
 
 def order_of(count: int, edges: Sequence[Edge], draw: random.Random) -> list[int]:
-    """Return some order that respects the edges: what they do not order comes in any."""
+    """Return a random topological order of `count` nodes.
+
+    Raises:
+      DeviceFault: the edges have a cycle.
+    """
     waits = [0] * count
     after: dict[int, list[int]] = {}
     for edge in edges:

@@ -1,7 +1,7 @@
-"""Kernels without a GPU: a digest of name, constants and bytes read.
+"""Emulated kernels: writes that depend on a digest of name, constants and bytes read.
 
-Every byte it writes depends on all of them, so that one wrong word shows in what comes after. The
-fake driver library (tests/systems/program/fake) computes the same in C.
+One wrong word changes every byte written, and so all later results. The fake driver library
+(tests/systems/program/fake) computes the same in C.
 """
 
 from __future__ import annotations
@@ -22,13 +22,17 @@ _SEAL: Final = 0x54D4
 
 
 def sealed(tensor_map: bytes, address: int) -> bytes:
-    """Return a tensor map with another address: a word of it, and a seal over the whole."""
+    """Return a tensor map with another address in its first word and a checksum in its last."""
     body = address.to_bytes(8, "little") + tensor_map[8 : TENSOR_MAP_BYTES - 4]
     return body + struct.pack("<I", zlib.crc32(body, _SEAL))
 
 
 def execute(entry: Entry, call: KernelCall, memory: Memory) -> None:
-    """Read, digest and write what the entry's accesses say."""
+    """Run a kernel: digest all bytes that its accesses read, write all that they write.
+
+    Raises:
+      DeviceFault: an access is outside of memory, or a tensor map has a wrong checksum.
+    """
     digest = zlib.crc32(entry.name.encode())
     digest = zlib.crc32(struct.pack("<7I", *call.grid, *call.block, call.shared_bytes), digest)
     for number, value in call.attributes:
@@ -52,7 +56,7 @@ def execute(entry: Entry, call: KernelCall, memory: Memory) -> None:
 
 
 def _record(entry: Entry, call: KernelCall, places: list[int], memory: Memory) -> None:
-    """Write down what was touched, where the kernel says it does so."""
+    """Widen the recorded intervals by the bytes that the kernel accessed."""
     for traced in entry.traced:
         row = int.from_bytes(call.parameters[traced.intervals], "little") + 16 * traced.number
         for access, address in zip(entry.accesses, places, strict=True):
@@ -63,7 +67,7 @@ def _record(entry: Entry, call: KernelCall, places: list[int], memory: Memory) -
 
 
 def fill_bytes(seed: int, nbytes: int) -> bytes:
-    """Return what a kernel writes: words that differ by place."""
+    """Return the bytes of one write: words that depend on `seed` and their position."""
     count = -(-nbytes // 4)
     words = [(seed + j * _STEP) & _MASK for j in range(count)]
     return struct.pack(f"<{count}I", *words)[:nbytes]

@@ -1,4 +1,4 @@
-"""Modules of an emulated process: images at random handles, functions loaded when asked for."""
+"""Modules of an emulated process: images at random handles, functions loaded on first use."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from c2c.systems.program.port import DeviceFault
 
 __all__ = ["Function", "Library", "Modules"]
 
-_SHARED_BYTES = 48 << 10  # of a launch without asking for more
+_SHARED_BYTES = 48 << 10  # default limit of a launch's dynamic shared memory
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A library of kernels: images, of which the driver loads one where a kernel of it is asked."""
+    """A library of kernels, as images that are each loaded on first use of one of its kernels."""
 
     path: str
     images: tuple[bytes, ...]
-    is_hidden: bool = False  # its kernels are in no symbol table
+    is_hidden: bool = False  # True: no symbol table has its kernels
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class Function:
 
 @dataclass(slots=True)
 class Modules:
-    """Modules that a process has loaded."""
+    """Libraries of a process, and the modules loaded so far."""
 
     libraries: dict[str, Library]
     draw: random.Random
@@ -45,7 +45,7 @@ class Modules:
     _handle: int = 0
 
     def load(self, image: bytes) -> int:
-        """Load an image; its functions stand in any order and are loaded when they are used."""
+        """Load an image, with its functions in random order and each loaded on first use."""
         entries = list(entries_of(image))
         self.draw.shuffle(entries)
         module = self._new()
@@ -57,7 +57,7 @@ class Modules:
         return module
 
     def find(self, module: int, name: str) -> int:
-        """Return a function of a module by name."""
+        """Load and return a function of a module by name."""
         for handle in self.by_module.get(module, ()):
             if self.functions[handle].entry.name == name:
                 self.functions[handle].is_loaded = True
@@ -65,7 +65,7 @@ class Modules:
         raise DeviceFault(f"no function {name} in the module")
 
     def of_library(self, path: str, name: str) -> int | None:
-        """Return a library's kernel, loading the module that has it; None: it has none."""
+        """Load and return a library's kernel, or None if the library lacks it."""
         library = self.libraries.get(path)
         for k, image in enumerate(() if library is None else library.images):
             if any(entry.name == name for entry in entries_of(image)):
@@ -75,7 +75,7 @@ class Modules:
         return None
 
     def function(self, handle: int) -> Function:
-        """Return what a handle stands for."""
+        """Return the function of a handle."""
         found = self.functions.get(handle)
         if found is None:
             raise DeviceFault(f"{handle:#x} is no function of this process")

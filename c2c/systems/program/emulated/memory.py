@@ -1,4 +1,4 @@
-"""Sparse device memory at random addresses. What nobody wrote reads as noise of this process."""
+"""Sparse device memory at random addresses. Unwritten bytes read as noise of this process."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Memory:
     """Segments of device memory.
 
     Args:
-      nbytes: how much the device has.
-      draw: where segments lie, and what unwritten memory holds.
+      nbytes: size of the device's memory.
+      draw: source of addresses and of the content of unwritten memory.
     """
 
     def __init__(self, nbytes: int, draw: random.Random) -> None:
@@ -34,21 +34,21 @@ class Memory:
         self.free_bytes = nbytes
 
     def allocate(self, nbytes: int) -> int:
-        """Return the address of a new segment."""
+        """Allocate a segment; return its address."""
         address = self._next
         self._next += (-(-nbytes // _GRAIN) + self._draw.randrange(4)) * _GRAIN
         self._add(address, nbytes)
         return address
 
     def reserve(self, nbytes: int, address: int) -> int:
-        """Return the begin of a range of addresses that no segment has, at `address` if free."""
+        """Reserve a range of addresses, at `address` if free; return its begin."""
         if not self._is_free(address, nbytes):
             address, self._next = self._next, self._next + -(-nbytes // _GRAIN) * _GRAIN
         self._reserved.append((address, address + nbytes))
         return address
 
     def allocate_at(self, address: int, nbytes: int) -> None:
-        """Put a segment into a reserved range."""
+        """Add a segment at an address of a reserved range."""
         if not any(low <= address and address + nbytes <= high for low, high in self._reserved):
             raise DeviceFault(f"{address:#x} is in no reserved range")
         k = bisect.bisect_right(self._bases, address)
@@ -58,7 +58,7 @@ class Memory:
         self._add(address, nbytes)
 
     def release(self, address: int) -> None:
-        """Forget a segment; reading it from now on fails."""
+        """Remove a segment; later reads of it fail."""
         if address not in self._sizes:
             raise DeviceFault(f"release of {address:#x}, which is no segment")
         nbytes = self._sizes.pop(address)
@@ -68,7 +68,7 @@ class Memory:
             self._pages.pop(page, None)
 
     def read(self, address: int, nbytes: int) -> bytes:
-        """Return bytes."""
+        """Return `nbytes` of one segment."""
         self._check(address, nbytes)
         page, at = divmod(address, _PAGE)
         if at + nbytes <= _PAGE:
@@ -82,7 +82,7 @@ class Memory:
         return b"".join(parts)
 
     def write(self, address: int, data: bytes) -> None:
-        """Store bytes."""
+        """Store bytes in one segment."""
         self._check(address, len(data))
         done = 0
         while done < len(data):

@@ -1,4 +1,4 @@
-"""XLA's buffer assignment: which bytes of which allocation hold each value."""
+"""XLA's buffer assignment: the allocation, offset and size of each value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,15 @@ _PARAMETER = re.compile(r"parameter (\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """Memory. `parameter`: it is the caller's; `is_local`: of one thread, no memory at all."""
+    """An allocation of XLA.
+
+    Attributes:
+      number: XLA's number.
+      nbytes: size in bytes.
+      parameter: number of the parameter whose memory it is; None: not the caller's.
+      is_live_out: True if it may hold a result.
+      is_local: True if it is local to a thread, and so no device memory.
+    """
 
     number: int
     nbytes: int
@@ -30,17 +38,17 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Allocations, and by value `(name, path)` the allocation, offset and bytes."""
+    """Allocations, and the (allocation, offset, bytes) of each value, by `(name, path)`."""
 
     allocations: tuple[Allocation, ...]
     values: Mapping[tuple[str, tuple[int, ...]], tuple[int, int, int]]
 
 
 def parse_assignment(text: str, source: str = "buffer assignment") -> Assignment:
-    """Return an assignment.
+    """Return the assignment in XLA's text.
 
     Raises:
-      DataError: it has no allocations.
+      DataError: the text has no allocations.
     """
     allocations: list[Allocation] = []
     values: dict[tuple[str, tuple[int, ...]], tuple[int, int, int]] = {}

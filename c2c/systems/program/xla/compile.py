@@ -1,8 +1,9 @@
-"""Compile a step of a transformer for a GPU that is not here, and have XLA write down what it did.
+"""Compilation of a transformer's step for an absent GPU, with XLA's dumps.
 
     PYTHONPATH=.venv-aot python -m c2c.systems.program.xla.compile OUT '{"layers": 2, ...}'
 
-A process of its own: XLA takes its flags when jax first uses it. What it writes, `read_dump` reads.
+It needs a process of its own, as XLA reads its flags on jax's first use. `read_dump` reads the
+dumps.
 """
 
 from __future__ import annotations
@@ -29,15 +30,18 @@ PAGE_TOKENS: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepShape:
-    """A step of a Llama of some size.
+    """Shape of a step of a Llama or Mixtral.
 
     Attributes:
-      target: GPU to compile for.
-      rows: sequences of the batch.
-      chunk: tokens of each: 1 is a decode step.
-      context: tokens that the cache has room for, for each row.
-      layers, hidden, heads, kv_heads, head_dim, intermediate, vocab: of the model.
-      experts: of a mixture, two of which each token takes; 0: a dense model.
+      target: name of the GPU to compile for, among `TARGETS`.
+      rows: number of sequences in the batch.
+      chunk: tokens of each sequence; 1: a decode step.
+      context: capacity of the KV cache, in tokens of each sequence; a multiple of 64.
+      layers, hidden, heads, kv_heads, head_dim, intermediate, vocab: the model's sizes.
+      experts: number of experts, of which each token uses two; 0: a dense model.
+
+    Raises:
+      SettingError: an unknown target, or a size that is not allowed.
     """
 
     target: str = "a100_80"
@@ -64,7 +68,7 @@ class StepShape:
             raise SettingError("context", self.context, f"a multiple of {PAGE_TOKENS}")
 
     def model(self) -> ModelSpec:
-        """Return the model."""
+        """Return the spec of the model."""
         is_sparse = self.experts > 0
         return ModelSpec(
             name="step",
@@ -85,9 +89,9 @@ class StepShape:
 
 
 def flags(folder: Path) -> str:
-    """Return XLA's flags under which it writes what a program is read from.
+    """Return XLA's flags that dump the HLO, buffer assignment, thunks and PTX into a folder.
 
-    Of the emitters only `ptx`: with all of them a compile of seconds takes minutes.
+    PTX is the only emitter's dump: all of them would turn seconds of compilation into minutes.
     """
     return (
         f"--xla_dump_to={folder} --xla_dump_hlo_as_text --xla_dump_hlo_pass_re=NONE "
@@ -96,10 +100,10 @@ def flags(folder: Path) -> str:
 
 
 def compile_step(shape: StepShape, folder: Path) -> None:
-    """Compile a step; leave in `folder` what a program is read from.
+    """Compile a step; write the distilled dumps to `folder`, see `distil`.
 
     Raises:
-      DataError: the folder has files.
+      DataError: the folder is not empty.
     """
     if folder.is_dir() and any(folder.iterdir()):
         raise DataError(str(folder), "is not empty")
@@ -152,7 +156,7 @@ def _sharding(jax: Any, target: XlaTarget) -> Any:
 
 
 def main(arguments: list[str]) -> int:
-    """Compile what the command line says: a folder, and the step's shape as JSON."""
+    """Compile a step; the arguments are a folder and optionally the step's shape as JSON."""
     folder, shape = Path(arguments[0]), json.loads(arguments[1] if len(arguments) > 1 else "{}")
     if not isinstance(shape, Mapping):
         raise SettingError("shape", shape, "a JSON object")

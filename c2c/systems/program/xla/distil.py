@@ -1,6 +1,6 @@
-"""The part of XLA's dumped files that a launch program is read from, without paths and numbers.
+"""Distillation of XLA's dumps to the parts that `read_dump` needs, without paths and metadata.
 
-A distilled folder has a PTX file for each kernel, by its name, and three texts: `hlo.txt`,
+A distilled folder has a PTX file for each kernel, named after it, and three texts: `hlo.txt`,
 `assignment.txt`, `thunks.txt`.
 """
 
@@ -28,14 +28,14 @@ _CALLED = re.compile(r"(?:body|condition|to_apply|calls)=%([\w.\-]+)")
 
 
 def distil(raw: Path, folder: Path) -> None:
-    """Write to `folder` what a program is read from.
+    """Write a distilled folder.
 
     Args:
-      raw: where XLA wrote the files of one module.
-      folder: new or empty.
+      raw: folder with XLA's dumps of one module.
+      folder: folder to write, new or empty.
 
     Raises:
-      DataError: a file is missing or there are several modules.
+      DataError: a file is missing, or there are several modules.
     """
     texts = {name: _only(raw, end).read_text("utf-8") for name, end in _RAW.items()}
     folder.mkdir(parents=True, exist_ok=True)
@@ -56,10 +56,7 @@ def _only(folder: Path, end: str) -> Path:
 
 
 def _hlo(text: str) -> str:
-    """Return the module without what has no bearing on memory or order.
-
-    Fused computations go: what they do is in the PTX.
-    """
+    """Return the module without metadata and fused computations, which the PTX contains."""
     head, *lines = text.splitlines()
     blocks: dict[str, list[str]] = {}
     entry, name = "", ""
@@ -95,7 +92,7 @@ def _line(line: str) -> str:
 
 
 def _assignment(text: str) -> Iterator[str]:
-    """Yield the lines of allocations that are memory."""
+    """Yield the lines of allocations in device memory."""
     is_kept = False
     for line in text.splitlines():
         if line.startswith(("Total", "Used values", "HloLiveRange")):

@@ -1,4 +1,4 @@
-"""HLO's text as data: computations of instructions, as much of them as memory and order need."""
+"""Parser of HLO's text, as far as memory and order need it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ALIAS = re.compile(r"\{([\d, ]*)\}: \((\d+), \{([\d, ]*)\}")
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """An operand: an instruction's result, or a part of it."""
+    """An operand: an instruction's result, or the part at `path` of a tuple."""
 
     name: str
     path: tuple[int, ...] = ()
@@ -39,14 +39,14 @@ class Instruction:
     """An instruction of HLO.
 
     Attributes:
-      name: in its computation.
-      opcode: as HLO writes it.
-      operands: what it takes.
-      arity: of a result that is a tuple; None: it is none.
-      attributes: text that follows the operands.
-      is_root: whether it gives the computation's result.
+      name: name in its computation.
+      opcode: HLO's name of the operation.
+      operands: references among the operands.
+      arity: number of parts of a tuple result; None: the result is no tuple.
+      attributes: text after the operands.
+      is_root: True if it returns the computation's result.
       inside: text between the parentheses.
-      kind: type of the result, as HLO writes it.
+      kind: HLO's type of the result, such as `s32[4,1]`.
     """
 
     name: str
@@ -59,12 +59,12 @@ class Instruction:
     kind: str
 
     def attribute(self, name: str) -> str:
-        """Return the value of an attribute such as `body=%x`, or nothing."""
+        """Return the value of an attribute such as `body=%x`, or "" if it is missing."""
         found = re.search(rf"\b{name}=%?([\w.\-]+)", self.attributes)
         return found[1] if found else ""
 
     def content(self) -> bytes:
-        """Return a constant's bytes; nothing where the text leaves them out."""
+        """Return a constant's bytes; none if the text omits them or the type is unknown."""
         dtype = _TYPES.get(self.kind.partition("[")[0])
         if dtype is None or "..." in self.inside:
             return b""
@@ -81,12 +81,12 @@ Computation = tuple[Instruction, ...]
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A module.
+    """A scheduled module.
 
     Attributes:
-      computations: by name, instructions in the order of the schedule.
-      entry: where it begins.
-      aliases: path of an output, by the number of the parameter whose memory it takes.
+      computations: instructions of each computation in the schedule's order, by name.
+      entry: name of the computation that runs first.
+      aliases: path of the output that reuses a parameter's memory, by the parameter's number.
     """
 
     computations: Mapping[str, Computation]
@@ -95,14 +95,14 @@ class Module:
 
 
 def parse_hlo(text: str, source: str = "HLO") -> Module:
-    """Return a module.
+    """Return the module in HLO's text.
 
     Args:
-      text: as XLA prints it after scheduling.
-      source: file, for errors.
+      text: module that XLA printed after scheduling.
+      source: name of the file, for errors.
 
     Raises:
-      DataError: it is not scheduled, or has no entry.
+      DataError: the module is not scheduled, or has no entry.
     """
     head = text.partition("\n")[0]
     if not head.startswith("HloModule") or "is_scheduled=true" not in head:
@@ -150,7 +150,7 @@ def _instruction(named: re.Match[str], line: str) -> Instruction:
 
 
 def _bracketed(text: str) -> tuple[str, str]:
-    """Split behind the parenthesis that closes the first one."""
+    """Split a text after the parenthesis that closes the first one."""
     depth = 0
     for at, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")

@@ -1,8 +1,7 @@
-"""A launch program from what XLA writes down when it compiles: no GPU, and no guesses.
+"""Reader of XLA's distilled dumps: a launch program without a GPU and without guesses.
 
-Launches come from the thunk sequence, their kernels' code from the PTX files, operands from the
-scheduled HLO, and the bytes of every operand from the buffer assignment. What does not fit
-together is an error.
+The thunk sequence has the launches, the PTX files their kernels, the scheduled HLO their operands,
+the buffer assignment each operand's bytes. Files that contradict each other raise an error.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _PASSES = frozenset({"bitcast", "opt-barrier", "optimization-barrier", "add-depe
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """An array: its bytes, and the launch that wrote them; None: it is there before the step."""
+    """An array's bytes and the launch that wrote them; None: they were written before the step."""
 
     slice: Slice
     launch: int | None = None
@@ -50,16 +49,16 @@ type _Tree = _Value | tuple[_Tree, ...]
 
 @dataclass(frozen=True, slots=True)
 class XlaStep:
-    """A program and what XLA knows of its data.
+    """A program, with XLA's facts about its data.
 
     Attributes:
-      program: the launches; loops are unrolled.
-      names: of the launches, as HLO has them; those of a loop with its trip.
-      operands: of each launch, what it takes by HLO.
-      results: of each launch, what it gives.
-      def_use: from a launch to a later one that takes its result.
-      carried: slices that a caller hands to the next step: the result's, and the parameter's.
-      input_kinds: types of the program's inputs as HLO writes them, such as `s32[4,1]`.
+      program: launches of the step, with loops unrolled.
+      names: HLO's name of each launch, in a loop with the number of the trip.
+      operands: slices that each launch reads, by HLO.
+      results: slices that each launch writes, by HLO.
+      def_use: pairs of a launch and a later one that reads its result.
+      carried: slices that are a parameter and also a result, which the next step takes over.
+      input_kinds: HLO's type of each input, such as `s32[4,1]`.
     """
 
     program: Program
@@ -72,14 +71,14 @@ class XlaStep:
 
 
 def read_dump(folder: Path, *, trips: int = 1) -> XlaStep:
-    """Return the step that XLA compiled into a folder.
+    """Return the step of a distilled folder.
 
     Args:
-      folder: as `distil` leaves it.
-      trips: of each loop whose length only the data says, such as one over pages of a cache.
+      folder: folder that `distil` wrote.
+      trips: trips of each loop; HLO leaves the number to the data, such as pages of a cache.
 
     Raises:
-      DataError: a file is missing, or files do not fit each other.
+      DataError: a file is missing, or files contradict each other.
       SettingError: trips below 0.
     """
     if trips < 0:
@@ -101,7 +100,7 @@ def read_dump(folder: Path, *, trips: int = 1) -> XlaStep:
 
 
 def _images(folder: Path) -> dict[str, bytes]:
-    """Return the PTX of each kernel by its name."""
+    """Return the PTX of each kernel, by the kernel's name."""
     found: dict[str, bytes] = {}
     for path in sorted(folder.glob("*.ptx")):
         image = path.read_bytes()
@@ -179,7 +178,7 @@ class _Reader:
     def _walk(
         self, computation: str, given: Sequence[_Tree], thunks: Iterator[Thunk], where: str
     ) -> _Tree:
-        """Go through a computation; return its result."""
+        """Read a computation's instructions, and their thunks; return its result."""
         known: dict[str, _Tree] = {}
         root: _Tree = ()
         for instruction in self.module.computations[computation]:

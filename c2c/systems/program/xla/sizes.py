@@ -1,8 +1,7 @@
-"""Steps of several batch sizes as programs of one process: memory that they share, and accesses.
+"""Steps of several batch sizes as programs of one process, with shared memory and stated accesses.
 
 XLA plans each step alone. A process that serves several batch sizes has one set of weights and one
-cache, gives every step's inputs in buffers that suffice for the largest, and takes temporary memory
-for as long as a step runs.
+KV cache, has input buffers for the largest step, and allocates temporaries while a step runs.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ __all__ = ["over_one_memory", "stated_kernels"]
 
 
 def over_one_memory(steps: Mapping[int, XlaStep]) -> dict[int, Program]:
-    """Return a program a batch size, all over the same standing buffers.
+    """Return a program for each batch size, all over the same permanent buffers.
 
-    Parameter n of every step is one buffer of the largest one's size, likewise result n; constants
-    are one buffer where they are equal. Everything else lives while its step runs. Integers
-    (tokens, positions, page tables) stand at zero and are no inputs: every value is not allowed.
+    Parameter n of all steps shares one buffer of the largest size, as does result n; equal
+    constants share one buffer. Other buffers live while a step runs. Integers (tokens, positions,
+    page tables) are zero and no inputs, because not every value is allowed.
 
     Raises:
       SettingError: no steps.
-      DataError: a kernel's launches do not read and write the same (see `stated_kernels`).
+      DataError: launches of one kernel access different bytes (see `stated_kernels`).
     """
     if not steps:
         raise SettingError("steps", steps, "at least one batch size")
@@ -39,13 +38,13 @@ def over_one_memory(steps: Mapping[int, XlaStep]) -> dict[int, Program]:
 
 @dataclass(slots=True)
 class _Memory:
-    """Standing buffers, by what stands in them."""
+    """Permanent buffers, numbered by content: a parameter, constant or result."""
 
     buffers: list[Buffer] = field(default_factory=list)
     numbers: dict[tuple[str, object], int] = field(default_factory=dict)
 
     def place(self, step: XlaStep) -> dict[int, int]:
-        """Return where a step's standing buffers are; grow those that are too small."""
+        """Return the number of each permanent buffer of a step; enlarge those too small."""
         program = step.program
         where: dict[int, int] = {}
         for n, part in enumerate(program.inputs):
@@ -106,13 +105,13 @@ def _moved(step: XlaStep, standing: Mapping[int, int], buffers: Sequence[Buffer]
 
 
 def stated_kernels(step: XlaStep) -> tuple[Kernel, ...]:
-    """Return the kernels with images that say, for devices without a GPU, what is accessed.
+    """Return the kernels with accesses as comments in their PTX, for devices without a GPU.
 
-    By HLO a kernel reads its operands and writes its results, each as a whole; what it updates in
-    place, it does both with. The comments change nothing for an assembler.
+    By HLO a kernel reads all bytes of its operands and writes all bytes of its results. Assemblers
+    skip the comments.
 
     Raises:
-      DataError: two launches of a kernel differ in that.
+      DataError: two launches of a kernel access different bytes.
     """
     found: dict[int, tuple[Access, ...]] = {}
     for number, launch in enumerate(step.program.launches):
@@ -132,7 +131,7 @@ def _accesses(
     launch: Launch, operands: tuple[Slice, ...], results: tuple[Slice, ...]
 ) -> tuple[Access, ...]:
     arguments = [argument.places[0].slice for argument in launch.arguments]
-    is_whole = arguments == [*operands, *results]  # else each slice is given once
+    is_whole = arguments == [*operands, *results]  # else each distinct slice is passed once
     accesses = []
     for k, part in enumerate(arguments):
         reads = k < len(operands) if is_whole else part in operands

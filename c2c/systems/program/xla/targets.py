@@ -1,4 +1,4 @@
-"""GPUs as XLA's compiler wants them described, so that it compiles for them where they are not."""
+"""Descriptions of GPUs for XLA, which compiles for them although they are absent."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["TARGETS", "XlaTarget"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XlaTarget:
-    """Facts that the compiler needs beyond a GPU's datasheet.
+    """Facts about a GPU that XLA needs beyond `conf/hardware`.
 
     Attributes:
       hardware: name of the platform in `conf/hardware`.
-      capability: compute capability.
-      architecture: as assemblers name it; the one that its own code is for.
-      threads_per_sm: that are resident at most.
+      capability: compute capability, (major, minor).
+      architecture: assemblers' name of the architecture, such as `sm_90a`.
+      threads_per_sm: highest number of resident threads of an SM.
 
     Source: CUDA programming guide, "Technical specifications per compute capability".
     """
@@ -30,10 +30,10 @@ class XlaTarget:
     threads_per_sm: int
 
     def description(self) -> str:
-        """Return the text that XLA's deviceless compiler takes."""
+        """Return the target configuration for XLA's deviceless compilation, as text."""
         gpu = load_platform(self.hardware).gpu
         major, minor = self.capability
-        # A kilobyte of an SM's shared memory is the system's, the rest one block may opt in to.
+        # The system reserves 1 KiB of an SM's shared memory; one block may opt in to the rest.
         return f"""
 gpu_device_info {{
   threads_per_block_limit: 1024 threads_per_warp: 32 shared_memory_per_block: 49152

@@ -1,4 +1,4 @@
-"""XLA's thunk sequence: what is launched, in order, with grids, blocks and loops."""
+"""Parser of XLA's thunk sequence: launches in order, with grids, blocks and loops."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Thunk:
 
 
 def parse_thunks(text: str, source: str = "thunk sequence") -> list[Thunk]:
-    """Return the thunks.
+    """Return the thunks in XLA's text, with loops nested.
 
     Raises:
-      DataError: a line is none that is known.
+      DataError: a line is no thunk, or a loop's part has no loop.
     """
     top: list[Thunk] = []
-    # of each depth of indentation, the list that its thunks go to
+    # for each depth of indentation, the list of its thunks
     stack: list[tuple[int, list[Thunk]]] = [(0, top)]
     for number, line in enumerate(text.splitlines(), 1):
         word = line.strip()
