@@ -1,1 +1,1 @@
-"""Benchmarks of our own code."""
+"""Benchmarks of this project's code."""

@@ -1,10 +1,10 @@
-"""Seconds that plans of copies of layers take, and how much of the best gain each has.
+"""Planning time of layer replication, and each plan's share of the best speedup.
 
     python -m experiments.bench.cocoserve
     python -m experiments.bench.cocoserve layers=[160] room=[0.7,0.6,0.5] transition=0.01
 
-Algorithm 1 by Eq. 4 and by counted transitions, ours by runs, and the exact one. Writes JSON with
-provenance to a folder in runs/bench.
+The planners are Algorithm 1 by Eq. 4, Algorithm 1 by counted transitions, ours by runs of layers,
+and an exact one. Writes JSON with provenance to a folder in runs/bench.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from experiments.benchmark import MeasurementSettings, benchmark, measure_each
 __all__ = ["CocoserveSettings", "main", "measure"]
 
 TARGETS_S: Final = {"printed": 1e-3, "singly": 1e-3, "runs": 1e-3, "exact": 1.0}
-"""At 80 layers and four devices."""
+"""Most seconds a plan, by planner, for 80 layers and four devices."""
 
 
 @dataclass
@@ -35,11 +35,11 @@ class CocoserveSettings(MeasurementSettings):
     """Settings, as key=value on the command line.
 
     Attributes:
-      layers: of models.
-      room: copies that each other device has room for, over the layers.
-      gamma: of Eq. 4.
-      transition: a transition over an unscaled step.
-      repeats: of each plan; the median counts.
+      layers: numbers of layers; one model each.
+      room: copies that each further device has room for, as a share of the layers.
+      gamma: gamma of Eq. 4.
+      transition: time of a transition as a share of an unscaled step.
+      repeats: runs of each planner; their median counts.
     """
 
     layers: list[int] = field(default_factory=lambda: [20, 40, 80])
@@ -50,7 +50,7 @@ class CocoserveSettings(MeasurementSettings):
 
 
 def measure(settings: CocoserveSettings, layers: int) -> list[dict[str, Any]]:
-    """Return a row for each algorithm."""
+    """Return a row for each planner."""
     start = Placement.unscaled(layers)
     room = {d: round(share * layers) for d, share in enumerate(settings.room, 1)}
     by_eq_4, counted = Estimate.printed(settings.gamma), Estimate.counted(settings.transition)
@@ -106,7 +106,7 @@ def _check(settings: CocoserveSettings) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure what the command line asks for; return the exit status."""
+    """Run the benchmark that the command line asks for; return the exit status."""
     work = measure_each(
         "models", lambda s: s.layers, measure, lambda _, rows: _table(rows), "cocoserve"
     )

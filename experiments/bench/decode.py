@@ -5,8 +5,8 @@
 
 Two processes load the same float32 checkpoint, have the same cores and take turns: this
 transformer, and transformers in eager mode with its cache (`.venv-peer`, which `make peer` makes).
-What limits both, the speed at which memory is read, is measured in between. Writes JSON with
-provenance to a folder in runs/bench.
+The limit of both, memory read bandwidth, is measured in between. Writes JSON with provenance to a
+folder in runs/bench.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from experiments.children import usable_cores
 __all__ = ["BASE", "SHAPES", "DecodeSettings", "main", "write_checkpoint", "write_model"]
 
 TARGET = 1.5
-"""Times the tokens a second of transformers in eager mode, as this project's plan asks."""
+"""Planned ratio of tokens a second to transformers in eager mode."""
 
 BASE: dict[str, Any] = {
     "hidden_act": "silu",
@@ -79,7 +79,7 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
         "sliding_window": None,
     },
 }
-"""Models of random weights, small enough that calls take as long as reading weights does."""
+"""Models of random weights, small enough that calls take as long as reading weights."""
 
 
 @dataclass
@@ -90,11 +90,11 @@ class DecodeSettings(MeasurementSettings):
       models: names of `SHAPES`, folders of float32 checkpoints, or "smollm2".
       peer: the Python that has torch and transformers.
       prompt: tokens of the prompt.
-      new: tokens that follow it.
-      repeats: counted turns of each, after one that is not.
-      cores: that each process may use; 0 for all of this one's.
-      pause_s: between turns, so that threads of the one before have gone to sleep.
-      seed: of prompts and random weights.
+      new: tokens generated after it.
+      repeats: counted turns of each process; one more comes first and is not counted.
+      cores: cores that each process may use; 0 for all of this process's.
+      pause_s: pause between turns, in which the last process's threads go to sleep.
+      seed: seed of prompts and random weights.
     """
 
     models: list[str] = field(default_factory=lambda: ["smollm2", *SHAPES])
@@ -174,12 +174,12 @@ def _process(
 
 
 def write_model(name: str, folder: Path, seed: int) -> Path:
-    """Return a folder with a float32 checkpoint as Hugging Face lays it out.
+    """Return a folder with a float32 checkpoint in Hugging Face's layout.
 
     Args:
-      name: of `SHAPES`, "smollm2", or a folder, which is returned.
-      folder: where a new one is made.
-      seed: of random weights.
+      name: a name of `SHAPES`, "smollm2", or a folder, which is returned.
+      folder: folder to write a new checkpoint into.
+      seed: seed of random weights.
 
     Raises:
       SettingError: the name is none of these.
@@ -211,7 +211,7 @@ def write_checkpoint(
     folder: Path,
     change: Callable[[dict[str, np.ndarray]], None] | None = None,
 ) -> Path:
-    """Write a source's tensors as a float32 checkpoint; `change` may alter them before."""
+    """Write a source's tensors as a float32 checkpoint, altered by `change` if given."""
     from safetensors.numpy import save_file
 
     folder.mkdir(parents=True)

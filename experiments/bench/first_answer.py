@@ -1,11 +1,11 @@
-"""CPU-seconds of a whole command, from its start to its end, by number of requests. Takes minutes.
+"""CPU-seconds of a whole command by number of requests. Takes minutes.
 
     python -m experiments.bench.first_answer requests=[100,10000]
     python -m experiments.bench.first_answer beside='other --requests={requests}'
 
-Each command is a process of its own, and ours and the one beside take turns. One run of each comes
-before and is not counted: it reads files into memory and makes machine code. Writes JSON with
-provenance to a folder in runs/bench.
+Each command is a process of its own; `experiments.simulate` and the other command take turns. The
+first run of each is not counted: it fills the page cache and compiles. Writes JSON with provenance
+to a folder in runs/bench.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class FirstAnswerSettings(MeasurementSettings):
     """Settings of the benchmark, as key=value on the command line.
 
     Attributes:
-      requests: of the runs.
-      overrides: of `experiments.simulate`.
-      beside: another command, with {requests} where their number stands; "": none.
-      repeats: counted runs of each.
+      requests: numbers of requests; one comparison each.
+      overrides: further settings of `experiments.simulate`.
+      beside: another command, with {requests} in place of their number; "": none.
+      repeats: counted runs of each command.
     """
 
     requests: list[int] = field(default_factory=lambda: [100, 10_000, 100_000])
@@ -58,7 +58,7 @@ def _commands(settings: FirstAnswerSettings, count: int) -> dict[str, list[str]]
 
 
 def _seconds(command: list[str]) -> tuple[float, float]:
-    """Return the CPU-seconds of a command and its children, and its wall seconds."""
+    """Run a command; return the CPU-seconds of it and its children, and its wall seconds."""
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         given = [*command, f"folder={folder}/run"] if "experiments.simulate" in command else command

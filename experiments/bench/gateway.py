@@ -1,11 +1,10 @@
-"""A gateway before two simulated endpoints, one of which has faults, beside no gateway at all.
+"""Streamed chats through a gateway to two simulated endpoints, one faulty, and without a gateway.
 
     python -m experiments.bench.gateway requests=200 rate=4
 
-The gateway is LiteLLM's proxy (`make gateway`). Requests are streamed chats of a Poisson process,
-the same in every case. In all cases but the first they pass through the gateway, which chooses an
-endpoint, repeats what failed, and falls back. Writes JSON with provenance to a folder
-in runs/bench.
+The gateway is LiteLLM's proxy (`make gateway`). Every case has the same requests, with Poisson
+arrivals. In all cases but the first they pass through the gateway, which chooses an endpoint,
+retries failures and falls back. Writes JSON with provenance to a folder in runs/bench.
 """
 
 from __future__ import annotations
@@ -46,8 +45,8 @@ CASES: Final = {
     "direct": "", "no_fault": "", "status_429": "status=429", "status_503": "status=503",
     "slow": "delay_s=30", "cut": "cut_after=3", "fall_back": "status=503",
 }  # fmt: skip
-"""The fault of the second endpoint by case. In the last case the gateway knows no other endpoint
-and falls back to the endpoints of the case without faults."""
+"""Fault of the second endpoint by case. In the last case the gateway has no other endpoint and
+falls back to the endpoints of the case without faults."""
 _PROXY: Final = Path(".venv-gateway/bin/litellm")
 _START_S: Final = 180.0
 _COLUMNS: Final = (
@@ -61,14 +60,14 @@ class GatewaySettings(MeasurementSettings):
     """Settings of the benchmark, as key=value on the command line.
 
     Attributes:
-      requests: of each case.
-      rate: of them a second.
+      requests: requests of each case.
+      rate: requests a second.
       prompt: words of a request, at least and at most.
       new: tokens of an answer, at least and at most.
-      seed: of arrivals and lengths.
-      retries: of a request, by the gateway.
-      patience_s: within which an answer has to begin, else the gateway repeats the request.
-      endpoint: settings of both endpoints, those of experiments.serve.
+      seed: seed of arrivals and lengths.
+      retries: retries of a request by the gateway.
+      patience_s: seconds to the first token before the gateway retries the request.
+      endpoint: settings of experiments.serve for both endpoints.
     """
 
     requests: int = 100
@@ -87,7 +86,7 @@ class GatewaySettings(MeasurementSettings):
 
 
 def _config(settings: GatewaySettings, first: str, second: str) -> dict[str, Any]:
-    """Return LiteLLM's settings: a group of endpoints for each case behind it."""
+    """Return LiteLLM's settings, with a group of endpoints for each case."""
     shared = {
         "model": f"hosted_vllm/{MODEL}", "api_key": "none",
         "stream_timeout": settings.patience_s,
@@ -110,7 +109,7 @@ def _config(settings: GatewaySettings, first: str, second: str) -> dict[str, Any
 
 @contextmanager
 def _gateway(config: dict[str, Any], folder: Path) -> Iterator[tuple[str, str, int]]:
-    """Run LiteLLM's proxy; give its address, its key and its process."""
+    """Run LiteLLM's proxy; yield its address, key and process id."""
     file, log, port = folder / "gateway.yaml", folder / "gateway.log", free_port("127.0.0.1")
     file.write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
     key = f"sk-{secrets.token_hex(16)}"
@@ -144,7 +143,7 @@ def _is_alive(port: int) -> bool:
 
 
 def _asker(addresses: Iterator[str], model: str, key: str) -> Callable[[Request], Answer | str]:
-    """Return a client: it asks the next address and gives an answer, or says why there is none."""
+    """Return a client that sends a request to the next address and returns answer or error."""
 
     def ask(request: Request) -> Answer | str:
         body = {
@@ -164,7 +163,7 @@ def _asker(addresses: Iterator[str], model: str, key: str) -> Callable[[Request]
 
 
 def _tokens(event: Any) -> Sequence[int]:
-    """Return a token for each word, as a simulated answer has them."""
+    """Return the tokens of an event, one a word, as simulated answers have them."""
     if "error" in event:
         raise DataError("the stream", str(event["error"]), "An error ended it.")
     texts = [choice["delta"].get("content") or "" for choice in event["choices"]]

@@ -1,4 +1,4 @@
-"""Peak memory of this process, and of `experiments.simulate` run in it.
+"""Peak memory of `experiments.simulate`, run in this process.
 
     python -m experiments.bench.memory [overrides of experiments.simulate]
 
@@ -16,10 +16,10 @@ __all__ = ["peak_mb"]
 
 
 def peak_mb() -> float:
-    """Return the most memory this process has held, in 1e6 bytes.
+    """Return the peak memory of this process, in 1e6 bytes.
 
-    Linux counts a parent's memory at the moment of the fork into a child's `ru_maxrss`; the high
-    water mark of the present address space does not have that.
+    A child's `ru_maxrss` includes its parent's memory at the fork. The high-water mark of the
+    present address space does not.
     """
     status = Path("/proc/self/status")
     if status.exists():

@@ -1,12 +1,12 @@
-"""A step's time outside its worker: loop, frames, processes. Takes a quarter of a minute.
+"""Time of a step outside its worker: loop, frames, processes. Takes a quarter of a minute.
 
     python -m experiments.bench.outside workers=[1,2] models=12 seconds=5
 
-The engine's own scheduler process over workers that wait in place of computing, so that the cores
-are free for all else. Requests of all models are open all the time, as many as are told; a new one
-comes when one ends. Told are the seconds between a worker's steps (`outside_s` of the engine's
-`steps.parquet`) of all steps and of those that a new plan preceded, and what CPU time the scheduler
-spends a step. Writes JSON with provenance to a folder in runs/bench.
+The engine's own scheduler process drives workers that wait in place of computing, so that the cores
+are free for everything else. A fixed number of requests is open; a new one follows each that ends.
+Prints the seconds between a worker's steps (`outside_s` of the engine's `steps.parquet`), of all
+steps and of those after a new plan, and the scheduler's CPU time a plan. Writes JSON with
+provenance to a folder in runs/bench.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from experiments.benchmark import MeasurementSettings, benchmark
 __all__ = ["OutsideSettings", "main", "measure"]
 
 TARGET_MS = 0.25
-"""At the median, as the engine's order asks."""
+"""Planned median time of a step outside its worker."""
 
 
 @dataclass
@@ -52,18 +52,18 @@ class OutsideSettings(MeasurementSettings):
 
     Attributes:
       workers: numbers of workers to measure with.
-      models: that are served.
-      open: requests at the same time, of all models.
-      tokens: of each answer at most; the least is one.
+      models: number of served models.
+      open: requests at the same time, of all models together.
+      tokens: most tokens of an answer; the least is one.
       prompt: tokens of each prompt.
-      step_s: that a worker waits.
-      seconds: of each measurement.
-      repeats: of each; they take turns.
-      system: who decides, of `conf/system`.
-      compiled: whether the loop's step is run as machine code, which is made before all else.
-      busy_poll: whether the scheduler looks for reports in place of sleeping.
-      pinned: whether the scheduler has the first core to itself and workers the others.
-      seed: of lengths and models.
+      step_s: seconds that a worker waits a step.
+      seconds: length of each measurement.
+      repeats: measurements of each number of workers, which take turns.
+      system: name of a system of `conf/system`.
+      compiled: whether the loop's step runs as machine code, compiled before the measurement.
+      busy_poll: whether the scheduler polls for reports in place of sleeping.
+      pinned: whether the scheduler has the first core to itself and workers have the others.
+      seed: seed of lengths and models.
     """
 
     workers: list[int] = field(default_factory=lambda: [1, 2])
@@ -90,7 +90,7 @@ def _entries(models: int) -> tuple[Entry, ...]:
 
 
 async def measure(settings: OutsideSettings, workers: int) -> dict[str, Any]:
-    """Serve for a while; return what a step took outside its worker, in ms."""
+    """Serve for `settings.seconds`; return the milliseconds of steps outside their worker."""
     config = build(load([f"system={settings.system}", "workload=poisson"]))
     engine = Engine(
         _entries(settings.models),

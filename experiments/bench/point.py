@@ -1,4 +1,4 @@
-"""One point of the simulator's benchmark in a process of its own, for its peak memory.
+"""One point of the simulator's benchmark, in a process of its own to measure its peak memory.
 
     python -m experiments.bench.point catalog=dense workload.requests=1000 folder=<new folder>
 
@@ -23,7 +23,7 @@ __all__ = ["main", "measure"]
 
 
 def measure(overrides: Sequence[str]) -> dict[str, Any]:
-    """Run a point and return what it took; its peak memory is this process's."""
+    """Run a point; return its time and the peak memory of this process."""
     machine_code_s = warm()  # compiling or loading is start-up, not simulation
     started = time.perf_counter()
     setup = build(load([*overrides, "figures=false", "resume=false"]))
@@ -53,7 +53,7 @@ def measure(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def main(overrides: Sequence[str]) -> None:
-    """Print what a point took."""
+    """Run a point and print its measurements as JSON."""
     print(json.dumps(measure(overrides)))
 
 

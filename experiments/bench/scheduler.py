@@ -1,10 +1,10 @@
-"""The time of one event in the serving loop of a live engine. Takes half a minute.
+"""Time of one event in the serving loop of a live engine. Takes half a minute.
 
     python -m experiments.bench.scheduler requests=300 system=engine
 
-The same requests over the simulated world behind the port: interpreted, and compiled (half a
-minute of a core more, where the machine code is not on disk); both take the same decisions.
-Writes JSON with provenance to a folder in runs/bench.
+The same requests run through the loop interpreted and compiled, with a simulated engine behind the
+port; both take the same decisions. Compiling takes half a minute more if the machine code is not on
+disk. Writes JSON with provenance to a folder in runs/bench.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = ["WAYS", "SchedulerSettings", "main", "measure"]
 type Step = Callable[[Serving, Event], tuple[Serving, tuple[Action, ...]]]
 
 TARGET_MS = 0.25
-"""Of the loop and all else outside a worker, a step at the median, as the engine's order asks."""
+"""Planned median time of a step outside its worker, the loop included."""
 
 
 @dataclass
@@ -47,10 +47,10 @@ class SchedulerSettings(MeasurementSettings):
     """Settings of the benchmark, as key=value on the command line.
 
     Attributes:
-      system: who decides, of `conf/system`.
-      requests: how many.
-      rate_rps: their rate.
-      seed: of arrivals and lengths.
+      system: name of a system of `conf/system`.
+      requests: number of requests.
+      rate_rps: rate of their arrivals.
+      seed: seed of arrivals and lengths.
     """
 
     system: str = "engine"
@@ -97,7 +97,8 @@ def measure(
     Args:
       prepared: the setup.
       block: the requests.
-      begin: gives the state before the first event, and the step, which may use its arrays again.
+      begin: function that returns the state before the first event, and the step, which may reuse
+        the state's arrays.
     """
     world = SimulatorBackend(prepared, build_machine(prepared), block)
     state, take = begin(prepared)

@@ -8,7 +8,7 @@ process of its own. Writes JSON and Parquet with provenance to a folder in runs/
 
     python -m experiments.bench.simulator peer=vidur
 
-runs another simulator beside this one instead: `experiments.bench.peers.side_by_side`.
+compares this simulator with another one instead: `experiments.bench.peers.side_by_side`.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class BenchSettings(MeasurementSettings):
     """Settings of the benchmark, as key=value on the command line.
 
     Attributes:
-      requests: of the largest point; the others have a tenth and a hundredth.
-      superchips: of these points.
-      fleets: superchips of the points over instances, 7 instances and 16 models each.
-      systems: of the points over systems, each with a tenth of the requests; the first is what the
-        others are compared with.
-      seed: of the workload.
+      requests: requests of the largest point; two more points have a tenth and a hundredth of them.
+      superchips: number of Superchips of these points.
+      fleets: numbers of Superchips of the points over instances, 7 instances and 16 models each.
+      systems: systems of the points over systems, each with a tenth of the requests; the others are
+        compared with the first.
+      seed: seed of the workload.
     """
 
     requests: int = PAPER_REQUESTS
@@ -75,7 +75,7 @@ class BenchSettings(MeasurementSettings):
 
 
 def measure_point(overrides: Sequence[str]) -> dict[str, Any]:
-    """Run one point in its own process; return what `experiments.bench.point` measured.
+    """Run one point in its own process; return the measurements of `experiments.bench.point`.
 
     Raises:
       SettingError: the point cannot run.
@@ -126,9 +126,9 @@ def by_size(settings: BenchSettings) -> list[list[str]]:
 
 
 def by_system(settings: BenchSettings) -> list[list[str]]:
-    """Return the points over systems: the same requests, and what each system needs to serve them.
+    """Return the points over systems: the same requests, with the chips that each system needs.
 
-    A system that gives every model a slice for good has as many chips as that takes.
+    A system that gives every model a slice of its own has enough chips for that.
     """
     n = max(1, settings.requests // 10)
     return [
@@ -167,11 +167,11 @@ def by_instances(settings: BenchSettings) -> list[list[str]]:
 
 
 def by_chips(settings: BenchSettings) -> list[list[str]]:
-    """Return points over the number of instances where each has the same work to do.
+    """Return the points over the number of instances with equal work for each instance.
 
-    Every model is asked for equally often, so that a slice switches as often in any fleet. (Where
-    popularity falls with rank, more models are rarer models, and each request costs more events.)
-    A placement looks at more slices where there are more chips: models have more homes then.
+    Every model is equally popular, so that a slice switches equally often in any fleet. (If
+    popularity fell with rank, more models would be rarer models, with more events a request.) With
+    more chips a placement considers more slices, since models have more homes.
     """
     n = max(1, settings.requests // 10)
     return [
@@ -195,7 +195,7 @@ def by_cells(settings: BenchSettings) -> list[list[str]]:
 
 
 def by_turns(settings: BenchSettings) -> list[list[str]]:
-    """Return the points where engines share slices, few of them busy and many."""
+    """Return the points where engines share slices, with few and with many of them busy."""
     return [
         [
             "catalog=dense16",
@@ -276,7 +276,7 @@ def _check(settings: BenchSettings) -> None:
 
 
 def run(settings: BenchSettings, out: Console) -> dict[str, Any]:
-    """Measure everything, print tables on the way and return the numbers."""
+    """Measure all points, print a table after each group and return the measurements."""
     systems = by_system(settings)
     first_of = (by_size(settings)[0], by_instances(settings)[0], by_turns(settings)[0], *systems)
     for first in first_of:

@@ -2,10 +2,10 @@
 
     python -m experiments.bench.start linear=[reference,staged] repeats=5
 
-Each start is a process of its own, and the kinds take turns: executables compiled, out of the
-store, and out of it while weights are read, as in `experiments.generate`. The page cache is warm;
-every part is reported. The first start of a kind fills the store and is not counted. Writes JSON
-with provenance to a folder in runs/bench.
+Each start is a process of its own. Three kinds take turns: executables compiled, loaded from the
+store, and loaded from it while weights are read, as in `experiments.generate`. The page cache is
+warm; every part is reported. The first start of a kind fills the store and is not counted. Writes
+JSON with provenance to a folder in runs/bench.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from experiments.children import answer_of
 __all__ = ["Start", "StartSettings", "main", "measure"]
 
 TARGET = 5.0
-"""Times less to the first token after weights are mapped, as this project's plan asks."""
+"""Planned ratio of the time to the first token after weights are mapped, compiled over stored."""
 
 
 @dataclass
@@ -41,12 +41,12 @@ class StartSettings(MeasurementSettings):
     """Settings of the benchmark, as key=value on the command line.
 
     Attributes:
-      checkpoint: folder or GGUF file; by default SmolLM2, fetched where it is not there.
-      dtype: of parameters and activations.
-      linear: strategies to measure.
+      checkpoint: folder or GGUF file; by default SmolLM2, downloaded if missing.
+      dtype: type of parameters and activations.
+      linear: strategies of linear layers to measure.
       prompt: tokens of the prompt.
       repeats: counted starts of each kind.
-      seed: of the prompt.
+      seed: seed of the prompt.
     """
 
     checkpoint: str = ""
@@ -59,17 +59,17 @@ class StartSettings(MeasurementSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """One start, in seconds; the parts follow each other.
+    """Parts of one start, in seconds: imports, mapped weights and first token, one after another.
 
     Attributes:
-      import_s: from the start of the process to the end of imports, the file format's with them.
-      map_s: reading the checkpoint into its place, with jax's own start and all that runs beside.
-      weights_s: of it, reading the weights.
-      beside_s: likewise, what runs in another thread: tokenizer, and executables made ready.
+      import_s: from the start of the process to the end of imports, with those of the file format.
+      map_s: reading the checkpoint into memory, with jax's own start and all parallel work.
+      weights_s: part of `map_s` that reads the weights.
+      beside_s: part of `map_s` in another thread: tokenizer, and executables made ready.
       first_token_s: from mapped weights to the first token.
-      again_s: the same prompt once more: what of `first_token_s` is computing.
+      again_s: a second run of the same prompt: the computing part of `first_token_s`.
       compiles: executables that XLA compiled up to the first token.
-      loaded: executables that came out of the store.
+      loaded: executables loaded from the store.
       token: the first token, the same in every start.
     """
 
@@ -85,7 +85,7 @@ class Start:
 
     @property
     def ready_s(self) -> float:
-        """Seconds of making executables ready: tracing and compiling, or loading."""
+        """Seconds to make executables ready: tracing and compiling, or loading."""
         return self.first_token_s - self.again_s
 
     @property
@@ -95,15 +95,15 @@ class Start:
 
     @property
     def bound_s(self) -> float:
-        """A bound of `whole_s`: weights are read beside tokenizer and executables."""
+        """Lower bound of `whole_s`: weights are read in parallel with tokenizer and executables."""
         others_s = self.map_s - self.weights_s + self.ready_s
         return self.import_s + max(self.weights_s, others_s) + self.again_s
 
     @property
     def own_bound_s(self) -> float:
-        """The same of this start's own parts, which ran beside each other: what is lost between.
+        """Lower bound of `whole_s` from this start's own parts, which ran in parallel.
 
-        Where cores are short of time the parts slow each other down, and that is in them.
+        The parts include their slowdown of each other if cores are short.
         """
         return self.import_s + max(self.weights_s, self.beside_s) + self.again_s
 
@@ -155,10 +155,10 @@ print(json.dumps({
 def measure(
     settings: StartSettings, linear: str, executables: str | None, *, ahead: bool = False
 ) -> Start:
-    """Start a process, generate one token in it and return what took how long.
+    """Start a process, generate one token in it and return the time of each part.
 
     Raises:
-      SettingError: it does not run.
+      SettingError: the process does not run.
     """
     given = asdict(settings) | {
         "linear": linear,
@@ -185,7 +185,7 @@ def _medians(starts: Sequence[Start]) -> dict[str, float]:
 
 
 def run(settings: StartSettings, out: Console) -> list[dict[str, Any]]:
-    """Measure every strategy with and without a store, print a table and return its rows."""
+    """Measure all strategies with and without a store, print a table and return its rows."""
     rows: list[dict[str, Any]] = []
     for linear in settings.linear:
         with tempfile.TemporaryDirectory() as folder:
@@ -225,9 +225,9 @@ def run(settings: StartSettings, out: Console) -> list[dict[str, Any]]:
 
 
 def _over_bound(starts: Sequence[Start], stored: Sequence[Start]) -> float:
-    """Return how much longer starts take than the parts of the stored ones just before them.
+    """Return the median ratio of starts to the bound of the stored start in the same turn.
 
-    Turn by turn: how busy a machine is that others use, too, changes from minute to minute.
+    The ratio is taken turn by turn, since the load of a shared machine changes within minutes.
     """
     return statistics.median(
         one.whole_s / parts.bound_s for one, parts in zip(starts, stored, strict=True)
@@ -235,7 +235,7 @@ def _over_bound(starts: Sequence[Start], stored: Sequence[Start]) -> float:
 
 
 def _others_share(before: CpuSeconds | None) -> float | None:
-    """Return what share of the cores other processes had since; None where nobody says."""
+    """Return the share of the cores that other processes used since `before`; None if unknown."""
     now = cpu_seconds()
     return None if before is None or now is None else share_of_others(before, now)
 

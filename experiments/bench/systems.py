@@ -3,9 +3,9 @@
     python -m experiments.bench.systems
     python -m experiments.bench.systems systems=[moe_infinity,finemoe] requests=3000
 
-A system's run stays in a folder of its own in `runs`: a measurement that was stopped goes on, and a
-system whose settings and code are those of a run there keeps that run's speed. Writes JSON and
-Parquet with provenance to a folder in runs/bench.
+Each system's run stays in a folder of its own in `runs`. Run the same command again to resume a
+stopped measurement. A system with unchanged settings and code keeps the speed of its run there.
+Writes JSON and Parquet with provenance to a folder in runs/bench.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from experiments.simulation import execute
 __all__ = ["SystemsSettings", "default_settings", "main", "measure", "systems"]
 
 TARGET_RPS: Final = 1000.0
-"""Requests a second, as this project's plan asks of every system."""
+"""Planned requests a second of every system."""
 FEW: Final = 20  # requests of the run that compiles what is not on disk yet
 
 
@@ -46,11 +46,11 @@ class SystemsSettings(MeasurementSettings):
     """Settings, as key=value on the command line.
 
     Attributes:
-      systems: names of them; all where there is none.
-      requests: of each run, at the rate of `workload=poisson`.
-      seed: of the workload.
+      systems: names of systems; empty: all.
+      requests: requests of each run, at the rate of `workload=poisson`.
+      seed: seed of the workload.
       runs: folder of the systems' own runs.
-      again: whether systems are measured that have been.
+      again: whether to measure systems again that have a run.
     """
 
     systems: list[str] = field(default_factory=list)
@@ -61,10 +61,10 @@ class SystemsSettings(MeasurementSettings):
 
 
 def default_settings(system: str) -> list[str]:
-    """Return the settings with which a system runs: its catalog, and chips for what it needs.
+    """Return the settings of a system's run: its catalog and number of chips.
 
-    A system that keeps some experts in HBM needs a catalog of mixtures, one that gives every model
-    a slice for good as many slices as models.
+    A system that keeps some experts in HBM needs a catalog of mixtures of experts. A system that
+    gives every model a slice of its own needs as many slices as models.
     """
     given = [f"system={system}", "workload=poisson"]
     cfg = load(given)
@@ -76,7 +76,7 @@ def default_settings(system: str) -> list[str]:
 
 
 def measure(settings: SystemsSettings, system: str) -> dict[str, Any]:
-    """Return the speed of a system, of its run in `settings.runs` if there is one."""
+    """Return the speed of a system, from its run in `settings.runs` if there is one."""
     given = [*default_settings(system), f"seed={settings.seed}", "figures=false", "shards=1"]
 
     def of(requests: int) -> DictConfig:
@@ -139,7 +139,7 @@ def _check(settings: SystemsSettings) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure what the command line asks for; return the exit status."""
+    """Run the benchmark that the command line asks for; return the exit status."""
 
     def work(settings: SystemsSettings, folder: RunDir, out: Console) -> None:
         rows = []

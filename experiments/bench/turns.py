@@ -1,4 +1,4 @@
-"""Processes that take turns: each measures when it is asked to, with the same cores."""
+"""Processes that measure in turns, on the same cores."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class TurnTaker(Lines):
     """A process that answers each line on its standard input with a line of JSON.
 
     Args:
-      command: what to run.
-      cores: it may use.
-      setting: whose fault it is when the process does not run, and its value.
+      command: command to run.
+      cores: cores that it may use.
+      setting: setting to name in the error if the process does not run, and its value.
     """
 
     def __init__(self, command: Sequence[str], cores: set[int], setting: tuple[str, str]) -> None:
@@ -26,7 +26,7 @@ class TurnTaker(Lines):
         super().__init__(command, cores=cores)
 
     def measure(self) -> dict[str, Any]:
-        """Take a turn.
+        """Take a turn; return its measurements.
 
         Raises:
           SettingError: the process does not run.

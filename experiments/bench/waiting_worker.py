@@ -2,7 +2,7 @@
 
     python -m experiments.bench.waiting_worker <socket> <place> <generation>
 
-It says what a worker says: frames, tokens, ends and seconds are as if there were models.
+It sends the frames of a real worker: tokens, ends and seconds.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class _Stay:
 
 
 class Waiting:
-    """Takes the place of `c2c.engine.residents.Residents`."""
+    """Substitute of `c2c.engine.residents.Residents` that computes nothing."""
 
     def __init__(self, setup: Setup, told: Callable[[Any], None]) -> None:
-        """Take what is served; nothing is opened."""
+        """Read the seconds a step from the environment; open no model."""
         self.failed: dict[str, str] = {}
         self.compiled = self.loaded = 0
         self._step_s = float(os.environ[WAIT_S])
@@ -43,16 +43,16 @@ class Waiting:
     is_changing = False
 
     def load(self, load: Load) -> None:
-        """Make a model runnable: nothing is to be done."""
+        """Do nothing: there is no model to load."""
 
     def advance(self) -> None:
-        """Do a piece of a change of layout: there is none."""
+        """Do nothing: there is no layout to change."""
 
     def unload(self, instance: int) -> None:
-        """Free an instance: likewise."""
+        """Do nothing: an instance has no memory to free."""
 
     def drop(self, model: str) -> None:
-        """Map a model's weights no longer: likewise."""
+        """Do nothing: a model has no weights to unmap."""
 
     def free(self, requests: tuple[int, ...]) -> None:
         """Forget requests."""
@@ -60,7 +60,7 @@ class Waiting:
             self._stays.pop(request, None)
 
     def run(self, run: Run, is_interrupted: Callable[[], bool]) -> Iterator[Stepped]:
-        """Wait for each of a plan's steps; its requests get a token each."""
+        """Wait once a step of a plan; yield a token of each of its requests."""
         for submit in run.submits:
             self._stays[submit.request] = _Stay(submit.new)
         who = (*run.decodes, *(fill.request for fill in run.fills))

@@ -1,10 +1,10 @@
-"""Seconds that cuts of a receiver's operators take to plan.
+"""Planning time of cuts of a receiver's operators.
 
     python -m experiments.bench.weaver
     python -m experiments.bench.weaver kernels=[1600] slack_us=-50
 
-As many kernels as a receiver's step may have, of lengths drawn between 2 and 1,600 microseconds.
-Writes JSON with provenance to a folder in runs/bench.
+Steps have the numbers of kernels given, of random lengths between 2 and 1,600 microseconds. Writes
+JSON with provenance to a folder in runs/bench.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from experiments.benchmark import MeasurementSettings, benchmark, measure_each
 __all__ = ["WeaverSettings", "main", "measure"]
 
 TARGET_MS: Final = 5.0
-"""Of a plan at 400 kernels."""
+"""Planned most milliseconds of a plan at 400 kernels."""
 
 
 @dataclass
@@ -43,11 +43,11 @@ class WeaverSettings(MeasurementSettings):
     """Settings, as key=value on the command line.
 
     Attributes:
-      kernels: of a receiver's step.
+      kernels: numbers of kernels of a receiver's step.
       slack_us: K - N.
-      share: of the stall without cuts, down to which Algorithm 1 splits.
-      seed: of the kernels' lengths.
-      repeats: of each plan; the median counts.
+      share: stall at which Algorithm 1 stops to split, as a share of the stall without cuts.
+      seed: seed of the kernels' lengths.
+      repeats: runs of each planner; their median counts.
     """
 
     kernels: list[int] = field(default_factory=lambda: [400])
@@ -112,7 +112,7 @@ def _check(settings: WeaverSettings) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure what the command line asks for; return the exit status."""
+    """Run the benchmark that the command line asks for; return the exit status."""
     work = measure_each(
         "steps", lambda s: s.kernels, measure, lambda _, rows: _table(rows), "weaver"
     )

@@ -1,1 +1,1 @@
-"""The cost model beside public measurements: `python -m experiments.bench.measured`."""
+"""Comparison of the cost model with public measurements: `python -m experiments.bench.measured`."""

@@ -1,13 +1,13 @@
-"""The cost model beside public measurements. Takes a minute.
+"""Comparison of the cost model with public measurements. Takes a minute.
 
     python -m experiments.bench.measured                # the project's own rows
     python -m experiments.bench.measured data=<folder>  # other files with the same columns
     python -m experiments.bench.measured fit=true       # fit the files in conf again
 
-Predicts every row with the constants of its chip and prints the errors by chip, operation and
-size, rows that constants were fitted to apart from those that none was. Whole engines are replayed
-by the simulator. Chips that the project has no platform for are named, counted and left out. Writes
-JSON, Parquet and a figure with provenance to a folder in runs/bench.
+Predicts every row with the constants of its chip. Prints the errors by chip, operation and size,
+in-sample and held-out rows apart. The simulator replays runs of whole engines. Rows of chips
+without a platform are counted by name and left out. Writes JSON, Parquet and a figure with
+provenance to a folder in runs/bench.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class MeasuredSettings(MeasurementSettings):
 
     Attributes:
       data: folder of measurements; None: the project's own.
-      fit: first fit the constants again, to half of the rows of `data`, and store them in conf.
+      fit: first fit the constants to half of the rows of `data` and store them in conf.
       engines: replay whole engines with the simulator.
-      jointly: of each chip as if never measured, take constants fitted to the other chips together,
-        not the medians of theirs; takes minutes more.
+      jointly: treat each chip as unmeasured with constants fitted to the other chips together, not
+        with the medians of theirs; takes minutes more.
     """
 
     data: str | None = None

@@ -1,4 +1,4 @@
-"""Platforms of measurements by their `system`, and what their constants were fitted to."""
+"""Platforms of measured chips by the measurements' `system` column."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ALIASES: Final[Mapping[str, str]] = {
 }
 
 FITTED: Final = ("a100_sxm", "h100_sxm", "gb200", "l40s")
-"""The chips that GEMM and attention are fitted on, each with rows of its own."""
+"""Chips with rows of their own, which GEMM and attention are fitted to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,14 +42,14 @@ class Chip:
     constants: Constants
 
     def traced(self, values: Mapping[str, Any]) -> Chip:
-        """Return the chip with constants that are jax's, which no check can read."""
+        """Return the chip with traced jax values for some constants, which are not validated."""
         known = {f.name: getattr(self.constants, f.name) for f in fields(self.constants)}
         unchecked: Any = SimpleNamespace(**{**known, **values})
         return replace(self, constants=unchecked)
 
 
 def whole(platform: str, constants: Constants | None = None) -> Chip:
-    """Return the undivided chip of a platform, with its own calibration unless told."""
+    """Return the undivided chip of a platform; its own calibration if `constants` is None."""
     known = load_platform(platform)
     return Chip(
         platform=platform,
@@ -59,6 +59,6 @@ def whole(platform: str, constants: Constants | None = None) -> Chip:
 
 
 def chip_of(system: str) -> str | None:
-    """Return the platform of a measurement's system, None where there is none."""
+    """Return the platform of a measurement's system, or None if there is none."""
     name = _ALIASES.get(system, system)
     return name if name in platforms() else None

@@ -1,4 +1,4 @@
-"""Predictions beside measurements: one table of rows, and the errors of its groups."""
+"""Comparison of predictions with measurements: rows, and errors of groups of rows."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ __all__ = ["Comparison", "Skipped", "compare", "compare_engines", "errors_by", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A prediction beside what was measured, microseconds.
+    """A measurement and its prediction, in microseconds.
 
     Attributes:
-      chip: the platform.
-      op: what was measured.
-      size: its class.
+      chip: name of the platform.
+      op: name of the measured operation.
+      size: size class of the row.
       in_sample: constants of this chip were fitted to this row.
-      is_bound: the project promises an error for such rows.
-      measured_us, predicted_us: the two.
+      is_bound: the project promises an error bound for such rows.
+      measured_us, predicted_us: measured and predicted time.
     """
 
     chip: str
@@ -47,13 +47,13 @@ class Comparison:
 
 @dataclass(slots=True)
 class Skipped:
-    """Rows that were not compared: by the name that is not known, how many."""
+    """Counts of rows that were not compared, by the unknown name."""
 
     chips: Counter[str] = field(default_factory=Counter)
     models: Counter[str] = field(default_factory=Counter)
 
     def lines(self) -> list[str]:
-        """Return a line for each kind of what is unknown."""
+        """Return a line for each kind of unknown name."""
         return [
             f"skipped, {what} unknown: "
             + ", ".join(f"{name} ({count} rows)" for name, count in sorted(counted.items()))
@@ -65,12 +65,12 @@ class Skipped:
 def compare(
     tables: Mapping[str, Rows], own: Mapping[str, Rows], skipped: Skipped
 ) -> list[Comparison]:
-    """Return every row of the operations beside its prediction.
+    """Return every row of the operations with its prediction.
 
     Args:
-      tables: the rows, of any folder.
-      own: the project's, which constants were fitted to half of.
-      skipped: takes what is unknown.
+      tables: rows by file, of any folder.
+      own: the project's rows; constants were fitted to half of them.
+      skipped: counter of skipped rows, to which this adds.
     """
     seen = {(op.name, key): None for op, _, rows in op_rows(own) for key in _identities(op, rows)}
     found = []
@@ -103,7 +103,7 @@ def _model_column(op: Op) -> str:
 
 
 def _identities(op: Op, rows: Rows) -> list[str]:
-    """All that names a row but what was measured on it."""
+    """Return an identity of each row: all its columns but measured ones."""
     names = [n for n in rows.columns if n not in (op.measured, "us")]
     return rows.keys([n for n in names if n not in ("qkv", "o", "gate_up", "down", "elementwise")])
 
@@ -116,20 +116,18 @@ def _is_fitted(op: Op, chip: Chip) -> bool:
 def unseen_chips(
     tables: Mapping[str, Rows], ops: Collection[str] = FITTED_OPS, *, jointly: bool = False
 ) -> dict[tuple[str, str], Error | None]:
-    """Return the errors on each fitted chip's bound rows as if nobody had measured that chip.
+    """Return the errors on each fitted chip's bound rows, with the chip treated as unmeasured.
 
-    Its constants are what the other fitted chips make of a rule; all that is its own is the
-    datasheet's.
+    Its constants come from the other fitted chips; only datasheet values are its own.
 
     Args:
-      tables: the rows.
+      tables: rows by file.
       ops: names of the operations.
-      jointly: the rule: constants that serve the other chips best, fitted to their rows together,
-        where there are several; else the medians of the others' own, which chips without a file
-        have.
+      jointly: use constants fitted to the other chips' rows together, where there are several.
+        Otherwise use the medians of their constants, as for chips without a calibration file.
 
     Returns:
-      By chip and operation, of operations that several chips have rows of.
+      Errors by chip and operation, for operations with rows of several chips.
     """
     generic, found = load_constants(GENERIC), {}
     groups = {g.op: g for g in GROUPS if g.op in ops}
@@ -155,7 +153,7 @@ def unseen_chips(
 def errors_by(
     rows: list[Comparison], *names: str
 ) -> dict[tuple[Any, ...], tuple[Error | None, Error | None]]:
-    """Return the errors (in sample, held out) of groups of rows with equal fields `names`."""
+    """Return the errors (in sample, held out) of each group of rows with equal fields `names`."""
     groups: dict[tuple[Any, ...], list[Comparison]] = {}
     for row in rows:
         groups.setdefault(tuple(getattr(row, n) for n in names), []).append(row)
@@ -174,7 +172,7 @@ def _error(rows: list[Comparison]) -> Error | None:
 def compare_engines(
     rows: Rows, own: Rows | None, skipped: Skipped
 ) -> list[tuple[EngineRun, Comparison]]:
-    """Return every engine run beside the simulator's time per output token."""
+    """Return every engine run with measured and simulated time per output token."""
     seen = set() if own is None else {run for run, _ in runs_of(own) if run is not None}
     found = []
     for run, unknown in runs_of(rows):

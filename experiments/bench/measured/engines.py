@@ -1,4 +1,4 @@
-"""Public runs of whole engines, replayed by the simulator: one GPU, a closed loop, TPOT."""
+"""Replay of public engine runs by the simulator: TPOT in a closed loop on one GPU."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MEMORY_SHARE: Final = 0.9  # for weights and cache, of engines that have no file
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRun:
-    """One row: an engine on a chip of ours, with a model whose shape the project has."""
+    """One row: a run of an engine on a known chip with a known model."""
 
     platform: str
     engine: str  # name and version, as the files in conf/engines are called
@@ -61,7 +61,7 @@ class EngineRun:
 
 
 def runs_of(rows: Rows) -> Iterator[tuple[EngineRun | None, str]]:
-    """Yield each row as a run, or None with what is unknown of it."""
+    """Yield each row as a run and "", or None and the unknown chip, model or precision."""
     for i, key in enumerate(rows.keys(SHAPE)):
         row = {name: rows[name][i] for name in rows.columns}
         platform, spec = chip_of(row["system"]), spec_of(row["model"])
@@ -89,9 +89,9 @@ def runs_of(rows: Rows) -> Iterator[tuple[EngineRun | None, str]]:
 
 
 def overhead_of(run: EngineRun) -> tuple[float, bool]:
-    """Return the host's part of a step, and whether it is the engine's own.
+    """Return the host's seconds a step, and whether they are the engine's own.
 
-    An engine without a file has that of the chip's calibration.
+    An engine without a file in conf/engines has the value of the chip's calibration.
     """
     if run.engine in engine_names():
         return load_engine(run.engine).step_overhead_s, True
@@ -99,9 +99,10 @@ def overhead_of(run: EngineRun) -> tuple[float, bool]:
 
 
 def fit_overheads(rows: Rows) -> dict[str, tuple[float, str]]:
-    """Fit the host's part of a step of each engine that has a file; return it and what it is of.
+    """Fit the host's seconds a step of each engine that has a file; return value and source text.
 
-    To half of its BF16 runs, see `is_held_out`; the error of the rest is part of the text.
+    The fit uses half of an engine's BF16 runs (see `is_held_out`); the text has the error on the
+    others.
     """
     from scipy.optimize import minimize_scalar
 
@@ -137,12 +138,12 @@ def fit_overheads(rows: Rows) -> dict[str, tuple[float, str]]:
 
 
 def tpot_s(run: EngineRun, *, overhead_s: float, constants: Constants | None = None) -> float:
-    """Return the time per output token that the simulator gives, the mean over all requests.
+    """Return the simulated TPOT, the mean over all requests after the first wave.
 
     Args:
-      run: what is replayed.
-      overhead_s: of the engine's host, once a step.
-      constants: of the chip; default: its own.
+      run: run to replay.
+      overhead_s: host's seconds a step.
+      constants: constants of the chip; None: its own calibration.
     """
     if constants is None:
         constants = load_constants(calibration_for(run.platform))
@@ -179,7 +180,7 @@ def replay(prepared: Prepared, run: EngineRun, ramp_s: float = 0.0) -> Any:
 
 @cache
 def _base(platform: str) -> ServingSetup:
-    """A plain engine on a whole chip: one model in HBM from the start; the model is replaced.
+    """Return a plain engine on a whole chip with a resident model, which callers replace.
 
     8192 tokens a step is the default of TensorRT-LLM and of SGLang on large GPUs.
     """
@@ -198,7 +199,8 @@ def prepared_engine(
 ) -> Prepared:  # fmt: skip
     """Return a plain engine on a whole chip with one model, ready to simulate.
 
-    Prompts and decodes share a step, or prompts go alone (policies' tuples are equal in a cache).
+    Prompts and decodes share a step unless `prompts_alone`. That is an argument, not a policy: the
+    cache would not tell two policies' tuples apart.
     """
     base = _base(platform)
     deployment = Deployment(name=spec.name, spec=spec, ttft_slo_s=1.0, tpot_slo_s=1.0)

@@ -20,7 +20,7 @@ class Error:
 
     @property
     def in_words(self) -> str:
-        """Return it in a line, in percent."""
+        """Return the errors as one line, in percent."""
         return (
             f"median {100 * self.median:.1f} %, p90 {100 * self.p90:.1f} %, "
             f"bias {100 * self.bias:+.1f} %, {self.count} rows"
@@ -28,7 +28,7 @@ class Error:
 
 
 def error_of(predicted: np.ndarray, measured: np.ndarray) -> Error | None:
-    """Return the errors of predictions, None of none; those that are NaN do not count."""
+    """Return the errors of predictions without NaN, or None if there are none."""
     known = np.isfinite(predicted)
     error = predicted[known] / measured[known] - 1.0
     if not len(error):

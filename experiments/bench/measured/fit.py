@@ -1,8 +1,8 @@
-"""Fit the constants of the chips to half of their rows, and store them with the error on the rest.
+"""Fit of the chips' constants to half of their rows, stored with the error on the others.
 
 Each group of constants belongs to one operation and is fitted to its rows alone. The loss is the
-mean absolute error of the logarithm, rounded off near 0, plus a small pull towards what such chips
-have, so that a constant that the rows hardly determine stays where it is plausible.
+mean absolute error of the logarithm, smoothed near 0, plus a small pull towards typical values.
+The pull keeps a constant plausible if the rows hardly determine it.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ __all__ = [
 class Group:
     """Constants that are fitted together.
 
-    `typical` maps each to the value it is pulled to and to how far it may go for one unit of loss
-    (standard deviation of its logarithm, or of the logit of an efficiency).
+    `typical` maps each constant to its prior: value, and standard deviation of the logarithm (of
+    an efficiency: of the logit).
     """
 
     op: str
@@ -90,20 +90,20 @@ UNBOUND_WEIGHT: Final = 0.3  # of rows whose error is only reported
 def fit_group(
     group: Group, op: Op, samples: Sequence[tuple[Rows, Chip]], counted: np.ndarray | None = None
 ) -> list[dict[str, float]]:
-    """Return the constants of a group, the same for all chips of the samples, by gradient.
+    """Return the constants of a group, fitted by gradient, the same for all chips of the samples.
 
-    The loss is differentiated through the cost model itself, whose menus of tiles leave corners in
-    it; the best point on L-BFGS's path is taken.
+    The gradient goes through the cost model itself. Its choice between tiles makes the loss
+    non-smooth, so the best point on L-BFGS's path is taken.
 
     Args:
-      group: what is fitted.
-      op: what was measured.
+      group: constants to fit.
+      op: measured operation.
       samples: rows of one chip each; other constants are the chip's own.
-      counted: f64[fits, samples], how much each sample counts in each fit; default: one fit, in
-        which all count alike.
+      counted: f64[fits, samples], weight of each sample in each fit; None: one fit with equal
+        weights.
 
     Returns:
-      One mapping a fit.
+      Constants by name, one mapping a fit.
     """
     import jax
     import jax.numpy as jnp
@@ -115,7 +115,7 @@ def fit_group(
     shares = np.ones((1, len(samples))) if counted is None else counted
 
     def missed(free: Any, rows: Rows, chip: Chip) -> Any:
-        """Return the mean error of a sample, rounded off near 0."""
+        """Return the mean error of a sample, smoothed near 0."""
         tried = {n: _bounded(n, v, jnp) for n, v in zip(names, free, strict=True)}
         error = jnp.log(op.predict(rows, chip.traced(tried), jnp) / rows[op.measured])
         bound = op.is_bound(rows)
@@ -164,11 +164,11 @@ def _halves(op: Op, rows: Rows) -> tuple[Rows, Rows]:
 
 
 def fit_chip(platform: str, tables: Mapping[str, Rows]) -> dict[str, tuple[float, str]]:
-    """Return the constants that a chip's own rows determine, each with its held-out error.
+    """Return the constants fitted to a chip's own rows, each with the text of its held-out error.
 
     Args:
-      platform: the chip.
-      tables: all measurements; those of this chip are used, half to fit and half to check.
+      platform: name of the chip.
+      tables: all measurements; half of this chip's rows are fitted to, half are held out.
     """
     chip = whole(platform)
     found: dict[str, tuple[float, str]] = {}
@@ -189,11 +189,11 @@ def fit_chip(platform: str, tables: Mapping[str, Rows]) -> dict[str, tuple[float
 
 
 def from_others(platform: str | None, constants: Constants) -> Constants:
-    """Return constants of a chip nobody measured: medians over the fitted chips.
+    """Return constants of an unmeasured chip: medians over the fitted chips.
 
     Args:
-      platform: a fitted chip that does not count, to try the rule on it; None: all count.
-      constants: what has no rows of several chips is taken from here.
+      platform: fitted chip to leave out, so that the rule can be tried on it; None: none.
+      constants: values of constants that no fitted chip has fitted.
     """
     others = [load_constants(name) for name in FITTED if name != platform]
     names = [n for g in GROUPS for n in g.typical]
@@ -207,16 +207,16 @@ def from_others(platform: str | None, constants: Constants) -> Constants:
 
 
 def fit_jointly(group: Group, tables: Mapping[str, Rows]) -> dict[str, dict[str, float]]:
-    """Return constants of a chip nobody measured: those that serve all other fitted chips best.
+    """Return constants of each chip as if unmeasured, fitted to the other chips together.
 
-    Each chip counts alike, with half of its shapes.
+    Each chip has the same weight, with half of its shapes.
 
     Args:
-      group: of constants.
+      group: constants to fit.
       tables: all measurements.
 
     Returns:
-      By fitted chip that has rows, if at least three have: what a fit to all of the others gives.
+      Constants by fitted chip that has rows; empty if fewer than three chips have rows.
     """
     samples = {
         platform: (op, (_halves(op, rows)[0], whole(platform)))
@@ -232,7 +232,7 @@ def fit_jointly(group: Group, tables: Mapping[str, Rows]) -> dict[str, dict[str,
 
 
 def store_fits(tables: Mapping[str, Rows]) -> list[str]:
-    """Fit every chip that has rows, store its file, then the one for chips without; say what."""
+    """Fit and store the files of chips with rows, then that of chips without; return the log."""
     said = []
     systems = {chip_of(s) for _, s, _ in op_rows(tables)}
     for platform in sorted(s for s in systems if s):
@@ -252,7 +252,7 @@ def store_fits(tables: Mapping[str, Rows]) -> list[str]:
 
 
 def store_overheads(rows: Rows) -> list[str]:
-    """Fit the host's part of a step of each engine, store it, say what."""
+    """Fit and store the host's seconds a step of each engine; return the log."""
     said = []
     for engine, (value, source) in fit_overheads(rows).items():
         path = conf_dir() / "engines" / f"{engine}.yaml"

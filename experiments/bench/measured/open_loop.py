@@ -1,4 +1,4 @@
-"""Public runs under Poisson arrivals, replayed with the very requests that their client drew."""
+"""Replay of public runs under Poisson arrivals, with the requests that their client drew."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from experiments.bench.measured.rows import Rows
 __all__ = ["FIGURES", "OpenRun", "open_runs", "replay_open", "requests_of"]
 
 FIGURES: Final = ("ttft_p50_ms", "ttft_p99_ms", "itl_mean_ms", "e2e_p50_ms", "seconds")
-"""What is compared; `seconds` is from the first arrival to the last token, so capacity's inverse
-above saturation."""
+"""Compared figures. `seconds` is from the first arrival to the last token, hence the inverse of
+capacity above saturation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenRun:
-    """One row: an engine, its chip and model, what its client asked for and what it measured.
+    """One row: an engine, its chip and model, its client's requests and measured figures.
 
-    `figures` are by the names of `FIGURES`; `like` is the engine of `conf/engines` whose host's
-    part of a step it is given.
+    `figures` has the names of `FIGURES`. `like` is the engine of `conf/engines` whose host seconds
+    a step the replay uses.
     """
 
     platform: str
@@ -48,7 +48,7 @@ class OpenRun:
 
 
 def open_runs(rows: Rows) -> Iterator[OpenRun]:
-    """Yield the rows of chips and models that the project has."""
+    """Yield the rows of known chips and models."""
     for i in range(len(rows)):
         row = {name: rows[name][i] for name in rows.columns}
         platform = chip_of(row["system"])
@@ -66,7 +66,7 @@ def requests_of(run: OpenRun) -> RequestBlock:
     """Return the requests of a run, as `sglang.bench_serving` draws them from its seed.
 
     Raises:
-      DataError: their tokens are not those that the run counted.
+      DataError: the drawn tokens differ from the run's counts.
     """
     drawn = np.random.RandomState(run.seed)  # the generator of the client
     prompt = drawn.randint(1, run.prompt_most + 1, size=run.requests)
@@ -89,8 +89,9 @@ def replay_open(run: OpenRun, *, prompts_alone: bool = True) -> dict[str, float]
     """Return the simulator's figures of a run, by the names of `FIGURES`.
 
     Args:
-      run: what is replayed.
-      prompts_alone: prompts have steps of their own, as in SGLang; else decodes are in them.
+      run: run to replay.
+      prompts_alone: prompts have steps of their own, as in SGLang; else they share steps with
+        decodes.
     """
     spec, engine = spec_of(run.model), load_engine(run.like)
     assert spec is not None

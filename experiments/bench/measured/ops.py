@@ -1,4 +1,4 @@
-"""The measured operations: their rows, what identifies a shape, and how size classes are cut."""
+"""Measured operations: rows, columns that identify a shape, size classes."""
 
 from __future__ import annotations
 
@@ -28,16 +28,17 @@ class Op:
     """One kind of measured call.
 
     Attributes:
-      name: of the operation, as tables print it.
-      file: without .csv.
-      chip_column: whose value names the chip.
+      name: name of the operation, as tables print it.
+      file: name of its file, without .csv.
+      chip_column: column with the chip's name.
       measured: column of the measured microseconds.
-      shape: columns whose values decide together which half of the rows a row belongs to: all rows
-        of a shape are fitted to, or none, on every chip.
-      predict: microseconds of rows of one chip, in NumPy or jax.numpy.
-      classes: a name for each row's size.
-      is_bound: whether the project promises an error for a row; others are reported.
-      keep: which rows of the file are of this operation.
+      shape: columns that identify a shape. All rows of a shape, on every chip, are in the same
+        half: fitted or held out.
+      predict: function that returns microseconds of one chip's rows, in NumPy or jax.numpy.
+      classes: function that returns the size class of each row.
+      is_bound: function that returns, by row, whether the project promises an error bound; other
+        errors are only reported.
+      keep: function that returns, by row, whether it belongs to this operation.
     """
 
     name: str
@@ -121,11 +122,11 @@ OPS: Final = (
         classes=_token_classes, is_bound=_none,
     ),
 )  # fmt: skip
-"""Every operation, in the order of the tables."""
+"""All operations, in the order of the tables."""
 
 
 def is_held_out(key: str) -> bool:
-    """Return whether the rows of a shape are kept from every fit: about half, by a digest.
+    """Return whether the rows of a shape are held out of every fit: about half, by a digest.
 
     >>> is_held_out("4096,4096"), is_held_out("4096,5120")
     (True, False)
@@ -134,7 +135,7 @@ def is_held_out(key: str) -> bool:
 
 
 def op_rows(tables: Mapping[str, Rows]) -> Iterator[tuple[Op, str, Rows]]:
-    """Yield the rows of each operation by the name of the chip that their file gives."""
+    """Yield each operation with the rows of one chip and the chip's name in their file."""
     for op in OPS:
         if op.file not in tables:
             continue

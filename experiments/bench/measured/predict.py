@@ -43,7 +43,7 @@ _MODELS: Final = {
 
 
 def spec_of(model: str) -> ModelSpec | None:
-    """Return the shape of a measured model, None where the project has none of that name."""
+    """Return the spec of a measured model, or None if the project has none of that name."""
     try:
         return load_spec(_MODELS.get(model, model))
     except SettingError:
@@ -51,7 +51,7 @@ def spec_of(model: str) -> ModelSpec | None:
 
 
 def gemm_us(rows: Rows, chip: Chip, xp: Any = np) -> Any:
-    """Return the predicted time of GEMM rows of one chip."""
+    """Return the predicted microseconds of GEMM rows of one chip."""
     found = resident_gemm_time(
         rows["m"], rows["n"], rows["k"], slice_=chip.slice_, constants=chip.constants,
         repeats=GEMM_REPEATS, turns=GEMM_TURNS, xp=xp,
@@ -60,7 +60,7 @@ def gemm_us(rows: Rows, chip: Chip, xp: Any = np) -> Any:
 
 
 def prefill_us(rows: Rows, chip: Chip, xp: Any = np) -> Any:
-    """Return the predicted time of attention over prompts, on one chip."""
+    """Return the predicted microseconds of prefill attention on one chip."""
     batch, tokens, heads = rows["batch"], rows["tokens"], rows["heads"]
     pairs = batch * tokens * (tokens + 1) / 2
     calls = prefill_attention_s(
@@ -72,7 +72,7 @@ def prefill_us(rows: Rows, chip: Chip, xp: Any = np) -> Any:
 
 
 def decode_us(rows: Rows, chip: Chip, xp: Any = np) -> Any:
-    """Return the predicted time of attention of single tokens, calls repeated on the same data."""
+    """Return the predicted microseconds of decode attention, calls repeated on the same data."""
     kv_heads = rows["kv_heads"]
     cached = rows["batch"] * rows["tokens"] * (2 * kv_heads * HEAD_DIM * 2)
     calls = decode_attention_s(
@@ -83,7 +83,7 @@ def decode_us(rows: Rows, chip: Chip, xp: Any = np) -> Any:
 
 
 def _joined(parts: Sequence[tuple[np.ndarray, Any]], count: int, xp: Any) -> np.ndarray:
-    """Return values of some rows each, by masks over all, as one array; NaN where none has any."""
+    """Join values of disjoint masks of rows into one array; NaN for rows of no mask."""
     masks = [mask for mask, _ in parts]
     rest = ~np.logical_or.reduce([*masks, np.zeros(count, bool)])
     order = np.argsort(np.concatenate([np.flatnonzero(m) for m in (*masks, rest)]))
@@ -92,7 +92,7 @@ def _joined(parts: Sequence[tuple[np.ndarray, Any]], count: int, xp: Any) -> np.
 
 
 def moe_us(rows: Rows, chip: Chip, xp: Any = np) -> np.ndarray:
-    """Return the predicted time of fused experts of one chip; NaN for models without a shape."""
+    """Return the predicted microseconds of fused experts on one chip; NaN for unknown models."""
     found = []
     for model, distribution in sorted(set(zip(rows["model"], rows["distribution"], strict=True))):
         spec, routing = spec_of(model), _routing(distribution)
@@ -109,7 +109,7 @@ def moe_us(rows: Rows, chip: Chip, xp: Any = np) -> np.ndarray:
 
 
 def _routing(distribution: str) -> Routing | None:
-    """Return how tokens choose their experts: balanced, uniform or power_law_<exponent>."""
+    """Return the routing of balanced, uniform or power_law_<exponent>; None for other names."""
     if distribution in ("balanced", "uniform"):
         return Routing(kind="balanced" if distribution == "balanced" else "independent")
     name, _, skew = distribution.rpartition("_")
@@ -120,7 +120,7 @@ def _routing(distribution: str) -> Routing | None:
 
 
 def layer_gemm_us(rows: Rows, which: str, chip: Chip) -> np.ndarray:
-    """Return the predicted time of one of a layer's products; NaN for models without a shape."""
+    """Return the predicted microseconds of one product of a layer; NaN for unknown models."""
     found = []
     for model in sorted(set(rows["model"])):
         if (spec := spec_of(model)) is None:
@@ -135,7 +135,7 @@ def layer_gemm_us(rows: Rows, which: str, chip: Chip) -> np.ndarray:
 
 
 def elementwise_us(rows: Rows, chip: Chip, xp: Any = np) -> np.ndarray:
-    """Return the predicted time of what a layer does beside products and attention."""
+    """Return the predicted microseconds of elementwise kernels of a layer; NaN if unknown."""
     found = []
     rate = chip.slice_.hbm_gbps * 1e9 * chip.constants.elementwise_efficiency
     for model in sorted(set(rows["model"])):

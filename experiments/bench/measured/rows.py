@@ -1,4 +1,4 @@
-"""Reading files of measurements: CSV with the columns of `experiments/measured`."""
+"""Reader of measurement files: CSV with the columns of `experiments/measured`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from c2c.errors import DataError, SettingError
 __all__ = ["COLUMNS", "OWN", "Rows", "read_folder"]
 
 OWN: Final = Path(__file__).resolve().parents[2] / "measured"
-"""The rows that come with the project, half of which constants are fitted to."""
+"""Folder of the project's own rows; constants are fitted to half of them."""
 
 # Columns by file, the measured one last. A number's column says what is allowed.
 COLUMNS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
@@ -60,7 +60,7 @@ _ALLOWED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """The rows of one file, a column an array; text as `str` objects, numbers as floats."""
+    """Rows of one file, an array a column: text as `str` objects, numbers as floats."""
 
     name: str  # of the file, without .csv
     columns: Mapping[str, np.ndarray]
@@ -74,11 +74,11 @@ class Rows:
         return self.columns[name]
 
     def take(self, which: np.ndarray) -> Rows:
-        """Return some rows, by a mask or by their positions."""
+        """Return rows selected by a mask or by index."""
         return Rows(name=self.name, columns={k: v[which] for k, v in self.columns.items()})
 
     def keys(self, names: Sequence[str]) -> list[str]:
-        """Return the values of these columns as one text a row."""
+        """Return the values of these columns, joined into one text a row."""
         return [
             ",".join(f"{v:g}" if isinstance(v, float) else str(v) for v in row)
             for row in zip(*(self.columns[n].tolist() for n in names), strict=True)
@@ -89,8 +89,8 @@ def read_folder(folder: Path) -> dict[str, Rows]:
     """Return the rows of every known file in a folder, by the file's name without .csv.
 
     Raises:
-      SettingError: the folder is none, or holds none of the files.
-      DataError: a file that cannot be used; names file, row and column.
+      SettingError: there is no such folder, or it has none of the files.
+      DataError: a file cannot be used; the error names file, row and column.
     """
     if not folder.is_dir():
         raise SettingError("data", str(folder), "a folder")

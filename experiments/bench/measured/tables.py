@@ -1,4 +1,4 @@
-"""The errors as printed tables."""
+"""Printed tables of prediction errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ERRORS = ("rows", "med", "p90", "bias")
 
 
 def op_table(rows: list[Comparison]) -> Table:
-    """Return the errors by chip, operation and size, with the rows that have a bound together."""
+    """Return the errors by chip, operation and size, and of all rows with a bound together."""
     table = _table("predicted against measured, errors in percent", ("chip", "operation", "size"))
     by_size = errors_by(rows, "chip", "op", "size")
     bound = errors_by([r for r in rows if r.is_bound], "chip", "op")
@@ -34,7 +34,7 @@ def op_table(rows: list[Comparison]) -> Table:
 
 
 def engine_table(rows: list[Comparison]) -> Table:
-    """Return the errors of the time per output token of whole engines."""
+    """Return the errors of TPOT of whole engines."""
     table = _table(
         "time per output token of engines, replayed; errors in percent", ("chip", "engine", "model")
     )
@@ -49,7 +49,7 @@ def engine_table(rows: list[Comparison]) -> Table:
 
 
 def unseen_table(errors: Mapping[tuple[str, str], Error | None]) -> Table:
-    """Return the errors of chips as if nobody had measured them."""
+    """Return the errors of chips treated as unmeasured."""
     table = Table(
         title="each chip as if never measured: datasheet values and the other chips' constants",
         title_justify="left", box=SIMPLE_HEAD, pad_edge=False,
@@ -63,7 +63,7 @@ def unseen_table(errors: Mapping[tuple[str, str], Error | None]) -> Table:
 
 
 def open_table(runs: Sequence[tuple[OpenRun, Mapping[str, float]]]) -> Table:
-    """Return runs under Poisson arrivals, each figure measured, replayed and its error."""
+    """Return a table of runs under Poisson arrivals: measured and replayed figures, errors."""
     table = Table(
         title="engines under Poisson arrivals, replayed: measured, ours, error in percent",
         title_justify="left", box=SIMPLE_HEAD, pad_edge=False,

@@ -1,1 +1,1 @@
-"""Other simulators beside this one: the same requests, the same step costs, in alternation."""
+"""Comparison with other simulators: the same requests and step costs, in alternation."""

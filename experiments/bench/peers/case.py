@@ -1,4 +1,4 @@
-"""The case of both simulators: one model, resident on one GPU, and its requests in one file."""
+"""Benchmark case of both simulators: one resident model on one GPU, its requests in one file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DATE: Final = "2026-01-01"  # Vidur's replay takes the rows of one day
 
 
 class TokenBudget(NamedTuple):
-    """A step's tokens, decodes among them: the chunk as Sarathi-Serve means it."""
+    """Token budget of a step, decodes included: Sarathi-Serve's chunk size."""
 
     tokens: int = 512
 
@@ -47,7 +47,7 @@ def _all_of_it(policy: TokenBudget, candidates: tuple[int, ...]) -> int:  # noqa
 
 
 def serving(chunk: int, max_batch: int) -> ServingSetup:
-    """Return the setup: the whole GPU, weights in HBM from the start, no target that refuses."""
+    """Return the setup: a whole GPU, weights in HBM from the start, no refusals by targets."""
     setup = build(load([
         f"hardware={PLATFORM}", "catalog=dense", f"catalog.models=[{{spec: {MODEL}}}]",
         "workload=deterministic", "workload.requests=1", "system=serverlessllm",
@@ -58,7 +58,7 @@ def serving(chunk: int, max_batch: int) -> ServingSetup:
 
 
 def write_trace(path: Path, *, requests: int, rate_rps: float, seed: int) -> None:
-    """Write Poisson arrivals with the generator's lengths, cut to what Vidur's model may have."""
+    """Write requests with Poisson arrivals and the generator's lengths, cut to Vidur's limit."""
     made = build(load([
         f"hardware={PLATFORM}", "catalog=dense", f"catalog.models=[{{spec: {MODEL}}}]",
         "workload=poisson", f"workload.requests={requests}", f"workload.rate_rps={rate_rps}",
@@ -75,7 +75,7 @@ def write_trace(path: Path, *, requests: int, rate_rps: float, seed: int) -> Non
 
 
 def read_trace(path: Path) -> Workload:
-    """Return the requests of such a file."""
+    """Return the requests of a file of `write_trace`."""
     table = pyarrow.csv.read_csv(path)
     arrival_s, prompt, output = (table[name].to_numpy() for name in COLUMNS)
     block = RequestBlock(

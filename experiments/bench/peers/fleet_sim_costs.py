@@ -1,7 +1,7 @@
-"""This project's step costs as the tables that a profile for vllm-sr-sim looks its own up in.
+"""This project's step costs as the lookup tables of a GPU profile for vllm-sr-sim.
 
-That simulator asks a GPU's profile for an iteration's time with so many requests of so many tokens
-each on average, and for that of one chunk of a prompt. It knows nothing finer.
+That simulator asks a GPU's profile for the time of an iteration, given the number of requests and
+their mean length, and for the time of one chunk of a prompt. It has no finer costs.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ COSTS: Final = "fleet_sim.npz"
 def write_costs(
     folder: Path, table: StepTable, *, chunk: int, max_batch: int, context: int
 ) -> None:
-    """Write seconds into `folder`.
+    """Write the tables, in seconds, into `folder`.
 
-    `decode[n, i]` is a step of n decodes with i x GRANULARITY cached tokens each, `attention[n, i]`
-    what of it is attention, and `prefill[i]` a step of one whole chunk after so many tokens.
+    `decode[n, i]` is a step of n decodes with i x GRANULARITY cached tokens each, and
+    `attention[n, i]` its attention. `prefill[i]` is a step of one whole chunk after
+    i x GRANULARITY cached tokens.
     """
     n = np.arange(max_batch + 1)
     cached = np.arange(0, context + GRANULARITY + 1, GRANULARITY)

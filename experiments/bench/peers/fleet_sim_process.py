@@ -1,10 +1,10 @@
-"""vllm-sr-sim as a process that takes turns; run by the Python of its own environment, not by ours.
+"""vllm-sr-sim as a process that takes turns, run by the Python of its own environment.
 
     .venv-peer-simulator/bin/python experiments/bench/peers/fleet_sim_process.py <JSON>
 
-It is a simulator of fleets that looks at whole requests: when one enters a slot its times are
-fixed from how many are there at that moment, and it leaves the slot after its time in a full batch
-divided by the number of slots. It walks no steps.
+This fleet simulator works on whole requests, not on steps. When a request enters a slot, its times
+follow from the number of requests there at that moment. It leaves the slot after its time in a full
+batch divided by the number of slots.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _COSTS = "fleet_sim.npz"  # experiments.bench.peers.fleet_sim_costs, which this 
 
 
 class _Costs:
-    """A GPU's profile as the simulator asks for it, of the tables that we wrote."""
+    """GPU profile with the simulator's interface, backed by the tables of `write_costs`."""
 
     name = "this project's cost model"
     cost_per_hr = 0.0
@@ -52,7 +52,7 @@ class _Costs:
     def prefill_iter_latency(
         self, chunk_tokens: int, kv_history_tokens: float, n_active: int, mean_seq_len: float
     ) -> float:
-        """Return the seconds of a step of one chunk beside the decodes of the others."""
+        """Return the seconds of a step of one chunk and the other requests' decodes."""
         if chunk_tokens != self.chunk:
             raise ValueError(f"a chunk of {chunk_tokens} tokens, where {self.chunk} were set")
         beside = self._attention[n_active - 1][self._at(mean_seq_len)]
@@ -76,7 +76,7 @@ def _requests(path: str, request: Any) -> list[tuple[float, Any]]:
 
 
 def main(argument: str) -> None:
-    """Serve the requests once for each line on standard input."""
+    """Simulate the requests once for each line on standard input."""
     given = json.loads(argument)
     answers = os.fdopen(os.dup(1), "w")  # whatever it prints, the answers are apart
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

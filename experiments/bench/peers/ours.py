@@ -18,7 +18,7 @@ LEAST_S = 0.5  # a run takes hundredths of a second: it is repeated and its mean
 
 
 def main(argument: str) -> None:
-    """Serve the requests once for each line on standard input."""
+    """Simulate the requests once for each line on standard input."""
     given = json.loads(argument)
     started = time.perf_counter()
     prepared = prepare(serving(given["chunk"], given["max_batch"]))

@@ -4,11 +4,11 @@
     python -m experiments.bench.simulator peer=vidur
     python -m experiments.bench.simulator peer=vllm-sr-sim
 
-One model with its weights in HBM on one GPU, one list of requests, the same budget of tokens and
-requests a step, the same step costs (`vidur_costs`, `fleet_sim_costs`). Each has a process, with
-the same cores, and they take turns. What is counted is the processor's time from the first event to
-the last (neither has threads, and other work on the machine changes it little); reading settings,
-cost tables, machine code and the peer's costs is start-up and told apart.
+The case is one model with weights in HBM on one GPU. Both have the same requests, the same budget
+of tokens and requests a step, and the same step costs (`vidur_costs`, `fleet_sim_costs`). Each has
+a process with the same cores, and they take turns. The measure is CPU time from the first event to
+the last: neither has threads, and other work on the machine changes it little. Start-up (settings,
+cost tables, machine code, the peer's costs) is reported apart.
 """
 
 from __future__ import annotations
@@ -63,15 +63,15 @@ class SideBySideSettings(MeasurementSettings):
     """Settings of the comparison, as key=value on the command line.
 
     Attributes:
-      peer: the other simulator: vidur, or vllm-sr-sim, which walks requests and not steps.
-      requests: that both serve.
-      rate_rps: of their Poisson arrivals.
-      chunk: most tokens of a step, decodes among them.
+      peer: the other simulator: vidur, or vllm-sr-sim, which simulates requests and not steps.
+      requests: number of requests.
+      rate_rps: rate of their Poisson arrivals.
+      chunk: most tokens of a step, decodes included.
       max_batch: most requests of a step.
-      turns: counted ones of each, after one that is not.
-      cores: that each process may use; 0 for all of this one's.
-      python: the Python of the peer's environment.
-      seed: of arrivals and lengths.
+      turns: counted turns of each simulator; one more comes first and is not counted.
+      cores: cores that each process may use; 0 for all of this process's.
+      python: Python of the peer's environment.
+      seed: seed of arrivals and lengths.
     """
 
     peer: str = "vidur"
@@ -86,7 +86,7 @@ class SideBySideSettings(MeasurementSettings):
 
 
 def missing(settings: SideBySideSettings) -> str:
-    """Return why the peer cannot run, an empty text if it can."""
+    """Return the reason that the peer cannot run, or an empty text if it can."""
     if Path(settings.python).is_file():
         return ""
     return (
@@ -96,7 +96,7 @@ def missing(settings: SideBySideSettings) -> str:
 
 
 def run(settings: SideBySideSettings, out: Console) -> dict[str, Any]:
-    """Let both take turns, print a table and return what was measured."""
+    """Run both in turns, print a table and return the measurements."""
     reason = missing(settings)
     with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
         folder = Path(temporary)
@@ -140,7 +140,7 @@ def run(settings: SideBySideSettings, out: Console) -> dict[str, Any]:
 
 
 def _prepare(settings: SideBySideSettings, folder: Path) -> dict[str, Any]:
-    """Write the requests and the costs; return what the processes are given."""
+    """Write the requests and the costs; return the processes' arguments."""
     trace = folder / "trace.csv"
     write_trace(trace, requests=settings.requests, rate_rps=settings.rate_rps, seed=settings.seed)
     ((table,),) = prepare(setup := serving(settings.chunk, settings.max_batch)).tables
@@ -177,7 +177,7 @@ def _row(name: str, turns: Sequence[Mapping[str, Any]], output: np.ndarray) -> d
 
 
 def _ratio(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, float]:
-    """Return ours over theirs: speed of each pair of turns, and the times they give."""
+    """Return ours over theirs: speed over pairs of turns, and simulated times."""
     speeds = [b / a for a, b in zip(ours["cpu_s"], theirs["cpu_s"], strict=True)]
     times = [f"{what}_p{p}_s" for what in ("ttft", "tpot") for p in PERCENTILES]
     return {

@@ -1,9 +1,9 @@
-"""This project's step costs as the files of predictions that Vidur looks its own up in.
+"""This project's step costs as Vidur's prediction files.
 
-Vidur adds up, in milliseconds a layer, what it predicted for the tokens of a step (in eights), for
-the decodes (their number and mean cache) and for each prompt's chunk (cache after it, chunk). It
-makes those files from profiles of a GPU by random forests, or downloads them. Written from the same
-`StepTable` that this simulator reads, they cost what ours costs, but for these roundings.
+Vidur adds up predictions in milliseconds a layer: for the tokens of a step (in eights), for the
+decodes (their number and mean cache) and for each prompt's chunk (cache after it, chunk). It makes
+these files from profiles of a GPU by random forests, or downloads them. Here they are written from
+the `StepTable` that this simulator reads, so that the costs are equal but for Vidur's rounding.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ def write_predictions(
     """Write the files into `folder/compute`, and an empty `folder/network`.
 
     Args:
-      folder: exists.
-      table: of the model on the GPU, weights in HBM.
-      layers: of the model.
+      folder: existing folder.
+      table: step costs of the model on the GPU, weights in HBM.
+      layers: layers of the model.
       chunk: most tokens of a step.
       max_batch: most requests of a step.
       context: most tokens of a request.
 
     Raises:
-      SettingError: attention has a window, which Vidur does not know.
+      SettingError: the model has a sliding window, which Vidur does not support.
     """
     if table.cache.windowed:
         raise SettingError("model", table.cache.window, "one without a sliding window")
@@ -75,13 +75,13 @@ def write_predictions(
 
 
 def decode_s(table: StepTable, sequences: int, cache: int) -> float:
-    """Return all layers' attention of sequences that decode, each with so many cached tokens."""
+    """Return the attention seconds of all layers for decodes with `cache` cached tokens each."""
     calls = float(table.decode_attention_s[sequences])
     return calls + table.kv_read_s_per_token * sequences * cache
 
 
 def prefill_s(table: StepTable, cache: int, chunk: int) -> float:
-    """Return all layers' attention of a chunk after which the cache has so many tokens."""
+    """Return the attention seconds of all layers for a chunk that ends at `cache` cached tokens."""
     chunk = min(chunk, len(table.prefill_attention_s) - 1)
     pairs = attention_pairs(max(0, cache - chunk), chunk, 0)
     return float(table.prefill_attention_s[chunk]) + max(

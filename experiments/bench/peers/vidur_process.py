@@ -1,8 +1,8 @@
-"""Vidur as a process that takes turns; run by the Python of its own environment, not by ours.
+"""Vidur as a process that takes turns, run by the Python of its own environment.
 
     .venv-peer-simulator/bin/python experiments/bench/peers/vidur_process.py <JSON>
 
-Nothing is downloaded: predictions come from the folder that `vidur_costs` wrote. Its metrics,
+Nothing is downloaded: predictions are read from the folder of `vidur_costs`. Vidur's metrics,
 traces and plots are off; times are read from its requests.
 """
 
@@ -65,7 +65,7 @@ def _configure(given: dict[str, Any]) -> Any:
 
 
 def _keep_it_here(folder: str) -> None:
-    """Answer Vidur's look for predictions on a hub with our files, and any other with an error."""
+    """Redirect Vidur's download of predictions to local files; other downloads raise an error."""
     wandb = ModuleType("wandb")  # imported for uploads, which are off
     wandb.run = None  # type: ignore[attr-defined]
     sys.modules["wandb"] = wandb
@@ -81,7 +81,7 @@ def _keep_it_here(folder: str) -> None:
 
 
 def main(argument: str) -> None:
-    """Serve the requests once for each line on standard input."""
+    """Simulate the requests once for each line on standard input."""
     given = json.loads(argument)
     answers = os.fdopen(os.dup(1), "w")  # whatever Vidur prints, the answers are apart
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

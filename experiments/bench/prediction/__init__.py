@@ -1,1 +1,1 @@
-"""The live engine against its own simulation, on traces that the fit has not seen."""
+"""Comparison of the live engine with its simulation, on traces that the fit has not seen."""

@@ -3,15 +3,15 @@
     python -m experiments.bench.prediction
     python -m experiments.bench.prediction catalog=models workers=2 out=runs/predicted
 
-Traces of two mixes are sent to `experiments.serve` by turns, a run of the engine each: one that
-step costs are fitted to, and others, of another mix and at other rates, that the simulator then
-predicts. Rates are shares of what the engine answers of a mix when all its requests come at once.
-Each trace is run several times, and medians over runs are compared: no prediction can be better
-than runs of the same requests agree, and that is told beside. The first line says whether the
-errors are within their targets. On a machine that others use, too, they are not.
+Traces of two mixes are sent to `experiments.serve` in turns, one run of the engine each. Step costs
+are fitted to one mix; the simulator predicts the other, at other rates. Rates are shares of the
+engine's throughput when all requests of a mix arrive at once. Each trace is run several times, and
+medians over runs are compared. The spread of the runs is printed too: no prediction can be closer
+than runs of the same requests agree. The first line says whether the errors are within their
+targets. On a machine with other load they are not.
 
-Goes on where it stopped: runs of the engine are kept in a folder beside the results, with their
-records, so that `experiments.replay` can look at one alone. Without a `catalog` models of random
+Run the same command again to resume a stopped run. Live runs and their records are kept beside the
+results, so that `experiments.replay` can read one alone. Without a `catalog`, models of random
 weights are written there.
 """
 
@@ -64,23 +64,23 @@ class PredictionSettings:
 
     Attributes:
       catalog: folder of checkpoints; null: models of random weights.
-      shapes: of those, in turn.
-      models: how many of them.
-      serve: further settings of `experiments.serve`, as "rows=[1,4]".
-      workers: of the engine, each of which computes on one core.
-      requests: of each trace.
+      shapes: shapes of random models, which they take in turn.
+      models: number of random models.
+      serve: further settings of `experiments.serve`, such as "rows=[1,4]".
+      workers: workers of the engine, each of which computes on one core.
+      requests: requests of each trace.
       repeats: runs of each trace.
-      fit_load: of the traces that are fitted to, share of the capacity.
-      fit_zipf: exponent of the models' shares; 0: all alike.
-      fit_prompt: tokens, at least and at most.
-      fit_new: likewise, of answers.
-      loads: of the traces that are predicted, shares of the capacity.
-      zipf: as `fit_zipf`, likewise those that follow.
-      prompt: tokens.
-      new: tokens.
-      seed: of weights and requests.
+      fit_load: rate of the fitted trace, as a share of the capacity.
+      fit_zipf: Zipf exponent of the models' popularity in the fitted trace; 0: uniform.
+      fit_prompt: tokens of its prompts, at least and at most.
+      fit_new: tokens of its answers, at least and at most.
+      loads: rates of the predicted traces, as shares of the capacity.
+      zipf: Zipf exponent of the models' popularity in the predicted traces; 0: uniform.
+      prompt: tokens of their prompts, at least and at most.
+      new: tokens of their answers, at least and at most.
+      seed: seed of weights and requests.
       out: folder of the result; null for a new one in runs/bench.
-      overwrite: whether it may take the place of another result there.
+      overwrite: whether to replace another result in that folder.
     """
 
     catalog: str | None = None
@@ -134,11 +134,11 @@ def _most_tokens(settings: PredictionSettings) -> int:
 
 
 def _models(settings: PredictionSettings, folder: Path) -> tuple[Path, tuple[str, ...], int]:
-    """Return a catalog, the names of its models, and the size of the vocabulary they share.
+    """Return a catalog, the names of its models, and the smallest of their vocabularies.
 
     Raises:
       SettingError: a model of the user's catalog cannot serve these requests.
-      DataError: one cannot be read.
+      DataError: a model cannot be read.
     """
     from c2c.engine import find_models
     from c2c.errors import DataError
@@ -177,7 +177,7 @@ def _mixes(settings: PredictionSettings, names: tuple[str, ...], vocab: int) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Live:
-    """Records of live runs: `predicted` by load."""
+    """Records of live runs, `predicted` by load, and the `capacity` of both mixes."""
 
     capacity: tuple[float, float]
     fit: tuple[Path, ...]
@@ -221,7 +221,7 @@ def _run_live(settings: PredictionSettings, folder: Path) -> _Live:
 
 
 def _predict(run: Path, fits: Mapping[str, StepFit]) -> tuple[list[Comparison], dict[str, Any]]:
-    """Return a live run beside its prediction, and what is to be known of the run."""
+    """Return the comparison of a live run with its prediction, and facts about the run."""
     prepared, options = prepared_of(run)
     inputs = inputs_of(run, prepared)
     simulated = replay(with_costs(prepared, fits, options.budgets), inputs, fits)
@@ -312,7 +312,7 @@ def _table(settings: PredictionSettings, found: Sequence[Judged]) -> Table:
 
 
 def _by_shape(shapes: Sequence[tuple[float, Shape]]) -> Table:
-    """Return where the seconds of steps go, live and by the fit, of all runs."""
+    """Return a table of step time by batch shape, live and fitted, over all runs."""
     table = Table(box=SIMPLE_HEAD, title="steps by shape, all models", title_justify="left")
     for name in ("load", "kind", "rows or tokens", "steps", "of the seconds, %", "live, ms"):
         table.add_column(name, justify="left" if name == "kind" else "right")
@@ -347,7 +347,7 @@ def _words(live: _Live, about: Sequence[Mapping[str, Any]], fits: Mapping[str, S
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run what the command line says; return the exit status."""
+    """Run the check that the command line asks for; return the exit status."""
 
     def run() -> int:
         settings = read_settings(PredictionSettings, arguments)

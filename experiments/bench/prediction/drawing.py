@@ -1,4 +1,4 @@
-"""The picture: errors of the prediction among live runs of the same requests."""
+"""Figure of the prediction's errors among live runs of the same requests."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def draw(
 
     Args:
       loads: shares of the capacity.
-      runs: for each load, for each live run, its percentiles.
-      found: what was judged, of all loads.
+      runs: percentiles by load and live run.
+      found: judged percentiles of all loads.
       first_line: the verdict.
     """
     with look():

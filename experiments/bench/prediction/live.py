@@ -1,4 +1,4 @@
-"""Live runs of traces, each with a record of its own; what is there is not run again."""
+"""Live runs of traces, each with a record of its own; recorded runs are not repeated."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["Host", "capacity_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """The server of the traces.
+    """Server that the traces are sent to.
 
     Attributes:
       catalog: folder of checkpoints.
-      settings: of `experiments.serve`, beside where it listens and what it keeps.
+      settings: further settings of `experiments.serve`, without address and output folder.
       runs: folder of the runs' records.
     """
 
@@ -30,10 +30,10 @@ class Host:
     runs: Path
 
     def served(self, name: str, requests: Sequence[Request]) -> Path:
-        """Return the record of a run of these requests, after it was made if it was not there.
+        """Return the folder with the record of a run of these requests; run it if missing.
 
         Raises:
-          DataError: the engine did not come up, or a request was answered with an error.
+          DataError: the engine did not start, or a request was answered with an error.
         """
         folder = self.runs / name
         if (folder / CATALOG).is_file():  # what is written last
@@ -50,10 +50,10 @@ class Host:
 
 
 def capacity_of(run: Path) -> float:
-    """Return the requests a second of a run whose requests came at once.
+    """Return the served requests a second of a run whose requests arrived at once.
 
     Raises:
-      DataError: there is no record of it, or no request was served.
+      DataError: the run has no record, or no request was served.
     """
     table = served_requests(run)
     arrival_s, finished_s = (table[name].to_numpy() for name in ("arrival_s", "finished_s"))

@@ -1,4 +1,4 @@
-"""Distances of a prediction from live runs and of those from each other, and the verdict."""
+"""Verdict on a prediction: its error, and the spread of live runs."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ TARGETS = {
     ("tpot_s", 50): 0.02, ("e2e_s", 50): 0.02, ("ttft_s", 50): 0.10,
     ("tpot_s", 95): 0.15, ("e2e_s", 95): 0.15, ("ttft_s", 95): 0.15,
 }  # fmt: skip
-"""Largest errors that are aimed at, as shares; a 99th percentile is told, and has none."""
+"""Largest allowed errors, as shares; a 99th percentile is printed without a target."""
 FLOORS = 1.5
-"""Times the spread of live runs that an error may have where that is more than its target."""
+"""Factor on the spread of live runs up to which a larger error counts as noise."""
 _LISTED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """A percentile of a figure under a load, medians over runs of the same requests.
+    """A percentile of a figure at a load, live and predicted: medians over equal runs.
 
     Attributes:
       load: share of the capacity.
-      name: of the figure.
-      share: the percentile.
-      live_s: what was measured.
-      simulated_s: what was predicted.
-      floor: how far apart the live runs are, largest over least, less one; 0 of one run.
-      target: error that is aimed at; None: it is only told.
+      name: name of the figure.
+      share: percentile.
+      live_s: measured seconds.
+      simulated_s: predicted seconds.
+      floor: spread of the live runs: largest over least, less one; 0 for one run.
+      target: largest allowed error; None: the error is only printed.
     """
 
     load: float
@@ -44,21 +44,21 @@ class Judged:
 
     @property
     def error(self) -> float:
-        """Predicted over live, less one."""
+        """Relative error: predicted over live, less one."""
         return self.simulated_s / self.live_s - 1.0
 
     @property
     def is_met(self) -> bool:
-        """True if the error is within the target, if there is one."""
+        """True if the error is within its target, or has none."""
         return self.target is None or abs(self.error) <= self.target
 
     @property
     def is_noise(self) -> bool:
-        """True if it is within what live runs differ by, whatever the target."""
+        """True if the error is within `FLOORS` times the spread of the live runs."""
         return abs(self.error) <= FLOORS * self.floor
 
     def as_text(self) -> str:
-        """Return it in words."""
+        """Return the figure, load and error as text."""
         asked = "" if self.target is None else f" ({100 * self.target:g} asked)"
         return (
             f"{self.name.removesuffix('_s')} p{self.share} at {100 * self.load:g} % "
@@ -67,11 +67,11 @@ class Judged:
 
 
 def judge(load: float, runs: Sequence[Sequence[Comparison]]) -> list[Judged]:
-    """Return what several live runs of the same requests say of their predictions.
+    """Return each percentile of live runs of the same requests, compared with its prediction.
 
     Args:
       load: share of the capacity.
-      runs: of each the comparison with its own prediction.
+      runs: comparison of each run with its own prediction.
     """
     found = []
     for each in zip(*runs, strict=True):
@@ -88,7 +88,7 @@ def judge(load: float, runs: Sequence[Sequence[Comparison]]) -> list[Judged]:
 
 
 def verdict(found: Sequence[Judged]) -> str:
-    """Return in a line whether the prediction holds, and where it does not."""
+    """Return a line that says whether the prediction holds, and where it fails."""
     missed = [one for one in found if not one.is_met]
     asked = sum(one.target is not None for one in found)
     if not missed:
@@ -103,7 +103,7 @@ def verdict(found: Sequence[Judged]) -> str:
 
 
 def _listed(missed: Sequence[Judged]) -> str:
-    """Return the worst in words, and how many more there are."""
+    """Return the text of the worst errors, and the number of others."""
     worst = sorted(missed, key=lambda one: -abs(one.error) / (one.target or 1.0))
     said = [f"{one.as_text()}, runs {100 * one.floor:.1f} % apart" for one in worst[:_LISTED]]
     return "; ".join(said) + (f" and {len(worst) - _LISTED} more" if len(worst) > _LISTED else "")

@@ -1,1 +1,1 @@
-"""This engine beside other servers of many models: one trace, the same weights, by turns."""
+"""Comparison of this engine with other servers of many models: one trace, the same weights."""

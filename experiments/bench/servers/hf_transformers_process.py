@@ -1,10 +1,10 @@
-"""Models that Hugging Face transformers loads when they are asked for: run by the peer's Python.
+"""Server process of Hugging Face transformers, run by the peer's Python.
 
     hf_transformers_process.py '{"models": {"name": "folder"}, "resident": 1, "threads": 2}'
 
 Prints the address once it serves; ends with its input. Requests are served one after another, in
-order of arrival. A model that is not in memory is loaded from disk; where there are as many as may
-be, the one that was asked longest ago goes first. It imports nothing of this project.
+order of arrival. A model that is not in memory is loaded from disk; if `resident` models are there,
+the least recently used one is dropped. It imports nothing of this project.
 """
 
 import gc
@@ -20,15 +20,15 @@ from typing import Any, ClassVar
 
 
 class Models:
-    """Models in memory, the last used one at the end."""
+    """Models in memory, the most recently used one last."""
 
     def __init__(self, folders: dict[str, str], resident: int) -> None:
-        """Load none yet."""
+        """Store the models' folders; load none."""
         self._folders, self._resident = folders, resident
         self._loaded: OrderedDict[str, Any] = OrderedDict()
 
     def get(self, name: str) -> tuple[Any, float | None]:
-        """Return a model, and the seconds that loading it took, None if it was there."""
+        """Return a model and the seconds of loading it, None if it was in memory."""
         if name in self._loaded:
             self._loaded.move_to_end(name)
             return self._loaded[name], None
@@ -42,34 +42,34 @@ class Models:
 
 
 class Events:
-    """Server-sent events with the tokens as they are drawn, as `generate` hands them out."""
+    """Streamer for `generate` that sends tokens as server-sent events."""
 
     def __init__(self, handler: BaseHTTPRequestHandler) -> None:
-        """Answer a request."""
+        """Store the handler to write to."""
         self._handler = handler
         self._prompt = True
 
     def say(self, event: dict[str, Any]) -> None:
-        """Send one."""
+        """Send an event."""
         self._handler.wfile.write(b"data: " + json.dumps(event).encode() + b"\n\n")
 
     def put(self, values: Any) -> None:
-        """Send tokens; the first that come are the prompt."""
+        """Send tokens; skip the first call, which has the prompt."""
         if not self._prompt:
             self.say({"tokens": values.flatten().tolist()})
         self._prompt = False
 
     def end(self) -> None:
-        """Nothing: the connection ends with the answer."""
+        """Do nothing: the connection ends with the answer."""
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One request."""
+    """HTTP handler of one request."""
 
     models: ClassVar[Models]
 
     def do_POST(self) -> None:
-        """Answer it: greedy, all tokens that are asked for."""
+        """Generate the requested number of tokens, greedily."""
         torch = import_module("torch")
         asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
         try:
@@ -89,17 +89,17 @@ class Handler(BaseHTTPRequestHandler):
         )  # fmt: skip
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 class Server(HTTPServer):
-    """Takes a connection when the one before has its answer; the others wait in their order."""
+    """HTTP server that answers connections one at a time, in order of arrival."""
 
     request_queue_size = 1024
 
 
 def main() -> None:
-    """Serve."""
+    """Serve until standard input ends."""
     given = json.loads(sys.argv[1])
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(given["threads"])
     os.environ["HF_HUB_OFFLINE"] = "1"

@@ -1,4 +1,4 @@
-"""llama.cpp's server behind a swapper of models."""
+"""llama.cpp's server behind a model swapper."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PROCESS = Path(__file__).with_name("llama_cpp_process.py")
 
 
 class LlamaCpp(Swapper):
-    """Processes of llama.cpp's own server; the models are GGUF files."""
+    """Processes of llama.cpp's own server, with models as GGUF files."""
 
     name = "llama.cpp"
 

@@ -1,4 +1,4 @@
-"""One model behind llama.cpp's own server, as xllamacpp has it: run by the peer's Python.
+"""Process of llama.cpp's own server (xllamacpp) with one model, run by the peer's Python.
 
     llama_cpp_process.py '{"model": "one.gguf", "slots": 4, "context": 2048, "threads": 2}'
 
@@ -11,7 +11,7 @@ from importlib import import_module
 
 
 def main() -> None:
-    """Serve."""
+    """Serve until standard input ends."""
     xllamacpp = import_module("xllamacpp")
     given = json.loads(sys.argv[1])
     params = xllamacpp.CommonParams()

@@ -1,4 +1,4 @@
-"""Models of random float32 weights for servers to serve: as large as small real ones, or tiny."""
+"""Models of random float32 weights to serve: the size of small real ones, or tiny."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ SERVED_SHAPES: Mapping[str, Mapping[str, Any]] = {
     name: shape for name, shape in {**SHAPES, **SHAPES_135M}.items()
     if shape["model_type"] in ARCHITECTURES
 }  # fmt: skip
-"""Those that every server here can serve."""
+"""Shapes of models that all servers can serve, by name."""
 
 
 _CLASSES = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 
 
 def config_of(shape: str) -> dict[str, Any]:
-    """Return the checkpoint's configuration of one of `SERVED_SHAPES`."""
+    """Return the checkpoint configuration of one of `SERVED_SHAPES`."""
     config = BASE | dict(SERVED_SHAPES[shape])
     return config | {"architectures": [_CLASSES[config["model_type"]]]}
 
 
 def write_models(shapes: Sequence[str], models: int, seed: int, folder: Path) -> dict[str, Path]:
-    """Write models as checkpoints into a folder; return where each is, by name.
+    """Write models as checkpoints into a folder; return the path of each by name.
 
     Args:
-      shapes: of the models, in turn.
-      models: how many.
-      seed: of their weights.
-      folder: made if it is not there.
+      shapes: names of shapes, which the models take in turn.
+      models: number of models.
+      seed: seed of their weights.
+      folder: folder of the checkpoints, made if missing.
     """
     from c2c.models import from_hf_config
     from c2c.transformer.weights.random_source import RandomSource

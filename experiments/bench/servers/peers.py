@@ -1,4 +1,4 @@
-"""The other servers by name: which Python has them, and what makes it."""
+"""Other servers by name: their Python environments and commands to install them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["PEERS", "Peer", "installed", "version_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """One of them.
+    """Another server and its Python environment.
 
     Attributes:
-      setting: of the benchmark that names its Python.
-      package: that this Python has.
-      make: the command that makes it.
-      server: makes the server, of what it is given; nothing is started.
+      setting: setting of the benchmark with the path of its Python.
+      package: package that this Python needs.
+      make: command that makes the environment.
+      server: function that returns the server, not started.
     """
 
     setting: str
@@ -54,12 +54,12 @@ PEERS = {
 
 
 def installed(settings: object) -> list[str]:
-    """Return the names of those whose Python, as settings have it, is there."""
+    """Return the names of the servers whose Python, as set in `settings`, exists."""
     return [name for name, peer in PEERS.items() if Path(getattr(settings, peer.setting)).is_file()]
 
 
 def version_of(peer: Peer, python: Path) -> str | None:
-    """Return the version of its package in an environment; None where it is no environment."""
+    """Return the version of a server's package in an environment, or None if it is missing."""
     places = [str(place) for place in python.parent.parent.glob("lib/python*/site-packages")]
     found = metadata.distributions(name=peer.package, path=places)
     return next((each.version for each in found), None)

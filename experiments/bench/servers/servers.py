@@ -1,4 +1,4 @@
-"""Servers that a trace is sent to; the first of them is this engine."""
+"""Interface of the benchmark's servers, and this engine as one of them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from experiments.children import cpu_seconds
 __all__ = ["START_S", "Answer", "Engine", "Request", "Server", "launched", "streamed"]
 
 START_S = 600.0
-"""Within which a server is up, and an answer goes on."""
+"""Longest start of a server, and longest pause in an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A prompt that comes `at_s` after the trace's start."""
+    """A prompt of token ids that arrives `at_s` after the trace's start, and its `new` tokens."""
 
     at_s: float
     model: str
@@ -33,35 +33,35 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A request's outcome, in seconds from when it was sent."""
+    """Tokens of an answer; times of the first and the last in seconds since the request."""
 
     first_s: float
     last_s: float
     tokens: tuple[int, ...]
     head: Mapping[str, str] = field(default_factory=dict)
-    """Fields of the answer's head, in small letters."""
+    """Fields of the HTTP header, names in small letters."""
 
 
 class Server(Protocol):
-    """One that serves several models, each under its name."""
+    """A server of several models by name."""
 
     name: str
 
     @property
     def swaps_s(self) -> Sequence[float]:
-        """Seconds of each load of a model since it is up, and of the end of one for it."""
+        """Seconds of each model load since the start, with the unload of another for it."""
 
     def start(self) -> None:
-        """Come up."""
+        """Start the server; return when it serves."""
 
     def ask(self, request: Request) -> Answer:
-        """Answer; from several threads at once."""
+        """Send a request and return its answer; called from several threads at once."""
 
     def processes(self) -> Sequence[int]:
-        """Return the processes that stand for it now, without their children."""
+        """Return the ids of the server's present processes, without their children."""
 
     def cpu_s(self) -> float:
-        """Return the CPU seconds of all its processes so far, those that ended included."""
+        """Return the CPU seconds of all its processes so far, ended ones included."""
 
     def stop(self) -> None:
         """Go away."""
@@ -74,17 +74,17 @@ def streamed(
     tokens_in: Callable[[Any], Sequence[int]],
     key: str = "none",
 ) -> Answer:
-    """Ask for a stream of events, and return the tokens that are in them.
+    """Request a stream of events; return the tokens in them.
 
     Args:
-      address: of the server, http.
-      path: on it.
-      body: of the request.
-      tokens_in: returns the tokens of an event, from its JSON; many have none.
-      key: that the server may ask for.
+      address: HTTP address of the server.
+      path: path of the endpoint.
+      body: JSON body of the request.
+      tokens_in: function that returns the tokens of an event's JSON; many events have none.
+      key: API key, for servers that need one.
 
     Raises:
-      DataError: it answers with an error.
+      DataError: the server answers with an error.
     """
     host = address.removeprefix("http://").split("/")[0]
     began_s, first_s = time.perf_counter(), 0.0
@@ -117,16 +117,16 @@ def _events(lines: Iterator[bytes] | http.client.HTTPResponse) -> Iterator[Any]:
 def launched(
     name: str, command: Sequence[str], log: Path, failed: str
 ) -> tuple[subprocess.Popen[bytes], str]:
-    """Start a process that serves until its input ends; return it, and the address it prints.
+    """Start a process that serves until its input ends; return it and the address that it prints.
 
     Args:
-      name: of the server.
-      command: to run.
-      log: what it says on standard error is added to this file.
-      failed: what to say if it ends before it serves.
+      name: name of the server.
+      command: command to run.
+      log: file to which standard error is appended.
+      failed: message if the process ends before it serves.
 
     Raises:
-      DataError: it ended before it served.
+      DataError: the process ended before it served.
     """
     with log.open("ab") as said:
         process = subprocess.Popen(  # noqa: S603 (the user's Python, our script)
@@ -148,13 +148,13 @@ class Engine:
     swaps_s: Sequence[float] = ()
 
     def __init__(self, catalog: Path | str, log: Path, settings: Sequence[str]) -> None:
-        """Take the settings of `experiments.serve`; nothing is started."""
+        """Store the settings of `experiments.serve`; start nothing."""
         self._catalog, self._log, self._settings = catalog, log, settings
         self._process: subprocess.Popen[bytes] | None = None
         self.address = ""
 
     def start(self) -> None:
-        """Come up with all models in host memory."""
+        """Start the engine with all models in host memory."""
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(  # noqa: S603 (this Python, our module)
                 [
@@ -171,7 +171,7 @@ class Engine:
         self.address = next(word for word in said.split() if word.startswith("http"))
 
     def ask(self, request: Request) -> Answer:
-        """Answer."""
+        """Send a request and return its answer."""
         body = {
             "model": request.model, "prompt": request.ids, "max_tokens": request.new,
             "temperature": 0, "ignore_eos": True, "return_token_ids": True,
@@ -181,7 +181,7 @@ class Engine:
         )
 
     def processes(self) -> Sequence[int]:
-        """Return the scheduler's."""
+        """Return the id of the scheduler's process."""
         return () if self._process is None else (self._process.pid,)
 
     def cpu_s(self) -> float:

@@ -1,4 +1,4 @@
-"""A process a model, and a swapper that ends one to make room for another, as llama-swap does."""
+"""Model swapper: a process a model, ended to make room for another, as in llama-swap."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Given:
     """Settings that every peer is given.
 
     Attributes:
-      python: that has it.
-      models: where the checkpoint of each is, by name.
-      folder: for logs and what else it writes.
+      python: path of the peer's Python.
+      models: path of each checkpoint, by model name.
+      folder: folder for logs and other files.
       slots: requests of one model at the same time.
-      context: tokens of a prompt and its answer, at most.
-      threads: of each of its processes.
-      resident: models that it holds at a time, at most.
+      context: most tokens of a prompt and its answer.
+      threads: threads of each process.
+      resident: most models in memory at a time.
     """
 
     python: Path
@@ -43,12 +43,12 @@ class Given:
 
 @dataclass(eq=False, slots=True)
 class _Place:
-    """A model's process, from when it is to be started: until then, no address.
+    """A model's process and its users; no address until the process serves.
 
     Attributes:
-      opened: requests that have it or wait for it.
-      asked: number of the request that had it last.
-      failed: it did not come up.
+      opened: requests that use the process or wait for it.
+      asked: number of the last request.
+      failed: the process did not start.
     """
 
     opened: int = 0
@@ -60,7 +60,7 @@ class _Place:
 
 @dataclass(slots=True)
 class _State:
-    """State that the threads of the requests share."""
+    """State that the requests' threads share."""
 
     turn: threading.Condition = field(default_factory=threading.Condition)
     waiting: deque[object] = field(default_factory=deque)
@@ -69,18 +69,17 @@ class _State:
 
 
 class Swapper(ABC):
-    """Processes of one model each, so many at a time.
+    """Server of several models with a process each, at most `Given.resident` at a time.
 
-    Requests get a process in order of arrival. One of a model that has none takes the place of the
-    model that nobody uses, else of any, that was asked longest ago: once the requests that have it
-    have ended its process is ended, and the model's own started. Requests of models that
-    have a process do not wait for that.
+    Requests get a process in order of arrival. If a request's model has no process, it replaces the
+    least recently used one, an idle one first: that process ends after its last request, and the
+    model's own is started. Later requests of models with a process do not wait for that.
     """
 
     name: str
 
     def __init__(self, given: Given) -> None:
-        """Take what is given; nothing is started."""
+        """Store the settings; start nothing."""
         self._given = given
         self._resident = given.resident
         self._log = given.folder / f"{self.name}.log"
@@ -90,27 +89,27 @@ class Swapper(ABC):
 
     @abstractmethod
     def _launch(self, model: str) -> tuple[subprocess.Popen[bytes], str]:
-        """Start a model's process; return it, and its address.
+        """Start a model's process; return it and its address.
 
         Raises:
-          DataError: it did not come up.
+          DataError: the process did not start.
         """
 
     @abstractmethod
     def _answer(self, address: str, request: Request) -> Answer:
-        """Answer by a model's process."""
+        """Send a request to a model's process and return its answer."""
 
     @abstractmethod
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         """End a model's process."""
 
     def start(self) -> None:
-        """Come up without a model."""
+        """Reset the counters; start no process."""
         self._ended_s = 0.0
         self.swaps_s.clear()
 
     def ask(self, request: Request) -> Answer:
-        """Answer, once it is its turn."""
+        """Send a request once its model has a process; return its answer."""
         began_s = time.perf_counter()
         place = self._place_of(request.model)
         waited_s = time.perf_counter() - began_s
@@ -175,7 +174,7 @@ class Swapper(ABC):
             self._state.turn.notify_all()
 
     def _bring(self, model: str, place: _Place) -> None:
-        """Start a model's process in its place."""
+        """Start a model's process and enter it in `place`."""
         try:
             process, address = self._launch(model)
         except BaseException:
@@ -189,22 +188,22 @@ class Swapper(ABC):
             self._state.turn.notify_all()
 
     def _preload(self, model: str) -> None:
-        """Start a model's process before any request, where there is a place."""
+        """Start a model's process before any request."""
         self._state.places[model] = place = _Place()
         self._bring(model, place)
 
     def processes(self) -> Sequence[int]:
-        """Return those of the models that are loaded."""
+        """Return the process ids of the loaded models."""
         with self._state.turn:
             places = list(self._state.places.values())
         return [place.process.pid for place in places if place.process is not None]
 
     def cpu_s(self) -> float:
-        """Return the CPU seconds of all processes so far, those that ended included."""
+        """Return the CPU seconds of all processes so far, ended ones included."""
         return self._ended_s + cpu_seconds(self.processes())
 
     def stop(self) -> None:
-        """End the processes that there are."""
+        """End all processes."""
         for place in self._state.places.values():
             if place.process is not None:
                 self._end(place.process)

@@ -1,4 +1,4 @@
-"""Requests that are sent to a server when they come, whether or not those before are answered."""
+"""Open-loop traffic: requests are sent at their arrival times, whatever is still unanswered."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["Mix", "check_span", "send", "trace"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mix:
-    """Shape of the requests.
+    """Distribution of the requests.
 
     Attributes:
-      models: names, the one that is asked most first.
-      zipf: exponent of the models' shares; 0: all alike.
-      prompt: tokens, at least and at most.
-      new: likewise, of answers.
-      vocab: that all models have.
+      models: names of the models, the most popular first.
+      zipf: Zipf exponent of the models' popularity; 0: uniform.
+      prompt: tokens of a prompt, at least and at most.
+      new: tokens of an answer, at least and at most.
+      vocab: vocabulary size that all models have.
     """
 
     models: tuple[str, ...]
@@ -39,10 +39,10 @@ def trace(mix: Mix, requests: int, rate: float, seed: int) -> list[Request]:
     """Return requests of a Poisson process, in order of arrival.
 
     Args:
-      mix: of the requests.
-      requests: how many.
-      rate: of them a second; infinite: all come at once.
-      seed: of all that is drawn.
+      mix: distribution of the requests.
+      requests: number of requests.
+      rate: requests a second; infinite: all arrive at once.
+      seed: seed of arrivals, models, lengths and token ids.
     """
     rng = np.random.default_rng(seed)
     shares = np.arange(1, len(mix.models) + 1) ** -mix.zipf
@@ -57,14 +57,14 @@ def trace(mix: Mix, requests: int, rate: float, seed: int) -> list[Request]:
 
 
 def send[A](ask_one: Callable[[Request], A], requests: Sequence[Request]) -> tuple[list[A], float]:
-    """Send requests when they come; return the answers, and seconds until the last has come.
+    """Send requests at their arrival times; return the answers and the seconds until the last.
 
     Args:
-      ask_one: sends one and returns its answer, from several threads at once.
-      requests: in order of arrival.
+      ask_one: function that sends a request and returns its answer, called from several threads.
+      requests: requests in order of arrival.
 
     Raises:
-      DataError: one was answered with an error.
+      DataError: a request was answered with an error.
     """
     answers: dict[int, A] = {}
     errors: list[BaseException] = []
@@ -89,10 +89,10 @@ def send[A](ask_one: Callable[[Request], A], requests: Sequence[Request]) -> tup
 
 
 def check_span(name: str, span: Sequence[int]) -> None:
-    """Refuse what is no span of tokens.
+    """Check that a setting is a span of tokens, [least, most].
 
     Raises:
-      SettingError: with the setting's name.
+      SettingError: the span is empty, starts below 1 or is no pair; the error names the setting.
     """
     if len(span) != 2 or not 1 <= span[0] <= span[1]:
         raise SettingError(name, list(span), "[least, most], tokens above 0")

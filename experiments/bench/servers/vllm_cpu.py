@@ -17,9 +17,9 @@ __all__ = ["Vllm"]
 
 _PROCESS = Path(__file__).with_name("vllm_process.py")
 _PAGE = 128
-"""Tokens of a block of its cache on a CPU."""
+"""Tokens of a block of vLLM's KV cache on a CPU."""
 _ROOM = 1.5
-"""Times the memory of the processes before that there must be for one more, which compiles."""
+"""Memory that a further process needs, over the largest so far, since it compiles."""
 _END_S = 60.0
 
 
@@ -29,12 +29,12 @@ def _available_mb() -> float:
 
 
 class Vllm(Swapper):
-    """Processes of vLLM's own server, as many at a time as memory has room for."""
+    """Processes of vLLM's own server, as many at a time as fit into memory."""
 
     name = "vllm"
 
     def start(self) -> None:
-        """Come up with the first of the models."""
+        """Start processes of the first models, as many as fit into memory."""
         super().start()
         self._resident, largest_mb = len(self._given.models), 0.0
         for number, model in enumerate(self._given.models):

@@ -1,4 +1,4 @@
-"""One model behind vLLM's own server: run by the peer's Python.
+"""Process of vLLM's own server with one model, run by the peer's Python.
 
     vllm_process.py '{"model": "folder", "slots": 4, "context": 256, "threads": 2,
                       "kv_bytes": 67108864, "cache": "folder"}'
@@ -29,7 +29,7 @@ def _is_up(port: int) -> bool:
 
 
 def main() -> int:
-    """Serve; return the exit status."""
+    """Serve until standard input ends; return the exit status."""
     given = json.loads(sys.argv[1])
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
