@@ -1,7 +1,7 @@
-"""A live engine: the serving loop on the clock, over workers that compute; OpenAI's API in front.
+"""Live engine: the serving loop in real time, worker processes, and an OpenAI-compatible API.
 
-What is here needs the extra `engine`; only the worker's modules import jax. Nothing is imported
-before it is asked for: a worker that takes a lost one's place is there the sooner.
+The package needs the extra `engine`; only modules of the worker import jax. Imports are lazy, so
+that a replacement worker starts sooner.
 """
 
 from importlib import import_module

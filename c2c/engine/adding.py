@@ -1,8 +1,8 @@
-"""Models that come while an engine serves, and models that go, one after another.
+"""Adding and removing models while the engine serves, one at a time.
 
-A checkpoint is read and compiled before anybody is told of it. The loop's fleet is made again with
-it between two events: the model takes the row of a removed one, or one more row of each table of
-models, so that requests, instances and caches stay as they are.
+A checkpoint is read and compiled before clients see it. Between two events the loop's fleet is
+rebuilt: the model takes the row of a removed one, or a new row in each table of models. Requests,
+instances and caches are unaffected.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from c2c.serving import Prepared
 __all__ = ["Adding", "Parts"]
 
 _log = logging.getLogger("c2c.engine")
-_LOOK_S = 0.02  # between two looks whether requests are over
+_LOOK_S = 0.02  # between checks for open requests of a model being removed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """The parts of an engine that change with its models.
+    """Parts of an engine that depend on its models.
 
     Attributes:
-      settings: of the engine, with the pool's size.
-      weights: folder for files of weights.
-      entries: what clients are told of.
-      models: rows of the fleet by name.
-      failed: models that cannot be served, and why.
-      store: of weights.
-      keeper: of weights, too.
-      supervisor: of workers.
-      adopt: has loop and backend go on with a fleet.
+      settings: engine settings, with the pool size.
+      weights: folder of weight files.
+      entries: models that clients can see.
+      models: fleet rows by model name.
+      failed: reasons of models that cannot be served, by name.
+      store: host weights.
+      keeper: admin commands for weights.
+      supervisor: worker processes.
+      adopt: switches loop and backend to a new fleet.
       open_of: returns a model's open requests.
-      tell: tells the front of the models as they are.
-      answer: tells the front of an outcome.
+      tell: sends the current models to the front.
+      answer: sends the result of a command to the front.
     """
 
     settings: EngineSettings
@@ -75,15 +75,15 @@ class Adding:
     """Adds and removes models.
 
     Attributes:
-      closed: models of the fleet that take no requests: they are on their way in or out.
+      closed: models of the fleet that accept no requests, as they are being added or removed.
     """
 
     def __init__(self, parts: Parts, pool: Pool) -> None:
-        """Take an engine that serves.
+        """Create it for a serving engine.
 
         Args:
-          parts: of it.
-          pool: of its workers.
+          parts: parts of the engine.
+          pool: pool of each worker.
         """
         self._parts, self._pool = parts, pool
         by_name = {entry.name: entry for entry in parts.entries}
@@ -96,13 +96,13 @@ class Adding:
         self._managed: dict[int, asyncio.Future[str]] = {}
 
     def begin(self, wish: say.Add | say.Remove) -> None:
-        """Begin what was asked for; it is answered in its turn."""
+        """Start an addition or removal; commands run and are answered in order."""
         task = asyncio.create_task(self._in_turn(wish))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def answered(self, wish: say.Manage, refused: str) -> bool:
-        """Take the outcome of a wish for weights; say whether it was one of these."""
+        """Handle the result of an admin command; return whether this object issued it."""
         waiting = self._managed.pop(wish.number, None)
         if waiting is not None:
             waiting.set_result(refused)
@@ -129,12 +129,12 @@ class Adding:
         self._parts.answer(answer)
 
     async def _add(self, wish: say.Add) -> str:
-        """Serve a further checkpoint; return its name.
+        """Add a checkpoint; return its model name.
 
         Raises:
-          SettingError: it is none, has a name that is taken, or has no room.
-          DataError: it cannot be read, or compiled.
-          _NoRoom: weights that are in use leave none.
+          SettingError: the path is no checkpoint, the name is taken, or memory is too small.
+          DataError: the checkpoint cannot be read or compiled.
+          _NoRoom: weights in use leave no room.
         """
         parts = self._parts
         entry = await asyncio.to_thread(self._found, wish)
@@ -164,7 +164,7 @@ class Adding:
         return entry.name
 
     def _found(self, wish: say.Add) -> Entry:
-        """Return the checkpoint, which nothing but its weights keeps from being served."""
+        """Return the checkpoint after all checks that need no weights."""
         settings = self._parts.settings
         assert settings.add_from is not None
         folder = settings.add_from.resolve()
@@ -194,7 +194,7 @@ class Adding:
         )
 
     async def _manage(self, model: str, what: Literal["pin", "unpin", "unload"]) -> str:
-        """Have something done about a model's weights; return what kept it from that, or ""."""
+        """Run an admin command for a model's weights; return the reason of a refusal, or ""."""
         number = next(self._numbers)
         done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._managed[number] = done
@@ -202,10 +202,10 @@ class Adding:
         return await done
 
     async def _remove(self, model: str) -> None:
-        """Serve a model no more, once its requests are over.
+        """Remove a model after its open requests have ended.
 
         Raises:
-          SettingError: there is none of this name.
+          SettingError: no model has this name.
         """
         parts = self._parts
         entry = next((e for e in parts.entries if e.name == model), None)
@@ -222,11 +222,11 @@ class Adding:
         parts.tell()
 
     async def _drop(self, model: str) -> None:
-        """Let go what there is of a model that takes no requests; its row may be another's."""
+        """Unload a closed model everywhere and free its row for another model."""
         parts = self._parts
         wishes: tuple[Literal["unpin", "unload"], ...] = ("unpin", "unload")
         for what in wishes:
-            while await self._manage(model, what):  # a load, or the loop's last step, ends first
+            while await self._manage(model, what):  # waits for a load or a last step to end
                 await asyncio.sleep(_LOOK_S)
         parts.failed.pop(model, None)
         parts.supervisor.dismiss(model)
@@ -236,6 +236,6 @@ class Adding:
         self.closed.discard(model)
 
     def close(self) -> None:
-        """Leave what is under way as it is."""
+        """Cancel commands in progress without undoing them."""
         for task in tuple(self._tasks):
             task.cancel()

@@ -1,4 +1,4 @@
-"""Messages to the front about requests, put together and sent while no worker waits for a plan."""
+"""Tokens and request ends for the front, batched and sent while no worker waits for a plan."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from c2c.serving import (
 
 __all__ = ["FAILED", "Answers"]
 
-FAILED: Final = {  # of the loop's records: the outcome that the front is told
+FAILED: Final = {  # failure code of a loop record: outcome for the front
     FAIL_CONTEXT: "context_length_exceeded",
     FAIL_KV: "context_length_exceeded",
     FAIL_CANCELLED: "cancelled",
@@ -29,27 +29,27 @@ FAILED: Final = {  # of the loop's records: the outcome that the front is told
 
 
 class Answers:
-    """Tokens and ends, in one piece with what else comes about before the process has its turn."""
+    """Queue of tokens and request ends, sent together once the current event is handled."""
 
     def __init__(self, between: Between, send: Callable[..., None]) -> None:
-        """Take who knows when there is time, and who sends frames to the front."""
+        """Create an empty queue; `between` schedules its sending by `send`."""
         self._between, self._send = between, send
         self._held: list[tuple[Any, ...]] = []
 
     def token(self, request: int, token: int, score: say.Scored | None) -> None:
-        """Tell of a request's new token."""
+        """Queue a new token of a request."""
         self._hold(request, token, score)
 
     def prompt(self, request: int, scores: tuple[say.Scored, ...]) -> None:
-        """Tell how likely a request's next prompt tokens are."""
+        """Queue log-probabilities of a request's next prompt tokens."""
         self._hold(request, None, scores)
 
     def found(self, request: int, tokens: int) -> None:
-        """Tell how many of a request's prompt tokens were not computed."""
+        """Queue the number of a request's prompt tokens found in the prefix cache."""
         self._hold(request, None, tokens)
 
     def end(self, request: int, why: str, retry_s: float = 0.0) -> None:
-        """Tell why a request is over, and when it may be tried again."""
+        """Queue a request's end: its reason, and the seconds after which a retry may succeed."""
         self._hold(request, why, retry_s)
 
     def _hold(self, *answer: Any) -> None:

@@ -1,7 +1,7 @@
-"""The world of the serving loop on a clock that runs by itself: workers behind the port.
+"""Backend of the serving loop in real time: worker processes behind `c2c.serving.port`.
 
-A worker that is lost is started again, and computes what it held anew, from what was delivered: the
-loop sees a step that takes longer. One that is lost too often is a lost device.
+A lost worker is restarted and recomputes its requests from their delivered tokens; the loop sees a
+longer step. A worker that is lost too often becomes a lost device.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _log = logging.getLogger("c2c.engine")
 
 
 class LiveBackend:
-    """A `c2c.serving.port.Backend` whose events are awaited."""
+    """A `c2c.serving.port.Backend` whose events come from worker processes."""
 
     def __init__(
         self,
@@ -72,21 +72,21 @@ class LiveBackend:
         between: Between,
         store: Store | None = None,
     ) -> None:
-        """Take the workers, which are ready.
+        """Create a backend over ready workers.
 
         Args:
-          prepared: what is served.
-          places: of the workers, by device.
-          ledger: of the requests.
-          retries: losses in a row, without a token between, that a request in the step survives.
-          on_step: takes each step.
-          between: does what no plan waits for, and looks for reports.
-          store: of weights that come and go; None: all are there.
+          prepared: setup of the serving loop.
+          places: worker slots, by device.
+          ledger: open requests.
+          retries: consecutive worker losses, without a token between, that a request survives.
+          on_step: called with the row of each step.
+          between: runs postponed work and polls for reports.
+          store: host weights that are loaded and dropped; None: all weights stay in memory.
         """
         self._places, self._ledger = places, ledger
         self._retries, self._on_step, self._store = retries, on_step, store
         self._between = between
-        self._outgoing: dict[int, list[say.Frame]] = {}  # by device, while actions are carried out
+        self._outgoing: dict[int, list[say.Frame]] = {}  # by device, during `submit`
         self._is_submitting, self._is_taking = False, False
         self._has_variants = prepared.setup.system.layout is not None
         self.adopt(prepared)
@@ -98,7 +98,7 @@ class LiveBackend:
         self._last: dict[int, tuple[str, float]] = {}  # device: model and end of its last step
 
     def adopt(self, prepared: Prepared) -> None:
-        """Know the models of a fleet of these places, by number."""
+        """Switch to a fleet of the same devices with other models."""
         self._prepared, self._fleet = prepared, prepared.fleet
         self.names = [d.name for d in prepared.setup.deployments]
 
@@ -107,12 +107,12 @@ class LiveBackend:
         return time.monotonic() - self._start_s
 
     def serve(self, take: Callable[[Event], None]) -> None:
-        """Take each event on arrival from now on; events during one are taken after it."""
+        """Pass each event to `take` on arrival; events that arrive during one wait for its end."""
         self._take = take
         self._take_all()
 
     def put(self, event: Event) -> None:
-        """Have the loop take an event in its turn: now, unless it is at one."""
+        """Queue an event; the loop takes it now unless it is handling another."""
         self._events.append(event)
         if not self._is_taking:
             self._take_all()
@@ -128,7 +128,7 @@ class LiveBackend:
             self._is_taking = False
 
     def submit(self, at_s: float, actions: Sequence[Action]) -> None:
-        """Carry out actions, in this order; a worker gets what it is told in one piece."""
+        """Execute actions in order; the frames of a worker are sent in one write."""
         self._is_submitting = True
         try:
             for action in actions:
@@ -156,7 +156,7 @@ class LiveBackend:
         elif isinstance(action, Unload):
             place = self._places[action.device]
             place.instances.pop(action.instance, None)
-            if place.relayout is not None:  # there is nothing to change any more
+            if place.relayout is not None:  # nothing is left to change
                 self._relaid(place, place.relayout)
             if action.instance in place.opened:
                 place.opened.discard(action.instance)
@@ -169,7 +169,7 @@ class LiveBackend:
             place.relayout = action
             self._send(place, *(relayout_of(each, action) for each in place.opened))
         else:
-            # Settings of a live engine refuse what would ask for anything else.
+            # Settings that cause other actions are refused at the start.
             assert isinstance(action, Load), action
             self._begin(action, at_s)
 
@@ -180,7 +180,7 @@ class LiveBackend:
                 self._send(place, say.Drop(model=model))
 
     def fetched(self, model: str, *, failed: bool) -> None:
-        """Go on with what waits for a model's weights; those that failed nobody needs any more."""
+        """Resume the work that waits for a model's weights, or drop it if the load failed."""
         for place in self._places:
             doing = place.doing if place.is_waiting else None
             if doing is None or self.names[doing.action.model] != model:
@@ -196,7 +196,7 @@ class LiveBackend:
                 self._end_run(place, self.now_s())
 
     def stop_loading(self, model: str) -> None:
-        """Load a model's weights no further; should they be needed after all, it begins anew."""
+        """Stop loading a model's weights; a later need starts the load again."""
         if self._store is not None:
             self._store.stop(model)
             self.fetched(model, failed=True)
@@ -232,13 +232,13 @@ class LiveBackend:
         self._resume(place)
 
     def _vary(self, place: Place, instance: int, variant: int) -> None:
-        """Have a place be in a variant that needs nothing, which the loop does not announce."""
+        """Switch a slot to the variant of a plan for which the loop sends no `Relayout`."""
         place.variant, place.moved = variant, ()
         if instance in place.opened:
             self._send(place, say.Relayout(instance=instance, variant=variant, moved=()))
 
     def _send(self, place: Place, *frames: say.Frame) -> None:
-        """Send frames: now, or with what else a worker is told, which a plan has sent at once."""
+        """Send frames now, or during `submit` with the worker's other frames."""
         if place.link is None:
             return
         if self._is_submitting:
@@ -251,26 +251,26 @@ class LiveBackend:
             place.link.send(*self._outgoing.pop(place.device, ()), plan)
 
     def started(self, place: Place) -> None:
-        """Have a worker that has come back take up what its place was doing."""
+        """Resume the work of a slot on its restarted worker."""
         for instance, model in place.instances.items() if place.relayout else ():
             if self._store is None or model in self._store.here:
                 self._open(place, instance, model)
         self._resume(place)
 
     def _open(self, place: Place, instance: int, model: str) -> None:
-        """Have a new process open an instance as it was, and change it as was asked."""
+        """Open an instance in a new process, with its variant and any pending change."""
         place.opened.add(instance)
         self._send(place, load_of(place, -1, instance, model))
         if place.relayout is not None:
             self._send(place, relayout_of(instance, place.relayout))
 
     def _relaid(self, place: Place, asked: Relayout) -> None:
-        """Take that a place's variant has changed."""
+        """Record a slot's finished change of variant and report it to the loop."""
         place.relayout, place.variant, place.moved = None, asked.version, asked.kv_homes
         self.put(Relaid(at_s=self.now_s(), device=place.device))
 
     def _resume(self, place: Place) -> None:
-        """Send what is to be done, if the process is there; else it is sent once it is."""
+        """Send a slot's current work once its process and weights are ready."""
         doing = place.doing
         if doing is None:
             return
@@ -292,19 +292,19 @@ class LiveBackend:
         if freed:
             self._send(place, say.Free(requests=tuple(freed)))
         if run is not None:
-            if instance not in place.opened:  # the process is new: it opens what it computes
+            if instance not in place.opened:  # a new process has no instances
                 self._open(place, instance, model)
             asked = {request: tokens for request, _, tokens in doing.action.prefills}
             doing.again = sum(f.tokens - asked.get(f.request, 0) for f in run.fills)
             self._send_plan(place, run)
             self._between.expect(place.device, kind_of(doing))
-            self._between.later(self._count_bytes, doing)  # while it computes
+            self._between.later(self._count_bytes, doing)  # while the worker computes
         else:
             doing.done = max(1, doing.done)
             self._end_run(place, self.now_s())
 
     def heard(self, place: Place, frame: object) -> None:
-        """Take what the process of a place says."""
+        """Handle a message from a slot's process."""
         place.heard_s = time.monotonic()
         if isinstance(frame, say.Relaid):
             note_relaid(place, frame)
@@ -336,11 +336,11 @@ class LiveBackend:
             self._between.catch_up()  # rows are in the order of the steps
             self._record(place, doing, frame, now_s)
             doing.alone = doing.alone[1:]
-            self._resume(place)  # ends it, where nobody is left
+            self._resume(place)  # ends the run if no request is left
             return
         doing.done += 1
         self._deliver(frame)
-        # The worker waits for the loop, nobody for what is written down.
+        # The worker waits for the loop; nothing waits for the record.
         self._between.later(self._record, place, doing, frame, now_s)
         if frame.is_last:
             self._end_run(place, now_s)
@@ -357,10 +357,11 @@ class LiveBackend:
             self._ledger.deliver(request, token, scores.get(request))
 
     def _end_run(self, place: Place, at_s: float) -> None:
-        """Tell the loop of a run, and then whose request is over with it.
+        """Report a run's end to the loop, then end its finished requests.
 
-        A request whose deadline has passed by then has missed it: the loop's word holds. Of
-        requests computed alone nothing is delivered before: the loop knows whole steps only.
+        The loop decides about deadlines first: a request whose deadline has passed has missed it.
+        Tokens of requests computed alone are delivered only here, as the loop knows whole steps
+        only.
         """
         doing = place.doing
         assert doing is not None
@@ -387,7 +388,7 @@ class LiveBackend:
             self._ledger.end(request, why)
 
     def _count_bytes(self, doing: Doing) -> tuple[float, float, float]:
-        """Return bytes that a run's steps move over the link and from HBM, counted from shapes."""
+        """Return a step's link bytes and HBM bytes, and the latter's growth a step, from shapes."""
         if doing.moved is None:
             fleet, action = self._fleet, doing.action
             assert isinstance(action, RunSteps)
@@ -442,10 +443,10 @@ class LiveBackend:
         self._on_step(load_row(place, doing, frame, name, sent_s, now_s))
 
     def lost(self, place: Place, *, for_good: bool, by_others: bool) -> None:
-        """Take note that a place's process is gone, with all that it held."""
-        was_told = place.link is not None  # else the process was not even ready
+        """Handle the loss of a slot's process and of all state that it held."""
+        was_told = place.link is not None  # else the process was never ready
         self._between.heard(place.device)
-        self._between.catch_up()  # what was done, as it was told to do it
+        self._between.catch_up()  # records refer to the old process
         place.link = None
         place.held.clear()
         place.opened.clear()
@@ -464,10 +465,7 @@ class LiveBackend:
             self.put(DeviceLost(at_s=self.now_s(), device=place.device))
 
     def _abandon(self, place: Place) -> None:
-        """Drop a place's work, and the load of weights that it waits for.
-
-        Whoever else needs them asks again.
-        """
+        """Drop a slot's work, and its pending load unless another slot waits for it too."""
         doing, place.doing = place.doing, None
         if place.is_waiting and doing is not None and self._store is not None:
             place.is_waiting = False
@@ -477,11 +475,11 @@ class LiveBackend:
                 self._store.stop(self.names[model])
 
     def _find_blame(self, doing: Doing, *, is_blamed: bool) -> None:
-        """Count a loss against a request that was alone in the step; else compute each alone.
+        """Count a loss against a request that was alone in the step, else compute each alone.
 
-        So one that brings its worker down, or that it is killed for, is found in a few losses, and
-        takes no other with it. A loss by others' doing counts against none; what is left to do is
-        done alone then, too, as that comes to an end between losses that are near each other.
+        A request that crashes its worker, or has it killed, is thus found in a few losses and fails
+        no other. A loss with an external cause counts against no request. Requests are then
+        computed alone, too, as single ones can end between frequent losses.
         """
         asked = requests_in(doing.action) if doing.alone is None else doing.alone[:1]
         entries = {request: self._ledger.get(request) for request in asked}
@@ -489,7 +487,7 @@ class LiveBackend:
         if len(there) > 1:
             doing.alone = sorted(there, key=lambda request: there[request].losses)
             return
-        if doing.alone is not None:  # the others get what they can before it is tried again
+        if doing.alone is not None:  # the others go first before it is tried again
             doing.alone = [*doing.alone[1:], *doing.alone[:1]]
         for request, entry in there.items():
             entry.losses += is_blamed

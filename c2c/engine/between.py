@@ -1,8 +1,7 @@
-"""Work of the scheduler's process between reports: postponed work, and the look for the next one.
+"""Scheduler process between reports: postponed work, and polling for reports that are due.
 
-To be woken takes a process as long as to decide, so where a worker's report is due the process
-looks for it in place of sleeping: for a short time before and after, and only as long as nobody
-else wants the core.
+Waking a process takes as long as a decision. So when a worker's report is due, the process polls
+for it instead of sleeping, shortly before and after that time and only while the core is idle.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ from typing import Any
 
 __all__ = ["Between"]
 
-_LEAST_S = 0.001  # looked for a report before and after it is due: timers are no finer
-_MOST_S = 0.002
-_SHARE = 0.125  # of the step, between these two
-_AWAY_S = 0.0002  # a core that does not come back by then is somebody else's
-_REST = 50  # times that long no looking, so that at most a fiftieth of the time is lost with it
-_AT_ONCE = 8  # of so many pieces of work one more a turn, or answers would wait ever longer
+_LEAST_S = 0.001  # least polling before and after a report is due; timers are no finer
+_MOST_S = 0.002  # most polling before and after
+_SHARE = 0.125  # share of the step's duration, within these bounds
+_AWAY_S = 0.0002  # a longer yield means that other processes use the core
+_REST = 50  # pause after such a yield, in its durations: polling loses at most a fiftieth
+_AT_ONCE = 8  # one more piece an iteration for each so many queued, to bound the queue
 
 
 class Between:
-    """Work that no plan waits for, a piece at a time, and looks for reports that are due."""
+    """Queue of postponed work, done piece by piece, and polling for reports that are due."""
 
     def __init__(
         self,
@@ -34,36 +33,36 @@ class Between:
         clock: Callable[[], float] = time.monotonic,
         give_way: Callable[[], None] = os.sched_yield,
     ) -> None:
-        """Begin with nothing.
+        """Create an empty queue.
 
         Args:
-          looks: whether to look for reports; else the process sleeps until they come.
-          clock: in seconds.
-          give_way: lets others have the core, if any want it.
+          looks: True to poll for reports; else the process sleeps until they arrive.
+          clock: returns the time in seconds.
+          give_way: yields the core to other processes.
         """
         self._looks, self._clock, self._give_way = looks, clock, give_way
         self._work: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._took: dict[Hashable, float] = {}  # seconds of the last step of a kind
-        self._begun: dict[int, tuple[Hashable, float]] = {}  # device: kind of its step, and when
-        self._due: dict[int, tuple[float, float]] = {}  # device: looked for from when to when
+        self._begun: dict[int, tuple[Hashable, float]] = {}  # device: kind and begin of its step
+        self._due: dict[int, tuple[float, float]] = {}  # device: begin and end of polling
         self._is_turning = False
         self._timer: asyncio.TimerHandle | None = None
         self._rests_until_s = 0.0
 
     def later(self, work: Callable[..., object], *args: Any) -> None:
-        """Have something done once the event that is taken now is over with, in this order."""
+        """Queue work for after the current event, in order."""
         self._work.append((work, args))
         if not self._is_turning:
             self._begin()
 
     def catch_up(self) -> None:
-        """Do all that waits, now."""
+        """Do all queued work now."""
         while self._work:
             work, args = self._work.popleft()
             work(*args)
 
     def expect(self, device: int, kind: Hashable) -> None:
-        """A device begins a step; its report is looked for if there was one of its kind."""
+        """Expect a device's report of a step; it is polled for if its kind was timed before."""
         if not self._looks:
             return
         now_s = self._clock()
@@ -77,7 +76,7 @@ class Between:
             self._begin()
 
     def heard(self, device: int) -> None:
-        """A device has reported, or is gone: it is looked for no more."""
+        """Stop polling for a device that has reported or is lost, and time its step."""
         self._due.pop(device, None)
         begun = self._begun.pop(device, None)
         if begun is not None:
@@ -89,20 +88,20 @@ class Between:
         asyncio.get_running_loop().call_soon(self._turn)
 
     def _turn(self) -> None:
-        """Do a piece of work, or look; what has come is taken between two turns."""
+        """Do a piece of work, or poll; the event loop takes arrivals between two calls."""
         if not self._work and not self._is_due():
             self._is_turning = False
             return
         asyncio.get_running_loop().call_soon(self._turn)
         if self._looks:
-            self._let_others()  # a worker that has just got its plan, first of all
+            self._let_others()  # above all a worker with a new plan
         if self._work:
             for _ in range(1 + len(self._work) // _AT_ONCE):
                 work, args = self._work.popleft()
                 work(*args)
 
     def _let_others(self) -> None:
-        """Let others have the core, unless they kept it for long a short time ago."""
+        """Yield the core to other processes, unless they recently kept it for long."""
         now_s = self._clock()
         if now_s < self._rests_until_s:
             return
@@ -112,7 +111,7 @@ class Between:
             self._rests_until_s = now_s + _REST * away_s
 
     def _is_due(self) -> bool:
-        """Say whether to look now; if that is for later, see to it that it begins."""
+        """Return whether to poll now; set a timer if polling is due later."""
         if not self._due:
             return False
         now_s = self._clock()
@@ -120,7 +119,7 @@ class Between:
             (begin_s for begin_s, end_s in self._due.values() if end_s > now_s), default=None
         )
         if begin_s is None:
-            self._due.clear()  # they take longer than before
+            self._due.clear()  # the reports are later than expected
             return False
         rest_s, wait_s = self._rests_until_s - now_s, begin_s - now_s
         if rest_s <= 0 and wait_s < _LEAST_S:

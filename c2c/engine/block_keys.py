@@ -1,4 +1,4 @@
-"""Keys of the blocks of a prompt: each stands for its model and for all tokens up to its end."""
+"""Keys of prompt blocks: hashes of the model and of all tokens up to a block's end."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _BYTES = 4 * PAGE_TOKENS  # of a block's tokens
 def block_keys(model: str, ids: Sequence[int]) -> tuple[int, ...]:
     """Return the keys of a prompt's whole blocks that end before its last token.
 
-    That token's step draws the first one of the answer, so it is always computed; nothing is ever
-    written to a block that has a key.
+    The last token is always computed, as its step draws the first token of the answer. Blocks with
+    a key are never written again.
 
     Args:
-      model: its name; models share no blocks.
-      ids: the prompt.
+      model: name of the model; models share no blocks.
+      ids: tokens of the prompt.
 
     Returns:
-      A signed number of 64 bits for each block of 64 tokens, the first of its chained hash's.
+      A signed 64-bit integer for each block of 64 tokens: the first 8 bytes of its chained hash.
     """
     tokens = np.asarray(ids, "<i4").tobytes()
     link = blake2b(model.encode(), digest_size=16).digest()

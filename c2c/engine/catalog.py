@@ -1,6 +1,6 @@
-"""The checkpoints of a folder: a folder or GGUF file each, served under its name.
+"""Catalogs: folders of checkpoints, each a folder or GGUF file served under its name.
 
-The folder may be Hugging Face's cache, or have a folder for each organisation.
+A catalog may be Hugging Face's cache, or have a folder for each organisation.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from c2c.transformer.rope import context_tokens, depends_on_length
 
 __all__ = ["Entry", "find_models"]
 
-_CACHED = "models--"  # of a folder of Hugging Face's cache, and -- for each / of the name
-_MOST_SKIPPED = 8  # that are named
+_CACHED = "models--"  # prefix of a folder in Hugging Face's cache, with -- for each / of the name
+_MOST_SKIPPED = 8  # folders named in the note
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A checkpoint that was found; one that cannot be served says why."""
+    """A checkpoint of a catalog; `failed` is the reason if it cannot be served, else ""."""
 
     name: str
     path: Path
@@ -35,16 +35,15 @@ class Entry:
 def find_models(catalog: Path, note: Callable[[str], None] = lambda _: None) -> tuple[Entry, ...]:
     """Return the models of a catalog, by name; weights are not read.
 
-    A checkpoint of the folder is named as its own folder or file; one of a folder in it
-    `folder/name`; one of Hugging Face's cache `org/name`, of the snapshot that `refs/main` names,
-    else of the newest.
+    A checkpoint has the name of its folder or file; in a folder of the catalog, `folder/name`. In
+    Hugging Face's cache it is `org/name`, with the snapshot of `refs/main`, else the newest.
 
     Args:
       catalog: a folder of checkpoints, one checkpoint's folder, or a GGUF file.
-      note: is told, in one line, of folders without a checkpoint.
+      note: called with one line that lists folders without a checkpoint.
 
     Raises:
-      SettingError: there are none, two have one name, or one lies outside the folder.
+      SettingError: there is no checkpoint, two have the same name, or one is outside the folder.
     """
     if not catalog.exists():
         raise SettingError("catalog", str(catalog), "a folder of checkpoints, or a checkpoint")
@@ -81,12 +80,12 @@ def find_models(catalog: Path, note: Callable[[str], None] = lambda _: None) -> 
 
 
 def _checkpoints(folder: Path, skipped: list[str], within: str = "") -> Iterator[tuple[str, Path]]:
-    """Yield the checkpoints of a folder and of the folders in it, by their names.
+    """Yield names and paths of the checkpoints of a folder and of the folders in it.
 
     Args:
-      folder: where.
-      skipped: takes the folders that have none.
-      within: what precedes the names; "" for those of the catalog itself.
+      folder: folder to search.
+      skipped: list to which folders without a checkpoint are added.
+      within: prefix of the names; "" for the catalog itself.
     """
     for path in [folder] if _is_cached(folder) else sorted(folder.iterdir()):
         own = f"{within}{_name(path)}"
@@ -122,7 +121,7 @@ def _cached_name(path: Path) -> str:
 
 
 def _snapshot(cached: Path) -> list[Path]:
-    """Return the checkpoint of a repository in the cache, if there is one."""
+    """Return the checkpoint of a cached repository in a list; [] if it has none."""
     found: dict[str, Path] = {}
     for folder in cached.glob("snapshots/*"):
         files = list(folder.glob("*.gguf"))

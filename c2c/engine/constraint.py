@@ -1,4 +1,4 @@
-"""Grammars that tokens are drawn by: the library llguidance says which may come next."""
+"""Grammar constraints on drawn tokens, by the library llguidance."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Constraint", "Grammars"]
 
 @dataclass(frozen=True, slots=True)
 class _Vocabulary:
-    """A tokenizer as llguidance asks for one."""
+    """A tokenizer with the interface that llguidance expects."""
 
     tokens: Sequence[bytes]
     special_token_ids: Sequence[int]
@@ -32,20 +32,20 @@ class _Vocabulary:
 
 
 class Grammars:
-    """Grammars over one model's tokens; making it takes a second of a large vocabulary."""
+    """Grammars over one model's tokens; creation takes a second for a large vocabulary."""
 
     def __init__(self, tokenizer: Tokenizer, vocab: int) -> None:
-        """Take what tokens stand for.
+        """Read the text of every token.
 
         Args:
-          tokenizer: of the model.
-          vocab: rows of its logits, which may be more than it has tokens.
+          tokenizer: tokenizer of the model.
+          vocab: size of the logits, at least the number of tokens.
         """
         from llguidance import LLTokenizer
 
         spelling = tokenizer.spelling
         tokens = [spelling.data(token) for token in range(vocab)]
-        # An end of its own: the model's, which differ by request, are added to each mask.
+        # The grammar has its own end token; `mask` adds the request's end tokens.
         special = [*(token for token in spelling.special if token < vocab), vocab]
         for token in special[:-1]:
             tokens[token] = (spelling.name(token) or "").encode()
@@ -54,11 +54,11 @@ class Grammars:
         self._tokens = LLTokenizer(wrapped, n_vocab=vocab + 1, eos_token=vocab)
 
     def begin(self, grammar: str, drawn: Sequence[int]) -> Constraint:
-        """Return a text's constraint.
+        """Return the constraint of a text.
 
         Args:
-          grammar: in llguidance's form; one with faults fails at the first token.
-          drawn: the text's tokens so far.
+          grammar: grammar in llguidance's form; an invalid one fails at the first token.
+          drawn: tokens of the text so far.
         """
         from llguidance import LLMatcher
 
@@ -69,23 +69,23 @@ class Grammars:
 
 
 class Constraint:
-    """State of one text in its grammar, a `c2c.transformer.stays.Constraint`."""
+    """State of one text in its grammar; implements `c2c.transformer.stays.Constraint`."""
 
     def __init__(self, matcher: Any, vocab: int) -> None:
         self._matcher, self._vocab = matcher, vocab
 
     @property
     def has_failed(self) -> bool:
-        """True if the grammar has faults, or was too much to follow."""
+        """True if the grammar is invalid, or exceeded llguidance's limits."""
         return bool(self._matcher.is_error())
 
     def mask(self, ends: Collection[int]) -> np.ndarray:
         """Return the mask of allowed next tokens: uint32 [words], one bit a token.
 
         Args:
-          ends: tokens that end the text, allowed wherever the grammar is satisfied.
+          ends: tokens that end the text, allowed once the grammar is satisfied.
         """
-        if self.has_failed:  # which is told with the next token
+        if self.has_failed:  # reported with the next token
             return np.full(words(self._vocab), 2**32 - 1, np.uint32)
         found = np.zeros(words(self._vocab), np.uint32)
         found[:] = np.frombuffer(self._matcher.compute_bitmask(), np.uint32)[: len(found)]
@@ -95,6 +95,6 @@ class Constraint:
         return found
 
     def take(self, token: int) -> bool:
-        """Go on by a token that was drawn; return whether nothing more can follow."""
+        """Advance by a drawn token; return whether the text must end here."""
         self._matcher.consume_token(token)
         return bool(self._matcher.is_stopped())

@@ -1,7 +1,7 @@
-"""GPUs and MIG instances of a machine, and the binding of a worker to its own.
+"""GPUs and MIG instances of a machine, and the binding of workers to them.
 
-NVML is asked, nothing is ever changed. A worker gets UUIDs in `CUDA_VISIBLE_DEVICES` before its
-process begins, so that it cannot see another's device; what it then sees must be what was planned.
+NVML is only read. A worker's process starts with its UUIDs in `CUDA_VISIBLE_DEVICES`, so that it
+sees no other worker's device; the worker then checks that it sees the planned ones.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from c2c.errors import DataError, SettingError
 __all__ = ["Device", "binding", "bound_to", "check_seen", "find_devices", "free_bytes", "pick"]
 
 _CPU_DEVICES = "--xla_force_host_platform_device_count="
-_ROUNDING = 0.02  # of memory: what a driver keeps for itself
+_ROUNDING = 0.02  # share of memory that a driver may reserve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class Device:
 
 
 def find_devices() -> tuple[Device, ...]:
-    """Return this machine's devices: the instances of a GPU in MIG mode, else the GPU.
+    """Return this machine's devices: for each GPU its MIG instances in MIG mode, else itself.
 
     Raises:
       DataError: there is no driver, or it does not answer.
@@ -68,7 +68,7 @@ def _nvml() -> Iterator[Any]:
         try:
             yield pynvml
         finally:
-            with suppress(pynvml.NVMLError):  # it has said what it could
+            with suppress(pynvml.NVMLError):  # all is read by now
                 pynvml.nvmlShutdown()
     except pynvml.NVMLError as error:
         raise DataError("NVML", f"does not answer ({error})") from None
@@ -89,7 +89,7 @@ def _instances(nvml: Any, gpu: Any) -> Iterator[Device]:
             instance = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, place)
             yield _device(nvml, instance, parent=parent)
         except (nvml.NVMLError_NotFound, nvml.NVMLError_InvalidArgument):
-            continue  # nothing was made at this place, or it is gone
+            continue  # no instance at this index, or it is gone
 
 
 def _device(nvml: Any, handle: Any, *, parent: str | None) -> Device:
@@ -123,17 +123,17 @@ def _text(given: str | bytes) -> str:
 def pick(
     found: Sequence[Device], workers: int, asked: Sequence[str] | None, *, each: int = 1
 ) -> tuple[Device, ...]:
-    """Return the devices of each worker, one worker's after the other's.
+    """Return the devices of all workers, in the order of the workers.
 
     Args:
-      found: what there is.
-      workers: how many are needed.
-      asked: UUIDs, in this order; None: the first.
+      found: available devices.
+      workers: number of workers.
+      asked: UUIDs to use, in order; None: the first available ones.
       each: devices of a worker.
 
     Raises:
-      SettingError: there are too few, one is unknown or named twice, or they are unlike; or a
-        worker would have several MIG instances, of which CUDA shows a process one.
+      SettingError: a UUID is unknown or repeated, the number or the sizes of devices do not fit, or
+        a worker would have several MIG instances (CUDA shows a process only one).
     """
     by_uuid = {device.uuid: device for device in found}
     if asked is None:
@@ -161,9 +161,9 @@ def binding(bound: Sequence[Device], devices: int = 1) -> Mapping[str, str]:
     """Return the environment variables that bind a worker's process to its devices.
 
     Args:
-      bound: GPUs or MIG instances that it is bound to; none: it sees what there is.
-      devices: that it computes with; where it is bound to none and jax finds a CPU, as many parts
-        of the CPU.
+      bound: GPUs or MIG instances to bind to; (): the process sees all devices.
+      devices: number of devices that the worker computes with. Without a binding, jax divides the
+        CPU into as many devices.
     """
     if bound:
         seen = ",".join(device.uuid for device in bound)
@@ -174,21 +174,21 @@ def binding(bound: Sequence[Device], devices: int = 1) -> Mapping[str, str]:
 
 
 def bound_to(bound: Sequence[Device]) -> tuple[Bound, ...]:
-    """Return the device description that a worker is sent."""
+    """Return descriptions of devices for the worker's `Setup`."""
     return tuple(
         Bound(uuid=d.uuid, memory_bytes=d.memory_bytes, sm_count=d.sm_count) for d in bound
     )
 
 
 def check_seen(planned: Sequence[Bound], seen: Sequence[Any] | None = None) -> None:
-    """Return if this process sees the devices that were planned for it, and no others.
+    """Check that this process sees exactly its planned devices.
 
     Args:
-      planned: as NVML said, in their order.
-      seen: `jax.devices()`, if not this process's.
+      planned: devices as NVML described them, in order.
+      seen: devices of jax; None: `jax.devices()` of this process.
 
     Raises:
-      DataError: it does not.
+      DataError: the number, platform, SMs or memory of the devices differ from the plan.
     """
     if seen is None:
         import jax

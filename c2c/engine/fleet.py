@@ -1,8 +1,8 @@
-"""The fleet that the serving loop sees: a device a worker, and what its pool holds, rounded down.
+"""Fleet of the serving loop: one device a worker, with its pool's capacity rounded down.
 
-The loop reserves keys and values by tokens, a worker hands them out in blocks and superblocks. So
-that a worker never runs short, the loop is told of less: of a fifth less for what does not divide,
-and of a superblock and one block a row less for each model on the device.
+The loop reserves KV caches by tokens, a worker allocates blocks and superblocks. The loop therefore
+sees less than the pool has, so that a worker never runs short: a fifth less for remainders, and for
+each model on the device one superblock, and one block a row, less.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ __all__ = [
     "useful_pool_bytes",
 ]
 
-_USABLE = 0.8  # of a superblock, at least: see `superblock_elements`
-_POOLS_SHARE = 0.25  # of memory, where nothing is said
+_USABLE = 0.8  # least usable share of a superblock: see `superblock_elements`
+_POOLS_SHARE = 0.25  # default share of memory for all pools
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,20 +57,21 @@ class Options:
     """Settings of the workers.
 
     Attributes:
-      workers: processes, each a device.
-      rows: row classes of a step; the last is the most requests of a model at the same time.
-      budgets: prompt tokens of one call.
-      context: tokens of a sequence at most, prompt and answer.
-      pool_bytes: keys and values of each worker, on each of its devices; None: what all rows of
-        all models take, at most a quarter of the memory for all workers.
-      memory_fraction: instead of `pool_bytes`: of the memory that a worker may have, of which
-        keys and values get what the rest leaves, as measured; see `c2c.engine.sizing`.
-      weights_bytes: of host memory for weights; models beyond it come from disk when they are
-        asked for, and others give way. None: all of them fit.
-      dtype: of parameters and keys.
-      linear: how projections are multiplied; "staged" lets workers share the weights.
-      ahead: 1: a worker begins the next step of a run before it reads the tokens of the last.
-      devices: that each worker computes with: as many as its system's layout lies over.
+      workers: number of worker processes, each a device of the fleet.
+      rows: batch sizes of compiled steps; the last is the most concurrent requests of a model.
+      budgets: chunk sizes of compiled calls, in prompt tokens.
+      context: most tokens of a sequence, prompt and answer.
+      pool_bytes: KV pool on each device of a worker; None: enough for all rows of all models, at
+        most a quarter of the memory for all workers.
+      memory_fraction: share of a worker's memory to use, in place of `pool_bytes`. The KV pool gets
+        it less the other needs, which are measured; see `c2c.engine.sizing`. None: not used.
+      weights_bytes: host memory for weights; further models are loaded from disk on demand and
+        evict others. None: all weights are in memory.
+      dtype: dtype of weights and KV caches.
+      linear: method of linear layers; "staged" lets workers share the weights.
+      ahead: 1: a worker starts the next step of a run before it reads the last one's tokens; 0:
+        not.
+      devices: devices of each worker, as many as the system's layout covers.
     """
 
     workers: int = 1
@@ -111,16 +112,16 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """A worker's pool, in numbers."""
+    """Sizes of a worker's KV pool."""
 
     superblocks: int
-    superblock: int  # elements
-    usable_bytes: int  # what the loop may promise
+    superblock: int  # elements of keys, and as many of values
+    usable_bytes: int  # that the loop may reserve
     engine_bytes: int  # of each model on the device beyond the first
 
 
 def shapes_of(options: Options) -> Shapes:
-    """Return the shapes that workers compute in."""
+    """Return the batch and chunk shapes of the workers' steps."""
     return Shapes(rows=options.rows, budgets=options.budgets, width=-(-options.context // 64))
 
 
@@ -128,7 +129,7 @@ def pool_of(entries: Sequence[Entry], options: Options) -> Pool:
     """Return the KV pool of a worker for these models.
 
     Raises:
-      SettingError: too little for one sequence of each.
+      SettingError: the pool is too small for a batch of the largest model.
     """
     superblock, superblock_bytes, block_bytes, slack = _sizes(entries, options)
     given = options.pool_bytes
@@ -152,7 +153,7 @@ def pool_with(pool: Pool, entry: Entry, options: Options) -> Pool:
     """Return the pool with usable bytes and slack that also fit an added model.
 
     Raises:
-      SettingError: the model does not divide its superblocks, or it is too small.
+      SettingError: the model's blocks do not divide the superblocks, or the pool is too small.
     """
     assert entry.spec is not None
     spec, item = entry.spec, _item_bytes(options)
@@ -175,7 +176,7 @@ def pool_with(pool: Pool, entry: Entry, options: Options) -> Pool:
 
 
 def useful_pool_bytes(entries: Sequence[Entry], options: Options) -> int:
-    """Return the bytes that all rows of all models take; a larger pool is of no use."""
+    """Return the pool size for all rows of all models at full context: the largest useful one."""
     _, superblock_bytes, _, slack = _sizes(entries, options)
     specs = [entry.spec for entry in entries if entry.spec is not None]
     width, item = shapes_of(options).width, _item_bytes(options)
@@ -184,7 +185,7 @@ def useful_pool_bytes(entries: Sequence[Entry], options: Options) -> int:
 
 
 def _sizes(entries: Sequence[Entry], options: Options) -> tuple[int, int, int, int]:
-    """Return a superblock's elements and bytes, the largest block's, and an engine's slack."""
+    """Return a superblock's elements and bytes, the largest block's bytes, and a model's slack."""
     specs = [entry.spec for entry in entries if entry.spec is not None]
     item = _item_bytes(options)
     superblock = superblock_elements(specs)
@@ -205,10 +206,10 @@ def host_weight_bytes(entries: Sequence[Entry], options: Options) -> int:
 
 
 def check_memory(entries: Sequence[Entry], options: Options, pool: Pool) -> None:
-    """Return if memory has room for all weights and pools.
+    """Check that memory has room for all weights and pools.
 
     Raises:
-      SettingError: it has not.
+      SettingError: weights and pools exceed this machine's memory.
     """
     item, weights = _item_bytes(options), host_weight_bytes(entries, options)
     devices = options.workers * options.devices
@@ -225,7 +226,7 @@ def check_memory(entries: Sequence[Entry], options: Options, pool: Pool) -> None
 
 
 def too_large(entry: Entry, options: Options) -> str:
-    """Return why a model's weights can never be in memory; "" if they can."""
+    """Return the reason if a model's weights exceed `weights_bytes`, else ""."""
     if options.weights_bytes is None or entry.spec is None:
         return ""
     size = _weights(entry, options)
@@ -235,7 +236,7 @@ def too_large(entry: Entry, options: Options) -> str:
 
 
 def kept_at_start(entries: Sequence[Entry], options: Options) -> frozenset[str]:
-    """Return the models whose weights are in memory at the start: the first that have room."""
+    """Return the names of models with weights in memory at the start: the first that fit."""
     left = float("inf") if options.weights_bytes is None else float(options.weights_bytes)
     kept = set()
     for entry in entries:
@@ -253,10 +254,10 @@ def _weights(entry: Entry, options: Options) -> float:
 
 
 def check_system(system: SystemSpec, entries: Sequence[Entry]) -> None:
-    """Return if workers can do what a system asks of them.
+    """Check that workers support all that a system uses.
 
     Raises:
-      SettingError: it would split steps, prompts or caches over what an engine does not have.
+      SettingError: the system splits steps, hands over prompts, or keeps KV caches in host memory.
     """
     if any(step_parts(system.step, e.spec.layers) > 1 for e in entries if e.spec is not None):
         raise SettingError(
@@ -278,7 +279,7 @@ def check_system(system: SystemSpec, entries: Sequence[Entry]) -> None:
 
 
 def as_workers_have_it(system: SystemSpec, options: Options) -> SystemSpec:
-    """Return a system whose batch, memory and prompts' pieces are the workers'."""
+    """Return a system with the batch size, memory and chunk sizes of the workers."""
     most = max(options.budgets)
     chunks = tuple(c for c in system.profile.chunks if c <= most) or (most,)
     return replace(
@@ -300,16 +301,16 @@ def fleet_of(
     """Return the setup of the serving loop for models that can all be served.
 
     Args:
-      entries: the models.
-      options: of the workers.
-      system: who decides; batch and memory are the workers'.
-      constants: of the cost model.
-      slo_s: targets of time to first token and time per token.
-      seed: of random choices.
-      pool: of the workers; None: as for these models.
+      entries: models to serve.
+      options: settings of the workers.
+      system: policies; batch size and memory are replaced by the workers'.
+      constants: constants of the cost model.
+      slo_s: targets of TTFT and TPOT.
+      seed: seed of random choices.
+      pool: KV pool of each worker; None: made for these models.
 
     Raises:
-      SettingError: the system asks for what a worker does not do, or nothing fits.
+      SettingError: workers do not support the system, or the pool is too small.
     """
     pool = pool or pool_of(entries, options)
     most = max(options.budgets)
@@ -341,7 +342,7 @@ def fleet_of(
 def deployments_of(
     entries: Sequence[Entry], options: Options, slo_s: tuple[float, float]
 ) -> tuple[Deployment, ...]:
-    """Return models as they are served: by their names, in the context and dtype of workers."""
+    """Return the models' deployments, with the context and dtype of the workers."""
     item = _item_bytes(options)
     return tuple(
         Deployment(
@@ -358,7 +359,7 @@ def deployments_of(
 
 
 def _activation_bytes(deployment: Deployment, system: SystemSpec, most: int) -> int:
-    """Return bytes that `c2c.serving` reserves for activations; a worker's are not in a pool."""
+    """Return the bytes that `c2c.serving` reserves for activations, added as pools hold none."""
     spec = deployment.spec
     middle = spec.experts_per_token * spec.moe_intermediate if spec.experts else spec.intermediate
     width = 2 * spec.hidden + 2 * (spec.heads + spec.kv_heads) * spec.head_dim + 3 * middle
@@ -369,7 +370,7 @@ def _activation_bytes(deployment: Deployment, system: SystemSpec, most: int) -> 
 def _machine(
     options: Options, slice_bytes: int, deployments: Sequence[Deployment]
 ) -> tuple[Platform, MigConfig]:
-    """Return this machine as a chip of equal slices, one a worker."""
+    """Return this machine as a chip with an equal slice for each worker."""
     platform, workers = cpu_platform(), options.workers
     gpu = replace(
         platform.gpu,

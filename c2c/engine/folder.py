@@ -1,4 +1,4 @@
-"""The folder of one engine: its socket, and weights that end with it."""
+"""Temporary folder of one engine, for its socket and its weight files."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _LOCK = "lock"
 
 
 class OwnFolder:
-    """A new folder for temporary files, locked for as long as its process lives.
+    """A new temporary folder, locked while its process lives.
 
-    What engines left that were killed is removed: their weights would take the disk, or memory.
+    Folders of killed engines are removed, as their weights occupy disk or memory.
     """
 
     def __init__(self, parent: Path | None = None) -> None:
-        """Make it.
+        """Create and lock the folder.
 
         Args:
-          parent: by default where temporary files go.
+          parent: folder to create it in; None: the system's temporary folder.
         """
         parent = parent or Path(tempfile.gettempdir())
         for left in parent.glob(f"{_PREFIX}*"):
@@ -34,13 +34,13 @@ class OwnFolder:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 
     def remove(self) -> None:
-        """Remove it with all that is in it."""
+        """Remove the folder and its contents."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
 
 
 def _remove_left(folder: Path) -> None:
-    """Remove a folder whose engine is gone; one without a lock is about to get it, or not ours."""
+    """Remove a folder whose engine is gone; one without a lock file may be new, so it stays."""
     try:
         if folder.stat().st_uid != os.getuid():
             return
@@ -51,6 +51,6 @@ def _remove_left(folder: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(folder, ignore_errors=True)
     except BlockingIOError:
-        return  # it lives
+        return  # its engine lives
     finally:
         os.close(lock)

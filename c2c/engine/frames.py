@@ -1,4 +1,4 @@
-"""Frames over a Unix socket: a length, then a message of `c2c.engine.messages` as msgpack."""
+"""Frames over a Unix socket: a length, then a message (`c2c.engine.messages`) as msgpack."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Connection", "SocketFrames", "frames_in", "packed"]
 
 _MOST_BYTES = 1 << 28
 _PIECE_BYTES = 1 << 18
-_SPIN_S = 0.0005  # a worker's next plan is here by then, if there is one
+_SPIN_S = 0.0005  # a worker's next plan usually arrives within this time
 _LENGTH = struct.Struct("<I")
 
 _log = logging.getLogger("c2c.engine")
@@ -29,16 +29,16 @@ _decoder: msgspec.msgpack.Decoder[AnyFrame] = msgspec.msgpack.Decoder(AnyFrame)
 
 
 def packed(*frames: Frame) -> bytes:
-    """Return frames in one piece."""
+    """Return frames as bytes to send in one write."""
     bodies = [_encoder.encode(frame) for frame in frames]
     return b"".join(part for body in bodies for part in (_LENGTH.pack(len(body)), body))
 
 
 def frames_in(data: bytearray) -> list[AnyFrame]:
-    """Take the frames that have come whole out of what has come, and return them.
+    """Remove the complete frames from received bytes, and return them.
 
     Raises:
-      ValueError: what came are no frames.
+      ValueError: the bytes are no frames.
     """
     found, at = [], 0
     while len(data) >= at + _LENGTH.size:
@@ -57,11 +57,11 @@ def frames_in(data: bytearray) -> list[AnyFrame]:
 class Connection(asyncio.Protocol):
     """Connection in an event loop: delivers frames in the callback that receives them.
 
-    A task that awaits them would have its turn later in the loop, and a worker waits for that long.
+    A task that awaits frames would run a loop iteration later, while a worker waits.
     """
 
     def __init__(self, made: Callable[[Connection], None] = lambda _: None) -> None:
-        """Take who is told once it is connected."""
+        """Create a connection; `made` is called once it is connected."""
         self._made = made
         self._transport: asyncio.Transport | None = None
         self._data = bytearray()  # of frames that have not come whole
@@ -70,13 +70,13 @@ class Connection(asyncio.Protocol):
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: Any) -> None:
-        """Begin; what is sent goes out at once, not when the loop has its turn."""
+        """Start; frames are written at once rather than in the next loop iteration."""
         self._transport = transport
         transport.set_write_buffer_limits(0)
         self._made(self)
 
     def data_received(self, data: bytes) -> None:
-        """Pass on the frames that are whole now; one that cannot be taken ends the connection."""
+        """Deliver complete frames; an error while handling one ends the connection."""
         self._data += data
         try:
             for frame in frames_in(self._data):
@@ -84,12 +84,12 @@ class Connection(asyncio.Protocol):
                     self._frames.put_nowait(frame)
                 else:
                     self._take(frame)
-        except Exception:  # noqa: BLE001 (whatever it is, the others go on)
+        except Exception:  # noqa: BLE001 (other connections continue)
             _log.exception("a connection ends, as what came over it cannot be taken")
             self.close()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Take note of the end; how it came about makes no difference."""
+        """Signal the end of the connection, whatever its cause."""
         del error
         self._frames.put_nowait(None)
         if not self._over.done():
@@ -100,7 +100,7 @@ class Connection(asyncio.Protocol):
         return await self._frames.get()
 
     async def each(self, take: Callable[[AnyFrame], None]) -> None:
-        """Have every further frame taken as it comes, until the connection ends."""
+        """Call `take` with every further frame on arrival, until the connection ends."""
         while not self._frames.empty():
             if (frame := self._frames.get_nowait()) is not None:
                 take(frame)
@@ -108,12 +108,12 @@ class Connection(asyncio.Protocol):
         await self._over
 
     def send(self, *frames: Frame) -> None:
-        """Send frames in one piece; that the peer is gone is noticed by who awaits the end."""
+        """Send frames in one write; the loss of the peer is reported at the connection's end."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(packed(*frames))
 
     def close(self) -> None:
-        """End the connection, once what was sent is away."""
+        """Close the connection after all sent frames are written."""
         if self._transport is not None:
             self._transport.close()
 
@@ -122,13 +122,13 @@ class SocketFrames:
     """Frames over a blocking socket, for a process that computes between two frames."""
 
     def __init__(self, connection: socket.socket) -> None:
-        """Take a connected socket."""
+        """Create frames over a connected socket."""
         self._socket = connection
         self._data = bytearray()  # of frames that have not come whole
         self._sending = threading.Lock()
 
     def send(self, *frames: Frame) -> None:
-        """Send frames in one piece, from any thread."""
+        """Send frames in one write; safe in any thread."""
         with self._sending:
             self._socket.sendall(packed(*frames))
 
@@ -140,14 +140,14 @@ class SocketFrames:
             return None
 
     def receive(self, *, waits: bool) -> list[AnyFrame] | None:
-        """Return the frames that have come, of what came in one piece; None at the end.
+        """Return the received frames, possibly none; None at the end of the stream.
 
         Args:
-          waits: for more to come, where nothing has.
+          waits: True to wait for bytes if none have arrived.
         """
         data = self._look()
         if data is None and waits:
-            # To be woken takes longer than most frames do; whoever else wants the core gets it.
+            # Waking takes longer than most waits, so poll first, yielding the core to others.
             end_s = time.perf_counter() + _SPIN_S
             while data is None and time.perf_counter() < end_s:
                 os.sched_yield()

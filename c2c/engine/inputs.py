@@ -1,7 +1,7 @@
-"""Inputs of the serving loop from outside, as a table.
+"""External inputs of the serving loop, as a table.
 
-Requests with what was asked of them, cancels, lost workers, an operator's wishes about weights:
-with what each step took, all that a run followed from.
+Inputs are requests, cancellations, lost workers and admin commands for weights. With the duration
+of each step they determine a run.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ INPUTS_SCHEMA = pa.schema([("kind", pa.string()), *_FIELDS.items()])
 
 
 def row_of(event: Event, names: Sequence[str]) -> dict[str, Any] | None:
-    """Return an event as a row, with its model's name; None: it came from within."""
+    """Return an event as a row, with its model's name; None if it is not external."""
     kind = type(event).__name__
     if kind not in _KINDS:
         return None
@@ -56,8 +56,8 @@ def event_of(row: Mapping[str, Any], names: Sequence[str]) -> Event:
     """Return the event of a row.
 
     Raises:
-      KeyError: a kind that there is not.
-      ValueError: a model that there is not.
+      KeyError: the kind is unknown.
+      ValueError: the model is unknown.
     """
     kind = _KINDS[row["kind"]]
     wanted = kind.__dataclass_fields__

@@ -1,4 +1,4 @@
-"""Models as workers and the front are told of them, with the files that workers map."""
+"""Model descriptions for workers and front, with the weight files that workers map."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["infos_of", "items_of", "setup_of"]
 def items_of(
     entries: Sequence[Entry], settings: EngineSettings, temporary: Path
 ) -> tuple[Item, ...]:
-    """Return the models for workers; the folder of their files is made.
+    """Return the models for workers; the folder of weight files is created.
 
     Args:
-      entries: the models.
-      settings: of the engine; without a folder for weights they end with it.
-      temporary: a folder that does so.
+      entries: models of the catalog.
+      settings: engine settings, with the folder of weight files in `pools`.
+      temporary: folder of weight files if `pools` is None.
     """
     options = settings.options
     has_files = options.linear != "reference"

@@ -1,4 +1,4 @@
-"""Wishes of an operator for weights (bring in, keep, let go), and who waits to hear of them."""
+"""Admin commands for weights (load, pin, unpin, unload), and their pending answers."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ __all__ = ["Keeper"]
 
 
 class Keeper:
-    """Turns wishes into events of the loop, and their outcomes into answers.
+    """Turns admin commands into events of the loop, and their outcomes into answers.
 
     Attributes:
-      pinned: models whose weights stay.
+      pinned: models whose weights are pinned.
     """
 
     def __init__(
@@ -37,23 +37,23 @@ class Keeper:
         now_s: Callable[[], float],
         answer: Callable[[Manage, str], None],
     ) -> None:
-        """Take the engine's parts.
+        """Create it from parts of the engine.
 
         Args:
-          models: their places in the fleet, by name.
-          store: of their weights.
-          put: has the loop take an event.
-          now_s: its clock.
-          answer: is told of each wish what kept it from being done, or "".
+          models: indices of models in the fleet, by name.
+          store: host weights.
+          put: queues an event for the loop.
+          now_s: clock of the loop.
+          answer: called with each command and the reason of its refusal, or "".
         """
         self._models, self._store = models, store
         self._put, self._now_s, self._answer = put, now_s, answer
         self.pinned: set[str] = set()
-        self._decided: dict[int, list[Manage]] = {}  # by event, which the loop has not taken yet
-        self._loading: dict[str, list[tuple[Manage, bool]]] = {}  # and whether it has a pin to give
+        self._decided: dict[int, list[Manage]] = {}  # by event that the loop has not taken yet
+        self._loading: dict[str, list[tuple[Manage, bool]]] = {}  # and whether its pin ends then
 
     def manage(self, wish: Manage) -> None:
-        """Begin what was asked for."""
+        """Start an admin command."""
         name = wish.model
         model, at_s = self._models[name], self._now_s()
         if wish.what == "unload" and name in self.pinned:
@@ -69,7 +69,7 @@ class Keeper:
             self.pinned.discard(name)
             self._begin(ReleaseWeights(at_s=at_s, model=model), wish)
         elif wish.what == "unpin" or name in self.pinned:
-            self._answer(wish, "")  # it is so already
+            self._answer(wish, "")  # already done
         else:
             self._begin(KeepWeights(at_s=at_s, model=model), wish)
 
@@ -78,12 +78,12 @@ class Keeper:
         self._put(event)
 
     def waits_for(self, model: str) -> bool:
-        """Say whether somebody wants a model's weights to come, beside requests."""
+        """Return whether an admin command needs a model's weights in memory."""
         return model in self._loading or model in self.pinned
 
     def taken(self, event: Event, fleet: Any, state: Any) -> None:
-        """Go on after an event that the loop has taken, and whose actions were carried out."""
-        if isinstance(event, DeviceLost):  # it may have been that device that waited, too
+        """Continue commands after the loop took an event and its actions were executed."""
+        if isinstance(event, DeviceLost):  # loads that this device waited for were stopped
             for name in self._loading:
                 self._store.fetch(name)
         for wish in self._decided.pop(id(event), ()):
@@ -98,7 +98,7 @@ class Keeper:
                 self._keep(wish)
 
     def _keep(self, wish: Manage) -> None:
-        is_brief = wish.what == "load" or wish.model in self.pinned  # by a wish just before
+        is_brief = wish.what == "load" or wish.model in self.pinned  # by a command just before
         if wish.what == "pin":
             self.pinned.add(wish.model)
         self._loading.setdefault(wish.model, []).append((wish, is_brief))
@@ -108,7 +108,7 @@ class Keeper:
             self._store.fetch(wish.model)
 
     def fetched(self, model: str, failed: str) -> None:
-        """Go on after a load has ended; `failed` says why it did not come to its end."""
+        """Answer the commands that wait for a load; `failed`: reason of its failure, or ""."""
         wishes = self._loading.pop(model, [])
         if wishes and not failed:
             self._put(WeightsHere(at_s=self._now_s(), model=self._models[model]))

@@ -1,4 +1,4 @@
-"""Ledger of requests: tokens delivered of each, and the single function that ends it."""
+"""Ledger of open requests: delivered tokens, and the single function that ends a request."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _WAITS_S: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100
 
 @dataclass(slots=True)
 class Entry:
-    """A request that is not over.
+    """An open request.
 
     Attributes:
-      ask: as the front said it.
-      model: its place in the fleet.
-      arrived_s: when.
-      begun_s: when a worker was told of it first; None: it waits.
-      delivered: its tokens so far, which nobody takes back.
-      prompted: tokens of the prompt that were scored, where that is asked for.
-      blocks: keys of those of its prompt.
-      found: tokens of its prompt that a worker had already.
-      losses: workers that were lost in a step of it alone since its last token.
+      ask: the front's message.
+      model: index of the model in the fleet.
+      arrived_s: time of arrival.
+      begun_s: time at which a worker first got the request; None if it waits.
+      delivered: tokens sent to the client, never revoked.
+      prompted: number of prompt tokens whose scores were delivered, if asked for.
+      blocks: keys of the prompt's blocks.
+      found: prompt tokens found in a worker's prefix cache.
+      losses: workers lost in steps of this request alone since its last token.
     """
 
     ask: Ask
@@ -36,14 +36,14 @@ class Entry:
     arrived_s: float
     begun_s: float | None = None
     delivered: list[int] = field(default_factory=list)
-    prompted: int = 1  # nothing is told of the first
+    prompted: int = 1  # the first token has no score
     blocks: tuple[int, ...] = ()
     found: int = 0
     losses: int = 0
 
     @property
     def left(self) -> int:
-        """Tokens that it may still get."""
+        """Number of tokens that may still be generated."""
         return self.ask.new - len(self.delivered)
 
 
@@ -55,12 +55,12 @@ class Waits:
     total_s: float = 0.0
 
     def buckets(self) -> list[tuple[float | None, int]]:
-        """Return the cumulative number of requests by upper bound of their wait; None: no bound."""
+        """Return the cumulative request counts by upper bound of the wait [s]; None: no bound."""
         return list(zip((*_WAITS_S, None), accumulate(self.counts), strict=True))
 
 
 class Ledger:
-    """All requests of an engine. Delivered tokens are the truth: work is redone, never a token."""
+    """All open requests of an engine. Lost work is recomputed; delivered tokens never change."""
 
     def __init__(
         self,
@@ -69,13 +69,13 @@ class Ledger:
         prompted: Callable[[int, tuple[Scored, ...]], None] = lambda *_: None,
         found: Callable[[int, int], None] = lambda *_: None,
     ) -> None:
-        """Take whom to tell.
+        """Create an empty ledger with its listeners.
 
         Args:
-          told: of each new token, and how likely it was.
-          prompted: of scores of a prompt's further tokens.
-          found: how many tokens of a prompt were not computed.
-          ended: of the end of a request and why: "stop" or "length", else what kept it from that.
+          told: called with request, new token and its score or None.
+          ended: called with request, entry and reason: "stop", "length", or a failure's outcome.
+          prompted: called with request and scores of further prompt tokens.
+          found: called with request and number of prompt tokens found in the prefix cache.
         """
         self._told, self._ended, self._prompted, self._found = told, ended, prompted, found
         self._open: dict[int, Entry] = {}
@@ -89,21 +89,21 @@ class Ledger:
         return iter(tuple(self._open))
 
     def of_model(self, model: str) -> list[int]:
-        """Return the requests of a model, by its name."""
+        """Return the open requests of a model."""
         return [request for request, entry in self._open.items() if entry.ask.model == model]
 
     def open(self, ask: Ask, model: int, arrived_s: float, blocks: tuple[int, ...] = ()) -> None:
-        """Begin an entry; numbers of requests are never used again."""
+        """Add an entry; request numbers are never reused."""
         if ask.request in self._open:
             raise ValueError(f"request {ask.request} has an entry")
         self._open[ask.request] = Entry(ask=ask, model=model, arrived_s=arrived_s, blocks=blocks)
 
     def get(self, request: int) -> Entry | None:
-        """Return a request's entry; None: it is over, or never was."""
+        """Return a request's entry; None if it has ended or is unknown."""
         return self._open.get(request)
 
     def begin(self, request: int, at_s: float) -> None:
-        """Take note that a worker is told of a request; the first time counts as its wait."""
+        """Record that a worker gets a request; the first time ends its wait."""
         entry = self._open.get(request)
         if entry is None:
             return
@@ -117,7 +117,7 @@ class Ledger:
         waits.total_s += at_s - entry.arrived_s
 
     def deliver(self, request: int, token: int, score: Scored | None = None) -> bool:
-        """Pass a token on; return whether it was wanted."""
+        """Deliver a token; return whether the request is open."""
         entry = self._open.get(request)
         if entry is None:
             return False
@@ -127,14 +127,14 @@ class Ledger:
         return True
 
     def find(self, request: int, tokens: int) -> None:
-        """Pass on how much of a prompt a worker had already, in all, before its first token."""
+        """Add to the prompt tokens found in the prefix cache, and report their total."""
         entry = self._open.get(request)
         if entry is not None and not entry.delivered:
             entry.found += tokens
             self._found(request, entry.found)
 
     def score(self, request: int, first: int, scores: tuple[Scored, ...]) -> None:
-        """Pass on scores of a prompt from a place on; those that were computed again are known."""
+        """Deliver scores of prompt tokens from index `first` on, except those already delivered."""
         entry = self._open.get(request)
         if entry is None or not first <= entry.prompted < first + len(scores):
             return
@@ -142,7 +142,7 @@ class Ledger:
         entry.prompted = first + len(scores)
 
     def end(self, request: int, why: str) -> bool:
-        """End a request; return False if it was over already."""
+        """End a request; return False if it had ended already."""
         entry = self._open.pop(request, None)
         if entry is None:
             return False

@@ -1,4 +1,4 @@
-"""The log of the engine's processes on standard error: a record is one line, whatever is in it."""
+"""Log of the engine's processes on standard error, with one line for each message."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _MOST = 2000  # characters of a line
 
 
 class LineFormatter(logging.Formatter):
-    """A level and a message as one line, escaped and cut; lines of a traceback are set off.
+    """Formats a level and a message as one line, escaped and cut; tracebacks follow indented.
 
-    So no text of a client can be taken for a record, nor fill the log.
+    Text from a client can therefore neither imitate a record nor fill the log.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the lines."""
+        """Return the record's lines."""
         lines = [f"{record.levelname} {_printable(record.getMessage())}"]
         if record.exc_info:
             trace = self.formatException(record.exc_info)
@@ -33,7 +33,7 @@ def _printable(text: str) -> str:
 
 
 def log_to_stderr() -> None:
-    """Have warnings and errors of this process written so."""
+    """Log warnings and errors of this process to standard error in this format."""
     handler = logging.StreamHandler()
     handler.setFormatter(LineFormatter())
     logging.basicConfig(handlers=[handler], level=logging.WARNING)

@@ -1,7 +1,7 @@
 """Messages between the engine's processes: msgspec structs, carried by `c2c.engine.frames`.
 
-Workers and the front connect to the scheduler's Unix socket. A worker's first frame names its
-process, so that what an older process of the same place still says is nobody's.
+Workers and the front connect to the scheduler's Unix socket. A worker's first frame names its slot
+and process, so that late frames of an older process are ignored.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ __all__ = [
     "WorkerHello",
 ]
 
-SPARE = -1  # the place of a worker that stands by
+SPARE = -1  # slot of a standby worker
 
 
 class Frame(msgspec.Struct, tag=True, kw_only=True, omit_defaults=True):
@@ -70,12 +70,12 @@ class Item(Frame):
 
     name: str
     path: str
-    pool: str | None  # file of weights that workers share
-    is_kept: bool = True  # in memory at the start
+    pool: str | None  # path of the weight file that workers share; None: each has its own weights
+    is_kept: bool = True  # True if weights are in memory at the start
 
 
 class Bound(Frame):
-    """A device that a worker may see, by NVML."""
+    """A device that a worker may see, as NVML describes it."""
 
     uuid: str
     memory_bytes: int
@@ -83,10 +83,10 @@ class Bound(Frame):
 
 
 class Variant(Frame):
-    """Places of a model's layers, and of the keys and values of its requests."""
+    """Devices of a model's layers, and homes of its requests' KV caches."""
 
     copies: tuple[tuple[int, ...], ...]  # for each layer, the devices that hold it
-    homes: tuple[int, ...]  # numbers of `Setup.homes`
+    homes: tuple[int, ...]  # indices into `Setup.homes`
 
 
 class Setup(Frame):
@@ -101,17 +101,17 @@ class Setup(Frame):
     width: int
     superblocks: int
     superblock: int
-    ahead: int = 0  # steps of a run that are begun before the tokens of the one before are read
+    ahead: int = 0  # 1: a run's next step starts before the last one's tokens are read
     bound: tuple[Bound, ...] = ()
-    devices: int = 1  # that it computes with
-    homes: tuple[tuple[int, ...], ...] = ()  # for each layer of a request, its device
-    variants: tuple[Variant, ...] = ()  # of the layout; (): all on the first device
-    owns_files: bool = True  # those of weights end with the engine
-    opens: Literal["all", "kept", "none"] = "all"  # before it is ready; the rest when first used
+    devices: int = 1  # number that the worker computes with
+    homes: tuple[tuple[int, ...], ...] = ()  # for each home, the device of each layer
+    variants: tuple[Variant, ...] = ()  # of the layout; (): all is on the first device
+    owns_files: bool = True  # True if weight files are removed with the engine
+    opens: Literal["all", "kept", "none"] = "all"  # models to open before `Hello`; others later
 
 
 class WorkerHello(Frame):
-    """Message from a connected worker: index of its place, or SPARE for any."""
+    """Message from a connected worker: index of its slot, or SPARE for any."""
 
     place: int
     generation: int
@@ -122,21 +122,21 @@ class Opening(Frame):
 
     model: str
     ready: int
-    of: int  # of all models
-    compiled: int  # executables; the others were loaded
+    of: int  # shapes of all models
+    compiled: int  # executables compiled rather than loaded
 
 
 class Hello(Frame):
     """Message from a worker that is ready to serve."""
 
-    failed: dict[str, str]  # models by name, and why
+    failed: dict[str, str]  # model name: reason
     compiled: int
     loaded: int
     ready_s: float
 
 
 class Draws(Frame, kw_only=True):
-    """A request's way of drawing: the fields of `c2c.transformer.Sampling`."""
+    """Sampling parameters of a request: the fields of `c2c.transformer.Sampling`."""
 
     temperature: float
     seed: int
@@ -154,23 +154,23 @@ class Draws(Frame, kw_only=True):
 
 
 class Submit(Draws, kw_only=True):
-    """A request that a worker does not hold yet; `drawn` of its tokens are its own."""
+    """A request new to a worker; the last `drawn` tokens of `ids` are generated ones."""
 
     request: int
     ids: tuple[int, ...]
     new: int
     drawn: int
     stop: tuple[int, ...]
-    least: int = 0  # draws before which it does not stop
-    scores: int | None = None  # likeliest tokens to tell
-    prompt_scores: int | None = None  # likewise, of the tokens of the prompt
-    grammar: str = ""  # in llguidance's form, of the answer; "": any text
-    home: int = 0  # of its keys and values, where there are several
-    blocks: tuple[int, ...] = ()  # keys of its prompt's, with which it may begin
+    least: int = 0  # tokens before which it does not stop
+    scores: int | None = None  # number of likeliest tokens to report; None: no scores
+    prompt_scores: int | None = None  # the same for prompt tokens
+    grammar: str = ""  # of the answer, in llguidance's form; "": any text
+    home: int = 0  # index into `Setup.homes`
+    blocks: tuple[int, ...] = ()  # keys of the prompt's blocks, for the prefix cache
 
 
 class Fill(Frame):
-    """Compute so many further tokens of a prompt, beyond those in blocks that are there."""
+    """Compute this many further tokens of a prompt, less those found in the prefix cache."""
 
     request: int
     tokens: int
@@ -183,38 +183,38 @@ class Load(Frame):
     instance: int
     model: str
     variant: int = 0
-    moved: tuple[tuple[int, int], ...] = ()  # as the `Relayout` to the variant said
+    moved: tuple[tuple[int, int], ...] = ()  # as in the `Relayout` to the variant
 
 
 class Relayout(Frame):
-    """Change an instance's variant while it serves on; answered by `Relaid`."""
+    """Change an instance's variant while it serves; answered by `Relaid`."""
 
     instance: int
     variant: int
-    moved: tuple[tuple[int, int], ...]  # requests that change their home, and to which
+    moved: tuple[tuple[int, int], ...]  # (request, new home)
 
 
 class Relaid(Frame):
-    """The variant has changed."""
+    """An instance's variant has changed."""
 
     instance: int
     variant: int
-    weight_bytes: int  # that were copied
-    kv_bytes: int
-    pieces: int  # step boundaries at which something was
-    longest_s: float  # that one of them took
-    compiled: int  # executables that were not ready
+    weight_bytes: int  # copied
+    kv_bytes: int  # copied
+    pieces: int  # number of copies between steps
+    longest_s: float  # longest of them
+    compiled: int  # executables compiled during the change
 
 
 class Loaded(Frame):
-    """The instance can take its first step."""
+    """The instance is ready for its first step."""
 
     plan: int
     seconds: float
 
 
 class Run(Frame):
-    """Run one step that computes these, or up to `steps` equal decode steps; `Stepped` for each."""
+    """Run one step, or up to `steps` equal decode steps; each is answered by `Stepped`."""
 
     plan: int
     instance: int
@@ -233,7 +233,7 @@ class Scored(Frame):
 
 
 class Prompted(Frame):
-    """Scores of a prompt's tokens from a place on; the first token has none."""
+    """Scores of a prompt's tokens from index `first` on; token 0 has none."""
 
     request: int
     first: int
@@ -246,15 +246,15 @@ class Stepped(Frame):
     plan: int
     number: int  # from 0
     is_last: bool
-    tokens: tuple[tuple[int, int, str | None], ...]  # request, token, why it is over with it
-    seconds: float  # of the step on the device
-    host_s: float  # of the worker beside that
+    tokens: tuple[tuple[int, int, str | None], ...]  # request, token, reason if it ends
+    seconds: float  # on the device
+    host_s: float  # further time of the worker
     calls: tuple[tuple[int, int], ...]  # (chunk with padding, rows of one token) of each call
     kv_tokens: int  # positions that the rows of one token attend to
-    compiled: int  # executables that were not ready
+    compiled: int  # executables compiled during the step
     scores: tuple[Scored, ...] = ()
     prompts: tuple[Prompted, ...] = ()
-    found: tuple[tuple[int, int], ...] = ()  # requests, and tokens to fill that were there
+    found: tuple[tuple[int, int], ...] = ()  # (request, prompt tokens found in the cache)
 
 
 class Interrupt(Frame):
@@ -264,13 +264,13 @@ class Interrupt(Frame):
 
 
 class Free(Frame):
-    """Free what requests hold, where they are here."""
+    """Free the memory of requests that the worker holds."""
 
     requests: tuple[int, ...]
 
 
 class ForgetBlocks(Frame):
-    """Keep blocks of prompts no longer."""
+    """Evict prompt blocks from the prefix cache."""
 
     keys: tuple[int, ...]
 
@@ -282,20 +282,20 @@ class Unload(Frame):
 
 
 class Admit(Frame):
-    """Have a further model ready to be loaded, while others are served; answered by `Admitted`."""
+    """Prepare a further model for loading while others are served; answered by `Admitted`."""
 
     item: Item
 
 
 class Admitted(Frame):
-    """The model can be loaded, or why not."""
+    """Result of `Admit`: the model can be loaded, or the reason why not."""
 
     model: str
     failed: str = ""
 
 
 class Drop(Frame):
-    """The weights of a model go from memory; no instance has it."""
+    """Unmap a model's weights; no instance uses them."""
 
     model: str
 
@@ -313,9 +313,9 @@ class ModelInfo(Frame):
 
     name: str
     path: str
-    context: int  # tokens, prompt and answer
+    context: int  # most tokens, prompt and answer
     vocab: int
-    failed: str = ""  # why it is not served
+    failed: str = ""  # reason if it is not served
 
 
 class Starting(Frame):
@@ -328,8 +328,8 @@ class Models(Frame):
     """Models, sent to the front when requests are accepted and whenever a model fails."""
 
     models: tuple[ModelInfo, ...]
-    max_open: int  # requests at the same time
-    adds: bool = False  # whether models may be added and removed
+    max_open: int  # most concurrent requests
+    adds: bool = False  # True if models can be added and removed
 
 
 class Ask(Draws, kw_only=True):
@@ -360,16 +360,16 @@ class Tokens(Frame):
 
     request: int
     tokens: tuple[int, ...]
-    scores: tuple[Scored, ...] = ()  # one a token, where they were asked for
-    prompt: tuple[Scored, ...] = ()  # of the prompt's next tokens, before any token
-    found: int = 0  # tokens of the prompt that were not computed; before any token, too
+    scores: tuple[Scored, ...] = ()  # one for each token, if asked for
+    prompt: tuple[Scored, ...] = ()  # scores of next prompt tokens, sent before any token
+    found: int = 0  # prompt tokens found in the prefix cache, sent before any token
 
 
 class Ended(Frame):
     """End of a request, sent once to the front."""
 
     request: int
-    why: str  # stop, length, or an outcome of the ledger
+    why: str  # "stop", "length", or a failure's outcome
     retry_s: float = 0.0
 
 
@@ -391,8 +391,8 @@ class Add(Frame):
     """Message from the front: add a checkpoint; answered by `Managed`."""
 
     number: int
-    path: str  # within the folder that the engine adds from
-    model: str = ""  # its name; "": as in a catalog
+    path: str  # within the folder `add_from`
+    model: str = ""  # name; "": as in a catalog
 
 
 class Remove(Frame):
@@ -407,9 +407,9 @@ class Managed(Frame):
 
     number: int
     refused: str = ""
-    param: str = ""  # the field of the request that is wrong
-    status: int = 409  # of HTTP, where it was refused
-    model: str = ""  # that was added
+    param: str = ""  # invalid field of the request
+    status: int = 409  # HTTP status of a refusal
+    model: str = ""  # name of the added model
 
 
 class Watch(Frame):

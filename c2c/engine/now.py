@@ -1,4 +1,4 @@
-"""The engine's present state as plain data, for its page and its metrics."""
+"""Current state of the engine as plain data, for its live page and metrics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["requests_now", "weights_now", "work_done", "workers_now"]
 
 
 def requests_now(ledger: Ledger) -> dict[str, Any]:
-    """Return open and waiting requests by model, and ended ones by reason."""
+    """Return counts of open and waiting requests by model, and of ended ones by outcome."""
     entries = [entry for entry in map(ledger.get, ledger) if entry is not None]
     return {
         "open": Counter(entry.ask.model for entry in entries),
@@ -42,7 +42,7 @@ def work_done(tape: Tape, places: Sequence[Place]) -> dict[str, Any]:
 def weights_now(
     budget_bytes: int | None, models: Iterable[str], store: Store | None, keeper: Keeper | None
 ) -> dict[str, Any]:
-    """Return the models whose weights are in memory, loading, or pinned."""
+    """Return the names of models with weights in memory, loading, or pinned."""
     return {
         "budget_bytes": budget_bytes,
         "here": sorted(models if store is None else store.here),
@@ -62,8 +62,8 @@ def _worker_now(place: Place, device: Any) -> dict[str, Any]:
     """Return the state of a worker.
 
     Args:
-      place: the worker's place.
-      device: the loop's record of it, `c2c.serving.state.DEVICE_DTYPE`.
+      place: slot of the worker.
+      device: the loop's record of its device, `c2c.serving.state.DEVICE_DTYPE`.
     """
     doing = place.doing
     state = "idle" if doing is None else "busy"

@@ -1,4 +1,4 @@
-"""Other processes of the machine: their seconds on its cores, and kills for lack of memory."""
+"""Load from other processes of the machine: their CPU time, and out-of-memory kills."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 
 __all__ = ["CpuSeconds", "cpu_seconds", "memory_kills", "note_others", "share_of_others"]
 
-_LOOK_S = 10.0  # between looks at what else the machine computes
+_LOOK_S = 10.0  # between readings of CPU time
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
-_IDLE = (3, 4)  # of a line of /proc/stat: idle, and waiting for a disk
+_IDLE = (3, 4)  # fields of a /proc/stat line: idle, iowait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuSeconds:
-    """CPU seconds of all cores and of these processes, each since its start."""
+    """CPU seconds since boot on all cores (total, busy), and of the engine's processes."""
 
     total_s: float
     busy_s: float
@@ -28,11 +28,11 @@ class CpuSeconds:
 def cpu_seconds(proc: Path = Path("/proc")) -> CpuSeconds | None:
     """Return CPU seconds so far; None if the system does not report them.
 
-    Own processes are this one and all that it started.
+    The engine's processes are this one and its descendants.
     """
     try:
         first = (proc / "stat").read_text().splitlines()[0].split()
-        ticks = [int(text) for text in first[1:9]]  # what follows is in the others already
+        ticks = [int(text) for text in first[1:9]]  # later fields are included in these
         ours = sum(_seconds_of(proc, pid) for pid in _tree(proc, os.getpid()))
     except (OSError, IndexError, ValueError):
         return None
@@ -64,7 +64,7 @@ def _tree(proc: Path, pid: int) -> list[int]:
     for task in (proc / str(pid) / "task").iterdir():
         try:
             children = (task / "children").read_text().split()
-        except FileNotFoundError:  # of a thread that has ended, or a kernel that does not tell
+        except FileNotFoundError:  # the thread has ended, or the kernel lacks this file
             continue
         for child in map(int, children):
             found += _tree(proc, child) if (proc / str(child)).is_dir() else []
@@ -81,7 +81,7 @@ def _seconds_of(proc: Path, pid: int) -> float:
 
 
 async def note_others(shares: deque[float]) -> None:
-    """Note what share of the machine others have, for as long as the system says so."""
+    """Record other processes' share of the CPU regularly, as long as the system reports it."""
     before = cpu_seconds()
     while before is not None:
         await asyncio.sleep(_LOOK_S)

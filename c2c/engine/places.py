@@ -1,4 +1,4 @@
-"""A worker's place: its process, what that holds, and what it was told to do."""
+"""Worker slots: the current process, the state that it holds, and its current work."""
 
 from __future__ import annotations
 
@@ -31,55 +31,55 @@ __all__ = [
 ]
 
 
-_PROMPT: Final = 64  # tokens: prompts are of one kind in steps of so many
+_PROMPT: Final = 64  # prompt tokens by which kinds of steps differ
 RELAID: Final = ("changes", "pieces", "weight_bytes", "kv_bytes")  # totals of `Place.relaid`
 
 
 @dataclass(slots=True)
 class Doing:
-    """The loop's order to a device, and its progress."""
+    """A device's current action of the loop, and its progress."""
 
     plan: int
     action: Load | RunSteps
     begun_s: float
     sent_s: float = 0.0
     done: int = 0  # steps
-    seconds: float = 0.0  # of them
+    seconds: float = 0.0  # of these steps
     moved: tuple[float, float, float] | None = None  # bytes: see `c2c.serving.costs.step_bytes`
-    is_cold: bool = False  # it had to wait for weights
-    is_interrupted: bool = False  # it is to end early, whichever process does it
-    again: int = 0  # prompt tokens that it computes once more
-    alone: list[int] | None = None  # requests that it still computes, one by one; None: all at once
-    kept: list[Stepped] = field(default_factory=list)  # of those alone, until all are done
-    finished: dict[int, str] = field(default_factory=dict)  # requests that are over, and why
+    is_cold: bool = False  # True if it waited for weights
+    is_interrupted: bool = False  # True if it must end early, even after a restart
+    again: int = 0  # prompt tokens that are recomputed
+    alone: list[int] | None = None  # requests left to compute one by one; None: all at once
+    kept: list[Stepped] = field(default_factory=list)  # reports of single requests, until all end
+    finished: dict[int, str] = field(default_factory=dict)  # ended request: reason
 
 
 @dataclass(slots=True)
 class Place:
-    """A device of the fleet, or several that a model spans, and its current process.
+    """Slot of a worker: a device of the fleet, and its current process.
 
     Attributes:
-      device: its number in the fleet.
-      gpus: devices that its processes are bound to; (): none.
+      device: index of the device in the fleet; it may consist of several that a model spans.
+      gpus: GPUs or MIG instances that its processes are bound to; (): none.
       generation: number of the process, increased at each start.
       process: running process; None if there is none.
       link: connection to the ready process; None if none is ready.
       has_worked: whether the process has loaded or computed anything since it was ready.
-      is_hung: whether it said nothing for too long, and was killed for it.
+      is_hung: whether the process was killed for its silence.
       is_over: whether the process has ended and its end was handled.
-      in_vain: processes in a row that ended before or at their first work, by themselves.
-      ended: processes in a row that others ended before or at their first work.
+      in_vain: processes in a row that ended by themselves before they completed any work.
+      ended: processes in a row that were killed from outside before they completed any work.
       heard_s: time of the process's last message.
-      instances: model names by instance that the loop needs.
-      opened: model names by instance that the process has.
+      instances: instances that the loop has on the device, with their model names.
+      opened: instances that the process has opened.
       held: requests that the process holds.
-      doing: current order to the process.
-      variant: variant of the layout that is in force or has been loaded.
-      moved: requests whose homes changed with the variant.
-      relayout: change to the next variant in progress.
+      doing: current work of the process; None if it is idle.
+      variant: current variant of the layout.
+      moved: requests whose homes changed with the variant, and their new homes.
+      relayout: change to the next variant in progress; None if there is none.
       relaid: totals of finished changes.
       longest_piece_s: longest piece of a change between two steps.
-      is_waiting: whether the change waits for weights that are not in memory yet.
+      is_waiting: whether the current work waits for weights that are not in memory.
       is_quarantined: whether no further process is started.
     """
 
@@ -125,14 +125,14 @@ def kind_of(doing: Doing) -> Hashable:
 
 
 def note_instances(places: Sequence[Place], instances: Any, names: Sequence[str]) -> None:
-    """Take note of the instances that a system starts with, as the loop's table has them."""
+    """Record the instances that a system starts with in their slots."""
     for i, instance in enumerate(instances):
         if instance.model >= 0:
             places[int(instance.on_device)].instances[i] = names[int(instance.model)]
 
 
 def load_of(place: Place, plan: int, instance: int, model: str) -> messages.Load:
-    """Return the frame that has a worker open an instance, in the variant of its place."""
+    """Return the frame that opens an instance in the variant of its slot."""
     return messages.Load(
         plan=plan, instance=instance, model=model, variant=place.variant, moved=place.moved
     )
@@ -151,23 +151,23 @@ def load_row(
 
 
 def relayout_of(instance: int, asked: Relayout) -> messages.Relayout:
-    """Return the frame that has a worker change an instance's variant."""
+    """Return the frame that changes an instance's variant."""
     return messages.Relayout(instance=instance, variant=asked.version, moved=asked.kv_homes)
 
 
 def note_relaid(place: Place, frame: messages.Relaid) -> None:
-    """Count a change of a place's variant."""
+    """Count a finished change of a slot's variant."""
     place.compiled += frame.compiled
     place.relaid.update(changes=1, **{name: getattr(frame, name) for name in RELAID[1:]})
     place.longest_piece_s = max(place.longest_piece_s, frame.longest_s)
 
 
 def run_of(place: Place, doing: Doing, ledger: Ledger, at_s: float) -> tuple[Run | None, list[int]]:
-    """Return the frame that has a worker do a plan, and which requests it must free before.
+    """Return the frame that runs a plan, and the requests that the worker must free before.
 
-    What the process does not hold (it is new, or the request was set aside) it computes anew, from
-    the prompt and what was delivered: that step then takes longer, and gives the same tokens. None:
-    nobody wants any of it any more. Where a step was lost, one request at a time takes it.
+    Requests that the process does not hold (it is new, or they were set aside) are recomputed from
+    prompt and delivered tokens: the step takes longer and draws the same tokens. After a lost step,
+    requests run one at a time. The frame is None if all requests have ended.
     """
     action = doing.action
     assert isinstance(action, RunSteps)
@@ -214,7 +214,7 @@ def run_of(place: Place, doing: Doing, ledger: Ledger, at_s: float) -> tuple[Run
 
 def _submit(ledger: Ledger, request: int, homes: Mapping[int, int]) -> Submit:
     entry = ledger.get(request)
-    assert entry is not None  # the caller looked
+    assert entry is not None  # the caller checked
     ask = entry.ask
     return Submit(
         request=request,

@@ -1,4 +1,4 @@
-"""Upkeep of the scheduler's process: its loop, its memory, starts of others."""
+"""Event loop, garbage collection and child processes of the scheduler's process."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import uvloop
 __all__ = ["run_in_loop", "settle_memory", "started"]
 
 _log = logging.getLogger("c2c.engine")
-_BACKOFF_S = 0.1  # times two for each try in a row that was in vain
+_BACKOFF_S = 0.1  # doubled after each failed try
 _MOST_BACKOFF_S = 5.0
 
 
 async def started[T](what: str, start: Callable[[], Awaitable[T]]) -> T:
-    """Start a process; where the machine refuses (memory is short), try again, later and later."""
+    """Start a process, with retries and growing pauses if the system refuses (memory is short)."""
     wait_s = _BACKOFF_S
     while True:
         try:
@@ -30,15 +30,15 @@ async def started[T](what: str, start: Callable[[], Awaitable[T]]) -> T:
 
 
 def run_in_loop[T](work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in an event loop of its own, the one that engines run in."""
+    """Run a coroutine in a new event loop of the kind that engines use (uvloop)."""
     return asyncio.run(work, loop_factory=uvloop.new_event_loop)
 
 
 def settle_memory() -> None:
-    """Leave what there is now out of garbage collection: from here on this process only serves.
+    """Exclude all present objects from garbage collection, once the process starts to serve.
 
-    What a start leaves is for good. A collection of all of it takes some milliseconds, in which
-    workers wait for their next plans.
+    These objects live as long as the process. Collecting them would take milliseconds, during which
+    workers wait for plans.
     """
     gc.collect()
     gc.freeze()

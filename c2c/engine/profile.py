@@ -1,7 +1,7 @@
-"""Memory that serving takes beside keys and values, measured: `python -m c2c.engine.profile`.
+"""Measurement of a worker's memory without its KV pool: `python -m c2c.engine.profile`.
 
-A line of JSON in, a line out. Every model computes the largest step that a worker may be asked for,
-in a pool that just suffices for it.
+It reads and writes one line of JSON. Every model computes the largest step of a worker, in the
+smallest sufficient pool.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ class Profiled(msgspec.Struct, kw_only=True):
 
 
 def measured(setup: Setup) -> Profiled:
-    """Compute the largest step of every model, and return what that took.
+    """Compute the largest step of every model, and return the memory that it needed.
 
-    A model that cannot be loaded is left out: it will not be served either.
+    Models that cannot be loaded are skipped, as they will not be served either.
 
     Raises:
-      DataError: this process sees another device than it should, or no model can be loaded.
+      DataError: this process sees an unplanned device, or no model can be loaded.
     """
     if setup.bound:
         check_seen(setup.bound)
@@ -75,14 +75,14 @@ def measured(setup: Setup) -> Profiled:
     pool = KvPool(superblocks_for(blocks), setup.superblock, dtype=DTYPES[setup.dtype])
     held: list[Model] = []
     with _store() as executables:
-        for item in sorted(setup.models, key=lambda i: i.is_kept):  # who passes makes room
+        for item in sorted(setup.models, key=lambda i: i.is_kept):  # unkept first
             try:
                 model = load(
                     Path(item.path), setup.dtype, linear=setup.linear, pool=item.pool,
                     progress=False, executables=executables,
                 )  # fmt: skip
             except (DataError, SettingError, HostMemoryError):
-                continue  # the worker says why
+                continue  # the worker reports the reason
             _largest(model, pool, shapes)
             if item.is_kept:
                 held.append(model)
@@ -103,18 +103,18 @@ def measured(setup: Setup) -> Profiled:
 
 @contextmanager
 def _store() -> Iterator[Executables]:
-    """Yield a place for executables that nobody needs later: pools of this size serve nobody."""
+    """Yield a temporary store of executables, as no worker has a pool of this size."""
     with tempfile.TemporaryDirectory() as folder:
         yield Executables(folder, strict=False)
 
 
 def _prompt(shapes: Shapes) -> int:
-    """Return the tokens of the longest chunk that a sequence has room for."""
+    """Return the length of the longest chunk that fits the context, in tokens."""
     return min(shapes.budgets[0], shapes.context - 1)
 
 
 def _largest(model: Model, pool: KvPool, shapes: Shapes) -> None:
-    """Compute a chunk of the widest budget beside as many decodes as there may be."""
+    """Compute the longest chunk together with the most decodes."""
     runner = Runner(model.executor(pool), shapes)
     decodes = tuple(range(shapes.rows[0] - 1))
     for request in decodes:
@@ -128,9 +128,9 @@ def _largest(model: Model, pool: KvPool, shapes: Shapes) -> None:
 
 
 def _taken(temporaries: int) -> tuple[int, int]:
-    """Return this process's limit of GPU memory, and the most that it has taken.
+    """Return this process's limit of GPU memory and its peak use, in bytes.
 
-    On a CPU: 0, and what it holds alone, with what its largest step needs for a moment.
+    On a CPU the limit is 0, and the peak is private memory plus temporaries of the largest step.
     """
     stats = jax.devices()[0].memory_stats()
     if stats is not None:
@@ -144,9 +144,9 @@ def _taken(temporaries: int) -> tuple[int, int]:
 
 
 def main() -> int:
-    """Answer one question; return the exit status."""
+    """Measure one setup; return the exit status."""
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # prints of libraries go to standard error
     setup = msgspec.json.decode(sys.stdin.buffer.readline(), type=Setup)
     try:
         said = measured(setup)

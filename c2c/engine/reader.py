@@ -1,6 +1,7 @@
-"""Reads checkpoints into the files that workers map: `python -m c2c.engine.reader`.
+"""Reader of checkpoints into the weight files that workers map: `python -m c2c.engine.reader`.
 
-A line of JSON in for each model, a line out when its file is whole. It ends with its input.
+It reads a line of JSON for each model, writes a line when the file is complete, and ends with its
+input.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def _fetched(ask: Fetch) -> Fetched:
 def main() -> int:
     """Serve until the input ends; return the exit status."""
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # prints of libraries go to standard error
     for line in sys.stdin.buffer:
         ask = msgspec.json.decode(line, type=Fetch)
         answers.write(msgspec.json.encode(_fetched(ask)) + b"\n")

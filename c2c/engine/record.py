@@ -1,4 +1,4 @@
-"""Rows of executed steps, which calibrate the cost model and explain a run."""
+"""Records of executed steps, for calibration of the cost model and analysis of a run."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from c2c.serving.state import RECORD_DTYPE
 
 __all__ = ["StepRow", "Tape", "Totals"]
 
-_PACKED = 10_000  # rows that are Python objects before they become columns
-_RECENT = 1_000  # steps that the page knows
+_PACKED = 10_000  # rows kept as Python objects before they are packed into columns
+_RECENT = 1_000  # steps that the live page shows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,28 +25,28 @@ class StepRow:
     """A step of a worker.
 
     Attributes:
-      plan: number of the plan that it is a step of.
-      number: of the step in its plan, from 0; -1: the plan loads the model.
-      device: index of the worker's place.
+      plan: number of the plan that the step belongs to.
+      number: number of the step in its plan, from 0; -1: the plan loads the model.
+      device: index of the worker's slot.
       model: name of the model.
-      chunk: prompt tokens with padding, of all its calls.
-      rows: rows of one token with padding, of all its calls.
-      calls: prompt tokens with padding of each call; of a call of decodes alone 0.
+      chunk: prompt tokens with padding, summed over calls.
+      rows: rows of one token with padding, summed over calls.
+      calls: prompt tokens with padding of each call; 0 for a call of decodes alone.
       prompt_tokens: prompt tokens without padding.
       decodes: decoded rows without padding.
       kv_tokens: positions that the decoded rows attend to.
       seconds: time on the device.
-      host_s: time of the worker on the host, beside the device's.
+      host_s: further time of the worker, on the host.
       begun_s: time of the event that caused the plan.
       sent_s: time at which the plan was sent.
       heard_s: time at which the report of the step arrived.
-      outside_s: from the event that the plan follows from, or the step before, to the end of this
-        step, beside the worker's seconds: the loop, the frames, waiting for a core. Less than
-        nothing where the step before was heard of late, and the worker had gone on.
+      outside_s: time from the plan's event or the previous step's report to this step's, less the
+        worker's time: scheduling, frames, waiting for a core. Negative if the previous report was
+        late and the worker had continued.
       is_turn: whether the model differs from the previous step's.
       is_cold: whether a load had to wait for weights that were not in memory.
       again: prompt tokens recomputed after a worker was lost.
-      found: prompt tokens not computed, as the worker had their blocks.
+      found: prompt tokens found in the prefix cache.
     """
 
     plan: int
@@ -114,14 +114,14 @@ _SCHEMA = pa.schema(
 
 
 class Tape:
-    """The record that a run leaves.
+    """Records of a run.
 
-    An engine runs for long: totals and the last steps are always there, all steps and records only
-    where they are asked for.
+    Totals and the last steps are always kept; all steps, requests and inputs only on demand, as an
+    engine runs for long.
     """
 
     def __init__(self, *, is_kept: bool) -> None:
-        """Begin; `is_kept`: whether everything will be asked for."""
+        """Create an empty tape; `is_kept`: True to keep all steps, requests and inputs."""
         self._is_kept = is_kept
         self._steps: list[StepRow] = []
         self._step_tables: list[pa.Table] = []
@@ -133,7 +133,7 @@ class Tape:
         self.totals: dict[str, Totals] = {}
 
     def step(self, row: StepRow) -> None:
-        """Take a step."""
+        """Record a step."""
         self.totals.setdefault(row.model, Totals()).add(row)
         if row.number >= 0:
             self.recent.append(row)
@@ -143,14 +143,14 @@ class Tape:
                 self._pack()
 
     def record(self, row: Any) -> None:
-        """Take the record of a request that is over: a row of `RECORD_DTYPE`."""
+        """Record an ended request: a row of `RECORD_DTYPE`."""
         if self._is_kept:
             self._records.append(tuple(row))
             if len(self._records) >= _PACKED:
                 self._pack()
 
     def event(self, event: Event, names: Sequence[str]) -> None:
-        """Take what the loop is about to take, if it came from outside."""
+        """Record an event that the loop is about to take, if it is an external input."""
         row = row_of(event, names) if self._is_kept else None
         if row is not None:
             self._inputs.append(row)
@@ -168,12 +168,12 @@ class Tape:
         self._steps, self._records, self._inputs = [], [], []
 
     def steps(self) -> pa.Table:
-        """Return all steps, in the order in which they were heard of."""
+        """Return all steps, in the order of their reports."""
         self._pack()
         return pa.concat_tables(self._step_tables)
 
     def inputs(self) -> pa.Table:
-        """Return the external inputs in the order in which the loop took them."""
+        """Return the external inputs, in the order in which the loop took them."""
         self._pack()
         return pa.concat_tables(self._input_tables)
 

@@ -1,4 +1,4 @@
-"""The models of a worker and what it does with a plan: calls of runners, one after the other."""
+"""Models of a worker, and the execution of plans as calls of their runners."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ _REFUSED = (DataError, SettingError, HostMemoryError)
 
 
 class Residents:
-    """Instances on one device, which take turns over one pool of keys and values."""
+    """Instances on one device that share its KV pool."""
 
     def __init__(self, setup: Setup, opening: Callable[[Opening], None] = lambda _: None) -> None:
-        """Take the pool's memory, and ready the models that are to be before the first request.
+        """Allocate the pool, and load and compile the models of `setup.opens`.
 
-        A model that cannot be served keeps none of the others back. One that will not be kept is
-        readied, so that its faults are known and what it runs is compiled, and dropped again.
+        A model that cannot be served goes into `failed`. A model whose weights are not kept is
+        loaded and compiled, which detects its faults, and dropped again.
 
         Args:
-          setup: what is served.
-          opening: is told how far that is, by several threads, one after another.
+          setup: models and shapes to serve.
+          opening: called with the progress, by several threads but one at a time.
         """
         self.failed: dict[str, str] = {}
         self._setup = setup
@@ -73,8 +73,8 @@ class Residents:
         self._shapes = Shapes(rows=setup.rows, budgets=setup.budgets, width=setup.width)
         self._runners: dict[int, Runner] = {}
         self._models_of: dict[int, str] = {}  # by instance
-        self._grammars: dict[str, Grammars] = {}  # of models that were asked for one
-        self._leases: dict[str, Lease] = {}  # of models, whose kept blocks outlive an instance
+        self._grammars: dict[str, Grammars] = {}  # by model, made at its first constrained request
+        self._leases: dict[str, Lease] = {}  # by model: kept blocks outlive an instance
         dtype = DTYPES[setup.dtype]
         self.spreading: Spreading | None = None
         if setup.variants:
@@ -87,7 +87,7 @@ class Residents:
         kept = [i.name for i in setup.models if i.is_kept and setup.opens != "none"]
         self._opening, self._telling = opening, threading.Lock()
         self._left = dict.fromkeys([*passing, *kept], len(self._shapes.calls))
-        for name in passing:  # one at a time: there is no room for more
+        for name in passing:  # one at a time, as memory has no room for more
             self._open_all([name])
             self.drop(name)
             path = self._items[name].pool
@@ -96,7 +96,7 @@ class Residents:
         self._open_all(kept)
 
     def _tell(self, name: str, shapes: int) -> None:
-        """Say that so many further shapes of a model are ready, or all that are left of it."""
+        """Report this many further shapes of a model as ready, at most those left."""
         with self._telling:
             self._left[name] -= min(shapes, self._left[name])
             of = len(self._left) * len(self._shapes.calls)
@@ -104,7 +104,7 @@ class Residents:
             self._opening(Opening(model=name, ready=ready, of=of, compiled=self.compiled))
 
     def _open_all(self, names: Sequence[str]) -> None:
-        """Ready models: what one's weights take to read, the one before takes to compile."""
+        """Load models one after another, while earlier ones are compiled."""
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             ready: dict[str, Future[Model]] = {}
             for name in names:
@@ -124,34 +124,34 @@ class Residents:
                     self.failed[name] = str(error)
                 else:
                     self._models[name] = model.result()
-        for name in names:  # those that failed, too, and where nothing is compiled beforehand
+        for name in names:  # includes failed models and those without ahead-of-time compilation
             self._tell(name, len(self._shapes.calls))
 
     def _open(self, name: str) -> Model:
-        """Return a model with its weights mapped; executables come from the store when first used.
+        """Return a model with its weights mapped, loading it if needed.
 
-        That is for a process that takes a lost one's place: all was readied before.
+        A replacement process loads executables at first use: an earlier process has compiled them.
         """
         if name not in self._models:
             self._models[name] = self._loaded(name, self._executables)
         return self._models[name]
 
     def admit(self, item: Item, told: Callable[[Admitted], None]) -> None:
-        """Ready a further model in a thread of its own, while this one serves the others.
+        """Load and compile a further model in its own thread, while others are served.
 
         Args:
-          item: the model; its file of weights is there.
-          told: of the outcome, by that thread.
+          item: model with a complete weight file.
+          told: called with the result by that thread.
         """
         self._items[item.name] = item
 
         def ready() -> None:
             failed = ""
             try:
-                # What it compiles is not counted as missing in a step of others.
+                # A store of its own: the others' steps do not count its compilations.
                 executables = _executables(self._setup.executables)
                 model = self._compiled(self._loaded(item.name, executables), lambda: None)
-            except Exception as error:  # noqa: BLE001 (it keeps none of the others back)
+            except Exception as error:  # noqa: BLE001 (the others are served)
                 failed = str(error) if isinstance(error, _REFUSED) else repr(error)
             else:
                 self._models[item.name] = model
@@ -179,7 +179,7 @@ class Residents:
         return model
 
     def _touch(self, model: Model) -> None:
-        """Compute a step of each kind: its weights are in memory then."""
+        """Compute a step of each kind, which brings the weights into memory."""
         runner = self._made(model)
         runner.submit(0, [0], new=2, sampling=Sampling())
         for step in (Step(fill=(0, 1)), Step(decode=(0,))):
@@ -192,16 +192,16 @@ class Residents:
 
     @property
     def compiled(self) -> int:
-        """Executables that this process compiled."""
+        """Number of executables that this process compiled."""
         return 0 if self._executables is None else self._executables.compiled
 
     @property
     def loaded(self) -> int:
-        """Executables that came out of the store."""
+        """Number of executables loaded from the store."""
         return 0 if self._executables is None else self._executables.loaded
 
     def load(self, load: Load) -> None:
-        """Make a model runnable."""
+        """Make a model runnable as an instance."""
         model = self._open(load.model)
         if self.spreading is None and load.model not in self._leases:
             self._leases[load.model] = self._pool.lease(model.spec)
@@ -211,13 +211,13 @@ class Residents:
             self.spreading.opened(load.instance, runner, load.variant, load.moved)
 
     def drop(self, model: str) -> None:
-        """Map a model's weights no longer; what they took is free with the last that did."""
+        """Unmap a model's weights; their memory is free once no process maps them."""
         self._grammars.pop(model, None)
         if self._models.pop(model, None) is not None:
-            gc.collect()  # a model's parts know each other
+            gc.collect()  # a model has reference cycles
 
     def unload(self, instance: int) -> None:
-        """Free an instance and all that its requests hold."""
+        """Free an instance and the memory of its requests."""
         if self.spreading is not None:
             self.spreading.closed(instance)
         runner = self._runners.pop(instance, None)
@@ -226,19 +226,19 @@ class Residents:
                 runner.cancel(request)
 
     def free(self, requests: tuple[int, ...]) -> None:
-        """Free what requests hold, where they are here."""
+        """Free the memory of requests that this worker holds."""
         for runner in self._runners.values():
             for request in set(requests) & set(runner.requests):
                 runner.cancel(request)
 
     def forget(self, keys: tuple[int, ...]) -> None:
-        """Keep blocks of prompts no longer."""
+        """Evict prompt blocks from the prefix cache."""
         self._pool.forget(keys)
 
     def run(self, run: Run, is_interrupted: Callable[[], bool]) -> Iterator[Stepped]:
-        """Compute a plan's steps, yielding each as it is done.
+        """Compute a plan's steps, yielding a report after each.
 
-        A run ends with the first step in which one of its requests ends, or that was interrupted.
+        A run ends early with a step that ends a request, or after an interrupt.
         """
         runner = self._runners[run.instance]
         for submit in run.submits:
@@ -284,19 +284,19 @@ class Residents:
         return self._grammars[model].begin(submit.grammar, drawn)
 
     def _place(self, runner: Runner, submit: Submit) -> None:
-        """Have a request's keys and values where the scheduler counts them."""
+        """Assign a request's KV cache to the home that the scheduler chose."""
         if self.spreading is not None:
             over = runner.executor
             assert isinstance(over, OverDevices)
             over.planned[submit.request] = self.spreading.path(over, submit.request, submit.home)
 
     def relayout(self, asked: Relayout) -> None:
-        """Begin to change an instance's variant."""
+        """Start a change of an instance's variant."""
         assert self.spreading is not None
         self.spreading.begin(asked, self.compiled)
 
     def advance(self) -> Relaid | None:
-        """Do a piece of a change between two steps; return its totals at its end."""
+        """Do a piece of a change between two steps; return the totals at its end, else None."""
         return None if self.spreading is None else self.spreading.advance(self.compiled)
 
     @property
@@ -305,9 +305,9 @@ class Residents:
         return self.spreading is not None and self.spreading.is_changing
 
     def _calls(self, runner: Runner, run: Run, found: list[tuple[int, int]]) -> Iterator[Step]:
-        """Yield a plan's first step as calls: a piece of a prompt in each, decodes in the first.
+        """Yield the calls of a plan's first step: a chunk in each, decodes in the first.
 
-        A prompt begins with the blocks that are there when its first call is about to be started.
+        The prefix cache is searched right before a prompt's first call.
         """
         decodes = run.decodes
         for fill in run.fills:
@@ -329,7 +329,7 @@ class Residents:
         ahead: Step | None,
         found: list[tuple[int, int]],
     ) -> Stepped:
-        """Compute a step; begin the one ahead of which its tokens are read, if there is one."""
+        """Compute a step; start the step `ahead`, if any, before reading its tokens."""
         begun_s, compiled = time.perf_counter(), _count(runner)
         tokens: list[tuple[int, int, str | None]] = []
         scores: list[Scored] = []
@@ -340,7 +340,7 @@ class Residents:
             kv += runner.attended(call)
             shapes.append(runner.shape_of(call))
             ticket = runner.start(call)
-            call = next(calls, None)  # which finds the blocks of those that were started
+            call = next(calls, None)  # finds blocks of the calls started so far
             if ahead is not None and call is None:
                 runner.run_ahead(ahead)
             result = runner.finish(ticket)
@@ -375,7 +375,7 @@ def _executables(where: str | None) -> Executables | None:
 
 
 def _count(runner: Runner) -> int:
-    """Return the number of executables compiled for a model and those that share its store."""
+    """Return the number of executables compiled in a model's store."""
     executables = runner.executor.executables
     return 0 if executables is None else executables.compiled
 
@@ -385,5 +385,5 @@ def _scored(request: int, score: Score) -> Scored:
 
 
 def _fed(run: Run) -> tuple[int, ...]:
-    """Return who draws a token in every further step of a run: whoever drew one in the first."""
+    """Return the requests that decode in further steps of a run: all of its first step."""
     return (*run.decodes, *dict.fromkeys(fill.request for fill in run.fills))
