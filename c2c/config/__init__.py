@@ -1,4 +1,4 @@
-"""Settings become objects: schemas from the dataclasses, `load`, `build` and `simulate`."""
+"""Configuration of a run: schemas from dataclasses, `load`, `build` and `simulate`."""
 
 from c2c.config.build import Layout, RunSetup, build, build_layout
 from c2c.config.load import config_dir, load, register

@@ -1,4 +1,4 @@
-"""Money and energy of a run: what its chips rent for, and the watts they draw."""
+"""Price and energy of a run: rent of its chips and the watts that they draw."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ __all__ = ["bill"]
 def bill(
     prepared: Prepared, totals: Mapping[str, Any], models: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, float | None]:
-    """Return the price and the energy of a run, of all its chips from its start to its end.
+    """Return the price and energy of all chips of a run from its start to its end.
 
-    A chip draws `idle_w`, a number of joules for each byte that HBM or the link carries and for
-    each operation of the tensor cores, and never more than `power_w` while it computes.
-    Operations are those of the tokens that models took and made; in a fleet of unlike chips
-    each part's share is that of its steps' HBM bytes. A link's byte costs as much as HBM's: nobody
-    has published what it does.
+    A chip draws `idle_w`, plus a constant energy for each byte that HBM or the link carries and for
+    each operation of the tensor cores. While it computes it draws at most `power_w`.
+    Operations are those of the models' prompt and output tokens; parts of a fleet share them in
+    proportion to their HBM bytes. A byte on the link costs as much energy as one of HBM, because
+    no figure for the link is published.
 
     Args:
-      prepared: the run's fleet.
-      totals: of `run_totals`.
-      models: of the summary, with their tokens.
+      prepared: fleet of the run.
+      totals: result of `run_totals`.
+      models: rows of the summary's models, with prompt_tokens and output_tokens.
 
     Returns:
-      usd and usd_per_million_tokens, energy_j, power_w (the mean) and joules_per_million_tokens, by
-      output tokens; None where a chip has no price or no watts, or nothing was made.
+      usd, usd_per_million_tokens, energy_j, power_w (mean) and joules_per_million_tokens. Tokens
+      are output tokens. A value is None if a chip lacks a price or watts, or if no token was made.
     """
     names = {d.name: d.spec for d in prepared.setup.deployments}
     flops = sum(

@@ -1,4 +1,4 @@
-"""Numbers that cannot be computed with and sizes that fit no memory, refused before it is taken."""
+"""Bounds of settings: numbers outside the computable range and sizes beyond free memory."""
 
 from __future__ import annotations
 
@@ -16,28 +16,29 @@ from c2c.workloads import WorkloadConfig
 __all__ = ["check_catalog_size", "check_memory", "check_numbers", "check_workload", "free_bytes"]
 
 INT_LIMIT = 2**63
-# Products of several stay within a double.
+# The product of several such numbers is still a finite double.
 LARGEST, SMALLEST = 1e30, 1e-30
 
-# Bytes that one of each takes, measured on large runs and rounded up.
+# Bytes per item, measured on large runs and rounded up.
 DEPLOYMENT_BYTES = 2_000  # a model of the catalog, its rows of state
 HOME_BYTES = 100  # a model on a chip whose memory holds it
 SLICE_BYTES = 1_500  # rows of state, beside the batch
-BATCH_BYTES = 16  # a place in a slice's batch
+BATCH_BYTES = 16  # a slot in a slice's batch
 PHASE_BYTES = 64  # a row of the timeline
 SOURCE_MODEL_BYTES = 400  # a model of the generator
-HOUR_BYTES = 40  # of a model of the synthetic trace
+HOUR_BYTES = 40  # an hour of a model of the synthetic trace
 REPLICA_ROW_BYTES = 24  # a request of a replica's next block
 BLOCK_ROWS = 65_536
-# A row of the cost table: three numbers for each of 17 alphas, and what computing them takes.
+# A row of the cost table: three numbers for each of 17 alphas, and temporaries of computing them.
 COST_ROW_BYTES = 17 * 8 * 14
 
 
 def check_numbers(settings: Mapping[str, Any]) -> None:
-    """Raise for a whole number beyond 64 bits, a number beyond doubles, a text beyond Unicode.
+    """Raise if a number cannot be computed with or a text is not valid Unicode.
 
     Raises:
-      SettingError: names the setting.
+      SettingError: an integer beyond 64 bits, NaN, a float outside `SMALLEST` to `LARGEST`, or a
+        text that UTF-8 cannot encode; names the setting.
     """
     for field, value in _leaves(settings, ""):
         if isinstance(value, bool) or value is None:
@@ -54,7 +55,10 @@ def check_numbers(settings: Mapping[str, Any]) -> None:
 
 
 def check_catalog_size(catalog: Mapping[str, Any], free: int) -> None:
-    """Raise for more copies of models than memory has room for; other faults are found later."""
+    """Raise if the copies of a catalog's model take more memory than is free.
+
+    Other faults of the catalog are reported by `c2c.models.load_catalog`.
+    """
     entries = catalog.get("models")
     for i, entry in enumerate(entries if isinstance(entries, list) else ()):
         copies = entry.get("copies", 1) if isinstance(entry, Mapping) else 1
@@ -63,7 +67,7 @@ def check_catalog_size(catalog: Mapping[str, Any], free: int) -> None:
 
 
 def check_workload(config: WorkloadConfig, free: int) -> None:
-    """Raise for a workload whose making takes more memory than is free."""
+    """Raise if generating the workload takes more memory than is free."""
     if config.kind != "trace":
         hours = 24 * config.days if config.kind == "synthetic" else 0
         each = SOURCE_MODEL_BYTES + HOUR_BYTES * hours
@@ -76,10 +80,10 @@ def check_workload(config: WorkloadConfig, free: int) -> None:
 
 
 def check_memory(setup: ServingSetup, timeline_rows: int, free: int) -> None:
-    """Raise for sizes whose tables and state take more memory than is free.
+    """Raise if tables and state of a run take more memory than is free.
 
     Raises:
-      SettingError: names the setting that takes most, the bytes needed and free.
+      SettingError: names the first setting whose tables do not fit, with bytes needed and free.
     """
     system = setup.system
     architectures = len({d.spec for d in setup.deployments})
@@ -108,7 +112,11 @@ def check_memory(setup: ServingSetup, timeline_rows: int, free: int) -> None:
 
 
 def free_bytes() -> int:
-    """Return the memory this process may still take: the machine's, its container's, its limit."""
+    """Return the bytes that this process may still take.
+
+    They are the least of the machine's available memory, the container's rest and the process's
+    address-space limit.
+    """
     found = [_of_machine(), _of_container()]
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit != resource.RLIM_INFINITY:

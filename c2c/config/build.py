@@ -1,4 +1,4 @@
-"""Names and numbers become objects: the only place that does it."""
+"""Construction of a run's objects from settings; no other module does this."""
 
 from __future__ import annotations
 
@@ -80,9 +80,9 @@ from c2c.workloads import (
 __all__ = ["Layout", "RunSetup", "build", "build_layout"]
 
 
-MOST_WALKED: Final = 1000  # requests whose experts are walked where `misses` is auto: 5 to 20 s
+MOST_WALKED: Final = 1000  # requests with exact experts if `misses` is auto: 5 to 20 s
 
-# Whose keys are known by a schema; the other groups check theirs.
+# Groups whose keys a schema lists; the other groups check their own keys.
 _SCHEMAS: Mapping[str, type] = {
     "": RunConf, "slo": SloConf, "scale": ScaleConf, "timeline": TimelineConf,
     "failures": FailuresConf, "fleet": FleetConf, "routing": RoutingConf, "router": Router,
@@ -96,14 +96,14 @@ class RunSetup:
     """A checked run, ready to start.
 
     Attributes:
-      prepared: what serves, with its cost tables; `prepared.setup` is the `ServingSetup`.
-      workload: what is served.
-      seed: splits into one stream a cause.
-      timeline_rows: engine phases kept for the timeline.
-      files: data the result depends on, beside settings and code.
+      prepared: fleet and system with their cost tables; `prepared.setup` is the `ServingSetup`.
+      workload: requests of the run.
+      seed: seed of the run; every source of randomness has its own stream.
+      timeline_rows: number of engine phases kept for the timeline.
+      files: data files that the result depends on, beside settings and code.
       settings: the resolved configuration as plain data.
-      notes: what was chosen for the user, a line each.
-      plan: how the layout was chosen, where it was by simulation.
+      notes: choices made for the user, a line each.
+      plan: comparison of layouts by `mig=planned`; None if the layout was not planned.
     """
 
     prepared: Prepared
@@ -122,17 +122,17 @@ class RunSetup:
 
 
 def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
-    """Make a run of a configuration, checking everything before any work.
+    """Build a run from a configuration and check all of it before work starts.
 
     Only `mig=planned` simulates here: the first requests, on every layout.
 
     Args:
-      cfg: from `load` or Hydra, or a mapping with the keys of `conf/config.yaml`.
+      cfg: configuration from `load` or Hydra, or a mapping with the keys of `conf/config.yaml`.
 
     Raises:
-      SettingError: a setting that cannot work; names field, value and what is allowed.
+      SettingError: an invalid setting; names the field, its value and what is allowed.
       DataError: a file that cannot be used.
-      PolicyError: a policy of the user's own fails within the first requests.
+      PolicyError: a policy of the user's own that fails within the first requests.
     """
     plain = _plain(cfg)
     check_numbers(plain)
@@ -230,7 +230,7 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """A platform, how it is cut, and what to say of the choice."""
+    """A platform, its MIG layout and notes on the choice, a line each."""
 
     platform: Platform
     mig: MigConfig
@@ -238,10 +238,10 @@ class Layout:
 
 
 def build_layout(cfg: DictConfig | Mapping[str, Any]) -> Layout:
-    """Return the layout of a configuration alone; only `mig=planned` looks at what is served.
+    """Return the layout of a configuration; only `mig=planned` reads catalog and workload.
 
     Raises:
-      SettingError: see `build`.
+      SettingError: as `build`, and for a fleet of several parts.
     """
     plain = _plain(cfg)
     search_settings(plain["conf"])
@@ -263,7 +263,7 @@ def build_layout(cfg: DictConfig | Mapping[str, Any]) -> Layout:
 
 
 def _constants(part: GivenPart, engine: str | None) -> tuple[Constants, tuple[str, ...]]:
-    """Return the calibration that was named or is the platform's, and what to say of it."""
+    """Return the named calibration or, for auto, the platform's, and notes on the choice."""
     wanted, platform = part.constants, part.platform
     names = ("auto", *calibration_names())
     if wanted not in names:
@@ -281,7 +281,7 @@ def _constants(part: GivenPart, engine: str | None) -> tuple[Constants, tuple[st
 
 
 def _on_disk(prepared: Prepared) -> tuple[str, ...]:
-    """Say that host memory is smaller than the catalog, where it is."""
+    """Return a note if host memory is smaller than the catalog."""
     fleet, setup = prepared.fleet, prepared.setup
     absent = len(fleet.weight_bytes) - len(set(fleet.home_model[prepared.held].tolist()))
     if setup.weights_start != "host" or absent == 0:
@@ -295,9 +295,9 @@ def _on_disk(prepared: Prepared) -> tuple[str, ...]:
 
 
 def _with_table(prepared: Prepared, workload: Workload) -> tuple[Prepared, tuple[str, ...]]:
-    """Return what takes misses of experts from a table where that is left open, and say so.
+    """Return the run with experts' misses from a table if `misses` is auto, and a note.
 
-    A few requests are walked, as are all where there is no table for the system.
+    Exact walks stay for up to `MOST_WALKED` requests and for systems without a table.
     """
     system, requests = prepared.setup.system, int(workload.description["requests"])
     caches = system.traits.experts.caches_experts
@@ -317,7 +317,7 @@ def _with_table(prepared: Prepared, workload: Workload) -> tuple[Prepared, tuple
 
 
 def _failures(settings: Mapping[str, Any], ranks: int) -> Failures:
-    """Return the failures of devices, each of so many chips, any of which is enough."""
+    """Return the failures of devices of `ranks` chips each; one failed chip fails its device."""
     hours, host = settings["mtbf_hours"], settings["host_chips"]
     if host % ranks:
         raise SettingError("failures.host_chips", host, f"a multiple of tensor_parallel ({ranks})")
@@ -334,7 +334,7 @@ def _failures(settings: Mapping[str, Any], ranks: int) -> Failures:
 
 
 def _in_one(shards: Any, prepared: Prepared, workload: Workload) -> tuple[str, ...]:
-    """Check `shards`, and say if the fleet cannot be cut into as many parts."""
+    """Validate `shards`; return a note if the fleet cannot be cut into as many parts."""
     if shards != "auto" and (type(shards) is not int or shards < 1):
         raise SettingError("shards", shards, "auto, or a whole number above 0")
     if shards == 1:
@@ -355,7 +355,7 @@ def _in_one(shards: Any, prepared: Prepared, workload: Workload) -> tuple[str, .
 
 
 def _plain(cfg: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration checked against the schema, as plain data."""
+    """Return the configuration as plain data, validated against the schema."""
     try:
         given = cfg if isinstance(cfg, DictConfig) else OmegaConf.create(dict(cfg))
         _refuse_unknown(given)
@@ -369,13 +369,13 @@ def _plain(cfg: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def _schema() -> DictConfig:
-    """Return the schema of a run; to make it takes longer than a small simulation."""
+    """Return the schema of a run, cached: making it takes longer than a small simulation."""
     schema: DictConfig = OmegaConf.structured(RunConf)
     return schema
 
 
 def _refuse_unknown(given: DictConfig) -> None:
-    """Raise for a key that no setting has: +sead=5 adds it, and merging would not see it."""
+    """Raise for an unknown key, which `+sead=5` adds and a merge would keep unnoticed."""
     plain: Any = OmegaConf.to_container(given, resolve=False)
     for where, schema in _SCHEMAS.items():
         node = plain
@@ -392,14 +392,14 @@ def _refuse_unknown(given: DictConfig) -> None:
 
 
 def _without_targets(value: Any) -> Any:
-    """Drop the schema's own keys (`_target_`): settings are data."""
+    """Return the settings without the schema's own keys, such as `_target_`."""
     if isinstance(value, dict):
         return {k: _without_targets(v) for k, v in value.items() if not str(k).startswith("_")}
     return [_without_targets(v) for v in value] if isinstance(value, list) else value
 
 
 def _system(settings: Mapping[str, Any]) -> SystemSpec:
-    """Return the system without what mechanisms fill; a policy that is not named is the default."""
+    """Return the system without parts that mechanisms fill; unnamed policies are the defaults."""
     unnamed = {k for k in (*DECISIONS, "start") if settings[k] is None}
     left = {k for k in ("start", "layout") if is_by_mechanism(settings[k])}
     return SystemSpec(**{k: v for k, v in settings.items() if k not in unnamed | left})

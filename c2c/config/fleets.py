@@ -1,4 +1,4 @@
-"""The parts of a run's fleet: chips of one kind by `hardware`, or unlike ones by `fleet`."""
+"""Parts of a run's fleet: one kind of chip by `hardware`, or several by `fleet`."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ __all__ = ["GivenPart", "given_parts", "kept_off", "of_devices"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenPart:
-    """A part of a fleet as settings say it.
+    """Settings of one part of a fleet.
 
     Attributes:
-      where: prefix of its fields in errors.
-      platform: at the run's scale.
+      where: prefix of the part's fields in errors, such as "fleet.parts[0]."; "" without `fleet`.
+      platform: platform of its chips, scaled by `scale`.
       mig: settings of the layout, in the form of `conf/mig`.
-      count: devices: chips, or groups of them by `tensor_parallel`.
-      constants: a calibration's name, or auto.
+      count: number of devices: chips, or groups of `tensor_parallel` chips.
+      constants: name of a calibration, or auto.
     """
 
     where: str
@@ -45,15 +45,15 @@ class GivenPart:
 
 
 def given_parts(plain: Mapping[str, Any], node: Node | None) -> tuple[GivenPart, ...]:
-    """Return the parts of a run's fleet, each `superchips` times; one, without `fleet`.
+    """Return the parts of a run's fleet, each `superchips` times; one part without `fleet`.
 
     Args:
-      plain: the run's settings.
-      node: of the run, whose first GPU is the platform.
+      plain: settings of the run.
+      node: node of the run, whose first GPU is the platform; None without a node.
 
     Raises:
-      SettingError: beside a fleet what says the same in another way; a chip or a layout that does
-        not exist.
+      SettingError: node, hardware, mig or constants beside a fleet; an unknown chip or layout; a
+        count that is not above 0 or not a multiple of `tensor_parallel`.
     """
     given, copies = plain["fleet"]["parts"], plain["superchips"]
     if copies < 1:
@@ -83,7 +83,7 @@ def given_parts(plain: Mapping[str, Any], node: Node | None) -> tuple[GivenPart,
 
 
 def of_devices(system: SystemSpec, count: int) -> SystemSpec:
-    """Return a system whose amounts a chip are those of so many chips that are one device."""
+    """Return the system with amounts per chip multiplied by `count`, the chips of a device."""
     if count == 1:
         return system
     engines, apart, cache = system.engines, system.disaggregation, system.prefix_cache
@@ -99,10 +99,11 @@ def of_devices(system: SystemSpec, count: int) -> SystemSpec:
 
 
 def _in_groups(part: GivenPart, plain: Mapping[str, Any], node: Node | None) -> GivenPart:
-    """Return a part whose chips are in groups that compute together, each a device.
+    """Return the part with each group of `tensor_parallel` chips as one device.
 
     Raises:
-      SettingError: chips that make no whole groups, slices of chips, a layout over a node.
+      SettingError: a count that is no multiple of the group, MIG slices, changes of layouts, or a
+        node.
     """
     count, apart, mig = plain["tensor_parallel"], plain["expert_parallel"], dict(part.mig)
     if count < 1:
@@ -134,7 +135,7 @@ def _in_groups(part: GivenPart, plain: Mapping[str, Any], node: Node | None) -> 
 
 
 def kept_off(prepared: Prepared) -> tuple[str, ...]:
-    """Say which models are on some chips of a fleet only, a line each part."""
+    """Return notes on models that only some parts of a fleet serve, a line a part."""
     names = [d.name for d in prepared.setup.deployments]
     lines = []
     for p, part in enumerate(prepared.setup.parts):

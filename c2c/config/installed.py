@@ -1,8 +1,8 @@
-"""Installed plug-ins: packages that bring policies, a mechanism and settings by an entry point.
+"""Installed plug-ins: packages whose entry point provides policies, a mechanism and settings.
 
 An entry point of the group `c2c.plugins` names a module. Importing it defines policies
-(`@place.by(...)`), and its `SYSTEM` is a mechanism (`c2c.config.mechanisms`); the folder `conf/`
-beside it, if there is one, is searched for settings as a folder given with `--config-dir` is.
+(`@place.by(...)`), and its `SYSTEM` is a mechanism (`c2c.config.mechanisms`). Settings are searched
+in the folder `conf/` beside it, if there is one, as in a folder given with `--config-dir`.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ GROUP = "c2c.plugins"
 
 
 def load_installed() -> None:
-    """Import the plug-ins that are installed and have Hydra search their settings; once.
+    """Import the installed plug-ins once and add their settings to Hydra's search path.
 
     Raises:
-      DataError: one cannot be imported; names it and the reason.
+      DataError: a plug-in that cannot be imported, with the reason.
     """
     plug_ins()
     Plugins.instance().register(C2cPlugins)
 
 
 def search_settings(own: Iterable[str | Path]) -> None:
-    """Have chips, layouts, nodes and calibrations found by name in these folders and in plug-ins'.
+    """Search these folders and those of plug-ins for chips, layouts, nodes and calibrations.
 
     Raises:
-      SettingError: a folder is none.
+      SettingError: a path that is no folder.
     """
     folders = [settings_folder(folder, "conf") for folder in own]
     search_also([*folders, *_settings_of_plug_ins().values()])
 
 
 class C2cPlugins(SearchPathPlugin):
-    """Has Hydra search the settings of plug-ins."""
+    """Extension of Hydra's search path by the settings of plug-ins."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """Append their folders."""
+        """Append the `conf/` folders of plug-ins."""
         for name, folder in _settings_of_plug_ins().items():
             search_path.append(f"c2c.plugins.{name}", f"file://{folder}")
 
@@ -61,7 +61,10 @@ def _settings_of_plug_ins() -> dict[str, Path]:
 
 
 def source_folders(used: object) -> tuple[Path, ...]:
-    """Return the folders of plug-ins that have these policies and functions, for a run's key."""
+    """Return the folders of plug-ins that define these policies and functions.
+
+    Their content is part of a run's key.
+    """
     roots = {getattr(one, "__module__", "").partition(".")[0] for one in _flat(used)}
     return tuple(
         _folder(module)
@@ -72,7 +75,7 @@ def source_folders(used: object) -> tuple[Path, ...]:
 
 @cache
 def plug_ins() -> dict[str, ModuleType]:
-    """Return the modules of the plug-ins that are installed, by the names of their entry points."""
+    """Return the modules of installed plug-ins by the names of their entry points."""
     return {point.name: _imported(point) for point in sorted(entry_points(group=GROUP))}
 
 
@@ -97,6 +100,6 @@ def _folder(module: ModuleType) -> Path:
 
 
 def _flat(value: object) -> tuple[object, ...]:
-    """Return a policy and those inside it."""
+    """Return a policy and the policies inside it."""
     inner = tuple(one for part in value for one in _flat(part)) if isinstance(value, tuple) else ()
     return (value, *inner)

@@ -1,4 +1,4 @@
-"""The MIG layout of a run: named, made of parts, or left to the system or to a plan."""
+"""MIG layout of a run: named, made of parts, or chosen by the system or by a plan."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["CUSTOM", "NAMELESS", "choose_layout", "layout_changes", "planned_req
 
 AUTO, PLANNED, CUSTOM = "auto", "planned", "custom"
 
-# Choices of the group `mig` that no file holds: by the system, by simulation, of parts one names.
+# Choices of the group `mig` without a file: by the system, by simulation, of named parts.
 NAMELESS: Mapping[str, Mapping[str, Any]] = {
     AUTO: {"name": AUTO},
     PLANNED: {"name": PLANNED, "requests": 3000},
@@ -24,10 +24,10 @@ NAMELESS: Mapping[str, Mapping[str, Any]] = {
 
 
 def planned_requests(settings: Mapping[str, Any]) -> int:
-    """Return how many requests to plan the layout with; 0 where it is not planned.
+    """Return the number of requests to plan the layout with; 0 unless `mig=planned`.
 
     Raises:
-      SettingError: not a whole number above 0, or another setting beside it.
+      SettingError: a number that is not a whole number above 0, or an unknown key.
     """
     if settings.get("name") != PLANNED:
         return 0
@@ -44,10 +44,10 @@ def planned_requests(settings: Mapping[str, Any]) -> int:
 def choose_layout(
     settings: Mapping[str, Any], platform: Platform, system: SystemSpec
 ) -> tuple[MigConfig, tuple[str, ...]]:
-    """Return the layout and what to say of the choice.
+    """Return the layout and notes on the choice.
 
-    `auto` is the whole GPU for resident weights, else the most slices. A layout that is planned
-    begins as the whole GPU.
+    `auto` is the whole GPU for resident weights, else the layout with most slices. `planned` is
+    the whole GPU until a plan replaces it.
     """
     if settings.get("name") == PLANNED:
         return load_mig(platform.mig[0]), ()
@@ -66,14 +66,14 @@ def choose_layout(
 def layout_changes(
     settings: Sequence[Mapping[str, Any]], first: Mapping[str, Any]
 ) -> tuple[LayoutChange, ...]:
-    """Return the changes of layouts during a run, in the order they are given.
+    """Return the changes of layouts during a run, in the given order.
 
     Args:
-      settings: of each, as in `c2c.config.schema.MigChangeConf`.
-      first: the settings of the layout at the start.
+      settings: one mapping a change, with the keys of `c2c.config.schema.MigChangeConf`.
+      first: settings of the layout at the start.
 
     Raises:
-      SettingError: names the change and its field.
+      SettingError: an invalid change, named with its field; changes with `mig=planned`.
     """
     if settings and first.get("name") == PLANNED:
         raise SettingError(

@@ -1,4 +1,4 @@
-"""Compose a configuration from `conf/` and overrides, as the command line does."""
+"""Composition of a configuration from `conf/` and overrides, as on the command line."""
 
 from __future__ import annotations
 
@@ -25,21 +25,20 @@ __all__ = ["config_dir", "load", "register"]
 
 
 def config_dir() -> Path:
-    """Return the folder of the settings, `conf/` (see `c2c.hardware.conf_dir`)."""
+    """Return the settings folder `conf/` (see `c2c.hardware.conf_dir`)."""
     return conf_dir()
 
 
 def register(code: Sequence[Path] | None = None, folder: Path | None = None) -> None:
-    """Tell Hydra the schema, the layouts that no file names (`auto` and the like) and all policies.
+    """Register the schema, the layouts without a file (such as `auto`) and all policies in Hydra.
 
-    Installed plug-ins are imported first, so that theirs are among them.
-
-    A policy is a choice in the group of its decision, such as `system/alpha=roofline`.
+    Installed plug-ins are imported first, so their policies are included. A policy is a choice in
+    the group of its decision, such as `system/alpha=roofline`.
 
     Args:
-      code: files with the user's policies, imported already; every run of this process has them
-        as its `code`. None: as before.
-      folder: of the user's settings, which every run has as its `conf`; with `code`.
+      code: imported files with the user's policies, which become `code` of every run of this
+        process; None keeps the registered ones.
+      folder: folder of the user's settings, which becomes `conf` of every run; only with `code`.
     """
     load_installed()
     store = ConfigStore.instance()
@@ -60,7 +59,7 @@ def register(code: Sequence[Path] | None = None, folder: Path | None = None) -> 
                 _store(f"system/{setting}", name, policy_settings(policy), policy)
 
 
-_STORED: dict[tuple[str, str], Any] = {}  # what each choice was made of: Hydra copies it slowly
+_STORED: dict[tuple[str, str], Any] = {}  # source of each stored choice: Hydra copies slowly
 
 
 def _store(group: str, name: str, node: Any, made_of: Any = None) -> None:
@@ -77,13 +76,13 @@ def load(
     3
 
     Args:
-      overrides: as on the command line, such as "catalog=dense" or "workload.requests=100".
-      name: the primary file in `conf/`.
-      folder: a folder of own settings beside `conf/`, as `--config-dir` on the command line; Python
-        files in its `system/` may define policies.
+      overrides: overrides of the command line, such as "catalog=dense".
+      name: name of the primary file in `conf/`.
+      folder: folder of the user's settings, as `--config-dir` on the command line; Python files in
+        its `system/` may define policies. None: only `conf/`.
 
     Raises:
-      SettingError: an unknown choice or key, a value of the wrong type, an override not understood.
+      SettingError: an unknown choice or key, a value of the wrong type, or a malformed override.
     """
     chosen, code, found = list(overrides), None, None
     if folder is not None:

@@ -1,7 +1,8 @@
 """Parts of a system that a mechanism fills: `system.start` and `system.layout`.
 
-A mechanism is the `SYSTEM` of a module, by whose name it is found: a package of `c2c.systems`, an
-installed plug-in (`c2c.config.installed`) or a file of `code` (`c2c.config.user_code`).
+A mechanism is the `SYSTEM` of a module and has the module's name. The module is a package of
+`c2c.systems`, an installed plug-in (`c2c.config.installed`) or a file of `code`
+(`c2c.config.user_code`).
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ def is_by_mechanism(value: object) -> bool:
 
 
 def mechanisms_of(run: Mapping[str, Any]) -> tuple[Mechanism, ...]:
-    """Return the mechanisms that the settings of a run name, each for another part.
+    """Return the mechanisms that the settings of a run name, at most one a part.
 
     Raises:
-      SettingError: there is no such mechanism for the part.
+      SettingError: an unknown mechanism of a part.
     """
     asked = {part: run["system"][part] for part in _PARTS}
     return tuple(
@@ -50,14 +51,14 @@ def mechanisms_of(run: Mapping[str, Any]) -> tuple[Mechanism, ...]:
 
 
 def with_parts(mechanisms: Sequence[Mechanism], context: Context) -> SystemSpec:
-    """Return the system of a context with the parts that mechanisms fill.
+    """Return the system of a context with its parts filled by mechanisms.
 
     Args:
-      mechanisms: of `mechanisms_of`.
-      context: without the settings of a mechanism.
+      mechanisms: result of `mechanisms_of`.
+      context: context of the run, without settings of a mechanism.
 
     Raises:
-      SettingError: a setting of a mechanism that cannot work.
+      SettingError: an invalid setting of a mechanism.
       DataError: a mechanism from outside the package that fails.
     """
     for mechanism in mechanisms:
@@ -74,7 +75,7 @@ def with_parts(mechanisms: Sequence[Mechanism], context: Context) -> SystemSpec:
 
 
 def _paths(run: Mapping[str, Any]) -> dict[str, str]:
-    """Return the modules that may have a mechanism, by the name it would have."""
+    """Return the modules that may define a mechanism, by the mechanism's name."""
     own = [m.name for m in pkgutil.iter_modules(c2c.systems.__path__, "c2c.systems.") if m.ispkg]
     paths = [*own, *(m.__name__ for m in plug_ins().values()), *(Path(f).stem for f in run["code"])]
     found: dict[str, str] = {}
@@ -111,7 +112,7 @@ def _found(part: str, value: str | Mapping[str, Any], paths: Mapping[str, str]) 
 
 
 def _settings(mechanism: Mechanism, value: str | Mapping[str, Any]) -> Any:
-    """Return the settings as the mechanism's dataclass, their names and kinds checked."""
+    """Return the settings as the mechanism's dataclass, with names and types checked."""
     part, given = mechanism.part, _named(value)[1]
     schema = OmegaConf.structured(builds(mechanism.settings, populate_full_signature=True))
     try:

@@ -1,4 +1,4 @@
-"""A node of several GPUs in place of a platform, for systems whose instances lie over them."""
+"""Node of several GPUs in place of a platform, for systems with a layout over GPUs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = ["is_default_hardware", "node_of"]
 
 
 def node_of(plain: Mapping[str, Any]) -> Node | None:
-    """Return the node of a run, whose chips are its GPUs; None where the run has none.
+    """Return the node of a run, whose chips are its GPUs; None without a node.
 
     Raises:
-      SettingError: a node without a layout over it, or a layout without a node; beside a node
-        hardware, a layout of slices or a scale, which would change nothing.
+      SettingError: a node without `system.layout` or the reverse; hardware, MIG slices or a scale
+        beside a node, where they would change nothing.
     """
     has_layout = plain["system"].get("layout") is not None
     if not plain["node"]:
@@ -55,7 +55,7 @@ def node_of(plain: Mapping[str, Any]) -> Node | None:
 
 
 def is_default_hardware(plain: Mapping[str, Any]) -> bool:
-    """Return whether a run's platform is the one that it has where none is asked for."""
+    """Return whether a run's platform is the default of `conf/config.yaml`."""
     given = platform_from_mapping(plain["hardware"])
     return given == load_platform(_hardware_by_default())
 
@@ -67,7 +67,7 @@ def _laid_out_systems() -> list[str]:
 
 
 def _hardware_by_default() -> str:
-    """Return the platform that a run has where none is asked for."""
+    """Return the name of the default platform in `conf/config.yaml`."""
     groups = [
         d for d in OmegaConf.load(conf_dir() / "config.yaml").defaults if isinstance(d, Mapping)
     ]

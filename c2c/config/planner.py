@@ -1,4 +1,4 @@
-"""Choose the MIG layout for a workload: simulate its first requests on every layout there is."""
+"""Choice of the MIG layout for a workload by simulating its first requests on every layout."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["Candidate", "Plan", "first_requests", "plan_layout"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One layout's service of the first requests.
+    """Result of one layout on the first requests.
 
     Attributes:
-      mig: its name.
-      attainment: share of the requests that met both targets; None where it was refused.
-      ttft_p99_s: of the finished ones.
-      refused: why it cannot serve the catalog, or empty.
+      mig: name of the layout.
+      attainment: share of the requests that met both targets; None if the layout was refused.
+      ttft_p99_s: p99 of the TTFT of finished requests; None if none finished.
+      refused: reason why the layout cannot serve the catalog; "" if it can.
     """
 
     mig: str
@@ -41,7 +41,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The layout chosen, and what every candidate did."""
+    """The chosen layout and the results of all candidates."""
 
     mig: str
     requests: int
@@ -50,12 +50,12 @@ class Plan:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Lines for the user, one a layout, the chosen one first."""
+        """Lines for the user: the chosen layout, then every candidate, best first."""
         what = f"mig {self.mig} (planned: the first {self.requests:,} requests on every layout)"
         return (what, *(f"  {one}" for one in _ranked(self.candidates)))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain data, the candidates best first."""
+        """Return the plan as plain data, candidates best first."""
         ranked: Sequence[Mapping[str, Any]] = [asdict(one) for one in _ranked(self.candidates)]
         return {"mig": self.mig, "requests": self.requests, "candidates": ranked}
 
@@ -85,19 +85,19 @@ def plan_layout(
 ) -> Plan:
     """Return the layout that serves the first requests best.
 
-    Best is the largest share that meets both targets, then the lower p99 of TTFT, then the order
-    the layouts are given in. Equal arguments give equal plans: the requests are the workload's own,
-    and the simulation has no chance in it but the setup's seed.
+    The best layout has the largest share of requests within both targets. Ties go to the lower p99
+    of TTFT, then to the earlier layout. Equal arguments give equal plans: the setup's seed is the
+    only source of chance.
 
     Args:
-      serving: what serves; its layout does not matter.
-      layouts: names to try.
-      workload: what is served.
-      requests: how many of its requests to simulate.
-      compiled: machine code or interpreter, with equal results.
+      serving: setup of the run; its layout does not matter.
+      layouts: names of the candidates.
+      workload: requests of the run.
+      requests: number of first requests to simulate.
+      compiled: True for machine code, False for the interpreter; results are equal.
 
     Raises:
-      SettingError: no layout can serve the catalog.
+      SettingError: no layout is given, or none can serve the catalog.
     """
     if not layouts:
         raise SettingError("layouts", list(layouts), "at least one name")

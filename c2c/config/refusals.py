@@ -1,4 +1,4 @@
-"""Refusals of Hydra and OmegaConf, in the form of `SettingError`."""
+"""Conversion of Hydra's and OmegaConf's errors to `SettingError`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _KINDS = {
     "List": "a list, such as [a,b]",
     "Dict": "a mapping, such as {name: value}",
 }
-# What several choices of a group may have been meant for in one run.
+# Hints on what a user may have meant by several choices of a group.
 _TOGETHER = {
     "hardware": "Unlike chips in one fleet are its parts: fleet.parts=[{hardware: gh200}, "
     "{hardware: l40s}]. Several GPUs with links between them are a node: node=a100_l40s.",
@@ -56,7 +56,7 @@ _TOGETHER = {
     "mig": "Unlike slices of one chip are parts: mig=custom and mig.parts.",
     "catalog": "Models of both are a list: catalog.models.",
 }
-# Settings, and what they are now.
+# Old names of settings and their present names.
 _RENAMED = {
     "pair": "node",
     "system.chunk_candidates": "system.profile.chunks",
@@ -76,9 +76,9 @@ _RENAMED = {
     "system.expert_host": "system.expert_cache.host_per",
     "system.expert_misses": "system.expert_cache.misses",
 }
-# What cannot name a file of a config group.
+# Values that cannot name a file of a config group.
 _NO_NAME = re.compile(r"|null|true|false|[-+\d.]+|[\[{].*")
-# How OmegaConf says that a value is of another kind than its setting.
+# OmegaConf's texts for a value of the wrong type.
 _OTHER_KIND = re.compile(
     r"could not be converted to (\w+)|is not a valid (\w+)|is not a (List|Dict)Config"
     r"|Cannot assign \w+ to (List|Dict)|is not a subclass of (\w+)"
@@ -88,11 +88,11 @@ _OTHER_KIND = re.compile(
 def as_setting_error(
     error: BaseException, overrides: Sequence[str] = ()
 ) -> SettingError | DataError:
-    """Return the error as one that names the field, its value and what is allowed.
+    """Return an error that names the field, its value and what is allowed.
 
     Args:
-      error: of Hydra or OmegaConf.
-      overrides: as they were given; some errors tell the key only.
+      error: error of Hydra or OmegaConf.
+      overrides: overrides as given; they supply the value if the error holds only the key.
     """
     chain: list[BaseException] = [error]
     while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
@@ -123,19 +123,19 @@ def as_setting_error(
 
 
 def check_choices(overrides: Sequence[str], sweep: str | None = SWEEP) -> None:
-    """Raise where a group is given several choices: of a list, Hydra takes the last in silence.
+    """Raise if a group is given several choices; Hydra silently takes the last of a list.
 
-    Overlays, which add to other settings, may be several, and so may the choices of a set, such as
-    system/mechanism, no two of which set the same.
+    A list may hold several overlays, which add to other settings. It may also hold several choices
+    of a set, such as system/mechanism, if no two of them set the same key to different values.
 
     Args:
-      overrides: of the command line; what is none is passed over.
-      sweep: what to write before `group=a,b` for a run of each; empty where that alone is a sweep,
-        None where there is none.
+      overrides: arguments of the command line; others than overrides are skipped.
+      sweep: text before `group=a,b` in a command that runs each choice; "" if `group=a,b` alone is
+        a sweep, None if the command has no sweeps.
 
     Raises:
-      SettingError: several choices, or a list of none; two of a set that exclude each other; a
-        setting that has another name now.
+      SettingError: several choices or an empty list; two choices of a set that contradict each
+        other; a renamed setting.
     """
     is_sweep = sweep == "" or any(one in ("-m", "--multirun") for one in overrides)
     for override in overrides:
@@ -162,7 +162,7 @@ def check_choices(overrides: Sequence[str], sweep: str | None = SWEEP) -> None:
 
 
 def check_renamed(key: str, value: object) -> None:
-    """Raise for a setting that has another name now, saying which."""
+    """Raise for a renamed setting; the error gives the present name."""
     new = _RENAMED.get(key) or _RENAMED.get(key.partition(".")[0])
     if new is not None:
         is_group = (conf_dir() / new).is_dir()
@@ -190,14 +190,14 @@ def _is_overlay(group: str, name: str) -> bool:
 
 
 def _is_set(group: str) -> bool:
-    """Return whether a group's files are parts of what their first line names, of which any go."""
+    """Return whether a run may combine several files of a group, by `# @package` in line 1."""
     first = next(iter(sorted((conf_dir() / group).glob("*.yaml"))), None)
     line = first.read_text("utf-8").partition("\n")[0] if first else ""
     return line.startswith("# @package ") and line != "# @package _global_"
 
 
 def _check_together(group: str, names: Sequence[str]) -> None:
-    """Raise where two of a set give another value to the same setting, or choose another file."""
+    """Raise if two choices of a set give one setting different values or choose different files."""
     given: dict[str, tuple[str, Any]] = {}
     for name in names:
         file = conf_dir() / group / f"{name}.yaml"
@@ -213,13 +213,13 @@ def _check_together(group: str, names: Sequence[str]) -> None:
 
 
 def _of_message(text: str, given: Mapping[str, str]) -> SettingError:
-    """Return the error that Hydra tells by its text only; `given` are the overrides by key."""
+    """Return the error that only Hydra's text describes; `given` are the overrides by key."""
     if found := re.search(r"Ambiguous value for argument '([^=']+)=(.*)'", text):
         return SettingError(
             found[1], found[2], "one value",
             "Add -m to run a sweep over them, or write a list: [a,b].",
         )  # fmt: skip
-    if "Config group override must be" in text or "is not iterable" in text:  # not said: which
+    if "Config group override must be" in text or "is not iterable" in text:  # key unknown
         for key, value in given.items():
             if not key:
                 return SettingError("override", f"={value}", "key=value")
@@ -243,7 +243,7 @@ def _of_yaml(error: yaml.YAMLError) -> DataError:
 
 
 def _overlay_hint(key: str, value: str | None) -> str:
-    """Say how an overlay is added, if that is what was meant: it is no default to override."""
+    """Return a hint to add an overlay with `+` if the choice is one, else ""."""
     group, _, inner = key.partition("/")
     choice = "/".join(filter(None, (inner, value)))
     if all(_is_overlay(group, one) for one in choice.split(",")):
@@ -252,7 +252,7 @@ def _overlay_hint(key: str, value: str | None) -> str:
 
 
 def _override(chain: list[BaseException]) -> tuple[str, str] | None:
-    """Return key and value of the override that an error's message quotes."""
+    """Return key and value of the override that an error's message quotes; None if none does."""
     for one in chain:
         for quoted in (r"[Ee]rror merging override (\S+?)=(.*)", r"config use \+(\S+?)=(.*)"):
             if found := re.search(quoted, str(one)):
@@ -261,14 +261,15 @@ def _override(chain: list[BaseException]) -> tuple[str, str] | None:
 
 
 def wrong_kind(field: str, value: str) -> SettingError:
-    """Return the error of a list for a mapping, or a mapping for a list."""
+    """Return the error for a list where a mapping is needed, or the reverse."""
     return SettingError(field, value, _KINDS["Dict" if value.startswith("[") else "List"])
 
 
 def choices(group: str) -> list[str]:
-    """Return what the group holds, folders included; Hydra leaves it out for lists and `+`.
+    """Return the choices of a group, those in its folders included.
 
-    A folder of parts of which any go together is a group of its own.
+    Hydra's errors omit them for lists and `+`. A folder whose files may be combined is a group of
+    its own and is left out.
     """
     found = {
         p.relative_to(folder / group).with_suffix("").as_posix()
@@ -280,10 +281,10 @@ def choices(group: str) -> list[str]:
 
 
 def _stored(group: str, kind: str) -> set[str]:
-    """Return the names of a kind (config or group) that Hydra's store has in a group."""
+    """Return the names of a kind ("config" or "group") in a group of Hydra's store."""
     try:
         names = ConfigStore.instance().list(group)
-    except OSError:  # its way to say that there is no such group
+    except OSError:  # no such group
         return set()
     configs = {n.removesuffix(".yaml") for n in names if n.endswith(".yaml")}
     return configs if kind == "config" else {n for n in names if not n.endswith(".yaml")}
@@ -316,7 +317,7 @@ def _of_omegaconf(
         if found := re.search(r"Value '(.*)' (?:of type|is not)", text):
             value = found[1]
         kind = next(filter(None, wanted.groups())) if wanted else ""
-        if kind.endswith("Conf"):  # our classes of settings
+        if kind.endswith("Conf"):  # a class of `c2c.config.schema`
             kind = "Dict"
         return SettingError(field, value, _KINDS.get(kind, kind or f"a value that fits ({text})"))
     if "Cannot merge DictConfig with ListConfig" in text and value is not None:
@@ -325,7 +326,7 @@ def _of_omegaconf(
 
 
 def _no_group(field: str, value: Any) -> SettingError:
-    """Return the error of a group that does not exist, such as system/foo."""
+    """Return the error for a group that does not exist, such as system/foo."""
     parent = field.rpartition("/")[0]
     groups = [f"{parent}/{name}" for name in sorted(_stored(parent, "group"))]
     return unknown_name(field, value, groups, field, "a group among")
@@ -334,7 +335,7 @@ def _no_group(field: str, value: Any) -> SettingError:
 def _no_field_of_policy(
     field: str, value: Any, policy: str, setting: str, name: str
 ) -> SettingError:
-    """Return the error of a field that the chosen policy does not have; say which ones do."""
+    """Return the error for a field that the chosen policy lacks, with policies that have it."""
     policies: Any = DECISIONS[setting].policies if setting in DECISIONS else {}
     own = ", ".join(policies[policy]._fields) if policy in policies else ""
     having = [f"system/{setting}={n}" for n, p in sorted(policies.items()) if name in p._fields]

@@ -1,7 +1,7 @@
-"""The schema of a run, derived from the dataclasses that the settings become.
+"""Schema of a run, derived from the dataclasses that hold its settings.
 
-One definition a setting: types, defaults and checks stand in the dataclass. Hydra refuses unknown
-keys and wrong types by this schema; the dataclass refuses what cannot work.
+Each setting is defined once: its dataclass has the type, default and checks. Hydra refuses unknown
+keys and wrong types by this schema; the dataclass refuses invalid values.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ __all__ = [
 
 
 def _conf(settings: type, name: str, **given: Any) -> Any:
-    """Return the schema of a dataclass, which workers of a sweep unpickle by its name."""
+    """Return the schema of a dataclass; workers of a sweep unpickle it by its name."""
     options: DataclassOptions = {"module": __name__, "cls_name": name}
     return builds(settings, populate_full_signature=True, zen_dataclass=options, **given)
 
 
-# A policy is a node of its own (a choice in `system/place` and so on); none here, so that choosing
-# another one leaves nothing of it behind. A start may be a list or a mapping.
+# A policy is a node of its own (a choice in a group such as `system/place`). It is None here, so
+# that no field of a default remains after another choice. A start may be a list or a mapping.
 _NONE: dict[str, Any] = dict.fromkeys((*DECISIONS, "start"))
 EnginesConf = _conf(Engines, "EnginesConf")
 DisaggregationConf = _conf(Disaggregation, "DisaggregationConf")
@@ -61,9 +61,9 @@ class SloConf:
     """Targets that replace every model's own; None keeps the catalog's.
 
     Attributes:
-      ttft_s: seconds to the first token.
-      tpot_s: seconds between two tokens.
-      attainment: the share of the requests that is to meet both, for the verdict.
+      ttft_s: largest time to first token.
+      tpot_s: largest time per output token.
+      attainment: share of requests that must meet both targets for the verdict, above 0, at most 1.
     """
 
     ttft_s: float | None = None
@@ -73,12 +73,12 @@ class SloConf:
 
 @dataclass
 class ScaleConf:
-    """Factors on the platform, see `c2c.hardware.scaled`.
+    """Factors on the platform's rates, see `c2c.hardware.scaled`.
 
     Attributes:
-      link: on the link's rate.
-      hbm: on the rate of HBM.
-      sms: on the number of SMs and the arithmetic.
+      link: factor on the link's rate.
+      hbm: factor on the HBM's rate.
+      sms: factor on the number of SMs and their arithmetic rate.
     """
 
     link: float = 1.0
@@ -88,11 +88,11 @@ class ScaleConf:
 
 @dataclass
 class RoutingConf:
-    """Tokens' choice of experts, see `c2c.cost.Routing`.
+    """Distribution of tokens over experts, see `c2c.cost.Routing`.
 
     Attributes:
       kind: independent, balanced or power_law.
-      skew: exponent of the power law; the larger, the fewer experts have most of the rows.
+      skew: exponent of the power law; a larger one gives most rows to fewer experts.
     """
 
     kind: str = "independent"
@@ -101,10 +101,10 @@ class RoutingConf:
 
 @dataclass
 class TimelineConf:
-    """The part of the timeline that is kept.
+    """Size of the recorded timeline.
 
     Attributes:
-      rows: engine phases kept for Perfetto, the first ones.
+      rows: number of first engine phases that are kept for Perfetto.
     """
 
     rows: int = 20_000
@@ -115,11 +115,11 @@ class MigChangeConf:
     """A change of every chip's layout during a run, see `c2c.serving.LayoutChange`.
 
     Attributes:
-      at_s: when the first chip begins.
-      mig: the layout from then on, by its name.
-      parts: or by its profiles, as of `mig=custom`.
-      drain: requests that compute on a slice that goes end there, or they begin again elsewhere.
-      stagger_s: each further chip begins so much later.
+      at_s: time at which the first chip begins to change.
+      mig: name of the new layout; None if `parts` gives it.
+      parts: profiles of the new layout, as in `mig=custom`; empty if `mig` names it.
+      drain: true: requests on a removed slice end there; false: they begin again elsewhere.
+      stagger_s: delay between one chip's begin and the next one's.
     """
 
     at_s: float = MISSING
@@ -131,13 +131,13 @@ class MigChangeConf:
 
 @dataclass
 class FleetPartConf:
-    """Chips of a fleet that are alike, see `c2c.serving.FleetPart`.
+    """Equal chips of a fleet, see `c2c.serving.FleetPart`.
 
     Attributes:
-      hardware: a name of `conf/hardware`.
-      mig: a layout's name, auto, or a list of profiles as `mig.parts`.
-      count: how many chips.
-      constants: a file of `conf/calibration`; auto: as of a run.
+      hardware: name of a file in `conf/hardware`.
+      mig: name of a layout, auto, or a list of profiles as in `mig.parts`.
+      count: number of chips, multiplied by `superchips`.
+      constants: name of a file in `conf/calibration`; auto: as in `RunConf`.
     """
 
     hardware: str = MISSING
@@ -148,11 +148,11 @@ class FleetPartConf:
 
 @dataclass
 class FleetConf:
-    """Unlike chips that serve together, in place of hardware and mig.
+    """Unlike chips that serve together, in place of `hardware` and `mig`.
 
     Attributes:
-      name: of a file in `conf/fleet`.
-      parts: chips that are alike, numbered in this order.
+      name: name of the file in `conf/fleet`; None without one.
+      parts: groups of equal chips; chips are numbered in this order.
     """
 
     name: str | None = None
@@ -161,7 +161,7 @@ class FleetConf:
 
 @dataclass
 class FailureConf:
-    """A chosen failure of a chip, see `c2c.serving.Failure`."""
+    """A scheduled failure of a chip, see `c2c.serving.Failure`."""
 
     at_s: float = MISSING
     chip: int = MISSING
@@ -170,7 +170,7 @@ class FailureConf:
 
 @dataclass
 class FailuresConf:
-    """Chips that fail and return, see `c2c.serving.Failures`; mtbf_hours=null draws none."""
+    """Failures and repairs of chips, see `c2c.serving.Failures`; mtbf_hours=null draws none."""
 
     mtbf_hours: float | None = None
     repair_s: float = 3600.0
@@ -180,52 +180,53 @@ class FailuresConf:
 
 @dataclass
 class RunConf:
-    """The top level. Not frozen: a frozen schema would refuse overrides.
+    """All settings of a run. The class is not frozen: a frozen schema would refuse overrides.
 
     Attributes:
-      hardware: `conf/hardware`, see `c2c.hardware.platform_from_mapping`.
-      mig: `conf/mig`; the name `auto` leaves the choice to the system, see `build`.
-      mig_changes: of every chip's layout during the run, in order of time.
-      failures: of chips during the run, by rate or chosen, see `c2c.serving.Failures`.
-      node: `conf/node`, several GPUs with links between them instead of `hardware`, where
-        `system.layout` lies over them; {}: none.
-      fleet: `conf/fleet`, or `fleet.parts=[{hardware: gh200, mig: 7x12gb, count: 2}, ...]`: unlike
-        chips instead of `hardware` and `mig`.
-      catalog: `conf/catalog`, see `c2c.models.load_catalog`.
-      workload: `conf/workload`, see `c2c.workloads.WorkloadConfig`.
-      system: `conf/system`, see `c2c.serving.SystemSpec`; its policies are groups in it, such as
-        system/alpha, see `c2c.policies`.
+      hardware: platform, a file of `conf/hardware`, see `c2c.hardware.platform_from_mapping`.
+      mig: MIG layout, a file of `conf/mig`; auto leaves the choice to the system, see `build`.
+      mig_changes: changes of every chip's layout during the run, in order of time.
+      failures: failures of chips, random or scheduled, see `c2c.serving.Failures`.
+      node: several GPUs with links between them, a file of `conf/node`, instead of `hardware`, for
+        systems with `system.layout`; {}: none.
+      fleet: unlike chips instead of `hardware` and `mig`: a file of `conf/fleet`, or
+        `fleet.parts=[{hardware: gh200, mig: 7x12gb, count: 2}, ...]`.
+      catalog: served models, a file of `conf/catalog`, see `c2c.models.load_catalog`.
+      workload: requests, a file of `conf/workload`, see `c2c.workloads.WorkloadConfig`.
+      system: policies and their settings, a file of `conf/system`, see `c2c.serving.SystemSpec`;
+        each policy is a choice in a group such as system/alpha, see `c2c.policies`.
       code: Python files with policies of the user's own, see `c2c.config.user_code`.
-      conf: folders of the user's own settings, in which chips, layouts, nodes and calibrations are
-        looked for by name after `conf/`, see `c2c.config.installed.search_settings`.
+      conf: folders of the user's settings, searched after `conf/` for chips, layouts, nodes and
+        calibrations, see `c2c.config.installed.search_settings`.
       link: variant of the link's capacity, measured or datasheet.
-      superchips: how many of the platform, of the node, or of the whole fleet.
-      tensor_parallel: chips that compute each step together as one device, each with a part of the
-        heads, of the feed-forward columns and of the KV cache; `superchips` counts chips.
-      expert_parallel: each of them has whole experts of a mixture, not a part of every one.
-      cells: parts of the fleet that share no model: each has its chips, and its models on them.
-      shards: processes that simulate parts of the fleet which share no model; auto takes as many as
-        there are cores and such parts. Results are those of one process.
-      constants: a file of `conf/calibration`; auto: the platform's, or for a chip that nobody has
-        measured `datasheet`, which the output says.
-      engine: a file of `conf/engines`, whose host's part of a step takes the place of the
-        calibration's; None: that stays.
-      routing: how tokens choose their experts, see `c2c.cost.Routing`.
-      router: which experts each token takes, where a system caches some in HBM; see
+      superchips: number of chips of the platform, or copies of the node or of the fleet.
+      tensor_parallel: number of chips that compute each step together as one device, each with a
+        part of the heads, feed-forward columns and KV cache; `superchips` counts chips.
+      expert_parallel: each chip of such a device has whole experts, not a part of every expert.
+      cells: number of parts of the fleet with chips and models of their own.
+      shards: number of processes, each for parts of the fleet that share no model; auto: as many as
+        cores and parts allow. Results equal those of one process.
+      constants: cost-model constants, a file of `conf/calibration`; auto: the platform's, or
+        `datasheet` with a note if the platform was never measured.
+      engine: file of `conf/engines` whose host time a step replaces the calibration's; None: the
+        calibration's.
+      routing: distribution of tokens over experts, see `c2c.cost.Routing`.
+      router: experts of each token, for systems that cache experts in HBM; see
         `c2c.workloads.Router`.
-      weights_start: where all weights are at time 0, host or disk.
+      weights_start: location of all weights at time 0, host or disk.
       slo: targets that replace the catalog's.
-      scale: factors on the platform.
-      seed: splits into one stream a cause.
-      timeline: what is kept for Perfetto.
-      figures: draw PNG, SVG and PDF, which takes longer than a short run; null: a run draws none,
-        `experiments.advise` and `experiments.capacity` do.
-      resume: False runs again even if the folder is complete.
-      overwrite: `folder` may hold other files, which stay, or another run's results, which do not.
-      objective: what a run returns to a sweeper: fields of its summary, see
-        `experiments.simulation.objective`.
-      out: run folders are made in here, named by their settings.
-      folder: or this very folder.
+      scale: factors on the platform's rates.
+      seed: seed of the run; every source of randomness has its own stream.
+      timeline: size of the timeline for Perfetto.
+      figures: draw PNG, SVG and PDF, which takes longer than a short run; null: only
+        `experiments.advise` and `experiments.capacity` draw.
+      resume: false: run again even if the run folder is complete.
+      overwrite: `folder` may hold other files, which are kept, or another run's results, which are
+        replaced.
+      objective: result of a run for a sweeper, from fields of its summary, see
+        `experiments.simulation.objective`; null: none.
+      out: folder in which run folders are made, each named by its settings.
+      folder: path of the run folder itself; null: a folder in `out`.
     """
 
     hardware: dict[str, Any] = field(default_factory=dict)

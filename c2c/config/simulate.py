@@ -1,4 +1,4 @@
-"""Run a checked setup in memory, and say what a run was."""
+"""Simulation of a checked run in memory, and the summary of a run."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ __all__ = [
     "summary_of",
 ]
 
-# Interpreted, a request takes about 4 ms, or some 0.3 s where engines take turns, whose steps are
-# all walked; compiling takes about 20 s, once a machine.
+# The interpreter takes about 4 ms a request, or some 0.3 s if engines take turns, because it then
+# walks every step; compiling takes about 20 s, once a machine.
 _INTERPRETED_REQUESTS = 300
 _INTERPRETED_TURNS = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationResult:
-    """Results of a run: one row a request by id, the first phases, totals and the summary."""
+    """Results of a run: one row a request by id, the first engine phases, totals and summary."""
 
     requests: pa.Table = field(repr=False)
     phases: pa.Table = field(repr=False)
@@ -61,8 +61,9 @@ def simulate(setup: RunSetup, *, compiled: bool | None = None) -> SimulationResu
     """Simulate a run in memory (`python -m experiments.simulate` streams to disk instead).
 
     Args:
-      setup: from `build`.
-      compiled: machine code or interpreter, with equal results; None takes what is quicker.
+      setup: result of `build`.
+      compiled: True for machine code, False for the interpreter; None for the quicker one. Results
+        are equal.
     """
     if compiled is None:
         compiled = prefers_compiled(setup)
@@ -84,18 +85,18 @@ def summary_of(
     totals: Mapping[str, Any],
     each: Callable[..., Iterable[Any]] = map,
 ) -> dict[str, Any]:
-    """Return the summary of a run, with the verdict on its load and the plan of its layout.
+    """Return the summary of a run, with its cost, verdict on the load and plan of the layout.
 
     Args:
-      setup: what ran.
-      records: of all its requests.
-      totals: of the run, kept under "run".
-      each: how a function is applied to the records' parts, see `c2c.metrics.summarised_parts`.
+      setup: the checked run.
+      records: records of all its requests.
+      totals: result of `run_totals`, kept under "run".
+      each: map function over the records' parts, see `c2c.metrics.summarised_parts`.
     """
     plan = {} if setup.plan is None else {"plan": setup.plan.as_dict()}
     room, attainment = _room(setup.prepared, totals), setup.settings["slo"]["attainment"]
     parts = summarised_parts(records, each)
-    looks = looks_at(records, room, attainment, each)  # other processes look while this one goes on
+    looks = looks_at(records, room, attainment, each)  # computed by other processes meanwhile
     summary = summarise(records, {**totals, **plan, **_by_part(setup, records, totals)}, parts)
     summary["cost"] = bill(setup.prepared, totals, summary["models"])
     summary["verdict"] = judge(records, room, attainment, looks)
@@ -103,7 +104,7 @@ def summary_of(
 
 
 def _by_part(setup: RunSetup, records: Records, totals: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what each part of a fleet of several served, beside what was used of its chips."""
+    """Return use and served requests of each part of a fleet; {} for a single part."""
     if "parts" not in totals:
         return {}
     counts = [part.count for part in setup.serving.parts]
@@ -138,7 +139,7 @@ def _seconds(totals: Mapping[str, Any], name: str) -> np.ndarray | None:
 
 
 def _layouts(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
-    """Return how layouts changed and when each slice was in service, where they did."""
+    """Return changes of layouts and each slice's time in service; {} if layouts cannot change."""
     if not prepared.layouts.may_change:
         return {}
     return {
@@ -162,7 +163,7 @@ def _layouts(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
 
 
 def _failures(stats: RunStats) -> dict[str, Any]:
-    """Return which chips failed and when they served again, where some did."""
+    """Return failed chips with the times of loss and return; {} if none failed."""
     if not stats.failures:
         return {}
     rows = sorted(stats.failures, key=lambda row: (row.lost_s, row.chip))
@@ -189,16 +190,16 @@ def _known(seconds: float) -> float | None:
 
 
 def prefers_compiled(setup: RunSetup) -> bool:
-    """Return whether machine code is quicker: it is on disk already, or the run is not tiny."""
+    """Return whether machine code is quicker: it is cached on disk, or the run is not tiny."""
     most = _INTERPRETED_REQUESTS if setup.prepared.fleet.residents == 1 else _INTERPRETED_TURNS
     return is_compiled() or setup.workload.description["requests"] > most
 
 
 def _experts(stats: RunStats) -> dict[str, Any]:
-    """Return how a cache of experts did, where there is one.
+    """Return hits, misses and costs of the expert cache; {} without one.
 
-    A table of misses (`system.expert_cache.misses`) knows bytes, and seconds that steps took
-    longer, in which waiting and the host's work are one.
+    With misses from a table (`system.expert_cache.misses`) only the fetched bytes are known and the
+    seconds that steps took longer, the sum of waiting and the host's work.
     """
     if stats.expert_uses == 0 and stats.expert_wait_s > 0.0:
         return {"experts": {"fetched_bytes": stats.expert_bytes, "longer_s": stats.expert_wait_s}}
@@ -219,14 +220,14 @@ def _experts(stats: RunStats) -> dict[str, Any]:
 
 
 def _parked(stats: RunStats) -> dict[str, Any]:
-    """Return what KV caches moved to host memory and back, where some did."""
+    """Return bytes of KV caches moved to host memory and back; {} if none moved out."""
     if stats.kv_out_bytes == 0.0:
         return {}
     return {"kv": {"in_bytes": stats.kv_in_bytes, "out_bytes": stats.kv_out_bytes}}
 
 
 def _prefixes(stats: RunStats) -> dict[str, Any]:
-    """Return what a prefix cache found, where requests carried blocks."""
+    """Return tokens and bytes of the prefix cache; {} if no request carried blocks."""
     if stats.prefix_asked_tokens == 0:
         return {}
     found = stats.prefix_hbm_tokens + stats.prefix_host_tokens
@@ -244,10 +245,7 @@ def _prefixes(stats: RunStats) -> dict[str, Any]:
 
 
 def _resources(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
-    """Return for which share of the time each device and link of a layout was used.
-
-    And how often the variant of steps changed.
-    """
+    """Return the busy share of each device and link of a layout, and counts of its changes."""
     layout = prepared.setup.system.layout
     if layout is None or stats.end_s <= 0.0:
         return {}
@@ -264,7 +262,7 @@ def _resources(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
 
 
 def _parts(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
-    """Return what was used of each part of a fleet, where it has several."""
+    """Return the use of each part of a fleet; {} for a single part."""
     parts = prepared.setup.parts
     if len(parts) == 1:
         return {}
@@ -303,13 +301,13 @@ def _parts(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
 
 
 def _ranks(prepared: Prepared) -> dict[str, Any]:
-    """Return how many GPUs each of the chips is, where they are several."""
+    """Return the number of GPUs a device; {} if a device is one GPU."""
     ranks = prepared.setup.platform.ranks
     return {} if ranks is None else {"ranks": ranks.count}
 
 
 def run_totals(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
-    """Return totals and utilisations of a run as plain data, for `c2c.metrics.summarise`."""
+    """Return totals and utilisation of a run as plain data, for `c2c.metrics.summarise`."""
     hbm_gbps = np.array([prepared.slice_kinds[k].hbm_gbps for k in prepared.kind_of])
     there_s = np.minimum(stats.until_s, stats.end_s) - np.minimum(stats.since_s, stats.end_s)
     return {
@@ -324,7 +322,7 @@ def run_totals(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
         "drains": stats.drains,
         "preempted": stats.preempted,
         "steps": int(stats.steps.sum()),
-        "walked": int(stats.runs.sum()),  # events: equal decode steps in a row are one
+        "walked": int(stats.runs.sum()),  # equal decode steps in a row count once
         "prefill_tokens": int(stats.prefill_tokens.sum()),
         "decode_tokens": int(stats.decode_tokens.sum()),
         "link_bytes": float(stats.chip_link_bytes.sum()),

@@ -25,23 +25,24 @@ from c2c.errors import PolicyError, SettingError
 
 __all__ = ["code_in", "load_code", "settings_folder"]
 
-_PATTERNS: Final = ("*.yaml", "*/*.yaml", "*/*/*.yaml")  # of a folder's files of settings
-_MOST_VALUES: Final = 100_000  # of a file: OmegaConf makes an object of each
+_PATTERNS: Final = ("*.yaml", "*/*.yaml", "*/*/*.yaml")  # files of a settings folder
+_MOST_VALUES: Final = 100_000  # values of a file: OmegaConf makes an object of each
 
 _loaded: dict[Path, str] = {}  # files that were imported, with the digest of their content
 
 
 def settings_folder(folder: str | Path, field: str) -> Path:
-    """Return a folder of the user's settings, resolved.
+    """Return the resolved path of a folder of the user's settings.
 
     Raises:
-      SettingError: it is none, or one of its files would be too large with its aliases in full.
+      SettingError: a path that is no folder, or a file with too many values after its aliases are
+        expanded.
     """
     found = Path(folder).expanduser().resolve()
     if not found.is_dir():
         raise SettingError(field, str(folder), "a folder of settings")
     for file in (file for pattern in _PATTERNS for file in found.glob(pattern)):
-        with contextlib.suppress(yaml.YAMLError, OSError):  # whoever reads it says what is wrong
+        with contextlib.suppress(yaml.YAMLError, OSError):  # its reader reports the fault
             text = file.read_bytes()
             if b"&" in text and b"*" in text:
                 loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -54,7 +55,7 @@ def settings_folder(folder: str | Path, field: str) -> Path:
 
 
 def _values(node: Any, known: dict[int, float]) -> float:
-    """Return the values of a piece of YAML, its aliases in full; inf for one within itself."""
+    """Return the number of values of a YAML node, aliases expanded; inf if it contains itself."""
     if id(node) not in known:
         known[id(node)] = math.inf
         value = node.value if isinstance(node, yaml.CollectionNode) else ()
@@ -64,19 +65,19 @@ def _values(node: Any, known: dict[int, float]) -> float:
 
 
 def code_in(folder: Path) -> tuple[Path, ...]:
-    """Return the Python files that a folder of settings brings."""
+    """Return the Python files in `system/` of a settings folder, sorted."""
     return tuple(sorted((folder / "system").glob("*.py")))
 
 
 def load_code(files: Sequence[str | Path]) -> None:
-    """Import files, so that the policies in them can be named in settings.
+    """Import files, so that settings can name the policies in them.
 
-    They may import one another. A file that was imported before and has not changed is not
-    imported again; one that has changed is, with the others.
+    The files may import one another. If one has changed since its import, all are imported again;
+    if none has, nothing is imported.
 
     Raises:
-      SettingError: no such file, or its name is that of another module.
-      PolicyError: a file cannot be imported.
+      SettingError: a file that does not exist, or whose name is no Python name or another module's.
+      PolicyError: a file that cannot be imported.
     """
     paths = {path.stem: path for path in (Path(f).expanduser().resolve() for f in files)}
     for path in paths.values():
@@ -110,7 +111,7 @@ def _check(path: Path) -> None:
 
 
 class _Loader(SourceFileLoader):
-    """Reads the source each time: bytecode beside it could be of an edit in the same second."""
+    """Loader that always reads the source; bytecode may miss an edit within the same second."""
 
     def path_stats(self, path: Any) -> Mapping[str, Any]:
         raise OSError(f"no bytecode is kept of {path}")
@@ -133,7 +134,7 @@ class _Finder:
 
 @contextlib.contextmanager
 def _found(paths: Mapping[str, Path]) -> Iterator[None]:
-    """Let these modules be imported by name."""
+    """Make these modules importable by name within the context."""
     finder = _Finder(paths)
     sys.meta_path.insert(0, finder)
     try:
