@@ -1,4 +1,4 @@
-"""The engine's middle: the pure step, its workers on one side and the front on the other."""
+"""Engine: the serving loop's pure step, between worker processes and the front."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ from c2c.transformer.pages import PAGE_TOKENS
 __all__ = ["Engine"]
 
 _log = logging.getLogger("c2c.engine")
-_LOOKS = 100_000  # that are kept: eleven days
-_ENDS = 64  # requests by which is said when the next one will be over
+_LOOKS = 100_000  # CPU readings that are kept: eleven days
+_ENDS = 64  # last ended requests, for the estimate of the next end
 
 
 class Engine:
-    """Scheduler process: owns the state of the serving loop and everything that touches it."""
+    """Scheduler process: owns the serving loop's state and all that changes it."""
 
     def __init__(self, entries: Sequence[CatalogEntry], settings: EngineSettings) -> None:
-        """Take the models; nothing is started."""
+        """Create an engine for the models of a catalog; nothing is started."""
         self._entries = list(entries)
         self._settings = settings
         self._folder = OwnFolder()
@@ -97,11 +97,11 @@ class Engine:
         self._front: Connection | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._models: dict[str, int] = {}
-        self.failure: Exception | None = None  # what ended the loop, which never ends by itself
+        self.failure: Exception | None = None  # error that ended the loop
         self._looking: asyncio.Task[None] | None = None
         self.stepping: Stepping | None = None
         self._compiling: asyncio.Task[None] | None = None
-        self.others: deque[float] = deque(maxlen=_LOOKS)  # shares of the machine, the last ones
+        self.others: deque[float] = deque(maxlen=_LOOKS)  # recent CPU shares of other processes
         self._failed: dict[str, str] = {
             e.name: why for e in entries if (why := e.failed or too_large(e, settings.options))
         }
@@ -110,10 +110,10 @@ class Engine:
         self._adding: Adding | None = None
         self.is_draining = False
         self._begun_s = time.time()
-        self._beginning = "starting"  # how far the start is; "": it is over
+        self._beginning = "starting"  # progress of the start; "": complete
 
     async def listen(self) -> None:
-        """Have the socket: a front that connects before the start is over hears how far it is."""
+        """Open the socket; a front that connects during the start receives its progress."""
         self._server = await asyncio.get_running_loop().create_unix_server(
             lambda: Connection(self._connect), str(self.socket)
         )
@@ -126,12 +126,12 @@ class Engine:
         """Start the workers and the loop.
 
         Args:
-          note: is told how the start goes on.
-          progress: is told how many shapes of models are ready, and of how many.
+          note: called with lines about the progress of the start.
+          progress: called with the numbers of ready shapes and of all shapes.
 
         Raises:
-          DataError: no model can be served, or a worker did not come up.
-          SettingError: settings that cannot work together.
+          DataError: no model can be served, or a worker did not start.
+          SettingError: settings contradict each other, or memory is too small.
         """
         if self._server is None:
             await self.listen()
@@ -155,7 +155,7 @@ class Engine:
             )
 
         def opening(place: Place, frame: say.Opening) -> None:
-            if place.device == 0:  # the others find what it leaves
+            if place.device == 0:  # the others load what it has compiled
                 progress(frame.ready, frame.of)
                 what = "compiling" if frame.compiled else "loading"
                 self._begin(f"{what} {frame.ready} of {frame.of} (now {frame.model})")
@@ -197,19 +197,19 @@ class Engine:
         self._begin("")
 
     def _begin(self, what: str) -> None:
-        """Tell the front how far the start is; "": that it is over."""
+        """Report progress of the start to the front; "": complete."""
         self._beginning = what
         self._say(self._hello())
 
     def _hello(self) -> say.Starting | say.Models:
-        """Return the first message to the front."""
+        """Return the start's progress or the served models, for the front."""
         if self._beginning:
             return say.Starting(what=self._beginning)
         adds, most = self._adding is not None, self._settings.max_open
         return say.Models(models=self.models(), max_open=most, adds=adds)
 
     async def _begin_store(self, setup: say.Setup) -> None:
-        """Begin to mind what weights are in memory, where they are in files."""
+        """Create the store of host weights, if workers share weight files."""
         assert self.prepared is not None
         if self._settings.options.linear == "reference":
             return
@@ -249,7 +249,7 @@ class Engine:
         )  # fmt: skip
 
     async def _adopt(self, prepared: Prepared) -> None:
-        """Go on with a fleet that has a further model."""
+        """Switch the loop and the backend to a fleet with a further model."""
         assert self._backend is not None
         assert self.stepping is not None
         await self.stepping.adopt(prepared.fleet, prepared.new_rules())
@@ -257,7 +257,7 @@ class Engine:
         self._backend.adopt(prepared)
 
     def _fetched(self, model: str, failed: str) -> None:
-        """Take note that a model's weights have come, or why they cannot."""
+        """Handle the end of a load; `failed` is the reason of a failure, or ""."""
         assert self._backend is not None
         assert self._keeper is not None
         if failed:
@@ -267,7 +267,7 @@ class Engine:
         elif self._failed.pop(model, None) is None:
             self._go_on(model, failed)
             return
-        self._say(self._hello())  # it has changed what there is
+        self._say(self._hello())  # the list of models has changed
         self._go_on(model, failed)
 
     def _go_on(self, model: str, failed: str) -> None:
@@ -289,7 +289,7 @@ class Engine:
             self._keeper.manage(wish)
 
     def _is_open(self, model: str) -> bool:
-        """Say whether a model is served, and neither on its way in nor out."""
+        """Return whether a model accepts requests: it is served and not being added or removed."""
         is_changing = self._adding is not None and model in self._adding.closed
         return model in self._models and not is_changing
 
@@ -303,11 +303,11 @@ class Engine:
 
     @property
     def options(self) -> Options:
-        """Settings of the workers; once started, with the pool's size where that is measured."""
+        """Settings of the workers; after the start with the pool size, if that is measured."""
         return self._settings.options
 
     async def _begin_serving(self, stepping: Stepping) -> None:
-        """Serve from now on: for each event the pure step, and its actions."""
+        """Start serving: each event runs the pure step and executes its actions."""
         backend = self._backend
         assert backend is not None
 
@@ -322,7 +322,7 @@ class Engine:
                     if row.failure != FAIL_NONE:
                         self.ledger.end(int(row.id), FAILED[int(row.failure)])
                 backend.submit(now_s, actions)
-            except Exception as error:  # noqa: BLE001 (`failure` tells)
+            except Exception as error:  # noqa: BLE001 (kept in `failure`)
                 _log.exception("the loop cannot go on after %s", event)
                 self.failure = error
                 return
@@ -354,11 +354,11 @@ class Engine:
         link.send(self._hello())
         await link.each(self._heard)
         self._front = None
-        for request in self.ledger:  # nobody is left to hear of them
+        for request in self.ledger:  # no client is left
             self.abort(request, "cancelled")
 
     def _heard(self, frame: say.AnyFrame) -> None:
-        """Take what the front says."""
+        """Handle a message from the front."""
         if isinstance(frame, say.Ask):
             self.ask(frame)
         elif isinstance(frame, say.Abort):
@@ -373,7 +373,7 @@ class Engine:
             self._say(say.Live(number=frame.number, state=msgspec.json.encode(self.live())))
 
     def _say(self, *frames: say.Frame) -> None:
-        """Say something to the front, if there is one."""
+        """Send frames to the front, if one is connected."""
         if self._front is not None:
             self._front.send(*frames)
 
@@ -383,7 +383,7 @@ class Engine:
         return infos_of(self._entries, self._models, self._failed, self.prepared)
 
     def ask(self, ask: say.Ask) -> None:
-        """Take a request in; its tokens and its end go to the front."""
+        """Accept or refuse a request; its tokens and its end are sent to the front."""
         assert self._backend is not None
         assert self.prepared is not None
         is_full = len(self.ledger) >= self._settings.max_open
@@ -412,13 +412,13 @@ class Engine:
         )
 
     def _next_end_s(self) -> float:
-        """Return in how many seconds a request will be over, as the last ones came to their end."""
+        """Return the seconds until a next request ends, estimated from the last ends."""
         if len(self._ends_s) < 2:
             return 1.0
         return (time.monotonic() - self._ends_s[0]) / len(self._ends_s)
 
     def abort(self, request: int, why: str) -> None:
-        """End a request; pages are free within a step."""
+        """End a request; its KV blocks are free within a step."""
         assert self._backend is not None
         if self.ledger.end(request, why):
             self._backend.put(Cancelled(at_s=self._backend.now_s(), request_id=request))
@@ -427,11 +427,11 @@ class Engine:
         self._ends_s.append(time.monotonic())
         self._answers.end(request, why)
         if self._store is not None and entry.ask.model in self._store.coming:
-            # The loop hears of the end first.
+            # The loop must handle the end first.
             asyncio.get_running_loop().call_soon(self._stop_vain_load, entry.ask.model)
 
     def _stop_vain_load(self, model: str) -> None:
-        """Load a model no further that nobody waits for any more."""
+        """Stop a model's load if neither a request nor an admin command needs it."""
         assert self._keeper is not None
         assert self._backend is not None
         if not self._keeper.waits_for(model) and not self.ledger.of_model(model):
@@ -439,7 +439,7 @@ class Engine:
 
     @property
     def tape(self) -> Tape:
-        """The record of the run up to now."""
+        """Records of the run up to now."""
         self._between.catch_up()
         return self._tape
 
@@ -460,11 +460,11 @@ class Engine:
 
     @property
     def served(self) -> tuple[CatalogEntry, ...]:
-        """The models that are served, in the order of the fleet."""
+        """Served models, in the order of the catalog."""
         return tuple(e for e in self._entries if e.name in self._models)
 
     async def drain(self, limit_s: float) -> None:
-        """Take no new requests; wait for those there are, then end the rest."""
+        """Refuse new requests, wait up to `limit_s` for open ones, then end the rest."""
         self.is_draining = True
         end_s = time.monotonic() + limit_s
         while len(self.ledger) and time.monotonic() < end_s:
@@ -473,8 +473,8 @@ class Engine:
             self.abort(request, "draining")
 
     async def close(self) -> None:
-        """End all processes and remove what was made."""
-        self._between.catch_up()  # ends of requests are told before the front hears no more
+        """End all processes and remove temporary files."""
+        self._between.catch_up()  # send ends of requests before the front disconnects
         if self._front is not None:
             self._front.close()
         if self._looking is not None:
@@ -488,6 +488,6 @@ class Engine:
             await self._store.close()
         if self._server is not None:
             self._server.close()
-        if self._connections:  # they end with the processes
+        if self._connections:  # connections end with the processes
             await asyncio.wait(self._connections, timeout=5.0)
         self._folder.remove()

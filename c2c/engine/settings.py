@@ -1,4 +1,4 @@
-"""Settings of an engine, in one value."""
+"""Settings of an engine, as one frozen dataclass."""
 
 from __future__ import annotations
 
@@ -19,28 +19,27 @@ class EngineSettings:
     """Settings of an engine.
 
     Attributes:
-      options: of the workers.
-      system: who decides.
-      constants: of the cost model, by which policies predict.
-      gpus: devices that workers are bound to, one worker's after the other's; none: they see what
-        there is.
-      executables: folder of compiled code; None: each process compiles its own.
-      pools: folder of weights that workers share; None: one that ends with the engine.
-      max_open: requests at the same time; further ones are turned away.
-      retries: losses of workers in a row, without a token between, that a request survives.
-      patience: processes in a row that did nothing after which a worker is given up.
-      has_spare: whether a process stands by to take the place of a lost one.
-      hang_s: silence after which a worker that computes is killed.
-      start_s: silence after which a worker that is not ready yet is killed; it may compile.
-      is_recorded: whether every step and request is kept, to be written at the end.
-      ttft_slo_s: target that policies see.
-      tpot_slo_s: likewise.
-      compiled: whether the loop's step is run as machine code, which is made in the background
-        where there is none yet; else interpreted.
-      busy_poll: whether the scheduler looks for reports that are due, in place of sleeping, as long
-        as nobody else wants the core.
+      options: settings of the workers.
+      system: policies and their settings.
+      constants: constants of the cost model, for the policies' predictions.
+      gpus: devices to bind workers to, in the order of the workers; (): workers see all devices.
+      executables: folder of compiled code; "auto": the default folder; None: each process compiles.
+      pools: folder of weight files that workers share; None: temporary files.
+      max_open: most concurrent requests; further ones are refused.
+      retries: consecutive losses of workers, without a token between, that a request survives.
+      patience: consecutive processes without completed work after which a worker is given up.
+      has_spare: whether a standby process replaces the next lost worker.
+      hang_s: silence after which a computing worker is killed.
+      start_s: silence after which a starting worker is killed; it may compile.
+      is_recorded: whether all steps and requests are kept, to be written at the end.
+      ttft_slo_s: target of TTFT for policies.
+      tpot_slo_s: target of TPOT for policies.
+      compiled: whether the loop's step runs as machine code, compiled in the background if needed;
+        else it is interpreted.
+      busy_poll: whether the scheduler polls for due reports while the core is idle, rather than
+        sleeping.
       worker: module that a worker's process runs.
-      add_from: folder of checkpoints that may be added while the engine serves; None: models are
+      add_from: folder of checkpoints that can be added while the engine serves; None: models can be
         neither added nor removed.
     """
 

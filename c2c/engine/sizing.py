@@ -1,7 +1,7 @@
-"""A worker's pool where a share of the memory is asked for: its size is measured once, and kept.
+"""Size of a worker's KV pool from `memory_fraction`: measured once, then stored.
 
-What is measured stands beside the executables, in the folder `kv`, under all that it follows from.
-A later start takes it if as much memory is free as it needs; else it is measured anew.
+Measurements are in the folder `kv` beside the executables, keyed by all their inputs. A later start
+uses one if enough memory is free, else it measures again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["measured_options", "read_record", "room_bytes", "write_record"]
 
 _FOLDER: Final = "kv"
 _VERSION: Final = 1
-_NOT_IN_KEY: Final = ("pool_bytes", "memory_fraction", "ahead")  # nothing measured depends on them
+_NOT_IN_KEY: Final = ("pool_bytes", "memory_fraction", "ahead")  # without effect on measurements
 
 
 async def measured_options(
@@ -45,17 +45,17 @@ async def measured_options(
     items: Sequence[say.Item],
     note: Callable[[str], None],
 ) -> Options:
-    """Return the options with the pool that `memory_fraction` leaves; as they are without one.
+    """Return the options with `pool_bytes` from `memory_fraction`; unchanged if that is None.
 
     Args:
-      entries: the models.
-      settings: of the engine.
-      items: the models as workers are told of them.
-      note: is told where the size comes from.
+      entries: models to serve.
+      settings: settings of the engine.
+      items: the same models, as described to workers.
+      note: called with lines about the size and its origin.
 
     Raises:
-      SettingError: the share leaves no room, or free memory cannot be asked for.
-      DataError: nothing could be measured.
+      SettingError: the share leaves no room, or devices do not allow the measurement.
+      DataError: the measurement failed, or free memory cannot be read.
     """
     options = settings.options
     fraction = options.memory_fraction
@@ -85,9 +85,9 @@ async def measured_options(
 
 
 def room_bytes(entries: Sequence[Entry], settings: EngineSettings) -> int:
-    """Return bytes available to each worker: its device's free memory or its share of the host's.
+    """Return the bytes available to each worker, of its device or as a share of the host's.
 
-    Weights that workers share in host memory count for no worker.
+    Weights that workers share in host memory are subtracted from the host's.
     """
     options = settings.options
     if settings.gpus:
@@ -101,14 +101,14 @@ def read_record(
 ) -> KvRecord | None:
     """Return the record of an earlier start; None if it is absent or, with a warning, unusable.
 
-    It holds while as much is free as the share that was asked for. So the bound on how much less
-    may be free than was is what the share leaves.
+    A record is usable while the bytes of the share are free; free memory may thus shrink by what
+    the share leaves.
 
     Args:
       folder: folder of executables.
       key: inputs that determine the measurement.
-      free: bytes that each worker may have now.
-      memory_fraction: the share.
+      free: bytes now available to each worker.
+      memory_fraction: share of the memory to use.
     """
     path = _path(folder, key)
     if not path.exists():
@@ -131,7 +131,7 @@ def read_record(
 
 
 def write_record(folder: Path, key: Mapping[str, Any], record: KvRecord) -> None:
-    """Keep what was measured, complete or not at all; a folder that takes nothing is warned of."""
+    """Store a measurement atomically; warn if the folder cannot be written."""
     try:
         write_json(_path(folder, key), {"version": _VERSION, "key": key, "record": asdict(record)})
     except OSError as error:
@@ -149,7 +149,7 @@ def _path(folder: Path, key: Mapping[str, Any]) -> Path:
 
 
 def _key(entries: Sequence[Entry], settings: EngineSettings) -> dict[str, Any]:
-    """Return all that the memory follows from, as JSON has it."""
+    """Return all inputs of the measurement, as JSON types."""
     given = {k: v for k, v in asdict(settings.options).items() if k not in _NOT_IN_KEY}
     specs = [asdict(replace(e.spec, name="")) for e in entries if e.spec is not None]
     gpus = [(gpu.name, gpu.memory_bytes, gpu.sm_count) for gpu in settings.gpus]
@@ -160,7 +160,7 @@ def _key(entries: Sequence[Entry], settings: EngineSettings) -> dict[str, Any]:
         "versions": dict(present_versions()),
         "stages": source_of_stages(),
     }
-    found: dict[str, Any] = json.loads(json.dumps(key))  # tuples as lists, as they are read
+    found: dict[str, Any] = json.loads(json.dumps(key))  # tuples become lists, as when read
     return found
 
 
@@ -177,7 +177,7 @@ def _record(said: Profiled, free: int) -> KvRecord:
 async def _profiled(
     settings: EngineSettings, entries: Sequence[Entry], items: Sequence[say.Item]
 ) -> Profiled:
-    """Have a process of its own measure, so that nothing of that stays in memory."""
+    """Measure in a separate process, so that its memory is freed."""
     options, gpus = settings.options, settings.gpus[:1]
     shapes = shapes_of(options)
     setup = say.Setup(
@@ -197,7 +197,7 @@ async def _profiled(
         sys.executable, "-m", "c2c.engine.profile",
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
         env={**os.environ, **binding(gpus)},
-        start_new_session=True,  # Ctrl-C is for the scheduler
+        start_new_session=True,  # Ctrl-C reaches only the scheduler
     )  # fmt: skip
     try:
         line, _ = await process.communicate(msgspec.json.encode(setup) + b"\n")

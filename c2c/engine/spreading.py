@@ -1,4 +1,4 @@
-"""A worker's model over several devices, and the change of its variant under way."""
+"""Models over several devices of a worker, and changes of their layout variant."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ _jax: Any = jax  # parts of it are untyped
 
 @dataclass(slots=True, eq=False)
 class _Change:
-    """A change of an instance's variant: what was asked, and what it has come to."""
+    """A change of an instance's variant: the frame and its progress."""
 
     asked: say.Relayout
-    under_way: Relayout | None = None  # None: it waits for blocks
-    compiled: int = 0  # before it
-    longest_s: float = 0.0
-    waits: bool = False  # whether that was said
+    under_way: Relayout | None = None  # None: not started, or waiting for blocks
+    compiled: int = 0  # executables compiled before it
+    longest_s: float = 0.0  # longest piece
+    waits: bool = False  # True once it had to wait for blocks
 
 
 class Spreading:
-    """Runners over the devices of a worker, and how their layouts change."""
+    """Runners over the devices of a worker, and changes of their variants."""
 
     def __init__(self, setup: say.Setup, executables: Executables | None, dtype: Any) -> None:
-        """Take the memory of all pools.
+        """Allocate the pools of all devices.
 
         Args:
-          setup: of the worker, with the variants of a layout.
-          executables: where compiled stages come from.
-          dtype: of keys and values.
+          setup: setup of the worker, with the variants of a layout.
+          executables: store of compiled stages; None: each is compiled.
+          dtype: dtype of the KV cache.
 
         Raises:
-          SettingError: this process sees fewer devices.
+          SettingError: this process sees too few devices.
         """
         devices = jax.devices()
         if len(devices) < setup.devices:
@@ -65,8 +65,8 @@ class Spreading:
         )  # fmt: skip
         # Placing an array on a device for the first time takes longer than a step.
         _jax.block_until_ready([jax.device_put(np.zeros(1), pool.device) for pool in self.pools])
-        self._moved: dict[int, int] = {}  # requests that changed their home, and to which
-        self._changes: deque[_Change] = deque()  # one after another
+        self._moved: dict[int, int] = {}  # request: new home
+        self._changes: deque[_Change] = deque()  # done in order
         self._runners: dict[int, Runner] = {}
 
     def made(self, model: Model) -> Runner:
@@ -80,17 +80,17 @@ class Spreading:
 
     @staticmethod
     def ready(runner: Runner) -> None:
-        """Have ready what a change runs."""
+        """Compile the executables of a change of variant."""
         assert isinstance(runner.executor, OverDevices)
         ready_to_move(runner.executor)
 
     def spread(self, variant: int) -> Spread:
-        """Return the places of a variant's layers and requests."""
+        """Return the devices of a variant's layers, and the paths of its requests."""
         told = self._setup.variants[variant]
         return Spread(told.copies, tuple(self._setup.homes[home] for home in told.homes))
 
     def _become(self, over: OverDevices, variant: int) -> None:
-        """Bring a model without requests to a variant."""
+        """Switch a model without requests to a variant."""
         if over.spread != self.spread(variant):
             change = Relayout(over, self.spread(variant))
             while change.advance() is None:
@@ -99,13 +99,13 @@ class Spreading:
     def opened(
         self, instance: int, runner: Runner, variant: int, moved: Iterable[tuple[int, int]]
     ) -> None:
-        """Take an instance that has no request yet, in a variant."""
+        """Add an instance without requests, in a variant."""
         assert isinstance(runner.executor, OverDevices)
         self._become(runner.executor, variant)
         self._moved, self._runners[instance] = dict(moved), runner
 
     def closed(self, instance: int) -> None:
-        """Let an instance go; a change of it is given up."""
+        """Remove an instance; its pending changes are cancelled."""
         for change in [c for c in self._changes if c.asked.instance == instance]:
             if change.under_way is not None:
                 change.under_way.cancel()
@@ -113,9 +113,9 @@ class Spreading:
         self._runners.pop(instance, None)
 
     def path(self, over: OverDevices, request: int, home: int) -> Path | None:
-        """Return the path of a request that comes; None: any of the spread's.
+        """Return the path of a new request; None: any of the current variant's.
 
-        What the scheduler says of homes may be of the variant before.
+        The scheduler's choice may refer to the previous variant.
         """
         for number in (home, self._moved.get(request, home)):
             if over.spread.has(self._setup.homes[number]):
@@ -123,20 +123,20 @@ class Spreading:
         return None
 
     def begin(self, asked: say.Relayout, compiled: int) -> None:
-        """Take a change; nothing is copied yet."""
+        """Queue a change; nothing is copied yet."""
         self._changes.append(_Change(asked=asked, compiled=compiled))
 
     @property
     def is_changing(self) -> bool:
-        """True if `advance` has something to do before anything else happens."""
+        """True if `advance` can make progress now."""
         change = self._changes[0] if self._changes else None
         return change is not None and (change.under_way is not None or not change.waits)
 
     def advance(self, compiled: int) -> say.Relaid | None:
         """Copy the next piece, between two steps; return totals once the variant has changed.
 
-        Where a device lacks blocks the change begins anew once there are: the loop has counted that
-        there will be.
+        If a device lacks blocks, the change starts again later: the loop has ensured that blocks
+        become free.
         """
         if not self._changes:
             return None

@@ -1,7 +1,7 @@
-"""The process that makes machine code of the loop's step: `python -m c2c.engine.step_maker`.
+"""Process that compiles the serving loop's step: `python -m c2c.engine.step_maker`.
 
-Its input is a length and a pickle of its parent's fleet, rules and state; the input's end, with the
-parent's, is its own. It yields to whatever else wants the cores.
+Its input is a length and a pickle of the parent's fleet, rules and state. It runs at the lowest
+priority and ends with its input, so with the parent.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _NICE = 19
 
 
 def _end_with_parent() -> None:
-    os.read(sys.stdin.fileno(), 1)  # a buffer's lock would be held when the interpreter ends
+    os.read(sys.stdin.fileno(), 1)  # a buffered read would hold a lock at exit
     os._exit(1)
 
 
 def main() -> int:
-    """Make it; return the exit status."""
+    """Compile the step; return the exit status."""
     os.nice(_NICE)
     source = sys.stdin.buffer
     given = source.read(int.from_bytes(source.read(8), "little"))
-    fleet, rules, state = pickle.loads(given)  # noqa: S301 (of its own parent)
+    fleet, rules, state = pickle.loads(given)  # noqa: S301 (from the parent process)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     CompiledStep(fleet, rules, state)
     return 0

@@ -1,8 +1,8 @@
-"""The loop's step over its state: interpreted, and compiled once there is machine code.
+"""Step of the serving loop over its state: interpreted, then compiled once machine code exists.
 
-Both take the same decisions (a test holds all systems to it). Machine code is made once for a
-version of the sources and kept on disk; that takes half a minute of a core, which a process of
-its own spends while the engine serves.
+Both forms take the same decisions (tested for all systems). Machine code is cached on disk for each
+version of the sources. A separate process compiles it while the engine serves, in half a minute of
+one core.
 """
 
 from __future__ import annotations
@@ -30,40 +30,40 @@ _MAKER = "c2c.engine.step_maker"
 
 
 class Stepping:
-    """Takes events in.
+    """Applies events to the loop's state.
 
     Attributes:
-      fleet: as arrays.
-      state: what the loop knows, likewise.
+      fleet: fleet as arrays.
+      state: state of the loop as arrays.
     """
 
     def __init__(self, fleet: Fleet, rules: Rules, state: Serving) -> None:
-        """Begin, interpreted.
+        """Create an interpreted step.
 
         Args:
-          fleet: as arrays.
-          rules: who decides.
-          state: as arrays; the caller must not use it again.
+          fleet: fleet as arrays.
+          rules: policies.
+          state: initial state as arrays; the caller must not use it again.
         """
         self.fleet, self._rules, self.state = fleet, rules, state
         self._compiled: CompiledStep | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._is_closed = False
-        self._changing = asyncio.Lock()  # what machine code is for stays the same meanwhile
+        self._changing = asyncio.Lock()  # the fleet stays the same during compilation
 
     @property
     def is_compiled(self) -> bool:
-        """True if events are taken by machine code."""
+        """True if machine code handles events."""
         return self._compiled is not None
 
     def take(self, event: Event) -> tuple[float, tuple[Action, ...], list[Any]]:
-        """Take an event.
+        """Handle an event.
 
         Returns:
-          The loop's time, what is to be done, and records of who is over, as rows.
+          The loop's time in seconds, actions to execute, and records of ended requests.
 
         Raises:
-          BackendError: the event cannot follow from what was asked.
+          BackendError: the event contradicts earlier actions.
         """
         if self._compiled is not None:
             self.state, actions = self._compiled.step(self.state, event)
@@ -77,9 +77,9 @@ class Stepping:
         return now_s, actions, [Record(*row) for row in self.state.records[:out].tolist()]
 
     async def compile(self) -> None:
-        """Go on compiled once there is machine code, which is made if there is none.
+        """Switch to machine code, compiling it if there is none.
 
-        Where it cannot be made, the log says why, and the step stays interpreted.
+        If compilation fails, the log has the reason and the step stays interpreted.
         """
         async with self._changing:
             await self._compile()
@@ -88,30 +88,30 @@ class Stepping:
         if not is_compiled() and not await self._make():
             return
         try:
-            # Reading it takes a second of a core; workers' events are taken in between.
+            # Loading takes a second of a core; a thread keeps the event loop free.
             self._compiled = await asyncio.to_thread(
                 CompiledStep, self.fleet, self._rules, self.state
             )
         except PolicyError as error:
             _log.warning("the loop's step stays interpreted: %s", error)
             return
-        settle_memory()  # what was read with it stays
+        settle_memory()  # loaded code is permanent
 
     async def adopt(self, fleet: Fleet, rules: Rules) -> None:
-        """Go on with a fleet that has more models, or others where nothing knows the old ones.
+        """Switch to a fleet with added models, or with others in the rows of removed ones.
 
-        Requests, instances and what policies remember stay as they are.
+        Requests, instances and the policies' memory are kept.
 
         Args:
-          fleet: of the same chip and places.
-          rules: the same, with memory of their own for this fleet.
+          fleet: new fleet, of the same chip and devices.
+          rules: the same policies, with memory for the new fleet.
         """
         async with self._changing:
             compiled = None
             if self._compiled is not None:
                 like = grow_models(self.state, fleet)
                 compiled = await asyncio.to_thread(CompiledStep, fleet, rules, like)
-            # No event comes in between from here on.
+            # No event is handled from here to the end.
             remember(rules.own, self._rules.own)
             self.state = grow_models(self.state, fleet)
             self.fleet, self._rules, self._compiled = fleet, rules, compiled
@@ -145,5 +145,5 @@ async def _new_maker() -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         sys.executable, "-m", _MAKER,
         stdin=asyncio.subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C is for the scheduler
+        start_new_session=True,  # Ctrl-C reaches only the scheduler
     )  # fmt: skip

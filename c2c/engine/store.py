@@ -1,8 +1,8 @@
-"""Host weights that come and go: which models are in memory, and the process that reads the rest.
+"""Host weights on demand: the models in memory, and the process that loads further ones.
 
-What is to be in memory the serving loop decides; here that is done, and found out where it cannot
-be. One process reads checkpoints into the files that workers map, one model at a time, in the order
-in which they were asked for. A load that nobody waits for any more ends with that process.
+The serving loop decides which models are in memory; the store executes that and reports failures.
+One process reads checkpoints into the weight files that workers map, one model at a time, in the
+order of the demands. Killing the process cancels a load.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pallas_kernels.host_memory import remove_partial
 __all__ = ["Fetch", "Fetched", "Store"]
 
 _log = logging.getLogger("c2c.engine")
-_TRIES = 3  # readers that may end under one model, before it is the model's fault
+_TRIES = 3  # reader processes that may die while reading a model, before it has failed
 
 
 class Fetch(msgspec.Struct, kw_only=True):
@@ -41,7 +41,7 @@ class Fetched(msgspec.Struct, kw_only=True):
 
 
 class Store:
-    """The weights of an engine's models.
+    """Host weights of an engine's models.
 
     Attributes:
       here: models whose weights are in memory.
@@ -57,16 +57,16 @@ class Store:
         owns_files: bool,
         told: Callable[[str, str], None],
     ) -> None:
-        """Take the models; nothing is started.
+        """Create a store; nothing is started.
 
         Args:
-          items: by name.
-          here: those whose files are there.
-          dtype: of the weights.
-          linear: the strategy that reads them.
-          owns_files: whether a model's file goes with its weights; else it stays on disk, to be
-            mapped again.
-          told: of each load that has ended: the model, and why it cannot be loaded or "".
+          items: models by name.
+          here: names of models with complete weight files.
+          dtype: dtype of the weights.
+          linear: method of linear layers, which determines the files' form.
+          owns_files: True to remove a model's file when its weights are dropped; else it stays on
+            disk, to be mapped again.
+          told: called at the end of each load with the model and the reason of a failure, or "".
         """
         self._items = dict(items)
         self.here = set(here)
@@ -78,15 +78,15 @@ class Store:
 
     @property
     def coming(self) -> tuple[str, ...]:
-        """Models that are being loaded, then those that are to be."""
+        """Names of the model that is being loaded and of those that wait for it."""
         return tuple(self._queue)
 
     def add(self, item: Item) -> None:
-        """Know a further model, whose weights are not here."""
+        """Add a model whose weights are not in memory."""
         self._items[item.name] = item
 
     def fetch(self, model: str) -> None:
-        """Have a model's weights loaded, unless they are here or coming; `told` hears of it."""
+        """Queue a load of a model's weights, unless they are in memory or queued."""
         if model in self.here or model in self._queue:
             return
         self._queue.append(model)
@@ -94,7 +94,7 @@ class Store:
             self._work = asyncio.get_running_loop().create_task(self._fetch_all())
 
     def stop(self, model: str) -> None:
-        """Load a model no further; `told` hears nothing."""
+        """Cancel a model's load; `told` is not called."""
         if model not in self._queue:
             return
         is_under_way = self._queue[0] == model
@@ -103,18 +103,18 @@ class Store:
             self._kill()
 
     def drop(self, model: str) -> None:
-        """Let a model's weights go: no process may need them from here on."""
+        """Drop a model's weights, which no process may need any more."""
         self.stop(model)
         self.here.discard(model)
         self._remove(model)
 
     def _remove(self, model: str) -> None:
-        """Remove what there is of a model's file: its pages go with the last that maps them."""
+        """Remove a model's file, even if partial; memory is freed once no process maps it."""
         path = self._items[model].pool
         if path is not None and self._owns_files:
             Path(path + ".partial").unlink(missing_ok=True)
             Path(path).unlink(missing_ok=True)
-        elif path is not None:  # a whole one is for the next engine
+        elif path is not None:  # a complete file is kept for the next engine
             remove_partial(Path(path))
 
     def _kill(self) -> None:
@@ -123,7 +123,7 @@ class Store:
                 self._reader.kill()
 
     async def stand_by(self) -> asyncio.subprocess.Process:
-        """Start the process that reads, if there is none: what it imports takes seconds."""
+        """Start the reader process if there is none; its imports take seconds."""
         if self._reader is None or self._reader.returncode is not None:
             self._reader = await started("the reader of weights", self._new_reader)
         return self._reader
@@ -132,7 +132,7 @@ class Store:
         return await asyncio.create_subprocess_exec(
             sys.executable, "-m", "c2c.engine.reader",
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for the scheduler
+            start_new_session=True,  # Ctrl-C reaches only the scheduler
         )  # fmt: skip
 
     async def _fetch_all(self) -> None:
@@ -168,7 +168,7 @@ class Store:
         assert reader.stdin is not None
         assert reader.stdout is not None
         if model not in self._queue[:1]:
-            return None  # stopped while the process began
+            return None  # cancelled while the process started
         asked = Fetch(item=self._items[model], dtype=self._dtype, linear=self._linear)
         with contextlib.suppress(ConnectionError):
             reader.stdin.write(msgspec.json.encode(asked) + b"\n")
@@ -181,7 +181,7 @@ class Store:
         return None
 
     async def close(self) -> None:
-        """End the process."""
+        """Cancel all loads and end the reader process."""
         coming, self._queue = self._queue, []
         if self._work is not None:
             self._work.cancel()

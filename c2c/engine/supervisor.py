@@ -1,4 +1,4 @@
-"""Starts worker processes, notices when one is gone or hangs, and starts it again."""
+"""Supervision of worker processes: start, detection of losses and hangs, restart."""
 
 from __future__ import annotations
 
@@ -27,31 +27,34 @@ from c2c.errors import DataError
 __all__ = ["Listener", "Supervisor"]
 
 _log = logging.getLogger("c2c.engine")
-_BACKOFF_S = 0.1  # times two for each process in a row that was in vain
+_BACKOFF_S = 0.1  # doubled for each consecutive process without completed work
 _MOST_BACKOFF_S = 5.0
-_START = 10  # times `hang_s`, unless a limit is given
-_END_S = 0.5  # from a process's last word to its end
-_SPARE_S = 0.5  # after a loss, when the one that took over is at work
+_START = 10  # default of `start_s`, in multiples of `hang_s`
+_END_S = 0.5  # wait for a process's exit after its connection closes
+_SPARE_S = 0.5  # delay of a new standby after a loss, so that its replacement starts first
 
 
 class Listener(Protocol):
-    """A listener to events of workers."""
+    """Receiver of worker events."""
 
     def started(self, place: Place) -> None:
-        """A process is ready that is not the first of its place."""
+        """Handle the readiness of a restarted process."""
 
     def heard(self, place: Place, frame: object) -> None:
-        """A process said something."""
+        """Handle a message from a process."""
 
     def lost(self, place: Place, *, for_good: bool, by_others: bool) -> None:
-        """A process is gone, and no other comes if that is for good.
+        """Handle the loss of a process.
 
-        Whether others ended it, so that what it did is no reason.
+        Args:
+          place: slot of the process.
+          for_good: True if no process replaces it.
+          by_others: True if it was killed from outside, so that its work is not the cause.
         """
 
 
 class Supervisor:
-    """The processes of all places, and one that waits for a place to become free."""
+    """Processes of all worker slots, and a standby process."""
 
     def __init__(
         self,
@@ -65,17 +68,16 @@ class Supervisor:
         start_s: float | None = None,
         worker: str = "c2c.engine.worker",
     ) -> None:
-        """Take the places; nothing is started.
+        """Create a supervisor; no process is started.
 
         Args:
-          socket: that processes connect to.
-          places: one a worker.
-          hang_s: silence after which a process that computes is killed.
-          patience: processes in a row that did nothing after which a place is given up.
-          devices: that each process computes with.
-          has_spare: whether a process with everything imported stands by.
-          start_s: silence after which a process that is not ready yet is killed; None: ten times
-            `hang_s`.
+          socket: path of the socket that processes connect to.
+          places: worker slots.
+          hang_s: silence after which a computing process is killed.
+          patience: consecutive processes without completed work after which a slot is given up.
+          devices: number of devices that each process computes with.
+          has_spare: True to keep a standby process with all modules imported.
+          start_s: silence after which a starting process is killed; None: ten times `hang_s`.
           worker: module that a process runs.
         """
         self._worker, self._devices = worker, devices
@@ -90,9 +92,9 @@ class Supervisor:
         self._watch: asyncio.Task[None] | None = None
         self._spare: tuple[int, subprocess.Popen[bytes]] | None = None
         self._spares = 0  # so far
-        self._place_of: dict[int, asyncio.Future[Place | None]] = {}  # a spare's, by its number
+        self._place_of: dict[int, asyncio.Future[Place | None]] = {}  # slot by standby number
         self._memory_kills = memory_kills()
-        # Which device a process sees is settled before it imports anything.
+        # A process is bound to its device before its imports, so no standby with GPUs.
         self._has_spare = has_spare and not any(place.gpus for place in places)
         self._opening: Callable[[Place, say.Opening], None] = lambda _place, _frame: None
         self._admitting: tuple[Place, say.Item, asyncio.Future[str]] | None = None
@@ -103,15 +105,15 @@ class Supervisor:
         done: Callable[[Place, say.Hello], None],
         opening: Callable[[Place, say.Opening], None],
     ) -> None:
-        """Start all processes, the first alone: it fills what the others share.
+        """Start all processes; the first alone, as it writes the files that the others share.
 
         Args:
-          setup: of all.
-          done: is told of each that is ready.
-          opening: is told which model one is about to open.
+          setup: setup of all workers.
+          done: called with the slot and `Hello` of each ready process.
+          opening: called with the slot and progress of starting processes.
 
         Raises:
-          DataError: one did not come up.
+          DataError: a process ended or was silent for too long before it was ready.
         """
         self._setup, self._opening = setup, opening
         await self._first(self._places[0], done)
@@ -129,9 +131,9 @@ class Supervisor:
         done(place, hello.result())
 
     async def admit(self, item: say.Item) -> str:
-        """Have all workers ready a further model, one after another; return why one cannot, or "".
+        """Prepare a further model on all workers in turn; return the reason of a failure, or "".
 
-        A process that is lost meanwhile, or comes later, opens the model when it is first used.
+        Restarted processes open the model at its first use.
         """
         assert self._setup is not None
         models = (*self._setup.models, item)
@@ -151,7 +153,7 @@ class Supervisor:
         return ""
 
     def dismiss(self, model: str) -> None:
-        """Tell processes that come no more of a model."""
+        """Remove a model from the setup of later processes."""
         assert self._setup is not None
         models = tuple(item for item in self._setup.models if item.name != model)
         self._setup = msgspec.structs.replace(self._setup, models=models)
@@ -185,10 +187,10 @@ class Supervisor:
         return await started(f"worker {place.device}", start)
 
     def _spawn(self, place: Place) -> subprocess.Popen[bytes]:
-        """Give a place a process: the one that stands by, else a new one."""
+        """Assign a process to a slot: the standby, else a new one."""
         place.generation += 1
         place.has_worked, place.is_hung, place.is_over = False, False, False
-        for number, given in tuple(self._place_of.items()):  # what it had before is gone
+        for number, given in tuple(self._place_of.items()):  # forget its earlier standbys
             if given.done() and given.result() in (None, place):
                 del self._place_of[number]
         spare, self._spare = self._spare, None
@@ -217,7 +219,7 @@ class Supervisor:
         await started("a worker that stands by", start)
 
     async def serve(self, hello: say.WorkerHello, link: Connection) -> None:
-        """Take a worker's connection until it ends."""
+        """Serve a worker's connection until it ends."""
         if hello.place == say.SPARE:
             given = self._place_of.get(hello.generation)
             assigned = None if given is None else await given
@@ -228,7 +230,7 @@ class Supervisor:
             place, generation = self._places[hello.place], hello.generation
         if generation != place.generation or place.is_over or self._setup is None:
             return  # a process that was given up
-        # A process that comes back serves at once what its place was doing.
+            # A restarted process resumes its slot's work at once, so it opens models later.
         first = "all" if place.device == 0 else "kept"
         opens = "none" if self._listener is not None else first
         setup = msgspec.structs.replace(self._setup, opens=opens)
@@ -236,7 +238,7 @@ class Supervisor:
 
         def heard(frame: say.AnyFrame) -> None:
             if generation != place.generation or place.is_over:
-                link.close()  # what it said before it was lost comes after that
+                link.close()  # late frames of a lost process
             elif isinstance(frame, say.Opening):
                 place.heard_s = time.monotonic()
                 self._opening(place, frame)
@@ -253,13 +255,13 @@ class Supervisor:
         link.send(setup)
         await link.each(heard)
         if generation == place.generation and place.process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):  # how it ended is soon known
+            with contextlib.suppress(subprocess.TimeoutExpired):  # its exit status is known soon
                 await asyncio.to_thread(place.process.wait, _END_S)
         if generation == place.generation and not self._is_closing:
             self._lost(place)
 
     def _admitted(self, place: Place, frame: say.Admitted) -> None:
-        """Take that a process has a model ready; one that began meanwhile is not asked."""
+        """Handle `Admitted`; answers of processes that `admit` no longer waits for are ignored."""
         if self._admitting is None:
             return
         asked, item, answer = self._admitting
@@ -277,7 +279,7 @@ class Supervisor:
             self._listener.started(place)
 
     def _lost(self, place: Place) -> None:
-        """Take note, once, that a process is gone; start another, unless too many were in vain."""
+        """Handle the loss of a process once; restart it unless too many did no work."""
         if place.is_over:
             return
         place.is_over = True
@@ -293,7 +295,7 @@ class Supervisor:
             "worker %d is gone%s", place.device,
             f" ({place.in_vain} in a row did nothing): given up" if place.is_quarantined else "",
         )  # fmt: skip
-        # Not only the kernel ends what takes too much memory: it cannot always be others' doing.
+        # Others than the kernel also kill for memory, so repeated kills count as the worker's own.
         by_others = was_killed and not for_memory and place.ended <= self._patience
         self._listener.lost(place, for_good=place.is_quarantined, by_others=by_others)
         if not place.is_quarantined:
@@ -301,13 +303,13 @@ class Supervisor:
             self._later(self._again(place, _BACKOFF_S * (2**place.in_vain - 1)))
 
     async def _again(self, place: Place, delay_s: float) -> None:
-        """Start a process in the place of a lost one, and see that it comes up."""
+        """Start a process to replace a lost one, and watch it until it is ready."""
         await asyncio.sleep(min(delay_s, _MOST_BACKOFF_S))
         await self._begin(place)
         generation = place.generation
         while place.link is None and place.generation == generation:
             if place.is_over:
-                return  # its connection has told
+                return  # handled at the end of its connection
             if place.process is None or place.process.poll() is not None:
                 self._lost(place)
                 return
@@ -331,12 +333,12 @@ class Supervisor:
 
     @staticmethod
     def _was_killed(place: Place) -> bool:
-        """Return whether somebody else ended a process, not its work and not its silence."""
+        """Return whether a process was killed from outside, and not for hanging."""
         status = None if place.process is None else place.process.poll()
         return status in (-signal.SIGKILL, -signal.SIGTERM) and not place.is_hung
 
     def _may_be_for_memory(self) -> bool:
-        """Return whether the kernel has killed for memory since the last loss, or does not say."""
+        """Return whether the kernel may have killed for memory since the last loss."""
         before, self._memory_kills = self._memory_kills, memory_kills()
         return before is None or self._memory_kills != before
 

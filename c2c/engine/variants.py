@@ -1,4 +1,4 @@
-"""Layouts over several devices as workers are told of them, and as the loop counts their memory."""
+"""Layouts over several devices, as sent to workers and as the loop accounts for their memory."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from c2c.serving import StepLayout
 
 __all__ = ["check_layout", "in_pools", "told_of"]
 
-_TOLD = 1.0  # bytes: the loop announces a change that sends something
+_TOLD = 1.0  # bytes above 0, as the loop announces only changes that copy something
 
 
 def check_layout(layout: StepLayout | None, workers: int) -> None:
-    """Return if a worker can serve by a layout.
+    """Check that a worker can serve with a layout.
 
     Raises:
-      SettingError: it divides more than whole layers, has other lanes than there are workers, or
-        does not begin on the first device.
+      SettingError: the layout splits layers, has several lanes or workers, or does not begin on
+        the first device.
     """
     where = "system.layout"
     if layout is None:
@@ -57,11 +57,11 @@ def told_of(layout: StepLayout | None) -> Mapping[str, Any]:
 def in_pools(layout: StepLayout, usable_bytes: float) -> StepLayout:
     """Return a layout whose memories are the pools of a worker's devices.
 
-    Weights lie beside the pools there, so copies of them take nothing of a memory.
+    Weights are outside the pools, so copies of layers take none of these memories.
 
     Args:
-      layout: of a system.
-      usable_bytes: of each pool.
+      layout: layout of a system.
+      usable_bytes: usable bytes of each pool.
     """
     lanes = tuple(
         replace(

@@ -2,7 +2,7 @@
 
     python -m c2c.engine.worker <socket> <place> <generation>
 
-It looks for frames between steps, and ends when the connection does.
+It reads frames between steps, and ends with its connection.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from c2c.engine.messages import (
 
 __all__ = ["main"]
 
-ResidentsOf = Callable[[Setup, Callable[[Any], None]], Any]  # of a setup, and who is told of it
+ResidentsOf = Callable[[Setup, Callable[[Any], None]], Any]  # (setup, progress callback)
 
 
 class _Inbox:
-    """Frames in their order; interrupts overtake them.
+    """Queue of received frames; interrupts overtake the others.
 
-    Whoever computes reads them: another thread would take its turn at the interpreter.
+    The computing thread reads the socket, as another thread would contend for the interpreter.
     """
 
     def __init__(self, frames: SocketFrames) -> None:
         self._frames = frames
         self._waiting: deque[Any] = deque()
-        self._interrupted = -1  # the last plan that is to end early
+        self._interrupted = -1  # last interrupted plan
         self._is_over = False
 
     def _take(self, *, waits: bool) -> None:
@@ -67,16 +67,16 @@ class _Inbox:
                 self._waiting.append(frame)
 
     def ends(self, plan: int) -> bool:
-        """Say whether a plan is to end at the next step boundary."""
+        """Return whether a plan must end at the next step boundary."""
         if not self._is_over:
             self._take(waits=False)
         return self._is_over or self._interrupted >= plan
 
     def get(self, meanwhile: Callable[[], bool] = lambda: False) -> Any:
-        """Wait for the next frame; Stop at the end of the connection.
+        """Wait for the next frame; return `Stop` at the end of the connection.
 
         Args:
-          meanwhile: is called while there is none, and says whether it has more to do.
+          meanwhile: called while no frame is there; returns True if it has more work.
         """
         has_more = True
         while not self._waiting:
@@ -86,11 +86,11 @@ class _Inbox:
 
 
 def serve(frames: SocketFrames, residents_of: ResidentsOf | None = None) -> None:
-    """Take frames until the scheduler says stop, or is gone.
+    """Handle frames until `Stop` or the end of the connection.
 
     Args:
-      frames: to and from the scheduler.
-      residents_of: makes what computes, in place of `c2c.engine.residents.Residents`.
+      frames: connection to the scheduler.
+      residents_of: factory of the models; None: `c2c.engine.residents.Residents`.
     """
     inbox = _Inbox(frames)
     setup = inbox.get()
@@ -135,7 +135,7 @@ def serve(frames: SocketFrames, residents_of: ResidentsOf | None = None) -> None
 
 
 def _change(residents: Any, frame: Any) -> None:
-    """Take a frame that asks for no answer now."""
+    """Handle a frame that has no immediate answer."""
     if isinstance(frame, Relayout):
         residents.relayout(frame)
     elif isinstance(frame, Unload):
@@ -151,9 +151,9 @@ def _change(residents: Any, frame: Any) -> None:
 def main(arguments: list[str], residents_of: ResidentsOf | None = None) -> int:
     """Connect and serve, as `serve` does; return the exit status."""
     path, place, generation = arguments
-    if int(place) == SPARE and residents_of is None:  # what takes long, before it is needed
+    if int(place) == SPARE and residents_of is None:  # slow imports, done in advance
         importlib.import_module("c2c.engine.residents")
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the scheduler ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C: the scheduler ends this process
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(path)
     frames = SocketFrames(connection)
