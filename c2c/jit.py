@@ -1,7 +1,7 @@
-"""Registration of our functions with Numba, deferred until something is first compiled.
+"""Registration of functions with Numba, deferred until a function is first compiled.
 
-Importing Numba takes 0.3 CPU-seconds, registering our functions as much again. Runs that read their
-machine code from disk, and interpreted ones, need neither.
+Importing Numba takes 0.3 CPU-seconds, registering this package's functions as much again. Runs that
+read their machine code from disk, and interpreted ones, need neither.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def begin(tell: Mapping[str, Callable[..., object]]) -> None:
     """Register all deferred functions with Numba, and later ones at once.
 
     Args:
-      tell: registering function by name.
+      tell: functions that register with Numba, by the name given to `when_compiling`.
     """
     with _LOCK:
         _TELL.update(tell)

@@ -1,4 +1,4 @@
-"""The folder of settings, and typed reading of the YAML mappings found there."""
+"""Folders of settings, and typed reading of their YAML files."""
 
 import math
 import os
@@ -32,7 +32,7 @@ _also: list[Path] = []  # folders of the user's and of plug-ins, searched after 
 
 
 def conf_dir() -> Path:
-    """Return the folder of the settings: what C2C_CONF names, the wheel's, or the checkout's.
+    """Return the folder of settings: C2C_CONF if set, else the wheel's, else the checkout's.
 
     Raises:
       SettingError: the folder does not hold `hardware/` and `mig/`.
@@ -50,22 +50,22 @@ def conf_dir() -> Path:
 
 
 def search_also(folders: Iterable[Path]) -> None:
-    """Search these folders of settings after `conf_dir()`, in order, and no others from now on."""
+    """Search these folders after `conf_dir()`, in order; they replace those of earlier calls."""
     _also[:] = folders
 
 
 def conf_folders() -> tuple[Path, ...]:
-    """Return the folders of settings that are searched: `conf_dir()`, then the user's own."""
+    """Return the folders searched for settings: `conf_dir()`, then the user's own."""
     return (conf_dir(), *_also)
 
 
 def conf_names(group: str) -> tuple[str, ...]:
-    """Return the names of the files in one group of the settings."""
+    """Return the names of the settings in a group, such as "hardware", without ".yaml"."""
     return tuple(sorted({p.stem for f in conf_folders() for p in (f / group).glob("*.yaml")}))
 
 
 def conf_file(group: str, name: str) -> Path:
-    """Return the first `<group>/<name>.yaml` of the settings.
+    """Return the path of `<group>/<name>.yaml` in the first folder that has it.
 
     Raises:
       SettingError: there is no such file; lists those that exist.
@@ -80,11 +80,11 @@ def conf_file(group: str, name: str) -> Path:
 def read_yaml(group: str, name: str) -> dict[str, Any]:
     """Return `<group>/<name>.yaml` of the settings as a mapping.
 
-    `defaults` of the file, which name others of its group and `_self_`, are followed as Hydra does.
+    The file's `defaults`, a list of files of its group and `_self_`, are merged as by Hydra.
 
     Raises:
       SettingError: there is no such file; lists those that exist.
-      DataError: the file is not YAML, or not a mapping, or its defaults are of another kind.
+      DataError: the file is not YAML or not a mapping; its defaults are no such list or circular.
     """
     return _composed(group, name, ())
 
@@ -105,7 +105,7 @@ def _composed(group: str, name: str, within: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return both, mappings within them merged as well, where `over` has the last word."""
+    """Merge two mappings recursively; values of `over` take precedence."""
     both = {**under, **over}
     for key in under.keys() & over.keys():
         if isinstance(under[key], Mapping) and isinstance(over[key], Mapping):
@@ -120,11 +120,11 @@ def _mapping(path: Path) -> dict[str, Any]:
 
 @cache
 def _parsed(path: Path, _changed_ns: int, _size: int) -> dict[str, Any]:
-    """Parse a file once as long as it stays as it is: layouts name their platform many times."""
-    import yaml  # not before: GPU machines that only measure have none
+    """Parse a file once until it changes: layouts load their platform many times."""
+    import yaml  # here: GPU machines that only measure lack it
 
     try:
-        # libyaml where the wheel has it, ten times as fast
+        # libyaml if the wheel includes it, ten times as fast
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         data = yaml.load(path.read_text(encoding="utf-8"), loader)  # noqa: S506 (a safe one)
     except yaml.YAMLError as err:
@@ -135,10 +135,10 @@ def _parsed(path: Path, _changed_ns: int, _size: int) -> dict[str, Any]:
 
 
 def check_positive(where: str, value: object, *, whole: bool = False) -> None:
-    """Raise unless `value` is a finite number above 0 (a whole one where asked).
+    """Raise unless `value` is a finite number above 0, with `whole` an int.
 
     Raises:
-      SettingError: it is not; names `where`.
+      SettingError: the value is not; names `where`.
     """
     wanted = "a whole number above 0" if whole else "a number above 0"
     kinds = int if whole else (int, float)
@@ -149,14 +149,14 @@ def check_positive(where: str, value: object, *, whole: bool = False) -> None:
 
 
 def read_fields[T](cls: type[T], data: object, where: str) -> T:
-    """Build a flat dataclass of numbers and strings from a mapping, checking names and types.
+    """Build a flat dataclass of numbers and strings from a mapping, and check names and types.
 
-    A field `source` is a mapping from each field that holds a value to a string that begins with
-    one of `SOURCE_KINDS`.
+    A field `source` maps each field with a number to a string that begins with one of
+    `SOURCE_KINDS`.
 
     Args:
-      cls: the dataclass to build.
-      data: keys are its fields; those with defaults may be absent.
+      cls: dataclass to build.
+      data: values by field; fields with defaults may be absent.
       where: prefix of the field names in errors, such as "hardware.gh200.link".
 
     Raises:

@@ -1,4 +1,4 @@
-"""The slices of a chip that a MIG layout gives."""
+"""Slices of a chip under a MIG layout."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ __all__ = ["Placed", "Slice", "joined", "placed", "profiles", "slices"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """Resources of one MIG instance. `link_cap_gbps` is what it draws when alone on the link.
+    """Resources of one slice: a MIG instance, a whole chip, or several GPUs.
 
-    `is_cut`: it is a part of the chip that MIG cut off, not the whole. `ranks`: it is several GPUs.
+    `link_cap_gbps` is the rate that it draws if alone on the link. `is_cut` is true for a part of a
+    chip and false for a whole one. `ranks` is set for several GPUs, None for one.
     """
 
     name: str
@@ -34,7 +35,7 @@ class Slice:
 
 
 def joined(name: str, gpus: Sequence[Gpu], link_gbps: float) -> Slice:
-    """Return an instance over whole GPUs as one slice with their summed resources."""
+    """Return several whole GPUs as one slice with their summed resources."""
     return Slice(
         name=name,
         sm_count=sum(g.sm_count for g in gpus),
@@ -47,7 +48,7 @@ def joined(name: str, gpus: Sequence[Gpu], link_gbps: float) -> Slice:
 
 
 class Placed(NamedTuple):
-    """An instance of a layout and the memory slice of the chip that it starts at."""
+    """An instance of a layout, and the chip's memory slice at which it starts."""
 
     profile: MigProfile
     start: int
@@ -56,17 +57,17 @@ class Placed(NamedTuple):
 def slices(platform: Platform, mig: MigConfig | str) -> tuple[Slice, ...]:
     """Return the slices of a chip in a MIG layout, in the order of its parts.
 
-    A slice has the profile's share of the chip's SMs and HBM, so a platform whose values were
-    changed gives slices changed in proportion. Tensor-core peak goes by SMs, L2 by memory slices.
-    Alone on the link a slice draws at most what its SMs keep in flight over the latency.
+    A slice has its profile's share of the chip's SMs and HBM, so changed values of a platform
+    change its slices in proportion. The tensor-core peak is shared by SMs, L2 by memory slices.
+    Alone on the link, a slice draws at most its SMs' bytes in flight over the link's latency.
 
     Args:
-      platform: the chip with its link.
-      mig: the layout or its name.
+      platform: chip with its link.
+      mig: layout or its name.
 
     Raises:
-      SettingError: the layout does not exist on the chip; lists those that do, or for a layout of
-        parts what fits.
+      SettingError: the layout does not exist on the chip; lists the layouts that do. The parts do
+        not fit together; lists those that do.
     """
     config = _config(platform, mig)
     if config.parts:
@@ -77,11 +78,11 @@ def slices(platform: Platform, mig: MigConfig | str) -> tuple[Slice, ...]:
 
 
 def placed(platform: Platform, mig: MigConfig | str) -> tuple[Placed, ...]:
-    """Return the instances of a layout and where each may start; none where it is the whole chip.
+    """Return the instances of a layout with their starts; () if it is the whole chip.
 
     Args:
-      platform: the chip.
-      mig: the layout or its name.
+      platform: chip.
+      mig: layout or its name.
 
     Raises:
       SettingError: see `slices`.
@@ -101,9 +102,9 @@ def placed(platform: Platform, mig: MigConfig | str) -> tuple[Placed, ...]:
 
 
 def profiles(platform: Platform) -> tuple[MigProfile, ...]:
-    """Return the profiles an instance may have on a platform, small ones first.
+    """Return the profiles that an instance may have on a platform, small ones first.
 
-    They stand in the platform's layouts of equal instances.
+    They are collected from the platform's layouts of equal instances.
     """
     found: dict[str, MigProfile] = {}
     for config in map(load_mig, platform.layouts):
@@ -147,7 +148,7 @@ def _listed(platform: Platform) -> str:
 
 
 def _chosen(platform: Platform, config: MigConfig) -> tuple[MigProfile, ...]:
-    """Return the profile of each part, all of which fit together."""
+    """Return the profile of each part; raise if they do not fit together."""
     if platform.partition is None:
         raise SettingError("mig", config.name, f"a layout of {platform.name}: {_listed(platform)}")
     known = profiles(platform)
@@ -165,7 +166,7 @@ def _chosen(platform: Platform, config: MigConfig) -> tuple[MigProfile, ...]:
 
 
 def _named(part: str, known: Sequence[MigProfile], platform: Platform) -> MigProfile:
-    for p in known:  # without its memory: the first one, which has least
+    for p in known:  # a name without memory means the first, which has least
         if part in (p.name, p.name.split(".")[0]):
             return p
     raise SettingError(
@@ -192,7 +193,7 @@ def _text(several: Sequence[MigProfile]) -> str:
 
 
 def _what_fits(chosen: Sequence[MigProfile], known: Sequence[MigProfile], chip: Partition) -> str:
-    """Say how far the parts fit, and what there is still room for."""
+    """Return a hint: the parts that fit, in order, and the instances that fit beside them."""
     n = len(chosen)
     while where_they_go([_extent(p, chip) for p in chosen[:n]], chip) is None:
         n -= 1

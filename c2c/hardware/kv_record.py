@@ -1,4 +1,4 @@
-"""Sizes of KV caches that profiling has found, and a check that they still hold."""
+"""Memory found by profiling, and the size of the KV cache that follows from it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ __all__ = ["KvRecord", "check_memory_fraction", "kv_bytes_of"]
 
 @dataclass(frozen=True, slots=True)
 class KvRecord:
-    """Results of profiling.
+    """Results of profiling a process's memory.
 
     Attributes:
-      free_bytes: left by the largest forward pass, its temporaries included in what is gone.
-      held_bytes: that the process held besides.
-      graph_bytes: of memory that the graphs keep, counted once: here, and not in `free_bytes`.
-      argument_bytes: of the largest program, as the compiler states (`memory_analysis()`); 0: none.
-      temporary_bytes: likewise.
+      free_bytes: bytes free beside `held_bytes`.
+      held_bytes: bytes that the process held, its largest step's temporaries included.
+      graph_bytes: bytes that captured graphs keep; `free_bytes` counts them as free.
+      argument_bytes: the largest program's arguments as the compiler states them
+        (`memory_analysis()`); 0: not stated.
+      temporary_bytes: its temporaries, likewise.
     """
 
     free_bytes: int
@@ -29,12 +30,12 @@ class KvRecord:
 
     @property
     def whole_bytes(self) -> int:
-        """Bytes that the process may have."""
+        """Bytes that the process may use in all."""
         return self.free_bytes + self.held_bytes
 
 
 def check_memory_fraction(memory_fraction: float) -> None:
-    """Raise SettingError unless this is a share of the memory."""
+    """Raise SettingError unless the fraction is in (0, 1]."""
     if not 0.0 < memory_fraction <= 1.0:
         raise SettingError("memory_fraction", memory_fraction, "a share in (0, 1]")
 
@@ -43,8 +44,8 @@ def kv_bytes_of(record: KvRecord, memory_fraction: float) -> int:
     """Return the largest KV cache in bytes, a multiple of 2 MiB.
 
     Args:
-      record: of profiling.
-      memory_fraction: of the whole memory that the process may have.
+      record: results of profiling.
+      memory_fraction: share of `record.whole_bytes` that the process may use.
 
     Raises:
       SettingError: the fraction is outside (0, 1], or leaves nothing.

@@ -1,4 +1,4 @@
-"""The machine at hand as hardware: cores for SMs, main memory for HBM and host memory."""
+"""This machine as a platform: cores for SMs, main memory for HBM and host memory."""
 
 import os
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ _FLOPS_PER_CORE = "bf16_tflops_per_core"
 
 
 def fill_from_machine(gpu: Any, host: Any, where: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Fill what the file of the platform `cpu` leaves null with what the machine has.
+    """Fill null values of the platform `cpu` from this machine's cores and memory.
 
     Args:
-      gpu: the section `gpu`; `bf16_tflops` may be null, then `bf16_tflops_per_core` gives it.
-      host: the section `host`.
+      gpu: section `gpu`; if `bf16_tflops` is null, `bf16_tflops_per_core` times cores replaces it.
+      host: section `host`.
       where: prefix of the field names in errors.
 
     Raises:
@@ -41,12 +41,12 @@ def fill_from_machine(gpu: Any, host: Any, where: str) -> tuple[dict[str, Any], 
 
 
 def cores() -> int:
-    """Return the number of cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def memory_bytes() -> int:
-    """Return the bytes of memory this process may use: the machine's, or its container's limit."""
+    """Return the bytes of memory that this process may use: the machine's or its container's."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit_file = Path("/sys/fs/cgroup/memory.max")
     if limit_file.is_file():
@@ -57,9 +57,9 @@ def memory_bytes() -> int:
 
 
 def free_memory_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Return the bytes of memory that a new process could take without others giving way.
+    """Return the bytes of memory available to a new process, at most a container's limit.
 
-    The machine's as Linux says; elsewhere, all that there is. A container's limit is kept.
+    The number is Linux's MemAvailable; without it, all memory.
     """
     most = memory_bytes()
     if not meminfo.is_file():

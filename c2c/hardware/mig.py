@@ -1,4 +1,4 @@
-"""MIG layouts: equal instances with their profiles, or unlike ones by the profiles' names."""
+"""MIG layouts: equal instances with a profile for each platform, or parts by profile names."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -25,11 +25,11 @@ WHOLE = "full"  # the profile of a chip that is not cut
 class MigProfile:
     """Resources of one instance on one platform. Values and sources are in `conf/mig/*.yaml`.
 
-    `chip` is the GPU the values are of: an instance keeps its share when the chip is changed.
+    `chip` is the GPU of these values; an instance keeps its share of a chip whose values change.
     """
 
     name: str  # the vendor's name, e.g. "1g.12gb"
-    platform: str  # with the table behind a stroke where it is not the driver's: "gh200/paper"
+    platform: str  # "gh200"; with "/" and the table if it is not the driver's: "gh200/paper"
     sm_count: int
     hbm_bytes: int
     hbm_gbps: float
@@ -52,17 +52,17 @@ class MigProfile:
 
     @property
     def compute_slices(self) -> int:
-        """The compute slices it takes, which the vendor's name begins with."""
+        """Number of compute slices, the first digits of the vendor's name."""
         return int(self.name.partition("g.")[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigConfig:
-    """A layout: equal instances, with a profile for each platform it exists on, or `parts`.
+    """A layout: equal instances with a profile for each platform, or `parts`.
 
-    `parts` names a profile for each instance, as the vendor does or without its memory ("3g", which
-    is the profile with least memory of that many compute slices). What that is on a platform, and
-    whether the instances fit together there, `c2c.hardware.slices` says.
+    `parts` names a profile for each instance: the vendor's name, or one without memory such as
+    "3g", the profile of that many compute slices with least memory. `c2c.hardware.slices` resolves
+    the names on a platform and checks that the instances fit together.
     """
 
     name: str  # "7x12gb"; "1x96gb" is the full GPU
@@ -95,14 +95,14 @@ class MigConfig:
 
     @property
     def platforms(self) -> tuple[str, ...]:
-        """Names of the platforms the layout exists on."""
+        """Names of the platforms on which the layout exists."""
         return tuple(p.platform for p in self.profiles)
 
     def profile_on(self, platform: str) -> MigProfile:
-        """Return the profile of one instance on a platform; the whole chip is one in any table.
+        """Return the profile of one instance on a platform, for a whole chip from any table.
 
         Raises:
-          SettingError: the layout does not exist there.
+          SettingError: the layout does not exist on the platform.
         """
         for p in self.profiles:
             if p.platform == platform:
@@ -116,14 +116,18 @@ class MigConfig:
 
     @property
     def profile(self) -> MigProfile:
-        """The profile, where the layout exists on one platform only; else use `profile_on`."""
+        """Profile of a layout that exists on one platform only; for others use `profile_on`.
+
+        Raises:
+          SettingError: the layout has no profile or several.
+        """
         if len(self.profiles) != 1:
             raise SettingError("platform", None, f"one of {', '.join(self.platforms)}")
         return self.profiles[0]
 
 
 def mig_configs(platform: Platform | str) -> tuple[str, ...]:
-    """Return the names of the MIG layouts of a platform, the full GPU first."""
+    """Return the names of a platform's layouts of equal instances, the full GPU first."""
     return (platform if isinstance(platform, Platform) else load_platform(platform)).mig
 
 
@@ -131,7 +135,7 @@ def load_mig(name: str) -> MigConfig:
     """Return the layout of `conf/mig/<name>.yaml`.
 
     Raises:
-      SettingError: unknown name, or a value that cannot be; names file and field.
+      SettingError: unknown name, or an invalid value; names file and field.
     """
     return mig_from_mapping(read_yaml("mig", name), where=f"mig.{name}")
 
@@ -142,11 +146,11 @@ def mig_from_mapping(
     """Build a layout from data in the form of `conf/mig/*.yaml`, as Hydra composes it.
 
     Args:
-      data: name, and parts (names of profiles, "4x1g" for four of one), or instances and whole_gpu
-        (platforms on which it is the whole chip) or profiles (platform, as `profiles_name` of
-        `Platform` says it -> name, sm_count, hbm_bytes, hbm_gbps, source).
+      data: name and either parts or instances. parts: names of profiles, "4x1g" for four of one.
+        With instances: whole_gpu (platforms on which the layout is the whole chip) or profiles
+        (`Platform.profiles_name` -> name, sm_count, hbm_bytes, hbm_gbps, source).
       where: prefix of the field names in errors.
-      here: the run's platform, which may be of a folder of the user's.
+      here: the run's platform, which may be from a user's folder; None: only shipped ones.
 
     Raises:
       SettingError: a field is missing, unknown or out of range.
@@ -193,7 +197,7 @@ def mig_from_mapping(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ProfileRow:
-    """A profile as written in `conf/mig`."""
+    """A profile as in a file of `conf/mig`."""
 
     name: str
     sm_count: int
@@ -203,7 +207,7 @@ class _ProfileRow:
 
 
 def _parts(given: object, where: str) -> tuple[str, ...]:
-    """Return a profile's name for each instance: `[3g, 4x1g]` has five."""
+    """Return a profile's name for each instance: five for `[3g, 4x1g]`."""
     names: list[str] = []
     for one in given if isinstance(given, Sequence) and not isinstance(given, str) else ():
         found = re.fullmatch(r"(?:([1-9]\d?)x)?(\d+g(?:\.\d+gb)?)", str(one))
@@ -217,7 +221,7 @@ def _parts(given: object, where: str) -> tuple[str, ...]:
 
 
 def _most_bytes(chip: Gpu) -> float:
-    """Return the most that a chip's slices may have: a vendor's GB of HBM are GiB."""
+    """Return the most bytes that a chip's slices may have: a vendor's GB of HBM are GiB."""
     return chip.hbm_bytes * (2**30 / 1e9)
 
 

@@ -1,4 +1,4 @@
-"""Several GPUs with links between them, like or unlike: a file of `conf/node`."""
+"""Nodes: several equal or different GPUs with links between them, from `conf/node`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from c2c.hardware.platform import Platform, load_platform
 __all__ = ["Node", "PeerLink", "load_node", "node_from_mapping"]
 
 LinkKind = Literal["network", "nvlink", "pcie"]
-_PORTS: Final = {"network": "card", "pcie": "slot"}  # of a GPU, which its transfers share
+_PORTS: Final = {"network": "card", "pcie": "slot"}  # a GPU's port, which its transfers share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,13 +22,13 @@ class PeerLink:
     """Links of one kind between GPUs of a node.
 
     Attributes:
-      name: its key in the node's file.
-      kind: network and pcie are a card or a slot of each GPU, which all its transfers share; nvlink
-        are wires of each two GPUs.
-      gbps: each way, of a card, a slot or the wires of two GPUs, 1e9 bytes a second.
-      latency_s: of a transfer.
-      between: numbers of the GPUs that it joins; (): all of the node.
-      source: of each number.
+      name: key of the link in the node's file.
+      kind: "network" or "pcie", a card or slot of each GPU that all its transfers share; "nvlink",
+        wires between each two GPUs.
+      gbps: rate each way of a card, a slot or the wires of two GPUs, 1e9 bytes a second.
+      latency_s: latency of a transfer.
+      between: numbers of the GPUs that the link joins; (): all GPUs of the node.
+      source: source of each number.
     """
 
     name: str
@@ -41,12 +41,12 @@ class PeerLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A node.
+    """Several GPUs of one host, and the links between them.
 
     Attributes:
-      name: of the file.
-      gpus: names of `conf/hardware`, in order.
-      links: between them; where several join two GPUs, the first is taken.
+      name: name of the node's file.
+      gpus: platforms' names in `conf/hardware`, in order.
+      links: links between the GPUs; if several join two GPUs, the first is used.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Node:
 
     @property
     def platforms(self) -> tuple[Platform, ...]:
-        """The GPUs, in order."""
+        """Platforms of the GPUs, in order."""
         return tuple(map(load_platform, self.gpus))
 
     def link(self, source: int, target: int) -> PeerLink | None:
@@ -92,7 +92,10 @@ class Node:
         return math.inf if link is None else link.latency_s + nbytes / (link.gbps * 1e9)
 
     def ways(self, source: int, target: int) -> tuple[str, ...]:
-        """Return names of resources that a transfer occupies; contending transfers share one."""
+        """Return names of the resources that a transfer occupies; () without a link.
+
+        Transfers that share a name contend.
+        """
         link = self.link(source, target)
         if link is None:
             return ()
@@ -103,19 +106,19 @@ class Node:
 
 
 def load_node(name: str) -> Node:
-    """Return a file of `conf/node`.
+    """Return the node of `conf/node/<name>.yaml`.
 
     Raises:
-      SettingError: there is no such file, or a value that cannot be.
+      SettingError: there is no such file, or an invalid value.
     """
     return node_from_mapping(read_yaml("node", name))
 
 
 def node_from_mapping(data: Mapping[str, Any]) -> Node:
-    """Return a node by the fields of its file, as Hydra composes it.
+    """Build a node from data in the form of `conf/node/*.yaml`, as Hydra composes it.
 
     Raises:
-      SettingError: a field is missing, unknown or cannot be; names it.
+      SettingError: a field is missing, unknown or invalid; names it.
     """
     known = [f.name for f in fields(Node)]
     for key, value in data.items():

@@ -1,10 +1,10 @@
-"""Sets of GPU instances that fit on a chip, by the vendor's rule for where they may start.
+"""Placement of MIG instances on a chip, by the vendor's rule for their possible starts.
 
-A chip has a row of memory slices; behind all but perhaps the last of them stands one compute
-slice. An instance of `compute` and `memory` slices takes neighbouring ones of both, from the same
-place on, and starts at a multiple of `memory`. On a chip of 7 compute and 8 memory slices that
-gives exactly what the driver lists: 1g starts at 0 to 6, 1g with two slices of memory at 0, 2, 4
-and 6, 2g at 0, 2 and 4, 3g at 0 and 4, 4g and 7g at 0.
+A chip has a row of memory slices, and a compute slice for each of them except perhaps the last. An
+instance of `compute` and `memory` slices has adjacent ones of both from the same index on, a
+multiple of `memory`. On a chip of 7 compute and 8 memory slices this gives exactly the driver's
+list: 1g starts at 0 to 6, 1g with two slices of memory at 0, 2, 4 and 6, 2g at 0, 2 and 4, 3g at 0
+and 4, 4g and 7g at 0.
 
 Source: NVIDIA Multi-Instance GPU User Guide, "Supported MIG Profiles" (fractions and numbers of
 instances) and "Getting Started with MIG" (`nvidia-smi mig -lgipp`, possible placements); NVML's
@@ -25,10 +25,11 @@ __all__ = ["Extent", "Partition", "free_for", "starts", "where_they_go"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """Into how many slices a chip's SMs and its memory can be cut, and how long that takes.
+    """Numbers of compute and memory slices of a chip, and the seconds to change its instances.
 
-    `create_s` is of the first instance of one compute slice, `create_wide_s` of several,
-    `create_next_s` of each further one, `destroy_s` of any; None where nobody has timed it.
+    `create_s` is the time of the first instance if it has one compute slice, `create_wide_s` if it
+    has several, `create_next_s` of each further instance, `destroy_s` of any removal. None: not
+    measured.
     """
 
     compute_slices: int
@@ -54,7 +55,7 @@ class Partition:
 
 
 class Extent(NamedTuple):
-    """Number of slices that an instance takes."""
+    """Numbers of compute and memory slices of an instance."""
 
     compute: int
     memory: int
@@ -74,9 +75,9 @@ def starts(one: Extent, chip: Partition) -> tuple[int, ...]:
 
 
 def where_they_go(several: Sequence[Extent], chip: Partition) -> tuple[int, ...] | None:
-    """Return a start for each instance so that none overlap, or None if there is no such choice.
+    """Return a start for each instance so that none overlap; None if they do not fit.
 
-    Large ones are tried first; the choice does not depend on the order they are given in.
+    Large instances are placed first, so their order in `several` does not decide if they fit.
     """
     order = sorted(range(len(several)), key=lambda i: (-several[i].memory, -several[i].compute, i))
     taken = [False] * chip.memory_slices

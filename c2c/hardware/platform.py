@@ -1,4 +1,4 @@
-"""A chip, its host and the link between them: dataclasses, and the loader of `conf/hardware`."""
+"""Platforms: a chip, its host and the link between them, and the loader of `conf/hardware`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,8 +32,8 @@ MIG_TABLES = ("driver", "paper")
 class Link:
     """The link between host memory and the GPU.
 
-    `datasheet_gbps` and `measured_gbps` are one direction, host to device, in 1e9 bytes a second.
-    Where nothing was measured, `measured_gbps` is None and `derived_efficiency` is the share of
+    `datasheet_gbps` and `measured_gbps` are of one direction, host to device, in 1e9 bytes a
+    second. Without a measurement `measured_gbps` is None, and `derived_efficiency` is the share of
     the datasheet's number that a comparable, measured link attains.
     """
 
@@ -41,10 +41,10 @@ class Link:
     datasheet_gbps: float
     measured_gbps: float | None
     both_directions_gbps: float
-    inflight_bytes_per_sm: float  # what one SM keeps in flight; caps a slice, see `slices`
+    inflight_bytes_per_sm: float  # bytes that one SM keeps in flight; limits a slice, see `slices`
     link_latency_s: float
     derived_efficiency: float | None = None
-    remote_gbps: float | None = None  # from the memory of another socket, where one was measured
+    remote_gbps: float | None = None  # from another socket's memory; None: not measured
     source: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -79,11 +79,11 @@ class Link:
 class Gpu:
     """A whole GPU. `bf16_tflops` is the dense tensor-core peak.
 
-    What only some uses need is None where no file states it: `fp32_tflops` of the CUDA cores,
-    `clock_ghz` (boost), `l2_gbps` (reads that hit), `nvlink_gbps` (each way, to GPUs of
-    its node), `price` relative to an L40S, `usd_per_hour` of an instance with one such GPU (what
-    it rents for, host included), `power_w` at most, `idle_w` without work, and what is drawn
-    beside that: `pj_per_byte` of HBM and `pj_per_flop` of the tensor cores, in 1e-12 joules.
+    Fields that only some uses need are None if the GPU's file does not state them: `fp32_tflops`
+    of the CUDA cores, `clock_ghz` (boost), `l2_gbps` (reads that hit), `nvlink_gbps` (each way, to
+    GPUs of its node), `price` (relative to an L40S), `usd_per_hour` (rent of an instance with one
+    such GPU and its host), `power_w` (maximum), `idle_w` (without work), and the energy above idle:
+    `pj_per_byte` of HBM and `pj_per_flop` of the tensor cores, in 1e-12 joules.
     """
 
     name: str
@@ -120,7 +120,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """The host's memory, and the disk that models are first read from (sequential reads)."""
+    """Host memory, and the disk from which models are first read (sequential reads)."""
 
     memory_bytes: int
     memory_gbps: float
@@ -135,14 +135,14 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
-    """Equal GPUs that compute each step together, see `c2c.hardware.grouped`.
+    """Equal GPUs that compute each step together (tensor parallelism), see `c2c.hardware.grouped`.
 
     Attributes:
-      count: how many.
-      gbps: that each sends and receives at in a collective, 1e9 bytes a second.
+      count: number of GPUs.
+      gbps: rate at which each sends and receives in a collective, 1e9 bytes a second.
       hop_s: latency of a hop of a collective.
-      over_link: whether collectives go over the link to the host, beside weights.
-      experts_apart: each has whole experts of a mixture, not a part of every one.
+      over_link: whether collectives use the links to the hosts and contend with weights.
+      experts_apart: whether each GPU has whole experts of a mixture, not a part of every one.
     """
 
     count: int
@@ -156,10 +156,10 @@ class Ranks:
 class Platform:
     """A GPU with its host and link, and the names of its MIG layouts.
 
-    `mig` lists those of equal slices, the full GPU first; `mig_more` those of unlike slices and
-    those that leave a part of the chip unused. `partition` is None where the chip cannot be split.
-    `mig_table` says whose profiles they have: what the driver lists, or what a paper prints.
-    With `ranks` it is several such GPUs that are one device, and all amounts are theirs together.
+    `mig` lists the layouts of equal slices, the full GPU first; `mig_more` those of unlike slices
+    and those that leave a part of the chip unused. `partition` is None if the chip cannot be cut.
+    `mig_table` is the table of profiles: "driver" (the driver's list) or "paper" (a paper's). With
+    `ranks`, the platform is several such GPUs as one device, and its amounts are their sums.
     """
 
     name: str
@@ -185,36 +185,36 @@ class Platform:
 
     @property
     def layouts(self) -> tuple[str, ...]:
-        """Names of all its layouts."""
+        """Names of all layouts of the platform."""
         return (*self.mig, *self.mig_more)
 
     @property
     def profiles_name(self) -> str:
-        """The name that its profiles have in `conf/mig`: `gh200`, or `gh200/paper`."""
+        """Key of the platform's profiles in `conf/mig`: `gh200`, or `gh200/paper`."""
         return self.name if self.mig_table == MIG_TABLES[0] else f"{self.name}/{self.mig_table}"
 
 
 def platforms() -> tuple[str, ...]:
-    """Return the names of the platforms at hand."""
+    """Return the names of the available platforms."""
     return conf_names("hardware")
 
 
 def load_platform(name: str) -> Platform:
     """Return the platform of `conf/hardware/<name>.yaml`.
 
-    The platform `cpu` is the machine at hand: what its file leaves null is found at run time.
+    The platform `cpu` is this machine: null values of its file are found at run time.
 
     Raises:
-      SettingError: unknown name, or a value that cannot be; names file and field.
+      SettingError: unknown name, or an invalid value; names file and field.
     """
     return platform_from_mapping(read_yaml("hardware", name), where=f"hardware.{name}")
 
 
 def cpu_platform() -> Platform:
-    """Return the machine at hand: its cores and memory, with rates assumed per core.
+    """Return this machine as a platform: its cores and memory, with assumed rates.
 
     Rates are assumptions rather than measurements so that equal runs give equal results.
-    Override `hardware.gpu.hbm_gbps` and the like where they matter.
+    Override `hardware.gpu.hbm_gbps` and the like if they matter.
     """
     return load_platform("cpu")
 
@@ -223,8 +223,8 @@ def platform_from_mapping(data: Mapping[str, Any], *, where: str = "hardware") -
     """Build a platform from data in the form of `conf/hardware/*.yaml`, as Hydra composes it.
 
     Args:
-      data: name, gpu, host, link, mig, mig_more, mig_table, partition, notes; a mapping, also of
-        OmegaConf.
+      data: mapping (or OmegaConf's) of name, gpu, host, link, mig, mig_more, mig_table, partition
+        and notes.
       where: prefix of the field names in errors.
 
     Raises:
@@ -278,12 +278,12 @@ def link_gbps(link: Link, variant: LinkVariant) -> float:
     """Return the link's capacity from host to device, in GB/s.
 
     Args:
-      link: the link.
-      variant: "datasheet", or "measured": what public measurements report, else (flagged by
-        `measured_is_derived`) the datasheet's number times `derived_efficiency`.
+      link: link of a platform.
+      variant: "datasheet", or "measured": the rate of public measurements, or without one
+        (`measured_is_derived`) the datasheet's number times `derived_efficiency`.
 
     Raises:
-      SettingError: no such variant for this link.
+      SettingError: the link has no such variant.
     """
     known = get_args(LinkVariant)
     if variant not in known:
@@ -304,13 +304,13 @@ def scaled(
 ) -> Platform:
     """Return the platform with its bandwidths and SMs multiplied.
 
-    Tensor-core peak follows the SMs. MIG slices follow too: `slices` gives each its share of the
-    chip it is cut from. Capacities, L2 and host memory stay.
+    The tensor-core peak scales with the SMs. MIG slices scale, too: `slices` gives each its share
+    of the chip. Capacities, L2 and host memory do not change.
 
     Args:
-      platform: what to scale.
-      link: factor of both directions and both variants of the link, and of what an SM keeps in
-        flight, so that a slice bound by its own requests scales as well.
+      platform: platform to scale.
+      link: factor of both directions and both variants of the link, and of an SM's bytes in
+        flight, so that slices limited by their own requests scale as well.
       hbm: factor of the HBM bandwidth.
       sms: factor of the SM count, rounded to whole SMs.
 

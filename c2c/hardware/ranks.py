@@ -11,11 +11,11 @@ from c2c.hardware.platform import LinkVariant, Platform, Ranks, link_gbps
 
 __all__ = ["grouped", "one_rank"]
 
-# An all-reduce takes hop_s * (1 + log2(ranks)) and its wire bytes at a share of the rate. Fitted by
-# hand to the fastest of vLLM's all-reduces on H100 SXM, so in-sample, within 26 %: over eight 512
-# KiB to 32 MiB take 11 to 165 us (vllm-project/vllm pull request 42324), over four 512 KiB
-# to 4 MiB 10 to 28 (24532), over two 512 KiB 7 (24111). Beside it 4 KiB over two, four and eight
-# take 4, 4 and 6 in SGLang's kernel, 9 in vLLM's of then (sgl-project/sglang 2904).
+# An all-reduce takes hop_s * (1 + log2(ranks)) plus its wire bytes at a share of the rate. Fitted
+# by hand to vLLM's fastest all-reduces on H100 SXM, so in-sample, within 26 %: over eight GPUs 512
+# KiB to 32 MiB take 11 to 165 us (vllm-project/vllm pull request 42324), over four 512 KiB to 4 MiB
+# 10 to 28 us (24532), over two 512 KiB 7 us (24111). For comparison: 4 KiB over two, four and eight
+# take 4, 4 and 6 us in SGLang's kernel, 9 us in vLLM's of that time (sgl-project/sglang 2904).
 NVLINK_HOP_S: Final = 2.2e-6
 NVLINK_SHARE: Final = 0.78  # of the datasheet's rate each way
 # 8 KiB over eight A800 behind PCIe take 46 microseconds (vllm-project/vllm issue 50576); large ones
@@ -27,19 +27,19 @@ PCIE_SHARE: Final = 0.73  # of the link's measured rate
 def grouped(
     platform: Platform, count: int, *, variant: LinkVariant, experts_apart: bool = False
 ) -> Platform:
-    """Return so many GPUs of a platform, each with its host and link, as one device.
+    """Return several GPUs of a platform, each with its host and link, as one device.
 
-    Bytes, rates, watts and prices are those of all together. Collectives go over NVLink where the
-    GPU's file states `nvlink_gbps`, else over the links to the hosts.
+    Bytes, rates, watts and prices are sums over the GPUs. Collectives use NVLink if the GPU's file
+    states `nvlink_gbps`, else the links to the hosts.
 
     Args:
       platform: one GPU.
-      count: GPUs; 1 gives the platform itself.
-      variant: of the link's rate.
+      count: number of GPUs; 1 returns the platform itself.
+      variant: variant of the link's rate.
       experts_apart: see `Ranks`.
 
     Raises:
-      SettingError: no GPU.
+      SettingError: a count below 1.
     """
     if count < 1:
         raise SettingError("tensor_parallel", count, "a whole number above 0")

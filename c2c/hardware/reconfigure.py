@@ -1,4 +1,4 @@
-"""Changes of a chip's MIG layout: instances that go, instances that come, seconds."""
+"""Changes of a chip's MIG layout: instances destroyed and created, and the time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from c2c.hardware.platform import Platform, load_platform
 
 __all__ = ["Reconfiguration", "reconfiguration"]
 
-MEASURED = "gh200"  # whose times hold for chips nobody has timed
+MEASURED = "gh200"  # its times are used for chips without measured ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,12 +22,11 @@ class Reconfiguration:
     """A change of a chip's layout.
 
     Attributes:
-      kept: instances that stay where they are and go on serving.
-      destroyed: instances that must be idle, then go.
-      created: instances that come.
-      seconds: from the first instance's destruction to the last one's creation. Loading what then
-        runs on them comes on top.
-      carried_from: the chip that the times were measured on, where it is another; else "".
+      kept: instances that stay and continue to serve.
+      destroyed: instances that must become idle and are then destroyed.
+      created: new instances.
+      seconds: time from the first destruction to the last creation, without loading of models.
+      carried_from: chip on which the times were measured, if another one; else "".
     """
 
     kept: tuple[Placed, ...]
@@ -42,12 +41,12 @@ def reconfiguration(
 ) -> Reconfiguration:
     """Return the instances kept, destroyed and created by a change of layout, and its time.
 
-    An instance of the same profile at the same place stays. Instances are destroyed, and then
-    created, one after another; the first creation takes longer than those after it.
+    An instance with the same profile and start stays. Instances are destroyed, and then created,
+    one after another; the first creation takes longer than later ones.
 
     Args:
-      platform: the chip.
-      before, after: layouts of it; the whole chip has no instances.
+      platform: chip.
+      before, after: layouts of the chip; the whole chip has no instances.
 
     Raises:
       SettingError: a layout that the chip lacks, or a chip that cannot be cut.
@@ -76,7 +75,7 @@ class _Times:
 
 
 def _times(partition: Partition, name: str) -> tuple[_Times, str]:
-    """Return a chip's times, or those of the chip that was measured with its name."""
+    """Return a chip's times and "", or the measured chip's times and its name."""
     found = [partition.create_s, partition.create_wide_s, partition.create_next_s,
              partition.destroy_s]  # fmt: skip
     known = [value for value in found if value is not None]

@@ -12,11 +12,11 @@ __all__ = ["codes_of", "numbers_of", "values_of"]
 
 
 def codes_of(records: pa.Table, column: str) -> tuple[npt.NDArray[np.int32], list[str]]:
-    """Return each row's code, and the names of the codes."""
+    """Return each row's code (i32), and the names of the codes."""
     values = records.column(column)
     if not pa.types.is_dictionary(values.type):
         values = values.dictionary_encode()
-    # chunks may bring dictionaries of their own; after unifying, all codes mean the same
+    # chunks may have dictionaries of their own; after unifying, equal codes have equal names
     values = values.unify_dictionaries()
     names = values.chunk(0).dictionary.to_pylist() if values.num_chunks else []
     parts = [_plain(chunk.indices) for chunk in values.chunks]
@@ -24,7 +24,7 @@ def codes_of(records: pa.Table, column: str) -> tuple[npt.NDArray[np.int32], lis
 
 
 def numbers_of(records: pa.Table, column: str) -> npt.NDArray[np.float64]:
-    """Return a column of numbers."""
+    """Return a column of numbers as f64."""
     return np.asarray(values_of(records, column), dtype=np.float64)
 
 
@@ -41,5 +41,5 @@ def values_of(records: pa.Table, column: str) -> npt.NDArray[Any]:
 
 
 def _plain(numbers: pa.Array) -> npt.NDArray[Any]:
-    # pyarrow's own way to NumPy imports pandas, which takes longer than most runs.
+    # pyarrow's own conversion to NumPy imports pandas, which takes longer than most runs.
     return np.asarray(numbers) if numbers.null_count else np.from_dlpack(numbers)

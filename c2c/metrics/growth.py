@@ -11,11 +11,11 @@ __all__ = ["FEWEST", "Growth", "growth_of"]
 
 Floats = npt.NDArray[np.float64]
 
-LEFT = 0.1  # of the last queue: from where it is said to grow
-HALF_WAY = 0.8  # of the last queue: in the middle of linear growth it is about half
-LONGEST_BURST = 0.25  # of the time between first and last arrival
-CHANCE = 2.0  # standard deviations of as many arrivals
-FEWEST = 20
+LEFT = 0.1  # growth starts after the queue was last at most this share of its final length
+HALF_WAY = 0.8  # most of the final length at half time; linear growth has about half
+LONGEST_BURST = 0.25  # share of the time between first and last arrival
+CHANCE = 2.0  # standard deviations of the number of arrivals, sqrt(arrivals) each
+FEWEST = 20  # requests in a queue that counts as grown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,10 +79,7 @@ def attainment(met: Bools) -> float:
 
 
 def span_s(arrival_s: Floats, finished_s: Floats) -> float:
-    """Return the seconds from the first arrival to the last arrival or finish, whichever is later.
-
-    0 without requests.
-    """
+    """Return the seconds from the first arrival to the last arrival or finish; 0 if no requests."""
     if not len(arrival_s):
         return 0.0
     done = finished_s[np.isfinite(finished_s)]
@@ -104,13 +101,13 @@ def percentiles(
 ) -> dict[str, float]:
     """Return {"mean", "p50", ...} of the values that are not NaN; all NaN if there are none.
 
-    Linear interpolation between order statistics (NumPy's default).
+    Percentiles interpolate linearly between order statistics (NumPy's default).
 
     Args:
       values: values in any order.
       ps: percentiles to return, in percent.
-      mean: their mean, if it is known, so that it does not depend on their order.
-      overwrite: there is no NaN among the values, and they may be reordered to spare memory.
+      mean: known mean of the values, independent of their order; None: it is computed.
+      overwrite: whether the values, none of them NaN, may be reordered to save memory.
     """
     known = values if overwrite else values[~np.isnan(values)]
     if not len(known):
@@ -124,7 +121,7 @@ def percentiles(
 def _order_statistics(known: Floats, ps: Sequence[float]) -> Floats:
     """Return percentiles of values, which are reordered.
 
-    Equal to `np.percentile` to the bit, without its overhead a call: a fleet's summary
+    The result equals `np.percentile` to the bit, with less overhead per call. A fleet's summary
     calls this thousands of times with a few hundred values each.
     """
     at = (len(known) - 1) * (np.asarray(ps, np.float64) / 100.0)

@@ -1,4 +1,4 @@
-"""Records of a run, in memory or on disk, whole or in parts: read by column and by time."""
+"""Request records of a run, in memory or on disk, in one or several parts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ __all__ = ["Records"]
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Tables of `RECORD_SCHEMA`, or Parquet files; all records of a model are in one part."""
+    """Parts of a run's records: tables of `RECORD_SCHEMA` or Parquet files.
+
+    All records of a model are in one part.
+    """
 
     parts: tuple[pa.Table | tuple[Path, ...], ...]
 

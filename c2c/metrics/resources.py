@@ -1,4 +1,4 @@
-"""Use of a fleet's resources during a part of a run, from the records of its requests."""
+"""Use of a fleet's resources during a time span of a run, from the records of its requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["DETAIL_COLUMNS", "Room", "models_of", "shares_of"]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-# What is read of the requests of a stretch of time, only where a run is to be explained.
+# Columns read for the requests of a time span, only if a verdict needs an explanation.
 DETAIL_COLUMNS = ("model", "started_s", "first_token_s", "finished_s", "prompt_tokens",
                   "output_tokens", "instance", "slice", "chip", "start_kind", "arrival_s",
                   "link_bytes", "hbm_bytes", "ttft_slo_s", "tpot_slo_s", "reason")  # fmt: skip
@@ -23,21 +23,21 @@ DETAIL_COLUMNS = ("model", "started_s", "first_token_s", "finished_s", "prompt_t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """Room of the fleet: by slice, and for KV caches by model and slice.
+    """Capacities of a fleet, by chip, by slice, and for KV caches by model and slice.
 
     Attributes:
-      models: names, in the order of the rows of `kv_tokens`.
+      models: names of the models, in the order of the rows of `kv_tokens`.
       chips: number of chips.
-      link_gbps: f8[chips].
-      hbm_gbps: [slices].
-      kv_tokens: [models, slices], of that model alone.
-      max_batch: requests in an instance's batch.
-      promise_gbps: [models], what placement promises each engine of the link; empty: nothing.
-      budget_gbps: f8[chips] of each link, what may be promised.
-      since_s, until_s: [slices], when each came into service and went out of it; None: all are
-        there all the time.
-      handed: [slices], those that decode what others have prefilled; None: there are none. What the
-        others did no record tells: they count neither as used nor as idle.
+      link_gbps: f64[chips], capacity of each chip's link.
+      hbm_gbps: f64[slices], HBM bandwidth.
+      kv_tokens: i64[models, slices], tokens of KV cache on a slice with that model alone.
+      max_batch: most requests in an instance's batch.
+      promise_gbps: f64[models], link rate that placement promises each engine; empty: no promises.
+      budget_gbps: f64[chips], link rate that may be promised.
+      since_s, until_s: f64[slices], start and end of each slice's service; None: all of them serve
+        for the whole run.
+      handed: bool[slices], slices that decode requests prefilled elsewhere; None: there are none.
+        Records have no times of the other slices, which count neither as used nor as idle.
     """
 
     models: tuple[str, ...]
@@ -53,7 +53,7 @@ class Room:
     handed: npt.NDArray[np.bool_] | None = None
 
     def present(self, span: tuple[float, float]) -> Floats:
-        """Return the share of a time span in which each slice was in service."""
+        """Return f64[slices], the share of a time span in which each slice was in service."""
         if self.since_s is None or self.until_s is None:
             is_told = np.ones(len(self.hbm_gbps)) if self.handed is None else self.handed
             return np.asarray(is_told, np.float64)
@@ -70,18 +70,18 @@ def shares_of(
 
     Args:
       table: records with `DETAIL_COLUMNS`.
-      room: resources of the fleet.
-      span: begin and end of the stretch; not empty.
-      concerned: requests whose waiting counts.
+      room: capacities of the fleet.
+      span: start and end in seconds; not empty.
+      concerned: mask of the requests whose waiting counts.
 
     Returns:
-      link (of the fullest chip), hbm, kv and batch (of the fullest slice) as shares; `engines` of a
-      slice that ran steps, at the same time; `occupied`, `idle_slices` and, of all, `slices`, as
-      means of those in service; of the requests'
-      waiting the part before a slice had their model (`waited_for_a_slice`); and of their time to
-      the first token the part before their first step (`waited`); of the fullest chip's link what
-      is promised to engines (`promised`), and what one more of a model that waits needs (`asked`),
-      as shares of what may be promised.
+      `link`: share used of the fullest chip's link. `hbm`, `kv`, `batch`: shares used of the
+      fullest slice. `slices`: mean number of slices in service; `idle_slices`: of those without a
+      request; `occupied`: share of those with one. `engines`: mean number of engines at the same
+      time on an occupied slice. `waited`: share of the time to first token before the first step.
+      `waited_for_a_slice`: share of that wait by requests without a warm start. `promised`: share
+      of the link's budget promised to engines on the fullest chip; `asked`: share that one more
+      engine of a waiting model needs.
     """
     since, until = span
     seconds = until - since
@@ -157,7 +157,7 @@ def _promised(
     span: tuple[float, float],
     waiting: Ints,
 ) -> tuple[float, float]:
-    # `engine` counts engines of different models apart: behind each other they share a place.
+    # `engine` numbers models' engines apart: one instance index serves several models in turn.
     if not len(room.promise_gbps) or not len(engine) or not len(waiting):
         return 0.0, 0.0
     found, first, rows = np.unique(engine, return_index=True, return_inverse=True)
@@ -171,12 +171,12 @@ def _promised(
 def _covered(
     group: Ints, start_s: Floats, end_s: Floats, span: tuple[float, float], groups: int
 ) -> Floats:
-    """Return for each group the share of the span in which at least one of its intervals runs."""
+    """Return each group's share of the span that at least one of its intervals covers."""
     since, until = span
     length = until - since
     order = np.lexsort((start_s, group))
     at = group[order]
-    # A stretch of its own for each group, so that one running maximum serves all of them.
+    # Each group gets a time range of its own, so that one running maximum serves all of them.
     begin = np.clip(start_s[order] - since, 0.0, length) + 2.0 * length * at
     end = np.maximum.accumulate(np.clip(end_s[order] - since, 0.0, length) + 2.0 * length * at)
     before = np.concatenate([[0.0], end[:-1]]) if len(end) else end
@@ -185,7 +185,7 @@ def _covered(
 
 
 def models_of(table: pa.Table, room: Room) -> Ints:
-    """Return each record's model as its row in the room."""
+    """Return each record's model as its index in `room.models`."""
     codes, names = codes_of(table, "model")
     row = {name: m for m, name in enumerate(room.models)}
     return np.array([row[name] for name in names], np.int64)[codes]

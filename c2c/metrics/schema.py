@@ -78,12 +78,12 @@ def record_table(
     """Return request records as a table of `RECORD_SCHEMA`.
 
     Args:
-      columns: one array a column; `model`, `start_kind`, `status` and `reason` hold codes.
+      columns: one array per column; `model`, `start_kind`, `status` and `reason` hold codes.
       names: names of the codes, by column. `start_kind` and `status` may be left out: their
         codes then index `START_KINDS` and `STATUSES`.
 
     Raises:
-      DataError: a column is missing, too many, of another length, or a code has no name.
+      DataError: a column is missing, unknown or of another length, or a code has no name.
     """
     return _table(columns, {"start_kind": START_KINDS, "status": STATUSES, **names}, RECORD_SCHEMA)
 
@@ -121,7 +121,7 @@ def _array(values: npt.NDArray[Any], field: Any, names: Sequence[str] | None) ->
     return pa.DictionaryArray.from_arrays(codes, _texts(names))
 
 
-# As `pa.array`, which imports pandas to ask whether a value is one of its own.
+# Like `pa.array`, which imports pandas to recognise its objects.
 def _numbers(values: npt.NDArray[Any], kind: Any) -> Any:
     plain = np.ascontiguousarray(values, dtype=kind.to_pandas_dtype())
     return pa.Array.from_buffers(kind, len(plain), [None, pa.py_buffer(plain)])

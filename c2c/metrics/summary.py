@@ -1,4 +1,4 @@
-"""Summary of a run: latency percentiles, attainment, goodput, starts, per model and in all."""
+"""Summary of a run: latency percentiles, attainment, goodput and starts, per model and in total."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = [
     "utilisation",
 ]
 
-# All `summarise` reads: give pyarrow.parquet.read_table these columns to spare memory.
+# All columns that `summarise` reads: pass them to pyarrow.parquet.read_table to save memory.
 SUMMARY_COLUMNS = (
     "model",
     "arrival_s",
@@ -56,7 +56,7 @@ _LATENCIES = ("ttft", "tpot", "e2e")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Columns:
-    """Decoded columns and what is derived from them once, in row order."""
+    """Decoded columns and latencies derived from them, in row order."""
 
     prompt_tokens: npt.NDArray[Any]
     output_tokens: npt.NDArray[Any]
@@ -74,7 +74,7 @@ class _Columns:
 
 @dataclass(slots=True)
 class _Totals:
-    """Numbers that add up. Sums of floats are kept by model: no order of models shows in them."""
+    """Additive numbers. Sums of floats are kept per model, so the order of models has no effect."""
 
     counts: Counter[str] = field(default_factory=Counter)
     sums: dict[str, list[float]] = field(default_factory=dict)
@@ -116,7 +116,7 @@ class _Totals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Numbers of one part: each model's totals and latencies, and the first and last event."""
+    """Summary of one part: each model's totals and latencies, failures, first and last event."""
 
     models: Mapping[str, tuple[_Totals, Mapping[str, dict[str, float]]]]
     failures: Counter[str]
@@ -135,9 +135,9 @@ def summarise(
     models among parts does not change the result.
 
     Args:
-      records: with at least `SUMMARY_COLUMNS`.
+      records: records with at least `SUMMARY_COLUMNS`.
       run_stats: totals of the run (plain numbers, arrays, mappings), kept under "run".
-      parts: what `summarised_parts` returned of the same records; None: it is called here.
+      parts: result of `summarised_parts` for the same records; None: it is called here.
 
     Returns:
       requests, finished, failed, failures (by reason), span_s, arrival_rps, throughput_rps,
@@ -177,7 +177,7 @@ def summarised_parts(
 
     Args:
       records: see `summarise`.
-      each: function that maps over the parts, such as the `map` of several processes.
+      each: function that maps over the parts, such as the `map` of a process pool.
 
     Raises:
       DataError: a column is missing.
@@ -223,11 +223,11 @@ def _summarise_part(records: Records, part: int) -> Part:
 
 
 def summarised_chips(records: Records, first_chip: Sequence[int]) -> list[dict[str, Any]]:
-    """Return requests, tokens and shares within targets of each range of chips.
+    """Return requests, output tokens and attainment of each range of chips.
 
     Args:
-      records: see `summarise`, with the chip of each request.
-      first_chip: first chip of each range, ascending; requests without a chip are in none.
+      records: see `summarise`, with the column `chip`.
+      first_chip: first chip of each range, ascending; requests without a chip are in no range.
 
     Raises:
       DataError: a column is missing.
@@ -271,17 +271,17 @@ def utilisation(
 
     Args:
       end_s: length of the run; 0 gives zeros.
-      busy_s: seconds each instance ran a step.
-      chip_link_bytes: bytes each chip's link carried.
-      link_capacity_gbps: capacity of each chip's link, the variant the run used.
-      instance_hbm_bytes: bytes each instance moved in its HBM.
-      instance_hbm_gbps: HBM bandwidth of each instance.
-      there_s: seconds each instance was in service, which its time busy and its HBM are shares of;
-        None: all of them.
+      busy_s: seconds in which each instance ran a step.
+      chip_link_bytes: bytes that each chip's link carried.
+      link_capacity_gbps: capacity of each chip's link, in the run's variant.
+      instance_hbm_bytes: bytes that each instance moved in its HBM; None: no HBM utilisation.
+      instance_hbm_gbps: HBM bandwidth of each instance; None: likewise.
+      there_s: seconds in which each instance was in service, the denominator of its busy and HBM
+        shares; None: the whole run.
     """
     busy, link = np.asarray(busy_s, float), np.asarray(chip_link_bytes, float)
     capacity = np.broadcast_to(link_capacity_gbps, len(link))
-    mean_gbps = capacity[0] + (capacity - capacity[0]).mean()  # exact where all are equal
+    mean_gbps = capacity[0] + (capacity - capacity[0]).mean()  # exact if all are equal
     time = end_s if end_s > 0 else np.inf
     of = np.full(len(busy), time) if there_s is None else np.maximum(there_s, 1e-12)
     out: dict[str, Any] = {
@@ -310,7 +310,7 @@ def _start(records: pa.Table) -> npt.NDArray[np.int32]:
 
 
 def _latency(records: pa.Table, name: str, finished: npt.NDArray[np.bool_]) -> Any:
-    # A failed request may have had its first token: it still meets nothing and has no latency.
+    # A failed request may have a first token; it still meets no target and has no latency.
     if name == "ttft":
         values = ttft_s(numbers_of(records, "arrival_s"), numbers_of(records, "first_token_s"))
     elif name == "tpot":
@@ -345,10 +345,10 @@ def _pooled(records: Records, name: str, whole: _Totals) -> dict[str, float]:
 def _pooled_ttft(
     records: Records, whole: _Totals
 ) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
-    """Return the percentiles of TTFT by how requests found their model, and of all."""
+    """Return the percentiles of TTFT by kind of start, and of all requests."""
     names = [f"ttft after {kind}" for kind in START_KINDS]
     edges = np.cumsum([0, *(whole.counts[name] for name in names)])
-    values = np.empty(edges[-1])  # by start, so that one array serves both
+    values = np.empty(edges[-1])  # ordered by kind of start, so that one array serves both
     at = edges[:-1].copy()
     for part in range(len(records.parts)):
         table = records.read(part, _NEEDS["ttft"])

@@ -33,20 +33,20 @@ def write_timeline(
 ) -> int:
     """Write phases as gzipped Chrome JSON trace events.
 
-    One process a chip, one thread an instance, one slice a phase named by model and kind, and
-    one counter track a chip with the sum of its instances' link rates (and, if the capacity is
-    given, their share of it in percent). Equal tables give equal bytes.
+    A chip is a trace process, an instance a thread, and a phase a slice named by model and kind. A
+    counter track per chip has the sum of its instances' link rates and, if the capacity is given,
+    their share of it in percent. Equal tables give equal bytes.
 
     Args:
       phases: table of `PHASE_SCHEMA`.
-      stream: open for binary writing; not closed.
-      instance_names: what to call each instance, such as "1g.12gb #3".
-      link_capacity_gbps: the link's capacity, 1e9 bytes a second.
-      layouts: changes of chips' layouts, a track a chip: chip, before, after, begun_s, left_s,
-        there_s (None: not yet).
+      stream: binary stream to write to; it is not closed.
+      instance_names: name of each instance by number, such as "1g.12gb #3".
+      link_capacity_gbps: capacity of each chip's link, 1e9 bytes a second.
+      layouts: changes of chips' layouts, one track per chip: chip, before, after, begun_s, left_s
+        and there_s (None: not yet).
 
     Returns:
-      The number of events written.
+      Number of events written.
 
     Raises:
       DataError: a column is missing.
@@ -122,7 +122,7 @@ def _link_counter(
     times, where = np.unique(np.concatenate([start_s, end_s]), return_inverse=True)
     change = np.bincount(where, weights=np.concatenate([rate, -rate]), minlength=len(times))
     total = np.cumsum(change)
-    # sums of the same numbers in another order leave tiny rests where nothing is drawn
+    # sums of the same numbers in another order leave tiny remainders at idle times
     total[np.abs(total) < 1e-6] = 0.0
     for at, value in zip(times.tolist(), total.tolist(), strict=True):
         yield _counter(chip, LINK_TRACK, at, value)

@@ -1,30 +1,33 @@
-"""The verdict on a load: served, targets missed, or more than the fleet can serve; and why.
+"""Verdict on a load: served, targets missed, or overload; and the bottleneck.
 
 The rule, for all requests together and for each model:
 
-1. The queue is the requests that arrived and have no first token yet; where that one does not grow,
-   those that are not finished. At the last arrival it holds W requests. It has been growing since
-   the last time it held at most W / 10.
-2. The load is too high (`overload`) if that growth took at least a quarter of the time between
-   first and last arrival (a burst that drains is shorter or gone); if half-way W was not nearly
-   reached (a steady crowd does not grow); if W is at least twice the square root of the requests
-   that arrived meanwhile (what chance alone does to a queue that is just kept up with) and at least
-   20; and if most of those that arrived last missed a target.
-3. Offered are the requests a second that arrived while the queue grew; sustainable those that
-   finished, its first fifth left out, in which batches fill.
-4. Where no queue grows, targets are missed (`missed`) if fewer requests met both than are wanted
+1. The queue is the requests that arrived and have no first token yet; if that one does not grow,
+   those that are not finished. At the last arrival it holds W requests. Its growth starts after the
+   last time it held at most W / 10.
+2. The load is too high (`overload`) if all of this holds. The growth took at least a quarter of the
+   time between first and last arrival (a burst that drains is shorter or over). Half-way the queue
+   was well below W (a steady crowd does not grow). W is at least 20, and at least twice the square
+   root of the arrivals during the growth (chance alone causes less at full load). Most of the
+   requests that arrived last missed a target.
+3. The offered rate is that of arrivals during the growth. The sustainable rate is that of finished
+   requests, without the first fifth of the growth, in which batches fill.
+4. If no queue grows, targets are missed (`missed`) if fewer requests met both than the goal
    (`slo.attainment`); else the load is `served`. The misses are steady if three quarters of the
-   run's twentieths (by arrival) have more of them than are allowed, else the run had bursts.
-5. What binds is looked for while the queue grew, or while targets were missed (in the worst
-   twentieth if they were not steady), of a long run in a stretch of about a million requests, the
-   last of the growth or where most were missed; in this order: slices that stood idle beside a
-   queue, because placement had no link left to promise to an engine on them, because the models
-   asked for were still starting, or for other reasons; the link; room for KV caches; places in
-   batches; HBM; and if nothing of that is full, by where the requests were late. Before their
-   first step: slices that other models held, or starting models if slices were free. Else turns,
-   where several engines share a slice, or the slices' compute. A share counts as full from 90 %.
-   Requests that failed say nothing of that: where most misses are failures, and not for lack of
-   time, these are what binds.
+   run's twentieths (by arrival) have more of them than allowed; else they came in bursts.
+5. The bottleneck is that of the time in which the queue grew or targets were missed; if misses were
+   not steady, of the worst twentieth. A long run is examined over about a million requests: the
+   last ones of the growth, or those with most misses. A share counts as full from 90 %. The first
+   cause that applies is reported:
+
+   - with missed targets, failed requests, if most misses are failures for another reason than lack
+     of time;
+   - in an overload, idle slices beside a queue: placement had no link rate left to promise to an
+     engine on them, the waiting models were still starting, or another reason;
+   - the link, KV caches, batches, or HBM, if full;
+   - if requests mostly waited for a slice with their model: slices held by other models, or with
+     missed targets and free slices, starting models;
+   - turns, if several engines share a slice; else the slices' compute.
 """
 
 from __future__ import annotations
@@ -49,16 +52,16 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-FILLING = 0.2  # of the growth: batches fill, so fewer finish than arrive
+FILLING = 0.2  # first share of the growth: batches fill, so fewer finish than arrive
 FULL = 0.9
 _COLUMNS = ("model", "arrival_s", "first_token_s", "finished_s", "output_tokens", "ttft_slo_s",
             "tpot_slo_s")  # fmt: skip
 PARTS, STEADY = 20, 0.75
-MOST = 1_000_000  # requests that tell what binds
-SEVERAL = 1.5  # engines at the same time on a slice, on average
+MOST = 1_000_000  # requests examined for the bottleneck
+SEVERAL = 1.5  # mean engines at the same time on a slice
 MOSTLY = 0.5
 
-# What `binds` may be, in words.
+# Values of `binds`, and their text.
 BINDS = {
     "idle_slices": "idle slices beside the queue: a busy model gets no more slices",
     "promises": "the link: slices are idle, but decodes were promised its bandwidth",
@@ -72,7 +75,7 @@ BINDS = {
     "compute": "compute of the slices",
     "failures": "failed requests",
 }
-LACKED_TIME = "deadline"  # a request that failed so says as much of resources as a late one
+LACKED_TIME = "deadline"  # a failure for this reason is like a late request: resources were short
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +102,7 @@ class _Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Failures:
-    """Requests that failed in a stretch, by reason, among all that missed a target there."""
+    """Failed requests of a time span by reason, and the number of all that missed a target."""
 
     reasons: dict[str, int]
     misses: int
@@ -113,21 +116,21 @@ def judge(
 ) -> dict[str, Any] | None:
     """Return the verdict on a load as plain data; None without a load.
 
-    Records in parts are judged part by part; the result is that of the worst part.
+    Records in parts are judged part by part; the verdict is that of the worst part.
 
     Args:
-      records: of `c2c.metrics.RECORD_SCHEMA`.
-      room: what the fleet has.
-      attainment: share of requests that should meet both targets.
-      looks: what `looks_at` returned of the same; None: it is called here.
+      records: records of `c2c.metrics.RECORD_SCHEMA`.
+      room: capacities of the fleet.
+      attainment: goal, the share of requests that should meet both targets.
+      looks: result of `looks_at` for the same arguments; None: it is called here.
 
     Returns:
-      `state`: served, missed or overload; `met`: the share that met both targets, and `wanted`;
-      `binds`: null if served; `text`: one or two lines. For what is not served also `models`,
-      `since_s`, `until_s` and the shares of `shares_of`; for an overload `offered_rps`,
-      `sustainable_rps` and `waiting`; for missed targets `late`, `slow` and `failed` (shares of the
-      requests), `failures` (of the stretch, by reason) and `steady`. Of parts also how many there
-      are (`parts`) and are no better (`as_bad`).
+      `state`: served, missed or overload; `met`: share of requests that met both targets; `wanted`:
+      the goal; `binds`: key in `BINDS`, None if served; `text`: one or two lines. If not served,
+      also `models`, `since_s`, `until_s` and the shares of `shares_of`. For an overload
+      `offered_rps`, `sustainable_rps` and `waiting`. For missed targets `late`, `slow` and `failed`
+      (shares of requests), `failures` (counts by reason) and `steady`. For several parts also their
+      number, `parts`, and the number of those as bad as the worst, `as_bad`.
     """
     held = Records((records,)) if isinstance(records, pa.Table) else records
     only = _run(held, room, 0) if len(held.parts) == 1 else None
@@ -147,7 +150,7 @@ def judge(
         text = f"served: {_percent(met)} of requests met both targets; queues stable"
         return {"state": "served", **told, "binds": None, "text": [text]}
     run = _run(held, room, worst) if only is None else only
-    most = max(1, MOST * len(run.arrival_s) // count)  # of this part's; all parts' are looked at
+    most = max(1, MOST * len(run.arrival_s) // count)  # this part's; all parts are read
     if rank == _OVERLOAD:
         grown = _grown(run, room)
         assert grown is not None
@@ -160,7 +163,7 @@ _SERVED, _MISSED, _OVERLOAD = 0, 1, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """Order of parts by badness: by rank, then by the requests that waited or missed."""
+    """Badness of a part: its rank, then `amount`, the requests that waited or missed."""
 
     rank: int
     amount: int
@@ -178,9 +181,9 @@ def looks_at(
 
     Args:
       records, room, attainment: see `judge`.
-      each: function that maps over the parts; the `map` of several processes begins at once.
+      each: function that maps over the parts; the `map` of a process pool starts at once.
     """
-    if len(records.parts) == 1:  # `judge` looks at it anyway
+    if len(records.parts) == 1:  # `judge` reads it anyway
         return ()
     return each(partial(_look_at, records, room, attainment), range(len(records.parts)))
 
@@ -222,7 +225,10 @@ def _read(records: pa.Table, room: Room) -> _Run:
 
 
 def _grown(run: _Run, room: Room) -> tuple[Growth, dict[str, Growth], Floats] | None:
-    """Return the growth, the models that fell behind, and when requests left that queue."""
+    """Return the growth, that of each model which fell behind, and when requests left the queue.
+
+    None if no queue grew.
+    """
     span = run.span
     if np.count_nonzero(run.ended_s > span[1]) < FEWEST:
         return None
@@ -287,14 +293,14 @@ def _misses(run: _Run, room: Room, records: Records, most: int, wanted: float) -
     part = order if steady else parts[int(shares_missed.argmax())]
     until = float(max(run.arrival_s[part].max(), run.ended_s[part].max()))
     since = float(run.arrival_s[part].min())
-    if steady:  # what drains after the last arrival is no part of the load
+    if steady:  # the time after the last arrival is no part of the load
         until = max(float(run.arrival_s.max()), np.nextafter(since, np.inf))
     concerned = missed & (run.arrival_s >= since) & (run.arrival_s <= until)
     used, failures = _used_by_late(run, room, records, most, (since, until), concerned)
     late, slow, failed = (float(np.mean(x)) for x in (run.late, run.slow, run.failed))
     is_late = np.count_nonzero(run.late[concerned]) >= np.count_nonzero(run.slow[concerned])
     sent = np.bincount(run.model, minlength=len(room.models))
-    with np.errstate(invalid="ignore"):  # of a model that nobody asked for
+    with np.errstate(invalid="ignore"):  # a model without requests: 0 / 0
         share = np.bincount(run.model, weights=missed, minlength=len(room.models)) / sent
     by_model = [room.models[m] for m in np.flatnonzero(share > 1.0 - wanted)]
     verdict = {
@@ -329,7 +335,7 @@ def _used_by_late(
 ) -> tuple[dict[str, float], _Failures]:
     """Return resource use and reasons of failures while targets were missed.
 
-    For many requests, only the piece with most misses counts.
+    Of more than `most` requests, only the piece with most misses is examined.
     """
     since, until = span
     inside = np.sort(run.arrival_s[(run.arrival_s >= since) & (run.arrival_s <= until)])
