@@ -1,10 +1,10 @@
-"""The dependency graph of a program: which launch reads bytes that which other one wrote.
+"""Data dependency graph of a program: edges from launches that write bytes to those that read them.
 
-Only reads after writes order launches. Memory that is reused for something else orders nothing
-here: each GPU has its own copy of every version, and a write makes a new one.
+Only reads after writes order launches. Reuse of memory orders nothing, since each GPU has its own
+copy of every version, and a write makes a new one.
 
-Source: Tessera, section III-A. Ours: ranges of bytes, not whole buffers; several writers of what
-one launch reads; what a step hands to the next one, by value.
+Source: Tessera, section III-A. Ours: ranges of bytes, not whole buffers; several writers of one
+launch's input; values that a step hands to the next one.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class Carried(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Launches and what goes between them.
+    """Launches and the dependencies between them.
 
     Attributes:
-      launches: how many.
-      edges: of one step.
-      carried: from a step to the next.
-      given: by buffer that is there before the step, the launches that read it.
-      opaque: launches whose memory is not known, which stay on one GPU.
+      launches: number of launches.
+      edges: dependencies within a step.
+      carried: dependencies of the next step on this one.
+      given: launches that read a buffer's content from before the step, by buffer.
+      opaque: launches whose memory accesses are not known; they are pinned to one GPU.
     """
 
     launches: int
@@ -66,8 +66,8 @@ def graph_of(touches: Sequence[Touch], carried: Iterable[Slice] = ()) -> Graph:
     """Return the graph of launches that touch memory in this order.
 
     Args:
-      touches: of each launch.
-      carried: slices whose content a step leaves to the next one, such as a KV cache.
+      touches: reads and writes of each launch.
+      carried: slices whose content passes to the next step, such as a KV cache.
     """
     memory: dict[int, _Writers] = {}
     edges: dict[tuple[int, int], int] = {}
@@ -97,9 +97,9 @@ def graph_of(touches: Sequence[Touch], carried: Iterable[Slice] = ()) -> Graph:
 
 
 def program_key(program: Program) -> str:
-    """Return a name of a program, under which what was planned for it is kept.
+    """Return the key of a program, under which its plans are kept.
 
-    The paper's table goes by the handle of a captured graph; ours holds across processes.
+    The paper's table is keyed by the handle of a captured graph; ours is valid across processes.
     """
     digest = hashlib.sha256()
     for kernel in program.kernels:
@@ -126,7 +126,7 @@ class _Writers:
     who: list[int] = field(default_factory=list)
 
     def read(self, begin: int, end: int) -> Iterable[tuple[int | None, int, int]]:
-        """Yield (writer, begin, end) of all parts of a range; None: nobody wrote it."""
+        """Yield (writer, begin, end) of all parts of a range; writer None: no launch wrote it."""
         at = begin
         for k in range(bisect.bisect_right(self.ends, begin), len(self.begins)):
             if self.begins[k] >= end:
@@ -139,7 +139,7 @@ class _Writers:
             yield None, at, end
 
     def write(self, begin: int, end: int, writer: int) -> None:
-        """Note a write: it takes the place of what was there."""
+        """Record a write, which replaces earlier writers of the range."""
         if begin == end:
             return
         first = bisect.bisect_right(self.ends, begin)
@@ -161,7 +161,7 @@ def _of(memory: dict[int, _Writers], part: Slice) -> _Writers:
 def _across(
     memory: dict[int, _Writers], outside: Sequence[tuple[int, Slice]], carried: Iterable[Slice]
 ) -> Iterable[Carried]:
-    """Yield what the next step reads of what this one leaves in carried slices."""
+    """Yield the next step's reads of carried slices that this step wrote."""
     found: dict[tuple[int, int], int] = {}
     for state in carried:
         for reader, part in outside:

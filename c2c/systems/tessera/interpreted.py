@@ -1,8 +1,8 @@
-"""A program run by the interpreter: on one GPU's memory, or placed over several.
+"""Interpreted execution of a program: on one GPU's memory, or placed over several.
 
-Each GPU has memory of its own and runs its launches in program order. Before a launch it gets the
-bytes that the launch reads and that were last written elsewhere, and nothing else: what the
-dependency graph does not name is not there.
+Each GPU has memory of its own and runs its launches in program order. Before a launch it receives
+only the bytes that the launch reads and that another GPU wrote last. Data that the dependency graph
+does not name is missing.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Touched = Mapping[
 
 @dataclass(slots=True)
 class Placed:
-    """A program in the memories of some GPUs.
+    """A program in the memories of several GPUs.
 
     Attributes:
-      program: what runs.
-      kernels: what its kernels do, by entry.
-      count: of GPUs.
+      program: program to run.
+      count: number of GPUs.
+      kernels: memory accesses of its kernels, by entry; None: they are computed.
     """
 
     program: Program
@@ -52,14 +52,18 @@ class Placed:
             self.kernels = kernels_of(self.program)
 
     def write(self, part: Slice, data: bytes) -> None:
-        """Put what a caller gives: a copy on every GPU."""
+        """Write an input: a copy on every GPU.
+
+        Raises:
+          DataError: the data has another length than the slice.
+        """
         if len(data) != part.nbytes:
             raise DataError("input", f"{len(data)} bytes for {part}")
         for gpu in range(self.count):
             self._memories[gpu].write(self._at(gpu, part), data)
 
     def read(self, part: Slice, gpu: int = 0) -> bytes:
-        """Return what a GPU has of a slice."""
+        """Return a GPU's content of a slice."""
         return self._memories[gpu].read(self._at(gpu, part), part.nbytes)
 
     def send(self, part: Slice, source: int, target: int) -> None:
@@ -67,7 +71,7 @@ class Placed:
         self._memories[target].write(self._at(target, part), self.read(part, source))
 
     def launch(self, number: int, gpu: int = 0) -> Touched:
-        """Carry a launch out on a GPU; return what it touched."""
+        """Run a launch on a GPU; return the bytes that it touched."""
         made = self.program.launches[number]
         memory = self._memories[gpu]
         if isinstance(made, Copy):
@@ -118,15 +122,15 @@ class Placed:
 def run_interpreted(
     placed: Placed, touches: Sequence[Touch], gpu_of: Sequence[int] | None = None
 ) -> int:
-    """Run a program once; bring its outputs to the first GPU; return how many bytes were sent.
+    """Run a program once, send its outputs to the first GPU, return the number of bytes sent.
 
     Args:
-      placed: with its inputs written.
-      touches: of each launch; what they do not say is not sent.
+      placed: the program, its inputs written.
+      touches: reads and writes of each launch; no other bytes are sent.
       gpu_of: each launch's GPU; None: the first one.
 
     Raises:
-      SettingError: a placement of another length, or on a GPU that is not there.
+      SettingError: a placement of another length, or on a GPU that does not exist.
     """
     where = [0] * len(touches) if gpu_of is None else gpu_of
     made = schedule(touches, where, placed.count, outputs=placed.program.outputs)

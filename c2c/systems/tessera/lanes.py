@@ -1,4 +1,4 @@
-"""Lanes of a decoder over a pair, for each way to use it: what a step takes, by its size.
+"""Lanes of a decoder over a pair: costs of a step by its size, for each layout.
 
 Each size has a plan of its own, as each CUDA graph has in the paper.
 """
@@ -20,7 +20,7 @@ from c2c.systems.tessera.work import Gpus, Work, work_of
 
 __all__ = ["PRICE", "Costs", "Lane", "Lanes"]
 
-PRICE: Final = 0.1  # `Options.price`: of two plans that are nearly equal, the one that sends less
+PRICE: Final = 0.1  # `Options.price`: prefers the plan that sends less of two nearly equal ones
 _ROWS: Final = (1, 8, 32, 128)
 _TOKENS: Final = (128, 512, 1024, 4096)
 
@@ -29,12 +29,12 @@ Placing = Callable[[Work, Sequence[StepKernel]], Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """A step over a size, by linear interpolation, and in proportion beyond.
+    """Costs of a step by its size: interpolated linearly, in proportion beyond the last size.
 
     Attributes:
       sizes: rows of a decode step, or tokens of a prefill step; ascending.
-      busy_s: [size][resource], what a step takes of each GPU and link.
-      alone_s: of each size, a step's latency with nothing beside it.
+      busy_s: [size][resource], busy seconds of each GPU and each direction of the link.
+      alone_s: [size], latency of a step that runs alone.
     """
 
     sizes: tuple[float, ...]
@@ -57,7 +57,7 @@ class Lane:
 
     prefill: Costs
     decode: Costs
-    rows: int  # at most
+    rows: int  # largest number of rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +66,12 @@ class Lanes:
 
     Attributes:
       spec: the model.
-      pair: GPUs and what is between them.
-      context: tokens of a sequence, half of its output generated.
-      expert_bytes: of an expert's weight.
-      gbps: of the link; None: the pair's.
-      gap: at which the planner may stop.
-      rows: of a lane, at most.
+      pair: GPUs and the link between them.
+      context: tokens of a sequence at half of its output.
+      expert_bytes: bytes of an expert's weight.
+      gbps: rate of the link, 1e9 bytes a second; None: the pair's.
+      gap: relative gap at which the planner may stop.
+      rows: largest number of rows of a lane.
     """
 
     spec: ModelSpec
@@ -84,21 +84,21 @@ class Lanes:
 
     @property
     def link(self) -> Gpus:
-        """GPUs and the link between them, as the planner takes them."""
+        """GPUs and the link between them, as the planner's input."""
         return self.pair.link(self.gbps)
 
     def single(self, gpu: int) -> Lane:
-        """One GPU."""
+        """Return a lane on one GPU."""
         return self._lane(lambda work, _: (gpu,) * len(work.names))
 
     def attention_ffn(self, attention: int) -> Lane:
-        """Attention on one GPU, the rest on the other."""
+        """Return a lane with attention on one GPU and the rest on the other."""
         return self._lane(
             lambda _, kernels: [attention if k.is_attention else 1 - attention for k in kernels]
         )
 
     def placed(self, policy: Policy) -> Lane:
-        """A placement of kernels for each size of step."""
+        """Return a lane with a placement of kernels for each size of step."""
 
         def placing(work: Work, kernels: Sequence[StepKernel]) -> Sequence[int]:
             if policy == "latency":
@@ -112,7 +112,7 @@ class Lanes:
         return self._lane(placing)
 
     def handed_s(self, prompt: int, source: Literal[0, 1]) -> float:
-        """Return how long a prompt's keys and values are on the link to the other GPU."""
+        """Return the seconds of a prompt's keys and values on the link to the other GPU."""
         nbytes = float(kv_bytes_per_token(self.spec)) * prompt
         return self.link.seconds(nbytes, source, 1 - source)
 

@@ -1,8 +1,8 @@
-"""Runs a program's placement by the driver: a CUDA graph for each segment, sends between them.
+"""Execution of a placed program by the CUDA driver: a graph for each segment, sends between them.
 
-Devices are streams: of one context, or of several that stand for several GPUs. Each has its own
-copy of all buffers. Nothing waits on the host: events order the segments, and a send holds what it
-reads until it has ended.
+Devices are streams of one context, or of several contexts in place of several GPUs. Each has its
+own copy of all buffers. The host never waits: events order the segments, and a send's source is not
+overwritten before the send has ended.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ __all__ = ["Launched", "running_on"]
 def running_on(device: Peer, program: Program) -> Running:
     """Return a program with memory on a device, its kernels loaded.
 
-    Loading is not allowed while a graph is captured, and takes time that no launch should.
+    Kernels cannot be loaded while a graph is captured, nor without a delay of the first launch.
+
+    Raises:
+      SettingError: a kernel is one that a library hides.
     """
     device.enter()
     recorder = Recorder(device, Allocator(device))
@@ -38,12 +41,12 @@ def _no_library(kernel: object) -> int:
 
 @dataclass(slots=True)
 class Launched:
-    """A placement, captured.
+    """A placement captured as CUDA graphs.
 
     Attributes:
-      devices: by number; each with memory for the whole program.
-      running: the program on each.
-      schedule: what runs where.
+      devices: devices by number, each with memory for the whole program.
+      running: the program on each device.
+      schedule: segments and sends.
     """
 
     devices: Sequence[Peer]
@@ -65,13 +68,13 @@ class Launched:
 
         Args:
           running: the program on each device.
-          devices: where.
-          touches: what each launch reads and writes.
+          devices: devices by number.
+          touches: reads and writes of each launch.
           gpu_of: each launch's device.
-          carried: what the next step finds on every device that reads it.
+          carried: slices that every device which reads them has for the next step.
 
         Raises:
-          SettingError: a placement that cannot be.
+          SettingError: a placement of another length, or on a device that does not exist.
         """
         made = schedule(
             touches, gpu_of, len(devices), outputs=running[0].program.outputs, carried=carried
@@ -94,8 +97,8 @@ class Launched:
         return launched
 
     def start(self) -> None:
-        """Start a step behind the one before."""
-        for event in self._events:  # no device begins before the last step has ended everywhere
+        """Start a step after the one before, without waiting for its end."""
+        for event in self._events:  # no device begins before the last step has ended on all
             for device in self.devices:
                 device.wait(event)
         self._forget()
@@ -126,13 +129,13 @@ class Launched:
         self.synchronise()
 
     def synchronise(self) -> None:
-        """Wait for all that was started."""
+        """Wait for all started steps."""
         for device in self.devices:
             device.enter()
             device.synchronise()
 
     def close(self) -> None:
-        """Give graphs and events back."""
+        """Wait for all steps and destroy graphs and events."""
         self.synchronise()
         self._forget()
         for segment, graph in zip(self.schedule.segments, self._graphs, strict=True):
@@ -141,7 +144,7 @@ class Launched:
         self._graphs = []
 
     def _owners(self, received: dict[int, int]) -> list[Peer]:
-        """Return the device of each segment's event, then of each that follows sends."""
+        """Return the devices of the events after segments, then of those after sends."""
         gpus = [segment.gpu for segment in self.schedule.segments]
         return [self.devices[gpu] for gpu in [*gpus, *(gpus[number] for number in received)]]
 

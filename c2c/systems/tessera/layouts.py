@@ -1,15 +1,15 @@
-"""A pair of unlike GPUs in the serving loop: its lanes, and what their steps take of the pair.
+"""Layouts of a pair of unlike GPUs in the serving loop: lanes, and the resources of their steps.
 
     kernels         every lane over both GPUs, kernels placed for each size of step; two variants of
                     a step, the latency and the throughput policy's
-    replicas        a lane on each GPU, which meet nowhere
-    attention_ffn   every lane over both, attention on one and the rest on the other
-    prefill_decode  lanes for prompts on one GPU, whose keys and values go over the link to the lane
-                    of the other one, where they are decoded
+    replicas        an independent lane on each GPU
+    attention_ffn   every lane over both GPUs, attention on one and the rest on the other
+    prefill_decode  lanes for prompts on one GPU, which send keys and values over the link to the
+                    decoding lane on the other GPU
 
-A step over both GPUs is one work that takes of each GPU and each direction of the link what its
-kernels and transfers take: the limit of many small ones that take turns. What a prompt leaves is
-sent by a work of its own after the prompt's.
+A step over both GPUs is one work that draws on both GPUs and both directions of the link in
+proportion to its kernels and transfers: the limit of many small works that take turns. A prompt's
+keys and values are sent by a work of their own after the prompt's.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ from c2c.systems.tessera.pair import Pair, pair_of
 
 __all__ = ["SWITCH_S", "SYSTEM", "PairLayout", "pair_layout"]
 
-SWITCH_S: Final = 0.03  # that a change of policy stalls both GPUs; the paper's Fig. 10
+SWITCH_S: Final = 0.03  # stall of both GPUs at a change of policy; the paper's Fig. 10
 
 Side = Literal["left", "right"]
 _WAYS: Final = ("kernels", "replicas", "attention_ffn", "prefill_decode")
 _SIDES: Final = get_args(Side)
-_ROWS: Final = 64  # of a decode step, by which directions are compared
+_ROWS: Final = 64  # rows of the decode step that directions are compared by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairLayout:
-    """One model's layout over a pair: `system.layout` of a run with a `node`, by this mechanism.
+    """Settings of this mechanism: `system.layout` of a run with a `node`, for one model.
 
     Attributes:
-      way: one of those above.
-      first: the GPU of prompts, or of attention; None: the better one at the context's lengths.
+      way: name of the layout: kernels, replicas, attention_ffn or prefill_decode.
+      first: GPU of prompts, or of attention; None: the better one at these lengths.
       in_flight: lanes over both GPUs, or for prompts.
-      context: tokens of a sequence, of which decode steps are priced.
-      prompt: tokens of its prompt, by which directions are compared.
-      expert_bytes: of an expert's weight.
-      gbps: of the link, each way, 1e9 bytes a second; None: the pair's.
-      gap: at which the planner may stop.
-      hbm_reserve_bytes: of each GPU, for what is neither weights nor keys and values.
+      context: tokens of a sequence that decode steps are priced at.
+      prompt: tokens of its prompt, for the comparison of directions.
+      expert_bytes: bytes of an expert's weight.
+      gbps: rate of the link in each direction, 1e9 bytes a second; None: the pair's.
+      gap: relative gap at which the planner may stop.
+      hbm_reserve_bytes: HBM of each GPU for content other than weights, keys and values.
     """
 
     way: str
@@ -91,13 +91,13 @@ def pair_layout(given: PairLayout, pair: Pair, spec: ModelSpec, *, rows: int) ->
     """Return the lanes of a model over a pair.
 
     Args:
-      given: how they lie.
+      given: settings of the layout.
       pair: two GPUs and the link between them.
       spec: the model.
-      rows: of a batch, at most.
+      rows: largest number of rows of a batch.
 
     Raises:
-      SettingError: weights that fit no GPU.
+      SettingError: the weights do not fit a GPU that keeps them.
     """
     return _Over(given, pair, spec, rows).layout()
 
@@ -128,7 +128,7 @@ class _Over:
         )  # fmt: skip
 
     def layout(self) -> StepLayout:
-        """Return the lanes that the settings ask for."""
+        """Return the layout of the setting `way`."""
         made, detail = getattr(self, f"_{self.given.way}")()
         return StepLayout(
             name=f"{self.given.way} over {self.pair.name}",
@@ -171,7 +171,7 @@ class _Over:
         first = self._first([self._slowest_apart(single, u) for u in (0, 1)])
         names = (self.pair.left, self.pair.right)
         target = self._place(names[1 - first], (1 - first,))
-        # What the keys and values of a prompt take is sent by a work of its own after it.
+        # a prompt's keys and values are sent by a work of their own after the prompt's
         sizes = tuple(int(size) for size in single[first].prefill.sizes)
         source = cast("Literal[0, 1]", first)
         sent_s = np.array([self.lanes.handed_s(n, source) for n in sizes])
@@ -192,7 +192,7 @@ class _Over:
         )
 
     def _slowest_apart(self, single: Sequence[Lane], source: int) -> float:
-        """Return the seconds a request takes of the slowest of prefill, link and decode."""
+        """Return a request's seconds on the slowest of prefill, link and decode."""
         prompt = self.given.prompt
         output = 2 * (self.given.context - prompt)
         return max(
@@ -207,7 +207,7 @@ class _Over:
         return int(np.argmin(seconds))
 
     def _slowest(self, lane: Lane) -> float:
-        """Return the seconds of the resource that a request of the usual lengths takes most of."""
+        """Return a request's seconds on its busiest resource, at the settings' lengths."""
         prefill, prefill_s = lane.prefill.at(self.given.prompt)
         decode, decode_s = lane.decode.at(_ROWS)
         output = 2 * (self.given.context - self.given.prompt)
@@ -217,7 +217,7 @@ class _Over:
         )
 
     def _room(self, gpu: int) -> float:
-        """Return what a GPU has for keys and values beside the weights, which it keeps whole."""
+        """Return a GPU's bytes for keys and values beside all weights of the model."""
         one = self.pair.gpus[gpu]
         weights = parameter_bytes(self.spec, self.given.expert_bytes)
         room = one.gpu.hbm_bytes - weights - self.given.hbm_reserve_bytes
@@ -230,7 +230,7 @@ class _Over:
         return float(room)
 
     def _place(self, name: str, gpus: Sequence[int]) -> Slice:
-        """Return what a lane is made of, for those who look at what serves."""
+        """Return a lane's GPUs as one device, for records and summaries."""
         chosen = [self.pair.gpus[g].gpu for g in gpus]
         return joined(f"{self.pair.name}/{name}", chosen, self.pair.wire.gbps)
 
@@ -238,7 +238,7 @@ class _Over:
         return Place(place=place, kv_bytes=room, steps={self.spec.name: steps})
 
     def _step(self, lane: Lane) -> Plan:
-        """Return a step as one work that draws on GPUs and links at once, in proportion."""
+        """Return a step as one work that draws on GPUs and links in proportion."""
         busy = [_cost(lane, k) for k in range(len(self.resources))]
         return (
             Work(
@@ -250,7 +250,7 @@ class _Over:
 
 
 def _cost(lane: Lane, column: int | None = None) -> Cost:
-    """Return what a step takes of a resource, by its number; None: its seconds alone."""
+    """Return a step's cost on the resource of a number; None: its seconds alone."""
 
     def curve(costs: Costs) -> Curve:
         values = costs.alone_s if column is None else [busy[column] for busy in costs.busy_s]

@@ -1,11 +1,11 @@
-"""Latency of one step where transfers and branches overlap: what the latency policy leaves out.
+"""Latency of one step with overlap of transfers and branches, which the latency policy ignores.
 
-The policy adds up all kernels and all transfers, as if only one thing happened at a time. Here each
-GPU runs its kernels in program order, each link carries one transfer after another, and both go on
-beside one another, so that parallel branches on two GPUs count once.
+The policy adds up all kernels and all transfers. Here GPUs and links work concurrently: each GPU
+runs its kernels in program order, each link carries one transfer at a time. Parallel branches on
+two GPUs therefore count once.
 
-Source: ours. The placement is the better of the policy's own and a list schedule: kernel by kernel
-in program order, each where it ends first.
+Source: ours. The placement is the better of the policy's and of a list schedule, which puts each
+kernel in program order on the GPU where it ends first.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Overlapped:
 
     Attributes:
       gpu_of: each kernel's GPU.
-      seconds: of the step.
-      added_s: of the same placement with nothing beside anything, as the policy counts.
-      method: how it was found.
+      seconds: latency of the step.
+      added_s: latency of the same placement without overlap, as the policy counts it.
+      method: origin of the placement: policy or list.
     """
 
     gpu_of: tuple[int, ...]
@@ -43,8 +43,8 @@ def overlapped(work: Work, gpus: Gpus, *, options: Options | None = None) -> Ove
 
     Args:
       work: a step.
-      gpus: without limits on memory.
-      options: of the policy.
+      gpus: GPUs and links, without limits on memory.
+      options: options of the policy's plan.
     """
     made = plan(work, gpus, "latency", options=options)
     candidates = {"policy": made.gpu_of, "list": _listed(work, gpus)}
@@ -60,7 +60,7 @@ def overlapped(work: Work, gpus: Gpus, *, options: Options | None = None) -> Ove
 
 
 def overlapped_s(work: Work, gpus: Gpus, gpu_of: Sequence[int]) -> float:
-    """Return how long a step takes under a placement."""
+    """Return the seconds of a step under a placement."""
     clock = _Clock(work, gpus)
     for kernel, gpu in enumerate(gpu_of):
         clock.run(kernel, gpu)
@@ -80,7 +80,7 @@ def _listed(work: Work, gpus: Gpus) -> tuple[int, ...]:
 
 
 class _Clock:
-    """Times at which GPUs and links are free, kernel by kernel in program order."""
+    """Times at which GPUs and links become free, kernel by kernel in program order."""
 
     def __init__(self, work: Work, gpus: Gpus) -> None:
         self.work, self.gpus = work, gpus
@@ -93,18 +93,18 @@ class _Clock:
             self.takes[each.target].append(each)
 
     def ends_s(self, kernel: int, gpu: int) -> float:
-        """Return when a kernel would end."""
+        """Return the time at which a kernel would end on a GPU."""
         return self._begin(kernel, gpu, dict(self.links)) + self.work.times_s[kernel][gpu]
 
     def run(self, kernel: int, gpu: int) -> None:
-        """Run a kernel."""
+        """Run the next kernel on a GPU."""
         ended = self._begin(kernel, gpu, self.links) + self.work.times_s[kernel][gpu]
         self.free[gpu] = ended
         self.ended.append(ended)
         self.where.append(gpu)
 
     def _begin(self, kernel: int, gpu: int, links: dict[tuple[int, int], float]) -> float:
-        """Return when a kernel can begin; what it lacks goes over the links."""
+        """Return the time at which a kernel can begin; its transfers occupy `links`."""
         begin = self.free[gpu]
         for each in self.takes[kernel]:
             home = self.where[each.source]

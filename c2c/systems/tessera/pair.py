@@ -1,4 +1,4 @@
-"""Two unlike GPUs of a node with what is between them, and what is fitted of them."""
+"""Pair: two unlike GPUs of a node, the link between them, and the pair's fitted constant."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _FITTED = "calibration/pair"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """A pair.
+    """Two unlike GPUs with a link.
 
     Attributes:
-      node: of two unlike GPUs that a link joins.
-      right_share: how fast kernels are on the right GPU, relative to the left one, beside what
-        rates and constants say; of `conf/calibration/pair`, where the pair has a file there.
+      node: node of two unlike GPUs that a link joins.
+      right_share: factor on the speed of the right GPU's kernels relative to the left GPU's, beside
+        rates and constants; from `conf/calibration/pair` if the pair has a file there, else 1.
     """
 
     node: Node
@@ -37,17 +37,17 @@ class Pair:
 
     @property
     def name(self) -> str:
-        """The node's."""
+        """Name of the node."""
         return self.node.name
 
     @property
     def left(self) -> str:
-        """The first GPU's name."""
+        """Name of the first GPU."""
         return self.node.gpus[0]
 
     @property
     def right(self) -> str:
-        """The other one's."""
+        """Name of the second GPU."""
         return self.node.gpus[1]
 
     @property
@@ -63,7 +63,7 @@ class Pair:
         return timed_gpu(self.left), timed_gpu(self.right, self.right_share)
 
     def link(self, gbps: float | None = None) -> Gpus:
-        """Return the pair as what the planner takes; at another rate where one is given."""
+        """Return the pair as the planner's input, at the node's link rate if `gbps` is None."""
         wire = self.wire
         return Gpus.alike(
             self.node.gpus, gbps=wire.gbps if gbps is None else gbps, latency_s=wire.latency_s
@@ -74,25 +74,25 @@ def load_pair(name: str) -> Pair:
     """Return a node of `conf/node` as a pair.
 
     Raises:
-      SettingError: there is no such file, a value that cannot be, or it is no pair.
-      DataError: what is fitted of it does not say from where.
+      SettingError: no such file, an invalid value, or the node is no pair.
+      DataError: the pair's fitted constant has no source.
     """
     return pair_of(load_node(name))
 
 
 def pair_of(node: Node) -> Pair:
-    """Return a node as a pair, with what is fitted of the pair of that name.
+    """Return a node as a pair, with the fitted constant of its name.
 
     Raises:
-      SettingError: it is no pair.
-      DataError: what is fitted of it does not say from where.
+      SettingError: the node is no pair.
+      DataError: the pair's fitted constant has no source.
     """
     fitted = _fitted(node.name) if node.name in conf_names(_FITTED) else None
     return Pair(node=node) if fitted is None else Pair(node=node, right_share=fitted[0])
 
 
 def fitted_claims() -> frozenset[str]:
-    """Return the published values that a pair's number is fitted to: they are in-sample."""
+    """Return the claims that pairs' constants are fitted to, which are in-sample."""
     return frozenset(claim for name in conf_names(_FITTED) for claim in _fitted(name)[1].claims)
 
 

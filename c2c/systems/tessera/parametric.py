@@ -1,9 +1,9 @@
-"""The latency policy's placement for every bandwidth of the link at once.
+"""Parametric cut: the latency policy's placement for every bandwidth of the link at once.
 
-What a placement costs is a line in the seconds that a byte takes: kernels and latencies, and bytes
-times that. The best of all placements is their lower envelope, concave and in pieces. Two
-placements whose lines meet are the only ones between their places if none is better where they
-meet; else that one splits the question. A minimum cut answers it each time.
+A placement's latency is a line in the seconds a byte: fixed seconds of kernels and latencies, plus
+bytes times the seconds a byte. The best latency is the lower envelope of all lines. Two placements
+are neighbours on it if no other is better at the crossing of their lines, which a minimum cut
+decides. A better one splits the range in two.
 
 Source: ours; for the method M. J. Eisner and D. G. Severance, JACM 23(4), 1976.
 """
@@ -22,19 +22,19 @@ from c2c.systems.tessera.work import Gpus, Work
 
 __all__ = ["Range", "cut_curve"]
 
-_CLOSE = 1e-6  # relative; a cut is exact to what 30 bits hold
+_CLOSE = 1e-6  # relative; a cut is exact to 30 bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """Bandwidths for which one placement is the best.
+    """Range of bandwidths with one best placement.
 
     Attributes:
-      from_gbps: of the link, up to the next range's.
+      from_gbps: lowest bandwidth of the range, 1e9 bytes a second; it ends at the next range's.
       gpu_of: each kernel's GPU.
-      cuts: transfers between GPUs.
-      fixed_s: of its latency, what does not depend on the bandwidth.
-      nbytes: that it sends.
+      cuts: number of transfers between GPUs.
+      fixed_s: part of the latency that does not depend on the bandwidth.
+      nbytes: bytes sent between GPUs.
     """
 
     from_gbps: float
@@ -49,13 +49,13 @@ class Range:
 
 
 def cut_curve(work: Work, gpus: Gpus, low_gbps: float, high_gbps: float) -> tuple[Range, ...]:
-    """Return the best placements between two bandwidths, the slowest first.
+    """Return the best placements between two bandwidths, the slowest link's first.
 
     Args:
-      work: what is placed.
-      gpus: two; their link's bandwidth is not looked at.
-      low_gbps: the slowest link, where the first range begins.
-      high_gbps: the fastest one.
+      work: kernels to place.
+      gpus: two GPUs; their link's bandwidth is ignored.
+      low_gbps: bandwidth of the slowest link, the begin of the first range.
+      high_gbps: bandwidth of the fastest link.
 
     Raises:
       SettingError: not two GPUs, or bandwidths that are no range above 0.
@@ -76,7 +76,7 @@ def cut_curve(work: Work, gpus: Gpus, low_gbps: float, high_gbps: float) -> tupl
         left, right = todo.pop()
         if _is_one(left, right):
             continue
-        # seconds a byte at which both cost the same; the faster link's placement sends more
+        # seconds a byte at the crossing; the faster link's placement sends more
         meet = (left.fixed_s - right.fixed_s) / (right.nbytes - left.nbytes)
         gbps = 1 / (meet * 1e9)
         middle = best(gbps)
@@ -89,7 +89,7 @@ def cut_curve(work: Work, gpus: Gpus, low_gbps: float, high_gbps: float) -> tupl
 
 
 def _is_one(left: Range, right: Range) -> bool:
-    """Return whether two placements cost the same at every bandwidth."""
+    """Return True if two placements cost the same at every bandwidth."""
     return right.nbytes <= left.nbytes or left.fixed_s <= right.fixed_s * (1 + _CLOSE)
 
 

@@ -1,17 +1,17 @@
-"""Steps of several requests in flight over the GPUs of a placement, event by event.
+"""Event simulation of pipelined requests over the GPUs of a placement.
 
-A step is its kernel groups: each runs on one GPU, in program order there, once what it receives has
-come. A link carries one transfer at a time, in the order in which they were sent. Which of the
-groups that could run does run is the mode:
+A step consists of kernel groups. Each group runs on one GPU, in program order, once its transfers
+have arrived. A link carries one transfer at a time, in the order of sends. The mode chooses the
+group that runs, of those that are ready:
 
     none      one request is in flight
     naive     all share the GPU equally
-    priority  the oldest request's goes first, and what it interrupts goes on later
-    shortest  the one with the least left goes first, and what it interrupts goes on later
+    priority  the oldest request's first; it preempts others, which resume later
+    shortest  the one with the least time left first; it preempts others, which resume later
 
 Source: Tessera, section III-C; its streams share SMs, with and without priorities. Ours: shortest.
-An older request's long group keeps a younger one from what the other GPU waits for; a short group
-is soon over there, and the long one loses little. Pure.
+An older request's long group would delay a younger request's short one, which the other GPU waits
+for; the long group loses little by waiting. Pure.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Steps:
 
     Attributes:
       gpu_of: each group's GPU.
-      seconds: of each group alone.
-      waits: transfers that each group waits for.
-      sends: of each group, what its end sends: to which group, and seconds on the link.
-      order: of each GPU, its groups in program order.
+      seconds: seconds of each group alone.
+      waits: number of transfers that each group waits for.
+      sends: [group], transfers at its end: (target group, seconds on the link).
+      order: [GPU], its groups in program order.
     """
 
     gpu_of: tuple[int, ...]
@@ -50,13 +50,13 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Pipelined:
-    """Measured times of running requests.
+    """Simulated times of pipelined requests.
 
     Attributes:
-      seconds: until the last one ended.
-      busy_s: of each GPU.
-      steps: that ran.
-      ended_s: of each request.
+      seconds: end of the last request.
+      busy_s: busy seconds of each GPU.
+      steps: number of steps that ran.
+      ended_s: end of each request.
     """
 
     seconds: float
@@ -66,7 +66,7 @@ class Pipelined:
 
 
 def steps_of(work: Work, gpus: Gpus, gpu_of: Sequence[int]) -> Steps:
-    """Return a placement's step as its groups."""
+    """Return the kernel groups of a placed step."""
     groups = groups_of(gpu_of, work.transfers)
     group_of = {kernel: n for n, group in enumerate(groups) for kernel in group.kernels}
     waits = [0] * len(groups)
@@ -92,16 +92,16 @@ def steps_of(work: Work, gpus: Gpus, gpu_of: Sequence[int]) -> Steps:
 def pipelined(
     kinds: Sequence[Steps], requests: Sequence[Sequence[int]], mode: Mode, in_flight: int
 ) -> Pipelined:
-    """Run requests, the first ones at once, each next one when one has ended.
+    """Run requests: `in_flight` of them at time 0, each further one when one has ended.
 
     Args:
-      kinds: of steps, over the same GPUs.
-      requests: the kinds that each runs, one after the other.
-      mode: see above.
-      in_flight: requests at once; with `none` it is one.
+      kinds: kinds of steps, over the same GPUs.
+      requests: [request], its kinds of steps in order.
+      mode: rule that chooses the next group; see above.
+      in_flight: requests at a time; 1 with mode `none`.
 
     Raises:
-      SettingError: a mode that does not exist, or none in flight.
+      SettingError: an unknown mode, or `in_flight` below 1.
     """
     if mode not in MODES:
         raise SettingError("mode", mode, f"one of {', '.join(MODES)}")
@@ -122,10 +122,10 @@ def pipelined(
 
 @dataclass(slots=True)
 class _Stream:
-    left: deque[int]  # kinds of steps that are to run, the first one under way
+    left: deque[int]  # kinds of the remaining steps, the first one under way
     waits: list[int]
-    at: list[int]  # of each GPU, how many of its groups have ended
-    groups: int  # that have not ended
+    at: list[int]  # [GPU], number of its groups that have ended
+    groups: int  # number of groups that have not ended
 
 
 class _Run:
@@ -147,7 +147,7 @@ class _Run:
         self._next_step(number)
 
     def advance(self) -> list[int]:
-        """Go on to the next event; return the requests that ended at it."""
+        """Advance to the next event; return the requests that ended at it."""
         first = [self._first(g) for g in range(len(self.ready))]
         until = min(
             (self.now_s + seconds for stream, seconds in first if stream >= 0),
@@ -165,7 +165,7 @@ class _Run:
             ready = self.ready[g]
             for each in ready if self.shared else (stream,):
                 ready[each] -= passed / (len(ready) if self.shared else 1)
-            # rounding leaves a little of a group that has ended
+            # rounding may leave a rest of a group that has ended
             done = [each for each, left in ready.items() if left <= 1e-12]
             for each in done:
                 del ready[each]
@@ -178,7 +178,7 @@ class _Run:
         return ended
 
     def _first(self, g: int) -> tuple[int, float]:
-        """Return which stream's group ends next on a GPU if nothing comes, and in how long."""
+        """Return the stream whose group ends next on a GPU without new events, and the seconds."""
         ready = self.ready[g]
         if not ready:
             return -1, 0.0
@@ -201,7 +201,7 @@ class _Run:
             self._try(number, g)
 
     def _try(self, number: int, g: int) -> None:
-        """Make a stream's next group on a GPU ready, if it is and not yet was."""
+        """Mark a stream's next group on a GPU as ready if its transfers have arrived."""
         stream, kind = self.streams[number], self._kind(number)
         if number in self.ready[g] or stream.at[g] == len(kind.order[g]):
             return
@@ -210,7 +210,7 @@ class _Run:
             self.ready[g][number] = kind.seconds[group]
 
     def _end(self, number: int, g: int) -> bool:
-        """End a group; return whether its request has ended."""
+        """End a group; return True if its request has ended."""
         stream, kind = self.streams[number], self._kind(number)
         group = kind.order[g][stream.at[g]]
         stream.at[g] += 1

@@ -1,4 +1,4 @@
-"""A program that writes down what it touches: each kernel by its recording twin."""
+"""Recording of a program's memory accesses: each kernel replaced by an instrumented twin."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Recording", "Seen", "recording_of"]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Bytes that one access of a launch touched, from the begin of the slice it may touch."""
+    """Bytes that one access of a launch touched, relative to the begin of its slice."""
 
     launch: int
     part: Slice
@@ -22,18 +22,18 @@ class Seen:
 
     @property
     def is_inside(self) -> bool:
-        """True if it touched its slice and nothing else."""
+        """True if all bytes are in the slice."""
         return 0 <= self.interval.begin < self.interval.end <= self.part.nbytes
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A program whose launches write intervals into a buffer of their own, the last one.
+    """A program whose launches write intervals into an extra buffer, the last one.
 
     Attributes:
       program: the same launches, with one parameter more.
-      records: of each launch, and where in the buffer they begin.
-      known: what its kernels do, by entry.
+      records: [launch], its records and their offset in the buffer.
+      known: memory accesses of its kernels, by entry.
     """
 
     program: Program
@@ -42,16 +42,16 @@ class Recording:
 
     @property
     def intervals(self) -> Slice:
-        """The places of all intervals."""
+        """Slice of all intervals."""
         last = len(self.program.buffers) - 1
         return Slice(last, 0, self.program.buffers[last].nbytes)
 
     def seen(self, content: bytes, address_of: Mapping[int, int]) -> tuple[Seen, ...]:
-        """Return what was touched, of accesses that happened and whose slice is known.
+        """Return the bytes touched by each access that happened and has one known slice.
 
         Args:
-          content: of `intervals`, after the launches.
-          address_of: each buffer's address.
+          content: bytes of `intervals` after the launches.
+          address_of: address of each buffer, by number.
         """
         found = []
         for number, (records, at) in enumerate(self.records):
@@ -76,10 +76,14 @@ class Recording:
 
 
 def recording_of(program: Program, known: Mapping[str, KernelAccess]) -> Recording:
-    """Return a program that records.
+    """Return a program that records its accesses.
+
+    Args:
+      program: program to instrument.
+      known: memory accesses of its kernels, by entry.
 
     Raises:
-      DataError: a kernel's memory is not known.
+      DataError: a kernel's memory accesses are not all known.
     """
     twins, records_of = [], []
     for kernel in program.kernels:

@@ -1,14 +1,14 @@
-"""Choice among placements of each kind of step by trial: the one that pipelines requests best.
+"""Rehearsal: choice of a placement for each kind of step by simulation of pipelined requests.
 
-A plan's objective takes it that computation and transfers overlap without end. With a few requests
-in flight they do not: long groups keep a GPU from what the other one waits for, and many transfers
-make a step long. Placements whose objectives are within a percent of one another differ by a third.
+A plan's objective assumes that computation and transfers overlap perfectly. With few requests in
+flight they do not: long groups delay work that the other GPU waits for, and many transfers make a
+step long. Placements with objectives within a percent of one another can differ by a third.
 
     first = [steps_of(work, gpus, p.gpu_of) for p in (plan(work, gpus, "throughput"),
                                                       one_cut(work, gpus))]
     rehearsed([first, second], requests, "priority", 4).chosen
 
-Source: ours. One cut is what pipeline parallelism over unlike GPUs does.
+Source: ours. One cut is pipeline parallelism over unlike GPUs.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ __all__ = ["Rehearsed", "one_cut", "rehearsed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsed:
-    """The outcome of a rehearsal.
+    """Result of a rehearsal.
 
     Attributes:
-      chosen: of each kind of step, the number of the placement that was best with the others.
-      seconds: that the requests took with them.
-      tried_s: the same of every combination, by its numbers.
+      chosen: number of the chosen placement, by kind of step.
+      seconds: seconds of the requests with the chosen placements.
+      tried_s: seconds of the requests with each combination of placements.
     """
 
     chosen: tuple[int, ...]
@@ -46,16 +46,16 @@ class Rehearsed:
 def rehearsed(
     kinds: Sequence[Sequence[Steps]], requests: Sequence[Sequence[int]], mode: Mode, in_flight: int
 ) -> Rehearsed:
-    """Return which placements run requests in the least time; the first of equals.
+    """Return the placements that run requests in the least time; the first of equals.
 
     Args:
-      kinds: of each kind of step its placements, over the same GPUs.
-      requests: the kinds that each runs, one after the other; see `pipelined`.
+      kinds: [kind of step][placement], over the same GPUs.
+      requests: [request], its kinds of steps in order; see `pipelined`.
       mode: see `pipelined`.
       in_flight: see `pipelined`.
 
     Raises:
-      SettingError: a kind without a placement, a mode or number that cannot be.
+      SettingError: a kind without a placement, or an invalid mode or number.
     """
     if not kinds or not all(kinds):
         raise SettingError("kinds", [len(k) for k in kinds], "at least one placement of each kind")
@@ -72,11 +72,11 @@ def rehearsed(
 def one_cut(work: Work, gpus: Gpus) -> Plan:
     """Return the best placement with the first kernels on one GPU and all others on another.
 
-    Best is where the slowest stage is least; one GPU for all is one of them. Its bound is its own
-    objective: no other such placement costs less.
+    The best one has the fastest slowest stage; one GPU for all kernels is a candidate. Its bound is
+    its own objective, since no other such placement costs less.
 
     Raises:
-      SettingError: none keeps the limits on memory and pinned kernels.
+      SettingError: no placement keeps the limits on memory and pinned kernels.
     """
     kernels, count = work.times.shape
     if count != len(gpus.names):

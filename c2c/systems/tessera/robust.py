@@ -1,9 +1,9 @@
-"""One placement for a mix of steps that drifts: how much it loses where the mix is another.
+"""Robust placement: one plan for several mixes of steps, with its loss at each mix.
 
-A plan is made for so many decode steps a prefill; answers become longer or shorter. Of the plans
-for each mix, and for all of them together, the one is taken that loses least where it loses most.
+A plan is made for one number of decode steps a prefill, but answers become longer or shorter.
+Candidates are a plan for each mix and one for all mixes together. The smallest worst loss wins.
 
-Source: ours. Not the best of all placements in that sense: the best of these.
+Source: ours. It is the best candidate, not the best of all placements.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["Robust", "robust_plan"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Robust:
-    """A placement, and what it loses.
+    """A placement and its losses.
 
     Attributes:
       gpu_of: each kernel's GPU.
-      losses: of each mix, by how much its step takes longer than under the mix's own plan.
-      own_losses: [plan][mix], the same for the plan of each mix.
+      losses: [mix], share by which the mix takes longer than under its best candidate.
+      own_losses: [plan][mix], the same losses of each mix's own plan.
     """
 
     gpu_of: tuple[int, ...]
@@ -51,20 +51,20 @@ def robust_plan(
     """Return one placement for all mixes.
 
     Args:
-      steps: prefill and decode, say.
-      mixes: how often a request takes each step, one list a mix.
-      gpus: where kernels may run.
-      policy: what is made small.
+      steps: kinds of steps, such as prefill and decode.
+      mixes: [mix][step], number of times that a request runs each step.
+      gpus: GPUs and links.
+      policy: objective to minimise.
       first: see `plan`.
       gap: see `plan`.
 
     Raises:
-      SettingError: no mix, or one of another length than there are steps.
+      SettingError: no mix, or a mix without a number for each step.
     """
     if not mixes or any(len(mix) != len(steps) for mix in mixes):
         raise SettingError("mixes", list(mixes), f"lists of {len(steps)} numbers, at least one")
     works = [joined(list(zip(steps, mix, strict=True))) for mix in mixes]
-    # shares of the time that a mix's own plan takes, so that long answers do not weigh more
+    # relative to the time of each mix's own plan, so that long answers do not weigh more
     own = [plan(work, gpus, policy, first=first, gap=gap) for work in works]
     counts = [
         sum(mix[k] / made.objective_s for mix, made in zip(mixes, own, strict=True))

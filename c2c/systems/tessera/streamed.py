@@ -1,8 +1,8 @@
-"""Slices of one GPU as unlike GPUs: a model's kernels over two of them, weights from host memory.
+"""Slices of one GPU as unlike GPUs: a model's kernels over two slices, weights from host memory.
 
-Weights are streamed over the link by the kernels that use them (C2CServe). What two slices draw
-together the link bounds, so a placement of kernels, which streams each weight once for the rows of
-both, is compared with two engines apart, which stream all weights twice for half of the rows each.
+Kernels stream their weights over the link (C2CServe), which bounds both slices together. Placed
+kernels stream each weight once for all rows. Two engines apart stream all weights twice, each for a
+part of the rows.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ __all__ = ["StreamedWay", "slice_gpu", "streamed_ways", "streamed_work"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamedWay:
-    """One way to serve rows on two slices.
+    """One strategy to serve rows on two slices.
 
     Attributes:
-      name: large, small, apart or kernels; `limit` is what no placement passes.
-      seconds: between two steps of all rows.
-      streamed_bytes: over the link in that time, weights and what goes between slices.
-      rows: of each slice; where kernels are placed all rows pass both.
+      name: large, small, apart or kernels; `limit`: the bound of all placements.
+      seconds: seconds between two steps of all rows.
+      streamed_bytes: bytes over the link in that time: weights, and transfers between slices.
+      rows: rows of each slice; with placed kernels all rows pass both.
     """
 
     name: str
@@ -40,7 +40,7 @@ class StreamedWay:
 
 
 def slice_gpu(platform: Platform, part: Slice) -> TimedGpu:
-    """Return a slice as a GPU: its SMs' share of cores, and of what L2 and memory give."""
+    """Return a slice as a GPU, with its own rates; those of FP32 and L2 by its share of SMs."""
     gpu = platform.gpu
     share = part.sm_count / gpu.sm_count
     constants = load_constants(calibration_for(platform.name)).on(part)
@@ -59,15 +59,15 @@ def streamed_work(
     caps_gbps: Sequence[float],
     efficiency: Efficiency | None = None,
 ) -> Work:
-    """Return a step whose weights come over the link, each slice alone on it.
+    """Return a step whose weights are streamed over the link, each slice alone on it.
 
     Args:
-      kernels: of the step.
+      kernels: kernels of the step.
       gpus: the slices.
-      caps_gbps: what each draws of the link when alone.
-      efficiency: of kernels.
+      caps_gbps: rate of each slice alone on the link, 1e9 bytes a second.
+      efficiency: see `work_of`.
     """
-    # none is a product over weights in HBM, which `product` stands for
+    # `product` means a product over weights in HBM, and no kernel has one here
     here = [replace(kernel, weight_bytes=0.0, product=None) for kernel in kernels]
     weights = np.array([kernel.weight_bytes for kernel in kernels])
     columns = [
@@ -91,16 +91,16 @@ def streamed_ways(
     latency_s: float = 10e-6,
     efficiency: Efficiency | None = None,
 ) -> tuple[StreamedWay, ...]:
-    """Return what each way needs for a step of all rows; several batches are in flight.
+    """Return the costs of each strategy for a step of all rows, with several batches in flight.
 
     Args:
-      step: gives the kernels of a step of so many rows.
-      rows: in all.
+      step: function from rows to the kernels of a step.
+      rows: rows of both slices together.
       platform: the chip.
       parts: two slices, the larger one first.
-      link_gbps: that all slices draw together at most.
-      latency_s: of a transfer between slices, which goes through host memory.
-      efficiency: of kernels.
+      link_gbps: rate of the link for all slices together, 1e9 bytes a second.
+      latency_s: latency of a transfer between slices, which passes through host memory.
+      efficiency: see `work_of`.
 
     Raises:
       SettingError: not two slices, fewer than two rows, or the chip's file lacks a rate.
@@ -120,7 +120,7 @@ def streamed_ways(
 
     whole = work(rows)
     alone = [float(t) for t in whole.times.sum(0)]
-    # a transfer goes out of one slice and into the other: it takes part of the link twice
+    # a transfer leaves one slice and enters the other, so it uses the link twice
     between = Gpus.alike([p.name for p in parts], gbps=min(caps) / 2, latency_s=latency_s)
     made = plan(whole, between, "throughput", gap=0.02, time_limit_s=20.0)
     sent = sum(
@@ -141,7 +141,7 @@ def streamed_ways(
 def _apart(
     work: Callable[[int], Work], weights: Callable[[int], float], rows: int, link_gbps: float
 ) -> StreamedWay:
-    """Return two engines with the best share of rows each, over one link."""
+    """Return two independent engines with the best split of rows, over one link."""
     best: StreamedWay | None = None
     for eighths in range(1, 8):
         one = min(rows - 1, max(1, rows * eighths // 8))

@@ -1,8 +1,8 @@
-"""Operations and bytes of each launch of a program that XLA made, for the cost tables.
+"""Operations and bytes of each launch of an XLA program, for the cost tables.
 
-Bytes come from the slices that a launch reads and writes, flops of products from their weights.
-What a launch does to a part of a slice only its name says: gathers read as much as they write, and
-an update in place writes what it is given.
+Bytes are those of the slices that a launch reads and writes; flops of products follow from their
+weights. Only a launch's name tells that it uses a part of a slice: gathers read as much as they
+write, and an update in place writes as much as its other inputs hold.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def xla_kernels(step: XlaStep, touches: Sequence[Touch], tokens: int) -> tuple[S
     """Return a kernel for each launch, in order.
 
     Args:
-      step: of a model whose weights are bf16.
-      touches: of its launches.
-      tokens: that the step works on, by which weights are multiplied.
+      step: step of a model with bf16 weights.
+      touches: reads and writes of its launches.
+      tokens: tokens of the step, the rows of its products.
     """
     standing = {part.buffer for part in step.program.inputs}
     standing -= {part.buffer for touch in touches for part in touch.writes}
@@ -46,17 +46,17 @@ def program_work(
     efficiency: Efficiency | None = None,
     home: int = 0,
 ) -> Work:
-    """Return a program as what the planner places: launches, bytes between them, weights.
+    """Return a program as the planner's input: launches, bytes between them, weights.
 
-    Launches whose memory is not known are pinned: nobody could send what they read.
+    Launches whose memory accesses are not known are pinned, since their inputs could not be sent.
 
     Args:
       step: the program.
-      touches: of its launches.
-      gpus: where they may run.
-      tokens: that the step works on.
-      efficiency: of kernels.
-      home: GPU of launches that are pinned.
+      touches: reads and writes of its launches.
+      gpus: GPUs that may run them.
+      tokens: tokens of the step.
+      efficiency: see `work_of`.
+      home: GPU of pinned launches.
     """
     graph = graph_of(touches, step.carried)
     kernels = xla_kernels(step, touches, tokens)

@@ -1,4 +1,4 @@
-"""PTX: taken apart, traced to parameters, made to record, run on small grids without a GPU."""
+"""PTX tools: parser, tracing of addresses to parameters, instrumentation, interpreter."""
 
 from c2c.systems.tessera.ptx.inject import (
     Injected,

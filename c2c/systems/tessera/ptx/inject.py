@@ -1,8 +1,8 @@
-"""PTX that writes down what its accesses touch: the paper's Listing 1, and what that leaves out.
+"""Instrumentation of PTX to record the addresses of its accesses: the paper's Listing 1, extended.
 
-Before each access to global memory two atomics keep the lowest and the highest address in a buffer
-that is an extra parameter. Of a tensor copy they keep the coordinates instead, one pair for each
-dimension, since its addresses are made by the descriptor.
+Before each access to global memory, two atomics keep the lowest and the highest address in a
+buffer, an extra parameter. For a tensor copy they keep the coordinates, one pair a dimension, since
+the descriptor makes its addresses.
 
 Source: Tessera, section III-A, Listing 1. Ours: the width of an access is part of its interval;
 predicates are kept; asynchronous and tensor copies.
@@ -31,7 +31,7 @@ RECORD_BYTES: Final = 16
 class Record:
     """16 bytes of the buffer: an access's addresses, or the coordinates of one dimension."""
 
-    index: int  # of the instruction in the kernel's body
+    index: int  # index of the instruction in the kernel's body
     dimension: int | None = None
 
 
@@ -40,8 +40,8 @@ class Injected:
     """A module that records.
 
     Attributes:
-      text: its PTX.
-      records: of each kernel by name, in the buffer's order.
+      text: PTX of the module.
+      records: records of each kernel, by name, in the buffer's order.
     """
 
     text: str
@@ -49,14 +49,14 @@ class Injected:
 
 
 def inject(text: str, source: str = "PTX") -> Injected:
-    """Return a module whose kernels take one more parameter and record what they touch.
+    """Return a module whose kernels have one more parameter and record their accesses.
 
     Args:
-      text: PTX.
+      text: PTX of the module.
       source: file or other name, for errors.
 
     Raises:
-      DataError: it cannot be parsed, or a kernel's memory is not known.
+      DataError: the text cannot be parsed, or a kernel's memory accesses are not all known.
     """
     pieces: list[tuple[int, str]] = []
     records: dict[str, tuple[Record, ...]] = {}
@@ -80,7 +80,7 @@ def inject(text: str, source: str = "PTX") -> Injected:
 
 
 def new_records(records: Sequence[Record]) -> bytes:
-    """Return the buffer before a launch."""
+    """Return the initial content of the buffer."""
     rows = np.zeros((len(records), 2), np.uint64)
     limits = np.iinfo(np.int64)
     for row, record in zip(rows, records, strict=True):
@@ -90,7 +90,7 @@ def new_records(records: Sequence[Record]) -> bytes:
 
 
 def intervals_of(records: Sequence[Record], buffer: bytes) -> Mapping[Record, Interval]:
-    """Return what a launch recorded, but of accesses that did not happen nothing."""
+    """Return the recorded intervals, without accesses that did not happen."""
     found = {}
     for record, row in zip(records, np.frombuffer(buffer, np.uint64).reshape(-1, 2), strict=True):
         if record.dimension is not None:
@@ -117,7 +117,7 @@ def _prologue(kernel: KernelText, text: str) -> list[tuple[int, str]]:
 
 
 def _recorded(access: Access, instruction: Instruction, at: int) -> tuple[str, tuple[Record, ...]]:
-    """Return what precedes an access, and its records, the first of which is number `at`."""
+    """Return the PTX before an access, and the access's records, numbered from `at`."""
     guard = ""
     if instruction.predicate:
         guard = f"@{'!' if instruction.is_negated else ''}{instruction.predicate} "

@@ -1,7 +1,7 @@
-"""Runs PTX without a GPU: the subset that XLA writes for compute capability 8.
+"""PTX interpreter without a GPU, for the subset that XLA emits for compute capability 8.
 
-All threads of some blocks run together as lanes of NumPy arrays. Of the lanes that may run, those
-that stand at the lowest instruction go first, so that lanes which parted meet again.
+All threads of several blocks run together as lanes of NumPy arrays. Each step runs the ready lanes
+at the lowest instruction, so that diverged lanes converge again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["Interval", "interpret"]
 Array = Any
 
 _LANES_AT_ONCE: Final = 8192
-_MOST_STEPS: Final = 2_000_000  # of one batch of blocks: a kernel that waits for ever is refused
+_MOST_STEPS: Final = 2_000_000  # limit of one batch of blocks; a kernel that never ends is an error
 _NOTHING = frozenset({
     "griddepcontrol", "fence", "membar", "prefetch", "prefetchu", "nanosleep", "setmaxnreg",
     "pragma",
@@ -44,13 +44,13 @@ _NOTHING = frozenset({
 
 @dataclass(slots=True)
 class Interval:
-    """The lowest address that an access touched, and the end of the highest; 0 bytes: none."""
+    """Lowest address that an access touched, and end of the highest; `end` 0: no access."""
 
     begin: int = 2**64 - 1
     end: int = 0
 
     def touch(self, addresses: Array, nbytes: int) -> None:
-        """Take addresses in."""
+        """Extend the interval by addresses of `nbytes` bytes each."""
         if len(addresses):
             self.begin = min(self.begin, int(addresses.min()))
             self.end = max(self.end, int(addresses.max()) + nbytes)
@@ -65,21 +65,22 @@ def interpret(
     *,
     shared_bytes: int = 0,
 ) -> Mapping[int, Interval]:
-    """Run a kernel over memory; return what each access to global memory touched.
+    """Run a kernel over memory; return the interval that each access to global memory touched.
 
     Args:
-      kernel: its text.
-      grid: blocks.
-      block: threads of each.
-      parameters: their bytes.
-      memory: that the parameters point to; it is changed.
-      shared_bytes: that the launch adds to what the kernel declares.
+      kernel: kernel to run.
+      grid: number of blocks by axis.
+      block: number of threads of a block by axis.
+      parameters: bytes of each parameter.
+      memory: global memory that the parameters point to; changed in place.
+      shared_bytes: dynamic shared memory of the launch.
 
     Returns:
-      Intervals by the access's instruction.
+      Intervals by the index of the access's instruction.
 
     Raises:
-      DataError: an instruction outside the subset, named with its line; parameters that do not fit.
+      DataError: an instruction outside the subset, named with its line; parameters of other sizes
+        than the kernel's; a kernel that never ends.
       DeviceFault: an access outside the memory's allocations.
     """
     sizes = [p.nbytes for p in kernel.parameters]
@@ -113,7 +114,7 @@ class _Batch:
 
     def __post_init__(self) -> None:
         self.accesses = {a.index: a for a in self.known.accesses}
-        self.waiting = np.full(self.lanes.count, -1)  # barrier that a lane waits at
+        self.waiting = np.full(self.lanes.count, -1)  # instruction of the barrier a lane waits at
 
     def run(self) -> None:
         """Run all lanes to their end."""
@@ -163,13 +164,13 @@ class _Batch:
         if instruction.parts[1:2] != ("sync",) and "warp" not in instruction.parts:
             raise self.known.kernel.fault(instruction, "a barrier that is not interpreted")
         if "warp" in instruction.parts:
-            return  # lanes of a warp that stand together go together
+            return  # lanes of a warp at one instruction run together
         if len(instruction.operands) > 1:
             raise self.known.kernel.fault(instruction, "a barrier of some threads")
         self.waiting[which] = at
 
     def _release(self) -> None:
-        """Let the lanes of blocks go on that wait at one barrier."""
+        """Release the lanes of each block from their barrier."""
         for block in range(self.blocks):
             mine = (self.lanes.block_of == block) & self.lanes.is_alive
             if len(np.unique(self.waiting[mine])) > 1:
@@ -197,14 +198,14 @@ class _Batch:
             raise self.known.kernel.fault(instruction, "an instruction that is not interpreted")
 
     def value(self, instruction: Instruction, number: int, kind: str, which: Array) -> Array:
-        """Return an operand's values."""
+        """Return an operand's values in some lanes."""
         operand = instruction.operands[number]
         if not isinstance(operand, str):
             raise self.known.kernel.fault(instruction, "an operand that is not interpreted")
         return self.lanes.read(operand, kind, which, instruction)
 
     def target(self, instruction: Instruction) -> str:
-        """Return the register that is written."""
+        """Return the register that an instruction writes."""
         first = instruction.operands[0]
         if not isinstance(first, str):
             raise self.known.kernel.fault(instruction, "a result that is not interpreted")
@@ -343,7 +344,7 @@ class _Batch:
 
     def _note(self, at: int, places: Array, nbytes: int) -> None:
         if at in self.touched:
-            outside = places >= np.uint64(2**38)  # not on the chip, not a parameter
+            outside = places >= np.uint64(2**38)  # global: not on the chip, not a parameter
             self.touched[at].touch(places[outside], nbytes)
 
     def _addresses(self, address: Address, instruction: Instruction, which: Array) -> Array:
@@ -355,7 +356,7 @@ class _Batch:
         if "bulk" in parts:
             raise self.known.kernel.fault(instruction, "a bulk copy is not interpreted")
         if not operands or not isinstance(operands[0], Address):
-            return  # a commit or a wait: copies are done at once
+            return  # a commit or a wait; copies are synchronous here
         source = operands[1]
         assert isinstance(source, Address)
         nbytes = int(str(operands[2]), 0)

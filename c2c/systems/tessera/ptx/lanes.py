@@ -1,4 +1,4 @@
-"""Registers and operands of the threads that run together, a lane each."""
+"""Lanes: registers and operands of the threads that run together."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _AXES: Final = "xyz"
 
 
 class Lanes:
-    """The state of all threads of some blocks.
+    """State of all threads of several blocks, one lane a thread, block after block.
 
     Attributes:
-      count: of lanes: the blocks' threads, block after block.
-      block_of: each lane's block, counted from 0 among these.
-      thread: each lane's number in its block.
-      at: the instruction that comes next.
-      is_alive: whether it has not returned.
-      carry: of extended sums.
+      count: number of lanes.
+      block_of: [lane], its block, counted from 0 among these.
+      thread: [lane], its number in its block.
+      at: [lane], index of its next instruction.
+      is_alive: [lane], True until it returns.
+      carry: [lane], carry of extended sums.
     """
 
     def __init__(
@@ -59,7 +59,11 @@ class Lanes:
         return self._registers[name]
 
     def read(self, operand: str, kind: str, lanes: Array, of: Instruction) -> Array:
-        """Return an operand as values of a type, in some lanes."""
+        """Return an operand as values of a type, in some lanes.
+
+        Raises:
+          DataError: an operand that the interpreter does not know.
+        """
         dtype = DTYPES[kind]
         if operand in self._special:
             return self._special[operand][lanes].astype(dtype)
@@ -75,7 +79,7 @@ class Lanes:
         return self._same(_literal(operand, of, self.kernel), dtype, lanes)
 
     def write(self, operand: str, value: Array, lanes: Array) -> None:
-        """Put values into a register, in some lanes; signed ones are extended by their sign."""
+        """Write values into a register, in some lanes; signed values are sign-extended."""
         if operand == "_":
             return
         held = self.register(operand)
@@ -98,7 +102,7 @@ class Lanes:
 
 
 def _literal(text: str, of: Instruction, kernel: KernelText) -> int:
-    """Return a number, or the bits of a floating-point one, as PTX writes those."""
+    """Return a literal's number; of a floating-point literal (`0f...`, `0d...`), its bits."""
     if text[:2].lower() in ("0f", "0d"):
         bits = text[2:]
         return int(bits, 16)

@@ -12,13 +12,16 @@ __all__ = ["Bytes", "Memory"]
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
-_BASE: Final = 0x7F_0000_0000  # of the first allocation; far from what indices are
+_BASE: Final = 0x7F_0000_0000  # address of the first allocation; far from any index
 _GAP: Final = 256
 _WORDS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 class Memory:
-    """Allocations that lie apart: an access beyond one of them is a fault."""
+    """Allocations with gaps between them: an access beyond one of them is a fault.
+
+    Every access raises `DeviceFault` unless its bytes are in one allocation and aligned.
+    """
 
     def __init__(self) -> None:
         self._arena = np.zeros(0, np.uint8)
@@ -26,7 +29,7 @@ class Memory:
         self._ends = np.zeros(0, np.int64)
 
     def allocate(self, nbytes: int, content: bytes = b"") -> int:
-        """Return the address of new bytes, which are 0 beyond `content`."""
+        """Return the address of a new allocation, which is 0 beyond `content`."""
         begin = len(self._arena)
         padded = -(-max(nbytes, 1) // _GAP) * _GAP + _GAP
         more = np.zeros(padded, np.uint8)
@@ -37,12 +40,12 @@ class Memory:
         return _BASE + begin
 
     def read(self, address: int, nbytes: int) -> bytes:
-        """Return bytes."""
+        """Return the bytes at an address."""
         at = self._places(np.array([address]), nbytes)[0]
         return self._arena[at : at + nbytes].tobytes()
 
     def write(self, address: int, data: bytes) -> None:
-        """Put bytes."""
+        """Write bytes at an address."""
         at = self._places(np.array([address]), len(data))[0]
         self._arena[at : at + len(data)] = np.frombuffer(data, np.uint8)
 
@@ -54,12 +57,12 @@ class Memory:
         return self._arena.view(_WORDS[nbytes])[at // nbytes]
 
     def scatter(self, addresses: Any, words: Any) -> None:
-        """Put words; of several for one address the last one stays."""
+        """Write words, one for each address; the last one wins if addresses repeat."""
         at = self._places(addresses, words.dtype.itemsize)
         self._arena.view(words.dtype)[at // words.dtype.itemsize] = words
 
     def cells(self, addresses: Any, dtype: Any) -> tuple[Any, Any]:
-        """Return the arena as words of a type, and where the addresses are among them."""
+        """Return all memory as words of a type, and the index of each address among them."""
         kind = np.dtype(dtype)
         return self._arena.view(kind), self._places(addresses, kind.itemsize) // kind.itemsize
 

@@ -1,4 +1,4 @@
-"""Results of arithmetic instructions, lane by lane: functions over NumPy arrays."""
+"""Arithmetic instructions as functions over NumPy arrays, one value a lane."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 __all__ = ["DTYPES", "OPERATIONS", "carried", "compare", "convert", "kind_of", "operate"]
 
 Array = Any  # of one type, a value for each lane
-Operation = Callable[[tuple[str, ...], list[Array]], Array]  # of an opcode, taken apart
+Operation = Callable[[tuple[str, ...], list[Array]], Array]  # (opcode and qualifiers, operands)
 
 DTYPES: Final[Mapping[str, Any]] = {
     **{f"{sign}{8 * n}": np.dtype(f"{kind}{n}")
@@ -27,7 +27,7 @@ _ROUND: Mapping[str, Callable[[Array], Array]] = {
 
 
 def kind_of(parts: tuple[str, ...]) -> str:
-    """Return the type that an instruction works on: the last one in its opcode."""
+    """Return the type of an instruction's operands: the last one in its opcode, else b32."""
     for part in reversed(parts):
         if part in DTYPES or part.removesuffix("x2") in ("f16", "bf16"):
             return part
@@ -35,7 +35,7 @@ def kind_of(parts: tuple[str, ...]) -> str:
 
 
 def compare(how: str, left: Array, right: Array) -> Array:
-    """Return a comparison; those that end in `u` hold where one side is no number."""
+    """Return a comparison's results; those that end in `u` are also true if a side is NaN."""
     unordered = np.zeros(left.shape, bool)
     if left.dtype.kind not in "iub":
         unordered = np.isnan(left.astype(np.float64)) | np.isnan(right.astype(np.float64))
@@ -52,7 +52,7 @@ def compare(how: str, left: Array, right: Array) -> Array:
 
 
 def convert(parts: tuple[str, ...], to: str, value: Array) -> Array:
-    """Return values as another type, rounded as the opcode says."""
+    """Return values converted to a type, with the opcode's rounding and saturation."""
     target = DTYPES[to]
     rounding = next((_ROUND[p] for p in parts if p in _ROUND), None)
     is_float = value.dtype.kind not in "iub"
@@ -74,7 +74,7 @@ def convert(parts: tuple[str, ...], to: str, value: Array) -> Array:
 
 
 def carried(parts: tuple[str, ...], args: list[Array], carry: Array) -> tuple[Array, Array]:
-    """Return an extended sum of 32-bit words and its carry."""
+    """Return an extended-precision sum of 32-bit words, and its carry."""
     wide = [a.astype(np.uint64) for a in args]
     if parts[0] in ("mad", "madc"):
         product = wide[0] * wide[1]
@@ -272,11 +272,11 @@ OPERATIONS: Final = frozenset({*_PLAIN, *_QUALIFIED})
 
 
 def operate(parts: tuple[str, ...], args: list[Array]) -> Array:
-    """Return what an instruction of `OPERATIONS` computes.
+    """Return the result of an instruction in `OPERATIONS`.
 
     Args:
-      parts: its opcode, taken apart.
-      args: its operands, of the types that it takes.
+      parts: opcode and qualifiers.
+      args: operands, of the instruction's types.
     """
     plain = _PLAIN.get(parts[0])
     return _QUALIFIED[parts[0]](parts, args) if plain is None else plain(args)

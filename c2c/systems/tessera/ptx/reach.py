@@ -1,11 +1,11 @@
-"""Parameters that reach the address of each access to global memory: read and write sets.
+"""Read and write sets of a kernel: the parameters that reach the address of each global access.
 
-A fixed point over registers, without regard to the order of instructions: whatever a register may
-hold anywhere in the kernel counts. What cannot be traced to a parameter makes a kernel opaque; it
-then runs where all its memory is.
+The analysis is a fixed point over registers without regard to the order of instructions: every
+value that a register may hold anywhere in the kernel counts. An address that cannot be traced to a
+parameter makes the kernel opaque; it then runs on the GPU that has all its memory.
 
-Source: Tessera, section III-A, which records addresses at run time; ours needs no run, and sees
-what goes through descriptors of the tensor memory accelerator.
+Source: Tessera, section III-A, which records addresses at run time; ours needs no run, and covers
+descriptors of the tensor memory accelerator.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ __all__ = ["Access", "KernelAccess", "Mode", "Reached", "reach"]
 
 Mode = Literal["r", "w", "rw"]
 
-MOST_PLACES: Final = 64  # of a struct that one register may point to; more: anywhere
+MOST_PLACES: Final = 64  # offsets in a struct that one register may point to; more: any offset
 
-# They hand an address on; of what is computed otherwise nothing is an address any more.
+# Instructions whose result may still be an address; results of all others are none.
 _KEEPS = frozenset({"mov", "add", "sub", "cvta", "selp", "min", "max", "and", "or", "mapa", "shfl"})
 _READS = frozenset({"ld", "ldu"})
 _NO_DATA = frozenset({"prefetchu", "applypriority", "createpolicy", "isspacep"})
@@ -34,7 +34,7 @@ _ON_CHIP = frozenset({
 
 
 class Reached(NamedTuple):
-    """A word of a parameter that is an address. `is_map`: it is a descriptor, not a pointer."""
+    """A word of a parameter, at byte `at`, that is a pointer, or a descriptor if `is_map`."""
 
     parameter: int
     at: int = 0
@@ -46,11 +46,11 @@ class Access:
     """An instruction that reads or writes global memory.
 
     Attributes:
-      index: of the instruction in the kernel's body.
-      mode: what it does.
-      nbytes: that one thread moves; 0: a register, or a descriptor's box, says how many.
-      address: its operand.
-      reached: the parameters its address may come from.
+      index: index of the instruction in the kernel's body.
+      mode: r, w or rw.
+      nbytes: bytes that one thread moves; 0: a register or a descriptor's box sets the number.
+      address: operand with its address.
+      reached: words of parameters that the address may come from.
     """
 
     index: int
@@ -65,9 +65,10 @@ class KernelAccess:
     """A kernel's accesses to global memory.
 
     Attributes:
-      kernel: its text.
-      accesses: in order.
-      opaque: why its memory is not known, with file, line and instruction; empty: it is.
+      kernel: the kernel.
+      accesses: accesses in order.
+      opaque: reasons why its accesses are not all known, with file, line and instruction; empty:
+        they are.
     """
 
     kernel: KernelText
@@ -76,24 +77,24 @@ class KernelAccess:
 
     @property
     def reads(self) -> frozenset[Reached]:
-        """The words of parameters that it reads through."""
+        """Words of parameters that it reads through."""
         return frozenset(r for a in self.accesses if "r" in a.mode for r in a.reached)
 
     @property
     def writes(self) -> frozenset[Reached]:
-        """The words of parameters that it writes through."""
+        """Words of parameters that it writes through."""
         return frozenset(r for a in self.accesses if "w" in a.mode for r in a.reached)
 
 
-# What a register may hold: an address from a parameter's word, the address of a parameter's own
-# byte (None: some byte of it), an address on the chip, a word loaded from memory, a variable.
+# Values of a register: an address from a parameter's word, the address of a parameter's own byte
+# (None: any byte of it), an address on the chip, a word loaded from memory, a variable.
 class _Own(NamedTuple):
     parameter: int
     at: int | None
 
 
 class _Loaded(NamedTuple):
-    """A word of 8 bytes from memory: maybe an address."""
+    """A word of 8 bytes from memory, possibly an address."""
 
 
 class _OnChip(NamedTuple):
@@ -110,7 +111,7 @@ _NONE: _Values = frozenset()
 
 
 def reach(kernel: KernelText) -> KernelAccess:
-    """Return which parameters each access of a kernel reaches."""
+    """Return the accesses of a kernel, with the parameters that each reaches."""
     held = _Held(kernel)
     held.settle()
     accesses, opaque = [], []
@@ -133,12 +134,12 @@ class _Held:
         self._cell: _Values = _NONE
 
     def settle(self) -> None:
-        """Pass over the instructions until nothing changes."""
+        """Repeat passes over the instructions until nothing changes."""
         while self._pass():
             pass
 
     def of(self, operand: Operand) -> _Values:
-        """Return what an operand may hold; of an address, what it points to."""
+        """Return the values that an operand may hold; for an operand in brackets, its address."""
         if isinstance(operand, Vector):
             return _NONE.union(*map(self.of, operand.parts))
         name = operand.base if isinstance(operand, Address) else operand
@@ -166,7 +167,7 @@ class _Held:
         return changed
 
     def _result(self, instruction: Instruction, part: int) -> _Values:
-        """Return what an instruction leaves in one of the registers that it writes."""
+        """Return the values that an instruction may leave in one of its result registers."""
         name, operands = instruction.name, instruction.operands
         if name in _READS:
             return self._loaded(instruction, 8 * part)
@@ -207,7 +208,7 @@ class _Held:
 
 
 def _accesses(index: int, instruction: Instruction, held: _Held) -> Iterator[Access | str]:
-    """Yield the accesses of an instruction; a string says why one is not known."""
+    """Yield the accesses of an instruction; a string is the reason why one is not known."""
     name, parts = instruction.name, instruction.parts
     addresses = [o for o in instruction.operands if isinstance(o, Address)]
     if name in ("call", "tensormap", "multimem"):
@@ -222,7 +223,7 @@ def _accesses(index: int, instruction: Instruction, held: _Held) -> Iterator[Acc
             mode = "r"
         elif name in ("st", "discard"):
             mode = "w"
-        # what is discarded reads as anything afterwards, as if it had been written
+        # discarded bytes are undefined afterwards, as if written
         size = int(str(instruction.operands[1]), 0) if name == "discard" else None
         nbytes = _all_bytes(instruction) if size is None else size
         yield from _one(index, mode, nbytes, addresses[0], held, space)
@@ -235,7 +236,7 @@ def _accesses(index: int, instruction: Instruction, held: _Held) -> Iterator[Acc
 def _copy(
     index: int, instruction: Instruction, addresses: list[Address], held: _Held
 ) -> Iterator[Access | str]:
-    """Yield what a copy between global and shared memory does to global memory."""
+    """Yield the global accesses of a copy between global and shared memory."""
     parts = instruction.parts
     spaces = [p.partition("::")[0] for p in parts if p.partition("::")[0] in ("shared", "global")]
     if not addresses or "mbarrier" in parts[:3] or not spaces:
@@ -256,7 +257,7 @@ def _one(
 ) -> Iterator[Access | str]:
     found = held.of(address)
     reached = {v for v in found if isinstance(v, Reached)}
-    if address.coordinates:  # of the tensor that a descriptor in a parameter describes
+    if address.coordinates:  # a tensor copy, by a descriptor in a parameter
         reached = {Reached(v.parameter, v.at, is_map=True) for v in found
                    if isinstance(v, _Own) and v.at is not None}  # fmt: skip
         if any(isinstance(v, _Own) and v.at is None for v in found):
@@ -275,7 +276,7 @@ def _one(
 
 
 def _moved(values: _Values, by: int | None) -> _Values:
-    """Return values with bytes added; None: it is not known how many."""
+    """Return values moved by a number of bytes; None: the number is not known."""
     if by == 0 or not any(isinstance(v, _Own) for v in values):
         return values
     return frozenset(
@@ -287,7 +288,7 @@ def _moved(values: _Values, by: int | None) -> _Values:
 
 
 def _few(values: _Values) -> _Values:
-    """Return the values; places in one parameter that a loop goes through become one."""
+    """Return the values; more than `MOST_PLACES` offsets in parameters become any offset."""
     own = [v for v in values if isinstance(v, _Own)]
     if len(own) <= MOST_PLACES:
         return values

@@ -1,4 +1,4 @@
-"""The memories of some blocks, and which of them an address is of."""
+"""State spaces of several blocks: global, shared, local and parameter memory by address."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ __all__ = ["BASES", "Layout", "Spaces", "layout_of", "parameter_bytes"]
 
 Array = Any
 
-# Where generic addresses of the other spaces lie; global memory is far above.
+# Generic addresses at which the other spaces begin; global memory is far above.
 BASES: Final[Mapping[str, int]] = {
     "shared": 0x1_0000_0000,
     "local": 0x2_0000_0000,
     "param": 0x3_0000_0000,
 }
-_SPARE = 16  # bytes behind each memory, so that a row of a matrix at its end can be taken
+_SPARE = 16  # bytes behind each memory, so that a matrix row at its end can be read
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Places of a kernel's variables and parameters in their spaces, and the spaces' sizes."""
+    """Offsets of a kernel's variables and parameters in their spaces, and the spaces' sizes."""
 
     places: Mapping[str, int]
     shared_bytes: int
@@ -34,7 +34,7 @@ class Layout:
 
 
 def layout_of(kernel: KernelText, shared_bytes: int) -> Layout:
-    """Return the layout of a kernel whose launch adds bytes of shared memory."""
+    """Return the layout of a kernel with `shared_bytes` of dynamic shared memory."""
     places: dict[str, int] = {}
     at = 0
     for parameter in kernel.parameters:
@@ -52,7 +52,7 @@ def layout_of(kernel: KernelText, shared_bytes: int) -> Layout:
 
 
 def parameter_bytes(kernel: KernelText, parameters: Sequence[bytes]) -> bytes:
-    """Return parameters one behind the other, each at its alignment."""
+    """Return all parameters as one byte string, each at its alignment."""
     found = bytearray()
     for data, parameter in zip(parameters, kernel.parameters, strict=True):
         found += bytes(-len(found) % parameter.align) + data
@@ -63,8 +63,8 @@ class Spaces:
     """Memory as lanes see it.
 
     Attributes:
-      memory: global.
-      shared: [block, byte].
+      memory: global memory.
+      shared: shared memory, [block, byte].
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Spaces:
         self._block_of = block_of
 
     def space(self, parts: tuple[str, ...], places: Array) -> tuple[str, Array]:
-        """Return the memory that an opcode's addresses are of, and the bytes there."""
+        """Return the space of an opcode's addresses, and the offsets in it."""
         for part in parts:
             space = part.partition("::")[0]
             if space == "global" or space in BASES:
@@ -101,7 +101,7 @@ class Spaces:
         return np.ascontiguousarray(found).view(f"u{nbytes}")[:, 0]
 
     def store(self, parts: tuple[str, ...], places: Array, words: Array, which: Array) -> None:
-        """Put words at addresses of some lanes."""
+        """Write words at addresses of some lanes."""
         space, at = self.space(parts, places)
         if space == "global":
             self.memory.scatter(at, words)

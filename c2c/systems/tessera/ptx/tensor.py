@@ -1,4 +1,4 @@
-"""Tensor-core instructions of a warp as XLA's GEMMs use them up to compute capability 8.9.
+"""Tensor-core instructions of a warp in XLA's GEMMs up to compute capability 8.9.
 
 Source: PTX ISA, "Matrix fragments for mma.m16n8k16" and "ldmatrix".
 """
@@ -20,13 +20,13 @@ _GROUP, _PAIR = _LANE // 4, 2 * (_LANE % 4)
 
 
 def multiply(kind: str, a: list[Array], b: list[Array], c: list[Array]) -> list[Array]:
-    """Return A x B + C of warps, as fragments.
+    """Return A x B + C of each warp, as fragments: four float32 registers.
 
     Args:
       kind: bf16 or f16.
-      a: four registers of two elements each, [lanes], whole warps one after the other.
+      a: four registers of two elements each, [lanes], whole warps in order.
       b: two such registers.
-      c: four of float32.
+      c: four float32 registers, [lanes].
     """
     left = np.zeros((len(a[0]) // 32, 16, 16))
     right = np.zeros((len(a[0]) // 32, 16, 8))
@@ -44,11 +44,11 @@ def multiply(kind: str, a: list[Array], b: list[Array], c: list[Array]) -> list[
 
 
 def load_matrices(rows: Array, *, transposed: bool) -> list[Array]:
-    """Return the registers of 8 x 8 matrices of 16-bit elements.
+    """Return the registers of 8 x 8 matrices of 16-bit elements, one a matrix, [lanes].
 
     Args:
       rows: [warp, matrix, row, 16 bytes].
-      transposed: whether each matrix is.
+      transposed: True to transpose each matrix.
     """
     elements = np.ascontiguousarray(rows).view(np.uint16)
     if transposed:

@@ -1,4 +1,4 @@
-"""PTX as data: kernels, their parameters, variables and instructions with operands taken apart."""
+"""PTX parser: kernels with parameters, variables, instructions and operands as data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = [
     "parse",
 ]
 
-NEWEST_VERSION = (9, 9)  # of the language; a major version may change what an instruction means
+NEWEST_VERSION = (9, 9)  # of the language; a major version may change an instruction's meaning
 
 _TOKEN = re.compile(r'"[^"]*"|//[^\n]*|/\*.*?\*/|[;{}\n]|[^;{}\n"/]+|/', re.DOTALL)
 _LABEL = re.compile(r"^([\w$]+):\s*")
@@ -39,9 +39,9 @@ _BYTES = {"8": 1, "16": 2, "32": 4, "64": 8, "128": 16}
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """An operand in brackets: a register, variable or parameter, and bytes added to it.
+    """An operand in brackets: a register, variable or parameter, and an offset in bytes.
 
-    `coordinates` are those of a tensor whose map the address is of.
+    `coordinates` are a tensor copy's, whose base is a tensor map; else empty.
     """
 
     base: str
@@ -61,7 +61,7 @@ Operand = str | Address | Vector  # a string is a register, a name or a number
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """An instruction, and where it begins in its module's text: line from 1, character from 0."""
+    """An instruction with its position in the module's text: line from 1, character from 0."""
 
     opcode: str
     operands: tuple[Operand, ...]
@@ -72,12 +72,12 @@ class Instruction:
 
     @property
     def name(self) -> str:
-        """The opcode without what qualifies it."""
+        """The opcode without its qualifiers."""
         return self.opcode.partition(".")[0]
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The opcode taken apart."""
+        """The opcode and its qualifiers."""
         return tuple(self.opcode.split("."))
 
     def __str__(self) -> str:
@@ -86,7 +86,7 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of a kernel. `is_pointer`: the compiler marked it `.ptr`."""
+    """A parameter of a kernel; `is_pointer` if the compiler marked it `.ptr`."""
 
     name: str
     nbytes: int
@@ -96,7 +96,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A variable in memory; its size is 0 where the launch decides it."""
+    """A variable in memory; `nbytes` is 0 if the launch sets its size."""
 
     name: str
     space: str
@@ -110,13 +110,13 @@ class KernelText:
 
     Attributes:
       source: file or other name, for errors.
-      name: of the entry.
-      entry: where its declaration begins in its module's text, and where its body does.
-      parameters: in order.
-      registers: declared type by name; of a family such as `%r<9>` under `%r`.
-      variables: of the kernel and of its module, by name.
+      name: name of the entry.
+      entry: positions in the module's text at which its declaration and its body begin.
+      parameters: parameters in order.
+      registers: declared type by name; a family such as `%r<9>` is under `%r`.
+      variables: variables of the kernel and of its module, by name.
       body: instructions in order.
-      labels: by name the number of the instruction that follows.
+      labels: index of the next instruction, by label.
     """
 
     source: str
@@ -129,10 +129,10 @@ class KernelText:
     labels: Mapping[str, int]
 
     def register_type(self, name: str) -> str:
-        """Return the type a register was declared with.
+        """Return the declared type of a register.
 
         Raises:
-          DataError: it was not declared.
+          DataError: the register is not declared.
         """
         found = self.registers.get(name) or self.registers.get(name.rstrip("0123456789"))
         if found is None:
@@ -140,7 +140,7 @@ class KernelText:
         return found
 
     def fault(self, instruction: Instruction, what: str) -> DataError:
-        """Return the error of an instruction."""
+        """Return an error that names source, line, kernel and instruction."""
         where = f"{self.source}:{instruction.line}, kernel {self.name}"
         return DataError(where, f"{what}: {instruction}")
 
@@ -153,7 +153,7 @@ def parse(text: str, source: str = "PTX") -> tuple[KernelText, ...]:
       source: file or other name, for errors.
 
     Raises:
-      DataError: it is no PTX, too new, or a statement is none that is known; names file and line.
+      DataError: the text is no PTX or too new, or a statement is unknown; names file and line.
     """
     version = re.search(r"^\s*\.version\s+(\d+)\.(\d+)", text, re.MULTILINE)
     if version is None:
@@ -247,7 +247,7 @@ class _Reader:
 
 
 def _statements(body: str) -> Iterator[tuple[str, int, int]]:
-    """Yield statements without comments, the lines that they begin on, from 0, and characters."""
+    """Yield (statement without comments, line, character), both from 0 at the statement's begin."""
     gathered = ""
     line, begin, at, depth = 0, 0, 0, 0
     for match in _TOKEN.finditer(body):

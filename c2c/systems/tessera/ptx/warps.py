@@ -1,4 +1,4 @@
-"""Instructions that threads of a warp carry out together: shuffles, votes, reductions."""
+"""Warp-level instructions: shuffles, votes, reductions."""
 
 from __future__ import annotations
 
