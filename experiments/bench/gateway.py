@@ -33,6 +33,7 @@ from c2c.errors import DataError, SettingError
 from c2c.runs import RunDir, progress_bar
 from experiments.bench.servers.servers import Answer, Engine, Request, streamed
 from experiments.bench.servers.traffic import Mix, check_span, send, trace
+from experiments.bench.servers.vllm_process import answers
 from experiments.benchmark import MeasurementSettings, benchmark
 from experiments.children import cpu_seconds
 from experiments.serving.fronts import free_port
@@ -121,7 +122,7 @@ def _gateway(config: dict[str, Any], folder: Path) -> Iterator[tuple[str, str, i
         )  # fmt: skip
     try:
         end_s = time.monotonic() + _START_S
-        while not _is_alive(port):
+        while not answers(port, "/health/liveliness"):
             if process.poll() is not None or time.monotonic() > end_s:
                 raise DataError("the gateway", log.read_text()[-2000:], "It did not come up.")
             time.sleep(0.2)
@@ -129,17 +130,6 @@ def _gateway(config: dict[str, Any], folder: Path) -> Iterator[tuple[str, str, i
     finally:
         process.terminate()
         process.wait(60.0)
-
-
-def _is_alive(port: int) -> bool:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5.0)
-    try:
-        connection.request("GET", "/health/liveliness")
-        return connection.getresponse().status == http.client.OK
-    except OSError:
-        return False
-    finally:
-        connection.close()
 
 
 def _asker(addresses: Iterator[str], model: str, key: str) -> Callable[[Request], Answer | str]:

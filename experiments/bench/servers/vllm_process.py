@@ -17,10 +17,11 @@ import time
 _PAUSE_S = 0.1
 
 
-def _is_up(port: int) -> bool:
+def answers(port: int, path: str) -> bool:
+    """Return whether a local server answers GET `path` with status 200."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10.0)
     try:
-        connection.request("GET", "/health")
+        connection.request("GET", path)
         return connection.getresponse().status == http.client.OK
     except OSError:
         return False
@@ -51,7 +52,7 @@ def main() -> int:
         env=environment, stdin=subprocess.DEVNULL, stdout=sys.stderr,
     )  # fmt: skip
     try:
-        while not _is_up(port):
+        while not answers(port, "/health"):
             if server.poll() is not None:
                 return 1
             time.sleep(_PAUSE_S)
