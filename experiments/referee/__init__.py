@@ -1,1 +1,1 @@
-"""Simulators of LLM serving on the same requests: speed, agreement, refusals."""
+"""Comparison of LLM serving simulators on the same requests: speed, agreement, refusals."""

@@ -29,10 +29,10 @@ class RefereeSettings(MeasurementSettings):
     """Settings of the referee, as key=value on the command line.
 
     Attributes:
-      scenarios: by name; empty for all.
-      seed: of arrivals and lengths.
-      turns: of each simulator, of which the quickest counts.
-      limit_s: that a run may take.
+      scenarios: names of scenarios; empty: all.
+      seed: seed of arrivals and lengths.
+      turns: runs of each simulator, of which the quickest counts.
+      limit_s: longest run.
     """
 
     scenarios: list[str] = field(default_factory=list)
@@ -54,7 +54,7 @@ def _check(settings: RefereeSettings) -> None:
 
 
 def _rows(settings: RefereeSettings, scenario: Scenario, folder: Path) -> list[dict[str, Any]]:
-    """Return what each simulator said of a scenario."""
+    """Return a row for each simulator on a scenario."""
     requests, trace = draw(scenario, settings.seed), folder / f"{scenario.name}.jsonl"
     write_trace(scenario, requests, trace)
     return [_row(settings, scenario, simulator, requests, trace) for simulator in SIMULATORS]
@@ -77,13 +77,13 @@ def _row(
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> pa.Table:
-    """Return rows with the columns of all of them."""
+    """Return rows as a table with the columns of all of them."""
     names = dict.fromkeys(name for row in rows for name in row)
     return pa.table({name: [row.get(name) for row in rows] for name in names})
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run what the command line asks for; return the exit status."""
+    """Run the scenarios that the command line asks for; return the exit status."""
 
     def work(settings: RefereeSettings, run: RunDir, out: Console) -> None:
         chosen = [s for s in SCENARIOS if not settings.scenarios or s.name in settings.scenarios]

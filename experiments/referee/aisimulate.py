@@ -1,4 +1,4 @@
-"""NVIDIA's AISimulate, by its command line, with step times of its own profiles of GPUs."""
+"""NVIDIA's AISimulate, run by its command line, with step times of its own GPU profiles."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MODELS: Final = {
 
 
 def refuses(scenario: Scenario) -> str:
-    """Return why a scenario cannot be run; "": it can."""
+    """Return the reason that a scenario cannot be run, or "" if it can."""
     if scenario.settings:
         return "one model on whole GPUs of one kind: no slices, switching or failures"
     if scenario.steps == "ours":
@@ -40,10 +40,10 @@ def refuses(scenario: Scenario) -> str:
 
 
 def run(scenario: Scenario, requests: Requests, trace: Path, *, limit_s: float) -> Ran:
-    """Run its command on the trace.
+    """Run the simulator's command on the trace.
 
     Raises:
-      DataError: it failed; its last words say why.
+      DataError: the command failed; the error has its last line.
     """
     folder = trace.with_suffix(".aisimulate")
     shutil.rmtree(folder, ignore_errors=True)

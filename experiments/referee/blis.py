@@ -1,6 +1,6 @@
-"""BLIS (`inference-sim`), by its command line, with the step times that it was trained to.
+"""BLIS (`inference-sim`), run by its command line, with the step times that it was trained to.
 
-It is a Go program without a package: clone `inference-sim/inference-sim` as `.venv-peer-blis` and
+BLIS is a Go program without a package. Clone `inference-sim/inference-sim` as `.venv-peer-blis` and
 build it there with `go build -o blis main.go`. It reads its constants and models from that folder.
 """
 
@@ -32,7 +32,7 @@ _NUMBERS: Final = (
     "audio_tokens", "video_tokens", "reason_ratio", "deadline_us", "server_input_tokens",
     "arrival_time_us", "send_time_us", "first_chunk_time_us", "last_chunk_time_us", "num_chunks",
 )  # fmt: skip
-# In this order: it goes by a column's place.
+# BLIS reads columns by position: keep this order.
 _COLUMNS: Final = (
     "request_id", "client_id", "tenant_id", "slo_class", "session_id", "round_index",
     "prefix_group", "prefix_length", "streaming", "input_tokens", "output_tokens", "text_tokens",
@@ -43,7 +43,7 @@ _COLUMNS: Final = (
 
 
 def refuses(scenario: Scenario) -> str:
-    """Return why a scenario cannot be run; "": it can."""
+    """Return the reason that a scenario cannot be run, or "" if it can."""
     if scenario.settings:
         return "one model on whole GPUs of one kind: no slices, switching or failures"
     if scenario.steps == "ours":
@@ -56,10 +56,10 @@ def refuses(scenario: Scenario) -> str:
 
 
 def run(scenario: Scenario, requests: Requests, trace: Path, *, limit_s: float) -> Ran:
-    """Run its command on the requests.
+    """Run the simulator's command on the requests.
 
     Raises:
-      DataError: it failed; its last words say why.
+      DataError: the command failed; the error has its last line.
     """
     head, data, result = (trace.with_suffix(f".blis.{end}") for end in ("yaml", "csv", "json"))
     head.write_text(_HEAD, encoding="ascii")
@@ -85,7 +85,7 @@ def run(scenario: Scenario, requests: Requests, trace: Path, *, limit_s: float) 
 
 
 def _write(scenario: Scenario, requests: Requests, path: Path) -> None:
-    """Write requests in its own form; a prompt's shared beginning is beside its other tokens."""
+    """Write requests in BLIS's format, which counts a shared prefix apart from other tokens."""
     always = dict.fromkeys(_COLUMNS, "") | dict.fromkeys(_NUMBERS, "0")
     always |= {"streaming": "true", "status": "ok", "prefix_length": str(scenario.shared_tokens)}
     with path.open("w", encoding="ascii", newline="") as file:

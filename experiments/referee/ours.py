@@ -20,13 +20,13 @@ NAME: Final = "c2c"
 
 
 def refuses(scenario: Scenario) -> str:
-    """Return why a scenario cannot be run; "": it can."""
-    del scenario  # all of them
+    """Return the reason that a scenario cannot be run: none, it runs all."""
+    del scenario  # runs all
     return ""
 
 
 def run(scenario: Scenario, requests: Requests, trace: Path, *, limit_s: float) -> Ran:
-    """Simulate in a process of its own."""
+    """Run the scenario in a process of its own."""
     del requests  # they are in the trace
     result = trace.with_suffix(".ours.npy")
     command = [sys.executable, "-m", "experiments.referee.ours", scenario.name, trace, result]
@@ -37,7 +37,7 @@ def run(scenario: Scenario, requests: Requests, trace: Path, *, limit_s: float) 
 
 
 def main(arguments: list[str]) -> int:
-    """Simulate one scenario; write times to the first and the last token."""
+    """Simulate one scenario; write the times to the first and last token."""
     from c2c.config import build, load
     from c2c.serving import FAIL_NONE, prepare
     from c2c.simulator import simulate_in_memory

@@ -1,4 +1,4 @@
-"""The referee's page: what each simulator said, how far they differ, and why."""
+"""Referee's page: results of each simulator, differences and their reasons."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TIMES: Final = {
 
 
 def times_of(ran: Ran, requests: Requests) -> dict[str, Any]:
-    """Return a run's row: seconds of the command, and percentiles of its requests' times."""
+    """Return a run's row: seconds of the command, and percentiles of TTFT and TPOT."""
     served = np.isfinite(ran.end_s)
     several = served & (requests.output > 1)
     tpot_s = (ran.end_s - ran.ttft_s)[several] / (requests.output[several] - 1)
@@ -40,7 +40,7 @@ def times_of(ran: Ran, requests: Requests) -> dict[str, Any]:
 
 
 def reasons() -> Mapping[str, Mapping[str, str]]:
-    """Return why simulators differ by more than a tenth: scenario, other simulator, text."""
+    """Return the reasons for differences above a tenth, by scenario and other simulator."""
     text = (resources.files("experiments.referee") / "reasons.yaml").read_text(encoding="utf-8")
     found: Mapping[str, Mapping[str, str]] = yaml.safe_load(text)
     return found
@@ -50,8 +50,8 @@ def as_page(scenarios: Sequence[Scenario], rows: Sequence[Mapping[str, Any]]) ->
     """Return the page in Markdown.
 
     Args:
-      scenarios: that ran.
-      rows: of each scenario and simulator, with times, or `refused`, or `failed`.
+      scenarios: scenarios that ran.
+      rows: a row for each scenario and simulator, with times, `refused` or `failed`.
     """
     versions = sorted({row["version"] for row in rows if "version" in row})
     lines = [

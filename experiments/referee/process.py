@@ -1,4 +1,4 @@
-"""A command whose processor time is counted as a whole, from its start to its end."""
+"""CPU time of a whole command, from its start to its end."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from c2c.errors import DataError
 
 __all__ = ["timed"]
 
-_SAID = 400  # of a command's last words
+_SAID = 400  # most characters of a command's last line
 
 
 def timed(
     name: str, command: Sequence[object], *, limit_s: float, told: str = ""
 ) -> tuple[float, float, str]:
-    """Run a command; return its seconds of processors and of the clock, and its output.
+    """Run a command; return its CPU seconds, wall seconds and output.
 
     Args:
-      name: of the simulator, for errors.
-      command: that is run.
-      limit_s: that it may take.
-      told: on its standard input.
+      name: name of the simulator, for errors.
+      command: command to run.
+      limit_s: longest run.
+      told: text for its standard input.
 
     Raises:
-      DataError: it failed, or took too long.
+      DataError: the command failed, or took too long.
     """
     begun, before = time.perf_counter(), os.times()
     try:

@@ -1,4 +1,4 @@
-"""The referee's scenarios, and the requests of each in a file that all simulators read."""
+"""Scenarios of the referee, their requests, and a trace file of them."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ import numpy as np
 
 __all__ = ["BLOCK_TOKENS", "SCENARIOS", "Ran", "Requests", "Scenario", "draw", "write_trace"]
 
-BLOCK_TOKENS: Final = 64  # of a hash in the file
+BLOCK_TOKENS: Final = 64  # tokens of a block, which has one hash in the file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One question to all simulators.
+    """A workload and a setup that all simulators run.
 
     Attributes:
-      name: short.
-      asks: in words.
-      chip: of `conf/hardware`.
-      model: of `c2c/models/configs`; weights are in HBM.
-      gpus: that the model is sharded over.
-      tokens: most of a step, decodes among them.
-      sequences: most of a step.
-      rate_rps: of Poisson arrivals.
+      name: short name.
+      asks: description in words.
+      chip: name of a chip of `conf/hardware`.
+      model: name of a model of `c2c/models/configs`; its weights are in HBM.
+      gpus: GPUs that the model is sharded over.
+      tokens: most tokens of a step, decodes included.
+      sequences: most sequences of a step.
+      rate_rps: rate of Poisson arrivals.
       burst: requests that arrive at once.
-      prompt: least and most tokens, drawn uniformly.
-      output: likewise.
-      shared_tokens: with which all prompts of one of ten groups begin.
-      step_s: that every step takes, in each simulator; None: see `steps`.
+      prompt: least and most tokens of a prompt, drawn uniformly.
+      output: least and most tokens of an answer, drawn uniformly.
+      shared_tokens: length of the prefix that all prompts of one of ten groups share.
+      step_s: constant time of a step in each simulator; None: see `steps`.
       steps: own: each simulator's own step times; ours: this project's in each.
-      settings: of `experiments.simulate`, for what a chip, a model and a rate do not say.
-      requests: in all.
+      settings: further settings of `experiments.simulate`.
+      requests: number of requests.
     """
 
     name: str
@@ -100,7 +100,7 @@ class Requests:
       arrival_s: f64[n].
       prompt: i64[n], tokens.
       output: i64[n], tokens.
-      group: i64[n], whose prompts begin alike.
+      group: i64[n], group of prompts with the same prefix.
     """
 
     arrival_s: np.ndarray
@@ -111,14 +111,14 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A simulator's answer.
+    """Result of a simulator on a scenario.
 
     Attributes:
-      ttft_s: f64[n], to the first token of each request, NaN where it was not served.
-      end_s: f64[n], to the last.
-      cpu_s: of the whole command, start included.
-      wall_s: likewise.
-      version: of the simulator.
+      ttft_s: f64[n], seconds from arrival to the first token; NaN if the request was not served.
+      end_s: f64[n], seconds from arrival to the last token; NaN likewise.
+      cpu_s: CPU seconds of the whole command, start included.
+      wall_s: wall seconds of the whole command, start included.
+      version: name and version of the simulator.
     """
 
     ttft_s: np.ndarray
@@ -129,7 +129,7 @@ class Ran:
 
 
 def draw(scenario: Scenario, seed: int) -> Requests:
-    """Return the requests of a scenario."""
+    """Draw the requests of a scenario."""
     stream, n = np.random.default_rng((seed, len(scenario.name))), scenario.requests
     bursts = -(-n // scenario.burst)
     gaps = stream.exponential(scenario.burst / scenario.rate_rps, bursts)
@@ -143,7 +143,7 @@ def draw(scenario: Scenario, seed: int) -> Requests:
 
 
 def write_trace(scenario: Scenario, requests: Requests, path: Path) -> None:
-    """Write requests in the form of Mooncake's traces, which all but Vidur read."""
+    """Write requests in the format of Mooncake's traces."""
     shared = scenario.shared_tokens // BLOCK_TOKENS
     fresh = 10 * shared
     with path.open("w", encoding="ascii") as file:

@@ -1,4 +1,4 @@
-"""Vidur, with this project's step times written as its predictions (`experiments.bench.peers`)."""
+"""Vidur, with this project's step times as its prediction files (`experiments.bench.peers`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PYTHON: Final = Path(".venv-peer-simulator/bin/python")
 
 
 def refuses(scenario: Scenario) -> str:
-    """Return why a scenario cannot be run; "": it can."""
+    """Return the reason that a scenario cannot be run, or "" if it can."""
     if scenario.steps != "ours":
         return "its profiles are not in its wheel: it runs with this project's step times only"
     if (scenario.model, scenario.chip) != (MODEL, PLATFORM):
@@ -34,10 +34,10 @@ def refuses(scenario: Scenario) -> str:
 
 
 def run(scenario: Scenario, requests: Requests, trace: Path, *, limit_s: float) -> Ran:
-    """Run it once in a process of its own.
+    """Run Vidur once in a process of its own.
 
     Raises:
-      DataError: it failed; its last words say why.
+      DataError: the process failed; the error has its last line.
     """
     from c2c.serving import prepare
 
@@ -58,7 +58,7 @@ def run(scenario: Scenario, requests: Requests, trace: Path, *, limit_s: float) 
         max_batch=scenario.sequences, context=CONTEXT,
     )  # fmt: skip
     command = [_PYTHON, vidur_process.__file__, json.dumps(given)]
-    # It serves once for each line that it reads.
+    # It simulates once for each line on its standard input.
     cpu_s, wall_s, answer = timed(NAME, command, limit_s=limit_s, told="once\n")
     found = json.loads(answer)
     ttft_s = np.array(found["first_s"])
