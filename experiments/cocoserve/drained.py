@@ -46,12 +46,12 @@ __all__ = [
 
 _CHUNK: Final = 16_384  # a static server computes the prompts of a batch together
 _MOST_ROWS: Final = 256
-PAGED: Final = 0.9  # of a card's memory that an engine with pages of keys and values takes
+PAGED: Final = 0.9  # share of a card's memory for an engine with a paged KV cache
 MODEL: Final = "llama-2-13b"
 NODE: Final = "a100_40_pcie_x4"
 CARD_BYTES: Final = 42_298_834_944
 PEAK: Final = 50
-ANSWER_TOKENS: Final = 256  # of every request: the only length that is printed
+ANSWER_TOKENS: Final = 256  # tokens of every answer: the only length that the paper prints
 LOW: Final = (3, 30)  # requests a second, the low loads of section 6.1
 HIGH: Final = (31, 50)
 
@@ -63,14 +63,14 @@ class Served:
     Attributes:
       model: name of the model; `split` cards hold a model that no single card holds.
       split: cards that hold the model, in equal runs of layers.
-      engine: `static` batches of a library, or `continuous` ones with pages of keys and values in
-        0.9 of the memory.
+      engine: `static` batches of a library, or `continuous` batches with a paged KV cache in 0.9 of
+        the memory.
       instances: independent instances; requests are divided evenly among them.
       layers: number of copied layers.
       copies: instances of each copied layer, the original included.
       migrated: number of layers moved to another card.
       load, prompt_tokens, batch, grown_batch, host_seconds, replica_devices, restart_seconds,
-        hbm_bytes: readings.
+        hbm_bytes: settings that the paper leaves open, as `readings.yaml` names them.
     """
 
     model: str = MODEL
@@ -98,7 +98,7 @@ class Drained:
     """Results at one rate.
 
     Attributes:
-      throughput_rps: requests over the seconds until the last one ends.
+      throughput_rps: requests over the makespan.
       latency_s: mean latency of the requests.
       latencies_s: latency of each request; () for a mean over rates.
       failed: requests whose batch outgrew memory; they are served again.
@@ -128,7 +128,7 @@ def drained(served: Served, rate: int, seed: int = 0) -> Drained:
 
     Args:
       served: server and its settings.
-      rate: r, in the paper requests a second.
+      rate: the paper's r, in requests a second.
       seed: seed of arrivals and lengths.
     """
     alone = replace(served, instances=1)
@@ -158,7 +158,7 @@ def _all_at_once(served: Served, rows: int, seed: int) -> Drained:
         return _simulated(served, rows, seed)
     room = served.hbm_bytes - first_bytes(served, 0, 0)
     answered = int(room / (first_bytes(served, rows, 1) - first_bytes(served, 0, 0)))
-    tokens = max(1, answered - served.prompt_tokens)  # of an answer, until memory ends
+    tokens = max(1, answered - served.prompt_tokens)  # tokens of an answer until memory is full
     lost_s = _simulated(served, rows, seed, tokens).makespan_s + served.restart_seconds
     halves = [_all_at_once(served, n, seed) for n in even_rows(rows, 2)]
     begins = (lost_s, lost_s + halves[0].makespan_s)
@@ -188,8 +188,8 @@ def _simulated(served: Served, rate: int, seed: int, tokens: int = ANSWER_TOKENS
 def first_bytes(served: Served, rows: int, tokens: int) -> float:
     """Return the most bytes that an unscaled server holds on its first card.
 
-    Keys and values grow by concatenation: during a copy the keys of one layer are held twice,
-    which is half a layer more.
+    Keys and values grow by concatenation. During a copy the keys of one layer are held twice, which
+    adds half a layer.
 
     Args:
       served: server and its settings.
@@ -204,13 +204,13 @@ def first_bytes(served: Served, rows: int, tokens: int) -> float:
 
 
 def rows_that_fit(served: Served) -> int:
-    """Return the requests of the largest batch that ends before it outgrows the first card."""
+    """Return the rows of the largest batch that ends before it outgrows the first card."""
     bare, tokens = first_bytes(served, 0, 0), served.prompt_tokens + ANSWER_TOKENS
     return int((served.hbm_bytes - bare) / (first_bytes(served, 1, tokens) - bare))
 
 
 def mean_over(served: Served, ends: tuple[int, int], average: str = "five") -> Drained:
-    """Return the mean over rates of a range, both ends included."""
+    """Return the mean over rates of a range, chosen by `average`."""
     low, high = ends
     rates = {
         "five": np.linspace(low, high, 5), "ends": np.array([low, high]),
@@ -257,7 +257,7 @@ def batch_of(served: Served) -> int:
     away = 1.0 if served.grown_batch == "replicas_all" else 1.0 - 1.0 / served.copies
     layers = sum(len(devices) > 1 for devices in held)
     if away == 1.0 and layers == spec.layers:
-        return _MOST_ROWS  # the first device has no sequence; the copies' memory ends a batch
+        return _MOST_ROWS  # the first device has no sequence; the copies' memory limits a batch
     return int(int(served.batch) * headroom(layers, away, of=spec.layers))
 
 

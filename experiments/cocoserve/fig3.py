@@ -151,7 +151,7 @@ def _in_time(served: Served, rate: int, slo: float = _SLO) -> float:
 
 
 def _last_full(served: Served, slo: float) -> int:
-    """Return the last rate from the lowest on at which all requests are in time."""
+    """Return the highest rate up to which all requests are in time."""
     low, high = LOW[0], _MOST + 1
     while high - low > 1:
         middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""Fig. 6: throughput and latency by layers that have copies, and by copies of them."""
+"""Fig. 6: throughput and latency by copied layers, and by copies of each."""
 
 from __future__ import annotations
 

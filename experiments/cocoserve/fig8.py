@@ -48,7 +48,7 @@ Numbers = dict[str, float]
 @figure("cocoserve.fig8", title="CoCoServe, Fig. 8: comparison with HFT and vLLM",
         draw="cocoserve.draw_rates", needs=SIMULATOR)  # fmt: skip
 def compute(context: Context) -> Computed:
-    """Return one instance of each system at low and high load, 13B and 70B."""
+    """Return results of one instance of each system at low and high load, 13B and 70B."""
     by_rate = [
         {
             "model": model, "system": name, "rate": rate,
@@ -80,7 +80,7 @@ def compute(context: Context) -> Computed:
 @figure("cocoserve.fig10", title="CoCoServe, Fig. 10: instances", draw="cocoserve.draw_instances",
         needs=SIMULATOR)  # fmt: skip
 def compute_instances(context: Context) -> Computed:
-    """Return two instances of CoCoServe beside two and four of HFT, and their memory."""
+    """Return the gain of two CoCoServe instances over two and four of HFT, and their memory."""
     systems = {
         "2 HFT": replace(HFT, instances=2), "4 HFT": replace(HFT, instances=4),
         "2 CoCoServe": replace(coco(), instances=2),
@@ -115,7 +115,7 @@ def compute_instances(context: Context) -> Computed:
 
 
 def memory_mib(served: Served) -> float:
-    """Return the MiB that all instances hold at most, copies of layers and their process too."""
+    """Return the most MiB that all instances hold, with copies of layers and their process."""
     costs, copied = operation_costs(), module_of(load_spec(served.model), "layer").allocated_bytes
     copies = served.layers * copied + bool(served.layers) * costs.process_bytes
     alone = first_bytes(served, batch_of(served), served.prompt_tokens + ANSWER_TOKENS)

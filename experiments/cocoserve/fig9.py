@@ -1,4 +1,4 @@
-"""Figs. 2 and 9: memory that serving uses, and resources that stay idle at low rates."""
+"""Figs. 2 and 9: memory use of serving, and idle resources at low rates."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _CARDS: Final = (CARD_BYTES, 40_000_000_000, 42_949_672_960)
 @figure("cocoserve.fig9", title="CoCoServe, Figs. 2, 9: memory in use",
         draw="cocoserve.draw_used", needs=SIMULATOR)  # fmt: skip
 def compute(context: Context) -> Computed:
-    """Return the memory that systems use at the peak, and what is idle at low rates."""
+    """Return the memory use of systems at the peak, and idle resources at low rates."""
     systems = {"HFT": HFT, "vLLM": VLLM, "CoCoServe": coco()}
     used: list[dict[str, Any]] = [
         {
@@ -96,8 +96,8 @@ def bytes_used(served: Served, rate: int, hbm_bytes: float = CARD_BYTES) -> floa
     """Return the most bytes that weights and sequences hold on the first card.
 
     Args:
-      served: a server without copies.
-      rate: requests at once.
+      served: server without copies.
+      rate: number of concurrent requests.
       hbm_bytes: memory of the card.
     """
     tokens = served.prompt_tokens + ANSWER_TOKENS
@@ -109,7 +109,7 @@ def bytes_used(served: Served, rate: int, hbm_bytes: float = CARD_BYTES) -> floa
 
 
 def idle_percent(served: Served, rate: int) -> dict[str, Any]:
-    """Return the shares of memory and operations that a server leaves at a rate, and the mean."""
+    """Return the idle percentages of a server's memory and operations at a rate, and their mean."""
     gpu = load_node(NODE).platforms[0].gpu
     done = 2 * param_count(load_spec(served.model)) * rate * ANSWER_TOKENS
     compute = 100.0 * (1.0 - done / (drained(served, rate).makespan_s * gpu.bf16_tflops * 1e12))

@@ -1,10 +1,10 @@
 """Copies of layers whose weights stay in host memory, on slices of a GH200 (beyond the paper).
 
-A slice of a chip has a model with weights in its memory, and rows until keys and values fill what
-is left. Copies of layers on a second slice take over half of the rows. Such a copy either has its
-weights in that slice's memory, beside another model's, or reads them over NVLink-C2C and takes
-memory for keys and values only. The third way needs no second slice: layers of the first are read
-from host memory, which frees theirs for keys and values.
+A slice of a chip has a model with resident weights, and rows until the KV cache fills the rest of
+its memory. Copies of layers on a second slice compute half of the rows. Such a copy either has
+resident weights beside another model's, or reads them over NVLink-C2C and needs memory for its KV
+cache only. A third method needs no second slice: layers of the first are read from host memory,
+which frees their memory for KV cache.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["compute"]
 _PLATFORM, _MIG, _MODEL = "gh200", "4x24gb", "llama-3-8b"
 _CONTEXT: Final = 1024  # tokens of each row
 _MOST_ROWS: Final = 512
-_RESERVE_BYTES: Final = 1e9  # of each slice, for activations and a process
+_RESERVE_BYTES: Final = 1e9  # reserve of each slice, for activations and a process
 _ROOM: Final = {"empty": 1.0, "a quarter free": 0.25}
 """Share of the second slice's memory that another model leaves."""
 _LATENCY_S: Final = 10e-6
@@ -40,7 +40,7 @@ Where = Literal["device", "host"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Slice:
-    """A model on a slice: step tables by where weights are, and bytes for it."""
+    """A model on a slice: its memory, and step tables by location of the weights."""
 
     spec: ModelSpec
     room_bytes: float
@@ -124,7 +124,7 @@ def _row_bytes(here: _Slice) -> float:
 
 
 def _batch(here: _Slice, layers: int, where: Where, there_bytes: float) -> int:
-    """Return the rows that both slices have memory for; 0 where the copies alone are too much."""
+    """Return the rows that fit into both slices; 0 if the copies' weights do not fit."""
     each, share = _row_bytes(here), layers / here.spec.layers
     first = (here.room_bytes - weight_bytes(here.spec)) / (each * (1.0 - share / 2.0))
     second = there_bytes - layers * layer_bytes(here.spec)[0] * (where == "device")
@@ -154,7 +154,7 @@ def _batch_alone(here: _Slice, layers: int) -> int:
 
 
 def _alone(here: _Slice, layers: int, batch: int) -> float:
-    """Return the seconds of a step of which some layers are read from host memory."""
+    """Return the seconds of a step with some layers read from host memory."""
     share = layers / here.spec.layers
     resident, streamed = here.tables["device"], here.tables["host"]
     body_s = (1.0 - share) * resident.body_s[batch, 0] + share * streamed.body_s[batch, 0]

@@ -1,4 +1,4 @@
-"""Requests served by one device, then by several while the layout changes; what differs is counted.
+"""Requests served by one device, then by several while the layout changes, compared bit by bit.
 
 `experiments.cocoserve.scale` draws the changes and prints. Nothing here needs more than jax.
 """
@@ -39,7 +39,7 @@ _jax: Any = jax  # parts of it are untyped
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A change of the layout: what it is called, the spread after it, and paths of requests."""
+    """A change of the layout: its kind, the spread after it, and paths of requests."""
 
     kind: str
     layers: int
@@ -52,14 +52,14 @@ Drawn = Callable[[OverDevices, random.Random], Change | None]
 
 @dataclass
 class Load:
-    """Requests, and the changes meanwhile.
+    """Requests, and changes of the layout during them.
 
     Attributes:
       requests: number of requests, with prompts of random tokens and lengths.
-      operations: changes at most, one after another, while requests last.
-      rows: requests in a step at most.
-      prompt: tokens of a prompt at most.
-      new: tokens of an answer at most.
+      operations: most changes, one after another, while requests last.
+      rows: most requests in a step.
+      prompt: most tokens of a prompt.
+      new: most tokens of an answer.
       piece_bytes: bytes that a change copies between two steps; null: half of a layer.
       seed: seed of prompts, lengths and changes.
     """
@@ -91,11 +91,11 @@ class Done:
       logits: digest of each step's logits.
       steps: number of steps.
       operations: a row for each operation that ended.
-      failed: operations that found no room.
-      compiled: executables that were compiled after all was ready.
-      loaded: executables that were loaded after all was ready.
+      failed: operations without enough memory.
+      compiled: executables that were compiled after the warm-up.
+      loaded: executables that were loaded after the warm-up.
       counts: steps, changes of rows' devices and transitions.
-      unequal: operations after which a device's memory was not as predicted.
+      unequal: operations after which a device's memory differed from the prediction.
       left: blocks that are still held at the end.
     """
 
@@ -112,7 +112,7 @@ class Done:
 
 
 def shapes_of(settings: Load) -> Shapes:
-    """Return the shapes of both runs, in which a group of rows is as large as all of them.
+    """Return the shapes of both runs, with groups of rows always padded to all rows.
 
     Products of other sizes add up in another order, so that logits would differ in their last bits.
     """
@@ -130,7 +130,7 @@ def _done(runner: Runner, asked: Sequence[Asked]) -> Iterator[Done]:
 
 
 def _record(runner: Runner, logits: list[str]) -> None:
-    """Have digests of the logits that a runner draws from noted."""
+    """Append a digest of each step's sampled logits to `logits`."""
     executor: Any = runner.executor
     compute = executor.compute
 
@@ -152,14 +152,14 @@ def scaled(
     *,
     report: Callable[[int], None] = lambda _: None,
 ) -> tuple[Done, Done]:
-    """Serve requests on one device, then while changes are made; return both.
+    """Serve requests on one device, then during changes of the layout; return both results.
 
     Args:
-      model: with executables to keep.
+      model: model with a store of executables.
       settings: requests and changes.
-      devices: of jax; where one is named more than once its memory is not compared.
-      drawn: returns the next change, if there is one.
-      report: is told how many changes there were.
+      devices: jax devices; if one occurs more than once, its memory is not compared.
+      drawn: function that returns the next change, or None.
+      report: callback with the number of changes so far.
     """
     executables = model.executables
     assert executables is not None
@@ -186,7 +186,7 @@ def scaled(
     runner = Runner(over, shapes)
     runner.warm(draws=(False,), scores=False)
     ready_to_move(over)
-    for device in devices[1:]:  # placing an array on a device for the first time is no step
+    for device in devices[1:]:  # a first transfer sets the device up; it is no step
         _jax.block_until_ready(jax.device_put(np.zeros(1, np.float32), device))
     sizes = [layer_bytes(over.weights[n, 0]) for n in range(spec.layers)]
     piece_bytes = settings.piece_bytes or max(1, max(sizes) // 2)
@@ -229,7 +229,7 @@ def _begun(over: OverDevices, change: Change, piece_bytes: int) -> Relayout | No
     try:
         return Relayout(over, change.spread, change.homes, piece_bytes=piece_bytes)
     except SettingError as error:
-        if "blocks" in str(error):  # for keys and values: it has to wait
+        if "blocks" in str(error):  # no free KV blocks: the operation has to wait
             return None
         raise
 
@@ -242,7 +242,7 @@ def _counted(moved: Moved) -> dict[str, Any]:
 
 
 def _as_predicted(over: OverDevices, sizes: Sequence[int]) -> bool:
-    """Return whether each device beside the first holds its pool and its layers, to the byte."""
+    """Return whether each device but the first holds exactly the bytes of its pool and layers."""
     held: Counter[Any] = Counter()
     for array in _jax.live_arrays():
         if len(array.devices()) == 1 and not in_host_memory(array):

@@ -1,12 +1,12 @@
-"""Plans of copies of a model's layers over a node, with their gain, cost and memory; moves nothing.
+"""Plans of layer copies over a node, with their gain, cost and memory; moves nothing.
 
     python -m experiments.cocoserve.plan model=llama-2-13b node=a100_40_pcie_x4
     python -m experiments.cocoserve.plan model=llama-2-70b over=4 memory_share=1 gamma=0
     python -m experiments.cocoserve.plan algorithms=[exact] batch=32 write=plan.json
     python -m experiments.cocoserve.plan plan=plan.json 'operations=[evict 0-9 1]'
 
-Each plan has its gain by three estimates, none of which predicts seconds, and by the predicted
-step; then its operations with bytes and seconds, and the memory that it leaves on each device.
+Prints each plan's gain by three estimates, none of which predicts seconds, and by the predicted
+step. Then prints its operations with bytes and seconds, and the free memory of each device.
 """
 
 from __future__ import annotations
@@ -78,20 +78,20 @@ class PlanSettings:
     """Settings, as key=value on the command line.
 
     Attributes:
-      model: a name among those shipped, or the path of a config.json.
-      node: GPUs with links between them, of `conf/node`; the first holds the model.
-      over: GPUs that hold the model before, a run of layers each; more than 1 where it fits no one.
+      model: name of a shipped model, or the path of a config.json.
+      node: name of a node of `conf/node`; its first GPU holds the model.
+      over: GPUs that hold the unscaled model, a run of layers each; above 1 if no single one can.
       batch: rows of a decode step.
-      context: tokens of KV of each row.
-      memory_share: of each GPU's memory, for weights, KV and processes.
-      free_gib: of each GPU, for the same; []: by memory_share.
+      context: tokens of KV cache of each row.
+      memory_share: share of each GPU's memory for weights, KV cache and processes.
+      free_gib: GiB of each GPU for the same; []: by memory_share.
       gamma: gamma of Eq. 4; null: the hardware's, with delta 1.
-      algorithms: plans to print, of printed, spread, singly, runs, exact and fastest; []: all,
-        the last only where the model is on one GPU before.
-      plan: file that an earlier `write` made, to begin from; null: the unscaled model.
-      operations: to do first, each `replicate|migrate|evict LAYERS DEVICE [MODULE]`; then these are
-        the plan that is printed.
-      write: file for the last plan that is printed.
+      algorithms: plans to print: printed, spread, singly, runs, exact, fastest; []: all, but
+        fastest only if one GPU holds the unscaled model.
+      plan: file of an earlier `write` to start from; null: the unscaled model.
+      operations: operations to print as the plan, each `replicate|migrate|evict LAYERS DEVICE
+        [MODULE]`.
+      write: file for the last printed plan.
     """
 
     model: str = "llama-2-13b"
@@ -110,7 +110,7 @@ class PlanSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A model, its devices, and all that plans are compared by.
+    """A model, its devices, and the inputs by which plans are compared.
 
     Attributes:
       spec: shape of the model.
@@ -118,12 +118,12 @@ class Problem:
       devices: times of the model's layers on the devices.
       costs: constants of operations' time and memory.
       batch: rows of a decode step.
-      context: tokens of KV of each row.
-      capacity: bytes of each device that a model may take.
+      context: tokens of KV cache of each row.
+      capacity: bytes of each device that a model may use.
       gamma: gamma of Eq. 4.
-      per_transition: the largest transition of an even split over an unscaled step.
-      unscaled: the model without copies.
-      start: the placement before.
+      per_transition: largest transition of an even split, as a share of an unscaled step.
+      unscaled: placement without copies.
+      start: placement that plans start from.
     """
 
     spec: ModelSpec
@@ -143,7 +143,7 @@ class Problem:
         return memory_of(placement, self.spec, self.costs, batch=self.batch, context=self.context)
 
     def free_bytes(self) -> dict[int, float]:
-        """Return the free bytes of each device, without those of a process."""
+        """Return the free bytes of each device after a process's own memory."""
         held = self.held(self.start)
         process = self.costs.process_bytes
         return {
@@ -151,7 +151,7 @@ class Problem:
         }
 
     def room(self) -> dict[int, int]:
-        """Return the copies that each other device has room for, with the KV of its even share."""
+        """Return the copies that fit on each other device, with the KV cache of its even share."""
         tokens = even_rows(self.batch, 2)[1] * self.context
         others = {d: free for d, free in self.free_bytes().items() if d != self.start.first}
         layer = sizes(self.spec, tokens)["layer"]
@@ -162,8 +162,8 @@ def problem_of(settings: PlanSettings) -> Problem:
     """Return the problem that settings describe.
 
     Raises:
-      SettingError: a setting that cannot be.
-      DataError: a plan that cannot be read.
+      SettingError: a setting is invalid.
+      DataError: a plan cannot be read.
     """
     for name in ("batch", "context"):
         if getattr(settings, name) < 1:
@@ -177,7 +177,7 @@ def problem_of(settings: PlanSettings) -> Problem:
     for name in settings.algorithms:
         if name not in ALGORITHMS:
             raise unknown_name("algorithms", name, ALGORITHMS)
-    module_of(spec, "layer")  # refuses layers that are not alike
+    module_of(spec, "layer")  # raises an error if layers differ
     most = min(len(node.gpus), spec.layers)
     if not 1 <= settings.over <= most:
         raise SettingError("over", settings.over, f"1 to {most} GPUs of {node.name}")
@@ -217,7 +217,7 @@ def planned(problem: Problem, algorithm: str) -> Placement:
     """Return the plan of an algorithm of `ALGORITHMS`.
 
     Raises:
-      SettingError: the batch has no room, or there are too many devices for the exact plan.
+      SettingError: the batch does not fit, or there are too many devices for the exact plan.
     """
     start, room = problem.start, problem.room()
     by_eq_4, counted = Estimate.printed(problem.gamma), Estimate.counted(problem.per_transition)
@@ -264,7 +264,7 @@ def row_of(problem: Problem, placement: Placement) -> dict[str, Any]:
 
 
 def _split(problem: Problem, placement: Placement) -> float:
-    """Return Eqs. 1 to 3 with the rates and links of the devices."""
+    """Return the speedup by Eqs. 1 to 3 with the rates and links of the devices."""
     first, node = placement.first, problem.node
     layer_s = [
         problem.devices.layer_s(d, problem.batch, problem.context) for d in range(len(node.gpus))
@@ -280,10 +280,10 @@ def _split(problem: Problem, placement: Placement) -> float:
 
 
 def operated(problem: Problem, texts: Sequence[str]) -> Placement:
-    """Return the placement after operations that a user names.
+    """Return the placement after a user's operations; nothing moves.
 
     Raises:
-      SettingError: one that cannot be read or done; nothing moves.
+      SettingError: an operation is malformed or impossible.
     """
     placement = problem.start
     for k, text in enumerate(texts):
@@ -322,7 +322,7 @@ def _parsed(text: str, where: str, spec: ModelSpec) -> tuple[str, list[int], int
         begin, _, end = part.partition("-")
         if not begin.isdecimal() or not (end or begin).isdecimal():
             raise SettingError(where, text, OPERATION)
-        last = min(int(end or begin), spec.layers)  # one too many is refused as a layer
+        last = min(int(end or begin), spec.layers)  # one layer too many is rejected later
         layers += range(int(begin), last + 1)
     if not layers:
         raise SettingError(where, text, OPERATION)
@@ -330,7 +330,7 @@ def _parsed(text: str, where: str, spec: ModelSpec) -> tuple[str, list[int], int
 
 
 def _read(path: Path, spec: ModelSpec) -> Placement:
-    """Return the placement of a file that `write` made, for this model."""
+    """Return the placement of a file of `write`, for this model."""
     found = read_json_object(path)
     for name, wanted in (("model", spec.name), ("layers", spec.layers)):
         if found.get(name) != wanted:
@@ -412,7 +412,7 @@ def _operations(problem: Problem, placement: Placement) -> list[Operation]:
 
 
 def _costed(problem: Problem, operation: Operation) -> tuple[int, float]:
-    """Return bytes that an operation moves, with KV of its source's rows, and its seconds."""
+    """Return the bytes that an operation moves, KV cache included, and its seconds."""
     rows = problem.start.partitions(problem.batch)
     source = [rows[layer].get(operation.source, 0) for layer in operation.layers]
     tokens = round(sum(source) / len(source) * problem.context)
@@ -440,7 +440,7 @@ def _memory(problem: Problem, placement: Placement) -> Iterator[str]:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Return numbers as 0-3,7."""
+    """Return numbers as a text of ranges, such as 0-3,7."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and runs[-1][1] + 1 == number:

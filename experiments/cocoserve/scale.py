@@ -2,11 +2,10 @@
 
     python -m experiments.cocoserve.scale model=<checkpoint> devices=4 requests=200 operations=200
 
-Requests are served twice: by the model on one device, and while operations drawn at random change
-where its layers and their keys and values are. Tokens and the bits of logits must be equal. Each
-operation has its bytes, its pieces and its longest pause; memory of each device is compared to the
-prediction after each. Devices of a CPU share its cores: they show tokens, bytes and compilations,
-never a speed.
+Requests are served twice: by one device, and by several while random operations move layers and
+their KV cache. Tokens and the bits of logits must be equal. Prints bytes, pieces and the longest
+pause of the operations. After each, every device's memory is compared with the prediction. Devices
+of a CPU share its cores: they show tokens, bytes and compilations, never a speed.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from experiments.plain_settings import run_settings
 __all__ = ["ScaleSettings", "drawn_on", "main", "operation_on"]
 
 _jax: Any = jax  # parts of it are untyped
-_LONG: Final = ("texts", "logits")  # of what is written, left out
+_LONG: Final = ("texts", "logits")  # fields left out of the written file
 
 
 @dataclass
@@ -46,11 +45,10 @@ class ScaleSettings(Load):
     """Settings, as key=value on the command line; those of `Load` as well.
 
     Attributes:
-      model: folder of a checkpoint, or a GGUF file; by default one that is fetched if it is not
-        there.
-      linear: how projections are multiplied: reference, or hybrid (weights in host memory, which
-        copies of a layer share).
-      devices: of this process; a CPU is told to have so many.
+      model: folder of a checkpoint, or a GGUF file; by default SmolLM2, downloaded if missing.
+      linear: strategy of linear layers: reference, or hybrid (weights in host memory, which copies
+        of a layer share).
+      devices: number of jax devices; a CPU emulates them.
       executables: folder of compiled stages; by default they are compiled for this run.
       write: file for a table of the operations, JSON; null: none.
     """
@@ -68,7 +66,7 @@ class ScaleSettings(Load):
 
 
 def drawn_on(over: OverDevices, draws: random.Random) -> Change | None:
-    """Return an operation drawn at random; None if the one that was drawn is not possible."""
+    """Return the change of a random operation, or None if the operation is impossible."""
     found = operation_on(over, draws)
     if found is None:
         return None
@@ -79,7 +77,7 @@ def drawn_on(over: OverDevices, draws: random.Random) -> Change | None:
 
 
 def operation_on(over: OverDevices, draws: random.Random) -> tuple[Operation, list[int]] | None:
-    """Return an operation drawn among those that are possible, and the requests that it names."""
+    """Return a random operation and the requests that it names, or None if it is impossible."""
     copies, layers = over.spread.copies, len(over.spread.copies)
     first = draws.randrange(layers)
     run = range(first, draws.randrange(first, layers) + 1)

@@ -33,7 +33,7 @@ __all__ = ["WAYS", "compute", "most_rows", "seconds_of"]
 WAYS: Final = ("one card", "20 layers copied", "40 layers copied", "second instance", "pipeline",
                "tensor parallel")  # fmt: skip
 _TOKENS: Final = DEFAULTS.prompt_tokens + ANSWER_TOKENS
-_CONTEXT: Final = DEFAULTS.prompt_tokens + ANSWER_TOKENS // 2  # that a step reads in the mean
+_CONTEXT: Final = DEFAULTS.prompt_tokens + ANSWER_TOKENS // 2  # mean cached tokens of a sequence
 _ROWS: Final = (2, 16, 30, 44, 54, 72, 90, 108, 140, 170, 202)
 
 
@@ -41,7 +41,7 @@ _ROWS: Final = (2, 16, 30, 44, 54, 72, 90, 108, 140, 170, 202)
         title="Two cards: copies of layers and other ways (beyond the papers)",
         draw="cocoserve.draw_two_cards", needs=SYSTEMS)  # fmt: skip
 def compute(_: Context) -> Computed:
-    """Return the seconds of a step and tokens a second by sequences at once, for each method."""
+    """Return the seconds of a step and tokens a second by concurrent sequences, for each method."""
     spec, node = load_spec(MODEL), load_node(NODE)
     devices = devices_of(spec, node, most_rows=max(_ROWS))
     most = most_rows(devices)
@@ -112,7 +112,7 @@ def _step(devices: Devices, placement: Placement, rows: int) -> float:
 
 
 def _pipelined(devices: Devices, runs: Placement, rows: int) -> float:
-    """Return the seconds of a round of two batches in flight: a whole step, or twice a stage."""
+    """Return the seconds of a round of two batches in flight: a whole step, or two stages."""
     found = step_time(runs, devices, batch=rows, context=_CONTEXT)
     return max(found.seconds, 2 * (found.layers_s / 2 + found.rest_s))
 
