@@ -1,1 +1,1 @@
-"""MEDUSA: start-up state captured once and restored anywhere (Zeng et al., ASPLOS 2025)."""
+"""MEDUSA: start-up state captured once, restored by later starts (Zeng et al., ASPLOS 2025)."""

@@ -1,8 +1,8 @@
-"""A chain of products by cuBLAS: an opaque library, whose launches only the captured graph shows.
+"""A chain of products by cuBLAS, an opaque library whose launches only the captured graph shows.
 
-Nothing of its kernels is known: no PTX, no declaration, mostly no symbol. What it takes is called
-by ctypes as any program calls it; its workspace is ours, so that nothing is allocated behind the
-trace. Needs a GPU, or a driver and a cuBLAS that pretend.
+Nothing of its kernels is known: no PTX, no declaration, mostly no symbol. It is called by ctypes.
+The caller gives it its workspace, so that no allocation escapes the trace. Needs a GPU, or an
+emulated driver and cuBLAS.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from c2c.systems.program.driver import Driver
 __all__ = ["BATCH_SIZES", "BlasProcess"]
 
 BATCH_SIZES: Final = (1, 8, 64)
-WORKSPACE_BYTES: Final = 32 << 20  # what cuBLAS' documentation asks for on Hopper
+WORKSPACE_BYTES: Final = 32 << 20  # cuBLAS's recommended size on Hopper
 _HIDDEN: Final = 1024
 _NAMES: Final = ("libcublas.so.13", "libcublas.so.12")
-# Of cublas_api.h and library_types.h.
+# Constants of cublas_api.h and library_types.h.
 _BF16, _FLOAT32, _ANY_ALGORITHM, _AS_THEY_ARE = 14, 68, -1, 0
 
 
@@ -40,7 +40,7 @@ class BlasProcess:
       device: device of the process.
       seed: seed of the gaps that its allocator leaves.
       has_guards: True if the allocator leaves gaps, which the second capture needs.
-      arenas: ranges of addresses that its segments lie in.
+      arenas: address ranges of its segments; None: the device's own.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class BlasProcess:
         self.recorder = Recorder(device, Allocator(device, guards=guards, arenas=arenas))
         self.libraries = tuple(_found(_NAMES))
         self._blas = _Blas(self.libraries[0], device.stream)
-        draw = np.random.default_rng(0)  # of the weights, the same in every process
+        draw = np.random.default_rng(0)  # weights are the same in every process
         self._weights = [self._standing(_finite(draw, 2 * _HIDDEN**2)) for _ in range(layers)]
         size = 2 * _HIDDEN * max(BATCH_SIZES)
         self._given, self._left = (self._standing(bytes(size)) for _ in range(2))
@@ -65,10 +65,10 @@ class BlasProcess:
         self._blas.use_workspace(workspace, WORKSPACE_BYTES)
         self.graphs: dict[int, int] = {}
         self.functions: dict[int, int] = {}
-        self.warm_s = self.first_s = 0.0  # of captures: warm-ups, and until the first was read
+        self.warm_s = self.first_s = 0.0  # seconds of warm-ups, and until the first capture
 
     def run(self, batch: int) -> None:
-        """Multiply once, as a warm-up does."""
+        """Compute all products once, as a warm-up."""
         self._chain(batch)
         self.device.synchronise()
 
@@ -77,7 +77,7 @@ class BlasProcess:
         found: dict[int, None] = {}
         for batch in BATCH_SIZES:
             into = self.recorder.allocate(2 * _HIDDEN * batch, pool=TRIGGER_POOL)
-            self._multiply(0, self._given, into, batch)  # has the library load its modules
+            self._multiply(0, self._given, into, batch)  # makes the library load its modules
             self.device.synchronise()
             self.device.begin_capture()
             self._multiply(0, self._given, into, batch)
@@ -90,7 +90,7 @@ class BlasProcess:
         return list(found)
 
     def capture(self) -> Capture:
-        """Warm up and capture each batch size; return what there is to analyse."""
+        """Warm up and capture each batch size; return the capture to analyse."""
         begun = time.perf_counter()
         graphs = CapturedGraphs(self.recorder, {}, self.libraries)
         for batch in BATCH_SIZES:
@@ -106,7 +106,7 @@ class BlasProcess:
         return graphs.finish()
 
     def regions(self, batch: int) -> Regions:
-        """Return what a run of a batch size is given and what it leaves."""
+        """Return the input and output regions of a batch size."""
         nbytes = 2 * _HIDDEN * batch
         given, left = (((self._name(address), 0, nbytes),) for address in (self._given, self._left))
         return Regions(given, left)
@@ -136,7 +136,7 @@ class BlasProcess:
 
 
 class _Blas:
-    """The four calls of cuBLAS that a product takes."""
+    """The four calls of cuBLAS that a product needs."""
 
     def __init__(self, path: str, stream: int) -> None:
         self._path, self._library = path, ctypes.CDLL(path)
@@ -145,14 +145,14 @@ class _Blas:
         self._call("cublasSetStream_v2", self._handle, ctypes.c_void_p(stream))
 
     def use_workspace(self, address: int, nbytes: int) -> None:
-        """Have cuBLAS use this memory and allocate none."""
+        """Set cuBLAS's workspace, so that it allocates no memory."""
         place = ctypes.c_void_p(address)
         self._call("cublasSetWorkspace_v2", self._handle, place, ctypes.c_size_t(nbytes))
 
     def multiply(self, weights: int, source: int, into: int, rows: int) -> None:
-        """Put into [rows, hidden] source [rows, hidden] @ weights [hidden, hidden], in bfloat16.
+        """Write source [rows, hidden] @ weights [hidden, hidden] to `into`, in bfloat16.
 
-        cuBLAS counts columns first, so that it is given the transposed product.
+        cuBLAS is column-major, so that it computes the transposed product.
         """
         n, one, zero = _HIDDEN, ctypes.c_float(1.0 / _HIDDEN), ctypes.c_float(0.0)
         self._call(
@@ -168,10 +168,10 @@ class _Blas:
 
 
 def _found(names: tuple[str, ...]) -> Iterator[str]:
-    """Yield the library's name or path: where the loader looks, then in wheels of NVIDIA's.
+    """Yield the library's name or path, searched on the loader's path, then in NVIDIA's wheels.
 
     Raises:
-      DataError: it is in neither.
+      DataError: neither has the library.
     """
     wheels = importlib.util.find_spec("nvidia")
     folders = [] if wheels is None else [Path(p) for p in wheels.submodule_search_locations or ()]

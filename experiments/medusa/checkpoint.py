@@ -1,10 +1,10 @@
-"""A rival of restored graphs: a whole process that the driver freezes and brings back.
+"""Driver checkpoints of a whole process, an alternative to restored graphs.
 
     python -m experiments.medusa.checkpoint computing:0
 
-A process starts, captures and instantiates its graphs. This one has the driver lock it, take its
-GPU memory into the host's (`cuCheckpointProcess*`), bring it back and let it go on; then its graphs
-must leave what they left before. Prints seconds as JSON. Needs a driver of 570 or later.
+A second process starts, captures and instantiates its graphs. The driver then locks it, moves its
+GPU memory to host memory (`cuCheckpointProcess*`), restores and unlocks it. Afterwards its graphs
+must give the same results as before. Prints seconds as JSON. Needs driver 570 or later.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from experiments.medusa.one_process import check_what, started
 __all__ = ["ABSENT", "main", "seconds_of"]
 
 LIMIT_S = 120.0
-# What a driver says that has no such calls, or may not use them here.
+# Errors of a driver without these calls, or without permission to use them.
 ABSENT = ("FunctionNotFound", "not found", "NOT_SUPPORTED", "NOT_PERMITTED")
 
 
 def seconds_of(what: str, env: Mapping[str, str]) -> dict[str, Any]:
-    """Return the seconds of freezing and restoring a process, and the bytes of its memory.
+    """Return the seconds to freeze and restore a process, and the bytes of its memory.
 
     Args:
-      what: its graphs; see `one_process`.
+      what: graphs of the process; see `one_process`.
       env: environment of the processes.
 
     Raises:
@@ -50,7 +50,7 @@ def seconds_of(what: str, env: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _hold(what: str) -> None:
-    """Be the process: say what memory holds and graphs leave, first and whenever a line comes."""
+    """Run as the process: print digests of memory and results at start and for each input line."""
     process = started("capture", "driver", what, None)
     process.capture()
     regions = {batch: process.regions(batch) for batch in process.graphs}
@@ -62,7 +62,7 @@ def _hold(what: str) -> None:
     def say() -> None:
         there = hashlib.sha256(b"".join(device.read(a, n) for a, n in live.items())).hexdigest()
         left = outputs_of(device, executables.__getitem__, regions, process.recorder.addresses)
-        for address, data in held.items():  # what graphs add to is as it was at every time
+        for address, data in held.items():  # graphs accumulate: restore their inputs each time
             device.write(address, data)
         told = {"memory": there, "outputs": left}
         print(json.dumps({"told": told, "held_bytes": process.recorder.held_bytes}), flush=True)

@@ -29,7 +29,7 @@ _BATCH = 1
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Two captures of a program, and what an ordinary start of the third process gives."""
+    """Two captures of a program, and the true capture at a third process's addresses."""
 
     program: Program
     first: Capture
@@ -44,7 +44,7 @@ class Outcome:
     """A classifier's verdict on a case.
 
     Attributes:
-      words: parameters compared, in bytes, with those of an ordinary start at the same addresses.
+      words: 8-byte words of parameters, compared with an ordinary start at the same addresses.
       wrong: number of parameters that differ; edges count as one.
       refusals: reasons why the graph was left out.
       is_equal: True if the restored graph's results equal the original's, on random inputs.
@@ -57,7 +57,7 @@ class Outcome:
 
 
 def prepare(shape: Shape, *, is_adversarial: bool = True) -> Case:
-    """Return a case; `is_adversarial`: with integers inside live buffers of the first capture."""
+    """Return a case; `is_adversarial` adds integers equal to live addresses of its capture."""
     program = random_program(shape)
     seed = 4 * shape.seed
     if is_adversarial:
@@ -73,7 +73,7 @@ def prepare(shape: Shape, *, is_adversarial: bool = True) -> Case:
 
 
 def judge(case: Case, classifier: Classifier = "differential", *, runs: bool = True) -> Outcome:
-    """Analyse, restore in a process of its own, compare word by word, and by running."""
+    """Analyse a case, restore it in a third process, and compare parameters and results."""
     second = case.second if classifier == "differential" else case.first
     analysed = analyse(case.first, second, case.original.device.replace_address, classifier)
     if analysed.refusals:

@@ -1,10 +1,10 @@
-"""Seconds of the first decode steps of a process, one by one.
+"""Seconds of each of the first decode steps of a process.
 
     python -m experiments.medusa.first_steps '{"layers": 2}' 12
 
-XLA runs a step's launches as a command buffer, its own CUDA graph: the first run goes without, the
-second builds it, later ones patch the addresses that have changed. What they patch is a flag of
-XLA's, so that each mode is a process of its own (`seconds_of`).
+XLA runs a step's launches as a command buffer, its own CUDA graph. The first run has none, the
+second builds it, later ones patch the changed addresses. A flag of XLA selects the patched
+addresses, so that each mode needs a process of its own (`seconds_of`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from experiments.children import gpu_environment, run
 
 __all__ = ["MODES", "main", "seconds_of"]
 
-# Of --xla_gpu_command_buffer_update_mode (before jax 0.11 a switch, ..._va_remapping): all
-# addresses are patched at every run; or memory of temporaries, or of whatever was seen to be,
-# is mapped to where it was.
+# Values of --xla_gpu_command_buffer_update_mode (before jax 0.11 a switch, ..._va_remapping): patch
+# all addresses at every run; or remap temporaries, or all memory that profiling found to move, to
+# the addresses of the earlier run.
 MODES: Final = ("ALWAYS_UPDATE", "SKIP_TEMP", "SKIP_PROFILED")
 PAGE_TOKENS: Final = 64
 LIMIT_S: Final = 120.0
@@ -40,7 +40,7 @@ def seconds_of(step: Mapping[str, Any], mode: str, count: int) -> tuple[float, .
       count: number of steps.
 
     Raises:
-      DataError: the process fails, or takes over two minutes.
+      DataError: the process fails, or needs over two minutes.
     """
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_command_buffer_update_mode={mode}"
     line = [sys.executable, "-m", "experiments.medusa.first_steps", json.dumps(dict(step))]
@@ -82,7 +82,7 @@ def _seconds(shape: StepShape, count: int) -> list[float]:
     run = jax.jit(step, donate_argnums=(3, 4))
     compiled = run.lower(params, tokens, positions, k, v, tables).compile()
     one = jax.numpy.ones_like(positions)
-    jax.block_until_ready(positions + one)  # compiled before anything is timed
+    jax.block_until_ready(positions + one)  # compiled before the timing
     found = []
     for _ in range(count):
         begin = time.perf_counter()

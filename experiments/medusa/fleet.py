@@ -25,7 +25,7 @@ from c2c.workloads import Workload, build_workload, workload_config
 __all__ = ["GPUS", "Fleet", "Tail", "disk_gbps", "tail_of"]
 
 GPUS: Final = 4
-_MAX_BATCH: Final = 256  # the largest batch size that is captured
+_MAX_BATCH: Final = 256  # largest captured batch size
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class Fleet:
     Attributes:
       model: name of its spec.
       start: name in `c2c.systems.medusa.STARTS`.
-      at: outstanding requests at the least busy instance that start another one.
-      lengths: `sharegpt`, or a file of lengths.
+      at: outstanding requests of the least busy instance at which another instance starts.
+      lengths: `sharegpt`, or path of a file of lengths.
     """
 
     model: str
@@ -47,7 +47,7 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """Results of a run: p99 of TTFT, mean, requests a second served, instances started."""
+    """Results of a run: p99 and mean of TTFT, served requests a second, started instances."""
 
     p99_ttft_s: float
     mean_ttft_s: float
@@ -56,14 +56,14 @@ class Tail:
 
 
 def disk_gbps() -> float:
-    """Return the rate at which the paper's striped drives gave the weights."""
+    """Return the rate at which the paper's striped drives read the weights."""
     measured = load_measured_start()
     return loaded_bytes(load_spec(measured.model)) / measured.weights_s / 1e9
 
 
 @cache
 def _serving(model: str) -> ServingSetup:
-    """Return a fleet of one model: composing settings takes longer than serving a trace."""
+    """Return a fleet of one model; cached, since composing settings takes longer than a run."""
     settings = load(
         [
             "hardware=a100_40",
@@ -126,7 +126,7 @@ def _workload(
 def tail_of(
     fleet: Fleet, rate_rps: float, requests: int, seed: int, *, compiled: bool = True
 ) -> Tail:
-    """Serve one Poisson trace, from no instance on. Of 116 requests p99 is the second largest."""
+    """Serve one Poisson trace from no instances; p99 of 116 requests is the second largest."""
     ready = prepared(fleet)
     deployments = ready.setup.deployments
     names = tuple((d.name, d.spec.name) for d in deployments)

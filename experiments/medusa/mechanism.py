@@ -1,4 +1,4 @@
-"""Checks of the paper's restore mechanism, part by part, in a run."""
+"""Checks of each part of the paper's restore mechanism in a run."""
 
 from __future__ import annotations
 
@@ -146,13 +146,13 @@ def _rules(
 
 
 def _said(name: str, holds: bool, note: str) -> Result:
-    """Return a rule that was followed: in-sample, since it is what was built."""
+    """Return the result of a rule of the paper: in-sample, since the code was built by it."""
     value = claim(f"medusa.{name}").value
     return _result(name, value if holds else dict.fromkeys(value, "no"), note)
 
 
 def _captures(device: Any) -> int:
-    """Return the number of captures that can be under way at once."""
+    """Return the number of captures that a device allows at once."""
     device.begin_capture()
     count = 1
     try:
@@ -165,7 +165,7 @@ def _captures(device: Any) -> int:
 
 
 def _offline_runs(shown: Restoring) -> int:
-    """Return the number of two starts that have to capture."""
+    """Return the number of captures in two starts."""
     runs = 0
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(2):
@@ -191,10 +191,10 @@ def _aliased() -> tuple[int, int | None]:
 
 
 def _keeps_kv(device: Any) -> bool:
-    """Return whether a stored size is used, and is not where less memory is free."""
+    """Return whether a stored size is used if it fits the free memory, and only then."""
     free = device.free_bytes()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RepositoryWarning)  # of the second one
+        warnings.simplefilter("ignore", RepositoryWarning)  # the second call warns
         same, more = (
             stored_kv_bytes(KvRecord(least, 0), device, 0, 0.9) for least in (free, free + 1)
         )

@@ -30,23 +30,23 @@ OUTSIDE: Final = 2  # nodes outside the layers: embedding, last norm
 
 _VISIBLE: Final = "libengine.so"
 _HIDDEN: Final = "libgemm.so"
-_SEEN: Final = 64  # bytes that a kernel reads or writes of each buffer
+_SEEN: Final = 64  # bytes of each buffer that a kernel reads or writes
 
 
 @dataclass(frozen=True, slots=True)
 class TableModel:
-    """A row of Table 1: the claim's suffix, our name of the model, and the printed numbers."""
+    """A row of Table 1: the claim's suffix, name of the model here, and printed numbers."""
 
     row: str
     spec: str
 
     @property
     def nodes(self) -> int:
-        """Nodes over all batch sizes, as printed: an input."""
+        """Printed number of nodes over all batch sizes: an input."""
         return int(claim(f"medusa.table1.{self.row}").value["graph_nodes"])
 
     def load(self) -> ModelSpec:
-        """Return the model's shape."""
+        """Return the model's spec."""
         return load_spec(self.spec)
 
 
@@ -65,9 +65,9 @@ MODELS: Final = (
 
 
 def nodes_a_layer(nodes: int, layers: int, batch_sizes: tuple[int, ...] = BATCH_SIZES) -> list[int]:
-    """Return a layer's nodes at each batch size, so that all sum to `nodes`.
+    """Return a layer's nodes at each batch size, so that the sum over all is `nodes`.
 
-    Small batch sizes have the extra ones: their products are split along K and reduced.
+    Small batch sizes have the extra nodes: their products are split along K and reduced.
 
     >>> sum(OUTSIDE + 32 * n for n in nodes_a_layer(12518, 32))
     12518
@@ -79,7 +79,7 @@ def nodes_a_layer(nodes: int, layers: int, batch_sizes: tuple[int, ...] = BATCH_
 
 @dataclass(frozen=True, slots=True)
 class _Op:
-    """A kernel of a layer: what it reads and writes, by name, and whether a GEMM library has it."""
+    """A kernel of a layer: buffers it reads and writes, by name; True if from a GEMM library."""
 
     name: str
     reads: tuple[str, ...]
@@ -87,7 +87,7 @@ class _Op:
     is_gemm: bool = False
 
 
-# In order of what a step cannot do without; the first n are taken, in the order of `at`.
+# Kernels by importance: a layer of n nodes has the first n, launched in the order of `_ORDER`.
 _LAYER: Final = (
     _Op("rms_norm", ("x", "norm"), ("h",)),
     _Op("qkv_gemm", ("h", "qkv"), ("q",), True),
@@ -119,11 +119,11 @@ _PASSING: Final = ("h", "q", "a", "b", "m", "n")
 
 
 def step_program(spec: ModelSpec, batch: int, layer_nodes: int) -> Program:
-    """Return a decode step: embedding, layers of so many nodes each, last norm.
+    """Return a decode step: embedding, layers of `layer_nodes` kernels each, last norm.
 
-    Weights, KV cache and inputs stand, in the model's real sizes; what a layer computes passes, and
-    its memory is used again. Products come from a library that hides its kernels, another kernel
-    for each range of batch sizes.
+    Weights, KV cache and inputs are permanent buffers with the model's real sizes. A layer's
+    results are temporary, and their memory is reused. Products use a library that hides its
+    kernels, with one kernel for each range of batch sizes.
     """
     if layer_nodes > len(_LAYER):
         raise ValueError(f"at most {len(_LAYER)} nodes a layer")
@@ -171,14 +171,14 @@ def _standing(spec: ModelSpec) -> tuple[tuple[Buffer, ...], dict[tuple[str, int]
 
 
 def _layer_weights(each: dict[str, int]) -> tuple[int, int, int, int]:
-    """Return bytes of qkv, o, up (and gate), down."""
+    """Return the weight bytes of qkv, o, up (and gate), down."""
     up = each["gate_up"] if "gate_up" in each else each["up"]
     return each["qkv"], each["o"], up, each["down"]
 
 
 @cache
 def _kernels() -> tuple[Kernel, ...]:
-    """Return all kernels; products have one a range of batch sizes, in an image of their own."""
+    """Return all kernels; products have a kernel and an image for each range of batch sizes."""
     pointer = ParameterDeclaration(8, 8, is_pointer=True)
     integer, number = ParameterDeclaration(4, 4), ParameterDeclaration(8, 8)
     plain: list[Entry] = []
@@ -228,12 +228,12 @@ class _Builder:
         self.out = self._stays(row)
 
     def _stays(self, nbytes: int) -> int:
-        """Return a buffer that the graph keeps: allocated in its capture, never freed."""
+        """Add a buffer that the capture allocates and never frees; return its index."""
         self.buffers.append(Buffer(max(nbytes, _SEEN), first=0))
         return len(self.buffers) - 1
 
     def layer(self, layer: int, ops: list[_Op]) -> None:
-        """Launch a layer; what it computes passes with it."""
+        """Launch a layer, with temporary buffers for its results."""
         first, last = len(self.launches), len(self.launches) + len(ops) - 1
         names: dict[str, int] = {}
         for op in ops:
@@ -248,7 +248,7 @@ class _Builder:
             self.launch(op, names)
 
     def launch(self, op: _Op, names: dict[str, int]) -> None:
-        """Launch a kernel with the buffers that its names stand for."""
+        """Launch a kernel with the buffers of its names."""
         own = {"x": self.x, "out": self.out}
         arguments = []
         for name in (*op.reads, *op.writes):

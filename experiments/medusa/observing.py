@@ -1,4 +1,4 @@
-"""Results of graphs on random inputs, as digests, and seconds of their first and later launches."""
+"""Digests of graphs' results on random inputs, and seconds of their first and later launches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from c2c.systems.program import AllocationId, Device
 
 __all__ = ["begun", "median_s", "outputs_of", "plain_regions", "regions_from"]
 
-INPUTS: Final = (0, 1, 2)  # random inputs that outputs are compared on
+INPUTS: Final = (0, 1, 2)  # seeds of the random inputs
 
 
 def outputs_of(
@@ -24,10 +24,10 @@ def outputs_of(
     regions: Mapping[int, Regions],
     addresses: Mapping[AllocationId, int],
 ) -> dict[str, list[str]]:
-    """Return, by batch size, a digest of what each of the random inputs leaves.
+    """Return a digest of the results for each random input, by batch size.
 
-    As floats of any type the inputs are finite, which keeps kernels that compute from drowning
-    every difference in NaN.
+    The inputs are finite as floats of any type. Otherwise NaN would hide differences in the results
+    of kernels that compute.
     """
     found = {}
     for batch, region in regions.items():
@@ -49,7 +49,7 @@ def outputs_of(
 
 
 def begun(device: Device, graphs: Mapping[int, int]) -> dict[str, Any]:
-    """Return seconds to instantiate and upload all graphs, and by batch size of launches."""
+    """Return the seconds to instantiate and upload all graphs, and of launches by batch size."""
     begin = time.perf_counter()
     executables = {batch: device.instantiate(graph) for batch, graph in graphs.items()}
     instantiated = time.perf_counter()
@@ -76,7 +76,7 @@ def begun(device: Device, graphs: Mapping[int, int]) -> dict[str, Any]:
 
 
 def median_s(run: Callable[[], None], repeats: int = 5) -> float:
-    """Return the median of a call's seconds."""
+    """Return the median of the seconds of repeated calls."""
     seconds = []
     for _ in range(repeats):
         begin = time.perf_counter()
@@ -86,12 +86,12 @@ def median_s(run: Callable[[], None], repeats: int = 5) -> float:
 
 
 def plain_regions(regions: Regions) -> dict[str, Any]:
-    """Return regions as plain values."""
+    """Return regions as JSON values."""
     return {"given": regions.given, "left": regions.left}
 
 
 def regions_from(told: Mapping[str, Any]) -> Regions:
-    """Return regions from plain values."""
+    """Return regions from JSON values."""
     given, left = (
         tuple((AllocationId(*name), at, nbytes) for name, at, nbytes in told[part])
         for part in ("given", "left")

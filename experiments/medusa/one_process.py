@@ -1,11 +1,11 @@
-"""One process of an offline or online start; `experiments.medusa.restore` starts them by turns.
+"""One process of an offline or online start, run by `experiments.medusa.restore`.
 
     python -m experiments.medusa.one_process ROLE DEVICE ADDRESSES EXECUTABLES WHAT FOLDER
 
-Roles: `capture` and `recapture` leave captures, `analyse` the artefact, `restore` what its graphs
-leave. `what` is a model of Table 1, `random:<seed>`, `computing:<seed>` (for a GPU),
-`xla:<folder>`: of steps by batch size, as `experiments.medusa.steps` leaves them, or
-`cublas:<layers>`: a chain of products by cuBLAS, by a driver only.
+Roles: `capture` and `recapture` write captures, `analyse` the artefact, `restore` the results of
+its graphs. WHAT is a model of Table 1, `random:<seed>`, `computing:<seed>` (for a GPU),
+`xla:<folder>` with the steps of `experiments.medusa.steps`, or `cublas:<layers>`, a chain of
+products by cuBLAS (driver only).
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ MEMORY_FRACTION = 0.9
 
 
 def check_what(device: str, what: str) -> None:
-    """Raise SettingError or DataError where `what` is nothing that can be captured on a device."""
+    """Raise SettingError or DataError if `what` cannot be captured on a device."""
     if not what.startswith("cublas:"):
         programs_of(what)
         return
@@ -84,7 +84,7 @@ def check_what(device: str, what: str) -> None:
 
 
 def check_each(models: Sequence[str]) -> None:
-    """Raise SettingError where there are no models, or one stands twice."""
+    """Raise SettingError if the list of models is empty or has duplicates."""
     if not models or len(set(models)) < len(models):
         raise SettingError("models", list(models), "at least one, each once")
 
@@ -102,11 +102,11 @@ def layers_of_chain(what: str) -> int:
 
 
 def programs_of(what: str) -> dict[int, Program]:
-    """Return a program a batch size.
+    """Return the program of each batch size.
 
     Raises:
-      SettingError: no such model.
-      DataError: a folder of steps that cannot be read.
+      SettingError: the model is unknown.
+      DataError: the folder of steps cannot be read.
     """
     kind, _, seed = what.partition(":")
     if kind == "xla":
@@ -136,13 +136,13 @@ def _batch(folder: Path) -> int:
 
 
 def work(role: str, device: str, ways: tuple[str, str], what: str, folder: Path) -> None:
-    """Do one role's part and leave its files in the folder.
+    """Do one role's part and write its files to the folder.
 
     Args:
       role: one of `ROLES`.
       device: name in `DEVICES`.
       ways: one of `ADDRESSES` and one of `EXECUTABLES`.
-      what: model or program that is captured.
+      what: model or program to capture.
       folder: folder that all roles share.
     """
     addresses, executables = ways
@@ -151,7 +151,7 @@ def work(role: str, device: str, ways: tuple[str, str], what: str, folder: Path)
     elif role == "restore":
         _restore(device, addresses, executables, what, folder)
     else:
-        # the second capture shares no address with the first, so that only that one has arenas
+        # only the first capture has arenas: the second must not share its addresses
         is_free = addresses == "patched" or role == "recapture"
         begins: dict[str, int] | None = None if is_free else {}
         _capture(started(role, device, what, begins), role, device, folder)
@@ -160,7 +160,7 @@ def work(role: str, device: str, ways: tuple[str, str], what: str, folder: Path)
 def started(
     role: str, device: str, what: str, begins: Mapping[str, int] | None
 ) -> Process | BlasProcess:
-    """Start a process; `begins`: of its ranges of addresses, none: chosen, None: it has no such."""
+    """Start a process; `begins`: starts of its address ranges, empty: chosen, None: no ranges."""
     has_guards, seed = role == "recapture", SEEDS[role]
     if what.startswith("cublas:"):
         from c2c.systems.program.driver import Driver
@@ -173,7 +173,7 @@ def started(
         )  # fmt: skip
     programs = programs_of(what)
     made = _device(device) or emulated_device(programs, seed)
-    has_whims = device == "emulated" and begins is None  # in its own ranges memory has no history
+    has_whims = device == "emulated" and begins is None  # memory in arenas has no history
     return Process(
         programs, seed, has_whims=has_whims, has_guards=has_guards, device=made,
         arenas=_arenas(made, begins),
@@ -257,7 +257,7 @@ def _restore(device: str, addresses: str, executables: str, what: str, folder: P
         return templates.executable(batch) or 0
 
     outputs = outputs_of(process.device, executable, there, where)
-    # after them: a launch changes what buffers hold
+    # after the outputs: a launch changes the buffers' contents
     begun_s = begun(process.device, restored.graphs) if device == "driver" else {}
     said |= {"first_graph_s": first_s, "nodes": restored.nodes, "kv_bytes": kv_bytes or 0}
     said["topologies"] = templates.topologies
@@ -266,7 +266,7 @@ def _restore(device: str, addresses: str, executables: str, what: str, folder: P
 
 
 def _replace_address(device: str) -> ReplaceAddress:
-    """Return what changes tensor maps, which the analysis asks of the device."""
+    """Return the device's function that replaces the address in a tensor map."""
     return (_device(device) or Emulated(0)).replace_address
 
 

@@ -1,4 +1,4 @@
-"""Emulated processes: each starts a program at other addresses, then captures it or restores it."""
+"""Emulated processes that start programs at differing addresses, then capture or restore them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def libraries_of(program: Program) -> tuple[Library, ...]:
 
 
 def key_of(batch_sizes: Iterable[int], name: str) -> Key:
-    """Return the key of an artefact of emulated processes."""
+    """Return the artefact key of emulated processes."""
     return Key(
         gpu="emulated",
         memory_bytes=80 << 30,
@@ -61,15 +61,15 @@ def _seeds(draw: random.Random) -> list[int]:
 
 
 class Process:
-    """A process in which programs have started: their standing buffers are there.
+    """A process with started programs: their permanent buffers are allocated.
 
     Args:
-      programs: programs by batch size, with the same standing buffers and libraries.
-      seed: seed of all that differs between processes.
+      programs: programs by batch size, with the same permanent buffers and libraries.
+      seed: seed of all differences between processes.
       has_whims: True if the allocator takes any block that fits, as after another history.
       has_guards: True if the allocator leaves gaps, which the second capture needs.
-      device: None: an emulated one.
-      arenas: of the device: ranges of addresses that segments lie in. None: the device's places.
+      device: device of the process; None: an emulated one.
+      arenas: address ranges of the device's segments; None: the device's own.
       told: arguments of the process that its launches pass on.
     """
 
@@ -98,15 +98,15 @@ class Process:
         self.running.start(_interleaved(some, draw))
         self.graphs: dict[int, int] = {}
         self.functions: dict[int, int] = {}
-        self.warm_s = 0.0  # of captures, what running each program once before took
-        self.first_s = 0.0  # until the first of them was captured and read
+        self.warm_s = 0.0  # seconds of the warm-ups before captures
+        self.first_s = 0.0  # seconds until the first capture was read
         self.names: dict[tuple[int, int], AllocationId] = {}  # by batch size and buffer
 
     def hidden(self, kernel: Kernel) -> int:
-        """Return the function of a kernel as its library gets it."""
+        """Return the function of a kernel, obtained from its library."""
         if isinstance(self.device, Emulated):
             return self.device.library_function(kernel.library, kernel.entry)
-        # the library launches it by itself; how is its own matter
+        # the library itself launches this kernel
         kernel_of = ctypes.CDLL(kernel.library).kernel_of
         kernel_of.restype = ctypes.c_void_p
         function = kernel_of(kernel.entry.encode())
@@ -115,7 +115,7 @@ class Process:
         return int(function)
 
     def triggered(self) -> list[int]:
-        """Launch one kernel of every module of hidden libraries, as a first layer does."""
+        """Launch one kernel of each module of hidden libraries, as a first layer does."""
         first: dict[bytes, Kernel] = {}
         for program in self.programs.values():
             for kernel in program.kernels:
@@ -128,7 +128,7 @@ class Process:
         self.running.of(self.programs[batch]).run()
 
     def capture(self) -> Capture:
-        """Warm up and capture each program; return what there is to analyse."""
+        """Warm up and capture each program; return the capture to analyse."""
         libraries = [lib.path for lib in libraries_of(self.running.program)]
         begun = time.perf_counter()
         graphs = CapturedGraphs(self.recorder, self.running.images, libraries)
@@ -147,7 +147,7 @@ class Process:
         return graphs.finish(self.told)
 
     def regions(self, batch: int) -> Regions:
-        """Return what a run of a captured batch size is given and what it leaves, by allocation."""
+        """Return the input and output regions of a captured batch size, by allocation."""
         program = self.programs[batch]
         given, left = (
             tuple((self.names[batch, s.buffer], s.offset, s.nbytes) for s in parts)
@@ -157,7 +157,7 @@ class Process:
 
 
 def _interleaved(program: Program, draw: random.Random) -> list[int]:
-    """Return the standing buffers in some order in which every thread keeps its own."""
+    """Return the permanent buffers in a random order that keeps each thread's own order."""
     queues: dict[str, list[int]] = {}
     for k, buffer in enumerate(program.buffers):
         if buffer.first is None:

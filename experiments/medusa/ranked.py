@@ -26,9 +26,9 @@ from c2c.systems.program import (
 
 __all__ = ["Rank", "ranked", "shard"]
 
-_SIGNAL_BYTES = 64  # that a rank reads of what every other one leaves for it
-_SUMMED_BYTES = 4  # of a partial sum that the emulated kernel looks at
-_SUMS = ("o_gemm", "o_reduce", "down_gemm", "down_reduce")  # of rows that ranks have parts of
+_SIGNAL_BYTES = 64  # bytes of a signal that each rank writes for the others
+_SUMMED_BYTES = 4  # bytes of a partial sum that the emulated kernel reads
+_SUMS = ("o_gemm", "o_reduce", "down_gemm", "down_reduce")  # products with partial sums
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Rank:
     Attributes:
       number: index of the rank, from 0.
       world: number of ranks.
-      handle: communicator's handle: any number, another one in each process.
+      handle: communicator's handle, a random number that differs between processes.
     """
 
     number: int
@@ -47,13 +47,13 @@ class Rank:
 
     @classmethod
     def of(cls, number: int, world: int, seed: int) -> Rank:
-        """Return a rank with the handle that a process of this seed gets."""
+        """Return a rank with the handle of a process of this seed."""
         draw = random.Random(f"communicator {seed}")  # noqa: S311
         return cls(number=number, world=world, handle=draw.randrange(1 << 62, 1 << 63))
 
     @property
     def told(self) -> Mapping[str, int]:
-        """Arguments that its process is told, and its launches pass on."""
+        """Arguments of the rank's process that its launches pass on."""
         return {
             "rank": self.number,
             "shard_begin": self.number * 4096,
@@ -62,7 +62,7 @@ class Rank:
 
 
 def shard(spec: ModelSpec, world: int) -> ModelSpec:
-    """Return the part of a model that one rank has; a single key-value head is on each."""
+    """Return the part of a model that one rank has; a single key-value head is on all ranks."""
     return replace(
         spec,
         heads=max(1, spec.heads // world),
@@ -73,11 +73,11 @@ def shard(spec: ModelSpec, world: int) -> ModelSpec:
 
 
 def ranked(program: Program, rank: Rank) -> Program:
-    """Return a program in which partial sums are added up over all ranks.
+    """Return a program with all-reduces of partial sums over all ranks.
 
-    An all-reduce is launched behind each product whose rows are parts, or in programs that have
-    none behind every third launch. It takes the signal buffers of all ranks in a struct by value,
-    each named by whose it is, as they are mapped into every process, and what the rank was told.
+    An all-reduce follows each product with partial sums or, in programs without one, every third
+    launch. Its arguments are the signal buffers of all ranks, as a struct by value, and the
+    arguments that the rank was told. Every process maps these buffers under their rank's name.
 
     Args:
       program: program with one launch after another.
@@ -93,7 +93,7 @@ def ranked(program: Program, rank: Rank) -> Program:
         if (target := _summed(program, k, launch)) is not None
     }
     launches: list[Launch | Copy | Fill] = []
-    begins: list[int] = []  # where each launch is now
+    begins: list[int] = []  # new index of each launch
     for k, launch in enumerate(program.launches):
         begins.append(len(launches))
         launches.append(launch)
@@ -119,7 +119,7 @@ def ranked(program: Program, rank: Rank) -> Program:
 
 
 def _summed(program: Program, k: int, launch: Launch | Copy | Fill) -> Slice | None:
-    """Return what an all-reduce behind a launch adds up; None: there is none behind it."""
+    """Return the slice that an all-reduce after a launch adds up, or None if none follows."""
     if not isinstance(launch, Launch):
         return None
     name = program.kernels[launch.kernel].entry
@@ -160,7 +160,7 @@ def _all_reduce(kernel: int, signals: tuple[int, ...], target: Slice, rank: Rank
         bytes(8 * rank.world),
         tuple(Place(8 * k, Slice(s, 0, _SIGNAL_BYTES)) for k, s in enumerate(signals)),
     )
-    # a handle, and behind it where the rank's shard begins, beside a number that all share
+    # a handle, then the begin of the rank's shard, and a number that all ranks share
     packed = struct.pack("<QII", told["communicator"], told["shard_begin"], rank.world)
     return Launch(
         kernel,

@@ -1,12 +1,12 @@
-"""Graphs of all ranks of tensor parallelism, restored from captures of the first and the last one.
+"""Graphs of all tensor-parallel ranks, restored from captures of the first and the last rank.
 
     python -m experiments.medusa.ranks                             # Qwen1.5 0.5B, 4 ranks
     python -m experiments.medusa.ranks models=[llama2_13b] world=8
 
-The first rank is captured twice and the last one once; what differs between ranks has to be an
-address or what each was told. Every rank then restores the one artefact, and what its graphs leave
-is compared with what its own ordinary capture leaves. Emulated. Writes JSON with provenance to a
-folder in runs/bench.
+The first rank is captured twice and the last one once. Ranks may differ only in addresses and in
+the arguments that each process is told. Every rank then restores the same artefact, and its graphs'
+results are compared with those of its own ordinary capture. Emulated. Writes JSON with provenance
+to a folder in runs/bench.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class RanksSettings(MeasurementSettings):
     """Settings, as key=value on the command line.
 
     Attributes:
-      models: of Table 1, or random:<seed>.
-      world: ranks, at least 2.
-      validated: batch sizes whose graphs are run, of those that there are.
+      models: models of Table 1, or random:<seed>.
+      world: number of ranks, at least 2.
+      validated: batch sizes whose graphs are run; others are ignored.
     """
 
     models: list[str] = field(default_factory=lambda: ["qwen15_0p5b"])
@@ -71,10 +71,10 @@ class RanksSettings(MeasurementSettings):
 
 
 def plain_programs(what: str, world: int) -> dict[int, Program]:
-    """Return what one rank computes, by batch size, without what joins it to the others.
+    """Return a rank's programs by batch size, without all-reduces.
 
     Raises:
-      SettingError: no such model.
+      SettingError: the model is unknown.
     """
     kind, _, seed = what.partition(":")
     if kind == "random" and seed.isdigit():
@@ -91,13 +91,13 @@ def plain_programs(what: str, world: int) -> dict[int, Program]:
 def start(
     programs: Mapping[int, Program], rank: Rank, seed: int, *, has_guards: bool = False
 ) -> Process:
-    """Return a rank's process, started."""
+    """Return a started process of a rank."""
     mine = {batch: ranked(program, rank) for batch, program in programs.items()}
     return Process(mine, seed, has_guards=has_guards, told=rank.told)
 
 
 def captured(programs: Mapping[int, Program], world: int) -> tuple[Capture, Analysed]:
-    """Return the first rank's capture, and what it and the others' are analysed to."""
+    """Return the first rank's capture, and the analysis of all captures."""
     original = start(programs, Rank.of(0, world, 1), 1)
     first = original.capture()
     second = start(programs, Rank.of(0, world, 2), 2, has_guards=True).capture()
@@ -112,12 +112,12 @@ def restored_rank(
     world: int,
     validated: Sequence[int],
 ) -> dict[str, Any]:
-    """Restore a rank's graphs and compare with what it captures itself.
+    """Restore a rank's graphs and compare them with its own capture.
 
     Raises:
-      DataError: a restored graph leaves something else.
+      DataError: a restored graph gives other results.
     """
-    rank = Rank.of(number, world, 100)  # one handle in both, as it is part of what is computed
+    rank = Rank.of(number, world, 100)  # the same handle in both: results depend on it
     own = start(programs, rank, 100 + number)
     begin = time.perf_counter()
     truth = own.capture()
@@ -129,7 +129,7 @@ def restored_rank(
     restored_s = time.perf_counter() - begin
     for batch in validated:
         _, two = sides(truth, own.functions, own.device, artefact, found, process.device, batch)
-        # its own captures count allocations in the order in which its threads came
+        # a rank's own captures number allocations in the order of its threads
         where = tuple(own.recorder.addresses[name] for name in artefact.allocations)
         raw = next(g for g in truth.graphs if g.batch == batch)
         one = replace(two, device=own.device, graph=raw, addresses=where, functions=own.functions)
@@ -144,10 +144,10 @@ def restored_rank(
 
 
 def measure(what: str, world: int, validated: Sequence[int]) -> list[dict[str, Any]]:
-    """Return a row a rank.
+    """Return a row for each rank.
 
     Raises:
-      DataError: a graph is refused, or leaves something else.
+      DataError: a graph is refused, or gives other results.
     """
     programs = plain_programs(what, world)
     first, analysed = captured(programs, world)
@@ -192,7 +192,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure what the command line asks for; return the exit status."""
+    """Run the check that the command line asks for; return the exit status."""
 
     def check(settings: RanksSettings) -> None:
         if settings.world < 2:

@@ -1,12 +1,12 @@
-"""Capture, analyse and restore in processes of their own, on the emulated device or a driver.
+"""Capture, analysis and restore in separate processes, on the emulated device or a driver.
 
     python -m experiments.medusa.restore                       # ten models, emulated
     python -m experiments.medusa.restore models=[yi_6b] device=driver
 
-Two processes capture, one analyses, another restores at its own addresses; what its graphs leave on
-three random inputs must be, byte for byte, what the first one's left. `device=driver` needs
-.venv-driver (`make driver`) and a driver: a GPU's, or one that pretends to be one.
-Writes JSON with provenance to a folder in runs/bench.
+Two processes capture, one analyses, another restores at its own addresses. On three random inputs
+its graphs must give the first process's results, byte for byte. `device=driver` needs .venv-driver
+(`make driver`) and a driver, of a GPU or emulated. Writes JSON with provenance to a folder in
+runs/bench.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class RestoreSettings(MeasurementSettings):
 
     Attributes:
       device: emulated, or driver.
-      addresses: patched into the parameters; or fixed: a restored process reserves the addresses
-        of the captured one, and nothing is patched.
-      executables: own, one a batch size; or shared by all batch sizes of a topology.
-      models: of Table 1, random:<seed>, xla:<folder> (see `experiments.medusa.steps`), or
+      addresses: patched: restored addresses are written into parameters; fixed: a restored process
+        reserves the captured addresses and patches nothing.
+      executables: own: one for each batch size; shared: one for all batch sizes of a topology.
+      models: models of Table 1, random:<seed>, xla:<folder> (see `experiments.medusa.steps`), or
         cublas:<layers>, a chain of products by cuBLAS (device=driver).
     """
 
@@ -65,17 +65,17 @@ def measure(
     addresses: str = "patched",
     executables: str = "own",
 ) -> dict[str, Any]:
-    """Return the results of capturing and restoring a model.
+    """Capture and restore a model; return the measurements.
 
     Args:
       device: emulated, or driver.
-      what: see `one_process`.
+      what: model or program; see `one_process`.
       env: variables added to the environment of the processes.
       addresses: patched, or fixed.
       executables: own, or shared.
 
     Raises:
-      DataError: a process failed, or the restored graphs leave something else.
+      DataError: a process failed, or the restored graphs give other results.
     """
     with tempfile.TemporaryDirectory() as folder:
         for role in ROLES:
@@ -124,7 +124,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure what the command line asks for; return the exit status."""
+    """Run the check that the command line asks for; return the exit status."""
 
     def check(settings: RestoreSettings) -> None:
         known_of = {"device": DEVICES, "addresses": ADDRESSES, "executables": EXECUTABLES}

@@ -75,7 +75,7 @@ def restore_model(
 
     Args:
       model: model of Table 1, with as many nodes as printed.
-      validated: batch sizes whose graphs are run in both processes on three random inputs.
+      validated: batch sizes whose graphs run in both processes on three random inputs.
       seed: seed of the processes.
 
     Raises:
@@ -146,7 +146,7 @@ PROGRAMS: Final = {
 def classifier_rows(
     cases: int, seed: int = 0, progress: Callable[[int], None] | None = None
 ) -> list[dict[str, Any]]:
-    """Return the number of wrong random programs, by classifier and kind of program."""
+    """Return the number of random programs restored wrongly, by classifier and kind of program."""
     rows = []
     for kind, (is_adversarial, features) in PROGRAMS.items():
         counted: dict[Classifier, list[int]] = {c: [0, 0, 0, 0] for c in CLASSIFIERS}
@@ -177,5 +177,5 @@ def classifier_rows(
 
 
 def as_row(row: ModelRow) -> dict[str, Any]:
-    """Return a row as plain values."""
+    """Return a row as JSON values."""
     return asdict(row)

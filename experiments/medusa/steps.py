@@ -1,10 +1,10 @@
-"""Compile decode steps of a transformer at several batch sizes, for a GPU that need not be here.
+"""Compile decode steps of a transformer at several batch sizes, without the target GPU.
 
     python -m experiments.medusa.steps out=steps batch_sizes=[1,2,4,8] step.layers=2 step.hidden=512
     python -m experiments.medusa.restore models=[xla:steps]
 
-Takes half a minute a batch size. XLA's compiler for GPUs comes from .venv-aot (`make aot`) or
-with jax. What each folder holds, by batch size, is what `c2c.systems.program.xla` reads.
+Takes half a minute a batch size. XLA's compiler for GPUs is that of .venv-aot (`make aot`) or of
+jax. `c2c.systems.program.xla` reads the folders, one for each batch size.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def shapes_of(batch_sizes: Sequence[int], step: Mapping[str, Any]) -> dict[int, 
 def compile_steps(
     folder: Path, batch_sizes: Sequence[int], step: Mapping[str, Any], env: Mapping[str, str]
 ) -> None:
-    """Leave in `folder` a folder a batch size; those that are there stay.
+    """Compile each batch size into a folder of its own in `folder`; keep existing ones.
 
     Args:
       folder: folder to fill, created if missing.
@@ -72,7 +72,7 @@ def compile_steps(
 
     Raises:
       SettingError: see `shapes_of`.
-      DataError: it does not compile.
+      DataError: a step does not compile.
     """
     shapes = shapes_of(batch_sizes, step)
     with progress_bar("steps", len(shapes)) as advance:
@@ -84,7 +84,7 @@ def compile_steps(
 
 def _compile(folder: Path, shape: StepShape, env: Mapping[str, str]) -> None:
     partial = folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)  # of a process that was ended
+    shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
     fields = {name: getattr(shape, name) for name in StepShape.__dataclass_fields__}
     line = [sys.executable, "-m", "c2c.systems.program.xla.compile", str(partial)]
     done = run([*line, json.dumps(fields)], env=env, apart=False)
@@ -94,7 +94,7 @@ def _compile(folder: Path, shape: StepShape, env: Mapping[str, str]) -> None:
 
 
 def environment(bindings: Path = ROOT / ".venv-aot") -> dict[str, str]:
-    """Return this environment with the compiler of GPU code in its path, where it is apart."""
+    """Return this environment with `bindings` (the GPU compiler) on its path if it exists."""
     return children.environment(bindings)
 
 

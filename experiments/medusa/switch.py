@@ -1,4 +1,4 @@
-"""C2CServe's switch of models if graphs are captured at it, or restored (beyond both papers)."""
+"""C2CServe's model switch with captured or restored graphs (beyond both papers)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROWS: Final = {
 @figure("medusa.switch", title="MEDUSA under C2CServe's switch (beyond the papers)",
         draw="medusa.draw_switch", needs=SIMULATOR)  # fmt: skip
 def compute(context: Context) -> Computed:
-    """Return the time from arrival to the first computation, the slice having run another model."""
+    """Return the time from arrival to the first computation on a slice with another model."""
     rows = []
     for k, (row, (system, start)) in enumerate(ROWS.items()):
         rows += [

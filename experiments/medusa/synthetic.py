@@ -1,4 +1,4 @@
-"""Random launch programs: every kind of parameter, lifetime, source of kernels and edge."""
+"""Random launch programs with all kinds of parameters, lifetimes, kernel sources and edges."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["Shape", "random_program", "with_adversarial_integers"]
 _WORD = ParameterDeclaration(4, 4)
 _LONG = ParameterDeclaration(8, 8)
 _POINTER = ParameterDeclaration(8, 8, is_pointer=True)
-_INTEGER_MARK = 0x5EED  # of the 8-byte integers that an adversary may change
+_INTEGER_MARK = 0x5EED  # mark of 8-byte integers that an adversary may change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +43,8 @@ class Shape:
     Attributes:
       seed: seed of all draws.
       launches: least number of kernel launches.
-      standing: buffers allocated before the program.
-      passing: buffers that live for some launches.
+      standing: number of permanent buffers, allocated before the program.
+      passing: number of temporary buffers, which live for some launches.
       has_structs: parameters that hold addresses among other values.
       has_maps: tensor maps.
       has_ends: addresses one past a buffer's end.
@@ -96,7 +96,7 @@ def random_program(shape: Shape) -> Program:
         else b
         for k, b in enumerate(buffers)
     ]
-    if shape.has_dag:  # memory that is used again would need edges of its own
+    if shape.has_dag:  # reused memory would need edges of its own
         buffers = [replace(b, last=None) for b in buffers]
     edges = _edges(draw, launches) if shape.has_dag else None
     standing = tuple(Slice(k, 0, b.nbytes) for k, b in enumerate(buffers) if b.first is None)
@@ -109,12 +109,12 @@ def random_program(shape: Shape) -> Program:
 def with_adversarial_integers(
     program: Program, addresses: dict[int, int], draw: random.Random
 ) -> Program:
-    """Return the program with 8-byte integers that are addresses inside live buffers of a process.
+    """Return the program with 8-byte integers that equal addresses in live buffers of a process.
 
     Args:
       program: program of `random_program`.
-      addresses: addresses of its standing buffers in that process.
-      draw: generator that chooses a buffer and an offset in it.
+      addresses: addresses of its permanent buffers in that process.
+      draw: random generator of a buffer and an offset in it.
     """
     ranges = [(addresses[part.buffer], part.nbytes) for part in program.inputs]
     launches: list[Launch | Copy | Fill] = []
@@ -138,7 +138,7 @@ def _adversarial(
 
 
 def _kernels(shape: Shape, draw: random.Random) -> tuple[tuple[Kernel, ...], list[Entry]]:
-    """Return kernels in images of their own, of a library that shows them, of one that does not."""
+    """Return kernels of their own images, of a visible library, and of a hidden one."""
     entries: list[Entry] = []
     kernels: list[Kernel] = []
     origins = (("", False), ("visible.so", False), ("hidden.so", True), ("hidden.so", True))
@@ -190,7 +190,7 @@ def _begin(
     alive: list[tuple[int, int]],
     end: int,
 ) -> None:
-    """Begin a passing buffer: one that a fill sets, or one that stays and has content."""
+    """Begin a buffer: a temporary one, set by a fill, or one that stays and has content."""
     nbytes = draw.choice((64, 512, 1024, 70_000))
     stays = draw.random() < 0.2
     content = draw.randbytes(nbytes) if stays else b""
@@ -261,7 +261,7 @@ def _place(
 
 
 def _edges(draw: random.Random, launches: list[Launch | Copy | Fill]) -> tuple[Edge, ...]:
-    """Return an edge wherever a launch uses a buffer that an earlier one has used."""
+    """Return the edges from earlier to later launches that share a buffer."""
     users: dict[int, int] = {}
     edges = []
     for number, launch in enumerate(launches):

@@ -28,7 +28,7 @@ from experiments.medusa.models import MODELS, TableModel
 
 __all__ = ["compute"]
 
-SHOWN = "qwen15_4b"  # whose stages are printed
+SHOWN = "qwen15_4b"  # model whose stages are printed
 _INPUTS = (
     "The paper's stages of Qwen1.5 4B are inputs.",
     "The share of MEDUSA's last stage that overlaps with the weights is fitted to fig8c.vs_vllm "
@@ -40,7 +40,7 @@ _INPUTS = (
         draw="medusa.draw_timeline", needs=SYSTEMS)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return the timelines of every model and start, and the means over models."""
-    del context  # neither links nor traces are part of it
+    del context  # depends on neither links nor traces
     measured = load_measured_start()
     stages = {model: stages_of(model.load(), measured) for model in MODELS}
     rows = [_row(model, s) for model, s in stages.items()]
@@ -104,9 +104,9 @@ def _row(model: TableModel, stages: Stages) -> dict[str, Any]:
 
 
 def _graph_speedup(spec: ModelSpec) -> float:
-    """Return the speed-up of one sequence's decode step by a graph: one launch instead of many."""
+    """Return the speedup of one sequence's decode step by a graph: one launch instead of many."""
     graph_s = loaded_bytes(spec) / (load_measured_start().hbm_gbps * 1e9)
-    graph_s += load_constants("a100_80").step_overhead_s  # of the same host and engine
+    graph_s += load_constants("a100_80").step_overhead_s  # the same host and engine
     return 1 + launched_extra_s(spec, load_measured_start()) / graph_s
 
 
@@ -201,7 +201,7 @@ def _of_one(row: Mapping[str, Any], stages: Mapping[TableModel, Stages]) -> tupl
 
 
 def _runs_beside(name: str, others: Sequence[str], stages: Stages) -> bool:
-    """Return whether a stage of vllm_async begins with others that follow one another."""
+    """Return whether a stage of vllm_async begins together with a chain of others."""
     spans = {span.stage.name: span for span in schedule(plan_of("vllm_async", stages))}
     ends = [spans[name].begin_s, *(spans[other].end_s for other in others)]
     return all(spans[o].begin_s == end for o, end in zip(others, ends, strict=False))

@@ -1,4 +1,4 @@
-"""p99 TTFT while a service starts from nothing (MEDUSA, Figs. 10 and 11)."""
+"""p99 TTFT of a service that starts without instances (MEDUSA, Figs. 10 and 11)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["LENGTHS", "compute"]
 
 LENGTHS: Final = "sharegpt_lengths.parquet"
 MODELS: Final = ("llama-2-7b", "qwen1.5-4b")
-SECONDS: Final = 58.0  # 116 requests at 2 RPS, as a run of the authors' artefact has
+SECONDS: Final = 58.0  # 116 requests at 2 RPS, as in a run of the authors' artefact
 RATES: Final = (2.0, 10.0)
 SWEEP: Final = (0.5, 1.0, 2.0, 3.0, 4.5, 6.0, 10.0, 20.0, 40.0, 80.0)  # Fig. 11, Llama2 7B
 THRESHOLDS: Final = {"quick": (4, 32), "full": (4, 8, 16, 32)}
@@ -31,7 +31,7 @@ Key = tuple[str, float, int, str]  # model, rate, threshold, start
 @figure("medusa.fig10", title="MEDUSA, Figs. 10, 11: tails of TTFT", draw="medusa.draw_traces",
         needs=SIMULATOR, traces=(LENGTHS,))  # fmt: skip
 def compute(context: Context) -> Computed:
-    """Return p99 of TTFT by model, rate, threshold and start, with bands over seeds."""
+    """Return p99 TTFT by model, rate, threshold and start, with bands over seeds."""
     lengths, said = _lengths(context)
     thresholds = THRESHOLDS[context.profile]
     seeds = range(context.seeds[0], context.seeds[0] + SEEDS[context.profile])
@@ -142,7 +142,7 @@ def _fig10(rows: Sequence[Mapping[str, Any]], thresholds: Sequence[int]) -> tupl
 
 
 def _is_loading(model: str, waited_s: float) -> bool:
-    """Return whether what the first request waited for is a loading phase and no more."""
+    """Return whether the first request waited for one loading phase and no more."""
     stages = stages_of(load_spec(model), load_measured_start())
     return 0 <= waited_s - loading_s("vllm", stages) < stages.runtime_s
 
