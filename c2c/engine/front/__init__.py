@@ -1,1 +1,1 @@
-"""OpenAI's API over HTTP, as a process of its own: JSON and detokenising never delay a step."""
+"""OpenAI-compatible API over HTTP, in a separate process so that JSON never delays a step."""

@@ -1,7 +1,7 @@
-"""The front, `python -m c2c.engine.front <socket> <host> <port> <choices> <at once> <draws>`.
+"""The front: `python -m c2c.engine.front <socket> <host> <port> <choices> <at once> <draws>`.
 
-The key is that of C2C_KEY. Then there are `make_app`'s bounds of a request's choices, and
-`checkpoint` or `neutral`: who says how tokens are drawn where a request does not.
+The environment variable C2C_KEY has the API key. `<choices>` and `<at once>` are `make_app`'s
+bounds. `<draws>` is `checkpoint` or `neutral`: the source of default sampling parameters.
 """
 
 import sys

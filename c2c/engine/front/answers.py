@@ -1,4 +1,4 @@
-"""Choices to OpenAI's JSON: whole answers, and chunks of a stream."""
+"""OpenAI's JSON of choices: complete answers, and chunks of a stream."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["Shape", "Stream", "usage"]
 
 
 class Shape:
-    """The form of one answer, of a chat or of a text.
+    """Form of an answer to a chat or a text completion.
 
     Attributes:
-      is_chat: which.
-      has_tokens: whether choices show their token ids.
-      has_scores: whether they show log-probabilities.
-      used: returns what each chunk says was used up to it; None: they do not say.
+      is_chat: True for a chat.
+      has_tokens: whether choices include their token ids.
+      has_scores: whether choices include log-probabilities.
+      used: returns the usage so far for each chunk; None: chunks have no usage.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Shape:
         }
 
     def whole(self, choices: Sequence[Choice], texts: Sequence[str], prompt: int) -> dict[str, Any]:
-        """Return an answer that is complete."""
+        """Return a complete answer."""
         found = []
         for choice, text in zip(choices, texts, strict=True):
             one: dict[str, Any] = {
@@ -89,7 +89,7 @@ class Shape:
         return {**self._head, "object": self._chunk_kind, "choices": [one], **used}
 
     def last(self, choices: Sequence[Choice], prompt: int) -> dict[str, Any]:
-        """Return the chunk that says what was used."""
+        """Return the last chunk, with the usage."""
         return {
             **self._head, "object": self._chunk_kind, "choices": [],
             "usage": usage(choices, prompt),
@@ -106,9 +106,9 @@ class Shape:
 
 
 def usage(choices: Sequence[Choice], prompt: int) -> dict[str, Any]:
-    """Return the tokens of an answer."""
+    """Return the token counts of an answer."""
     drawn = sum(choice.drawn for choice in choices)
-    found: dict[int, int] = {}  # by prompt: what none of its choices computed
+    found: dict[int, int] = {}  # by prompt: tokens that none of its choices computed
     for choice in choices:
         found[choice.prompt] = min(choice.found, found.get(choice.prompt, choice.found))
     return {
@@ -120,15 +120,15 @@ def usage(choices: Sequence[Choice], prompt: int) -> dict[str, Any]:
 
 
 class Stream(StreamingResponse):
-    """Events that end with their response, at once, wherever their client goes away."""
+    """Stream of events, closed as soon as its client disconnects."""
 
     def __init__(self, first: bytes, events: AsyncGenerator[bytes, None]) -> None:
-        """Take a first event, which has come, and the others."""
+        """Create a stream from its first event and a generator of the others."""
         super().__init__(_after(first, events), media_type="text/event-stream")
         self._events = events
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Send them; a generator that nobody closes ends when garbage is collected."""
+        """Send the events, then close their generator without waiting for garbage collection."""
         try:
             await super().__call__(scope, receive, send)
         finally:

@@ -1,4 +1,4 @@
-"""The endpoints."""
+"""Application of the front: endpoints for completions, models, metrics and administration."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from c2c.transformer.drawing import BIASED
 __all__ = ["make_app"]
 
 _log = logging.getLogger("c2c.engine.front")
-_DEFAULT_TOKENS = 16  # OpenAI's, of a text; a chat goes on to the end of its context
-_MOST_TOLD = 1 << 22  # log-probabilities of an answer: half a gigabyte of them
-_MOST_CHUNKS = 64  # of a stream that wait for the client, beside what the link holds
-_LIVE_S = 0.5
-_MOST_NAME = 64  # characters of a client's that are told
-_MOST_IGNORED = 32  # unknown fields that are told of
+_DEFAULT_TOKENS = 16  # OpenAI's default for a text; a chat may fill its context
+_MOST_TOLD = 1 << 22  # log-probabilities of an answer: half a gigabyte
+_MOST_CHUNKS = 64  # chunks of a stream that wait for the client, besides those in the link
+_LIVE_S = 0.5  # between states of the live page
+_MOST_NAME = 64  # characters of a client's field name that are logged
+_MOST_IGNORED = 32  # unknown fields that are logged
 
 
 def make_app(
@@ -55,11 +55,11 @@ def make_app(
     """Return the application.
 
     Args:
-      link: to the scheduler; connected when the application starts.
-      key: that requests must bear; None: none.
-      most_choices: of all prompts of a request.
-      at_once: choices of a request that are open at the same time; the others wait for them.
-      read: makes tokenizers, and how models draw where a request does not say, of what is served.
+      link: link to the scheduler; connected when the application starts.
+      key: API key that requests must have; None: no key is needed.
+      most_choices: most choices of a request, over all its prompts.
+      at_once: most choices of a request that are open at the same time; the others wait.
+      read: loads tokenizers and default sampling parameters of models.
     """
     front = Front(link, most_choices, at_once, read)
     app = Documented(title="c2c", lifespan=front.lifespan, docs_url=None, redoc_url=None)
@@ -96,7 +96,7 @@ def make_app(
 async def _invalid(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    # A field that may be of several types fails as each: what is wrong with the right one is said.
+    # A field of several types has an error for each; report the one of the matching type.
     same = [e for e in error.errors() if e["loc"][:2] == first["loc"][:2]]
     first = next((e for e in same if not e["type"].endswith("_type")), first)
     names = [str(part) for part in first["loc"][1:2]]
@@ -125,13 +125,13 @@ class Front:
     ) -> None:
         self._link, self._read = link, read
         self._most_choices, self._at_once = most_choices, at_once
-        self._served: dict[str, Served] | None = None  # None: the engine has not said yet
+        self._served: dict[str, Served] | None = None  # None: not known yet
         self._metrics = Metrics()
         self._ignored: set[str] = set()
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _app: FastAPI) -> AsyncIterator[None]:
-        """Connect before the first request; models may come later."""
+        """Connect to the scheduler before the first request; models may follow later."""
         await self._link.connect()
         beginning = asyncio.create_task(self._begin())
         if self._link.has_models.is_set():
@@ -144,12 +144,12 @@ class Front:
         await self._link.has_models.wait()
         try:
             self._served = await asyncio.to_thread(self._read, self._link.models)
-        except Exception:  # noqa: BLE001 (the engine notices that its front has ended)
+        except Exception:  # noqa: BLE001 (the engine notices the front's end)
             _log.exception("the models' tokenizers cannot be used")
             self._link.close()
 
     def read(self, models: Sequence[ModelInfo]) -> None:
-        """Know further models."""
+        """Load the tokenizers of added models."""
         self._served = (self._served or {}) | self._read(models)
 
     def starting(self) -> str:
@@ -157,7 +157,7 @@ class Front:
         return "" if self._served is not None else self._link.starting or "reading tokenizers"
 
     async def completions(self, request: Request, asked: CompletionRequest) -> Response:
-        """Continue one prompt or several."""
+        """Complete one prompt or several."""
         check(asked)
         if len(asked.prompts) * asked.n > self._most_choices:
             raise ApiError(
@@ -181,10 +181,10 @@ class Front:
         return await self._answer(request, asked, served, [ids], default=None)
 
     def find(self, model: str) -> Served:
-        """Return a model that is served.
+        """Return a served model.
 
         Raises:
-          ApiError: there is none, or it failed.
+          ApiError: the model is unknown, has failed, or is being added.
         """
         info = next((info for info in self._link.models if info.name == model), None)
         if info is None:
@@ -267,7 +267,7 @@ class Front:
                 only_echo=room == 0,
                 model=asked.model,
                 ids=ids,
-                new=max(1, room),  # a token more costs nothing where only the prompt is asked for
+                new=max(1, room),  # at least 1, also if only the prompt is scored
                 stop=tuple(sorted(ends)),
                 least=asked.min_tokens,
                 scores=asked.scores,
@@ -293,7 +293,7 @@ class Front:
         return JSONResponse(shape.whole(choices, texts, prompt))
 
     def _tell_ignored(self, fields: Sequence[str]) -> None:
-        """Write to the log which fields are ignored, each once, and of the first ones only."""
+        """Log ignored fields, each once, up to a bound."""
         names = {name[:_MOST_NAME] for name in fields[:_MOST_IGNORED]} - self._ignored
         for name in sorted(names)[: _MOST_IGNORED - len(self._ignored)]:
             self._ignored.add(name)
@@ -302,7 +302,7 @@ class Front:
                 _log.warning("further fields are ignored, too, and not told of")
 
     async def _whole(self, request: Request, model: str, choices: Sequence[Choice]) -> list[str]:
-        """Return the texts of all choices; a client that goes away ends them."""
+        """Return the texts of all choices; a disconnect of the client cancels them."""
 
         async def text(choice: Choice) -> str:
             return "".join([piece.text async for piece in choice.pieces()])
@@ -318,20 +318,20 @@ class Front:
             return await work
         finally:
             gone.cancel()
-            for task in tasks:  # of one that failed the others end, too
+            for task in tasks:  # if one failed, the others end, too
                 task.cancel()
             await asyncio.gather(*tasks, work, return_exceptions=True)
-            for choice in choices:  # some had not even begun to be followed
+            for choice in choices:  # some may not have started
                 choice.close()
             self._over(model, choices)
 
     async def _events(
         self, shape: Shape, model: str, choices: Sequence[Choice], prompt: int | None
     ) -> AsyncGenerator[bytes, None]:
-        """Yield a stream's events, of all choices as they come.
+        """Yield a stream's events, from all choices as they arrive.
 
         Raises:
-          ApiError: the first that came of any choice is its failure.
+          ApiError: the first event of any choice is a failure.
         """
         ready: asyncio.Queue[bytes | Exception | None] = asyncio.Queue(_MOST_CHUNKS)
 
@@ -344,7 +344,7 @@ class Front:
                     await ready.put(_event(chunk))
                 end = Piece("", [], [])
                 await ready.put(_event(shape.chunk(choice, end, is_first=is_first, is_last=True)))
-            except Exception as error:  # noqa: BLE001 (raised where the stream is)
+            except Exception as error:  # noqa: BLE001 (raised by the stream's reader)
                 await ready.put(error)
             await ready.put(None)
 
@@ -383,11 +383,11 @@ class Front:
                     self._metrics.tpot.labels(model).observe((last - first) / (choice.drawn - 1))
 
     async def health(self) -> dict[str, str]:
-        """Say that this process lives."""
+        """Report that the front's process is alive."""
         return {"status": "ok"}
 
     async def ready(self) -> Response:
-        """Say whether requests are taken, and a worker is there or coming."""
+        """Report readiness: 200 if requests are accepted and a worker runs or starts, else 503."""
         is_up = self._link.is_up and bool(self._served)
         if is_up:
             now = await self._now()
@@ -396,25 +396,25 @@ class Front:
         return JSONResponse({"status": "ok" if is_up else "unavailable"}, 200 if is_up else 503)
 
     async def metrics_text(self) -> Response:
-        """Return metrics in Prometheus' form."""
+        """Return metrics in Prometheus' text format."""
         self._metrics.seen(await self._now())
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
 
     async def drain(self) -> dict[str, str]:
-        """Take no new requests, until told to go on."""
+        """Refuse new requests until `/admin/resume`."""
         return await self._admit(is_draining=True)
 
     async def resume(self) -> dict[str, str]:
-        """Take requests again."""
+        """Accept requests again."""
         return await self._admit(is_draining=False)
 
     async def _admit(self, *, is_draining: bool) -> dict[str, str]:
         self._link.drain(is_on=is_draining)
-        now = await self._now()  # frames are taken in order: it has been seen
+        now = await self._now()  # frames are handled in order, so the change is included
         return {"status": "draining" if now["is_draining"] else "ok"}
 
     def managing(self, what: Any) -> Callable[[ManageRequest], Awaitable[dict[str, str]]]:
-        """Return the endpoint that does something about a model's weights."""
+        """Return the endpoint of an admin command for a model's weights."""
 
         async def manage(asked: ManageRequest) -> dict[str, str]:
             info = next((i for i in self._link.models if i.name == asked.model), None)
@@ -432,10 +432,10 @@ class Front:
         return manage
 
     async def live(self) -> Response:
-        """Stream how things are, twice a second."""
+        """Stream the engine's state as events, twice a second."""
 
         async def states() -> AsyncIterator[bytes]:
-            with contextlib.suppress(ConnectionError):  # the engine ends, and this with it
+            with contextlib.suppress(ConnectionError):  # the engine ends
                 while self._link.is_up:
                     yield _event(await self._link.live())
                     await asyncio.sleep(_LIVE_S)
@@ -449,16 +449,16 @@ class Front:
             raise after_end("gone") from error
 
     async def page(self) -> Response:
-        """Show how things are."""
+        """Return the live page."""
         page = resources.files("c2c.engine.front") / "page.html"
         return HTMLResponse(page.read_text("utf-8"))
 
 
 async def _first(request: Request, events: AsyncGenerator[bytes, None]) -> bytes:
-    """Return a stream's first event, before which its status is not settled.
+    """Return a stream's first event, which decides the HTTP status.
 
     Raises:
-      ApiError: it failed before anything came of it, or the client went away.
+      ApiError: the request failed before its first event, or the client disconnected.
     """
     coming = asyncio.create_task(anext(events))
     gone = asyncio.create_task(_gone(request))
@@ -472,11 +472,11 @@ async def _first(request: Request, events: AsyncGenerator[bytes, None]) -> bytes
         for task in first:
             task.cancel()
         with contextlib.suppress(asyncio.CancelledError, ApiError):
-            await coming  # what it held is free then
+            await coming  # frees its resources
 
 
 async def _gone(request: Request) -> None:
-    """Return once the client has gone; its whole request is known."""
+    """Return once the client has disconnected; its request must have been read."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 

@@ -1,4 +1,4 @@
-"""Requests: their bodies, JSON in UTF-8 of whole characters, and headers of the engine's own."""
+"""Request parsing: bodies as JSON in valid UTF-8, and the engine's own headers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from c2c.engine.front.failures import ApiError
 
 __all__ = ["BodyRoute", "extra_headers", "parsed"]
 
-_LARGE = 1 << 20  # bytes of a body that others' streams do not wait for
-_MAY_BE_HALF = re.compile(rb"\\u[dD][89a-fA-F]")  # of a surrogate pair, as JSON escapes it
+_LARGE = 1 << 20  # bytes above which a thread parses a body, so that streams do not wait
+_MAY_BE_HALF = re.compile(rb"\\u[dD][89a-fA-F]")  # a JSON escape of a surrogate
 
 
 class _BodyRequest(Request):
@@ -27,10 +27,10 @@ class _BodyRequest(Request):
 
 
 class BodyRoute(APIRoute):
-    """A route whose bodies are read by `parsed`."""
+    """Route that parses bodies with `parsed`."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the handler of requests."""
+        """Return the request handler."""
         answer = super().get_route_handler()
 
         async def handler(request: Request) -> Response:
@@ -43,8 +43,8 @@ def parsed(body: bytes) -> Any:
     """Return the body parsed as JSON.
 
     Raises:
-      ApiError: it is no JSON, no UTF-8, or has half of a surrogate pair somewhere: JavaScript cuts
-        texts so, and no tokenizer takes that for a text.
+      ApiError: the body is no UTF-8, no JSON, or contains half a surrogate pair. JavaScript makes
+        such texts by cutting, and tokenizers refuse them.
     """
     try:
         value = json.loads(body.decode("utf-8-sig"))
@@ -61,10 +61,10 @@ def parsed(body: bytes) -> Any:
 
 
 def extra_headers(request: Request) -> dict[str, Any]:
-    """Return deadline and priority, as a request's headers say them.
+    """Return deadline and priority from a request's headers `x-deadline-s` and `x-priority`.
 
     Raises:
-      ApiError: they are no such numbers.
+      ApiError: a header is no number in its range.
     """
     found: dict[str, Any] = {}
     if (text := request.headers.get("x-deadline-s")) is not None:
@@ -84,7 +84,7 @@ def extra_headers(request: Request) -> dict[str, Any]:
 def _half(value: Any) -> tuple[str | int, ...] | None:
     """Return the position of half a surrogate pair in a text; None if there is none."""
     at: list[str | int] = []
-    inner: list[Iterator[tuple[str | int, Any]]] = [iter([("", value)])]  # of values within others
+    inner: list[Iterator[tuple[str | int, Any]]] = [iter([("", value)])]  # stack of nested values
     while inner:
         found = next(inner[-1], None)
         del at[max(0, len(inner) - 2) :]

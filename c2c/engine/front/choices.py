@@ -1,4 +1,4 @@
-"""Choices of an answer: tokens to text, up to an end token or a stop string."""
+"""Choices of an answer: conversion of tokens to text, up to an end token or stop string."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Choice", "Piece"]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of a choice as it came: text, and the tokens that are shown."""
+    """New part of a choice: text, visible tokens, their scores, and parts of tool calls."""
 
     text: str
     tokens: list[int]
@@ -31,17 +31,19 @@ class Piece:
 
 
 class Choice:
-    """A request under way.
+    """A choice in progress, which the scheduler serves as a request of its own.
 
     Attributes:
-      index: of the choice in its answer.
-      prompt: number of the prompt in its request.
-      found: tokens of it that were not computed for this choice.
-      tokens: so far, without the one that ends the text.
-      scores: of them, where they were asked for.
-      finish: why the text is over; None: it is not.
-      calls: of tools, where they are looked for.
-      times_s: of the first token and the last.
+      index: index of the choice in its answer.
+      prompt: index of the prompt in its request.
+      found: prompt tokens found in the prefix cache for this choice.
+      tokens: tokens so far, without the one that ends the text.
+      scores: log-probabilities of these tokens, if asked for.
+      drawn: number of generated tokens, including hidden ones.
+      finish: `finish_reason` of the choice; None while it is in progress.
+      calls: parser of tool calls; None if calls are not parsed.
+      begun_s: time of creation.
+      times_s: times of the first token and the last.
     """
 
     def __init__(
@@ -63,24 +65,24 @@ class Choice:
         only_echo: bool,
         **fields: Any,
     ) -> None:
-        """Take what is asked for; it is sent once the choice is followed.
+        """Create a choice; its request is sent when `pieces` is iterated.
 
         Args:
-          link: to the scheduler.
-          tokenizer: None where the model has none.
-          gate: that all choices of an answer pass, so that not too many are asked for at once.
-          index: of the choice in its answer.
-          prompt: number of the prompt in its request.
-          hidden: tokens that are no part of the text.
-          stops: strings that end it.
-          keeps_stop: whether the one that does is part of it.
-          skip_special: whether special tokens have no text.
-          kept: those that have one all the same.
-          calls: reads calls of tools; None: all is text.
-          after: tokens that the text goes on after; none of an answer that is a text of its own.
-          echo: tokens of the prompt, where the text begins with it.
-          only_echo: whether nothing follows it.
-          fields: of the request.
+          link: link to the scheduler.
+          tokenizer: tokenizer of the model; None if it has none.
+          gate: semaphore of all choices of an answer, which bounds those open at the same time.
+          index: index of the choice in its answer.
+          prompt: index of the prompt in its request.
+          hidden: tokens that are not part of the text, such as end tokens.
+          stops: stop strings.
+          keeps_stop: whether the text includes the stop string.
+          skip_special: whether special tokens are left out of the text.
+          kept: special tokens that are never left out.
+          calls: parser of tool calls; None: all is text.
+          after: tokens that the text continues; () for a text of its own.
+          echo: prompt tokens with which the text begins; () without echo.
+          only_echo: whether the text is the prompt alone.
+          fields: fields of the message `Ask`.
         """
         self.index, self.prompt, self.found = index, prompt, 0
         self.tokens: list[int] = []
@@ -106,14 +108,14 @@ class Choice:
 
     @property
     def outcome(self) -> str:
-        """The request's end: `finish`, or why there is no whole text."""
+        """Outcome of the request: `finish`, or the reason of its failure."""
         return self.finish or self._failure
 
     async def pieces(self) -> AsyncIterator[Piece]:
-        """Yield what is new; afterwards `finish` says why it is over.
+        """Yield new parts until the choice ends and `finish` is set.
 
         Raises:
-          ApiError: it ended otherwise than by its text.
+          ApiError: the request failed or was cancelled.
         """
         async with self._gate:
             self._number, answers = self._link.ask(**self._fields_now())
@@ -149,7 +151,7 @@ class Choice:
                 self.close()
 
     def _called(self, piece: Piece) -> Piece:
-        """Return a piece with its calls apart from its text."""
+        """Return a piece whose tool calls are separated from its text."""
         if self.calls is None:
             return piece
         is_over = self._is_over or self._stop.found is not None
@@ -159,7 +161,7 @@ class Choice:
         return replace(piece, text=text, calls=calls)
 
     def _fields_now(self) -> dict[str, Any]:
-        """Return the fields of the request; of a deadline what waiting has left."""
+        """Return the fields of the request, with the deadline less the time spent waiting."""
         deadline_s = self._fields.get("deadline_s")
         if deadline_s is None:
             return self._fields
@@ -167,7 +169,7 @@ class Choice:
         return self._fields | {"deadline_s": max(left_s, 1e-9)}
 
     def _echoed(self) -> Piece:
-        """Return the prompt as the beginning of the text."""
+        """Return the echoed prompt as the first piece."""
         ids, text, scores = list(self._echo), "", []
         told = [None, *self._prompt] if self._prompt else [None]
         for token, score in zip_longest(ids, told):
@@ -217,7 +219,7 @@ class Choice:
         return held + self._stop.finish()
 
     def close(self) -> None:
-        """Have nothing more of it computed; nothing if it is over, or was not asked for."""
+        """Cancel the request unless it has ended or was never sent."""
         if self._number is None:
             return
         if not self._is_over:

@@ -1,4 +1,4 @@
-"""Connections of clients: bytes and seconds that a request may take to arrive, and their number."""
+"""Limits of client connections: size and arrival time of requests, number of connections."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ from c2c.engine.front.guard import MOST_BODY_BYTES
 __all__ = ["BoundedConnection"]
 
 _MOST_HEAD_BYTES = 1 << 16
-_MOST_FRAME_BYTES = 1 << 20  # of a head, lengths of chunks and trailers
-_MOST_BYTES = 2 * MOST_BODY_BYTES  # of a body that nobody wants: its request was answered
-_ARRIVES_S = 20.0  # for the head; a body may take longer as long as it comes fast enough
-_LEAST_BYTES = 20_000  # of a body in that time
-_LINGERS_S = 2.0
-_OWN_FILES = 128  # of this process, besides connections
+_MOST_FRAME_BYTES = 1 << 20  # bytes outside the body: head, chunk lengths, trailers
+_MOST_BYTES = 2 * MOST_BODY_BYTES  # bytes of a body that are read after its request was answered
+_ARRIVES_S = 20.0  # for the head; a body may take longer at the least rate
+_LEAST_BYTES = 20_000  # least bytes of a body in that time
+_LINGERS_S = 2.0  # reading after an error
+_OWN_FILES = 128  # file descriptors of this process besides connections
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """A connection of uvicorn's that ends where a request is too large, too slow or no HTTP.
+    """Connection of uvicorn that ends if a request is too large, too slow or not HTTP.
 
-    The client gets an error in OpenAI's form first, unless an answer has begun. Uvicorn itself
-    bounds neither the bytes of a head nor the time in which a request arrives.
+    The client first gets an error in OpenAI's form, unless an answer has begun. Uvicorn itself
+    limits neither the size of a head nor the arrival time of a request.
     """
 
     _timer: asyncio.TimerHandle | None = None
     _frame = _body = 0  # bytes of the request
-    _before = 0  # bytes of its body when the timer was set
+    _before = 0  # bytes of the body when the timer was set
     _has_head = _is_refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for a request; refuse it where files for further ones are too few."""
+        """Wait for a request, or refuse the connection if file descriptors run out."""
         super().connection_made(transport)
         self._wait()
         if len(self.connections) > resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OWN_FILES:
             self._refuse(503, "too many connections are open", retry_s=1.0)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no more."""
+        """Stop the timer."""
         self._stop_waiting()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes of a request."""
+        """Handle bytes of a request, within the limits."""
         if self._is_refused:
             return
         self._frame += len(data)
@@ -60,35 +60,35 @@ class BoundedConnection(HttpToolsProtocol):
             self._refuse(413, f"expected a body of at most {MOST_BODY_BYTES} bytes")
 
     def on_message_begin(self) -> None:
-        """Count the bytes and the seconds of a further request."""
+        """Reset the limits for a new request."""
         super().on_message_begin()
         self._frame, self._body, self._has_head = 0, 0, False
         self._wait()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header; those after a body are of no use."""
+        """Handle a header; trailers after a body are ignored."""
         if not self._has_head:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Begin the answer."""
+        """Start the answer."""
         self._has_head = True
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of a body."""
+        """Handle a part of a body."""
         self._frame -= len(body)
         self._body += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Wait no more: the request is whole."""
+        """Stop the timer at the end of a request."""
         self._stop_waiting()
         self._frame = 0
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Say that a request is no HTTP."""
+        """Refuse a request that is not HTTP."""
         self._refuse(400, msg)
 
     def _wait(self) -> None:
@@ -109,7 +109,7 @@ class BoundedConnection(HttpToolsProtocol):
                          f"body {_LEAST_BYTES} bytes in each further ones")  # fmt: skip
 
     def _refuse(self, status: int, message: str, **more: Any) -> None:
-        """End the connection, with an error if no answer has begun."""
+        """Close the connection, with an error if no answer has begun."""
         self._stop_waiting()
         if self._is_refused or self.transport.is_closing():
             return
@@ -128,6 +128,6 @@ class BoundedConnection(HttpToolsProtocol):
         ]  # fmt: skip
         lines = [b"HTTP/1.1 %d " % status, *(b"%s: %s" % pair for pair in headers), b"", b""]
         self.transport.write(b"\r\n".join(lines) + bytes(answer.body))
-        # What still comes is read for a while: a reset would overtake the error.
+        # Read on for a while: an immediate reset could overtake the error.
         self.transport.write_eof()
         self._timer = self.loop.call_later(_LINGERS_S, self.transport.close)

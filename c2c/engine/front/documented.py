@@ -1,4 +1,4 @@
-"""Answers of endpoints, as the OpenAPI document (`/openapi.json`) states them."""
+"""Responses of endpoints in the OpenAPI document (`/openapi.json`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Problem(BaseModel):
 
 
 class Failed(BaseModel):
-    """The body of every error."""
+    """Body of every error."""
 
     error: Problem
 
@@ -47,17 +47,17 @@ STREAM: Final[dict[int | str, dict[str, Any]]] = {
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return the errors of an endpoint, for its documentation: JSON, whatever else it answers."""
+    """Return the documented errors of an endpoint: JSON, even if it answers with other types."""
     body = {"application/json": {"schema": {"$ref": f"#/components/schemas/{Failed.__name__}"}}}
     found = sorted((*statuses, 500))
     return {status: {"description": _SAID[status], "content": body} for status in found}
 
 
 class Documented(FastAPI):
-    """An application whose invalid requests are answered with 400, and documented so."""
+    """Application that documents 400, rather than FastAPI's 422, for invalid requests."""
 
     def openapi(self) -> dict[str, Any]:
-        """Return the document, without the status that FastAPI would give invalid requests."""
+        """Return the OpenAPI document without status 422."""
         found = super().openapi()
         schemas = found["components"]["schemas"]
         for path in found["paths"].values():

@@ -18,10 +18,10 @@ _FOLDERS = re.compile(r"(?<![\w.:/])/(?:[^\s/:'\",;()]+/)*(?=[^\s/:'\",;()])")
 
 
 class ApiError(HTTPException):
-    """An answer that is an error.
+    """HTTP error in OpenAI's form.
 
-    A client that repeats by itself is told in how many seconds it may (`retry_s`), or that the
-    same will come of it.
+    For clients that retry, its headers have the seconds to wait (`retry_s`), or that a retry is
+    useless.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class ApiError(HTTPException):
         self.param, self.code = param, code
 
     def body(self) -> dict[str, Any]:
-        """Return the JSON of the answer."""
+        """Return the error as JSON types."""
         kind = "server_error" if self.status_code >= 500 else "invalid_request_error"
         return {
             "error": {
@@ -53,7 +53,7 @@ class ApiError(HTTPException):
         }
 
     def response(self) -> Response:
-        """Return the answer; halves of characters, which UTF-8 has not, are question marks."""
+        """Return the response; lone surrogates, which UTF-8 lacks, become question marks."""
         body = json.dumps(self.body(), ensure_ascii=False).encode(errors="replace")
         return Response(body, self.status_code, self.headers, "application/json")
 
@@ -75,25 +75,25 @@ _AFTER = {
         400, "prompt and answer are longer than the context", "context_length_exceeded",
     ),
 }  # fmt: skip
-_PASSING = ("overloaded", "draining", "worker_lost", "gone")  # what a later try may find over
+_PASSING = ("overloaded", "draining", "worker_lost", "gone")  # a later retry may succeed
 
 
 def after_end(why: str, retry_s: float = 0.0) -> ApiError:
-    """Return the error of a request that ended otherwise than by its text."""
+    """Return the error of a request with this outcome, other than "stop" and "length"."""
     status, message, code = _AFTER[why]
     retry = max(1.0, retry_s) if why in _PASSING else None
     return ApiError(status, message, code=code, retry_s=retry)
 
 
 def without_paths(reason: str, path: str) -> str:
-    """Return why a model is not served, for clients: files by their names, not where they are.
+    """Return a failure's reason for clients: file names without their folders.
 
     >>> without_paths("/data/my models/a/config.json: no 'x' (of /srv/b)", "/data/my models/a")
     "a/config.json: no 'x' (of b)"
 
     Args:
-      reason: as the log has it.
-      path: of the model.
+      reason: reason as logged.
+      path: path of the model.
     """
     for folder in (Path(path).parent, Path(os.path.realpath(path)).parent):
         reason = reason.replace(f"{folder}/", "")

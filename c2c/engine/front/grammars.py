@@ -1,4 +1,4 @@
-"""Fields that ask for an answer of a form, to grammars of the library llguidance."""
+"""Grammars of the library llguidance for requests with structured outputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from c2c.engine.front.protocol import SharedFields
 
 __all__ = ["FORMS", "checked", "grammar_of", "schema_grammar"]
 
-# JSON on one line: models that may write any white space between its parts may never end it.
+# JSON on one line, as models with free white space may never end an answer.
 _ONE_LINE: Mapping[str, Any] = {
     "whitespace_flexible": False,
     "item_separator": ", ?",
@@ -34,10 +34,10 @@ FORMS = {
 
 
 def grammar_of(asked: SharedFields) -> str:
-    """Return the grammar that an answer is to follow, in llguidance's form; "": none.
+    """Return the grammar of an answer, in llguidance's form; "" if it is free.
 
     Raises:
-      ApiError: it has faults, or there is more than one.
+      ApiError: the grammar is invalid, or several fields ask for one.
     """
     found = list(_forms(asked))
     if len(found) > 1:
@@ -49,7 +49,7 @@ def grammar_of(asked: SharedFields) -> str:
 
 
 def _forms(asked: SharedFields) -> Iterator[tuple[str, str, Any]]:
-    """Yield field, kind and value of each form that is asked for."""
+    """Yield field, kind and value of each requested structure."""
     form = asked.response_format
     if form is not None and form.type == "json_object":
         yield "response_format", "json_object", True
@@ -75,7 +75,7 @@ def _compiled(name: str, kind: Any, value: Any, space: str | None) -> str:
 
     if kind in ("json", "json_object"):
         return schema_grammar(_OBJECT if kind == "json_object" else value, name, space)
-    if kind == "choice":  # written out: the library's own way escapes what its grammars do not know
+    if kind == "choice":  # not by grammar_from, whose escapes its grammars refuse
         texts = " | ".join(json.dumps(text, ensure_ascii=False) for text in value)
         return llguidance.LLMatcher.grammar_from_lark(f"start: {texts}")
     try:
@@ -87,8 +87,13 @@ def _compiled(name: str, kind: Any, value: Any, space: str | None) -> str:
 def schema_grammar(schema: Any, name: str, space: str | None = None) -> str:
     """Return the grammar of a JSON schema.
 
+    Args:
+      schema: schema as an object or as JSON text.
+      name: field of the request, for errors.
+      space: regular expression of white space; None: JSON on one line.
+
     Raises:
-      ApiError: it is no JSON object.
+      ApiError: the schema is no JSON object, or llguidance cannot compile it.
     """
     import llguidance
 
@@ -104,11 +109,11 @@ def schema_grammar(schema: Any, name: str, space: str | None = None) -> str:
 
 
 def _bounded(schema: Any) -> Any:
-    """Return a schema whose integers have up to 18 digits, where it says no bounds of its own.
+    """Return a schema in which integers without bounds have at most 18 digits.
 
-    Models that may write any number of digits may never end one.
+    Models with unlimited digits may never end a number.
     """
-    if not isinstance(schema, dict):  # true and false are schemas, too
+    if not isinstance(schema, dict):  # true and false are also schemas
         return schema
     found = dict(schema)
     for name, value in schema.items():
@@ -124,10 +129,10 @@ def _bounded(schema: Any) -> Any:
 
 
 def checked(grammar: str, name: str) -> str:
-    """Return a grammar that the library takes.
+    """Return a grammar after a check by llguidance.
 
     Raises:
-      ApiError: it does not, and why.
+      ApiError: llguidance refuses it; the message has the reason.
     """
     import llguidance
 

@@ -1,4 +1,4 @@
-"""Checks of every request (key, size of its body) and headers of every answer."""
+"""Middleware: checks of every request (key, body size) and headers of every answer."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ MOST_BODY_BYTES = 1 << 25
 """Of a request."""
 
 _log = logging.getLogger("c2c.engine.front")
-_MOST_HELD_BYTES = 1 << 27  # of all bodies whose answers have not begun
-_MOST_DIGITS = 16  # of its length
-_READS_AWAY_S = 2.0  # a body that is too large
-_ID = re.compile(rb"[\w.:/@+=-]{1,128}")  # of a request, as clients may give it
-_OPEN = ("/health", "/ready")  # who asks whether this lives has no key
-_ALWAYS = ("/health", "/", "/openapi.json")  # what needs no engine
+_MOST_HELD_BYTES = 1 << 27  # bytes of all bodies whose answers have not begun
+_MOST_DIGITS = 16  # of content-length
+_READS_AWAY_S = 2.0  # reading of a body that is too large
+_ID = re.compile(rb"[\w.:/@+=-]{1,128}")  # valid x-request-id of a client
+_OPEN = ("/health", "/ready")  # paths without a key, for probes
+_ALWAYS = ("/health", "/", "/openapi.json")  # paths that need no engine
 _TOO_LARGE = 413
-_START_S = 5.0  # after which a client may look again whether the start is over
+_START_S = 5.0  # retry-after during the start
 
 
 class Guard:
-    """Around the application, in ASGI's form: streams pass through it untouched.
+    """ASGI middleware around the application; streams pass through unchanged.
 
-    An answer bears the id under which the log has what nobody foresaw.
+    Every answer has an `x-request-id`, under which internal errors are logged.
     """
 
     def __init__(self, app: Any, key: str | None, starting: Callable[[], str] = lambda: "") -> None:
-        """Take what is asked.
+        """Create the middleware.
 
         Args:
-          app: the application.
-          key: None: none is asked for.
-          starting: returns how far the start is; "": it is over.
+          app: wrapped application.
+          key: API key; None: no key is needed.
+          starting: returns the progress of the start; "": complete.
         """
         self._app, self._key, self._starting = app, key, starting
         self._held_bytes = 0
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Refuse a request, or pass it on; HEAD is GET without the body."""
+        """Refuse a request, or pass it on; HEAD is answered as GET without the body."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -87,7 +87,7 @@ class Guard:
             answer.free()
 
     def _counted(self, receive: Any, answer: _Answer) -> Any:
-        """Return a receive function that counts the body against the limit of all bodies."""
+        """Return a receive function that counts bodies and enforces the limit of their sum."""
 
         async def counted() -> Any:
             part = await receive()
@@ -114,17 +114,17 @@ class Guard:
 
 
 class _HeadIsOver(Exception):
-    """The rest of a stream is not wanted: only its head was asked for."""
+    """Ends the stream of a HEAD request after its head."""
 
 
 class _Answer:
-    """An answer that is sent to a client.
+    """An answer to a client.
 
     Attributes:
-      id: of the request, the client's where it sent one that can be written anywhere.
-      has_begun: whether the status is sent.
-      is_stream: whether events are.
-      held_bytes: of the request's body, until the answer begins.
+      id: request id: the client's if valid, else a new one.
+      has_begun: whether the status has been sent.
+      is_stream: whether the answer is a stream of events.
+      held_bytes: bytes of the request's body, until the answer begins.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class _Answer:
         self._send, self._free, self._is_head = send, free, is_head
 
     def free(self) -> None:
-        """Let go what the body took."""
+        """Subtract the body from the bytes of all bodies."""
         self._free(self.held_bytes)
         self.held_bytes = 0
 
@@ -160,12 +160,12 @@ class _Answer:
 
 
 async def _limited(length: bytes, receive: Any) -> Any:
-    """Return the body's receive function after a check of its size limit."""
+    """Return a receive function of the body after a check of its size."""
     too_large = ApiError(_TOO_LARGE, f"expected a body of at most {MOST_BODY_BYTES} bytes")
     if length.isdigit():
         if len(length) > _MOST_DIGITS or int(length) > MOST_BODY_BYTES:
             raise too_large
-        return receive  # the server holds the client to what it said
+        return receive  # the server enforces content-length
     body, more = bytearray(), True
     while more:
         part = await receive()
@@ -182,7 +182,7 @@ async def _limited(length: bytes, receive: Any) -> Any:
 
 
 async def _read_away(receive: Any) -> None:
-    """Take the rest of a body for a while: a reset of the connection would overtake the error."""
+    """Read the rest of a body for a while, as a reset could overtake the error."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_READS_AWAY_S):
             more = True

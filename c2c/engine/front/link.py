@@ -1,4 +1,4 @@
-"""The front's connection to the scheduler: a queue of answers for each request."""
+"""Connection of the front to the scheduler, with a queue of answers for each request."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from c2c.engine.frames import Connection
 
 __all__ = ["MOST_WAITING", "Link"]
 
-MOST_WAITING = 256  # answers that a client has not taken: then it is behind
-_TURNS = 8  # of this process in which one that is behind gets no further behind, or is too slow
+MOST_WAITING = 256  # answers in the queue of a client that is behind
+_TURNS = 8  # loop iterations that a client may be behind and fall further behind
 
 
 class _Stream:
-    """Answers to a request.
+    """Queue of answers to a request.
 
     Attributes:
-      answers: those that the client has not taken yet.
-      is_cut: whether tokens were dropped; the end then does not report a complete answer.
+      answers: answers that the client has not read yet.
+      is_cut: whether tokens were dropped; then the request ends as cancelled.
     """
 
     def __init__(self) -> None:
         self.answers: asyncio.Queue[say.Answered] = asyncio.Queue()
         self.is_cut = False
-        self._turn = self._turns = 0  # the last one, and in a row in which it was behind
-        self._waited = 0  # answers, at the first of these
+        self._turn = self._turns = 0  # last iteration, and consecutive ones in which it was behind
+        self._waited = 0  # queued answers at the first of these
 
     def is_too_slow(self, turn: int) -> bool:
-        """Say so, as one more token comes; what a client has had no turn to take does not count."""
+        """Return whether the client is too slow, at a new token in loop iteration `turn`."""
         if turn == self._turn:
             return False
         self._turn, waiting = turn, self.answers.qsize()
@@ -47,31 +47,31 @@ class _Stream:
 
 
 class Link:
-    """All requests of this front."""
+    """Connection to the scheduler, with all requests of this front."""
 
     def __init__(self, path: str, ended: Callable[[], None] = lambda: None) -> None:
-        """Take the scheduler's socket; nothing is connected.
+        """Create a link; nothing is connected.
 
         Args:
-          path: of the socket.
-          ended: is told when the connection has ended: the scheduler is gone.
+          path: path of the scheduler's socket.
+          ended: called at the end of the connection, when the scheduler is gone.
         """
         self._path, self._ended = path, ended
         self._numbers = itertools.count(1)
         self._answers: dict[int, _Stream] = {}
-        self._waiting: dict[int, asyncio.Future[Any]] = {}  # answers that are no request's
+        self._waiting: dict[int, asyncio.Future[Any]] = {}  # answers to other messages, by number
         self._link: Connection | None = None
         self._reading: asyncio.Task[None] | None = None
-        self._turn, self._is_new_turn = 0, True  # of this process, in which answers come
+        self._turn, self._is_new_turn = 0, True  # iterations of the event loop with answers
         self.models: tuple[say.ModelInfo, ...] = ()
-        self.max_open = 0  # requests at the same time
-        self.adds = False  # whether models may be added and removed
-        self.starting = ""  # how far the engine's start is
+        self.max_open = 0  # most concurrent requests
+        self.adds = False  # whether models can be added and removed
+        self.starting = ""  # progress of the engine's start; "": complete
         self.has_models = asyncio.Event()
         self.is_up = False
 
     async def connect(self) -> None:
-        """Connect, and take in what is served, or that this is not known yet."""
+        """Connect, and receive the served models or the start's progress."""
         loop = asyncio.get_running_loop()
         _, link = await loop.create_unix_connection(Connection, self._path)
         link.send(say.FrontHello())
@@ -120,7 +120,7 @@ class Link:
                 return
             if stream.is_too_slow(self._this_turn()):
                 stream.is_cut = True
-                self.abort(frame.request)  # its end comes as an answer, too
+                self.abort(frame.request)  # its end is an answer, too
                 return
         elif stream.is_cut and frame.why in ("stop", "length"):
             frame = say.Ended(request=frame.request, why="cancelled")
@@ -136,7 +136,7 @@ class Link:
         self._is_new_turn = True
 
     def ask(self, **fields: Any) -> tuple[int, asyncio.Queue[say.Answered]]:
-        """Send a request; return its number and where its answers come."""
+        """Send a request; return its number and its queue of answers."""
         number = next(self._numbers)
         stream = self._answers[number] = _Stream()
         if self._link is None or not self.is_up:
@@ -146,22 +146,22 @@ class Link:
         return number, stream.answers
 
     def abort(self, request: int, *, is_done: bool = False) -> None:
-        """Say that nobody wants the rest of a request."""
+        """Cancel a request, or with `is_done` end it at a stop string."""
         if self._link is not None and self.is_up:
             self._link.send(say.Abort(request=request, is_done=is_done))
 
     def drain(self, *, is_on: bool) -> None:
-        """Say whether new requests are turned away."""
+        """Refuse new requests, or accept them again."""
         if self._link is not None and self.is_up:
             self._link.send(say.Drain(is_on=is_on))
 
     def close(self) -> None:
-        """End the connection, and so this front."""
+        """Close the connection, which ends this front."""
         if self._link is not None:
             self._link.close()
 
     def forget(self, request: int) -> None:
-        """Take no further answers of a request."""
+        """Drop further answers to a request."""
         self._answers.pop(request, None)
 
     async def live(self) -> dict[str, Any]:
@@ -171,14 +171,14 @@ class Link:
         return state
 
     async def manage(self, model: str, what: Literal["load", "unload", "pin", "unpin"]) -> str:
-        """Have something done about a model's weights; return what kept it from that, or ""."""
+        """Run an admin command for a model's weights; return the reason of a refusal, or ""."""
         number = next(self._numbers)
         wish = say.Manage(number=number, model=model, what=what)
         done: say.Managed = await self._asked(number, wish)
         return done.refused
 
     async def add(self, path: str, model: str) -> say.Managed:
-        """Have a checkpoint served; return the outcome."""
+        """Add a checkpoint; return the result."""
         number = next(self._numbers)
         done: say.Managed = await self._asked(
             number, say.Add(number=number, path=path, model=model)
@@ -186,7 +186,7 @@ class Link:
         return done
 
     async def remove(self, model: str) -> say.Managed:
-        """Have a model served no more; return the outcome, once its requests are over."""
+        """Remove a model; return the result once its requests have ended."""
         number = next(self._numbers)
         done: say.Managed = await self._asked(number, say.Remove(number=number, model=model))
         return done

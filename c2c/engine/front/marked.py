@@ -1,7 +1,7 @@
-"""Calls in Qwen3-Coder's marks: `<function=name>`, and in it `<parameter=name>` before a value.
+"""Tool calls in Qwen3-Coder's format: `<function=name>`, with `<parameter=name>` before each value.
 
-A value is bare text. Its parameter's JSON schema says whether that is a string or JSON. Strings are
-told as they come, other values once they have ended.
+A value is bare text; its parameter's JSON schema decides whether that is a string or JSON. Strings
+are streamed, other values are sent once complete.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["read_marked"]
 
 
 def _begun(mark: str) -> str:
-    """Return the pattern of any beginning of a mark, none of it included."""
+    """Return a pattern that matches every prefix of a mark, even the empty one."""
     return "".join(f"(?:{re.escape(letter)}" for letter in mark) + ")?" * len(mark)
 
 
@@ -23,7 +23,7 @@ _FUNCTION = re.compile(r"(?:<tool_call>\s*)?<function=([^<>\s]+)>")
 _NEXT = re.compile(r"<parameter=([^<>\n]+)>\n?|</function>|(?=</?tool_call>|<function=)")
 _VALUE_ENDS = re.compile(r"\n?</parameter>|\n(?=<parameter=|</function>)")
 _CALL_ENDS = re.compile(r"\s*(?:</tool_call>\s*)?")
-# At the end of a text: what further text may make a mark of.
+# Text at the end that may be the begin of a mark.
 _HELD = re.compile(
     rf"(?:<tool_call>\s*)?(?:<function=[^<>\s]*|{_begun('<function=')})\Z"
     rf"|(?:{_begun('<tool_call>')}|{_begun('</tool_call>')})\Z"
@@ -31,7 +31,7 @@ _HELD = re.compile(
 _HELD_VALUE = re.compile(
     rf"(?:\n?{_begun('</parameter>')}|\n{_begun('<parameter=')}|\n{_begun('</function>')})\Z"
 )
-_WORDS: Final = {"True": "true", "False": "false", "None": "null"}  # Python's, which models write
+_WORDS: Final = {"True": "true", "False": "false", "None": "null"}  # of Python
 
 
 def read_marked(
@@ -59,19 +59,19 @@ def read_marked(
         if end is None:
             return content, found
         over = _CALL_ENDS.match(text, end)
-        assert over is not None  # it matches nothing, too
+        assert over is not None  # it also matches ""
         at = over.end()
     return content + stripped(_free(text[at:], _HELD, is_over=is_over)), found
 
 
 def _free(text: str, held: re.Pattern[str], *, is_over: bool) -> str:
-    """Return a text less what further text may make a mark of."""
+    """Return a text without a possible begin of a mark at its end."""
     begun = None if is_over else held.search(text)
     return text if begun is None else text[: begun.start()]
 
 
 def _arguments(text: str, at: int, schema: Any, *, is_over: bool) -> tuple[str, int | None]:
-    """Return a call's arguments from a place on, and where they end; None: they have not."""
+    """Return a call's arguments from index `at`, and their end; None if they are incomplete."""
     told = "{"
     while (mark := _NEXT.search(text, at)) is not None:
         if mark[1] is None:
@@ -93,7 +93,7 @@ def _string(text: str) -> str:
 
 
 def _json(value: str, types: set[str]) -> str:
-    """Return a value as JSON: itself where it is JSON of one of these types, else a string."""
+    """Return a value as JSON: unchanged if it is JSON of one of these types, else a string."""
     bare = value.strip()
     bare = _WORDS.get(bare, bare)
     try:
@@ -104,11 +104,11 @@ def _json(value: str, types: set[str]) -> str:
 
 
 def _refuse(word: str) -> None:
-    raise ValueError(word)  # NaN and the like are no JSON
+    raise ValueError(word)  # NaN and Infinity are no JSON
 
 
 def _kinds(value: Any) -> set[str]:
-    """Return the names of JSON schema's types that a value is of."""
+    """Return the names of a value's types in JSON schema."""
     if isinstance(value, bool):
         return {"boolean"}
     if isinstance(value, float):
@@ -123,9 +123,9 @@ def _property(schema: Any, name: str) -> Any:
 
 
 def _types(schema: Any, root: Any) -> set[str]:
-    """Return the types that a parameter may have; where its schema names none, strings."""
+    """Return the types of a parameter by its schema; {"string"} if that names none."""
     found: set[str] = set()
-    seen: set[int] = set()  # references may go round
+    seen: set[int] = set()  # references may be cyclic
     left = [schema]
     while left:
         each = left.pop()

@@ -1,4 +1,4 @@
-"""The metrics of /metrics, by model."""
+"""Metrics of `/metrics`, by model and by worker."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ _UP = ("idle", "busy", "loading")
 
 
 class _Engine(Collector):
-    """The scheduler's numbers, in families by kind."""
+    """Collector of the scheduler's metrics."""
 
     def __init__(self) -> None:
         self.live: dict[str, Any] | None = None
 
     def describe(self) -> Iterator[Metric]:
-        """Yield nothing: what there is is known once the scheduler has said it."""
+        """Yield nothing, as metrics are known only after the scheduler's first state."""
         yield from ()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the families."""
+        """Yield the metric families of the last state."""
         live = self.live
         if live is None:
             return
@@ -102,10 +102,10 @@ def _gauge(name: str, text: str, label: str, values: dict[str, Any]) -> GaugeMet
 
 
 class Metrics:
-    """Counters of the front, and what the scheduler says."""
+    """Metrics of the front and of the scheduler."""
 
     def __init__(self) -> None:
-        """Begin at nothing."""
+        """Create metrics at zero."""
         self._registry = CollectorRegistry()
         of: dict[str, Any] = {"registry": self._registry}
         self.requests = Counter("c2c_requests", "by outcome", ["model", "outcome"], **of)
@@ -121,9 +121,9 @@ class Metrics:
         self._registry.register(self._engine)
 
     def seen(self, live: dict[str, Any]) -> None:
-        """Take how things are."""
+        """Store the scheduler's current state."""
         self._engine.live = live
 
     def text(self) -> bytes:
-        """Return all of it in Prometheus' form."""
+        """Return all metrics in Prometheus' text format."""
         return bytes(generate_latest(self._registry))

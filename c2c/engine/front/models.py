@@ -1,4 +1,4 @@
-"""`/v1/models`: which there are, and those that are added and removed while the engine serves."""
+"""Endpoints of `/v1/models`: list, add and remove models while the engine serves."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from c2c.engine.messages import Managed, ModelInfo
 
 __all__ = ["Models", "unknown_model"]
 
-_MOST_NAME = 64  # characters of a client's that are told
+_MOST_NAME = 64  # characters of a client's model name in errors
 
 
 class Models:
-    """The endpoints."""
+    """Endpoints of `/v1/models`."""
 
     def __init__(self, link: Link, read: Callable[[Sequence[ModelInfo]], None]) -> None:
-        """Take the front's parts.
+        """Create the endpoints.
 
         Args:
-          link: to the scheduler.
-          read: makes tokenizers of further models known.
+          link: link to the scheduler.
+          read: loads the tokenizers of added models.
         """
         self._link, self._read = link, read
 
     async def all(self) -> dict[str, Any]:
-        """List all models; one that cannot be served says why."""
+        """List all models; those that cannot be served have a reason."""
         return {"object": "list", "data": [shown(info) for info in self._link.models]}
 
     async def one(self, model: str) -> dict[str, Any]:
-        """Say what a model is."""
+        """Return the description of a model."""
         for info in self._link.models:
             if info.name == model:
                 return shown(info)
         raise unknown_model(model)
 
     async def add(self, asked: AddRequest) -> dict[str, Any]:
-        """Serve a further checkpoint; the answer comes when it is served."""
+        """Add a checkpoint; answered once it is served."""
         self._check_adds()
         try:
             done = await self._link.add(asked.path, asked.model)
@@ -55,7 +55,7 @@ class Models:
         return shown(info)
 
     async def remove(self, model: str) -> dict[str, Any]:
-        """Serve a model no more; the answer comes when its requests are over, new ones get 404."""
+        """Remove a model; answered once its requests have ended. New ones get 404."""
         self._check_adds()
         if model not in {info.name for info in self._link.models}:
             raise unknown_model(model)
@@ -79,10 +79,10 @@ def unknown_model(model: str) -> ApiError:
 
 
 def _check(done: Managed, path: str) -> None:
-    """Refuse what could not be done.
+    """Check the result of an addition or removal.
 
     Raises:
-      ApiError: it could not.
+      ApiError: it was refused.
     """
     if not done.refused:
         return

@@ -1,8 +1,8 @@
 """Request fields: supported, refused by name, or without effect.
 
-Supported fields are those of the requests' models (`c2c.engine.front.protocol`), with
-what they do; the others of OpenAI's schema and of vLLM's are here. `check` refuses by these tables,
-`table` writes them out for docs/engine/api.md.
+Supported fields are those of the request models (`c2c.engine.front.protocol`), with descriptions.
+This module has the other fields of OpenAI's and vLLM's schemas. `check` refuses by these tables,
+`table` prints them for docs/engine/api.md.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ NO_EFFECT: Final = frozenset({
 
 
 def check(asked: ChatRequest | CompletionRequest) -> None:
-    """Return if all that is asked for can be carried out.
+    """Check that every field of a request is supported.
 
     Raises:
-      ApiError: something cannot be, or two fields contradict each other.
+      ApiError: a field or value is not supported, or two fields contradict each other.
     """
     for param, message in asked.conflicts():
         raise ApiError(400, f"{param}: {message}", param=param)
@@ -80,13 +80,13 @@ def check(asked: ChatRequest | CompletionRequest) -> None:
 
 
 def unknown(asked: ChatRequest | CompletionRequest) -> list[str]:
-    """Return the fields that were sent and are known to nobody here."""
+    """Return the sent fields that are neither supported, refused nor known to be without effect."""
     known = {*REFUSED, *NO_EFFECT, *ChatRequest.model_fields, *CompletionRequest.model_fields}
     return sorted((asked.model_extra or {}).keys() - known)
 
 
 def table() -> Iterator[str]:
-    """Yield the lines of a table of all fields, in Markdown."""
+    """Yield the lines of a Markdown table of all fields."""
     yield "| field | of | what happens |"
     yield "| --- | --- | --- |"
     rows: dict[tuple[str, str], list[str]] = {}

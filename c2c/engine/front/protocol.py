@@ -1,4 +1,4 @@
-"""Request fields that are carried out; `c2c.engine.front.parameters` has the other fields."""
+"""Supported request fields; `c2c.engine.front.parameters` has the other fields."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TokenKey = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,9})$")]
 Bias = Annotated[StrictFloat, Field(ge=-100, le=100)]
 Stop = Annotated[str, Field(min_length=1, max_length=1000)]
 Grammar = Annotated[str, Field(min_length=1, max_length=1 << 20)]
-_First = Field(fail_fast=True)  # of its faults the first, not a million
+_First = Field(fail_fast=True)  # reports the first fault, not a million
 Tokens = Annotated[list[Token], _First, Field(min_length=1)]
 Choices = Annotated[list[Annotated[str, Field(min_length=1)]], _First, Field(min_length=1)]
 _PLAIN = r"^[^\x00-\x1f\x7f-\x9f]*$"  # no control characters
@@ -43,7 +43,7 @@ class StreamOptions(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     include_usage: bool = False
-    include_obfuscation: bool = False  # nothing here is padded
+    include_obfuscation: bool = False  # no effect: chunks are not padded
     continuous_usage_stats: bool = False
 
 
@@ -56,7 +56,7 @@ class JsonSchema(BaseModel):
 
 
 class ResponseFormat(BaseModel):
-    """Format of an answer."""
+    """Structure of an answer, by OpenAI's names."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -65,7 +65,7 @@ class ResponseFormat(BaseModel):
 
 
 class StructuredOutputs(BaseModel):
-    """Format of an answer, by vLLM's names."""
+    """Structure of an answer, by vLLM's names."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -77,7 +77,7 @@ class StructuredOutputs(BaseModel):
 
 
 class SharedFields(BaseModel):
-    """Fields of both kinds of completions."""
+    """Fields of chat and text completions."""
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
 
@@ -168,7 +168,7 @@ class SharedFields(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, given: Any) -> Any:
-        """Drop fields that are null: clients send all their fields."""
+        """Drop null fields, as clients send all their fields."""
         if not isinstance(given, dict):
             return given
         return {name: value for name, value in given.items() if value is not None}
@@ -179,7 +179,7 @@ class SharedFields(BaseModel):
         return [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
 
     def sampling(self, choice: int) -> dict[str, Any]:
-        """Return a choice's sampling by the names of `Draws`; without a seed, each differs."""
+        """Return a choice's sampling parameters as fields of `Draws`; random without a seed."""
         seed = secrets.randbits(64) if self.seed is None else self.seed
         return {
             "temperature": self.temperature,
@@ -230,7 +230,7 @@ class CompletionRequest(SharedFields):
 
     @property
     def prompts(self) -> list[str | list[int]]:
-        """Return the prompts, each a text or tokens."""
+        """Prompts, each a text or tokens."""
         given: Any = self.prompt
         if isinstance(given, str) or isinstance(given[0], int):
             return [given]
@@ -263,7 +263,7 @@ class Message(BaseModel):
     content: str | Annotated[list[Part], _First] | None = None
 
     def plain(self) -> dict[str, Any]:
-        """Return the template's input: text parts joined, arguments of calls as objects."""
+        """Return the template's input, with joined text parts and call arguments as objects."""
         found = {name: value for name, value in self.model_dump().items() if value is not None}
         if isinstance(self.content, list):
             found["content"] = "".join(part.text for part in self.content)
@@ -281,7 +281,7 @@ class Message(BaseModel):
 
 
 def _object(arguments: str) -> Any:
-    """Return a call's arguments as templates write them: an object, where the JSON is one."""
+    """Return a call's arguments for templates: as an object if they are the JSON of one."""
     try:
         found = json.loads(arguments)
     except (ValueError, RecursionError):
@@ -313,7 +313,7 @@ class Named(BaseModel):
 
 
 class NamedTool(BaseModel):
-    """The one that is to be called."""
+    """Function that `tool_choice` forces."""
 
     type: Literal["function"]
     function: Named
@@ -370,12 +370,12 @@ class ChatRequest(SharedFields):
 
     @property
     def is_forced(self) -> bool:
-        """True if the answer has to be calls."""
+        """True if the answer must consist of tool calls."""
         return self.tool_choice not in ("none", "auto")
 
     @property
     def callable_tools(self) -> list[dict[str, Any]]:
-        """The functions that may be called."""
+        """Functions that may be called."""
         if self.tool_choice == "none":
             return []
         named = self.tool_choice.function.name if isinstance(self.tool_choice, NamedTool) else None
@@ -384,7 +384,7 @@ class ChatRequest(SharedFields):
 
     @property
     def for_template(self) -> dict[str, Any]:
-        """Fields of the request that only some templates take, by their names there."""
+        """Template variables from request fields that only some templates use."""
         tools = [] if self.tool_choice == "none" else self.tools or []
         given = {
             "tools": [tool.model_dump() for tool in tools],

@@ -1,4 +1,4 @@
-"""Log probabilities of tokens, in OpenAI's two forms."""
+"""Log-probabilities of tokens, in OpenAI's forms for chats and texts."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["TokenScore", "Written", "of_chat", "of_text"]
 
 @dataclass(frozen=True, slots=True)
 class TokenScore:
-    """A token and how likely it was, the likeliest tokens of its place, where its text begins.
+    """A token, its log-probability, the likeliest tokens at its position, and its text's offset.
 
-    Nothing says how likely the first token of a prompt is: None.
+    The first token of a prompt has no log-probability: None.
     """
 
     token: int
@@ -26,24 +26,24 @@ class TokenScore:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The form of single tokens: their text, or their number where that is asked for."""
+    """Form of single tokens: text, or number on request or without a tokenizer."""
 
     tokenizer: Tokenizer | None
     by_number: bool
 
     def text(self, token: int) -> str:
-        """Return a token within a text; parts of a character come as U+FFFD."""
+        """Return a token's text; partial characters become U+FFFD."""
         if self.by_number or self.tokenizer is None:
             return f"token_id:{token}"
         return self.tokenizer.spelling.text(token)
 
     def data(self, token: int) -> list[int] | None:
-        """Return the bytes that a token stands for; None where nothing says it."""
+        """Return a token's bytes; None without a tokenizer."""
         return None if self.tokenizer is None else list(self.tokenizer.spelling.data(token))
 
 
 def of_text(scores: Sequence[TokenScore], written: Written) -> dict[str, Any]:
-    """Return the `logprobs` of a text's tokens."""
+    """Return `logprobs` of a text completion."""
     return {
         "tokens": [written.text(score.token) for score in scores],
         "token_logprobs": [score.logprob for score in scores],
@@ -55,9 +55,9 @@ def of_text(scores: Sequence[TokenScore], written: Written) -> dict[str, Any]:
 
 
 def _by_text(score: TokenScore, written: Written) -> dict[str, float | None]:
-    """Return the likeliest tokens of a place and the one that was drawn, by their texts.
+    """Return log-probabilities of the likeliest tokens and the drawn one, by text.
 
-    Of several with the same text the drawn one has it, then the likeliest; others are written by
+    If several have the same text, the drawn one keeps it, else the likeliest; the others appear by
     number.
     """
     names = {written.text(score.token): score.token}
@@ -70,7 +70,7 @@ def _by_text(score: TokenScore, written: Written) -> dict[str, float | None]:
 
 
 def of_chat(scores: Sequence[TokenScore], written: Written) -> dict[str, Any]:
-    """Return the `logprobs` of a chat's tokens."""
+    """Return `logprobs` of a chat completion."""
 
     def one(token: int, logprob: float | None) -> dict[str, Any]:
         return {"token": written.text(token), "logprob": logprob, "bytes": written.data(token)}

@@ -1,4 +1,4 @@
-"""The models as the front knows them: tokenizers, context, and prompts as tokens."""
+"""Served models in the front: tokenizers, chat templates, limits and default sampling."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from c2c.transformer.text.tokenizer import Tokenizer
 __all__ = ["Served", "served_models", "shown"]
 
 _log = logging.getLogger("c2c.engine.front")
-_MOST_CHARACTERS = 1 << 22  # of a text, or 8 a token of a context that is longer
+_MOST_CHARACTERS = 1 << 22  # of a text; more for a long context, 8 a token
 _DRAWS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
-_SET_OTHERWISE = {  # of a template's variables
+_SET_OTHERWISE = {  # template variables that other fields set
     "messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "now",
     "strftime_now", "self",
 }  # fmt: skip
@@ -34,14 +34,14 @@ _SET_OTHERWISE = {  # of a template's variables
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """A model that is served.
+    """A served model.
 
     Attributes:
-      info: what the engine says of it.
-      tokenizer: None where it has none.
+      info: the engine's description of the model.
+      tokenizer: tokenizer of the model; None if it has none.
       eos: tokens that end a text.
-      longest: characters that a token stands for at most; None where there is no such number.
-      sampling: fields of a request, as generation_config.json has them.
+      longest: most characters of a token; None if unlimited.
+      sampling: request fields by default, from generation_config.json.
     """
 
     info: ModelInfo
@@ -60,7 +60,7 @@ class Served:
         """Return a prompt's tokens.
 
         Raises:
-          ApiError: it is empty, too long, or not of this model's vocabulary.
+          ApiError: the prompt is empty, too long, or has tokens outside the vocabulary.
         """
         if isinstance(prompt, str):
             if self.tokenizer is None:
@@ -79,7 +79,7 @@ class Served:
         """Return a chat's tokens, by the checkpoint's template.
 
         Raises:
-          ApiError: there is none, it refuses the messages, or it does not take what is for it.
+          ApiError: there is no template, or it does not accept the messages or another field.
         """
         if self.tokenizer is None or self.tokenizer.chat_template is None:
             raise ApiError(400, f"{self.info.name} has no chat template", param="model")
@@ -110,13 +110,13 @@ class Served:
         """Return the grammar of an answer, see `grammar_of`.
 
         Raises:
-          ApiError: it has faults, or there are no texts here.
+          ApiError: the grammar is invalid, or the model has no tokenizer.
         """
         grammar = grammar_of(asked)
         if isinstance(asked, ChatRequest) and asked.is_forced and (form := self.form(asked)):
             if grammar:
                 raise ApiError(400, "tool_choice: calls have no other form", param="tool_choice")
-            assert self.tokenizer is not None  # else there was no template
+            assert self.tokenizer is not None  # `form` needs a template
             several = asked.tool_choice == "required" and asked.parallel_tool_calls
             return forced(asked.callable_tools, form, self.tokenizer, several=several)
         if grammar and self.tokenizer is None:
@@ -126,12 +126,12 @@ class Served:
     def as_its_checkpoint(
         self, asked: ChatRequest | CompletionRequest
     ) -> ChatRequest | CompletionRequest:
-        """Return a request that draws as the checkpoint's files say, where it does not itself."""
+        """Return a request with the checkpoint's sampling parameters for those not sent."""
         given = {n: v for n, v in self.sampling.items() if n not in asked.model_fields_set}
         return asked.model_copy(update=given)
 
     def form(self, asked: ChatRequest | CompletionRequest) -> Form | None:
-        """Return the format of an answer's calls; None if calls are not parsed."""
+        """Return the format of an answer's tool calls; None if calls are not parsed."""
         if not isinstance(asked, ChatRequest) or not asked.callable_tools:
             return None
         if self.tokenizer is None or self.tokenizer.chat_template is None:
@@ -142,16 +142,17 @@ class Served:
     def reading_calls(
         self, asked: ChatRequest | CompletionRequest, *, is_formed: bool
     ) -> tuple[Callable[[], Calls | None], frozenset[int]]:
-        """Return a factory of readers of a choice's calls, and the tokens that readers must see.
+        """Return a factory of parsers of tool calls, and special tokens that must stay in the text.
 
         Args:
-          asked: the request.
-          is_formed: whether the answer follows a grammar: it has calls only if they are forced.
+          asked: request.
+          is_formed: whether the answer follows a grammar; then it has calls only if they are
+            forced.
         """
         form = self.form(asked)
         if form is None or not isinstance(asked, ChatRequest) or is_formed > asked.is_forced:
             return lambda: None, frozenset()
-        assert self.tokenizer is not None  # there is a template
+        assert self.tokenizer is not None  # a form needs a template
         marks = (self.tokenizer.backend.token_to_id(mark) for mark in form.marks if mark)
         tools = {tool["name"]: tool.get("parameters") for tool in asked.callable_tools}
         several = asked.parallel_tool_calls
@@ -161,7 +162,7 @@ class Served:
         )
 
     def unused(self, asked: ChatRequest) -> list[str]:
-        """Return the variables that were sent for a template that does not look them up."""
+        """Return the sent template variables that the template does not use."""
         template = None if self.tokenizer is None else self.tokenizer.chat_template
         known = frozenset[str]() if template is None else template.variables
         return sorted(
@@ -172,7 +173,7 @@ class Served:
         """Return the limit of new tokens.
 
         Raises:
-          ApiError: more were asked for than the context has room for.
+          ApiError: prompt and requested tokens exceed the context.
         """
         left = self.info.context - len(ids)
         if asked is not None and asked > left:
@@ -186,7 +187,7 @@ class Served:
         return asked if asked is not None else min(left, left if default is None else default)
 
     def check_tokens(self, tokens: Iterable[int], param: str) -> None:
-        """Refuse tokens that are not of this model's vocabulary."""
+        """Raise ApiError if a token is outside the model's vocabulary."""
         for token in tokens:
             if token >= self.info.vocab:
                 raise ApiError(
@@ -194,7 +195,7 @@ class Served:
                 )
 
     def _check_text(self, text: str, param: str) -> None:
-        """Refuse what cannot fit before it is encoded: seconds and 80 MB a megabyte."""
+        """Raise ApiError for too long a text before encoding it, which costs seconds a megabyte."""
         if len(text) > (most := max(_MOST_CHARACTERS, 8 * self.info.context)):
             raise ApiError(400, f"{param}: expected at most {most} characters", param=param)
         if self.longest is not None:
@@ -213,7 +214,7 @@ class Served:
 def served_models(
     infos: Sequence[ModelInfo], *, has_own_sampling: bool = False
 ) -> dict[str, Served]:
-    """Return the models that are served, with their tokenizers and, if wanted, their sampling."""
+    """Return the served models, with tokenizers and, if asked for, default sampling parameters."""
     found = {}
     for info in infos:
         if info.failed:
@@ -240,7 +241,7 @@ def shown(info: ModelInfo) -> dict[str, Any]:
 def _sampling(checkpoint: Path) -> dict[str, Any]:
     """Return the sampling defaults of a checkpoint's generation_config.json as request fields.
 
-    Values that no request may have are left out and logged.
+    Values that requests do not allow are left out and logged.
     """
     file = checkpoint / "generation_config.json"
     config = read_json_object(file) if file.is_file() else {}

@@ -1,4 +1,4 @@
-"""The web server of a front's process."""
+"""Web server of the front's process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from c2c.engine.log import log_to_stderr
 
 __all__ = ["run_front"]
 
-_ENDING_S = 3  # that answers may take which say that the engine is gone
+_ENDING_S = 3  # for last answers after the engine's end
 
 
 def run_front(
@@ -26,14 +26,14 @@ def run_front(
     around: Callable[[Any], Any] = lambda app: app,
     **more: Any,
 ) -> None:
-    """Serve until the scheduler is gone, killed or not: the port is free for the next one.
+    """Serve until the scheduler ends, even if killed, so that the port is free for the next one.
 
     Args:
-      socket: path of the scheduler's.
+      socket: path of the scheduler's socket.
       host: address to listen at.
-      port: to listen at.
-      around: what the application is put into.
-      more: see `make_app`; the key is that of C2C_KEY.
+      port: port to listen at.
+      around: wraps the application, for example in further middleware.
+      more: arguments of `make_app`; the key is in the environment variable C2C_KEY.
     """
 
     def end() -> None:
@@ -44,7 +44,7 @@ def run_front(
     server = uvicorn.Server(
         uvicorn.Config(
             around(app), host=host, port=int(port), http=BoundedConnection, log_config=None,
-            log_level="error",  # a warning for each request that is no HTTP would fill the log
+            log_level="error",  # warnings for each request that is not HTTP would fill the log
             access_log=False, timeout_graceful_shutdown=_ENDING_S,
         )
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Tokens of texts, texts of tokens, and the version: what needs no answer of a model."""
+"""Endpoints without generation: `/tokenize`, `/detokenize` and `/version`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["Texts"]
 
 
 class Texts:
-    """The endpoints, in vLLM's form."""
+    """Endpoints in vLLM's form."""
 
     def __init__(self, find: Callable[[str], Served]) -> None:
-        """Take who knows the models by name."""
+        """Create the endpoints; `find` returns a served model by name."""
         self._find = find
 
     async def tokenize(self, asked: TokenizeRequest) -> dict[str, Any]:
-        """Return the tokens of a text or a chat, as a completion would have them."""
+        """Return the tokens that a completion would compute for a text or a chat."""
         served = self._find(asked.model)
         ids = await asyncio.to_thread(_ids, served, asked)
         names = None
@@ -38,7 +38,7 @@ class Texts:
         }  # fmt: skip
 
     async def detokenize(self, asked: DetokenizeRequest) -> dict[str, str]:
-        """Return the text of tokens, special ones written out."""
+        """Return the text of tokens, special tokens included."""
         served = self._find(asked.model)
         served.check_tokens(asked.tokens, "tokens")
         if served.tokenizer is None:
@@ -46,7 +46,7 @@ class Texts:
         return {"prompt": await asyncio.to_thread(served.tokenizer.decode, asked.tokens)}
 
     async def version(self) -> dict[str, str]:
-        """Say which version this is."""
+        """Return the version of c2c."""
         return {"version": importlib.metadata.version("c2c")}
 
 
@@ -57,7 +57,7 @@ def _ids(served: Served, asked: TokenizeRequest) -> tuple[int, ...]:
     given = asked.model_dump(exclude_none=True, exclude={"prompt", "return_token_strs"})
     try:
         chat = ChatRequest.model_validate(given)
-    except ValidationError as error:  # of fields that only a chat has
+    except ValidationError as error:  # for fields that only a chat has
         at = [{**one, "loc": ("body", *one["loc"])} for one in error.errors()]
         raise RequestValidationError(at) from None
     check(chat)

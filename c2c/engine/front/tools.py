@@ -1,8 +1,8 @@
-"""Calls of tools: how a checkpoint's template has them written, and their reading from an answer.
+"""Tool calls: formats of chat templates, grammars that force calls, and parsing of answers.
 
-Formats, told from the chat template, are those of Hermes and Qwen (`<tool_call>`), of Qwen3-Coder
-(`<function=name>`), of Llama 3 (an answer that is JSON) and of Mistral (`[TOOL_CALLS]` with a list,
-or with `name[ARGS]`).
+The chat template determines the format: Hermes and Qwen (`<tool_call>`), Qwen3-Coder
+(`<function=name>`), Llama 3 (an answer of JSON) or Mistral (`[TOOL_CALLS]` with a list, or with
+`name[ARGS]`).
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ __all__ = ["FORMS", "Call", "Calls", "Delta", "Form", "forced", "forced_form", "
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A format of calls.
+    """A format of tool calls.
 
     Attributes:
-      name: of the format.
-      opening: what stands before a call, or before all of them.
-      closing: what stands after each; "": nothing.
-      between: what stands between two calls.
-      begins: what a template has that asks for it.
-      key: of the arguments in a call's object; "": its name stands before them.
+      name: name of the format.
+      opening: mark before a call, or before all calls.
+      closing: mark after each call; "": none.
+      between: separator of two calls.
+      begins: pattern that identifies the format's chat templates.
+      key: key of the arguments in a call's object; "": the function's name precedes the arguments.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Form:
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """Texts that calls are told by, special tokens or not."""
+        """Marks by which calls are recognized, special tokens or not."""
         return (self.opening, self.closing, _ARGS, "[CALL_ID]")
 
 
@@ -76,7 +76,7 @@ _JSON = json.JSONDecoder()
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call: a function and its arguments as JSON, as far as they have come."""
+    """A call: name of the function, and the arguments as JSON received so far."""
 
     name: str
     arguments: str
@@ -84,7 +84,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """The new part of a call; `name` and `id` come with its first."""
+    """New part of a call; the first part has `name` and `id`."""
 
     index: int
     arguments: str
@@ -92,7 +92,7 @@ class Delta:
     id: str = ""
 
     def shown(self) -> dict[str, Any]:
-        """Return it as OpenAI writes it in a stream."""
+        """Return the part in OpenAI's form of stream chunks."""
         if not self.name:
             return {"index": self.index, "function": {"arguments": self.arguments}}
         return {"index": self.index, **_shown(self.id, self.name, self.arguments)}
@@ -120,16 +120,16 @@ def forced_form(form: Form | None) -> Form:
 def forced(
     tools: Sequence[Mapping[str, Any]], form: Form, tokenizer: Tokenizer, *, several: bool
 ) -> str:
-    """Return the grammar of an answer that is calls alone, see `c2c.engine.front.grammars`.
+    """Return the grammar of an answer of calls alone, see `c2c.engine.front.grammars`.
 
     Args:
-      tools: one of which is called.
-      form: of calls.
-      tokenizer: of the model, in which some marks are special tokens.
-      several: whether there may be more than one.
+      tools: functions that may be called.
+      form: format of calls.
+      tokenizer: tokenizer of the model, in which some marks are special tokens.
+      several: True to allow several calls.
 
     Raises:
-      ApiError: a function's parameters are no schema that the library knows.
+      ApiError: llguidance does not support a function's schema.
     """
 
     def mark(text: str) -> str:
@@ -163,37 +163,37 @@ def forced(
 
 
 class Calls:
-    """Takes an answer's text in pieces, gives what is text of it, and its calls.
+    """Incremental parser of an answer into text and tool calls.
 
-    The same text gives the same calls, however it is cut into pieces. What looks like a call and is
-    none is text.
+    The result does not depend on the division of the answer into pieces. Invalid
+    calls remain text.
     """
 
     def __init__(self, form: Form, tools: Mapping[str, Any], *, several: bool = True) -> None:
-        """Take how calls are written.
+        """Create a parser.
 
         Args:
-          form: of calls.
-          tools: JSON schemas of the functions' parameters, by name; in a format without marks
-            other functions are not called.
-          several: whether those after the first are told.
+          form: format of calls.
+          tools: JSON schemas of the functions' parameters, by name. A format without marks allows
+            no calls of other functions.
+          several: False to drop calls after the first.
         """
         self._form, self._tools, self._several = form, tools, several
         self._text = ""
-        self._told = 0  # characters of what is text
+        self._told = 0  # characters of text returned so far
         self._ids: list[str] = []
-        self._sent: list[int] = []  # characters of each call's arguments
+        self._sent: list[int] = []  # characters returned of each call's arguments
         self.found: list[Call] = []
 
     def push(self, text: str, *, is_over: bool = False) -> tuple[str, list[Delta]]:
-        """Take the next piece; return what is new."""
+        """Parse the next piece; return the new text and the new parts of calls."""
         self._text += text
         content, calls = self._read(is_over)
         self.found = calls if self._several else calls[:1]
         deltas = []
         for index, call in enumerate(self.found):
             if index == len(self._ids):
-                # Mistral's templates take ids of nine letters and digits only.
+                # Mistral's templates accept only ids of nine letters and digits.
                 own = secrets.token_hex(12)
                 self._ids.append(own[:9] if "mistral" in self._form.name else f"call_{own}")
                 self._sent.append(len(call.arguments))
@@ -205,14 +205,14 @@ class Calls:
         return new, deltas
 
     def shown(self) -> list[dict[str, Any]]:
-        """Return the calls as OpenAI writes them in a whole answer."""
+        """Return the calls in OpenAI's form of complete answers."""
         return [
             _shown(number, call.name, call.arguments)
             for number, call in zip(self._ids, self.found, strict=True)
         ]
 
     def _read(self, is_over: bool) -> tuple[str, list[Call]]:
-        """Return the text so far that is no call, and the calls."""
+        """Return the text outside calls, and the calls, received so far."""
         form, text = self._form, self._text
         if form.name == "llama":
             return self._of_json(text, is_over)
@@ -224,7 +224,7 @@ class Calls:
         for number, part in enumerate(parts):
             body, closed, after = part.partition(form.closing) if form.closing else (part, "", "")
             own, rest = _of_part(form, part)
-            if own and rest is None and closed:  # its arguments are no JSON
+            if own and rest is None and closed:  # invalid JSON
                 own, rest = _of_part(form, body)
             found += own
             if own:
@@ -235,7 +235,7 @@ class Calls:
         return content[: len(content) - held], found
 
     def _of_json(self, text: str, is_over: bool) -> tuple[str, list[Call]]:
-        """Read an answer that is either all calls or none."""
+        """Parse an answer that consists either of calls or of text."""
         body = text.removeprefix(self._form.opening).lstrip()
         if not body or self._form.opening.startswith(text):
             return (text if is_over else ""), []
@@ -248,7 +248,7 @@ class Calls:
 
 
 def _of_part(form: Form, part: str) -> tuple[list[Call], str | None]:
-    """Return the calls after a mark, and what follows them; None: the last is not over."""
+    """Return the calls after a mark, and the rest; None if the last call is incomplete."""
     if form.name.startswith("mistral") and (head := _NAMED.match(part)) is not None:
         arguments, end = _arguments(part, head.end())
         return [Call(head[1], arguments)], None if end is None else part[end:]
@@ -256,12 +256,12 @@ def _of_part(form: Form, part: str) -> tuple[list[Call], str | None]:
 
 
 def _begun(text: str, mark: str) -> int:
-    """Return the number of characters at the end of a text that begin a mark."""
+    """Return the length of the longest end of a text that begins a mark."""
     return next((n for n in range(len(mark) - 1, 0, -1) if text.endswith(mark[:n])), 0)
 
 
 def _objects(text: str) -> tuple[list[Call], str | None]:
-    """Return the calls that a text begins with, each an object; see `_of_part`."""
+    """Return the calls, as objects, at the begin of a text; result as of `_of_part`."""
     found: list[Call] = []
     at = 0
     while (start := _NEXT.match(text, at)) is not None:
@@ -276,7 +276,7 @@ def _objects(text: str) -> tuple[list[Call], str | None]:
 
 
 def _object(text: str, at: int) -> tuple[Call | None, int | None]:
-    """Return the call at a place, and where its object ends; None: it has not come to an end."""
+    """Return the call at index `at`, and its object's end; None if it is incomplete."""
     head = _HEAD.match(text, at)
     if head is not None:
         arguments, end = _arguments(text, head.end())
@@ -291,7 +291,7 @@ def _object(text: str, at: int) -> tuple[Call | None, int | None]:
 
 
 def _arguments(text: str, at: int) -> tuple[str, int | None]:
-    """Return the object at a place as it is written, as far as it has come, and where it ends."""
+    """Return the text of the object at index `at`, and its end; None if it is incomplete."""
     end = _end(text, at)
     return text[at:end], end
 
