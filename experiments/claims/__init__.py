@@ -1,4 +1,4 @@
-"""The papers' printed numbers as data, and how ours compare with them."""
+"""Claims: the papers' printed numbers as data, and comparison of our results with them."""
 
 from experiments.claims.compare import Comparison, Result, Sample, answer, compare
 from experiments.claims.fidelity import (

@@ -1,4 +1,4 @@
-"""Files of ours beside the claims: members of orders, and reasons of misses."""
+"""Files that supplement the claims: members of orders, and reasons for misses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MISSES_PATH = Path(__file__).with_name("misses.yaml")
 
 @cache
 def members_of_orders() -> dict[str, tuple[str, ...]]:
-    """Return the claims whose numbers an order is about, by the order's id.
+    """Return the claims whose numbers each order compares, by the order's id.
 
     Raises:
       DataError: an order or a member is no claim, or an order has fewer than two members.
@@ -34,10 +34,10 @@ def members_of_orders() -> dict[str, tuple[str, ...]]:
 
 @cache
 def reasons_of_misses() -> dict[str, str]:
-    """Return why ours misses a claim, by the claim's id.
+    """Return the reasons why our results miss claims, by the claim's id.
 
     Raises:
-      DataError: an entry of no claim, or without text.
+      DataError: an entry is of no claim, or has no text.
     """
     entries = _read(MISSES_PATH)
     for name, why in entries.items():

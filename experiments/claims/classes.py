@@ -1,4 +1,4 @@
-"""The frozen classes of claims (`classes.yaml`) and the readings of what papers leave open."""
+"""Frozen classes of claims (`classes.yaml`), and readings of settings that papers leave open."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ ClassName = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Class:
-    """A claim's class. `of`: the claims that it repeats or follows from; `knob`: it sets."""
+    """A claim's class.
+
+    `of` holds the claims that it repeats or follows from, `knob` the setting that it calibrates.
+    """
 
     name: ClassName
     of: tuple[str, ...] = ()
@@ -47,7 +50,7 @@ class Class:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reclassified:
-    """A class that was changed after the freeze."""
+    """A change of a claim's class after the freeze, with its former class, date and reason."""
 
     claim: str
     was: ClassName
@@ -57,7 +60,7 @@ class Reclassified:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A setting that a paper leaves open: our default by a rule, and two alternatives or more."""
+    """A setting that a paper leaves open: our default by a rule, and at least two alternatives."""
 
     name: str
     asks: str
@@ -69,10 +72,10 @@ class Reading:
 
 @cache
 def classes() -> Mapping[str, Class]:
-    """Return the classes by claim id: all of some systems, and those of others that are told.
+    """Return the classes by claim id: of all claims of some systems, of some claims of others.
 
     Raises:
-      DataError: a claim of these systems is missing, is named twice or does not exist.
+      DataError: a claim of the former systems is missing; a claim is named twice or does not exist.
     """
     out: dict[str, Class] = {}
     systems = _mapping(CLASSES_PATH)
@@ -93,7 +96,7 @@ def classes() -> Mapping[str, Class]:
 
 
 def class_of(claim_id: str) -> Class | None:
-    """Return a claim's class, None where its figure says itself what it is."""
+    """Return a claim's class; None if the file has none and its figure decides."""
     return classes().get(claim_id)
 
 
@@ -102,7 +105,7 @@ def reclassified() -> tuple[Reclassified, ...]:
     """Return the classes that were changed after the freeze, each with its date and reason.
 
     Raises:
-      DataError: an entry without a field, of no claim, or without a reason.
+      DataError: an entry lacks a field or a reason, or is of no claim.
     """
     out = []
     for entry in _mapping(CLASSES_PATH).get("reclassified") or ():
@@ -122,7 +125,7 @@ def reclassified() -> tuple[Reclassified, ...]:
 
 @cache
 def relabelled() -> frozenset[str]:
-    """Return the claims of older figures that were given a class after their results."""
+    """Return the claims of older figures whose class was set after their results."""
     older = _mapping(CLASSES_PATH).get("older") or {}
     return frozenset(name for system in older for name, _ in _classes_of(system, older[system]))
 
@@ -132,8 +135,8 @@ def readings(system: str) -> Mapping[str, Reading]:
     """Return a system's readings by name.
 
     Raises:
-      SettingError: there are none of that system.
-      DataError: an entry without a rule, with fewer than two alternatives, or of no claim.
+      SettingError: the system has no readings.
+      DataError: an entry has no rule, fewer than two alternatives, or an unknown claim.
     """
     systems = _systems()
     if system not in systems:
@@ -160,7 +163,7 @@ def readings(system: str) -> Mapping[str, Reading]:
 
 
 def readings_of(claim_id: str) -> tuple[Reading, ...] | None:
-    """Return the readings that a claim depends on; None: of its system none are written down."""
+    """Return the readings on which a claim depends; None if its system has no readings."""
     system = claim_id.split(".", 1)[0]
     if system not in _systems():
         return None

@@ -1,4 +1,4 @@
-"""Compare one of our results with the claim it answers."""
+"""Comparison of our results with the claims that they answer."""
 
 from __future__ import annotations
 
@@ -15,20 +15,27 @@ __all__ = ["POINTS", "TOLERANCE", "Comparison", "Result", "answer", "compare"]
 
 Sample = Literal["in-sample", "out-of-sample", "identity"]
 TOLERANCE = 0.2  # a number is reproduced within 20% of the printed one
-POINTS = 1.0  # a share of 50% or more: within 20% of what it lacks to 100%, or one point
+POINTS = 1.0  # a share of 50% or more: within 20% of its complement to 100%, or one point
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """Our answer to a claim.
 
-    `ours` has the shape of the claim's value: a number, [low, high] (or one number inside), or a
-    mapping; for predicates what `predicate_holds` takes. `sample`: "in-sample" if the claim, or
-    numbers it follows from by arithmetic, were inputs of ours; "identity" if it is arithmetic of
-    public inputs alone, such as bytes of a shape, and any model would agree. `by_seed`: what each
-    seed alone gives, in the shape of `ours`; empty if no seed enters or one was used. `by_model`:
-    what each model alone gives, where the paper names none and `ours` is their mean. `by_reading`:
-    what each alternative of what the paper leaves open gives (`under_readings`).
+    Attributes:
+      claim_id: id of the claim.
+      ours: our value in the shape of the claim's: a number, [low, high] (or one number inside), or
+        a mapping; for predicates the values that `predicate_holds` accepts.
+      unit: unit of the claim.
+      sample: "in-sample" if the claim, or numbers from which it follows by arithmetic, were inputs;
+        "identity" if it is arithmetic of public inputs alone, such as bytes of a shape, so that any
+        model would agree; else "out-of-sample".
+      link_variant: variant of the link's rate; "": independent of it.
+      note: remark for the report.
+      by_seed: values of each seed alone, like `ours`; empty if no seed enters or one was used.
+      by_model: values of each model alone, if the paper names none and `ours` is their mean.
+      by_reading: values under each alternative of settings that the paper leaves open
+        (`under_readings`).
     """
 
     claim_id: str
@@ -49,19 +56,24 @@ class Result:
 def answer(
     claim_id: str, ours: Any, note: str = "", sample: Sample = "out-of-sample", **more: Any
 ) -> Result:
-    """Return a result in the claim's own unit; `more` as `Result` takes it."""
+    """Return a result in the claim's own unit; `more` holds further fields of `Result`."""
     unit = claim(claim_id).unit
     return Result(claim_id=claim_id, ours=ours, unit=unit, sample=sample, note=note, **more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """`ratio` is ours over published (the worst one of several, None for predicates).
+    """Comparison of a result with its claim.
 
-    `agrees`: within 20% (`within_20`; large shares by their complement, see `compare`), or on the
-    right side of a bound, or the predicate holds. `in_band`: a trend that holds for `ours` and not
-    with every seed, so that its effect is no larger than what seeds change; it does not agree.
-    `apart`: models of whose mean `ours` agrees and that do not agree alone, so that it does not.
+    Attributes:
+      ratio: ours over published, the worst of several; None for predicates.
+      within_20: whether all numbers are within 20% (large shares by their complement, see
+        `compare`); None without numbers.
+      agrees: whether the result is within 20%, on the right side of a bound, or the predicate
+        holds, and neither `in_band` nor `apart` applies.
+      in_band: whether a trend holds for `ours` but not with every seed, so that its effect is no
+        larger than the variation between seeds.
+      apart: models that do not agree alone although their mean, `ours`, agrees.
     """
 
     ratio: float | None
@@ -72,23 +84,23 @@ class Comparison:
 
 
 def compare(claim: Claim, result: Result) -> Comparison:
-    """Return how a result compares with its claim.
+    """Compare a result with its claim.
 
-    Numbers agree within 20% of the printed one; those printed as bounds (at_least, less_than, ...)
-    if ours is on that side. "up_to" is the printed maximum, compared as a number with our maximum.
-    A range agrees end by end with one of ours; with one number of ours if it lies inside or within
-    20% of the nearer end. All parts of a mapping must agree.
+    A number agrees if it is within 20% of the printed one; a bound (at_least, less_than, ...) if
+    ours is on the right side. "up_to" is the printed maximum, compared with our maximum. A range
+    agrees end by end with our range, or with one number inside it or within 20% of the nearer end.
+    All parts of a mapping must agree.
 
-    A share between 50 and 100 percent is compared by what it lacks to 100: 20% of 95 would be 19
-    points, and anything from 76 agree with it. Ours must lie within 20% of the complement or within
+    A share between 50 and 100 percent is compared by its complement to 100: 20% of 95 would be 19
+    points, and anything from 76 would agree. Ours must be within 20% of the complement or within
     one percentage point, whichever is more. Gains have no such complement and stay numbers.
 
-    A trend (a claim without a number to divide by) must hold with each seed of `by_seed` as well,
-    and a mean over models agrees only if each of `by_model` does: what lies between two answers
-    that are both far off is no answer.
+    A trend (a claim without a number to divide by) must also hold with each seed of `by_seed`. A
+    mean over models agrees only if each value of `by_model` does: the mean of two wrong answers is
+    no answer.
 
     Raises:
-      SettingError: ids or units differ, or ours has not the shape of the claim's value.
+      SettingError: ids or units differ, or `ours` lacks the shape of the claim's value.
     """
     if result.claim_id != claim.id:
         raise SettingError("claim_id", result.claim_id, claim.id)

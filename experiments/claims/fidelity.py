@@ -1,4 +1,4 @@
-"""The fidelity table: every claim with what we have beside it, and the totals."""
+"""Fidelity table: every claim beside our result, and the totals."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ANSWERED: dict[Status, str] = {
     "identity": "identities",
     "repeat": "repeats",
 }
-# Class of a claim -> its status, whatever its figure says; a predicted one is what its figure says.
+# Class of a claim -> its status, independent of its figure; for "predicted" the figure decides.
 OF_CLASS: dict[ClassName, Status] = {
     "input": "in-sample",
     "unprinted": "in-sample",
@@ -54,47 +54,47 @@ OF_CLASS: dict[ClassName, Status] = {
     "not_comparable": "not-applicable",
 }
 GIVEN: tuple[ClassName, ...] = ("input", "unprinted")  # nothing to answer
-# What a claim would take in words, and the smallest factor of one number that would do.
+# Change that mends a missed claim, in words, and the smallest factor of one number that suffices.
 type Takes = tuple[str, float | None]
-NEAR = 1.25  # a miss that one number changed by a quarter would mend is a near one
+NEAR = 1.25  # a near miss is one that a change of one number by a quarter would mend
 STATUSES: tuple[Status, ...] = (*ANSWERED, "explained", "not-yet", "not-applicable")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One claim, our first result for it if any, and how they compare."""
+    """One claim, our first result for it if any, and their comparison."""
 
     claim: Claim
     status: Status
     result: Result | None
     comparison: Comparison | None
-    takes: str = ""  # what it would take for ours to agree, of those that do not
-    nearest: float | None = None  # the smallest factor of one number that would do; None: none
-    why: str = ""  # there is no result, of those that are explained; ours misses, of those that do
-    missing_members: tuple[str, ...] = ()  # of an order that holds: members that do not agree
+    takes: str = ""  # of a miss: changes that would mend it, in words
+    nearest: float | None = None  # smallest factor of one number that mends it; None: none does
+    why: str = ""  # reason for a miss, or for having no result
+    missing_members: tuple[str, ...] = ()  # members of an order that do not agree
 
     @property
     def standing(self) -> Standing | None:
-        """Standing of an agreeing prediction under other readings; None of all other rows."""
+        """Robustness of an agreeing prediction under other readings; None for other rows."""
         if self.result is None or self.status != "out-of-sample" or not self.agrees:
             return None
         return standing(self.result)
 
     @property
     def agrees(self) -> bool | None:
-        """True if ours agrees, an order with all of its members; None without a result."""
+        """True if our result agrees, and for an order all its members; None without a result."""
         if self.comparison is None:
             return None
         return self.comparison.agrees and not self.missing_members
 
     @property
     def is_miss(self) -> bool:
-        """True if ours misses a number or trend that nothing was chosen with in view."""
+        """True if an out-of-sample result does not agree."""
         return self.status == "out-of-sample" and self.agrees is False
 
     @property
     def note(self) -> str:
-        """Return the result's note, and why a trend that holds is not counted."""
+        """Note of the result or reason, and why an agreement is not counted."""
         parts = [self.result.note if self.result else self.why]
         if self.comparison is not None and self.comparison.in_band:
             parts.append("Not counted: it does not hold with every seed.")
@@ -138,14 +138,14 @@ def fidelity_rows(
     in_sample: AbstractSet[str],
     takes: Mapping[str, Takes] | None = None,
 ) -> list[Row]:
-    """Return one row a claim, in the order of the claims.
+    """Return one row per claim, in the order of the claims.
 
     Args:
       claims: all claims by id.
-      results: ours; of several for one claim the first counts.
-      in_sample: claims some constant was fitted to: never out-of-sample, whatever a result says.
-      takes: by claim, what it would take for ours to agree, as a search found it, and the smallest
-        factor of one number that would do.
+      results: our results; the first one for a claim counts.
+      in_sample: claims to which some constant was fitted; they are never out-of-sample.
+      takes: by claim, the changes that a search found to mend it, in words, and the smallest factor
+        of one number that suffices; None: no search was made.
 
     Raises:
       SettingError: a result for an unknown claim, or one that does not fit its claim.
@@ -194,7 +194,7 @@ def fidelity_rows(
 
 
 def totals(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return counts by status, and how many of the compared ones agree.
+    """Return counts by status, agreements, null models and misses as plain data.
 
     "trends" are claims without a number to divide by: predicates, orders, yes or no.
     """
@@ -218,7 +218,7 @@ def totals(rows: Sequence[Row]) -> dict[str, Any]:
         "with_a_reason": sum(bool(r.why) for r in misses),
         "one_number_would_do": sum(r.nearest is not None and r.nearest <= NEAR for r in misses),
         "without_a_reason": [r.claim.id for r in misses if not r.why],
-        # a reason may be of another profile, or of runs without the public traces; elsewhere stale
+        # stale reasons, unless they are of another profile or of runs without the public traces
         "reasons_of_hits": [
             r.claim.id for r in unseen if r.agrees and r.claim.id in reasons_of_misses()
         ],
@@ -227,7 +227,7 @@ def totals(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _counts(rows: Sequence[Row]) -> dict[str, int]:
-    """Return how many numbers and trends there are among rows, and how many agree."""
+    """Return counts of numbers and trends among rows, and of those that agree."""
     found = [(r.comparison, r.agrees) for r in rows if r.comparison]
     stand = Counter(row.standing for row in rows)
     numbers = [(c, agrees) for c, agrees in found if c.ratio is not None]
@@ -243,7 +243,7 @@ def _counts(rows: Sequence[Row]) -> dict[str, int]:
 
 
 def fidelity_table(rows: Sequence[Row]) -> pa.Table:
-    """Return the rows as a table; values that are not numbers as JSON text."""
+    """Return the rows as a table, with values of varying shape as JSON text."""
     plain = [row.as_dict() for row in rows]
     for row in plain:
         for name in ("published", "ours", "by_seed", "by_reading"):
@@ -267,9 +267,9 @@ def fidelity_table(rows: Sequence[Row]) -> pa.Table:
 
 
 def misses_table(rows: Sequence[Row]) -> str:
-    """Return the out-of-sample misses as Markdown: both numbers, and how far ours is.
+    """Return the out-of-sample misses as Markdown: both values, and the change that mends each.
 
-    A claim that no search of the profile asked about says so.
+    Claims that no search of the profile covers are marked.
     """
     lines = ["| claim | paper | ours | what it would take, one number alone |", "| --- " * 4 + "|"]
     for row in rows:
@@ -284,7 +284,7 @@ def misses_table(rows: Sequence[Row]) -> str:
 
 
 def print_fidelity(rows: Sequence[Row], console: Console, *, everything: bool = False) -> None:
-    """Print the claims we have a result for (or everything) and the totals."""
+    """Print the claims with a result, or with `everything` all claims, and the totals."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -359,7 +359,7 @@ def print_fidelity(rows: Sequence[Row], console: Console, *, everything: bool = 
 
 
 def brief(value: Any) -> str:
-    """Return a value in few characters."""
+    """Return a value as a short text."""
     if isinstance(value, Mapping):
         return ", ".join(f"{k}: {brief(v)}" for k, v in value.items())
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Improvements over the paper's rules: one quantity under both, seed by seed."""
+"""Improvements over the paper's rules: one quantity under two rules, seed by seed."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from c2c.errors import SettingError
 __all__ = ["Better", "Improvement", "improvements_of"]
 
 Better = Literal["less", "more"]
-ROUNDING = 1e-9  # of a value: the same numbers, added up in another order
+ROUNDING = 1e-9  # relative; the same numbers summed in another order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Improvement:
-    """One quantity of a rule of ours and of what it would replace, on the same requests.
+    """One quantity under our rule and under the rule that it would replace, on equal requests.
 
     Attributes:
-      what: the quantity, and of what workload.
-      unit: of the values.
-      better: which way is an improvement.
-      ours, base: names of what is compared; `base` is the paper's, or the best opponent.
-      ours_by_seed, base_by_seed: the values, one a seed, in the same order.
+      what: name of the quantity, and the workload.
+      unit: unit of the values.
+      better: direction of an improvement, "less" or "more".
+      ours, base: names of the two rules; `base` is the paper's, or the best opponent.
+      ours_by_seed, base_by_seed: values, one per seed, in the same order.
     """
 
     what: str
@@ -43,7 +43,7 @@ class Improvement:
 
     @property
     def gains(self) -> tuple[float, ...]:
-        """Our gains, a seed at a time: below 0 ours is worse."""
+        """Our gain with each seed; below 0: ours is worse."""
         sign = 1.0 if self.better == "more" else -1.0
         return tuple(
             sign * (ours - base)
@@ -52,10 +52,10 @@ class Improvement:
 
     @property
     def verdict(self) -> str:
-        """Say whether ours is better, worse, or no different for all that the seeds tell.
+        """Verdict "better" or "worse" if all seeds agree, else "no difference".
 
-        The same requests are served both times, so that a difference of one sign with every seed is
-        larger than what seeds change.
+        Both rules serve the same requests, so a difference with one sign for every seed exceeds the
+        variation between seeds.
         """
         gains = self.gains
         noise = ROUNDING * max(map(abs, self.base_by_seed))
@@ -65,7 +65,7 @@ class Improvement:
         return word if len(gains) > 1 else f"{word}, one seed"
 
     def cells(self) -> tuple[str, ...]:
-        """Return the row of a table: what, ours, base, values with ranges, gain, verdict."""
+        """Return a table's row: what, ours, base, both values and the gain with ranges, verdict."""
         values = (self.ours_by_seed, self.base_by_seed, self.gains)
         return (
             self.what,
@@ -84,14 +84,14 @@ def improvements_of(
     where: Callable[[Mapping[str, Any]], str],
     by: str = "system",
 ) -> tuple[Improvement, ...]:
-    """Return the improvements of rules over others from a figure's rows, one a seed and workload.
+    """Return the improvements of rules over others, one per quantity, pair and workload.
 
     Args:
-      rows: the figure's rows; each has `seed`.
-      pairs: values of the column `by`: ours, and what it is compared with.
-      columns: column of the rows -> (name, unit, which way is better).
-      where: a row's workload in words; rows of equal words belong together.
-      by: the column that names the rule.
+      rows: rows of a figure, one per rule, workload and seed; each has `seed`.
+      pairs: values of the column `by`: our rule, and the rule that it is compared with.
+      columns: column of the rows -> (name, unit, better direction).
+      where: function that returns a row's workload in words; rows of equal words form a group.
+      by: column that names the rule.
     """
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:

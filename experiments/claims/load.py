@@ -46,8 +46,8 @@ QUALIFIERS = (
 class Claim:
     """One printed statement of a paper.
 
-    `value` is a number, [low, high], a mapping, or a predicate such as "increasing in N";
-    `conditions` say under what it was printed. Field names are the file's.
+    `value` is a number, [low, high], a mapping, or a predicate such as "increasing in N".
+    `conditions` are the paper's for this statement. Field names are those of `claims.yaml`.
     """
 
     id: str
@@ -71,7 +71,7 @@ class Claim:
 
     @property
     def qualifier(self) -> str:
-        """Qualifier of the number: the first word of the condition, "" if printed as exact."""
+        """Qualifier of the number, such as "up_to"; "" if it is printed as exact."""
         words = str(self.conditions.get("qualifier", "")).replace(",", " ").split()
         word = words[0] if words else ""
         if word and word not in QUALIFIERS:
@@ -80,13 +80,13 @@ class Claim:
 
     @property
     def is_informational(self) -> bool:
-        """A constant of the paper's setup (a version, a count of GPUs): nothing to reproduce."""
+        """True for a constant of the paper's setup (a version, a count of GPUs), not a result."""
         return self.kind == "constant"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Why no figure answers a claim, and the tests that hold what it says, `file::name`."""
+    """Reason why no figure answers a claim, and tests of the claim's content, `file::name`."""
 
     why: str
     tests: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ def explanations() -> dict[str, Explanation]:
     """Return the explanations by claim id.
 
     Raises:
-      DataError: an entry without a reason, or one of a claim that does not exist.
+      DataError: an entry has no reason, or is of no claim.
     """
     entries = yaml.load(EXPLAINED_PATH.read_bytes(), Loader=_loader())  # noqa: S506 (a safe one)
     found = {}
@@ -114,7 +114,7 @@ def read_claims(path: Path) -> dict[str, Claim]:
     """Return the claims of a file by id, in the file's order.
 
     Raises:
-      DataError: the file cannot be read, an entry misses a field, or an id comes twice.
+      DataError: the file cannot be read, an entry lacks a field, or an id occurs twice.
     """
     try:
         entries = yaml.load(path.read_bytes(), Loader=_loader())  # noqa: S506 (a safe loader)
@@ -144,7 +144,7 @@ def claim(claim_id: str) -> Claim:
     """Return one claim.
 
     Raises:
-      SettingError: there is none of that id; names the closest.
+      SettingError: there is no claim with that id; names the closest ids.
     """
     claims = load_claims()
     if claim_id not in claims:
@@ -154,5 +154,5 @@ def claim(claim_id: str) -> Claim:
 
 
 def _loader() -> Any:
-    # libyaml reads the file in a tenth of the time; some builds of PyYAML come without it
+    # libyaml reads the file in a tenth of the time; some builds of PyYAML lack it
     return getattr(yaml, "CSafeLoader", yaml.SafeLoader)

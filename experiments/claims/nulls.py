@@ -1,8 +1,8 @@
-"""Null models beside the counts: how many numbers agree with one constant, or with no effect.
+"""Null models: numbers of a paper that agree with one constant, or with no effect.
 
-A count of agreements says little alone: printed ratios lie near each other, and a constant may
-agree with many of them. The constant is the best one for each unit and paper, chosen with all
-printed values in view, which no model is.
+A count of agreements alone proves little: printed ratios are close to each other, and a constant
+may agree with many. The constant here is the best one for each unit and paper. It is chosen with
+all printed values in view, an advantage that our model does not have.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from experiments.claims.load import Claim
 __all__ = ["beside", "pairs_of"]
 
 _NO_EFFECT: Final = {"ratio": 1.0, "x": 1.0, "percent": 0.0}
-_FEWEST: Final = 4  # numbers of which a rank correlation says something
+_FEWEST: Final = 4  # numbers for a rank correlation
 
 
 class Answered(Protocol):
-    """A claim, ours if there is any, and how they compare."""
+    """A claim, our result and their comparison; None without a result."""
 
     @property
     def claim(self) -> Claim: ...
@@ -36,16 +36,16 @@ class Answered(Protocol):
 
 
 def beside(rows: Sequence[Answered]) -> dict[str, Any]:
-    """Return agreements of ours and of null models, and how far numbers are off.
+    """Return agreements of our results and of null models, and our errors.
 
     Args:
-      rows: of one paper and sample; those without a number are left out.
+      rows: rows of one paper and sample; those without a number are left out.
 
     Returns:
-      numbers and agree (ours), constant_agree (the best constant of each unit), no_effect_agree
-      (ratios of 1, gains of 0; other units have none), rank_correlation (Spearman's, of ours with
-      what is printed, of each unit with enough numbers), median_error (of ours, a share of the
-      printed), and constants by unit.
+      numbers (count), agree (ours), constant_agree (the best constant of each unit),
+      no_effect_agree (ratios of 1, gains of 0; other units have none), rank_correlation (Spearman,
+      ours with printed, for each unit with enough numbers), median_error (ours, as a share of the
+      printed value), and constants by unit.
     """
     found = [row for row in rows if row.comparison is not None and row.comparison.ratio is not None]
     units = dict.fromkeys(row.claim.unit for row in found)
@@ -75,9 +75,9 @@ def beside(rows: Sequence[Answered]) -> dict[str, Any]:
 
 
 def _best_constant(claims: Sequence[Claim]) -> tuple[float, int]:
-    """Return the constant with which most claims of a unit agree, and with how many."""
+    """Return the constant with which most claims of a unit agree, and their number."""
     printed = {value for claim in claims for value in _numbers(claim.value)}
-    # Agreements change at the ends of what agrees with a printed number.
+    # Agreements change only at the ends of the interval that agrees with a printed number.
     ends = {value * (1.0 + side * TOLERANCE) for value in printed for side in (-1, 0, 1)}
     hits = {end: _hits(claims, end) for end in sorted(ends)}
     best = max(hits, key=lambda end: hits[end])
@@ -98,7 +98,7 @@ def _hits(claims: Sequence[Claim], constant: float) -> int:
 
 
 def _filled(value: Any, constant: float) -> Any:
-    """Return a claim's value with a constant for each number."""
+    """Return a claim's value with each number replaced by a constant."""
     if isinstance(value, Mapping):
         return {key: _filled(each, constant) for key, each in value.items()}
     is_text = isinstance(value, bool | str)
@@ -117,7 +117,7 @@ def _numbers(value: Any) -> Iterator[float]:
 
 
 def pairs_of(row: Answered) -> Iterator[tuple[float, float]]:
-    """Yield printed numbers, each with ours; ranges are left out."""
+    """Yield pairs of a printed number and ours; ranges are left out."""
     assert row.result is not None
     printed, ours = row.claim.value, row.result.ours
     parts = printed.items() if isinstance(printed, Mapping) else [(None, printed)]

@@ -1,4 +1,4 @@
-"""Results under the alternatives of what a paper leaves open (`readings.yaml`)."""
+"""Results under other readings, the alternatives of settings that a paper leaves open."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ Standing = Literal["robust", "fragile", "untried"]
 def under_readings(
     results: Iterable[Result], answers: Answers, able: Collection[str], *, everything: bool = False
 ) -> tuple[Result, ...]:
-    """Return results with ours under each alternative of the readings that their claims name.
+    """Return results with our values under each alternative of the readings of their claims.
 
-    An alternative is computed while a predicted claim that names its reading agrees under all
-    alternatives before it.
+    An alternative is computed only if a predicted claim that depends on its reading agrees under
+    all earlier alternatives.
 
     Args:
-      results: by the default of every reading, all of one system.
-      answers: takes one reading by its name and returns results; none where an alternative cannot
-        be computed.
-      able: names of readings that `answers` takes.
-      everything: compute alternatives of claims that do not agree as well.
+      results: results with every reading's default, all of one system.
+      answers: function that accepts one reading by its name and returns results, or none if the
+        alternative cannot be computed.
+      able: names of readings that `answers` accepts.
+      everything: whether to compute alternatives also for claims that do not agree.
     """
     found = tuple(results)
     told: dict[str, dict[str, Any]] = {result.claim_id: {} for result in found}
@@ -50,11 +50,11 @@ def under_readings(
 
 
 def standing(result: Result) -> Standing:
-    """Return how a result that agrees with its claim stands under the readings that it names.
+    """Return the robustness of an agreeing result under the readings of its claim.
 
-    `robust`: it agrees under every alternative, or nothing is left open. `fragile`: under one that
-    was computed it does not. `untried`: no figure computes an alternative, or no readings of its
-    system are written down.
+    `robust`: it agrees under every alternative, or nothing is left open. `fragile`: it does not
+    agree under a computed alternative. `untried`: an alternative was not computed, or its system
+    has no readings in `readings.yaml`.
     """
     answers = _answers(result)
     if not all(answers.values()):
@@ -67,7 +67,7 @@ def standing(result: Result) -> Standing:
 
 
 def readings_table(results: Sequence[Result]) -> pa.Table:
-    """Return ours under each reading, the default too: claim, reading, ours as JSON, agrees."""
+    """Return our values under each reading and the default: claim, reading, ours (JSON), agrees."""
     rows = [
         {"claim": r.claim_id, "reading": name, "ours": json.dumps(ours), "agrees": agrees}
         for r in results
@@ -95,7 +95,7 @@ def _is_asked(result: Result, told: Mapping[str, Any], *, everything: bool) -> b
 
 
 def _answers(result: Result) -> dict[str, bool]:
-    """Return whether ours agrees under each alternative that was computed."""
+    """Return whether our value agrees under each computed alternative."""
     asked = claim(result.claim_id)
     alone = replace(result, by_reading={}, by_seed=(), by_model={})
     return {

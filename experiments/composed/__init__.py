@@ -1,1 +1,1 @@
-"""Mechanisms of several papers in one system: which go together, and what each is worth."""
+"""Mechanisms of several papers in one system: compatible sets, and the worth of each."""

@@ -1,4 +1,4 @@
-"""The prefix cache on slices and whole chips: latency over host memory, and on whose link."""
+"""Prefix cache in host memory, on slices and on whole chips: latency and load of the link."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["TRACE", "compute"]
 
 TRACE: Final = "mooncake_synthetic.jsonl.gz"
 HOST_GB: Final = (0, 100, 200, 400)
-SLOWED: Final = 0.6  # of the trace's speed, on seven slices; a whole chip gets it as it is
+SLOWED: Final = 0.6  # share of the trace's speed on seven slices; a whole chip gets all of it
 MODEL: Final = (
     "catalog=dense6",
     "catalog.models=[{spec: llama-3-3b, copies: 1, tpot_slo_s: 0.15}]",
@@ -26,15 +26,15 @@ MODEL: Final = (
 STREAMED, HELD = "streamed weights", "held weights"
 SYSTEMS: Final = {STREAMED: "system=c2cserve_plus", HELD: "system=serverlessllm"}
 PCIE, SAME_CHIP = "H100, PCIe", "H100, GH200's link"
-# Without the public trace, conversations with as many tokens a prompt, at about the trace's load.
+# Without the public trace: conversations with as many tokens per prompt, at about its load.
 REQUESTS, RATE_RPS, THINK_S, TURNS = 4000, 8.0, 30.0, 10.0
 TEXT_TOKENS, ANSWER_TOKENS, SYSTEM_TOKENS = 1500, 180, 2048
-MOST_TOKENS: Final = 60_000  # of a prompt and its answer, whatever the requests
+MOST_TOKENS: Final = 60_000  # of a prompt and its answer, for trace and conversations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One run: where it is, how fast the trace comes, and host memory for blocks in GB."""
+    """One run: its part, chip and weights, the host memory for blocks in GB, the load's speed."""
 
     part: str
     chip: str
@@ -47,7 +47,7 @@ class Case:
 @figure("prefix", title="A prefix cache in host memory (beyond the papers)",
         draw="prefix.draw_prefix", needs=SIMULATOR, traces=(TRACE,))  # fmt: skip
 def compute(context: Context) -> Computed:
-    """Return latency, tokens found and link bytes by host memory, and by chip and link."""
+    """Compute latency, tokens found and link bytes by host memory, and by chip and link."""
     rows = [_run(context, case) for case in context.each(_cases())]
     return Computed(
         tables={"runs": pa.Table.from_pylist(rows)},
@@ -153,7 +153,7 @@ def _setup(context: Context) -> tuple[str, ...]:
 
 
 def _told(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return sentences on the link's load, from the runs."""
+    """Return sentences on the link's load, with numbers of the runs."""
 
     def at(part: str, gb: int, chip: str = "", weights: str = STREAMED) -> Mapping[str, Any]:
         return next(
@@ -190,7 +190,7 @@ def _share(row: Mapping[str, Any]) -> float:
 
 
 def _binds(row: Mapping[str, Any]) -> str:
-    """Say of a run over PCIe whether the link is busy most of the time, and with what."""
+    """Return a sentence on a run over PCIe: whether the link is the bottleneck, and its bytes."""
     how = "binds" if row["link_percent"] >= 50.0 else "does not bind"
     blocks = _number(_share(row))
     if _share(row) >= 50.0:

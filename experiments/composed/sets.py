@@ -1,4 +1,4 @@
-"""Sets of mechanisms: which can work, and the share of each in what a set is worth."""
+"""Sets of mechanisms: validity, and Shapley values of their members."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def settings_of(names: Collection[str]) -> tuple[str, ...]:
 
 
 def refusal(names: Collection[str], settings: Sequence[str] = ()) -> SettingError | None:
-    """Return the error of a set of mechanisms that cannot work, None if it can.
+    """Return the error of an invalid set of mechanisms; None if it is valid.
 
     Raises:
-      SettingError: other settings that cannot work.
+      SettingError: other settings are invalid.
     """
     try:
         build(load([*settings, *settings_of(names), "workload.requests=1"]))
@@ -45,16 +45,16 @@ def refusal(names: Collection[str], settings: Sequence[str] = ()) -> SettingErro
 
 
 def subsets(names: Collection[str]) -> Iterator[Set]:
-    """Yield every subset, the small ones first."""
+    """Yield every subset, small ones first."""
     ordered = sorted(names)
     for count in range(len(ordered) + 1):
         yield from map(frozenset, combinations(ordered, count))
 
 
 def pairs() -> dict[tuple[str, str], SettingError | None]:
-    """Return for each two mechanisms the error of both together, None if they can work.
+    """Return the error of each pair of mechanisms, None if both can work together.
 
-    `streamed` is there too, where one of the two needs it.
+    `streamed` is added if one of the two needs it.
     """
     names = mechanisms()
     alone = {n: refusal({n}) for n in names}
@@ -66,19 +66,19 @@ def pairs() -> dict[tuple[str, str], SettingError | None]:
 
 
 def shapley(worth: Mapping[Set, float]) -> dict[str, float]:
-    """Return each mechanism's mean gain over all orders in which mechanisms come to a system.
+    """Return each mechanism's Shapley value, its mean gain over all orders of adding mechanisms.
 
-    The values sum to the worth of all together less that of none. What cannot work in a set adds
-    nothing to it: a set that is not among the keys has the worth of the largest one in it.
+    The values sum to the worth of all mechanisms minus that of none. A mechanism that cannot work
+    in a set adds nothing: an invalid set has the worth of its largest valid subset.
 
     >>> shapley({frozenset(): 0.0, frozenset("a"): 1.0, frozenset("ab"): 4.0})
     {'a': 2.5, 'b': 1.5}
 
     Args:
-      worth: of every set that can work, the empty one among them.
+      worth: worth of every valid set, the empty one included.
 
     Raises:
-      ValueError: a set has several largest ones in it.
+      ValueError: an invalid set has several largest valid subsets.
     """
     names = sorted(frozenset().union(*worth))
     whole = {each: worth[_largest(each, worth)] for each in subsets(names)}

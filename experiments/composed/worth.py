@@ -1,4 +1,7 @@
-"""The worth of each mechanism, alone and with the others, on GH200 and unlike GPUs (no paper's)."""
+"""Worth of each mechanism in sets with others, on GH200 and on different GPUs (beyond the papers).
+
+The worth is a Shapley value in points of attainment.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +26,12 @@ __all__ = ["FLEETS", "MECHANISMS", "UNLIKE", "Fleet", "Load", "compute"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """Chips that serve, and what cannot work on them.
+    """Chips of a fleet, and the mechanisms that cannot work on them.
 
     Attributes:
-      settings: overrides that choose them.
-      chips: how many there are.
-      without: mechanisms that their settings refuse.
+      settings: overrides that choose the chips.
+      chips: number of chips.
+      without: mechanisms that these settings refuse.
     """
 
     settings: tuple[str, ...]
@@ -36,14 +39,14 @@ class Fleet:
     without: frozenset[str] = frozenset()
 
 
-# Those that work on slices of one chip; the others lie over the GPUs of a node. Prefixes do
-# something where prompts begin alike, which those of the first two kinds of arrivals do not.
+# Mechanisms that work on slices of one chip; the others spread over the GPUs of a node. "prefixes"
+# has an effect only if prompts share prefixes, which only those of conversations do.
 MECHANISMS: Final = ("streamed", "kept", "turns", "restored", "apart", "prefixes")
 NOTHING: Final = "none of them"
-MODELS: Final = 16  # a chip
+MODELS: Final = 16  # per chip
 ONE: Final = "1 GH200"
 UNLIKE: Final = {
-    # In slices beside a whole one: there are no roles for such chips.
+    # One chip is cut and the other is whole: there are no roles for such fleets.
     "GH200 + L40S": Fleet(
         settings=("fleet.parts=[{hardware:gh200},{hardware:l40s}]",), chips=2,
         without=frozenset({"apart"}),
@@ -53,17 +56,17 @@ UNLIKE: Final = {
 FLEETS: Final = {
     f"{n} GH200": Fleet(settings=(*GH200, f"superchips={n}"), chips=n) for n in (1, 4, 36)
 } | UNLIKE
-RATES: Final = (0.5, 1.0, 2.0, 4.0)  # requests/s a chip
+RATES: Final = (0.5, 1.0, 2.0, 4.0)  # requests/s per chip
 BURSTS: Final = ("steady", "bursty", "conversations")
-REQUESTS: Final = 2000  # a chip, as far as the most
+REQUESTS: Final = 2000  # per chip, at most `MOST_REQUESTS`
 MOST_REQUESTS: Final = 4_000
-SEEDS: Final = 3  # of the full profile on one chip, two on more
-CLOSE_POINTS: Final = 1.0  # of attainment: no difference worth a name
+SEEDS: Final = 3  # seeds of the full profile on one chip; two on several
+CLOSE_POINTS: Final = 1.0  # points of attainment: a smaller difference does not count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """A workload of a fleet, by its name among `FLEETS`."""
+    """A workload of a fleet: the fleet's key in `FLEETS`, kind of arrivals, rate per chip."""
 
     fleet: str
     bursts: str
@@ -71,19 +74,19 @@ class Load:
 
     @property
     def chips(self) -> int:
-        """The number of chips that serve it."""
+        """Number of chips of the fleet."""
         return FLEETS[self.fleet].chips
 
     @property
     def text(self) -> str:
-        """The load in words."""
+        """Description of the load in words."""
         return f"{self.fleet}, {self.bursts}, {self.rate_rps:g} requests/s a chip"
 
 
 @figure("worth", title="Worth of each mechanism, alone and together (beyond the paper)",
         draw="composed.draw_worth", needs=SIMULATOR)  # fmt: skip
 def compute(context: Context) -> Computed:
-    """Return attainment of every set of mechanisms under every load, and Shapley values."""
+    """Compute attainment of every set of mechanisms under every load, and Shapley values."""
     quick = context.quick
     loads = [
         Load(fleet=fleet, bursts=bursts, rate_rps=rate)
@@ -166,7 +169,7 @@ def _run(context: Context, load: Load, names: Sequence[str], seed: int) -> dict[
     found, parts = measures(got), setup.serving.parts
     usd = _total([(part.count, part.platform.gpu.usd_per_hour) for part in parts])
     power_w = _total([(part.count, part.platform.gpu.power_w) for part in parts])
-    # Of answers within both targets; what is late is not worth its price.
+    # Only tokens of answers within both targets count.
     tokens_per_s = got.summary["output_tokens_per_s"] * found["both_percent"] / 100
     million_h = 1e6 / tokens_per_s / 3600 if tokens_per_s > 0 else None
     return found | {
@@ -177,7 +180,7 @@ def _run(context: Context, load: Load, names: Sequence[str], seed: int) -> dict[
 
 
 def _total(of: Sequence[tuple[int, float | None]]) -> float | None:
-    """Return what all chips have together; None where a chip has no value."""
+    """Return the sum over all chips; None if a chip has no value."""
     known = [count * value for count, value in of if value is not None]
     return sum(known) if len(known) == len(of) else None
 
@@ -191,7 +194,7 @@ def _members(row: dict[str, Any]) -> frozenset[str]:
 
 
 def _shares(load: Load, rows: Sequence[dict[str, Any]], seeds: Sequence[int]) -> list[Any]:
-    """Return a row a mechanism: its Shapley value over seeds, and what it adds to nothing."""
+    """Return one row per mechanism: mean and half interval of its Shapley value over seeds."""
     by_seed = [
         shapley({_members(r): r["both_percent"] for r in rows if r["seed"] == seed})
         for seed in seeds
@@ -206,7 +209,7 @@ def _shares(load: Load, rows: Sequence[dict[str, Any]], seeds: Sequence[int]) ->
 def _report(
     loads: Sequence[Load], rows: Sequence[dict[str, Any]], shares: Sequence[dict[str, Any]]
 ) -> tuple[tuple[str, ...], ...]:
-    """Return a row a load: the smallest set that is close to the best, and what is worth what."""
+    """Return one row per load: the smallest set close to the best, and Shapley values."""
     body = []
     for load in loads:
         here: dict[str, list[float]] = {}

@@ -1,1 +1,1 @@
-"""Reproduce the papers' figures and compare with their numbers; see `__main__`."""
+"""Reproduction of the papers' figures, and comparison with their numbers; see `__main__`."""

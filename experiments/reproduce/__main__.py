@@ -4,8 +4,7 @@
     python -m experiments.reproduce figures=fig4,table1 link_variant=datasheet out=runs/try
 
 Results: runs/reproduce/<profile>/<figure>/ (Parquet, PNG, SVG, config), fidelity.json, misses.md,
-index.html.
-Figures whose configuration, code and data have not changed are kept.
+index.html. Figures whose configuration, code and data have not changed are kept.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ CLAIMS = ("compared", "all")
 
 
 def context_of(settings: dict[str, object]) -> Context:
-    """Return the figures' settings from the configuration.
+    """Return the settings of all figures from the configuration.
 
     Raises:
       SettingError: a value that is not allowed.
@@ -66,12 +65,12 @@ def context_of(settings: dict[str, object]) -> Context:
 
 
 def run(settings: dict[str, object]) -> int:
-    """Return the exit status: 0, or 1 if a figure failed."""
+    """Make the figures and the report; return the exit status, 1 if a figure failed, else 0."""
     context = context_of(settings)
     if settings["claims"] not in CLAIMS:
         raise SettingError("claims", settings["claims"], f"one of {', '.join(CLAIMS)}")
     workers = workers_of(settings["workers"], "workers")
-    # matplotlib and the simulator are loaded only once the settings are known to be good
+    # matplotlib and the simulator are imported only after the settings are validated
     from experiments.figure import choose
     from experiments.reproduce.run import reproduce
 
@@ -99,7 +98,7 @@ def run(settings: dict[str, object]) -> int:
 
 
 def folder_name(context: Context) -> str:
-    """Return the name of the results' folder: other settings have another, none replaces one."""
+    """Return the name of the results' folder, different for each profile, link and seeds."""
     link = "" if context.link_variant == "measured" else f"_{context.link_variant}"
     usual = context.seeds == SEEDS[context.profile]
     seeds = "" if usual else "_s" + "-".join(str(seed) for seed in context.seeds)
@@ -109,7 +108,7 @@ def folder_name(context: Context) -> str:
 def settings_of(arguments: list[str]) -> dict[str, object]:
     """Return the settings of a command line.
 
-    Figures compose configurations of their own, which Hydra allows only outside its main.
+    The figures themselves run outside Hydra's main, because they compose configurations.
     """
     found: dict[str, object] = {}
 
@@ -128,19 +127,19 @@ def settings_of(arguments: list[str]) -> dict[str, object]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Reproduce; return the exit status. See the module's docstring."""
+    """Run the command line; return the exit status. See the module's docstring."""
     given = sys.argv[1:] if arguments is None else arguments
 
     def work() -> int:
         settings = settings_of(given)
-        # empty after --help and its like: Hydra has answered
+        # empty after options such as --help, which Hydra answers
         return run(settings) if settings else 0
 
     return command(work, arguments=given)
 
 
 def as_lists(arguments: list[str]) -> list[str]:
-    """Return Hydra's arguments with figures=a,b as a list, which Hydra takes for a sweep."""
+    """Return Hydra's arguments with figures=a,b as a list, which Hydra would sweep over."""
     return [
         f"{key}=[{value}]" if key == "figures" and "," in value and "[" not in value else argument
         for argument in arguments

@@ -1,4 +1,4 @@
-"""Figures made one after another in this process, or in several processes of their own."""
+"""Making of figures, one after another in this process or in several worker processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from experiments.figures.style import bare_picture, look
 
 __all__ = ["Outcome", "inputs_of", "make_all", "make_figure", "told"]
 
-# Configuration a cost depends on; the rest of conf/ belongs to the simulate command.
+# Folders of conf/ on which figures depend; the others belong to the simulate command.
 CONF_FOLDERS = (
     "hardware",
     "mig",
@@ -37,7 +37,11 @@ CONF_FOLDERS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Outcome of one figure; `cpu_s`: of its process, which other work does not lengthen."""
+    """Outcome of one figure.
+
+    `seconds` is wall time, `cpu_s` CPU time of the figure's process, independent of other load.
+    `reused` is true if the figure was up to date. `error` is "" unless it failed.
+    """
 
     name: str
     folder: Path
@@ -62,18 +66,18 @@ def make_all(
     """Make figures; with one worker in this process, in the order given.
 
     Args:
-      specs: which.
-      context: their settings.
-      make: makes one; with several workers something that another process can be given.
-      done: takes each outcome as soon as it is there.
-      workers: processes.
-      advance: takes how many figures are made so far, with the share of those under way.
+      specs: figures to make.
+      context: settings of the figures.
+      make: function that makes one figure; it must be picklable for several workers.
+      done: function called with each outcome as soon as it exists.
+      workers: number of processes.
+      advance: function called with the number of figures made, plus shares of those in progress.
 
     Raises:
-      DataError: a process was ended from outside.
+      DataError: a worker process was killed.
     """
     if min(workers, len(specs)) > 1:
-        # What only the full profile has takes longest: begun last, it would be alone at the end.
+        # Figures of the full profile only take longest: started last, one would run alone.
         order = sorted(specs, key=lambda spec: len(spec.profiles))
         gather(
             partial(_make_one, make, context),
@@ -102,7 +106,7 @@ def _make_one(
 
 
 def inputs_of(spec: FigureSpec, context: Context) -> dict[str, Any]:
-    """Return what the figure is made from, as `RunDir` takes it."""
+    """Return the inputs of a figure (config, packages, files) as arguments of `RunDir`."""
     folders = [conf_dir() / name for name in CONF_FOLDERS]
     traces = [context.traces / name for name in spec.traces] if context.traces else []
     return {
@@ -113,7 +117,7 @@ def inputs_of(spec: FigureSpec, context: Context) -> dict[str, Any]:
 
 
 def told(context: Context) -> dict[str, Any]:
-    """Return what a figure is told by the settings, beside its name."""
+    """Return the settings of a figure besides its name, as plain data."""
     return {
         "profile": context.profile,
         "link_variant": context.link_variant,
@@ -124,14 +128,14 @@ def told(context: Context) -> dict[str, Any]:
 def make_figure(
     spec: FigureSpec, context: Context, out: Path, *, resume: bool, overwrite: bool
 ) -> Outcome:
-    """Make one figure in its folder; a failure is in the outcome, and in crash.json there.
+    """Make one figure in its folder. A failure is in the outcome, and in the folder's crash.json.
 
     Args:
-      spec: which.
-      context: its settings.
-      out: holds the folder.
-      resume: keep the figure if its inputs have not changed.
-      overwrite: replace a figure of other settings.
+      spec: figure to make.
+      context: settings of the figure.
+      out: parent of the figure's folder.
+      resume: whether to keep the figure if its inputs have not changed.
+      overwrite: whether to replace a figure of other settings.
     """
     start, start_cpu = time.perf_counter(), time.process_time()
     reused, error = False, ""
@@ -143,7 +147,7 @@ def make_figure(
             reused = run.is_complete
             if not reused:
                 _compute_and_draw(spec, context, run)
-    except Exception as problem:  # noqa: BLE001 (crash.json has it all; other figures go on)
+    except Exception as problem:  # noqa: BLE001 (crash.json has it all; other figures continue)
         error = f"{type(problem).__name__}: {problem}"
     return Outcome(
         name=spec.name,
@@ -169,7 +173,7 @@ def _compute_and_draw(spec: FigureSpec, context: Context, run: RunDir) -> None:
             "improvements": [asdict(i) for i in computed.improvements],
         },
     )
-    # drawn from the files, so that what is drawn is what is kept
+    # drawn from the files, so that the drawing shows what is stored
     tables = {name: pq.read_table(path) for name, path in paths.items()}
     with look():
         figure = spec.drawing(tables, computed.caption)

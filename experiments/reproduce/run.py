@@ -1,4 +1,4 @@
-"""Compute, draw and keep figures; then compare all claims and write the report."""
+"""Reproduction run: compute, draw and store figures, compare all claims, write the report."""
 
 from __future__ import annotations
 
@@ -53,20 +53,21 @@ def reproduce(
     table also counts figures that `out` holds from earlier calls, as long as they are up to date.
 
     Args:
-      specs: which figures to make.
-      context: their settings.
-      out: where; one folder a figure, and fidelity.json, fidelity.parquet, misses.md, index.html.
-      resume: keep figures whose inputs have not changed.
-      overwrite: replace what figures and report of other settings there are in `out`.
-      everything: print all claims, not only those compared.
-      console: where to print.
-      workers: processes that make figures; with one this process makes them.
+      specs: figures to make.
+      context: settings of the figures.
+      out: folder of the results: one folder per figure, and fidelity.json, fidelity.parquet,
+        misses.md, index.html.
+      resume: whether to keep figures whose inputs have not changed.
+      overwrite: whether to replace figures and a report of other settings in `out`.
+      everything: whether to print all claims, not only compared ones.
+      console: console to print to; None: standard output.
+      workers: number of processes that make figures; 1: this process makes them.
 
     Returns:
-      One outcome a figure, in the order in which they were done, and one row a claim.
+      One outcome per figure, in order of completion, and one row per claim.
     """
     mpl.use("Agg")
-    # without a terminal (a log, CI) rich assumes 80 columns, in which no claim id fits
+    # without a terminal (a log, CI) rich assumes 80 columns, too few for claim ids
     console = console or (Console() if Console().is_terminal else Console(width=165))
     outcomes: list[Outcome] = []
     with RunDir.open(
@@ -89,7 +90,7 @@ def reproduce(
 def _report(
     report: RunDir, context: Context, outcomes: Sequence[Outcome], console: Console
 ) -> list[Row]:
-    """Compare all claims with the figures that are there and up to date, and write the page."""
+    """Compare all claims with the figures that are up to date, and write the report."""
     out = report.path
     results: list[Result] = []
     shown: list[dict[str, Any]] = []

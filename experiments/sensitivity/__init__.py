@@ -1,4 +1,4 @@
-"""Sensitivity of results: one constant or setting is scaled at a time."""
+"""Sensitivity of results to one constant or setting at a time."""
 
 from experiments.sensitivity.knobs import Knob, changed, chip_knobs, constant_knobs, setting_knob
 from experiments.sensitivity.search import LIMIT, Change, Search, Wanted

@@ -1,7 +1,7 @@
-"""Numbers of the settings' files that can be scaled one at a time, and the files with one scaled.
+"""Knobs: numbers of the settings' files that can be scaled one at a time.
 
-A result is computed again from a copy of the settings' folder in which one number, or several that
-mean one thing, is multiplied. Nothing else is touched, so whatever reads the settings is covered.
+A result is computed again from a copy of the settings' folder in which one number, or several with
+one meaning, is multiplied. All code that reads the settings is thereby covered.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from c2c.hardware import conf_dir
 __all__ = ["Knob", "changed", "chip_knobs", "constant_knobs", "setting_knob"]
 
 PLATFORM: Final = "gh200"
-_PACKAGE: Final = "# @package"  # Hydra's header, a comment that means something
+_PACKAGE: Final = "# @package"  # Hydra's header, a comment with meaning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knob:
-    """One meaning, and where its numbers stand.
+    """One quantity, and the positions of its numbers in the settings' files.
 
     Attributes:
-      name: as tables show it.
-      entries: file below the settings' folder, and the keys down to the number.
-      value: of the first one.
-      most: the largest factor that is allowed, of a share 1 / value.
+      name: name in tables.
+      entries: file below the settings' folder, and the keys down to the number, for each number.
+      value: value of the first number.
+      most: largest allowed factor; 1 / value for a share.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Knob:
 
 
 def constant_knobs() -> tuple[Knob, ...]:
-    """Return the constants of GH200's calibration, each where its value stands."""
+    """Return a knob for each constant of GH200's calibration, in the file that states it."""
     constants = load_constants(PLATFORM)
     found = []
     for name, source in constants.sources.items():
@@ -62,7 +62,7 @@ def constant_knobs() -> tuple[Knob, ...]:
 
 
 def chip_knobs() -> tuple[Knob, ...]:
-    """Return what GH200's datasheet and host decide: link, HBM, SMs, peak, memory, disk."""
+    """Return knobs for GH200 and its host: link, HBM, SMs, peak, host memory, disk."""
     chip = f"hardware/{PLATFORM}.yaml"
 
     def knob(name: str, keys: Sequence[str], cut: str | None = None) -> Knob:
@@ -78,7 +78,7 @@ def chip_knobs() -> tuple[Knob, ...]:
             ("link.datasheet_gbps", "link.measured_gbps", "link.both_directions_gbps"),
         ),
         knob("HBM rate", ("gpu.hbm_gbps",), "hbm_gbps"),
-        knob("SMs", ("gpu.sm_count", "gpu.bf16_tflops"), "sm_count"),  # of the same kind
+        knob("SMs", ("gpu.sm_count", "gpu.bf16_tflops"), "sm_count"),  # the peak scales along
         knob("tensor-core peak", ("gpu.bf16_tflops",)),
         knob("host memory's rate", ("host.memory_gbps",)),
         knob("disk rate", ("host.disk_gbps",)),
@@ -86,7 +86,7 @@ def chip_knobs() -> tuple[Knob, ...]:
 
 
 def setting_knob(file: str, key: str, name: str) -> Knob:
-    """Return a number of any other file, such as `system/moe_infinity.yaml`.
+    """Return a knob for a number of any settings file, such as `system/moe_infinity.yaml`.
 
     Raises:
       SettingError: the file has no such number.
@@ -98,7 +98,7 @@ def setting_knob(file: str, key: str, name: str) -> Knob:
 
 @contextmanager
 def changed(knob: Knob, factor: float) -> Iterator[None]:
-    """Have the settings' folder be one in which the knob's numbers are multiplied.
+    """Multiply the knob's numbers within a `with` block, through a copy of the settings' folder.
 
     Raises:
       SettingError: a factor that is not above 0.
@@ -120,7 +120,7 @@ def changed(knob: Knob, factor: float) -> Iterator[None]:
 
 
 def _copy(source: Path, folder: Path, knob: Knob, factor: float) -> None:
-    """Make a folder of links into another one, with files of its own where numbers differ."""
+    """Copy a folder as links, except for files whose numbers differ."""
     files: dict[str, list[tuple[str, ...]]] = {}
     for file, keys in knob.entries:
         files.setdefault(file, []).append(keys)
@@ -130,7 +130,7 @@ def _copy(source: Path, folder: Path, knob: Knob, factor: float) -> None:
 def _copy_folder(
     source: Path, folder: Path, files: Mapping[str, Sequence[tuple[str, ...]]], factor: float
 ) -> None:
-    # `files`: those below the folder in which numbers differ, with the keys of these
+    # `files`: files below the folder whose numbers differ, with these numbers' keys
     folder.mkdir()
     for path in source.iterdir():
         below = {
@@ -176,7 +176,7 @@ def _number(data: Any, keys: Sequence[str], where: str) -> float:
 
 
 def _cut_layouts() -> list[tuple[str, str]]:
-    """Return the layouts that cut this chip, and its name there: one for each table."""
+    """Return the files of layouts that cut this chip, and its key there, one for each table."""
     folder = conf_dir() / "mig"
     return [
         (f"mig/{path.name}", name)

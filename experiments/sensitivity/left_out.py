@@ -1,4 +1,4 @@
-"""Each figure that constants were fitted to left out in turn: what the model says without it."""
+"""Leave-one-out of the fits: results without each printed number that constants were fitted to."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ __all__ = ["FOLDS", "Fold", "compute"]
 
 MEASURED: Final = Path(__file__).parents[1] / "measured" / "gh200_measured.csv"
 READS: Final = "link_gpu_kernel_reads"  # kernels that read pinned or paged host memory
-MOVED: Final = 0.01  # a claim is shown if it changes by more than a hundredth
+MOVED: Final = 0.01  # a claim is shown if its ratio changes by more than a hundredth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fold:
-    """A figure left out, what its constants are without it, and why those values.
+    """A printed number left out of the fit, and the values of its constants without it.
 
     Attributes:
-      left_out: the claims that were fitted to, in words.
-      constants: the values without them, from the settings as they are.
-      why: where the values come from.
-      serving: they enter starts, which are simulated: the full profile has them.
+      left_out: name of the printed number.
+      constants: function that returns the constants' values without it, from the current settings.
+      why: source of these values.
+      serving: whether the constants affect starts, which are simulated: full profile only.
     """
 
     left_out: str
@@ -44,7 +44,7 @@ class Fold:
 
 
 def _reads_alone() -> dict[str, float]:
-    """Return link efficiency from public measurements of kernels that read host memory."""
+    """Return the link's efficiency by public measurements of kernels that read host memory."""
     with MEASURED.open(encoding="utf-8") as file:
         rows = csv.DictReader(line for line in file if not line.startswith("#"))
         rates = [float(r["value"]) for r in rows if r["quantity"].startswith(READS)]
@@ -52,7 +52,7 @@ def _reads_alone() -> dict[str, float]:
 
 
 def _reductions_at_hbm() -> dict[str, float]:
-    """Return the rate of reductions if each byte pushed is read and written in HBM."""
+    """Return the rate of reductions if each reduced byte is read and written in HBM."""
     gpu = load_platform("gh200").gpu
     rate = gpu.hbm_gbps * load_constants().hbm_efficiency / 2.0 / gpu.sm_count
     return {"reduce_gbps_per_sm": rate}
@@ -95,7 +95,7 @@ FOLDS: Final[Sequence[Fold]] = (
 @figure("left_out", title="Each fitted figure left out in turn", draw="sensitivity.draw_left_out",
         needs=SIMULATOR)  # fmt: skip
 def compute(context: Context) -> Computed:
-    """Return for each fold the claims that change, with and without the figure left out."""
+    """Compute for each fold the claims that change, with and without the printed number."""
     folds = [f for f in FOLDS if not (context.quick and f.serving)]
     rows: list[dict[str, Any]] = []
     bases = {
@@ -141,7 +141,7 @@ def _results(context: Context, serving: bool) -> list[Result]:
 
 @contextmanager
 def _set(values: Mapping[str, float]) -> Iterator[None]:
-    """Have constants of the cost model be these."""
+    """Set constants of the cost model to these values within a `with` block."""
     knobs = {knob.name: knob for knob in constant_knobs()}
     with ExitStack() as stack:
         for name, value in values.items():
@@ -152,7 +152,7 @@ def _set(values: Mapping[str, float]) -> Iterator[None]:
 def _rows(
     fold: Fold, values: Mapping[str, float], ours: Result, without: Result
 ) -> list[dict[str, Any]]:
-    """Return the row of a claim with a number, if it changes."""
+    """Return the row of a numeric claim that changes by more than `MOVED`; else no row."""
     published = claim(ours.claim_id)
     before, after = (compare(published, r) for r in (ours, without))
     if before.ratio is None or after.ratio is None:

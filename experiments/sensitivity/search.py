@@ -1,4 +1,4 @@
-"""The smallest change of one number that makes a missed claim agree, found by search."""
+"""Search for the smallest change of one number with which a missed claim agrees."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from experiments.sensitivity.knobs import Knob, changed
 
 __all__ = ["LIMIT", "Change", "Search", "Wanted"]
 
-LIMIT: Final = 16.0  # factors beyond it are not tried
-LADDER: Final = (1.25, 1.6, 2.0, 4.0, 8.0, LIMIT)  # both ways, from near to far
-HALVINGS: Final = 5  # of the interval in which the answer changes
-ENOUGH: Final = 3  # numbers that would do; farther ones are not looked for
+LIMIT: Final = 16.0  # largest factor tried, and its inverse the smallest
+LADDER: Final = (1.25, 1.6, 2.0, 4.0, 8.0, LIMIT)  # factors tried in order, and their inverses
+HALVINGS: Final = 5  # bisections of the interval in which the answer changes
+ENOUGH: Final = 3  # numbers that mend a claim, after which the search stops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A number is multiplied by `factor`, and the claim agrees with what comes out then."""
+    """A factor of one number with which the claim agrees."""
 
     knob: str
     factor: float
@@ -30,16 +30,16 @@ class Change:
 
     @property
     def distance(self) -> float:
-        """Its distance, the same for a half and for the double."""
+        """Absolute logarithm of the factor, equal for half and double."""
         return abs(math.log(self.factor))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A missed claim: what we have, and the smallest change of each number that would give it.
+    """A missed claim, our value, and the smallest change of each number that mends it.
 
-    `changes` has the smallest first, at most one a number; none: no single number does within
-    `LIMIT`. `tried`: how many numbers; `matter`: how many of them change the result.
+    `changes` are sorted by distance, at most one per number; empty if no single number suffices
+    within `LIMIT`. `tried` counts the numbers scaled, `matter` those that change the result.
     """
 
     claim_id: str
@@ -51,22 +51,22 @@ class Wanted:
 
 @dataclass(slots=True)
 class _Walk:
-    """Progress of scaling a number one way."""
+    """Progress of scaling a number in one direction."""
 
     knob: Knob
-    side: int  # 1 above 1, -1 below it
-    reached: float = 1.0
-    open: bool = True
+    side: int  # 1: factors above 1; -1: below 1
+    reached: float = 1.0  # last factor tried
+    open: bool = True  # whether farther factors are still to be tried
 
 
 @dataclass(slots=True)
 class Search:
-    """Scales numbers one at a time; what was computed once is not computed again.
+    """Search over factors of one number at a time; results are cached by number and factor.
 
     Attributes:
-      compute: the results, from the settings as they are at that moment.
-      knobs: what is scaled.
-      done: takes the number of computations so far.
+      compute: function that computes the results from the current settings.
+      knobs: numbers to scale.
+      done: function called with the number of computations so far; None: no progress.
     """
 
     compute: Callable[[], Iterable[Result]]
@@ -75,7 +75,7 @@ class Search:
     _seen: dict[tuple[str, float], dict[str, Result] | None] = field(default_factory=dict)
 
     def missed(self) -> list[Wanted]:
-        """Return every claim that does not agree, with what it would take."""
+        """Return every claim that does not agree, with the changes that mend it."""
         base = self._at(None, 1.0)
         assert base is not None
         return [self._wanted(base[name]) for name in base if not _agrees(base[name])]
@@ -111,14 +111,14 @@ class Search:
         )
 
     def _go_on(self, walk: _Walk, ours: Result, size: float) -> Change | None:
-        """Go one rung farther; return a change if the claim agrees on the way there."""
+        """Try the next factor; return a change if the claim agrees up to there."""
         factor = min(size if walk.side > 0 else 1.0 / size, walk.knob.most)
         if factor == walk.reached:
             walk.open = False
             return None
         there = self._result(walk.knob, factor, ours.claim_id)
         if there is None:
-            walk.open = False  # not allowed, nor what lies beyond
+            walk.open = False  # neither this factor nor farther ones are valid
             return None
         near, walk.reached = walk.reached, factor
         if not _agrees(there) and _side(there) == _side(ours):
@@ -127,7 +127,7 @@ class Search:
         return self._between(walk.knob, ours, near, factor)
 
     def _between(self, knob: Knob, ours: Result, near: float, far: float) -> Change | None:
-        """Halve the interval in which the claim begins to agree, or is jumped over."""
+        """Bisect the interval for the smallest change that agrees; None if it is jumped over."""
         hit = None
         there = self._result(knob, far, ours.claim_id)
         if there is not None and _agrees(there):
@@ -149,7 +149,7 @@ class Search:
         return None if found is None else found.get(claim_id)
 
     def _at(self, knob: Knob | None, factor: float) -> dict[str, Result] | None:
-        """Return our results with a number scaled, None where the settings refuse it."""
+        """Return our results with a number scaled; None if the settings refuse it."""
         key = ("" if knob is None else knob.name, float(f"{factor:.9g}"))
         if key not in self._seen:
             if knob is None:
@@ -167,16 +167,17 @@ class Search:
 
 
 def _ends(knob: Knob) -> tuple[float, float]:
-    """Return the outermost factors: a number that matters nowhere does not matter there."""
+    """Return the outermost factors; a number without effect there has none anywhere."""
     return (1.0 / LIMIT, min(LIMIT, knob.most))
 
 
 def _may_cross(ours: Result, there: Result | None) -> bool:
-    """Return whether the claim may come to agree on the way to the outermost factor.
+    """Return whether the claim may agree at some factor up to the outermost one.
 
-    A number moves one way only as another one grows (`tests/experiments/sensitivity` asks it of
-    every constant and rate), so that one which neither agrees there nor lies on the other side has
-    not been passed. Of what is no number, or is refused there, all of the way is looked at.
+    Results are monotone in each number (`tests/experiments/sensitivity` checks every constant and
+    rate). So a result that, at the outermost factor, neither agrees nor is on the other side of the
+    printed number agrees nowhere before. If the result is no number, or is refused there, all
+    factors are tried.
     """
     if there is None or _side(ours) == 0:
         return True
@@ -188,7 +189,7 @@ def _agrees(result: Result) -> bool:
 
 
 def _side(result: Result) -> int:
-    """Return 1 above the printed number, -1 below; 0 where it is no single number."""
+    """Return 1 if ours is above the printed number, else -1; 0 if it is no single number."""
     printed = claim(result.claim_id).value
     if isinstance(printed, bool) or not isinstance(printed, int | float):
         return 0

@@ -1,4 +1,4 @@
-"""The smallest change of one number that mends a missed claim."""
+"""Figures of the smallest change of one number that mends each missed claim."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ SETTINGS: Final[Mapping[str, tuple[str, str]]] = {  # name -> file, key
     },
     "L40s: all kernels": ("calibration/pair/a100_l40s.yaml", "constants.right_share.value"),
 }  # fmt: skip
-OUTPUT: Final = 8  # of a lone request, whose times a token hardly differ
+OUTPUT: Final = 8  # output tokens of a lone request, whose times per token hardly differ
 READING: Final = tuple(SETTINGS)[:2]
 CACHES: Final = tuple(SETTINGS)[2:4]
-UNLIKE: Final = tuple(SETTINGS)[4:]  # rates of Tessera's two GPUs
+UNLIKE: Final = tuple(SETTINGS)[4:]  # rates of Tessera's two different GPUs
 _MIXTURE: Final = MOE[0]
 LONE: Final = [
     *((m, s) for m in DENSE for s in fig9.SYSTEMS[m]),
@@ -68,9 +68,9 @@ CACHED: Final = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Searched:
-    """A figure's computation, and the numbers that its results can hang on.
+    """A figure's computation, and the numbers on which its results may depend.
 
-    `quick`: it takes a tenth of a second, so that the quick profile searches too.
+    `quick` marks computations of a tenth of a second, which the quick profile also searches.
     """
 
     results: Callable[[Context], Sequence[Result]]
@@ -81,19 +81,19 @@ class Searched:
 
 
 def _lone_requests(context: Context, pairs: Sequence[tuple[str, str]]) -> Sequence[Result]:
-    """Return Fig. 9's answers about these models and systems."""
+    """Return Fig. 9's results for pairs of model and system."""
     return fig9.answered(context, fig9.served(context, pairs, requests=1, output=OUTPUT))
 
 
 @cache
 def _load_of_fig12(context: Context) -> float:
-    """Return the load with no number changed: where a search begins, and the load that it keeps."""
+    """Return the load that a search of Fig. 12 or 13 keeps, fitted with no number changed."""
     return load_of_half(context, fig12.SYSTEMS["ServerlessLLM"])
 
 
 @cache
 def _loads_of_fig14(context: Context) -> fig14.Loads:
-    """Return the same of Fig. 14."""
+    """Return the loads that a search of Fig. 14 keeps, likewise."""
     return fig14.fitted_loads(context)
 
 
@@ -136,7 +136,7 @@ SEARCHED: Final[Mapping[str, Searched]] = {
 
 
 def knobs_of(of: str) -> tuple[Knob, ...]:
-    """Return the numbers a figure is searched over."""
+    """Return the numbers that the search of a figure scales."""
     searched = SEARCHED[of]
     return (
         *(knob for knob in chip_knobs() if knob.name in searched.chip),
@@ -146,8 +146,8 @@ def knobs_of(of: str) -> tuple[Knob, ...]:
 
 
 def compute(context: Context, of: str) -> Computed:
-    """Return, for every claim that a figure misses, the smallest changes that would give it."""
-    # one seed, small: what changes with a number is larger than what changes with a seed
+    """Compute, for every claim that a figure misses, the smallest changes that mend it."""
+    # one seed and the quick profile: numbers change results more than seeds do
     small = replace(context, profile="quick", seeds=context.seeds[:1], progress=None)
     knobs = knobs_of(of)
     most = 10 * len(knobs)
@@ -180,12 +180,12 @@ def compute(context: Context, of: str) -> Computed:
 
 
 def _nearest(wanted: Wanted) -> float | None:
-    """Return the smallest factor of one number that would do, above 1 both ways."""
+    """Return the smallest factor of one number that suffices, inverted if below 1; else None."""
     return math.exp(wanted.changes[0].distance) if wanted.changes else None
 
 
 def said(wanted: Wanted) -> str:
-    """Return in words what a claim would take."""
+    """Return the smallest changes that mend a claim, in words."""
     if not wanted.changes:
         return (
             f"None of {wanted.tried} numbers gives it alone within x{LIMIT:g} "

@@ -1,4 +1,4 @@
-"""Moves of each headline when one constant is halved or doubled, all else as it is."""
+"""Change of each headline result when one constant is halved or doubled, all others unchanged."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["compute", "headlines", "starts"]
 
 FACTORS: Final = (0.5, 2.0)
 SMALL, LARGE, MIXTURE = "llama-3-3b", "llama-3-8b", "qwen3-30b-a3b"
-# Of the constants those that some headline hangs on by more than a hundredth (full: all).
+# Constants that change some headline by more than a hundredth; the full profile has all.
 QUICK: Final = (
     "link_efficiency", "mma_efficiency", "reduce_gbps_per_sm", "hbm_efficiency",
     "prefill_efficiency", "gemm_hbm_efficiency", "launch_s", "step_overhead_s",
@@ -32,7 +32,7 @@ QUICK: Final = (
 
 
 def headlines(context: Context) -> dict[str, tuple[float, str]]:
-    """Return the headlines and their units, from the settings as they are at this moment."""
+    """Return the headline results and their units, from the current settings."""
     streamed, resident = (warm(context, LARGE, w) for w in ("host", "hbm"))
     mixture = warm(context, MIXTURE, "host")
     sliced: Warm = warm(context, SMALL, "host", layout="7x12gb")
@@ -52,7 +52,7 @@ def headlines(context: Context) -> dict[str, tuple[float, str]]:
 
 
 def starts(context: Context) -> dict[str, tuple[float, str]]:
-    """Return those of starts, which the simulator serves; of the full profile only."""
+    """Return the headline results of starts, which are simulated: full profile only."""
     systems = ("c2cserve", "serverlessllm")
     cold = {s: cold_s(context, LARGE, s) for s in systems}
     moved = {s: switch_s(context, SMALL, LARGE, s) for s in systems}
@@ -78,7 +78,7 @@ def _seven_slices(context: Context) -> tuple[float, float]:
 @figure("tornado", title="Sensitivity of the headlines", draw="sensitivity.draw_tornado",
         needs=SIMULATOR)  # fmt: skip
 def compute(context: Context) -> Computed:
-    """Return every headline with each number halved and doubled."""
+    """Compute every headline result with each number halved and doubled."""
     knobs = [*chip_knobs(), *(k for k in constant_knobs() if not context.quick or k.name in QUICK)]
     base = _all(context)
     rows: list[dict[str, Any]] = []
@@ -123,7 +123,7 @@ def _scaled(context: Context, knob: Knob) -> Iterator[tuple[float, dict[str, tup
             with changed(knob, allowed):
                 yield allowed, _all(context)
         except (SettingError, DataError):
-            continue  # no such chip
+            continue  # a chip with this number is not valid
 
 
 def _report(
