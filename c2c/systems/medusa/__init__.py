@@ -1,4 +1,4 @@
-"""MEDUSA: graphs and KV sizes captured on one start, stored, and restored on every later one."""
+"""MEDUSA: CUDA graphs and KV cache sizes, captured at one start and restored at all later ones."""
 
 from c2c.systems.medusa.analysis import Analysed, Refusal, analyse
 from c2c.systems.medusa.artefact import (

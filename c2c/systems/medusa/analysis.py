@@ -1,4 +1,4 @@
-"""Analysis of two captures of the same start: graphs whose addresses are patches. Pure."""
+"""Analysis of two captures of a start: graphs with patches for addresses. Pure functions."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ __all__ = ["Analysed", "Refusal", "analyse"]
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a graph is captured at every start instead of being restored.
+    """A graph that cannot be restored and is captured at every start, with the reason.
 
-    `kernel` is its name, `parameter` and `byte` the place of the word that cannot be told.
+    `parameter` and `byte` are the position of a word that is neither constant nor known address.
     """
 
     batch: int
@@ -48,15 +48,15 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Analysed:
-    """Graphs that can be restored, and why others cannot.
+    """Graphs that can be restored, and refusals of the others.
 
     Attributes:
-      allocations: what patches count: allocations in the order of the first capture.
-      graphs: with patches.
-      refusals: one for each graph that is left out.
-      permanent: allocations of the captures that are not freed by their end.
-      contents: what they hold, where the start has put something there.
-      told: names of what processes are told, which cells of parameters count.
+      allocations: allocations in order of the first capture; patches have indices into them.
+      graphs: graphs with patches.
+      refusals: one refusal for each graph left out.
+      permanent: allocations made during the captures and live at their end.
+      contents: content of the permanent allocations that the start has written.
+      told: names of told values, by number.
     """
 
     allocations: tuple[AllocationId, ...]
@@ -74,17 +74,17 @@ def analyse(
     classifier: Classifier = "differential",
     other_rank: Capture | None = None,
 ) -> Analysed:
-    """Return graphs with patches.
+    """Return a start's graphs, with patches for addresses.
 
     Args:
       first: a capture.
-      second: one of the same start by another process, whose allocator leaves gaps between blocks.
-        Classifiers that look at one capture only get the first for it.
-      replace_address: gives a tensor map another address.
+      second: capture of the same start by another process, whose allocator leaves gaps between
+        blocks. Classifiers that need one capture get `first` again.
+      replace_address: function that sets a tensor map's address.
       classifier: see `patches_of`.
-      other_rank: the last rank's, where the first two are of the first one of several: what differs
-        between ranks and is no address has to be what each was told. The last one, as what
-        grows with the rank and is the same there is the same in between.
+      other_rank: capture of the last rank if the others are of the first of several ranks; None:
+        one rank. A word that differs between ranks must be an address or a told value. A value
+        that grows with the rank is the same on all ranks if the first and the last agree.
 
     Raises:
       DataError: the captures are not of the same start, or share addresses.
@@ -130,7 +130,7 @@ class _Side:
         self._taken = 0
 
     def at(self, graph: int, node: int) -> Owners:
-        """Return who owns what when a node is launched."""
+        """Return the owners of addresses at a node's launch."""
         events = self._events
         while self._taken < len(events):
             event = events[self._taken]
@@ -181,10 +181,10 @@ class _Work:
 
         Args:
           k: number of the graph.
-          one: in the first capture.
-          two: in the second.
-          other: on the other rank, if there is one; else not looked at.
-          outer: the node of graph `k` that it is inside of.
+          one: graph in the first capture.
+          two: graph in the second capture.
+          other: graph on the other rank; unused if there is one rank.
+          outer: node of graph `k` that contains these graphs; None: they are graph `k`.
         """
         nodes = []
         triples = zip(one.nodes, two.nodes, other.nodes, strict=True)
@@ -227,7 +227,7 @@ class _Work:
         return made if self._addresses is None else self._on_all_ranks(made, one, two, other)
 
     def _on_all_ranks(self, made: Node, one: Node, two: Node, other: Node) -> Node:
-        """Return a node with what else differs on the other rank, and was told there."""
+        """Return a node with the told values that differ on the other rank."""
         values = [self._told[2][name] for name in self.names]
         expected = patched(made, self._addresses, values, self._replace_address)
         seen = list(
@@ -238,13 +238,13 @@ class _Work:
 
 
 def _in_order(capture: Capture, allocations: tuple[AllocationId, ...]) -> list[Event]:
-    """Return a capture's allocations in the order of another one's."""
+    """Return a capture's allocations in a given order."""
     made = {e.allocation: e for e in capture.events if not e.is_free}
     return [made[name] for name in allocations]
 
 
 def _entries(capture: Capture) -> list[Entry | None]:
-    """Return each kernel's declaration, where its image is PTX."""
+    """Return each kernel's PTX declaration, or None if the image is missing or no PTX."""
     found: list[Entry | None] = []
     for kernel in capture.kernels:
         image = capture.images.get(kernel.where, b"") if kernel.source == "image" else b""

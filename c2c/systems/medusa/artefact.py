@@ -1,4 +1,4 @@
-"""The artefact of a start: graphs, ways to find their kernels, allocations, contents."""
+"""Artefact of a start, a file: graphs, references to kernels, allocations, contents of buffers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
 
 
 class Step(NamedTuple):
-    """An allocation (`nbytes` above 0) or a free to replay, by the allocation's number."""
+    """An allocation (`nbytes` above 0) or a free (0) to replay, by the allocation's number."""
 
     thread: str
     allocation: int
@@ -41,18 +41,18 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """An artefact's purpose. The paper's <GPU type, model type> leaves the rest open."""
+    """Conditions under which an artefact is valid; the paper has <GPU type, model type> only."""
 
     gpu: str
     memory_bytes: int
     mig: str
     driver: int
-    model: str  # of its shape, not its name
+    model: str  # key of its shape, not its name
     dtype: str
     batch_sizes: tuple[int, ...]
     max_tokens: int
     memory_fraction: float
-    program: str  # of the code that makes the launches
+    program: str  # key of the code that makes the launches
 
     def plain(self) -> dict[str, Any]:
         """Return the key as plain values."""
@@ -62,23 +62,23 @@ class Key:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artefact:
-    """One materialised start.
+    """A materialised start.
 
     Attributes:
-      key: what it is for.
-      allocations: of the start and the captures, in order; patches and steps count them.
+      key: conditions under which it is valid.
+      allocations: allocations of start and captures, in order; patches and steps have indices.
       steps: allocations and frees in order.
-      begin: how many of the steps the start itself makes; the rest is replayed.
-      kernels: how to find what the nodes launch.
-      graphs: one a batch size.
-      permanent: numbers of allocations of the captures that are still there at their end.
-      contents: of permanent buffers, by allocation's number.
-      images: of kernels, by SHA-256.
-      refused: why other batch sizes have no graph here.
-      kv: what the KV cache is set up from, see `kv`.
-      arenas: where the captured process's ranges of addresses began, by pool.
-      addresses: of its allocations; where a later process has the same, nothing is patched.
-      told: names of what a process has to be told, beside that.
+      begin: number of steps that the start itself makes; the later ones are replayed.
+      kernels: references to the nodes' kernels.
+      graphs: one graph for each batch size that can be restored.
+      permanent: numbers of allocations made during the captures and live at their end.
+      contents: content of permanent allocations, by number.
+      images: images of kernels, by SHA-256.
+      refused: reasons why other batch sizes have no graph.
+      kv: values of the `KvRecord`; empty: not stored.
+      arenas: begin of each pool's range of addresses in the captured process.
+      addresses: addresses of its allocations; a process with the same ones patches nothing.
+      told: names of values that a process must be told.
     """
 
     key: Key
@@ -98,7 +98,7 @@ class Artefact:
 
     @property
     def content_bytes(self) -> int:
-        """Bytes of permanent buffers that are stored."""
+        """Bytes of all stored contents."""
         return sum(map(len, self.contents.values()))
 
 
@@ -127,13 +127,13 @@ def make_artefact(
 
 
 def artefact_path(folder: Path, key: Key) -> Path:
-    """Return where an artefact of this key stands: another key has another file."""
+    """Return the path of a key's artefact, named by the key's hash."""
     text = json.dumps(key.plain(), sort_keys=True)
     return folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.graphs"
 
 
 def write_artefact(path: Path, artefact: Artefact) -> None:
-    """Write an artefact, complete or not at all."""
+    """Write an artefact to a file, atomically."""
     attributes, blobs = graphs_to(artefact.graphs)
     values = {
         "key": artefact.key.plain(),
@@ -163,11 +163,12 @@ def read_artefact(path: Path, key: Key | None = None) -> Artefact:
     """Return the artefact of a file.
 
     Args:
-      path: the file.
-      key: what it has to be for; None: anything.
+      path: path of the file.
+      key: key that the artefact must have; None: any.
 
     Raises:
-      DataError: cut, changed, of another version or key; names the field.
+      DataError: the file is cut, changed, of another version or of another key; the message has
+        the field.
     """
     values, blobs = read_container(path)
     try:
@@ -182,7 +183,7 @@ def read_artefact(path: Path, key: Key | None = None) -> Artefact:
 
 
 def load_artefact(folder: Path, key: Key) -> Artefact | None:
-    """Return the artefact of a key; None where there is none, or none that can be used."""
+    """Return the artefact of a key, or None if its file is missing or, with a warning, unusable."""
     path = artefact_path(folder, key)
     if not path.exists():
         return None

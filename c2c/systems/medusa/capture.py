@@ -1,4 +1,4 @@
-"""The record of one start: its trace, its graphs with raw addresses, contents of buffers."""
+"""Capture of one start: its trace, its graphs with raw addresses, contents of buffers."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ __all__ = ["Capture", "CapturedGraphs", "module_fingerprint"]
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """One start, captured.
+    """A captured start.
 
     Attributes:
       events: allocations and frees in order.
-      begin: how many of them the start itself made, before anything was captured.
-      starts: of each graph, how many events there were when its capture began.
-      kernels: that the graphs' nodes name.
-      graphs: with this process's addresses.
-      contents: what permanent buffers hold: neither allocated before the capture (weights, KV
-        cache) nor freed by its end (temporaries, which are written anew).
-      images: of kernels, by SHA-256.
-      arenas: where each pool's range of addresses begins, if the process had any.
-      told: what the process was told that its launches may pass on: its rank, handles.
+      begin: number of events of the start itself, before the first capture.
+      starts: number of events before each graph's capture.
+      kernels: kernels of the graphs' nodes.
+      graphs: graphs with this process's addresses.
+      contents: content of permanent buffers, which were allocated during the captures (so no
+        weights or KV cache) and not freed by their end (so no temporaries).
+      images: images of kernels, by SHA-256.
+      arenas: begin of each pool's range of addresses; empty: no ranges.
+      told: told values, by name: its rank, handles and others that launches may pass on.
     """
 
     events: tuple[Event, ...]
@@ -48,18 +48,18 @@ class Capture:
 
 
 def module_fingerprint(device: Device, module: int) -> str:
-    """Return what tells modules apart whose image nobody has: the names in it."""
+    """Return the hash of a module's function names, which identifies it without its image."""
     names = sorted(device.function_name(f) for f in device.functions(module))
     return hashlib.sha256("\n".join(names).encode()).hexdigest()
 
 
 class CapturedGraphs:
-    """Reads graphs as they are captured, one batch size after another.
+    """Reader of a process's graphs as they are captured, one batch size after another.
 
     Args:
-      recorder: of the process; what it has recorded so far is the start.
-      images: of modules that the process loaded itself, by module, looked up as graphs are read.
-      libraries: that may show kernels as symbols.
+      recorder: recorder of the process; its events so far are those of the start.
+      images: images of modules that the process loaded itself, by module; each `add` reads them.
+      libraries: paths of libraries that may export kernels as symbols.
     """
 
     def __init__(
@@ -82,14 +82,14 @@ class CapturedGraphs:
 
     @property
     def functions(self) -> dict[int, int]:
-        """Functions of this process by the number of their kernel."""
+        """Functions of this process, by number of their kernel."""
         return {number: function for function, number in self._kernels.items()}
 
     def finish(self, told: Mapping[str, int] | None = None) -> Capture:
-        """Return all that was captured, with what permanent buffers hold now.
+        """Return the capture, with the present contents of permanent buffers.
 
         Args:
-          told: see `Capture`.
+          told: told values by name, see `Capture`; None: none.
         """
         recorder = self._recorder
         contents = {
@@ -118,7 +118,7 @@ class CapturedGraphs:
         kind = self._device.node_kind(node)
         try:
             return self._read_node(batch, kind, node)
-        except DeviceFault as problem:  # a form of it that the device cannot tell
+        except DeviceFault as problem:  # a form that the device cannot read
             return _other(str(problem))
 
     def _read_node(self, batch: int, kind: str, node: int) -> Node:

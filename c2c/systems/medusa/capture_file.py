@@ -1,4 +1,4 @@
-"""A capture as a file: the two that are analysed come from two processes."""
+"""Files of captures, because those that are analysed together come from different processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["read_capture", "write_capture"]
 
 
 def write_capture(path: Path, capture: Capture) -> None:
-    """Write a capture, complete or not at all."""
+    """Write a capture to a file, atomically."""
     attributes, blobs = graphs_to(capture.graphs)
     values = {
         "events": capture.events,
@@ -39,7 +39,7 @@ def read_capture(path: Path) -> Capture:
     """Return the capture of a file.
 
     Raises:
-      DataError: cut, changed, or no capture.
+      DataError: the file is cut, changed, or no capture.
     """
     values, blobs = read_container(path)
     try:

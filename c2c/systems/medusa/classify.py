@@ -1,4 +1,4 @@
-"""Classification of the words of a node's parameters as addresses or values, in three ways."""
+"""Classifiers of the words in a node's parameters, as addresses or constants."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["CLASSIFIERS", "Classifier", "Refused", "patches_of"]
 Classifier = Literal["paper", "ptx", "differential"]
 CLASSIFIERS: Final = ("paper", "ptx", "differential")
 
-# Gives a tensor map another address: `cuTensorMapReplaceAddress`.
+# Returns a tensor map with another address: `cuTensorMapReplaceAddress`.
 ReplaceAddress = Callable[[bytes, int], bytes]
 
 _PREFIX_BITS: Final = 40  # the paper's "high address prefix", which it does not give
@@ -24,7 +24,7 @@ _POINTERS: Final = {"copy": (0, 1), "fill": (0,)}
 
 
 class Refused(Exception):
-    """A word that cannot be told: its parameter, its byte, why."""
+    """Error for a word that cannot be classified, with its parameter, byte and the reason."""
 
     def __init__(self, parameter: int, at: int, why: str) -> None:
         super().__init__(why)
@@ -33,7 +33,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A node in one capture: its parameters, and who owned which address at its launch."""
+    """A node in one capture, with the owners of addresses at its launch."""
 
     node: Node
     owners: Owners
@@ -47,20 +47,20 @@ def patches_of(
     entry: Entry | None,
     replace_address: ReplaceAddress,
 ) -> tuple[Patch, ...]:
-    """Return the addresses in a node's parameters.
+    """Return the addresses in a node's parameters, as patches.
 
     Args:
-      classifier: paper: a parameter of 8 bytes with a high prefix is one, and belongs to the latest
-        allocation that covers it; what none covers is a constant. ptx: a parameter that PTX marks
-        as a pointer is one. differential: a word that differs between two captures is one.
-      first: the node in one capture; the restored constants are its.
-      second: the same node in a capture by another process. Only the differential one looks at it.
-      entry: the kernel's declaration, where there is PTX.
-      replace_address: changes tensor maps.
+      classifier: rule for addresses; all other words are constants. paper: a parameter of 8 bytes
+        with a high prefix that an allocation covers, the latest of which owns it. ptx: a parameter
+        that PTX marks as a pointer. differential: a word that differs between two captures.
+      first: node in one capture, whose constants are restored.
+      second: same node in another process's capture; only `differential` uses it.
+      entry: PTX declaration of the kernel; None: no PTX.
+      replace_address: function that sets a tensor map's address.
 
     Raises:
-      Refused: a word can be neither a constant nor an address.
-      SettingError: no such classifier.
+      Refused: a word is neither a constant nor a known address.
+      SettingError: an unknown classifier.
     """
     kind = first.node.kind
     if classifier not in CLASSIFIERS:
@@ -142,7 +142,7 @@ def _words(
 def _with_address(data: bytes, address: int, replace_address: ReplaceAddress) -> bytes | None:
     try:
         return replace_address(data, address)
-    except DeviceFault:  # addresses in a struct, which the driver knows for no tensor map
+    except DeviceFault:  # a struct of addresses, which is no tensor map
         return None
 
 

@@ -1,4 +1,4 @@
-"""Graphs as columns of numbers, which thousands of nodes are stored and read as."""
+"""Column format of graphs: arrays of numbers that store thousands of nodes."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _WIDTHS: Final = {"graphs": 3, "nodes": 14, "sizes": 1, "patches": 5, "told": 4,
 
 
 def kernels_to(kernels: Sequence[KernelRef]) -> list[list[Any]]:
-    """Return kernels as plain values."""
+    """Return kernels as JSON values."""
     return [[k.name, k.places, k.shared_limit, k.source, k.where] for k in kernels]
 
 
 def kernels_from(values: Sequence[Sequence[Any]]) -> tuple[KernelRef, ...]:
-    """Return kernels from plain values."""
+    """Return kernels from JSON values."""
     return tuple(
         KernelRef(name, tuple(ParameterPlace(*p) for p in places), limit, source, where)
         for name, places, limit, source, where in values
@@ -39,12 +39,12 @@ def kernels_from(values: Sequence[Sequence[Any]]) -> tuple[KernelRef, ...]:
 
 
 def graphs_to(graphs: Sequence[Graph]) -> tuple[list[Any], dict[str, bytes]]:
-    """Return graphs as (distinct lists of attributes, columns); children stand at the end."""
+    """Return graphs as (distinct lists of attributes, columns); child graphs are last."""
     queue = list(graphs)
     attributes: dict[tuple[LaunchAttribute, ...], int] = {}
     columns: dict[str, list[Any]] = {name: [] for name in _TYPES}
     words: list[bytes] = []
-    for graph in queue:  # grows while it is walked: children come behind
+    for graph in queue:  # grows during the loop: children are appended
         columns["graphs"].append((graph.batch, len(graph.nodes), len(graph.edges)))
         columns["edges"].extend(graph.edges)
         for node in graph.nodes:
@@ -70,7 +70,7 @@ def graphs_to(graphs: Sequence[Graph]) -> tuple[list[Any], dict[str, bytes]]:
 
 
 def graphs_from(count: int, told: Sequence[Any], blobs: Mapping[str, bytes]) -> tuple[Graph, ...]:
-    """Return the first `count` graphs; children are inside them."""
+    """Return the first `count` graphs, with child graphs in their nodes."""
     rows = {name: _rows(blobs[name], name) for name in _TYPES}
     attributes = [tuple(LaunchAttribute(n, bytes.fromhex(v)) for n, v in each) for each in told]
     ends = [0, *itertools.accumulate(rows["sizes"])]
@@ -78,7 +78,7 @@ def graphs_from(count: int, told: Sequence[Any], blobs: Mapping[str, bytes]) -> 
     told_cells = [Told(*row) for row in rows["told"]]
     edges = [Edge(*row) for row in rows["edges"]]
     words, flat, taken, patched, said = blobs["words"], rows["nodes"], 0, 0, 0
-    # children stand behind their parents, so that all nodes are read first, then nested
+    # children follow their parents: all nodes are read first, then nested
     pieces: list[tuple[int, list[Node], list[int], tuple[Edge, ...]]] = []
     node_at = edge_at = 0
     for batch, nodes, lines in rows["graphs"]:

@@ -1,4 +1,4 @@
-"""Files of plain values and bytes: compressed, versioned, checked, complete or absent."""
+"""Container files of JSON values and bytes: compressed, versioned, checksummed, atomic."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HEAD: Final = struct.Struct("<10sHQ32s")  # magic, version, bytes inside, their
 
 
 def write_container(path: Path, values: Mapping[str, Any], blobs: Mapping[str, bytes]) -> None:
-    """Write JSON values and named bytes to a file that is complete or absent."""
+    """Write JSON values and named bytes to a file, atomically."""
     sizes = {name: len(data) for name, data in blobs.items()}
     text = json.dumps({"values": values, "blobs": sizes}, allow_nan=False).encode()
     inside = b"".join([struct.pack("<Q", len(text)), text, *blobs.values()])
@@ -33,10 +33,10 @@ def write_container(path: Path, values: Mapping[str, Any], blobs: Mapping[str, b
 
 
 def read_container(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Return what `write_container` wrote.
+    """Return the values and bytes of a file that `write_container` wrote.
 
     Raises:
-      DataError: the file is not there, cut, changed, or of another version.
+      DataError: the file is missing, cut, changed, or of another version.
     """
     try:
         data = path.read_bytes()
@@ -62,7 +62,7 @@ def read_container(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
 
 
 def parts_of(sizes: Mapping[str, int], data: bytes) -> dict[str, bytes]:
-    """Return bytes that stand one behind the other, by name."""
+    """Split concatenated bytes into named parts of given sizes."""
     found, at = {}, 0
     for name, size in sizes.items():
         found[name] = data[at : at + size]

@@ -1,4 +1,4 @@
-"""Finds an artefact's kernels in a new process: stored images, symbols, modules already loaded."""
+"""Look-up of an artefact's kernels in a new process: stored images, symbols, loaded modules."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["Found", "find_functions"]
 
 
 class Found:
-    """Functions by the number of their kernel; `missing` says why others have none."""
+    """Functions by number of their kernel; `missing` has the reasons why others have none."""
 
     def __init__(self) -> None:
         self.functions: dict[int, int] = {}
         self.missing: dict[int, str] = {}
-        self.modules: dict[int, bytes] = {}  # that were loaded from stored images
+        self.modules: dict[int, bytes] = {}  # loaded from stored images
 
 
 def find_functions(
@@ -26,16 +26,16 @@ def find_functions(
     images: Mapping[str, bytes],
     triggered: Iterable[int] = (),
 ) -> Found:
-    """Return the functions of kernels.
+    """Find the functions of kernels.
 
-    Stored images are loaded; where a library shows a name, its symbol gives the function; a hidden
-    kernel is looked for by name in the modules of functions that a trigger has used (the first
-    layer, captured once a batch size).
+    A kernel is in a stored image, which is loaded, or is a library's symbol. Kernels that libraries
+    hide are searched by name in the modules that a trigger has loaded (the first layer, captured
+    once for each batch size).
 
     Args:
-      device: of the new process.
-      kernels: to find.
-      images: stored ones.
+      device: device of the new process.
+      kernels: references to the kernels.
+      images: stored images, by SHA-256.
       triggered: functions that the trigger's graphs launch.
     """
     found = Found()
@@ -72,7 +72,7 @@ def _symbol(device: Device, kernel: KernelRef) -> int:
 
 
 class _Hidden:
-    """Functions of loaded modules, by name and module."""
+    """Functions of loaded modules, by name and the module's fingerprint."""
 
     def __init__(self, device: Device, triggered: Iterable[int]) -> None:
         self._device = device

@@ -1,4 +1,4 @@
-"""Graphs as data: what is captured, and the same with addresses replaced by patches."""
+"""Graphs as data, with captured addresses or with patches for them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["Graph", "KernelRef", "Node", "Patch", "Told", "count_nodes"]
 
 
 class Patch(NamedTuple):
-    """An address in a node's parameters: where it stands, and what it points to.
+    """An address in a node's parameters, as an offset into an allocation.
 
     Attributes:
-      parameter: which parameter.
-      at: byte in it, a multiple of 8.
+      parameter: index of the parameter.
+      at: byte of the address in the parameter, a multiple of 8.
       allocation: number of the allocation among the artefact's.
-      offset: bytes from the allocation's begin; its size: one past the end.
-      is_map: the 128 bytes there are a tensor map, which only the driver can change.
+      offset: bytes from the allocation's begin, up to its size (one past the end).
+      is_map: True if the 128 bytes at `at` are a tensor map, which only the driver can change.
     """
 
     parameter: int
@@ -30,12 +30,12 @@ class Patch(NamedTuple):
 
 
 class Told(NamedTuple):
-    """A cell of a node's parameters that holds what the process was told, such as its rank.
+    """A cell of a node's parameters that holds a told value, such as the process's rank.
 
     Attributes:
-      parameter: which parameter.
-      at: byte in it.
-      nbytes: 4 or 8.
+      parameter: index of the parameter.
+      at: byte of the cell in the parameter.
+      nbytes: size of the cell, 4 or 8.
       name: number of the value's name among the artefact's.
     """
 
@@ -47,14 +47,14 @@ class Told(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KernelRef:
-    """A reference that finds a kernel in another process.
+    """A reference by which another process finds a kernel.
 
     Attributes:
-      name: as the driver has it (mangled).
-      places: where its parameters stand.
-      shared_limit: dynamic shared memory that launches may ask for.
-      source: image: loaded from bytes that the artefact has; symbol: a library shows it; module: it
-        is hidden, and found among the functions of a module that something else has loaded.
+      name: mangled name.
+      places: offset and size of each parameter in the parameter buffer.
+      shared_limit: limit of a launch's dynamic shared memory, in bytes.
+      source: image: the artefact has the image; symbol: a library exports the kernel; module: a
+        library hides it, in a module that a trigger loads.
       where: SHA-256 of the image, path of the library, or fingerprint of the module.
     """
 
@@ -69,9 +69,9 @@ class KernelRef:
 class Node:
     """A node of a graph.
 
-    `parameters` of a kernel are its own; a copy has target, source and bytes, a fill target, value,
-    element bytes and count, each as 8 bytes. `child` is the graph inside a child node. An `other`
-    node is one that cannot be restored; its one parameter says in words what it is.
+    `parameters` are a kernel's own; a copy's target, source and size; a fill's target, value,
+    element bytes and count, each as 8 bytes. `child` is the graph of a child node. An `other` node
+    cannot be restored; its only parameter is a text with the reason.
     """
 
     kind: NodeKind | Literal["other"]
@@ -96,5 +96,5 @@ class Graph:
 
 
 def count_nodes(graph: Graph) -> int:
-    """Return a graph's nodes, those inside child nodes instead of the child."""
+    """Return the number of a graph's nodes, counting a child node's nodes in its place."""
     return sum(1 if n.child is None else count_nodes(n.child) for n in graph.nodes)

@@ -1,4 +1,4 @@
-"""The KV cache's size, measured once by profiling and used again where it still holds."""
+"""Size of the KV cache, measured once by profiling and reused while enough memory is free."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["KvRecord", "allocate_kv", "kv_bytes_of", "measured_kv", "stored_kv_b
 
 
 def measured_kv(recorder: Recorder, graph_bytes: int) -> KvRecord:
-    """Return what a process finds that has run its largest step and captured its graphs.
+    """Return the record of a process that has run its largest step and captured its graphs.
 
     Args:
-      recorder: of the process.
-      graph_bytes: of the allocations that its graphs keep.
+      recorder: recorder of the process.
+      graph_bytes: bytes of the allocations that its graphs keep.
     """
     return KvRecord(
         free_bytes=recorder.device.free_bytes() + graph_bytes,
@@ -28,15 +28,15 @@ def measured_kv(recorder: Recorder, graph_bytes: int) -> KvRecord:
 def stored_kv_bytes(
     record: KvRecord, device: Device, held_bytes: int, memory_fraction: float
 ) -> int | None:
-    """Return the cache's size without profiling; None: profile, and say why.
+    """Return the KV cache's bytes from a record; None, with a warning, if it must be profiled.
 
-    The stored size holds if at least as much memory is free as was, less what this process has
-    allocated since. Another process on the GPU breaks that.
+    The record holds if at least as much memory is free as then, less what this process holds
+    beyond the record's bytes. Another process on the GPU may take that memory.
 
     Args:
-      record: stored by an earlier start of the same key.
-      device: of this process.
-      held_bytes: that this process holds by now.
+      record: record of an earlier start with the same key.
+      device: device of this process.
+      held_bytes: bytes that this process holds.
       memory_fraction: see `kv_bytes_of`.
     """
     needed = record.free_bytes - max(0, held_bytes - record.held_bytes)
@@ -53,5 +53,5 @@ def stored_kv_bytes(
 
 
 def allocate_kv(recorder: Recorder, nbytes: int) -> int:
-    """Return one contiguous region, of which blocks are carved."""
+    """Allocate one contiguous region for the KV cache's blocks; return its address."""
     return recorder.allocate(nbytes, pool="kv")

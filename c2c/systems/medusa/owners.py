@@ -11,24 +11,23 @@ __all__ = ["Owners", "first_match"]
 
 
 class Owners:
-    """The latest allocation of every address, as of the events taken so far.
+    """Index of the latest allocation at every address, after the events taken so far.
 
-    It answers what walking the trace backwards from a launch would find (the first allocation that
-    covers the address), in O(log n) instead of O(n).
+    Its look-ups take O(log n), a search backwards through the trace O(n).
     """
 
     def __init__(self, numbers: dict[AllocationId, int]) -> None:
         self._numbers = numbers
-        # disjoint pieces [start, end) by start, and whose they are
+        # disjoint pieces [start, end) by start, with their allocations' numbers
         self._starts: list[int] = []
         self._ends: list[int] = []
         self._who: list[int] = []
         self._base: dict[int, int] = {}
         self._end: dict[int, int] = {}
-        self._live_ends: dict[int, int] = {}  # one past a live allocation -> whose
+        self._live_ends: dict[int, int] = {}  # end of a live allocation -> its number
 
     def take(self, event: Event) -> None:
-        """Account for one more event."""
+        """Add the next event of the trace."""
         number = self._numbers[event.allocation]
         if event.is_free:
             base = self._base[number]
@@ -49,7 +48,7 @@ class Owners:
         return self._who[k], address - (base if base >= 0 else -1 - base)
 
     def live(self, address: int) -> tuple[tuple[int, int], ...]:
-        """Return what an address may mean: inside a live allocation, or one past its end."""
+        """Return (allocation, offset) of the live allocations that contain or end at an address."""
         found: tuple[tuple[int, int], ...] = ()
         k = bisect_right(self._starts, address) - 1
         if k >= 0 and address < self._ends[k]:
@@ -79,9 +78,10 @@ class Owners:
 
 
 def first_match(events: Sequence[Event], address: int) -> int | None:
-    """Return the number, among allocations, of the first that ever covered an address.
+    """Return the number of the first allocation that ever covered an address, if any.
 
-    The wrong rule of Fig. 6, kept to be shown wrong: an address that was used again is stale.
+    It is the wrong rule of Fig. 6, kept to show its fault: that allocation may have been freed and
+    its address reused.
     """
     allocations = (e for e in events if not e.is_free)
     for number, event in enumerate(allocations):

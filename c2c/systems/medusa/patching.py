@@ -1,4 +1,4 @@
-"""A node's parameters in another process: addresses and told values put in."""
+"""Parameters of a node in another process, with its addresses and told values."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ def patched(
     values: Sequence[int | None],
     replace_address: ReplaceAddress,
 ) -> tuple[bytes, ...]:
-    """Return a node's parameters.
+    """Return a node's patched parameters.
 
     Args:
-      node: with patches.
-      addresses: that patches put in, by allocation; None: those that were captured.
-      values: that the process was told, by number among the artefact's names.
-      replace_address: gives a tensor map another address.
+      node: node with patches.
+      addresses: address of each allocation; None: keep the captured addresses.
+      values: told values by number of their name; None: not told.
+      replace_address: function that sets a tensor map's address.
+
+    Raises:
+      ValueError: a value that the node needs was not told.
     """
     parameters: list[bytes] = list(node.parameters)
     for number, at, allocation, offset, is_map in node.patches if addresses is not None else ():
@@ -46,5 +49,5 @@ def patched(
 
 
 def bytes_of(value: int, nbytes: int) -> bytes:
-    """Return an integer of either sign as a parameter has it."""
+    """Return an integer as little-endian bytes, in two's complement."""
     return (value & ((1 << 8 * nbytes) - 1)).to_bytes(nbytes, "little")

@@ -1,4 +1,4 @@
-"""Replays the allocations and frees of the captures, after the start has made its own."""
+"""Replay of the captures' allocations and frees, after the start has made its own."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from c2c.systems.program import DeviceFault, Recorder
 
 __all__ = ["TRIGGER_POOL", "ReplayDiffers", "replay"]
 
-# Memory of triggers, which run before graphs are restored and leave no mark in their allocations.
+# Pool of triggers, which run before graphs are restored; the comparison of events skips it.
 TRIGGER_POOL: Final = "trigger"
 
 
 class ReplayDiffers(Exception):
-    """The start did not do what the captured one did: which event, and what it was."""
+    """Error of a start or replay that differs from the captured one, with the event."""
 
 
 def replay(artefact: Artefact, recorder: Recorder) -> tuple[int, ...]:
-    """Return the address of every allocation of the artefact, in their order.
+    """Replay an artefact's steps; return the addresses of all its allocations, in order.
 
-    The start's own events are compared thread by thread, then the rest is carried out: frees too,
-    or memory would overflow.
+    The start's own events are compared, thread by thread. The other steps are run, frees included,
+    as memory would overflow without them.
 
     Raises:
-      ReplayDiffers: order or size of an event is another one, or memory does not suffice. What was
-        allocated here has been given back.
+      ReplayDiffers: an event's order or size differs, or memory does not suffice. All replayed
+        allocations have been freed.
     """
     _compare(artefact, recorder)
     begun = len(recorder.events)

@@ -1,4 +1,4 @@
-"""Restores graphs in a new process: replays memory, finds kernels, patches and builds."""
+"""Restoration of graphs in a new process: replayed memory, found kernels, patched nodes."""
 
 from __future__ import annotations
 
@@ -26,16 +26,15 @@ __all__ = ["OnDemand", "Restored", "build", "most_used_first", "restore"]
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """Graphs of a new process.
+    """Restored graphs of a process.
 
     Attributes:
-      graphs: the device's graphs by batch size; the others are to be captured.
-      addresses: of all allocations, by number, those that are freed already too.
-      functions: by the number of their kernel.
-      nodes: how many were restored.
-      is_in_place: every allocation has the address that the captured process had, so that no
-        address in a parameter was changed.
-      told: what the process was told, by number of its name; None: nothing.
+      graphs: the device's graphs by batch size; other batch sizes must be captured.
+      addresses: address of each allocation, by number, freed ones included.
+      functions: function of each kernel, by number.
+      nodes: number of restored nodes.
+      is_in_place: True if every allocation has its captured address, so that none was patched.
+      told: told values by number of their name; None: not told.
     """
 
     graphs: Mapping[int, int]
@@ -47,15 +46,16 @@ class Restored:
 
 
 class OnDemand:
-    """Graphs of an artefact, each built when it is asked for first.
+    """Graphs of an artefact, each built on first use.
 
-    Memory is replayed and kernels are found at once; what cannot be is warned of.
+    Memory is replayed and kernels are found at once. A replay that fails leaves no graphs, with a
+    warning.
 
     Args:
-      artefact: of this device and model: its key has been compared.
-      recorder: of the process, which has made the start's own allocations.
-      triggered: functions that the captured first layers launch, for kernels that libraries hide.
-      told: what this process was told of what the artefact names; see `Capture.told`.
+      artefact: artefact of this device and model; the caller has compared its key.
+      recorder: recorder of the process, with the start's own allocations.
+      triggered: functions of the captured first layers, to find kernels that libraries hide.
+      told: told values by name, see `Capture.told`; None: none.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class OnDemand:
         self._graphs = {graph.batch: graph for graph in artefact.graphs}
 
     def graph(self, batch: int) -> int | None:
-        """Return the device's graph of a batch size; None: it has to be captured."""
+        """Return the device's graph of a batch size, or None if it must be captured."""
         if batch in self._made or batch not in self._graphs:
             return self._made.get(batch)
         addresses = None if self._is_in_place else self._addresses
@@ -122,7 +122,7 @@ class OnDemand:
         return ""
 
     def restored(self) -> Restored:
-        """Return what has been built so far."""
+        """Return the graphs built so far."""
         return Restored(
             dict(self._made), self._addresses, self._found.functions, self._nodes,
             self._is_in_place, self._values,
@@ -137,17 +137,14 @@ def restore(
     batches: Iterable[int] | None = None,
     told: Mapping[str, int] | None = None,
 ) -> Restored:
-    """Restore what can be; warn of what cannot.
+    """Restore an artefact's graphs, with a warning for each that must be captured.
 
     Args:
-      artefact: see `OnDemand`.
-      recorder: likewise.
-      triggered: likewise.
-      batches: batch sizes to restore, in this order; None: all.
-      told: see `OnDemand`.
+      artefact, recorder, triggered, told: see `OnDemand`.
+      batches: batch sizes to restore, in order; None: all.
 
     Returns:
-      The graphs. If memory cannot be replayed, none.
+      The restored graphs; none if the replay of memory fails.
     """
     held = OnDemand(artefact, recorder, triggered, told)
     for batch in [g.batch for g in artefact.graphs] if batches is None else batches:
@@ -156,7 +153,7 @@ def restore(
 
 
 def most_used_first(batch_sizes: Iterable[int], uses: Mapping[int, int]) -> tuple[int, ...]:
-    """Return batch sizes in the order to restore them in: by how often earlier runs used each.
+    """Return batch sizes in order of restoration: most used by earlier runs first, then by size.
 
     >>> most_used_first((1, 2, 4, 8), {4: 90, 1: 7})
     (4, 1, 2, 8)
@@ -171,18 +168,18 @@ def build(
     functions: Mapping[int, int],
     told: tuple[int | None, ...] = (),
 ) -> tuple[int, int]:
-    """Return a device's graph and how many nodes it has.
+    """Build a graph on a device; return it and its number of nodes.
 
     Args:
-      device: of the process.
-      graph: with patches.
-      addresses: that patches put in, by allocation; None: those that were captured.
-      functions: by the number of their kernel.
-      told: values that the process was told, by number of their name.
+      device: device of the process.
+      graph: graph with patches.
+      addresses: address of each allocation; None: keep the captured addresses.
+      functions: function of each kernel, by number.
+      told: told values by number of their name.
 
     Raises:
-      KeyError: a kernel, by number, has no function.
-      DeviceFault: the device refused a node; nothing is left of the graph.
+      KeyError: a kernel, given by number, has no function.
+      DeviceFault: the device refused a node; the graph has been destroyed.
     """
     for node in graph.nodes:
         if node.kernel >= 0:

@@ -1,4 +1,4 @@
-"""Check that two captures are of one start, and search for buffers that hold addresses."""
+"""Checks that two captures are of the same start, and a search for buffers with addresses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WHO = "two captures"
 
 
 def check_same_start(first: Capture, second: Capture) -> None:
-    """Raise DataError unless both did the same, at addresses that have nothing in common."""
+    """Raise DataError unless both made the same events and graphs, at disjoint addresses."""
     if first is not second:
         check_same_events(first, second)
         _check_apart(first.events, second.events)
@@ -76,7 +76,7 @@ def _shape(node: Node) -> tuple[object, ...]:
 
 
 def _check_apart(first: tuple[Event, ...], second: tuple[Event, ...]) -> None:
-    """A word that is equal in both is taken for a constant, so no address may be."""
+    """Raise DataError if addresses overlap: equal words are taken for constants."""
     spans = [
         (e.address, e.address + e.nbytes, k)
         for k, events in enumerate((first, second))
@@ -91,10 +91,10 @@ def _check_apart(first: tuple[Event, ...], second: tuple[Event, ...]) -> None:
 
 
 def determined_contents(first: Capture, second: Capture) -> dict[AllocationId, bytes]:
-    """Return what permanent buffers hold by the start's own doing.
+    """Return contents of the permanent buffers that the start has written.
 
-    A buffer of which no word is the same in two captures holds what its memory held before: an
-    output that no kernel has written yet.
+    A buffer in which no word is equal in both captures has not been written, such as an output
+    before its first run.
     """
     kept = {}
     for name, one in first.contents.items():
@@ -108,7 +108,7 @@ def determined_contents(first: Capture, second: Capture) -> dict[AllocationId, b
 def differing_contents(
     contents: Mapping[AllocationId, bytes], other: Capture, numbers: Mapping[AllocationId, int]
 ) -> dict[int, int]:
-    """Return allocations that hold something else on another rank, with the byte they differ at."""
+    """Return allocations whose content differs on another rank, with the first such byte."""
     found = {}
     for name, one in contents.items():
         two = other.contents[name]
@@ -122,12 +122,11 @@ def differing_contents(
 def held_addresses(
     first: Capture, second: Capture, numbers: Mapping[AllocationId, int]
 ) -> dict[int, int]:
-    """Return allocations that hold an address of another one, with the byte where it stands.
+    """Return permanent allocations that hold an address, with the first such byte.
 
-    A word of a permanent buffer that differs and in both captures lies in memory that was allocated
-    at any time, or one past it, is an address (a table of pointers): restoring the word would
-    restore a stale one. Which allocation it belongs to need not be told, so that one of memory
-    that was freed, or used again, counts too.
+    Such a word (in a table of pointers) would be stale if restored. It differs between the
+    captures, and in both it points into memory that was allocated at any time, or one past its
+    end. Memory that was freed or reused counts too, because the word's owner need not be known.
     """
     found: dict[int, int] = {}
     spans = [_spans(capture.events) for capture in (first, second)]
@@ -144,7 +143,7 @@ def _whole_words(data: bytes) -> NDArray[np.uint64]:
 
 
 def _spans(events: tuple[Event, ...]) -> NDArray[np.uint64]:
-    """Return the begins of all allocations in order, and how far those up to each reach."""
+    """Return the sorted begins of all allocations, and the highest end up to each."""
     rows = np.array(
         sorted((e.address, e.address + e.nbytes) for e in events if e.nbytes), dtype=np.uint64
     ).reshape(-1, 2)
@@ -152,7 +151,7 @@ def _spans(events: tuple[Event, ...]) -> NDArray[np.uint64]:
 
 
 def _inside(spans: NDArray[np.uint64], words: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Return which words lie in an allocation or one past its end."""
+    """Return a mask of the words that point into an allocation or one past its end."""
     begins, ends = spans
     if not begins.size:
         return np.zeros(words.shape, dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""Seconds of an engine's start by stage, for any model, from one model's printed ones."""
+"""Seconds of each stage of an engine's start, for any model, scaled from one model's."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NODES_OUTSIDE: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredStart:
-    """One model's stages on one GPU, see `conf/starts`."""
+    """Measured stages of one model's start on one GPU, see `conf/starts`."""
 
     name: str
     model: str
@@ -70,12 +70,12 @@ class Stages:
     """Seconds of each stage of a model's start.
 
     Attributes:
-      nodes: of all graphs.
-      weights_delay_s: that weights take longer beside the profiling of the KV cache, whose forward
-        pass holds up their copies.
-      restored_s: first layer warmed up and captured, and all graphs restored.
-      beside_weights_s: the part of it that needs no weights but the first layer's.
-      host_s: of the host for each launch, warm-up and capture together.
+      nodes: number of nodes of all graphs.
+      weights_delay_s: extra seconds of the weights beside the profiling of the KV cache, whose
+        forward pass delays their copies.
+      restored_s: warm-up and capture of the first layer, and restoration of all graphs.
+      beside_weights_s: part of `restored_s` that needs only the first layer's weights.
+      host_s: host seconds of each node, warm-up and capture together.
     """
 
     nodes: int
@@ -94,31 +94,32 @@ class Stages:
 
 
 def load_measured_start(name: str = "a100_40_vllm") -> MeasuredStart:
-    """Return a file of `conf/starts`.
+    """Load a file of `conf/starts`.
 
     Raises:
-      SettingError: there is no such file, or a value that cannot be.
+      SettingError: there is no such file, or a value is not allowed.
     """
     return read_fields(MeasuredStart, read_yaml("starts", name), f"starts.{name}")
 
 
 def loaded_bytes(spec: ModelSpec) -> int:
-    """Return what vLLM reads and keeps: the output matrix is one of its own, tied or not."""
+    """Return the bytes of weights that vLLM loads; a tied output matrix counts twice."""
     tied = spec.vocab * spec.hidden * spec.dtype_bytes if spec.tie_embeddings else 0
     return weight_bytes(spec) + tied
 
 
 def graph_nodes(spec: ModelSpec, batch_sizes: int = 35) -> int:
-    """Return how many nodes the graphs of all batch sizes have."""
+    """Return the number of nodes in the graphs of all batch sizes."""
     return batch_sizes * (NODES_A_LAYER * spec.layers + NODES_OUTSIDE)
 
 
 def stages_of(spec: ModelSpec, measured: MeasuredStart) -> Stages:
-    """Return a model's stages on the GPU that was measured.
+    """Return a model's stages on the measured GPU.
 
-    Weights go at the disk's rate. Warming up and capturing reads the weights once a batch size and
-    takes the host so long for each node; restoring takes the host so long for each node, after the
-    first layer has been warmed up and captured. The rest does not depend on the model.
+    Loading time is proportional to the weights. Warm-up and capture read the weights once for each
+    batch size and take a constant host time for each node. Restoration takes a constant host time
+    for each node, after warm-up and capture of the first layer. Other stages do not depend on the
+    model.
     """
     one = load_spec(measured.model)
     hbm = measured.hbm_gbps * 1e9
@@ -160,10 +161,10 @@ def stages_of(spec: ModelSpec, measured: MeasuredStart) -> Stages:
 
 
 def launched_extra_s(spec: ModelSpec, measured: MeasuredStart) -> float:
-    """Return what a decode step takes more where the host launches its kernels one by one.
+    """Return the extra seconds of a decode step whose kernels the host launches one by one.
 
-    Launches are asynchronous: the host runs beside the GPU, and a step takes the longer of the two.
-    A launch costs half of what a node of a capture costs the host, which passes it twice.
+    Launches are asynchronous, so that a step takes the longer of host and GPU time. A launch takes
+    half of a captured node's host time, which covers two passes (warm-up and capture).
     """
     launches = NODES_A_LAYER * spec.layers + NODES_OUTSIDE
     host_s = launches * stages_of(spec, measured).host_s / 2

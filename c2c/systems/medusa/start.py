@@ -1,4 +1,4 @@
-"""Starts of an engine as stages over disk, CPU and GPU: one by one, overlapped, restored."""
+"""Starts of an engine as stages on disk, CPU and GPU: serial, overlapped or restored."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ STARTS: Final = ("vllm", "vllm_async", "no_graph", "medusa")
 
 
 def stage(name: str, seconds: float, on: str, after: tuple[str, ...] = ()) -> Work:
-    """Return a stage, which takes all of one unit: disk, cpu or gpu."""
+    """Return a stage that occupies one unit: disk, cpu or gpu."""
     return Work(name=name, seconds=seconds, draws={on: seconds}, after=after)
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Seconds between which a stage ran."""
+    """Begin and end of a stage, in seconds."""
 
     stage: Work
     begin_s: float
@@ -33,15 +33,15 @@ def plan_of(start: str, stages: Stages, *, has_weights: bool = True) -> Plan:
     """Return the stages of a start.
 
     Args:
-      start: vllm: one after the other. vllm_async: weights beside tokenizer and KV cache. no_graph:
-        vllm without capture. medusa: KV cache first, then weights beside tokenizer and the first
-        layer's warm-up, then the graphs are restored.
-      stages: of the model.
-      has_weights: False where weights stay in host memory and the engine is running: structure,
-        weights and tokenizer are there, and KV cache and graphs are what is left.
+      start: vllm: all stages in sequence. vllm_async: weights beside tokenizer and KV cache.
+        no_graph: vllm without capture. medusa: KV cache first, then weights beside tokenizer and
+        the first layer's warm-up, then restoration of the graphs.
+      stages: stages of the model.
+      has_weights: False if the engine runs and weights stay in host memory, so that only KV cache
+        and graphs are left to do.
 
     Raises:
-      SettingError: no such start.
+      SettingError: an unknown start.
     """
     s = stages
     if start not in STARTS:
@@ -91,14 +91,14 @@ def _left(start: str, s: Stages) -> Plan:
 
 
 def schedule(plan: Sequence[Work]) -> tuple[Span, ...]:
-    """Return when each stage runs: as soon as those before it have ended and its unit is free.
+    """Return each stage's span; it begins when its predecessors have ended and its unit is free.
 
     >>> [span.end_s for span in schedule([stage("a", 1.0, "cpu"), stage("b", 2.0, "cpu")])]
     [1.0, 3.0]
     """
     last: dict[str, str] = {}
     in_turn = []
-    for work in plan:  # a unit takes its stages in the order of the plan
+    for work in plan:  # a unit runs its stages in the order of the plan
         units = tuple(work.draws)
         before = tuple(last[unit] for unit in units if unit in last)
         in_turn.append(replace(work, after=work.after + before))
@@ -109,5 +109,5 @@ def schedule(plan: Sequence[Work]) -> tuple[Span, ...]:
 
 
 def loading_s(start: str, stages: Stages) -> float:
-    """Return how long the loading phase of a start takes."""
+    """Return the seconds of a start's loading phase."""
     return max(span.end_s for span in schedule(plan_of(start, stages)))

@@ -1,7 +1,7 @@
-"""One executable graph a topology, which batch sizes of it use by turns.
+"""Executable graphs that batch sizes of the same topology share.
 
-35 executables hold device memory 35 times and are instantiated 35 times. Graphs that differ in
-parameters only share one: before another batch size runs, the driver puts its parameters in.
+35 executables need 35 instantiations and the device memory of each. Graphs that differ only in
+parameters share one: the driver updates the parameters before another batch size runs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Templates", "topology_of"]
 
 
 def topology_of(graph: Graph) -> tuple[object, ...]:
-    """Return what graphs must have in common to share an executable: all but parameters."""
+    """Return a graph's topology; graphs of equal topology can share an executable."""
     nodes = tuple(
         (
             node.kind,
@@ -29,12 +29,12 @@ def topology_of(graph: Graph) -> tuple[object, ...]:
 
 
 class Templates:
-    """Executable graphs of a process.
+    """Executable graphs of a process, one for each topology.
 
     Args:
-      device: of the process.
-      held: its graphs.
-      graphs: of the artefact.
+      device: device of the process.
+      held: restored graphs of the process.
+      graphs: graphs of the artefact.
     """
 
     def __init__(self, device: Device, held: OnDemand, graphs: Iterable[Graph]) -> None:
@@ -42,13 +42,13 @@ class Templates:
         numbers: dict[tuple[object, ...], int] = {}
         self._topology = {g.batch: numbers.setdefault(topology_of(g), len(numbers)) for g in graphs}
         self._executables: dict[int, int] = {}
-        self._shown: dict[int, int] = {}  # by topology, whose parameters its executable has
+        self._shown: dict[int, int] = {}  # batch size of each topology's executable
         self.topologies = len(numbers)
 
     def executable(self, batch: int) -> int | None:
-        """Return what can be launched for a batch size, until another one is asked for.
+        """Return the executable graph of a batch size, or None if it must be captured.
 
-        None: it has to be captured.
+        It is valid until another batch size of its topology is asked for.
         """
         graph = self._held.graph(batch)
         if graph is None:
@@ -62,7 +62,7 @@ class Templates:
         return self._executables[which]
 
     def _show(self, which: int, graph: int) -> None:
-        """Put a graph's parameters into its topology's executable, or make that anew."""
+        """Update a topology's executable to a graph's parameters, or instantiate it again."""
         try:
             self._device.update(self._executables[which], graph)
         except DeviceFault:  # a driver has more reasons to refuse than a topology says

@@ -1,7 +1,7 @@
-"""Words of parameters that a process is told instead of allocating them: its rank, its handles.
+"""Told values: words of parameters that a process is told by name, such as rank and handles.
 
-The ranks of tensor parallelism run the same launches over the same buffers. What differs between
-them, beside addresses, each process can name: its rank, where its shard begins, its communicator.
+Ranks of tensor parallelism run the same launches over the same buffers. They differ in addresses
+and in values that each process can name: its rank, its shard's begin, its communicator.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ def told_in(
     *,
     is_complete: bool,
 ) -> tuple[Told, ...]:
-    """Return the values that explain where parameters are not what is expected of them.
+    """Return the told values that explain differences between a node's parameters.
 
-    A cell of 8 or 4 bytes is a told value if it holds that value in every capture. One that fits
-    two names is refused: they may differ elsewhere.
+    A cell of 8 or 4 bytes is a told value if it holds that value in every capture. A cell that
+    fits two names is refused, because their values may differ in another process.
 
     Args:
-      expected: parameters of a node.
-      found: what they are in another process.
-      captures: a node's parameters in each capture and what that process was told.
-      names: of all told values; they are numbered so.
-      is_complete: whether any other difference is refused; else it is left to others.
+      expected: expected parameters of a node.
+      found: the node's parameters in another process.
+      captures: the node's parameters and the told values, in each capture.
+      names: names of all told values, by number.
+      is_complete: True refuses all other differences; False ignores them.
 
     Raises:
-      Refused: a difference that no value explains, or two do.
+      Refused: a difference fits two told values or, with `is_complete`, none.
     """
     return tuple(_told(expected, found, captures, names, is_complete=is_complete))
 
 
 def masked(parameters: Parameters, told: Sequence[Told], like: Parameters) -> Parameters:
-    """Return parameters with the cells of told values as they are in others."""
+    """Return parameters with the cells of told values copied from `like`."""
     made = list(parameters)
     for number, at, nbytes, _ in told:
         cell = like[number][at : at + nbytes]

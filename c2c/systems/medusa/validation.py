@@ -1,4 +1,4 @@
-"""Original and restored graphs on the same inputs, and the first node that differs."""
+"""Validation of restored graphs against the original on equal inputs, node by node if needed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from c2c.systems.program import AllocationId, Device
 
 __all__ = ["Difference", "Regions", "Side", "first_difference", "observe", "sides", "validate"]
 
-_SEEN_BYTES = 64 << 10  # of each buffer that a node points to, when looking for the node
+_SEEN_BYTES = 64 << 10  # compared of each buffer that a node points to
 
 Region = tuple[AllocationId, int, int]  # an allocation, an offset in it, bytes
 Equal = Callable[[bytes, bytes], bool]
@@ -23,7 +23,7 @@ Equal = Callable[[bytes, bytes], bool]
 
 @dataclass(frozen=True, slots=True)
 class Regions:
-    """Memory that a run is given and that it leaves. State (a KV cache) is in both."""
+    """Memory of a run's inputs (`given`) and outputs (`left`); state, as a KV cache, is in both."""
 
     given: tuple[Region, ...]
     left: tuple[Region, ...]
@@ -31,16 +31,16 @@ class Regions:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A graph in one process.
+    """A graph in one process, the original or the restored one.
 
     Attributes:
-      device: of the process.
-      graph: as nodes; patches are applied with `addresses`.
-      addresses: of allocations, by number.
-      numbers: of allocations by name.
-      functions: by the number of their kernel.
-      sizes: of allocations, by number.
-      told: what the process was told, by number of its name.
+      device: device of the process.
+      graph: nodes and edges; patches are applied with `addresses`.
+      addresses: address of each allocation, by number.
+      numbers: number of each allocation, by name.
+      functions: function of each kernel, by number.
+      sizes: bytes of each allocation, by number.
+      told: told values by number of their name; None: not told.
     """
 
     device: Device
@@ -52,13 +52,13 @@ class Side:
     told: tuple[int | None, ...] = ()
 
     def address(self, name: AllocationId) -> int:
-        """Return where an allocation is in this process."""
+        """Return an allocation's address in this process."""
         return self.addresses[self.numbers[name]]
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first node after which the two processes' memory differs."""
+    """The first node whose writes differ between two processes."""
 
     node: int
     kernel: int
@@ -75,7 +75,7 @@ def sides(
     restored_device: Device,
     batch: int,
 ) -> tuple[Side, Side]:
-    """Return the two sides of a batch size: as it was captured, and as it was restored."""
+    """Return the original and the restored side of a batch size."""
     numbers = {name: k for k, name in enumerate(artefact.allocations)}
     made = [e for e in capture.events if not e.is_free]
     sizes = [e.nbytes for e in made]
@@ -94,7 +94,7 @@ def sides(
 
 
 def observe(side: Side, executable: int, regions: Regions, seed: int) -> tuple[bytes, ...]:
-    """Return what a run leaves when it is given random bytes."""
+    """Run a graph on random input bytes; return its outputs."""
     _give(side, regions, seed)
     side.device.launch_graph(executable)
     side.device.synchronise()
@@ -110,15 +110,15 @@ def validate(
     seeds: Iterable[int] = (0, 1, 2),
     is_close: Equal | None = None,
 ) -> bool:
-    """Return whether two executable graphs leave the same on the same random inputs.
+    """Return True if two executable graphs have equal outputs on the same random inputs.
 
     Args:
-      original: a side and its executable graph.
-      restored: the other.
-      regions: what they are given and leave.
-      seeds: one run each.
-      is_close: where the original itself differs between two runs (sums in any order): what is
-        equal enough. None: bytes have to be equal.
+      original: original side and its executable graph.
+      restored: restored side and its executable graph.
+      regions: inputs and outputs.
+      seeds: seeds of the inputs, one run each.
+      is_close: comparison of outputs that differ between two runs of the original (sums in any
+        order); None: all bytes must be equal.
     """
     for seed in seeds:
         wanted, ours = observe(*original, regions, seed), observe(*restored, regions, seed)
@@ -135,10 +135,9 @@ def validate(
 def first_difference(
     original: Side, restored: Side, regions: Regions, seed: int = 0
 ) -> Difference | None:
-    """Run both node by node; return the first node whose writes differ, if any.
+    """Run both sides node by node; return the first node whose writes differ, or None.
 
-    Memory that nobody wrote differs between processes anyway, so that only what a node changes is
-    compared.
+    Only bytes that a node changes are compared, as unwritten memory differs between processes.
     """
     _give(original, regions, seed)
     _give(restored, regions, seed)
@@ -174,7 +173,7 @@ def _run_one(side: Side, number: int) -> None:
 
 
 def _places(patches: Iterable[Patch], sizes: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Return what to look at behind each address: allocation, offset, bytes."""
+    """Return the memory to compare at each address: allocation, offset, bytes."""
     found = {}
     for patch in patches:
         rest = sizes[patch.allocation] - patch.offset

@@ -1,4 +1,4 @@
-"""A start as the serving loop has it: works on the link and the disk, seconds by model."""
+"""Works of a start for the serving loop: seconds by model, weights over disk and link."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["SYSTEM", "NamedStart", "start_works"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedStart:
-    """A start by its name: `system.start` of a run, by this mechanism.
+    """Settings of `system.start=medusa/<way>`.
 
     Attributes:
-      way: one of `STARTS`.
+      way: name of the start, one of `STARTS`.
     """
 
     way: str = "medusa"
@@ -42,19 +42,19 @@ def start_works(
 ) -> Plan:
     """Return the works of a start, for `system.start`.
 
-    Where weights are copied into HBM, all stages are there, and the weights go over the disk and
-    the link as fast as these are. Where they stay in host memory, an engine that runs has structure
-    and tokenizer, and what a switch takes is followed by KV cache and graphs.
+    With weights copied into HBM, all stages run, and the weights' time follows from disk and link.
+    With weights in host memory, a running engine has structure and tokenizer; KV cache and graphs
+    follow the switch.
 
     Args:
       start: one of `STARTS`.
-      specs: the models.
-      measured: one model's stages.
-      is_copied: whether the weights have to get into HBM.
-      switch_s: what changing the model takes where nothing is copied.
+      specs: specs of the models.
+      measured: stages of one model.
+      is_copied: True if the weights are copied into HBM.
+      switch_s: seconds to change the model if nothing is copied.
 
     Raises:
-      SettingError: no such start.
+      SettingError: an unknown start.
     """
     found = {spec.name: stages_of(spec, measured) for spec in specs}
     plans = {name: plan_of(start, s, has_weights=is_copied) for name, s in found.items()}
@@ -92,7 +92,7 @@ def _copied(stage: Work, seconds: Mapping[str, float], found: Mapping[str, Stage
     after = tuple(name for a in stage.after for name in _names(a))
     if stage.name != "weights":
         return (Work(name=stage.name, seconds=seconds, after=after),)
-    # the bytes take their own time over disk and link; what is left is the delay beside a profile
+    # disk and link give the bytes' time; only the delay beside the profiling is added
     delay_s = {name: max(0.0, s - found[name].weights_s) for name, s in seconds.items()}
     over = {"disk": Weights(), "link": Weights()}
     return (

@@ -28,8 +28,8 @@ class Arenas:
 
     Args:
       device: device whose addresses are reserved.
-      begins: begin of each pool's range in an earlier process, outside of which the device chooses
-        addresses; None: each pool's range is chosen when the pool is first used.
+      begins: begin of each pool's range in an earlier process, others get no range; None: each
+        pool gets a new range.
     """
 
     def __init__(self, device: Device, begins: Mapping[str, int] | None = None) -> None:

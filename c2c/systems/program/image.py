@@ -61,8 +61,6 @@ class Access:
       parameter: index of the parameter.
       at: byte of the address in the parameter.
       kind: pointer: an address; map: a tensor map; table: the address of a pointer in memory.
-      mode: read, written or both.
-      nbytes: bytes accessed.
     """
 
     parameter: int

@@ -145,7 +145,7 @@ class Driver(Graphs, Peer):
         return int(checked(self._d.cuModuleGetFunction, made, name.encode()))
 
     def functions(self, module: int) -> tuple[int, ...]:
-        """Return the functions of `cuModuleEnumerateFunctions`, loaded or not."""
+        """Return the functions of `cuModuleEnumerateFunctions`."""
         made = self._d.CUmodule(module)
         count = int(checked(self._d.cuModuleGetFunctionCount, made))
         return tuple(map(int, checked(self._d.cuModuleEnumerateFunctions, count, made)))
@@ -311,7 +311,7 @@ class Driver(Graphs, Peer):
         checked(self._d.cuCtxSetCurrent, self.context)
 
     def priorities(self) -> tuple[int, int]:
-        """Return the lowest and the highest stream priority; the highest is the smaller number."""
+        """Return the lowest and the highest stream priority; the highest is the least number."""
         last, first = checked(self._d.cuCtxGetStreamPriorityRange)
         return int(last), int(first)
 

@@ -115,11 +115,11 @@ class Emulated(Peer):
         return self._modules.by_module[module]
 
     def function_name(self, function: int) -> str:
-        """Return the name of the function's entry."""
+        """Return the entry's name."""
         return self._modules.function(function).entry.name
 
     def function_module(self, function: int) -> int:
-        """Return the module that loaded the function's image."""
+        """Return the module of the image."""
         return self._modules.function(function).module
 
     def parameter_places(self, function: int) -> tuple[ParameterPlace, ...]:
@@ -148,10 +148,7 @@ class Emulated(Peer):
         return self._modules.of_library(library, name)
 
     def library_function(self, library: str, name: str) -> int:
-        """Return a library's kernel, hidden or not, as code of that library would get it.
-
-        It is not part of the device port.
-        """
+        """Return a library's kernel, hidden or not, as the library itself does. Not in the port."""
         function = self._modules.of_library(library, name)
         if function is None:
             raise DeviceFault(f"{library} has no kernel {name}")
@@ -160,7 +157,7 @@ class Emulated(Peer):
     # one stream, and its capture
 
     def launch(self, call: KernelCall) -> None:
-        """Run or capture a kernel, after a check of function, parameters and shared memory."""
+        """Check function, parameter sizes and shared memory, then run or capture the kernel."""
         self._check(call)
         self._do("kernel", call)
 
@@ -188,7 +185,7 @@ class Emulated(Peer):
         return len(self._captured().graph.nodes)
 
     def depend_on(self, edges: Sequence[Edge]) -> None:
-        """Set the edges to the next captured node; by default it waits for the last."""
+        """Set the edges to the next captured node; by default it waits for the previous one."""
         self._captured().told = list(edges)
 
     def end_capture(self) -> int:
@@ -227,37 +224,37 @@ class Emulated(Peer):
     # graphs, read
 
     def nodes(self, graph: int) -> tuple[int, ...]:
-        """Return the handles of a graph's nodes in order of creation."""
+        """Return the nodes' handles in order of creation."""
         return tuple(self._graphs[graph].nodes)
 
     def edges(self, graph: int) -> tuple[Edge, ...]:
-        """Return a graph's edges in the order in which they were added."""
+        """Return the edges in order of creation."""
         return tuple(self._graphs[graph].edges)
 
     def node_kind(self, node: int) -> NodeKind:
-        """Return the kind that the node was added with."""
+        """Return the node's kind."""
         return self._node(node).kind
 
     def kernel_of(self, node: int) -> KernelCall:
-        """Return the launch that the node was added with."""
+        """Return the node's launch."""
         call = self._node(node).call
         assert isinstance(call, KernelCall)
         return call
 
     def copy_of(self, node: int) -> CopyCall:
-        """Return the copy that the node was added with."""
+        """Return the node's copy."""
         call = self._node(node).call
         assert isinstance(call, CopyCall)
         return call
 
     def fill_of(self, node: int) -> FillCall:
-        """Return the fill that the node was added with."""
+        """Return the node's fill."""
         call = self._node(node).call
         assert isinstance(call, FillCall)
         return call
 
     def child_of(self, node: int) -> int:
-        """Return the graph that the node was added with."""
+        """Return the node's graph."""
         call = self._node(node).call
         assert isinstance(call, int)
         return call
@@ -276,11 +273,11 @@ class Emulated(Peer):
         return self._add(graph, Node("kernel", call))
 
     def add_copy(self, graph: int, call: CopyCall) -> int:
-        """Add a copy node; addresses are checked when it runs."""
+        """Add a copy node, without a check of its addresses."""
         return self._add(graph, Node("copy", call))
 
     def add_fill(self, graph: int, call: FillCall) -> int:
-        """Add a fill node; addresses are checked when it runs."""
+        """Add a fill node."""
         return self._add(graph, Node("fill", call))
 
     def add_child(self, graph: int, child: int) -> int:

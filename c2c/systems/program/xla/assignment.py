@@ -19,15 +19,7 @@ _PARAMETER = re.compile(r"parameter (\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """An allocation of XLA.
-
-    Attributes:
-      number: XLA's number.
-      nbytes: size in bytes.
-      parameter: number of the parameter whose memory it is; None: not the caller's.
-      is_live_out: True if it may hold a result.
-      is_local: True if it is local to a thread, and so no device memory.
-    """
+    """An allocation: the memory of a `parameter` (None: of none), or `is_local` to a thread."""
 
     number: int
     nbytes: int

@@ -39,9 +39,6 @@ class StepShape:
       context: capacity of the KV cache, in tokens of each sequence; a multiple of 64.
       layers, hidden, heads, kv_heads, head_dim, intermediate, vocab: the model's sizes.
       experts: number of experts, of which each token uses two; 0: a dense model.
-
-    Raises:
-      SettingError: an unknown target, or a size that is not allowed.
     """
 
     target: str = "a100_80"
