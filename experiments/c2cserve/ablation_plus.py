@@ -1,4 +1,4 @@
-"""Gain by each part of `c2cserve_plus`, switched off alone (beyond the paper)."""
+"""Gain of each part of `c2cserve_plus`, by switching it off alone (beyond the paper)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["VARIANTS", "compute"]
 
 PLUS = ("system=c2cserve_plus",)
 WHOLE = "plus"
-ONE_EACH = "one engine a slice"  # as the paper has it
-# What is changed -> settings. The first is the whole system.
+ONE_EACH = "one engine a slice"  # as in the paper
+# Variant -> settings. The first is the whole system.
 VARIANTS: dict[str, tuple[str, ...]] = {
     WHOLE: (),
     ONE_EACH: ("system.engines.residents=1",),
@@ -36,7 +36,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "chunk: 512": ("system.chunk.tokens=512",),
     "chunk: 2048": ("system.chunk.tokens=2048",),
     "route: least outstanding": ("system/route=least_outstanding",),
-    # which does not place a model where it is: routing has to find it there
+    # this placement does not look for a model's instance, so routing has to
     "route and place: c2cserve's": (
         "system/route=least_outstanding",
         "system/place=bandwidth_aware",
@@ -54,15 +54,15 @@ QUICK_VARIANTS = (
     WHOLE, ONE_EACH, "eight engines a slice", "no layers displaced", "turns: no triage",
     "chunk: 512", "a turn costs 5 ms", "an engine takes 1 GB",
 )  # fmt: skip
-LEAST_POINTS = 0.01  # of attainment: two or three requests, which is no difference
-# What decides where many engines are busy and their models do not fit HBM together.
+LEAST_POINTS = 0.01  # of attainment: two or three requests, too few to matter
+# Parts that matter if many engines are busy and their models do not fit HBM together.
 OF_ENGINES = (
     WHOLE, ONE_EACH, "two engines a slice", "eight engines a slice", "no weights kept",
     "no layers displaced", "turns: nobody stays", "turns: round robin", "turns: no triage",
     "one instance a model", "a turn costs 5 ms", "an engine takes 1 GB",
 )  # fmt: skip
-# Models, compression, layout -> variants: a fleet under load, one that leaves slices and link idle,
-# and bursts whose models do not fit HBM together.
+# Models, compression, layout -> variants: a busy fleet, one with idle slices and link, and bursts
+# whose models do not fit HBM together.
 POINTS: dict[tuple[int, float, str], tuple[str, ...]] = {
     (16, 8.0, "7x12gb"): tuple(VARIANTS),
     (6, 3.0, "7x12gb"): tuple(VARIANTS),
@@ -126,7 +126,7 @@ def compute(context: Context) -> Computed:
 
 
 def _worth(rows: list[dict[str, Any]]) -> tuple[str, ...]:
-    """Return for each load the parts that change mean attainment by more than seeds do."""
+    """Return sentences on the parts that change mean attainment by more than seeds, by load."""
     said = []
     for point in dict.fromkeys(r["point"] for r in rows):
         here = [r for r in rows if r["point"] == point]

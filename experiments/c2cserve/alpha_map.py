@@ -1,4 +1,4 @@
-"""The best alpha over rows and SMs, and what multicast adds (beyond the paper)."""
+"""Best alpha over rows and SMs, and the gain of multicast (beyond the paper)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ M_GRID = tuple(round(float(v)) for v in np.geomspace(16, 16384, 41))
 
 @figure("alpha_map", title="Best alpha (beyond the paper)", draw="gemm.draw_alpha_map")
 def compute(context: Context) -> Computed:
-    """Return, for every (layout, kernel, M), the best alpha and latency against the pure paths."""
+    """Return the best alpha, and its latency against the pure paths, by (layout, kernel, M)."""
     gh200, constants = gh200_of_the_paper(), load_constants()
     shared = link_gbps(gh200.link, context.link_variant)
     m = np.array(M_GRID)[:, None]

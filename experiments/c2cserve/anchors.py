@@ -1,4 +1,4 @@
-"""Public measurements that no paper of ours printed, beside what the simulator makes of them."""
+"""Public measurements from outside the reproduced papers, compared with the simulator."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ __all__ = [
     "store_s",
 ]
 
-# Seconds to load a checkpoint in eight-way servers with H100s and NVMe drives of 29.4 GB/s together
+# Seconds to load a checkpoint on a server with eight H100s and NVMe drives of 29.4 GB/s in total
 # (ServerlessLLM's documentation of its checkpoint store, snapshot of March 2026).
 SMALL, LARGE = "llama-3-8b", "qwen3-32b"
 STORE_S: Final = {SMALL: 0.678, LARGE: 3.216}
 FROM_MEMORY_S = 1.253  # ServerlessLLM, LARGE
 DRIVES_GBPS = 29.4
-READERS = 4  # threads of the store, of which each reads one part of the checkpoint
-# safetensors, and how many of 30 loads of the smaller checkpoint took 2.7 to 2.9 s instead of 4.3
-# to 6.3 (the raw measurements): the page cache had these, mostly copies that were written last.
+READERS = 4  # threads of the store; each reads one part of the checkpoint
+# safetensors, and the share of 30 loads of the smaller checkpoint that took 2.7 to 2.9 s instead of
+# 4.3 to 6.3 s in the raw measurements: these hit the page cache, mostly as the last written copies.
 PLAIN_S: Final = {SMALL: 4.437, LARGE: 20.592}
 PLAIN_FROM_MEMORY_S = 12.466  # LARGE
 PLAIN_FOUND = 5 / 30
@@ -40,8 +40,8 @@ PLAIN_FOUND = 5 / 30
 MIXTRAL_S, DEEPSEEK_S = 0.735, 0.155
 # Active models of 100 at 0.037 requests/s each that take 16.79 s (secondary sources on Aegaeon).
 ACTIVE: Final = (100, 0.037, 16.79, 46.55)
-# The host's work that DeepSeek leaves: for each expert that runs (conf/system/moe_infinity.yaml),
-# or for each that is fetched. Mixtral cannot tell which, since its copies hide either.
+# The host's work that fits DeepSeek: for each expert that runs (conf/system/moe_infinity.yaml),
+# or for each that is fetched. Mixtral does not tell them apart, as its copies hide both.
 HOST_S: Final = 0.000935
 FETCH_S: Final = 0.0034
 _CHUNK: Final = ("system.chunk.tokens=128", "system.profile.chunks=[128]")
@@ -50,7 +50,7 @@ _CHUNK: Final = ("system.chunk.tokens=128", "system.profile.chunks=[128]")
 @figure("anchors", title="Public measurements beside the simulator's",
         draw="baselines.draw_anchors", needs=SIMULATOR)  # fmt: skip
 def compute(context: Context) -> Computed:
-    """Return each measurement, what the simulator gives, and their ratio."""
+    """Return each measurement, the simulator's value, and their ratio."""
     rows: list[dict[str, Any]] = []
 
     def row(what: str, kind: str, published: float, ours: float, unit: str) -> None:
@@ -104,22 +104,22 @@ def compute(context: Context) -> Computed:
 
 
 def load_s(model: str, disk_gbps: float | None = None) -> float:
-    """Return the seconds of a start that moves a checkpoint through a pipeline of disk and link.
+    """Return the seconds of a start that pipelines a checkpoint over disk and link.
 
     Args:
-      model: of the catalog.
-      disk_gbps: of the disk; None: host memory has it.
+      model: name of the model.
+      disk_gbps: read rate of the disk; None for a checkpoint in host memory.
     """
     start = "over: [link]" if disk_gbps is None else "over: [disk, link]"
     return _started_s(model, f"[{{name: load, moves: weights, {start}}}]", disk_gbps or 1.0)
 
 
 def store_s(model: str) -> float:
-    """Return the same as ServerlessLLM's store does it, by what is known of the machine.
+    """Return the seconds of a start by ServerlessLLM's checkpoint store, from disk.
 
-    Its threads read one part of the checkpoint each, all at once, and its dispatcher copies chunks
-    to the GPU in the order of the checkpoint: only the first part is copied as it is read, the
-    others when all have come.
+    Its threads read one part of the checkpoint each, in parallel, and its dispatcher copies chunks
+    to the GPU in the checkpoint's order. Only the first part is hence copied while it is read; the
+    others follow when all are read.
 
     Source: ServerlessLLM's store (`Model::ToHost`, `Model::DispatchToGpu`), snapshot of March 2026.
     """
@@ -135,11 +135,11 @@ def store_s(model: str) -> float:
 
 
 def plain_s(model: str, found: float) -> float:
-    """Return the mean of loads that read a checkpoint plainly, at rates fitted on `LARGE`.
+    """Return the mean seconds of a load by safetensors, at rates fitted on `LARGE`.
 
     Args:
-      model: of the catalog.
-      found: share of the loads that find it in page cache.
+      model: name of the model.
+      found: share of the loads that find the checkpoint in the page cache.
     """
     size = float(weight_bytes(load_spec(LARGE))) / 1e9
     disk_s, memory_s = (
@@ -149,7 +149,7 @@ def plain_s(model: str, found: float) -> float:
 
 
 def _started_s(model: str, start: str, disk_gbps: float) -> float:
-    # Seconds from the request of a model on disk to its first step.
+    # Seconds from the arrival of a request to its first step.
     settings = load(
         [
             "hardware=h100_sxm", "system=serverlessllm", "mig=1x80gb", "weights_start=disk",
@@ -163,7 +163,7 @@ def _started_s(model: str, start: str, disk_gbps: float) -> float:
 
 
 def _on_a5000(*overrides: str) -> RunSetup:
-    """Return MoE-Infinity as its public code runs Mixtral: fetching on demand, a poor order."""
+    """Return a run of Mixtral by MoE-Infinity's public code: on-demand fetches, a poor order."""
     settings = load(
         [
             "hardware=rtx_a5000", "system=moe_infinity_code", "system.check_slo=false",
@@ -182,21 +182,22 @@ def _token_s(setup: RunSetup) -> float:
 
 
 def mixtral_token_s(*overrides: str) -> float:
-    """Return the seconds a token of Mixtral on an A5000, experts drawn uniformly; nothing fitted.
+    """Return Mixtral's seconds a token on an A5000, with experts drawn uniformly.
 
-    The host's work hides behind the copies.
+    No constant is fitted; copies hide the host's work.
     """
     return _token_s(_on_a5000(*overrides))
 
 
 def deepseek_token_s(host_s: float, works_for: str = "use") -> float:
-    """Return the same of a model with the experts of DeepSeek-V2-Lite.
+    """Return the seconds a token of a model with the experts of DeepSeek-V2-Lite on an A5000.
 
-    Its attention, which the catalog does not know, is taken to be Mixtral's of a smaller width.
+    The model has Mixtral's attention at a smaller width, as the catalog lacks DeepSeek's.
 
     Args:
-      host_s: the host's work for an expert.
-      works_for: each that runs (use), or each that is fetched (fetch).
+      host_s: seconds of the host's work for an expert.
+      works_for: experts that the host works for: all that run ("use"), or only fetched ones
+        ("fetch").
     """
     setup = _on_a5000(
         f"system.expert_cache.host_s={host_s}", f"system.expert_cache.host_per={works_for}",
@@ -213,7 +214,14 @@ def deepseek_token_s(host_s: float, works_for: str = "use") -> float:
 
 
 def active_models(models: int, rate_rps: float, seconds: float, seed: int) -> float:
-    """Return how many models have a request under way, their mean over an hour simulated."""
+    """Return the mean number of models with an open request, drawn over 20,000 seconds.
+
+    Args:
+      models: number of models.
+      rate_rps: requests a second of each model.
+      seconds: duration of a request.
+      seed: seed of the arrivals.
+    """
     generator = np.random.default_rng(seed)
     end_s = 20_000.0
     total = 0.0
@@ -221,7 +229,7 @@ def active_models(models: int, rate_rps: float, seconds: float, seed: int) -> fl
         n = generator.poisson(rate_rps * end_s)
         starts = np.sort(generator.uniform(0.0, end_s, n))
         until = np.maximum.accumulate(starts + seconds)
-        # each request adds what the ones before it have not covered
+        # each request adds the time that earlier ones do not cover
         before = np.concatenate([[0.0], until[:-1]])
         total += float(np.minimum(seconds, until - np.maximum(before, starts)).sum())
     return total / end_s

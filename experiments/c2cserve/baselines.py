@@ -1,4 +1,4 @@
-"""The systems that C2CServe is compared with, and requests served by one of them alone."""
+"""Systems that C2CServe is compared with, and lone requests served by each of them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from experiments.figure import Context
 __all__ = ["DENSE", "MOE", "NAMES", "PROMPT", "Alone", "serve_alone"]
 
 DENSE, MOE = ("llama-3-3b", "llama-3-8b"), ("qwen3-30b-a3b", "mixtral-8x7b")
-# The 95th percentile of ShareGPT's prompts: C2CServe's section 9.1 takes lengths from there, and
-# that percentile of TTFT, which of a lone request grows with its prompt.
+# The 95th percentile of ShareGPT's prompts. C2CServe's section 9.1 takes lengths from ShareGPT and
+# reports that percentile of TTFT; the TTFT of a lone request grows with its prompt.
 PROMPT: Final = 577
-WARM: Final = 2  # requests that are not counted: the first of a model starts an engine
+WARM: Final = 2  # requests that are not counted: the first one of a model starts an engine
 
 NAMES: Final[Mapping[str, str]] = {
     "c2cserve": "C2CServe",
@@ -36,16 +36,16 @@ NAMES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alone:
-    """Means over requests that met no other one and found their engine there.
+    """Means over lone requests whose engine was started.
 
     Attributes:
-      ttft_s, tpot_s: means; NaN where requests failed.
-      failed: requests whose model fits no slice.
-      parts_s: of the mean TTFT: link (waiting for experts), host (work for experts that nothing
-        hides), hbm (all else); 0 where a system caches no experts. Empty for requests of more
-        than one token, whose totals hold their decodes too.
-      found_share: of the experts that layers needed.
-      fetched_bytes: of experts, a request.
+      ttft_s, tpot_s: mean latencies; NaN if requests failed.
+      failed: number of requests whose model fits no slice.
+      parts_s: parts of the mean TTFT: link (waits for experts), host (exposed work for experts),
+        hbm (the rest). link and host are 0 without a cache of experts. Empty for requests of more
+        than one token, whose totals include decodes.
+      found_share: share of needed experts that were in the cache.
+      fetched_bytes: bytes of experts that a request fetched.
     """
 
     ttft_s: float
@@ -68,12 +68,12 @@ def serve_alone(
     """Serve requests of one model one after another on a whole GH200.
 
     Args:
-      context: link variant.
-      model: of the catalog.
-      system: a file of `conf/system`.
-      output: tokens of each request; of 1 the parts of TTFT are known.
-      requests: counted ones.
-      overrides: more settings.
+      context: link variant and seed.
+      model: name of the model.
+      system: name of a file in `conf/system`.
+      output: output tokens of each request; 1 yields the parts of TTFT.
+      requests: number of requests that count.
+      overrides: further settings.
     """
     settings = composed(
         [
@@ -94,7 +94,7 @@ def serve_alone(
     )
     OmegaConf.update(settings, "catalog", {"models": [{"spec": model}]}, merge=False)
     setup = build(settings)
-    # A few requests are interpreted sooner than compiled, unless each layer looks for experts.
+    # Interpreting a few requests is quicker than compiling, unless each layer looks for experts.
     walks_layers = setup.serving.system.traits.experts.caches_experts
     return _alone(simulate(setup, compiled=walks_layers), output)
 
@@ -107,7 +107,7 @@ def _alone(got: SimulationResult, output: int) -> Alone:
     stats = got.stats
     served = max(1, stats.finished)
     ttft_s = float(np.mean((first - arrival)[WARM:]))
-    # The totals know all requests; what is left of their prompts is the same for each.
+    # The totals cover all requests; the rest of a prompt's time is the same for each.
     parts: dict[str, Any] = {}
     if output == 1:
         link_s, host_s = stats.expert_wait_s / served, stats.expert_host_s / served

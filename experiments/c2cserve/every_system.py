@@ -18,17 +18,17 @@ __all__ = ["FAMILIES", "WITHIN_PERCENT", "Family", "capacity_rps", "compute"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Systems that can serve the same models, and what they are given to serve.
+    """Systems that can serve the same models, with their models, hardware and loads.
 
     Attributes:
-      name: as panels show it.
-      systems: files of `conf/system`.
+      name: title of the panels.
+      systems: names of files in `conf/system`.
       settings: catalog and hardware.
-      rates_rps: requests a second and chip (or pair of GPUs).
-      requests: a point, at least; with a high load as many as come in `SPANS_S`.
-      quick: the systems of the quick profile: those whose machine code its other figures need too.
-      quick_rates_rps: of the quick profile.
-      quick_requests: of the quick profile.
+      rates_rps: loads in requests a second per chip (or pair of GPUs).
+      requests: fewest requests of a point; a high load has the arrivals of `SPANS_S`.
+      quick: systems of the quick profile, whose machine code its other figures need as well.
+      quick_rates_rps: loads of the quick profile.
+      quick_requests: fewest requests of a point of the quick profile.
     """
 
     name: str
@@ -104,17 +104,17 @@ FAMILIES: Final = (
         quick_requests=200,
     ),
 )  # fmt: skip
-CHIPS: Final[Mapping[str, int]] = {"dedicated": 6}  # where a model has a chip of its own
-# What a system is given beside its family's settings: a layout that it leaves open; no reading of
-# the checkpoint, which with one model is done once and would be most of what a short trace shows.
+CHIPS: Final[Mapping[str, int]] = {"dedicated": 6}  # a chip for each model
+# Settings of a system beside its family's: a layout if it leaves that open, and no load of the
+# checkpoint, which one model does once and which would dominate a short trace.
 MORE: Final[Mapping[str, tuple[str, ...]]] = {
     "mig_resident": ("mig=4x24gb",),
     **dict.fromkeys(("moe_infinity", "moe_infinity_code", "finemoe"), ("system.start=[]",)),
 }
-SEEDS: Final = 2  # of the full profile's
-# Seconds of arrivals, at least: a queue that grows takes several answers' time to show.
+SEEDS: Final = 2  # of the full profile
+# Shortest span of arrivals in seconds: a growing queue shows after several answers' time.
 SPANS_S: Final[Mapping[str, float]] = {"quick": 60.0, "full": 300.0}
-WITHIN_PERCENT: Final = 90.0  # of the requests, within both targets: what counts as served
+WITHIN_PERCENT: Final = 90.0  # share of requests within both targets that counts as served
 
 
 @figure("every_system", title="Goodput and attainment against load (beyond the papers)",
@@ -176,7 +176,7 @@ def _run(
         {"workload.rate_rps": rate_rps * chips, "seed": seed},
     )  # fmt: skip
     found = measures(simulate(build(settings), compiled=True))
-    # not over the run's span, which a few requests' last answer makes longer than their arrivals
+    # not divided by the run's span, which lasts until the last answer
     return {
         "chips": chips,
         "goodput_rps": rate_rps * found["both_percent"] / 100.0,
@@ -185,16 +185,16 @@ def _run(
 
 
 def _requests(context: Context, family: Family, rate_rps: float = 0.0) -> int:
-    """Return the requests of a point, or without a rate the least of any."""
+    """Return the number of requests of a point; without a rate, the fewest of any point."""
     least = family.quick_requests if context.quick else family.requests
     return max(least, round(rate_rps * SPANS_S[context.profile]))
 
 
 def capacity_rps(rows: Sequence[Mapping[str, Any]]) -> float:
-    """Return the largest load of one system up to which its requests are served, 0 if none is.
+    """Return the largest load in requests/s up to which a system serves all loads; 0 if none.
 
     Args:
-      rows: of one system, by load.
+      rows: one system's rows, one a load.
     """
     best = 0.0
     for row in sorted(rows, key=lambda r: r["rate_rps"]):

@@ -1,4 +1,4 @@
-"""TTFT over time under a bursty trace: C2CServe and its opponents (C2CServe, Fig. 12, dense)."""
+"""TTFT over time under a bursty trace, of C2CServe and others (C2CServe, Fig. 12, dense)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from experiments.figure import SIMULATOR, Computed, Context, figure
 
 __all__ = ["TARGET_S", "compute", "results_at", "totals"]
 
-# For comparison, the first version's rule: ServerlessLLM's latency closest to the printed band.
+# For comparison, another rule for the load: ServerlessLLM's latency closest to the printed band.
 BY_LATENCY = (2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
 PRINTED_RPS = 3.5e6 / (21 * 86_400)  # of GenTD26, section 9.1: requests in three weeks
 WINDOW_S = 1800.0
-LEAST_REQUESTS = 30  # of a window, for its percentiles to say something
+LEAST_REQUESTS = 30  # of a window whose percentiles are drawn
 TARGET_S = 1.0
 SYSTEMS = {
     "C2CServe": ["catalog=dense6", "system=c2cserve", "mig=7x12gb"],
@@ -30,7 +30,7 @@ SYSTEMS = {
     "C2CServe to the letter": ["catalog=dense6", "system=c2cserve_letter", "mig=7x12gb"],
     "plus": ["catalog=dense6", "system=c2cserve_plus", "mig=7x12gb"],
 }
-COMPARED = tuple(SYSTEMS)[:3]  # those of the paper; the others stand beside
+COMPARED = tuple(SYSTEMS)[:3]  # those of the paper
 QUICK_SYSTEMS = (*COMPARED, "plus")  # the letter is a program of its own to compile
 
 
@@ -79,8 +79,8 @@ def compute(context: Context) -> Computed:
 def results_at(context: Context, compression: float) -> tuple[Result, ...]:
     """Return the answers to the claims under a load, without the figure.
 
-    A system that refuses the settings, as C2CServe does where its link is too slow for the targets,
-    answers nothing; what the others do there can still be asked.
+    A system that refuses the settings has no answers, as C2CServe with a link too slow for the
+    targets; those of the other systems are returned.
     """
     summary: list[dict[str, Any]] = []
     for name in COMPARED:
@@ -98,10 +98,10 @@ def results_at(context: Context, compression: float) -> tuple[Result, ...]:
 def _report(
     context: Context, compression: float, summary: list[dict[str, Any]]
 ) -> tuple[tuple[str, ...], ...]:
-    """Return what both systems do under each rule for the load, first seed.
+    """Return a table of the systems under each rule for the load, with the first seed.
 
-    The paper prints how many requests GenTD26 has in three weeks, on 300 GPUs and more. All of them
-    on one GH200 is the most that its load may be.
+    The paper prints GenTD26's requests in three weeks, on 300 GPUs and more. All of them on one
+    GH200 bound its load from above.
     """
     before = fit_load(
         context,

@@ -1,4 +1,4 @@
-"""TTFT of mixtures under a bursty trace: C2CServe and its opponents (C2CServe, Fig. 12, MoE)."""
+"""TTFT of MoE models under a bursty trace, of C2CServe and others (C2CServe, Fig. 12, MoE)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from experiments.figure import SIMULATOR, Computed, Context, figure
 __all__ = ["SYSTEMS", "compute"]
 
 REQUESTS: Final = 600
-SEEDS: Final = 2  # of the profile's: tables of misses are walked anew for each
+SEEDS: Final = 2  # few, as each computes its own tables of misses
 CATALOG: Final = ("catalog=moe", f"workload.max_requests={REQUESTS}")
-CACHING: Final = ("system.expert_cache.misses=table",)  # of a few requests, walked exactly
-# Two models: C2CServe has a slice for each, the others are as their papers have them.
+CACHING: Final = ("system.expert_cache.misses=table",)  # computed exactly on a few requests
+# Two models: C2CServe has a slice for each, the others the layouts of their papers.
 SYSTEMS: Final[Mapping[str, Sequence[str]]] = {
     "C2CServe": (*CATALOG, "system=c2cserve", "mig=2x48gb"),
     "ServerlessLLM": (*CATALOG, "system=serverlessllm", "mig=1x96gb"),
@@ -34,7 +34,7 @@ QUICK_SYSTEMS: Final = tuple(SYSTEMS)[:2]  # programs that other figures compile
 @figure("fig12moe", title="Fig. 12: trace replay, mixtures", draw="mixtures.draw_fig12_moe",
         needs=SIMULATOR, traces=TRACES)  # fmt: skip
 def compute(context: Context) -> Computed:
-    """Return totals a system and seed, at the load of the dense models' rule and at the trace's."""
+    """Return totals by system and seed, at the load of the dense models' rule and the trace's."""
     half = load_of_half(context, SYSTEMS["ServerlessLLM"])
     loads = {"the trace's own speed": 1.0, "half busy": half}
     names = QUICK_SYSTEMS if context.quick else tuple(SYSTEMS)

@@ -1,4 +1,4 @@
-"""HybridGEMM in other systems: their TTFT with and without it (C2CServe, Fig. 13)."""
+"""TTFT of other systems with and without HybridGEMM (C2CServe, Fig. 13)."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ DENSE: Final = ("catalog=dense6", "mig=1x96gb")
 TURNS: Final = ("aegaeon", "aegaeon_hybrid")
 MIXTRAL: Final = "mixtral-8x7b"
 SHARES: Final = (0.2, 0.4, 0.6, 0.75, 0.9)
-SHARE: Final = 0.4  # the one that is drawn
+SHARE: Final = 0.4  # share of the cache that is drawn
 PHASES: Final = 2_000_000  # more than a replay has
 HOSTS_S: Final = (0.0, 2e-5, 5e-5, 2e-4, 9.35e-4)  # work for an expert
-# The other reading of the host's work for experts, equally true to what is measured elsewhere.
+# Another reading of the host's work for experts, which fits public measurements equally well.
 FETCHES: Final = ("system.expert_cache.host_per=fetch", f"system.expert_cache.host_s={FETCH_S}")
 ROUTERS: Final = ((0.0, 0.0), (0.6, 0.5), (1.2, 0.5), (1.2, 0.9))  # skew, locality
 CACHES: Final = ("moe_infinity_code", "moe_infinity", "finemoe")
-TOKENS: Final = 24  # of a request, for what a step's cache keeps
-REQUESTS: Final = 6  # counted; 1 where they take seconds to compute and nothing learns from them
+TOKENS: Final = 24  # output tokens, for the hits in the cache of decode steps
+REQUESTS: Final = 6  # counted; 1 for slow simulations of systems that do not learn from requests
 
 
 @figure("fig13", title="Fig. 13: HybridGEMM in other systems", draw="baselines.draw_fig13",
         needs=SIMULATOR, traces=TRACES)  # fmt: skip
 def compute(context: Context) -> Computed:
-    """Return TTFT with and without HybridGEMM, its parts, and what the cache's size changes."""
+    """Return TTFT with and without HybridGEMM, its parts, and the effect of the cache's size."""
     shares = (SHARE,) if context.quick else SHARES
     hosts_s = HOSTS_S[::2] if context.quick else HOSTS_S
     kinds = ("moe_infinity", "moe_infinity_hybrid")
@@ -121,10 +121,10 @@ def compute(context: Context) -> Computed:
 
 
 def results_at(context: Context, compression: float) -> tuple[Result, ...]:
-    """Return the answers to the claims on systems of turns and of caches, without the figure.
+    """Return the answers to the claims on systems with turns and with caches, without the figure.
 
-    A system that refuses the settings answers nothing: with HybridGEMM a link can be too slow for
-    the targets, without it the same link only makes turns longer.
+    A system that refuses the settings has no answers: a link can be too slow for the targets with
+    HybridGEMM, and only lengthen turns without it.
     """
     rows = []
     for system in TURNS:
@@ -174,9 +174,9 @@ def _of_one(
     context: Context, system: str, model: str, skew: float, locality: float, *more: str,
     output: int = 1, swept: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    # 128 experts a layer, or many steps; a store that learns from requests needs more of them
+    # 128 experts a layer, or many steps, are slow; a store that learns needs more requests
     slow = model != MIXTRAL or output > 1
-    # where a number is swept: from one request to six TTFT changes by 0.2%
+    # sweeps use one request: with six, TTFT differs by 0.2%
     one = slow and (context.quick or swept)
     router = [f"router.skew={skew}", f"router.locality={locality}"]
     got = serve_alone(
@@ -201,7 +201,7 @@ def _of_one(
 
 
 def _printed(row: dict[str, Any]) -> float | None:
-    """Return the printed TTFT beside which a row is drawn; the paper names no model."""
+    """Return the printed TTFT drawn beside a row, or None; the paper names no model."""
     if row["model"] not in ("dense6", MIXTRAL) or row["host_for"] != "use":
         return None
     base = row["system"].removesuffix("_hybrid")
@@ -251,12 +251,12 @@ def _results(context: Context, rows: list[dict[str, Any]]) -> tuple[Result, ...]
 
 
 def _cut(before: float, after: float) -> float:
-    """Return by how much TTFT falls, in percent."""
+    """Return the reduction of TTFT in percent."""
     return 100.0 * (1.0 - after / before)
 
 
 def _another_reading(rows: list[dict[str, Any]], system: str, what: str) -> str:
-    """Say what the reduction is by the mean, or if the host works for fetched experts only."""
+    """Return a note: the reduction of the mean, or if the host works for fetched experts only."""
     by_mean = system == "aegaeon"
     read_both_ways = by_mean or any(r["host_for"] == "fetch" for r in rows)
     if what != "reduction" or not read_both_ways:
@@ -272,7 +272,7 @@ def _another_reading(rows: list[dict[str, Any]], system: str, what: str) -> str:
 
 
 def _would_take(rows: list[dict[str, Any]], system: str, what: str) -> str:
-    """Say how slow copies of experts would have to be for the printed TTFT before."""
+    """Return a note: the rate of copies that gives the printed TTFT without HybridGEMM."""
     if what != "before":
         return ""
     (row,) = (

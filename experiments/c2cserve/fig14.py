@@ -1,4 +1,4 @@
-"""Gains by placement, chunk size and control of alpha (C2CServe, Fig. 14)."""
+"""Gains of placement, chunk size and control of alpha (C2CServe, Fig. 14)."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from experiments.figure import SIMULATOR, Computed, Context, figure
 
 __all__ = ["LONG", "UNLIKE", "Loads", "compute", "fitted_loads", "results_at"]
 
-# The paper states no load: the one that brings the full system closest to its printed p99 TTFT,
-# which stands in each of the three panels.
+# The paper states no load. Ours brings the full system closest to its printed p99 TTFT, which all
+# three panels show.
 COMPRESSIONS = (4.0, 6.0, 8.0, 10.0, 12.0, 14.0, 16.0, 20.0)
 OF_FOUR_CHIPS = (80.0, 112.0, 160.0, 192.0, 224.0, 256.0, 320.0)
 FULL = ("catalog=dense6", "system=c2cserve", "mig=7x12gb")
-# On one chip of equal slices every placement is the same; placement has a choice among chips.
+# Placement makes no difference on one chip of equal slices, hence several chips.
 CHIPS = 4
 CLUSTER = ("catalog=dense16", "system=c2cserve", "mig=7x12gb", f"superchips={CHIPS}")
-# Slices that are not alike, and TPOT targets of which the link cannot promise all at once.
+# Unlike slices, and TPOT targets that the link cannot promise to all models at once.
 UNLIKE: Final = "placement, unlike slices"
 ONE_CHIP = (
     "catalog=dense6", "system=c2cserve", "mig=2x2g_3x1g",
@@ -78,7 +78,7 @@ ABLATED = {  # claim's name -> (panel, variant)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loads:
-    """Speed of the trace's replay over real time, on one chip and on `CHIPS`."""
+    """Time compression of the trace's replay, on one chip and on `CHIPS`."""
 
     one: float
     four: float
@@ -100,7 +100,7 @@ def fitted_loads(context: Context) -> Loads:
 
 
 def results_at(context: Context, loads: Loads) -> tuple[Result, ...]:
-    """Return the answers to the claims under loads, without what no claim is about."""
+    """Return the answers to the claims under loads, without variants that no claim is about."""
     asked = {WHOLE, AWARE, *ABLATED.values()}
     rows, _ = _rows(context, loads, [v for v in VARIANTS if v[:2] in asked])
     return _results(rows, context)
@@ -109,7 +109,7 @@ def results_at(context: Context, loads: Loads) -> tuple[Result, ...]:
 def _rows(
     context: Context, loads: Loads, variants: Sequence[Variant]
 ) -> tuple[list[dict[str, Any]], float]:
-    """Return a row a variant and seed, and the link's rate."""
+    """Return one row a variant and seed, and the link's rate in GB/s."""
     rows: list[dict[str, Any]] = []
     prompts, link_gbps = 0.0, 0.0
     runs = [(variant, seed) for variant in variants for seed in context.seeds]
@@ -117,7 +117,7 @@ def _rows(
         base, load = {
             "placement": (CLUSTER, loads.four),
             UNLIKE: (ONE_CHIP, loads.one * UNLIKE_SHARE),
-            # as many prompt tokens a second
+            # the same prompt tokens a second
             LONG: (LONG_PROMPTS, loads.one * prompts / LONG_TOKENS),
         }.get(panel, (FULL, loads.one))
         got = replay(context, load, (*base, *overrides), seed)
@@ -186,7 +186,7 @@ def compute(context: Context) -> Computed:
 
 
 def _improvements(rows: list[dict[str, Any]]) -> tuple[Improvement, ...]:
-    """Return what our rule for alpha, and all of two systems of ours, add to the full system."""
+    """Return the gains of our rule for alpha, and of two systems of ours, over the full system."""
     names = {"full system": "c2cserve", "roofline (ours)": "roofline alpha",
              "roofline system (ours)": "c2cserve_roofline",
              "plus (ours)": "c2cserve_plus"}  # fmt: skip
@@ -229,7 +229,7 @@ def _results(rows: list[dict[str, Any]], context: Context) -> tuple[Result, ...]
         f"which our link rewards.{_said_of_chunks(rows)}",
         "static_gemm": "Static read as alpha = 1, plain SymGEMM; see the figure for others.",
     }
-    # the same requests under both, so a seed at a time
+    # ratios by seed, as both systems serve the same requests
     bases = {"random_placement": AWARE}
     over = {
         n: [v / b for v, b in zip(by_seed(*where), by_seed(*bases.get(n, WHOLE)), strict=True)]
@@ -262,7 +262,7 @@ def _middle(rows: list[dict[str, Any]], panel: str, variant: str, column: str) -
 
 
 def _said_of_placement(rows: list[dict[str, Any]]) -> str:
-    """Say what blind placement does, on four chips and on one of unlike slices."""
+    """Return a note on blind placement, on four chips and on one of unlike slices."""
     if not any(r["panel"] == UNLIKE for r in rows):
         return ""
     blind, aware = (_middle(rows, *AWARE[:1], v, "ttft_p99_s") for v in ("first idle", AWARE[1]))
@@ -282,7 +282,7 @@ def _said_of_placement(rows: list[dict[str, Any]]) -> str:
 
 
 def _said_of_chunks(rows: list[dict[str, Any]]) -> str:
-    """Say what a large chunk does to prompts that are longer than the others."""
+    """Return a note on large chunks with long prompts."""
     if not any(r["panel"] == LONG for r in rows):
         return ""
     large, table, small = (_middle(rows, LONG, v, "ttft_p99_s") for v in ("8192", "table", "2048"))

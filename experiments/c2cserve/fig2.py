@@ -1,4 +1,4 @@
-"""Burstiness and activity of the workload (C2CServe, Fig. 2): ours, and GenTD26 if at hand."""
+"""Burstiness and activity of the workload (C2CServe, Fig. 2): ours, and GenTD26 if available."""
 
 from __future__ import annotations
 

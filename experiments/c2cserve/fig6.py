@@ -1,4 +1,4 @@
-"""Two models on two slices share the link: solo sum against co-run (C2CServe, Fig. 6)."""
+"""Interference of two slices on the link: solo sum against co-run (C2CServe, Fig. 6)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LLAMA_1B = {
     "tie_word_embeddings": True,
     "torch_dtype": "bfloat16",
 }
-# No Llama 3 makes 44 GB of two: the 8B's layers, more of them.
+# No two Llama 3 have 44 GB: this one has more of the 8B's layers.
 DEEP_LAYERS = 46
 
 
@@ -150,7 +150,7 @@ def _prefill(table: StepTable, chunk: int, mode: str) -> tuple[float, float, flo
 
 
 def _shared(loads: Sequence[tuple[float, float, float]], capacity_gbps: float) -> dict[str, Any]:
-    """Return solo sum and co-run throughput (tokens/s) of loads that repeat for ever."""
+    """Return solo sum and co-run throughput (tokens/s) of loads that repeat forever."""
     alone, link, tokens = (np.array(v) for v in zip(*loads, strict=True))
     rates = max_min(link / alone / 1e9, capacity_gbps)
     together = np.maximum(alone, link / (rates * 1e9))
@@ -164,7 +164,7 @@ def _shared(loads: Sequence[tuple[float, float, float]], capacity_gbps: float) -
 
 
 def _needs(name: str, ours: Mapping[str, Any], capacity_gbps: float) -> str:
-    """Say what two equal loads must draw alone for the printed gap, if the link alone makes it."""
+    """Return a note: the draw of two equal loads that gives the printed gap, by the link alone."""
     printed = float(claim(f"c2cserve.fig6{name}").value)
     each = capacity_gbps / (1.0 - printed / 100.0) / 2.0
     return (

@@ -1,4 +1,4 @@
-"""AsymGEMM's M tile: partial sums pushed to HBM against on-chip bytes (C2CServe, Fig. 8)."""
+"""AsymGEMM's M tile: partial sums in HBM against on-chip bytes (C2CServe, Fig. 8)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ M_TILES = (64, 128, 192, 256)
 
 @figure("fig8", title="Fig. 8: M tile of AsymGEMM", draw="gemm.draw_fig8")
 def compute(context: Context) -> Computed:
-    """Return one row an M tile, for the GEMM of Fig. 4 on the full GPU."""
+    """Return one row for each M tile, for the GEMM of Fig. 4 on the full GPU."""
     gh200, constants = gh200_of_the_paper(), load_constants()
     shared = link_gbps(gh200.link, context.link_variant)
     full_gpu = slices(gh200, "1x96gb")[0]

@@ -1,4 +1,4 @@
-"""Average TTFT and TPOT of C2CServe and the systems it is compared with (C2CServe, Fig. 9)."""
+"""Mean TTFT and TPOT of lone requests, C2CServe and others (C2CServe, Fig. 9)."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ SYSTEMS: Final = {
     **dict.fromkeys(MOE, ("c2cserve", "serverlessllm", "moe_infinity", "finemoe")),
 }
 
-# (model, system, latency) -> the printed ratio of the system's to C2CServe's, where there is one.
+# (model, system, latency) -> claim with the printed ratio to C2CServe's latency.
 RATIOS: Final = {
     ("dense", "aegaeon", "ttft"): "dense.ttft_vs_aegaeon",
     ("dense", "aegaeon", "tpot"): "dense.tpot_vs_aegaeon",
-    ("dense", "serverlessllm", "tpot"): "dense.tpot_vs_sllm",  # 1: the same either way
+    ("dense", "serverlessllm", "tpot"): "dense.tpot_vs_sllm",  # 1, so its inverse is the same
     ("qwen3-30b-a3b", "serverlessllm", "ttft"): "qwen3_30b.ttft_vs_sllm",
     ("qwen3-30b-a3b", "moe_infinity", "ttft"): "qwen3_30b.ttft_vs_moeinf",
     ("qwen3-30b-a3b", "finemoe", "ttft"): "qwen3_30b.ttft_vs_finemoe",
@@ -63,13 +63,13 @@ def compute(context: Context) -> Computed:
 def served(
     context: Context, pairs: Sequence[tuple[str, str]], *, requests: int, output: int = OUTPUT
 ) -> list[dict[str, Any]]:
-    """Return TTFT and TPOT of each (model, system).
+    """Return one row with TTFT and TPOT for each (model, system).
 
     Args:
       context: link variant, seed and progress.
-      pairs: what to serve.
-      requests: counted ones, one after another.
-      output: tokens of each.
+      pairs: models and systems to serve them.
+      requests: number of requests that count, one after another.
+      output: output tokens of each request.
     """
     rows = []
     for model, system in context.each(pairs):
@@ -88,7 +88,7 @@ def served(
 
 
 def _printed(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what a system's times would be by the printed ratio to our C2CServe's."""
+    """Return a system's times by the printed ratio to C2CServe, from our C2CServe's times."""
     model, system = row["model"], row["system"]
     (ours,) = (r for r in rows if (r["model"], r["system"]) == (model, "c2cserve"))
     found: dict[str, Any] = {}
@@ -100,7 +100,7 @@ def _printed(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[
 
 
 def _why() -> str:
-    """Say why TPOT cannot equal that of resident weights."""
+    """Return a note: the reason why TPOT cannot equal that of resident weights."""
     platform = gh200_of_the_paper()
     size = float(weight_bytes(load_spec("llama-3-8b"))) / 1e9
     link = platform.link.datasheet_gbps
@@ -112,7 +112,7 @@ def _why() -> str:
 
 
 def answered(context: Context, rows: Sequence[Mapping[str, Any]]) -> tuple[Result, ...]:
-    """Return the answers to those claims whose models and systems are all among the rows."""
+    """Return the answers to claims whose models and systems are all among the rows."""
     of = {(r["model"], r["system"]): r for r in rows}
     qwen, mixtral = MOE
 

@@ -1,4 +1,4 @@
-"""More models than slices: C2CServe's forms and their opponents on one GH200 (beyond the paper)."""
+"""More models than slices: C2CServe's forms and other systems on a GH200 (beyond the paper)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from experiments.figure import SIMULATOR, Computed, Context, figure
 
 __all__ = ["OPPONENTS", "OURS", "SYSTEMS", "catalog", "compute"]
 
-# Name in figures -> settings. The first is what all others are held against.
+# Name in figures -> settings. The first one is the baseline of all others.
 SYSTEMS = {
     "plus": ("system=c2cserve_plus", "mig=7x12gb"),
     "plus, 4x24gb": ("system=c2cserve_plus", "mig=4x24gb"),
@@ -32,7 +32,7 @@ SYSTEMS = {
 }
 OURS = ("plus", "plus, 4x24gb")
 OPPONENTS = tuple(name for name in SYSTEMS if name[:4] in ("Serv", "laye"))
-# The quick profile takes systems that other figures compile too, and the trace's beginning.
+# The quick profile has the systems that other figures compile too, and the trace's beginning.
 QUICK_SYSTEMS = (
     "plus", "plus, 4x24gb", "c2cserve",
     "ServerlessLLM, 4x24gb, 50 ms", "ServerlessLLM, 4x24gb", "ServerlessLLM, whole GPU",
@@ -42,13 +42,13 @@ LOADS = (3.0, 8.0)
 SIZES = (6, 7, 8, 10, 12, 16, 32)
 CAPPED = (8.0, 16)  # the load and the number of models at which a slice's own link draw is capped
 DRAWS_GBPS = (54.0, 110.0)
-SEEDS = 2  # of the full profile: what is behind with both is behind
-FLEET, FLEET_MODELS = "fleet89", 89  # whose weights are more than the host's memory
+SEEDS = 2  # of the full profile
+FLEET, FLEET_MODELS = "fleet89", 89  # weights exceed the host's memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """The subject of one row; `draw_gbps`: the cap of a slice's own draw, None: none."""
+    """Load and models of a row. `draw_gbps`: cap of a slice's draw from the link; None for none."""
 
     compression: float
     models: int
@@ -114,7 +114,7 @@ def compute(context: Context) -> Computed:
 
 
 def _improvements(rows: list[dict[str, Any]]) -> tuple[Improvement, ...]:
-    """Return what plus adds to the paper's system at each size, and to the quickest opponent."""
+    """Return the gains of plus over the paper's system and the quickest opponent, by size."""
     return improvements_of(
         [r for r in rows if r["draw_gbps"] is None],
         [("plus", base) for base in ("c2cserve", "ServerlessLLM, 4x24gb, 50 ms")],
@@ -125,7 +125,7 @@ def _improvements(rows: list[dict[str, Any]]) -> tuple[Improvement, ...]:
 
 
 def catalog(models: int) -> tuple[str, ...]:
-    """Return the overrides of a catalog of so many models, half Llama-3 3B, half 8B."""
+    """Return the overrides of a catalog of `models` models, half Llama-3 3B, half 8B."""
     large = models // 2
     return (
         "catalog=dense6",
@@ -135,7 +135,7 @@ def catalog(models: int) -> tuple[str, ...]:
 
 
 def inflight_bytes_per_sm(draw_gbps: float, layout: str) -> float:
-    """Return what an SM keeps in flight for a slice's kernels to draw so much from GH200's link."""
+    """Return the bytes in flight per SM at which a slice draws `draw_gbps` from GH200's link."""
     gh200 = gh200_of_the_paper()
     sms = slices(gh200, load_mig(layout))[0].sm_count
     cap_gbps = draw_gbps / load_constants().link_efficiency
@@ -166,7 +166,7 @@ def _settings(context: Context, point: Point) -> tuple[str, ...]:
 
 
 def _leads(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return for every point and form of ours the best opponent and the lead in points."""
+    """Return the best opponent and the lead in points, for each point and form of plus."""
     keys = ("compression", "models", "draw_gbps")
     points = list(dict.fromkeys(tuple(r[k] for k in keys) for r in rows))
     found = []
@@ -189,7 +189,7 @@ def _leads(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _behind_in(row: dict[str, Any], best: dict[str, Any]) -> str:
-    """Return the target in which a system is furthest behind another, or least ahead."""
+    """Return the target (TTFT or TPOT) in which a system is furthest behind another."""
     return max(
         ("TTFT", "TPOT"), key=lambda t: best[f"{t.lower()}_percent"] - row[f"{t.lower()}_percent"]
     )
@@ -203,7 +203,7 @@ def _verdict(leads: list[dict[str, Any]]) -> str:
 
 
 def _behind(leads: list[dict[str, Any]]) -> tuple[str, ...]:
-    """Return a sentence for each form of plus and load that is behind the best opponent."""
+    """Return a sentence for each point at which a form of plus is behind the best opponent."""
     return tuple(
         f"{r['system']} at {_named(r)} is behind: {r['both_percent']:.2f}% of requests within "
         f"both targets against {r['opponent_percent']:.2f}% of {r['best_opponent']} "

@@ -1,4 +1,4 @@
-"""Measures of a run in comparisons of systems."""
+"""Measures of a run, for comparisons of systems."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from c2c.config import SimulationResult
 
 __all__ = ["MEASURES", "measures", "medians"]
 
-# Column -> the path to its number in a run's summary, and the factor to the column's unit.
+# Column -> path to its number in a run's summary, and factor to the column's unit.
 _PATHS: Final[dict[str, tuple[tuple[str, ...], int]]] = {
     **{f"ttft_{p}_s": (("ttft_s", p), 1) for p in ("p50", "p95", "p99")},
     **{f"tpot_{p}_s": (("tpot_s", p), 1) for p in ("p50", "p95", "p99")},
@@ -24,10 +24,10 @@ MEASURES: Final = (*_PATHS, "worst_percent")
 
 
 def measures(got: SimulationResult) -> dict[str, Any]:
-    """Return latencies, attainment and switches of a run as columns with units in their names.
+    """Return latencies, attainment and switches of a run, as columns with units in their names.
 
-    `both_percent` is the share of requests that met both targets, `worst_percent` the same of the
-    model that fares worst.
+    `both_percent` is the share of requests that met both targets, `worst_percent` its minimum over
+    models.
     """
     found: dict[str, Any] = {}
     for column, (path, factor) in _PATHS.items():
@@ -40,7 +40,7 @@ def measures(got: SimulationResult) -> dict[str, Any]:
 
 
 def medians(rows: Sequence[Mapping[str, Any]], by: Sequence[str]) -> list[dict[str, Any]]:
-    """Return a row for each group of runs that differ in nothing but the seed.
+    """Return the medians of each group of runs that differ in the seed alone.
 
     Args:
       rows: runs with `measures` and `seed`.

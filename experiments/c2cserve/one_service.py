@@ -16,7 +16,7 @@ from experiments.figure import SIMULATOR, Computed, Context, figure
 __all__ = ["TRACE", "compute"]
 
 TRACE = "azure2023_conv.parquet"
-# Without the public file: as many requests in an hour, arrivals and lengths by the generator.
+# Without the public file: the same number of requests in an hour, by the generator.
 REQUESTS, RATE_RPS = 19_366, 5.38
 QUICK_REQUESTS = 8_000
 MODELS = {"llama-3-8b": 0.3, "llama-3-3b": 0.15}  # TPOT targets in s; 1 s of TTFT for both
@@ -32,9 +32,9 @@ QUICK_SYSTEMS = ("plus", "c2cserve")  # the letter is a program of its own to co
 @figure("one_service", title="One service on all slices (beyond the paper)",
         draw="fleets.draw_one_service", needs=SIMULATOR, traces=(TRACE,))  # fmt: skip
 def compute(context: Context) -> Computed:
-    """Return latency, attainment and the slices that worked, of every model, layout and system."""
+    """Return latency, attainment and busy slices of every model, layout and system."""
     systems = QUICK_SYSTEMS if context.quick else tuple(SYSTEMS)
-    # the public arrivals and lengths are the same for every seed, and so is what is served
+    # the public arrivals and lengths, and hence the results, are the same for every seed
     seeds = context.seeds[:1] if _has_trace(context) else context.seeds
     runs = [(*setting, name, seed) for setting in SETTINGS for name in systems for seed in seeds]
     rows: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Alpha by prediction, and with placement and chunk jointly, against Algorithm 2 and hindsight."""
+"""Alpha by prediction, alone and with placement and chunk, against Algorithm 2 and hindsight."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["HINDSIGHT", "PAPER", "RULES", "Workload", "compute", "hindsight"]
 
 PAPER: Final = "Algorithm 2"
 JOINT, HINDSIGHT = "joint", "hindsight"
-# What decides -> settings. The first is the paper's controller, as an operator runs the system.
+# Rule -> settings. The first is the paper's controller, as an operator runs the system.
 RULES: Final[Mapping[str, tuple[str, ...]]] = {
     PAPER: ("system=c2cserve",),
     "roofline": ("system=c2cserve", "system/alpha=roofline"),
@@ -27,7 +27,7 @@ RULES: Final[Mapping[str, tuple[str, ...]]] = {
     "predictive": ("system=c2cserve", "system/alpha=predictive"),
     JOINT: ("system=c2cserve_joint",),
 }
-# What hindsight chooses among: for each part all that could have stood there.
+# Choices of hindsight for each part.
 PARTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "alpha": {
         **{
@@ -56,7 +56,7 @@ COLUMNS: Final[Mapping[str, tuple[str, str, Better]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A load on one GH200. `models`: half Llama-3 3B, half 8B."""
+    """Load on one GH200. `models`: number of models, half Llama-3 3B, half 8B."""
 
     models: int
     compression: float
@@ -64,16 +64,16 @@ class Workload:
 
     @property
     def name(self) -> str:
-        """Return how tables call it."""
+        """Name in tables."""
         return f"{self.models} models, x{self.compression:g}, {self.layout}"
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """Return its overrides."""
+        """Overrides of catalog and layout."""
         return (*catalog(self.models), f"mig={self.layout}")
 
 
-# A quiet link, a busy one, more models than slices, and slices that are not alike.
+# A quiet link, a busy link, more models than slices, and unlike slices.
 WORKLOADS: Final = (
     Workload(models=6, compression=12.0, layout="7x12gb"),
     Workload(models=6, compression=60.0, layout="7x12gb"),
@@ -85,7 +85,7 @@ WORKLOADS: Final = (
 @figure("plus.alpha", title="Alpha, chunk and placement by prediction (beyond the paper)",
         draw="prediction.draw_plus_alpha", needs=SIMULATOR, traces=TRACES)  # fmt: skip
 def compute(context: Context) -> Computed:
-    """Return latency and attainment of every rule and of hindsight, a workload and seed each."""
+    """Return latency and attainment of every rule and of hindsight, by workload and seed."""
     workloads = WORKLOADS[:1] if context.quick else WORKLOADS
     seeds = context.seeds[:2] if context.quick else context.seeds
     runs = [(w, seed) for w in workloads for seed in seeds]
@@ -128,7 +128,7 @@ def compute(context: Context) -> Computed:
 
 
 def _of_seed(context: Context, workload: Workload, seed: int) -> list[dict[str, Any]]:
-    """Return a row of every rule and of hindsight, of one workload and seed."""
+    """Return a row for every rule and for hindsight, of one workload and seed."""
     part = (f"workload.max_requests={QUICK_REQUESTS}",) if context.quick else ()
 
     def run(settings: Sequence[str]) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def _of_seed(context: Context, workload: Workload, seed: int) -> list[dict[str, 
     at: dict[str, Any] = {"workload": workload.name, "seed": seed}
     found = [at | {"rule": name, "chosen": "", **run(s)} for name, s in RULES.items()]
     chosen, best = hindsight(run, rounds=1 if context.quick else ROUNDS)
-    # the rules themselves could have been chosen, too
+    # hindsight may choose one of the rules as well
     for row in found:
         if _worth(row) > _worth(best):
             chosen, best = row["rule"], {k: row[k] for k in best}
@@ -149,14 +149,14 @@ def _of_seed(context: Context, workload: Workload, seed: int) -> list[dict[str, 
 def hindsight(
     run: Callable[[Sequence[str]], dict[str, Any]], *, rounds: int = ROUNDS
 ) -> tuple[str, dict[str, Any]]:
-    """Return the best settings for requests that are known, in words, and what they give.
+    """Return the best settings for known requests, in words, and their measures.
 
-    One part after another is replaced by the best there is for it, the others as they are, until
-    none changes: an oracle over these settings, though not proven the best of their product.
+    Coordinate descent: each part in turn gets its best choice with the others fixed, until none
+    changes. The result is not proven to be the best combination.
 
     Args:
-      run: takes settings, returns measures.
-      rounds: at most, over all parts.
+      run: function from settings to measures.
+      rounds: most rounds over all parts.
     """
     seen: dict[tuple[str, ...], dict[str, Any]] = {}
 

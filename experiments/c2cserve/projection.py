@@ -17,13 +17,13 @@ __all__ = ["compute"]
 
 PLATFORMS = ("gh200", "gb200", "rubin")
 # Llama-3 70B's largest GEMM, and one with few columns, whose tiles do not fill a large GPU. The
-# paper states no shape, so its trend has to hold for both.
+# paper states no shape, so its trend must hold for both.
 SHAPES = {"gate_up": (57344, 8192), "down": (8192, 28672)}  # N, K
 DECODE_M = 16
 SWEEP_M = tuple(2**i for i in range(14))
 ALPHAS = np.linspace(0.0, 1.0, 33)
-# "The GEMM data-access pattern remains unchanged across generations", taken at its word: a tile
-# that large GEMMs use on Hopper, with all of K, for every shape and chip.
+# "The GEMM data-access pattern remains unchanged across generations", read literally: a tile of
+# large GEMMs on Hopper, with all of K, for every shape and chip.
 FIXED_TILE = (128, 256)
 
 

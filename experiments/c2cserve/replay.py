@@ -1,4 +1,4 @@
-"""Runs of the simulator that the serving figures share."""
+"""Replays of the trace that the serving figures share, and the rules for their load."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["TRACES", "busy_share", "describe", "fit_load", "load_of_half", "repl
 ARRIVALS, LENGTHS = "gentd26_requests.parquet", "sharegpt_lengths.parquet"
 TRACES = (ARRIVALS, LENGTHS)
 HALF = 0.5
-# Without the public files: as many requests over as many days, by the generator.
+# Without the public files: the same number of requests and days, by the generator.
 SYNTHETIC_REQUESTS, SYNTHETIC_DAYS = 26_823, 23
 
 
@@ -28,9 +28,9 @@ def replay(
 
     Args:
       context: link variant and traces.
-      compression: how many times faster than real time the arrivals come.
-      overrides: system, layout and what an ablation changes, as on the command line.
-      seed: of the lengths drawn, of synthetic arrivals and of random policies.
+      compression: speed of the arrivals over real time.
+      overrides: system, layout and changes of an ablation, as on the command line.
+      seed: seed of drawn lengths, synthetic arrivals and random policies.
     """
     files = _files(context)
     if files is not None:
@@ -59,17 +59,18 @@ def fit_load(
     targets: Sequence[float],
     measure: Callable[[SimulationResult], Sequence[float]],
 ) -> float:
-    """Return the time compression under which a system comes closest to printed numbers.
+    """Return the time compression under which a system is closest to printed numbers.
 
-    The paper states no load for its replays. One system's printed numbers fix it (they are then
-    in-sample); what the others do under that load is a prediction.
+    The paper states no load for its replays. One system's printed numbers fix it and are then
+    in-sample; results of the other systems under that load are predictions.
 
     Args:
       context: settings; the first seed is used.
       candidates: compressions to try.
-      overrides: the system.
-      targets: the printed numbers.
-      measure: the same quantities of a run. The largest log ratio to the targets counts.
+      overrides: overrides that choose the system.
+      targets: printed numbers.
+      measure: function that returns the same quantities of a run. The largest log ratio to the
+        targets is minimised.
     """
 
     def distance(compression: float) -> float:
@@ -82,24 +83,24 @@ def fit_load(
 def load_of_half(context: Context, overrides: Sequence[str]) -> float:
     """Return the compression at which a system would be busy half of the time.
 
-    What it does at the trace's own speed, where hardly a request meets another, is taken to
-    squeeze without a change. No latency is looked at, printed or ours, so that every number of the
-    replay is a prediction.
+    Its busy time at the trace's own speed, where requests hardly overlap, is assumed constant under
+    compression. The rule uses no latency, printed or ours, so every number of the replay is a
+    prediction.
 
     Args:
       context: settings; the first seed is used.
-      overrides: the system.
+      overrides: overrides that choose the system.
     """
     return float(f"{HALF / busy_share(replay(context, 1.0, overrides, context.seeds[0])):.3g}")
 
 
 def busy_share(got: SimulationResult) -> float:
-    """Return the share of the run's time that slices computed or loaded, their mean."""
+    """Return the mean share of the run's time in which slices computed or loaded."""
     return float(np.mean(got.stats.busy_s) / got.stats.end_s)
 
 
 def describe(context: Context, *compressions: float) -> str:
-    """Return the part of a caption that says what is replayed, at which loads."""
+    """Return the part of a caption that names the replayed trace and its loads."""
     if _files(context) is not None:
         what = "GenTD26's public arrivals with ShareGPT lengths"
     else:

@@ -1,8 +1,8 @@
-"""Settings of figures' runs: composed once for all runs that differ in plain values alone.
+"""Settings of figures' runs, composed once for all runs that differ in plain values alone.
 
-To compose a configuration takes longer than most runs. A figure has hundreds that differ in seed
-and load, and a search for what a miss would take has them again for each constant, none of which
-is part of a run's configuration.
+Composing a configuration takes longer than most runs. A figure has hundreds of runs that differ in
+seed and load, and a search for the cause of a miss repeats them for each constant of the cost
+model, none of which is part of a configuration.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from c2c.hardware import Platform, conf_dir, load_platform
 
 __all__ = ["GH200", "composed", "gh200_of_the_paper"]
 
-# The paper's machine, cut as its Table 1 says; the driver lists other slices.
+# The paper's machine, with the slices of its Table 1; the driver lists other ones.
 GH200: Final = ("hardware=gh200", "hardware.mig_table=paper")
 
 CONSTANTS: Final = "calibration"  # below the settings' folder; read by cost models, not composed
@@ -39,8 +39,8 @@ def composed(overrides: Sequence[str], values: Mapping[str, Any] | None = None) 
     """Return the configuration of a run, as `c2c.config.load` does.
 
     Args:
-      overrides: as on the command line.
-      values: key -> value of keys that exist then, such as "seed"; they choose no file.
+      overrides: overrides as on the command line.
+      values: values by key, such as "seed", of existing keys that choose no file.
     """
     found = copy.deepcopy(_composed(tuple(overrides), _contents()))
     for key, value in (values or {}).items():
@@ -54,7 +54,7 @@ def _composed(overrides: tuple[str, ...], _digest: str) -> DictConfig:
 
 
 def _contents() -> str:
-    """Return a digest of the files that configurations are composed from, as they are now."""
+    """Return a digest of the present files that configurations are composed from."""
     digest = hashlib.sha256()
     folder = conf_dir()
     for parent, folders, files in os.walk(folder, followlinks=True):

@@ -22,15 +22,15 @@ __all__ = ["cold_s", "compute_cold", "compute_switch", "switch_s"]
 DENSE, MOE = ("llama-3-3b", "llama-3-8b"), ("qwen3-30b-a3b", "mixtral-8x7b")
 WHOLE = "1x96gb"
 COLD_LAYOUTS = {"c2cserve": "7x12gb"}  # the others: the whole GPU
-# A start is asked about, so that nothing may be there before it.
+# No instance is active at the beginning, as the figure measures starts.
 SETTINGS = {"c2cserve": ("system.starts_active=false",)}
 SYSTEMS = {
     **dict.fromkeys(DENSE, ("c2cserve", "serverlessllm", "aegaeon")),
     **dict.fromkeys(MOE, ("c2cserve", "serverlessllm", "moe_infinity", "finemoe")),
 }
-CACHING = ("moe_infinity", "finemoe")  # which serve mixtures only
+CACHING = ("moe_infinity", "finemoe")  # they serve MoE models only
 SHORT = {"serverlessllm": "sllm", "moe_infinity": "moeinf"}
-# Of Fig. 11's prints those that are inputs; Aegaeon's follows from the bytes it copies.
+# Numbers of Fig. 11 that are inputs; Aegaeon's follows from the bytes that it copies.
 FITTED = ("c2cserve", "serverlessllm", "moe_infinity", "finemoe")
 
 
@@ -202,7 +202,7 @@ def _cold(context: Context, model: str, system: str) -> dict[str, Any]:
 
 def switch_s(context: Context, rival: str, model: str, system: str) -> float:
     """Return the seconds to bring a model in host memory onto a GPU that ran a rival."""
-    # the full GPU for both: with one slice, every other model has to leave it; a prompt comes after
+    # one slice, so that the rival has to leave it; the prompt is computed after started_s
     served = _requests(context, [rival, model], system, WHOLE, "host", prompt=1)
     asked = next(r for r in served if r["model"] == model)
     return float(asked["started_s"] - asked["arrival_s"])

@@ -16,7 +16,7 @@ __all__ = ["compute"]
 
 @figure("table1", title="Table 1: MIG layouts of GH200", draw="hardware.draw_table1")
 def compute(context: Context) -> Computed:
-    """Return one row a layout, with the printed values beside ours."""
+    """Return one row for each layout, with our values and the printed ones."""
     gh200 = gh200_of_the_paper()
     shared = link_gbps(gh200.link, context.link_variant)
     rows: list[dict[str, Any]] = []

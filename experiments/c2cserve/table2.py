@@ -1,4 +1,4 @@
-"""Superchips (C2CServe, Table 2), links, and what fits into HBM (section 2.3)."""
+"""Superchips (C2CServe, Table 2), links, and models that fit into HBM (section 2.3)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLATFORMS = ("gh200", "gb200", "rubin")
 
 @figure("table2", title="Table 2: Superchips", draw="hardware.draw_table2")
 def compute(context: Context) -> Computed:
-    """Return one row a platform, with the printed values beside ours."""
+    """Return one row for each platform, with our values and the printed ones."""
     rows: list[dict[str, Any]] = []
     results = []
     for name in PLATFORMS:

@@ -1,4 +1,4 @@
-"""A lone request of a model whose engine is there, in closed form: the best alpha of each step."""
+"""Latency of a lone request on a started engine, in closed form, at each step's best alpha."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Warm", "warm"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warm:
-    """Seconds to the first token, and of each further one."""
+    """Seconds to the first token, and for each further one."""
 
     ttft_s: float
     tpot_s: float
@@ -26,13 +26,13 @@ class Warm:
 def warm(
     context: Context, model: str, weights: Literal["host", "hbm", "staged"], layout: str = "1x96gb"
 ) -> Warm:
-    """Return both times of a prompt of `PROMPT` tokens in one step, alone on the link.
+    """Return both times for a prompt of `PROMPT` tokens in one step, alone on the link.
 
     Args:
       context: link variant.
-      model: of the catalog.
-      weights: where they are, see `c2c.cost.step_table`.
-      layout: of a GH200.
+      model: name of the model.
+      weights: memory that holds the weights, see `c2c.cost.step_table`.
+      layout: layout of the GH200, whose first slice serves.
     """
     platform = gh200_of_the_paper()
     table = step_table(

@@ -1,4 +1,4 @@
-"""The best system by workload: models, load and bursts on one chip (beyond the paper)."""
+"""Best system by workload: models, load and bursts on one chip (beyond the paper)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from experiments.figure import SIMULATOR, Computed, Context, figure
 __all__ = ["CLOSE_POINTS", "PAPER", "SYSTEMS", "Point", "arrivals", "best_of", "compute"]
 
 PLANNED: Final = None
-# Name -> settings, and which of the chip's layouts: the whole, four or seven slices, or planned.
+# Name -> settings and layout: the whole chip, four or seven slices, or a planned one.
 SYSTEMS: Final[dict[str, tuple[str, int | None]]] = {
     "C2CServe": ("c2cserve", -1),
     "C2CServe to the letter": ("c2cserve_letter", -1),
@@ -32,7 +32,7 @@ SYSTEMS: Final[dict[str, tuple[str, int | None]]] = {
     "ServerlessLLM, 50 ms, planned": ("serverlessllm_fast", PLANNED),
     "Aegaeon, planned": ("aegaeon", PLANNED),
 }
-OURS: Final = ("plus, planned", "plus")  # of those in a map the first is compared with the others
+OURS: Final = ("plus, planned", "plus")  # the first one in a map is compared with the others
 PAPER: Final = ("C2CServe", "C2CServe to the letter")  # the paper's system, as we read it
 # Programs that other figures of the quick profile compile too.
 QUICK_SYSTEMS: Final = ("C2CServe", "plus", "ServerlessLLM", "ServerlessLLM, 50 ms", "Aegaeon")
@@ -42,20 +42,20 @@ RATES: Final[Sequence[float]] = (0.5, 1.0, 2.0, 4.0)
 BURSTS: Final = ("steady", "bursty")
 REQUESTS: Final = 4000
 DAYS: Final = 21  # of the generator's trace, before it is compressed to the rate
-CLOSE_POINTS: Final = 1.0  # of attainment: no difference worth a name
+CLOSE_POINTS: Final = 1.0  # of attainment; closer systems count as equal
 MEMORIES_GB: Final = (120, 240, 480, 960)
 MANY: Final = (8, 16, 32, 64)
 STORED: Final = ("C2CServe", "plus", "ServerlessLLM, 50 ms")
 MEMORY_RATE: Final = 1.0  # requests/s
 SEEDS: Final = 2  # of the full profile
-PLAN_SEED: Final = 1000  # of the requests that layouts are planned with: none of a measured run's
+PLAN_SEED: Final = 1000  # of the requests that plan layouts; no measured run has it
 PLAN_REQUESTS: Final = 2000
 _WORKLOAD: Final = ("chip", "bursts", "models", "rate_rps")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A workload on a chip. `memory_gb`: of the host, None: what the chip comes with."""
+    """Workload on a chip. `memory_gb`: host memory; None for the platform's own."""
 
     chip: str
     models: int
@@ -143,7 +143,7 @@ def _run(context: Context, point: Point, name: str, seed: int) -> dict[str, Any]
 
 @cache
 def _planned(link: LinkVariant, point: Point, system: str) -> str:
-    """Return the layout that serves other requests of the same workload best."""
+    """Return the layout planned on other requests of the same workload."""
     plan = _setup(link, point, system, "planned", PLAN_SEED).plan
     assert plan is not None
     return plan.mig
@@ -167,7 +167,7 @@ def _setup(link: LinkVariant, point: Point, system: str, mig: str, seed: int) ->
 
 
 def arrivals(bursts: str, rate_rps: float, requests: int) -> tuple[list[str], dict[str, Any]]:
-    """Return overrides and values of requests that come steadily, or as in GenTD26's bursts."""
+    """Return overrides and values of steady arrivals, or of bursts as in GenTD26."""
     values: dict[str, Any] = {"workload.rate_rps": rate_rps}
     chosen = ["workload=poisson", f"workload.requests={requests}"]
     if bursts == "bursty":
@@ -183,13 +183,13 @@ def _at(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _best(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return who is best in each workload of the grid."""
+    """Return the best system in each workload of the grid."""
     grid = [r for r in rows if r["memory_gb"] is None]
     return [best_of([r for r in grid if _at(r) == key]) for key in dict.fromkeys(map(_at, grid))]
 
 
 def _with_band(best: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Add the range over seeds, and whether the paper's system and plus are behind with each."""
+    """Add ranges over seeds, and whether the paper's system and plus are behind with all seeds."""
     seeds = dict.fromkeys(r["seed"] for r in rows)
     each = [best_of([r for r in rows if r["seed"] == seed]) for seed in seeds]
     whose = {"paper": best["paper_form"], "plus": best["plus_form"], "opponent": best["opponent"]}
@@ -206,10 +206,10 @@ def _with_band(best: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str
 
 
 def best_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return who is best in one workload: by attainment, and of those close by, by p99 of TTFT.
+    """Return the best system in one workload, by attainment, then by p99 TTFT if that is close.
 
-    `paper_lead_points`: of the better of the paper's forms over the best opponent that is neither
-    of them nor plus; `plus_lead_points`: of plus over the same.
+    `paper_lead_points` is the lead of the better of the paper's forms over the best opponent (any
+    system but these and plus), `plus_lead_points` that of plus.
     """
     first = rows[0]
     most = max(r["both_percent"] for r in rows)
@@ -240,7 +240,7 @@ def best_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _banded(best: dict[str, Any], whose: str) -> str:
-    """Return the median over seeds and, where they differ, their range."""
+    """Return the median over seeds, with the range if seeds differ."""
     middle, low, high = (
         f"{best[f'{whose}_{which}percent']:.1f}" for which in ("", "low_", "high_")
     )
