@@ -1,1 +1,1 @@
-"""Hydra entry points and figures."""
+"""Commands (`python -m experiments.<name>`) and the figures of the papers."""

@@ -1,29 +1,31 @@
-"""The cheapest fleets that serve a workload within its targets: chips, layouts, systems, counts.
+"""Find the cheapest fleets that serve a workload within its targets: chips, layouts, systems.
 
     python -m experiments.advise workload=file workload.path=my.csv catalog=mine slo.ttft_s=1
     python -m experiments.advise workload=poisson workload.rate_rps=4 hardware=gh200,h100_sxm
     python -m experiments.advise system=c2cserve_plus,aegaeon mig=7x12gb system.max_batch=32,64
 
-Settings are those of `experiments.simulate`. A sweep among them (a,b or range(1,9)) is compared,
-all others are fixed. Every chip that has a price (`hardware.gpu.usd_per_hour`), its layouts of
-equal slices and `advise.systems` are compared where the command line says nothing of them. A fleet
-serves if `slo.attainment` of the requests meet both of their targets and no queue grows without
-end. Kinds of fleets race over a sixteenth of the requests, a quarter and all of them, each with
-the fewest chips that serve; the dearer half of them is out each time.
+Settings are those of `experiments.simulate`. A sweep (a,b or range(1,9)) is compared, a single
+value is fixed. Without settings of their own, these are compared: every chip with a price
+(`hardware.gpu.usd_per_hour`), its layouts of equal slices, and `advise.systems`. A fleet serves if
+`slo.attainment` of the requests meet both targets and no queue grows without end. Kinds of fleets
+race over a sixteenth, a quarter and all of the requests, each with the fewest chips that serve.
+After each part the dearer half is out.
 
-    advise.systems=[...]    c2cserve_plus, c2cserve, serverlessllm_fast, aegaeon
-    advise.fleets=[]        unlike chips together, files of conf/fleet, that are compared, too
-    advise.seeds=[0,1,2]    a fleet must serve with each; the first one alone before the last part
-    advise.most=64          chips of a fleet
-    advise.keep=4           kinds that stay in the race at least
-    advise.within=2         fleets up to so many times as dear as the best are told apart
-    advise.error=null       of the cost model: does a fleet serve if all steps take so much longer?
-                            null: each chip's own error on measurements that nothing was fitted to
-    advise.workers=null     processes; null: one a core
+    advise.systems=[...]    systems; default c2cserve_plus, c2cserve, serverlessllm_fast, aegaeon
+    advise.fleets=[]        fleets of unlike chips to compare as well, files of conf/fleet
+    advise.seeds=[0,1,2]    seeds of the last part, with each of which a fleet must serve; earlier
+                            parts use the first one
+    advise.most=64          most chips of a fleet
+    advise.keep=4           fewest kinds that stay in the race
+    advise.within=2         highest price that is still compared, as a multiple of the cheapest
+    advise.error=null       error of the cost model: does a fleet serve if all steps take this share
+                            longer? null: each chip's own error on held-out measurements
+    advise.workers=null     number of processes; null: one a core
 
-Runs are folders in `<out>/points`: the same command goes on where one was stopped. The answer is a
-folder in `out=`, or `folder=`: a table of all runs (Parquet), a figure, answer.md and answer.json
-with what each fleet costs, where it breaks and the command that replays it, settings, provenance.
+Runs are folders in `<out>/points`. Run the same command again to resume a stopped search. The
+answer is a folder in `out=`, or `folder=`: a table of all runs (Parquet), a figure, settings and
+provenance, and answer.md and answer.json with each fleet's price, the load at which it breaks, and
+the command that replays it.
 """
 
 from __future__ import annotations
@@ -63,14 +65,14 @@ NAMES = ("advise.parquet", "answer.json", "answer.md", "advise.png", "advise.svg
 COLUMNS: Final = (
     "USD/h", "USD/M tokens", "kWh/M, most", "on target %", "TTFT p99 s", "TPOT p99 ms",
 )  # fmt: skip
-MOST_TOLD: Final = 8  # fleets whose margins are found
-# Times the workload's load, until a fleet breaks.
+MOST_TOLD: Final = 8  # fleets whose margins are searched
+# Multiples of the workload's load at which a fleet is tried.
 LOADS: Final = (1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 
 
 @dataclass
 class AdviseSettings:
-    """Settings of the race, see the module's docstring."""
+    """Settings of the race, as in the module's docstring."""
 
     systems: list[str] = field(
         default_factory=lambda: ["c2cserve_plus", "c2cserve", "serverlessllm_fast", "aegaeon"]
@@ -84,7 +86,7 @@ class AdviseSettings:
     workers: int | None = None
 
     def check(self) -> None:
-        """Raise where a value cannot work."""
+        """Raise SettingError if a value is invalid."""
         if not self.systems or len(set(self.systems)) < len(self.systems):
             raise SettingError("advise.systems", self.systems, "at least one name, each once")
         for name in ("most", "keep"):
@@ -97,7 +99,7 @@ class AdviseSettings:
 
 
 class Runs:
-    """The runs of a race: asks for trials, and keeps what came of each."""
+    """Runs of a race: computes trials and keeps their results."""
 
     def __init__(
         self, space: FleetSpace, arms: Sequence[Arm], more: Mapping[str, Any], requests: int,
@@ -115,7 +117,7 @@ class Runs:
         return self.space.settings(self.arms[trial.arm].params, more)
 
     def serve(self, asked: Sequence[Trial]) -> list[Outcome]:
-        """Run trials; what was run before is only told again."""
+        """Return the outcomes of trials; a trial runs once."""
         new = [trial for trial in asked if trial not in self.found]
         with progress_bar("runs", len(new)) as advance:
             for some in (new[:1], new[1:]) if self.alone_first else (new,):
@@ -125,7 +127,7 @@ class Runs:
         return [outcome_of(self.found[trial]) for trial in asked]
 
     def run(self, settings: Sequence[Mapping[str, Any]], advance: Any = None) -> list[Point]:
-        """Run configurations, each in a run folder of its own."""
+        """Run configurations, each in its own run folder."""
         points: dict[int, Point] = {}
         for number, one in enumerate(settings):
             self.runner.ask(number, one)
@@ -137,13 +139,13 @@ class Runs:
 
 
 def outcome_of(point: Point) -> Outcome:
-    """Return whether a run met its targets."""
+    """Return the outcome of a run: targets met or missed, and its error."""
     state = (point.summary.get("verdict") or {}).get("state")
     return Outcome(meets=state == "served", error=point.error)
 
 
 def main(arguments: list[str]) -> int:
-    """Advise; return the exit status: 1 if no fleet serves, 2 for settings that cannot work."""
+    """Run the command; return the exit status: 1 if no fleet serves, 2 for invalid settings."""
     return answering(_advise, arguments, str(__doc__), sweep="")
 
 
@@ -204,10 +206,10 @@ def _advise(arguments: list[str], folder: str | None) -> int:
 
 
 def _first_that_builds(space: FleetSpace, arms: Sequence[Arm]) -> RunSetup:
-    """Return a run of the first kind that can work, with few chips or many.
+    """Return the setup of the first kind of fleet that can be built, with few chips or many.
 
     Raises:
-      SettingError: none can.
+      SettingError: no kind can be built.
     """
     wrong: SettingError | None = None
     for chips in (1, 64):
@@ -221,7 +223,7 @@ def _first_that_builds(space: FleetSpace, arms: Sequence[Arm]) -> RunSetup:
 
 
 def _fleet(runs: Runs, arm: int, chips: int, given: Sequence[str]) -> dict[str, Any]:
-    """Return what is told of a fleet: its price, what it serves, and the command of its run."""
+    """Return a fleet's price, latencies, attainment, and the command of its run."""
     kind = runs.arms[arm]
     mine = {
         trial.seed: point.summary
@@ -257,7 +259,7 @@ def _fleet(runs: Runs, arm: int, chips: int, given: Sequence[str]) -> dict[str, 
 
 
 def _refused(runs: Runs) -> list[str]:
-    """Return the error of each kind that no number of chips made work."""
+    """Return the error of each kind that failed with every number of chips."""
     by_arm: dict[int, list[str]] = {}
     for trial, point in runs.found.items():
         by_arm.setdefault(trial.arm, []).append(point.error)
@@ -269,7 +271,7 @@ def _quoted(word: str) -> str:
 
 
 def _margin(runs: Runs, fleet: Mapping[str, Any], asked: AdviseSettings) -> dict[str, Any]:
-    """Return how far a fleet is from breaking: by load, and by the cost model's error."""
+    """Return a fleet's margins: the load at which it breaks, and the result with longer steps."""
     trial = Trial(fleet["arm"], fleet["chips"], runs.requests, asked.seeds[0])
     settings = runs.settings(trial)
     longer, why = asked.error, "advise.error"
@@ -288,7 +290,7 @@ def _margin(runs: Runs, fleet: Mapping[str, Any], asked: AdviseSettings) -> dict
         return found
     setup = build(settings)
     quantity = quantity_of("rate", setup)
-    low, high = 0, len(LOADS)  # the first load that breaks it: more load never mends a fleet
+    low, high = 0, len(LOADS)  # bisection, as more load never mends a fleet
     while low < high:
         load = LOADS[(low + high) // 2]
         (point,) = runs.run([with_value(settings, quantity, load * quantity.start, trial.seed)])
@@ -325,7 +327,7 @@ def _answer(fleets: Sequence[Mapping[str, Any]], asked: AdviseSettings, base: Ru
 
 
 def _left(fleet: Mapping[str, Any]) -> str:
-    """Say how much load a fleet has left, and what binds then."""
+    """Return the load that a fleet serves and the one at which it breaks, with the bottleneck."""
     if fleet["breaks_at_load"] is None:
         return f"{fleet['serves_load']:g} times the load"
     binds = f": {fleet['binds']} binds" if fleet["binds"] else ""
@@ -335,7 +337,7 @@ def _left(fleet: Mapping[str, Any]) -> str:
 
 
 def _page(answer: str, fleets: Sequence[Mapping[str, Any]]) -> str:
-    """Return the answer as a page: a table of the fleets, and a paragraph of each."""
+    """Return the answer as Markdown: a table of the fleets, and a paragraph on each."""
     lines = [
         f"# {answer[0].upper()}{answer[1:]}", "",
         f"| | fleet | {' | '.join(COLUMNS)} |", f"|{' --- |' * (len(COLUMNS) + 2)}",

@@ -1,4 +1,4 @@
-"""Requests that a runner answers, one step after another; those that fall are computed again."""
+"""Serving loop over a runner, step by step, that computes preempted requests again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Asked", "Served", "asked_by", "serve"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A request: its prompt and the tokens of its answer."""
+    """Request: token ids of its prompt, and number of new tokens."""
 
     ids: tuple[int, ...]
     new: int
@@ -24,13 +24,13 @@ class Asked:
 
 @dataclass(slots=True)
 class Served:
-    """Results of a run of requests so far.
+    """Results so far.
 
     Attributes:
-      texts: tokens of each request.
-      ended: how often each has ended.
-      steps: calls that gave something.
-      fallen: requests that lost their keys and values and began again.
+      texts: new tokens of each request.
+      ended: number of times that each request ended.
+      steps: number of steps that were computed.
+      fallen: requests that lost their KV cache and began again, in order.
     """
 
     texts: list[list[int]]
@@ -47,7 +47,7 @@ class _Waiting:
 
 
 def asked_by(count: int, *, prompt: int, new: int, vocab: int, seed: int) -> list[Asked]:
-    """Return requests of random tokens and lengths, prompts and answers from one token on."""
+    """Return `count` requests of random tokens and lengths, from 1 to `prompt` and `new` tokens."""
     g = np.random.default_rng(seed)
     return [
         Asked(
@@ -59,15 +59,17 @@ def asked_by(count: int, *, prompt: int, new: int, vocab: int, seed: int) -> lis
 
 
 def serve(runner: Runner, asked: Sequence[Asked]) -> Iterator[Served]:
-    """Serve all requests, a piece of a prompt with or before all decodes; yield after each step.
+    """Serve all requests; yield the results after each step.
+
+    A chunk of a prompt is computed with all decodes if the runner's shapes mix, else before them.
 
     Args:
-      runner: with no request; both are one step if its shapes mix.
-      asked: the requests; new ones come as seats are free.
+      runner: runner without requests.
+      asked: requests, admitted as seats are free.
     """
     served = Served(texts=[[] for _ in asked], ended=[0] * len(asked))
     waiting = deque(_Waiting(n, each.ids) for n, each in enumerate(asked))
-    filling: tuple[int, int] | None = None  # the request, and how much of its prompt is left
+    filling: tuple[int, int] | None = None  # the request, and the tokens left of its prompt
     decoding: dict[int, None] = {}
     while waiting or runner.requests:
         if filling is None and waiting and len(runner.requests) < runner.seats:
@@ -92,7 +94,7 @@ def serve(runner: Runner, asked: Sequence[Asked]) -> Iterator[Served]:
                     decoding.pop(request, None)
                     served.fallen.append(request)
                 yield served
-                break  # nothing of the step is done
+                break  # the step computed nothing
             if step.fill is not None and filling is not None:
                 left = filling[1] - step.fill[1]
                 filling = (filling[0], left) if left else None

@@ -1,4 +1,4 @@
-"""The command lines of benchmarks: settings, a run folder, errors in one line."""
+"""Command lines of benchmarks: settings, a run folder, errors in one line."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ __all__ = ["MeasurementSettings", "benchmark", "measure_each"]
 
 @dataclass
 class MeasurementSettings:
-    """Place of a measurement; a benchmark's settings have these too.
+    """Output settings that all benchmarks have.
 
     Attributes:
       out: folder of the result; None for a new one in runs/bench.
-      overwrite: the folder may hold other files, which stay, or a measurement, which does not.
+      overwrite: whether the folder may hold other files, which stay, or a measurement, which is
+        replaced.
     """
 
     out: str | None = None
@@ -40,17 +41,16 @@ def benchmark(
     packages: tuple[str, ...],
     name: str,
 ) -> int:
-    """Run a benchmark and return the exit status, 2 for settings that cannot work.
+    """Run a benchmark and return the exit status, 2 for invalid settings.
 
     Args:
-      schema: dataclass of the settings; its `out` is the run folder, None for one in `runs/bench`
-        named by the benchmark and the time: a measurement replaces no other. Its
-        `overwrite` lets one replace another in a folder that is named.
+      schema: dataclass of the settings, with those of `MeasurementSettings`. A folder in
+        `runs/bench` is named by the benchmark and the time, so that it replaces no other.
       arguments: settings as key=value.
-      work: measures, and writes results into the folder.
-      check: raises SettingError, or completes the settings, before the folder is made.
-      packages: whose source is part of the provenance.
-      name: of the benchmark and of its result.
+      work: function that measures and writes results into the folder.
+      check: function that validates or completes the settings before the folder is made.
+      packages: packages whose source is part of the provenance.
+      name: name of the benchmark and of its result.
     """
 
     def run() -> int:
@@ -81,14 +81,14 @@ def measure_each(
     table: Callable[[Any, Sequence[dict[str, Any]]], RenderableType],
     name: str,
 ) -> Callable[[Any, RunDir, Console], None]:
-    """Return the work of a benchmark that measures several things, one after another.
+    """Return the `work` of a benchmark that measures several items, one after another.
 
     Args:
-      what: they are, beside the bar.
-      of: returns them, from the settings.
-      measure: returns the rows of one, from settings and it.
-      table: shows all rows.
-      name: of the result, which holds the rows.
+      what: label of the progress bar.
+      of: function that returns the items of the settings.
+      measure: function that returns an item's rows, from settings and item.
+      table: function that returns a table of all rows.
+      name: name of the result, which holds the rows.
     """
 
     def work(settings: Any, folder: RunDir, out: Console) -> None:

@@ -1,12 +1,12 @@
-"""Costs of steps on this machine, from live runs: `python -m experiments.calibrate run=runs/a`.
+"""Fit the costs of steps on this machine to live runs: `experiments.calibrate run=runs/a`.
 
     python -m experiments.calibrate run=[runs/a1,runs/a2] to=cpu_mine.yaml
     python -m experiments.replay run=runs/b fit=[cpu_mine.yaml]
 
-Writes for each model of the runs the seconds of its steps, of what passes between them and of a
-load, with how far the machine was from that in each ten seconds and what share of its cores others
-had. A machine that drifted by more than `drift`, or that others used by more than `others`,
-calibrates nothing: what it would say is another machine's the next minute.
+The file holds, for each model of the runs, the seconds of its steps, of the time between them and
+of a load. It also records the machine's deviation from the fit in each ten seconds, and the share
+of its cores that other processes used. The command refuses a machine that deviated by more than
+`drift`, or whose cores others used by more than `others`, as its costs would not be repeatable.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class CalibrateSettings:
     Attributes:
       run: folder of a live run's record, or a list of them.
       to: file to write; default steps.yaml in the folder of the first run.
-      drift: largest distance from the fit, as a share, of any ten seconds.
-      others: largest share of the cores that others had, of any ten seconds.
+      drift: largest allowed relative deviation from the fit in any ten seconds.
+      others: largest allowed share of the cores used by other processes in any ten seconds.
     """
 
     run: Any = ""
@@ -39,7 +39,7 @@ class CalibrateSettings:
 
 
 def main() -> int:
-    """Run what the command line says; return the exit status."""
+    """Run the command; return the exit status."""
 
     def run() -> int:
         if {"--help", "-h"} & set(sys.argv[1:]):
@@ -52,10 +52,10 @@ def main() -> int:
 
 
 def calibrate(arguments: list[str]) -> int:
-    """Fit, check and write; return the exit status.
+    """Fit step costs, check the machine and write the file; return the exit status.
 
     Raises:
-      SettingError: a setting cannot be, or the machine was too restless.
+      SettingError: a setting is invalid, or the machine drifted or was used too much.
       DataError: a run has no record, or too few steps.
     """
     from omegaconf import OmegaConf

@@ -1,4 +1,4 @@
-"""The most that a fleet serves within its targets: largest rate, most models or smallest fleet.
+"""Find a fleet's capacity within its targets: largest rate, most models or smallest fleet.
 
     python -m experiments.capacity slo.ttft_s=1 slo.attainment=0.99 workload=poisson catalog=dense6
     python -m experiments.capacity capacity.of=models system=c2cserve_plus workload=gentd26
@@ -7,14 +7,16 @@
 Settings are those of `experiments.simulate`, and
 
     capacity.of=rate          rate (requests a second, or the trace's speed), models, superchips
-    capacity.seeds=[0,1,2]    each has a capacity; the answer is their mean, with 95 % confidence
-    capacity.tolerance=0.01   how closely a rate is found
-    capacity.workers=null     processes; null: one a core
+    capacity.seeds=[0,1,2]    seeds; the answer is the mean of their capacities, with 95 %
+                              confidence
+    capacity.tolerance=0.01   relative tolerance of a rate
+    capacity.workers=null     number of processes; null: one a core
 
-A value meets the targets if `slo.attainment` of the requests meet both of theirs (failed ones do
-not) and no queue grows without end. It is found by bisection from where the settings are, each run
-in a folder in `<out>/points`; the same command goes on where one was stopped. `out=` or `folder=`
-says where the answer goes: a table (Parquet), a figure, answer.json, settings and provenance.
+A value meets the targets if `slo.attainment` of the requests meet both targets (failed requests do
+not) and no queue grows without end. The search is a bisection that starts at the settings' value;
+each run is a folder in `<out>/points`. Run the same command again to resume a stopped search. The
+answer is a folder in `out=`, or `folder=`: a table (Parquet), a figure, answer.json, settings and
+provenance.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ NAMES = ("capacity.parquet", "answer.json", "capacity.png", "capacity.svg")
 
 @dataclass
 class CapacitySettings:
-    """Settings of the search, see the module's docstring."""
+    """Settings of the search, as in the module's docstring."""
 
     of: str = "rate"
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
@@ -56,13 +58,13 @@ class CapacitySettings:
     workers: int | None = None
 
     def check(self) -> None:
-        """Raise where a value cannot work."""
+        """Raise SettingError if a value is invalid."""
         if not 0 < self.tolerance < 1:
             raise SettingError("capacity.tolerance", self.tolerance, "a share above 0 and below 1")
 
 
 def main(arguments: list[str]) -> int:
-    """Answer; return the exit status: 2 for settings that cannot work."""
+    """Run the command; return the exit status, 2 for invalid settings."""
     return answering(_answer, arguments, str(__doc__))
 
 
@@ -74,7 +76,7 @@ def _answer(arguments: list[str], folder: str | None) -> int:
     setup = build(load([f"out={OUT}", f"seed={asked.seeds[0]}", *given], folder=folder))
     quantity = quantity_of(asked.of, setup)
     settings = {k: v for k, v in setup.settings.items() if k not in NOT_INPUTS and k != "seed"}
-    if setup.plan is not None:  # planned once, for all points
+    if setup.plan is not None:  # planned once for all runs
         settings["mig"] = dict(load([f"mig={setup.plan.mig}"]).mig)
     serving, out = setup.serving, console()
     points = Path(setup.settings["out"]).expanduser() / "points"
@@ -108,7 +110,7 @@ def _searched(
     setup: RunSetup, settings: Mapping[str, Any], quantity: Quantity, asked: CapacitySettings,
     workers: int, out: Console,
 ) -> Capacity:  # fmt: skip
-    """Search, printing a line a run."""
+    """Search, and print one line a run."""
     most = {"rate": "largest rate", "models": "most models", "superchips": "smallest fleet"}
     print(
         f"searching the {most[quantity.name]} with "

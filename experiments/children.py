@@ -1,7 +1,7 @@
-"""Processes that work for a command: run once, asked line by line, or in a pool.
+"""Child processes of a command: single runs, line-by-line dialogues, and pools.
 
-Every wait for one can have an end, also where a GPU's driver holds it. Only the standard library
-and `c2c.errors` are needed: `make gpu` runs where nothing else is installed.
+Every wait can have a time limit, even if a GPU's driver blocks the process. The module needs the
+standard library and `c2c.errors` alone, as `make gpu` runs without other packages.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ PATIENCE_S: Final = 5.0
 POLL_S: Final = 0.5
 _MOMENT_S: Final = 0.2
 _GPU: Final = {
-    # Several processes share the GPU, and one must not take what another measures with.
+    # Several processes share the GPU, and none may reserve the memory of the others.
     "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
     "TF_CPP_MIN_LOG_LEVEL": "2",
     # A limit, not a reservation: two models in pinned memory are more than XLA's 64 GB allow for.
@@ -65,17 +65,17 @@ _GPU: Final = {
 
 
 def usable_cores(most: int = 0) -> set[int]:
-    """Return the cores this process may use, the first `most` of them; 0 for all."""
+    """Return the first `most` cores that this process may use; all for 0."""
     present = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     present = present or list(range(os.cpu_count() or 1))
     return set(present[: most or None])
 
 
 def workers_of(given: object, field: str) -> int:
-    """Return how many processes to use: those asked for, or as many as there are cores.
+    """Return the number of processes to use: `given`, or the number of cores for None.
 
     Raises:
-      SettingError: no whole number, or fewer than one.
+      SettingError: `given` is not a whole number above 0; the error names `field`.
     """
     if given is None:
         return len(usable_cores())
@@ -85,7 +85,7 @@ def workers_of(given: object, field: str) -> int:
 
 
 def environment(*folders: Path) -> dict[str, str]:
-    """Return this environment with the project in Python's path, and those folders that exist."""
+    """Return this environment with the project and existing `folders` in Python's path."""
     paths = (str(ROOT), *(str(f) for f in folders if f.is_dir()), os.environ.get("PYTHONPATH", ""))
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
@@ -100,7 +100,7 @@ def gpu_environment() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """Results of a process; `code` is None if it did not end in its time."""
+    """Output of an ended process; `code` is None if it exceeded its time limit."""
 
     code: int | None
     out: str
@@ -108,7 +108,7 @@ class Ended:
 
     @property
     def why(self) -> str:
-        """Its last line, without the word that it is an error."""
+        """Last line of its errors, without "error: "."""
         last = (self.errors.strip() or "no message").splitlines()[-1]
         return last.removeprefix("error: ")
 
@@ -120,16 +120,16 @@ def run(
     env: Mapping[str, str] | None = None,
     apart: bool = True,
 ) -> Ended:
-    """Run a command; return after `limit_s` and a little at the latest.
+    """Run a command without input; return shortly after `limit_s` at the latest.
 
-    Its output goes to files: a pipe stays open as long as any process that inherited it.
+    Its output goes to files, as a pipe stays open until all processes that inherited it end.
 
     Args:
-      command: what to run, without input.
-      limit_s: seconds; None for no limit.
-      env: None for `environment()`.
-      apart: in a session of its own, which is ended with all it started; else it ends with the
-        group of this process.
+      command: program and arguments.
+      limit_s: time limit in seconds; None for none.
+      env: environment; None for `environment()`.
+      apart: whether the command has its own session, which is killed with all its processes;
+        otherwise it is in the process group of this process.
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(  # noqa: S603 - our own modules
@@ -161,12 +161,13 @@ def answer_of(
     env: Mapping[str, str] | None = None,
     apart: bool = True,
 ) -> Any:
-    """Return what a command says last, read as JSON; see `run`.
+    """Run a command and return its last line of output, parsed as JSON.
 
     Args:
-      command: what to run.
-      failed: makes the error of a command that fails, or is not done in time, from why it did.
-      limit_s, env, apart: likewise.
+      command: program and arguments.
+      failed: function that makes the error to raise, from the reason, if the command fails or
+        exceeds its time limit.
+      limit_s, env, apart: see `run`.
     """
     done = run(command, limit_s=limit_s, env=env, apart=apart)
     if done.code is None:
@@ -179,8 +180,8 @@ def answer_of(
 def end(
     process: subprocess.Popen[Any], patience_s: float = PATIENCE_S, *, apart: bool = True
 ) -> bool:
-    """Kill a process, with its group if it leads one; return whether it was seen to be gone."""
-    with contextlib.suppress(ProcessLookupError):  # all of it has ended by itself
+    """Kill a process, with its group if `apart`; return whether it ended within `patience_s`."""
+    with contextlib.suppress(ProcessLookupError):  # it has ended by itself
         if apart:
             os.killpg(process.pid, signal.SIGKILL)
         else:
@@ -192,9 +193,9 @@ def end(
 
 
 def end_with_parent() -> None:
-    """Have the kernel kill this process when its parent is gone, however that ended.
+    """Let the kernel kill this process when its parent ends for any reason.
 
-    Only Linux can; elsewhere a worker ends when its standard input does.
+    Only Linux supports this; elsewhere a worker ends with its standard input.
     """
     if sys.platform != "linux":
         return
@@ -207,15 +208,15 @@ def end_with_parent() -> None:
 
 
 class Lines:
-    """A process that is given lines and answers with lines; what else it says is kept.
+    """Process that reads lines and answers with lines; its other output is kept.
 
     Args:
-      command: what to run.
-      env: None for this process's.
-      cores: it may use; all where none are named.
+      command: program and arguments.
+      env: environment; None for that of this process.
+      cores: cores that it may use; None for all.
       apart: see `run`.
-      channel: answers come over a descriptor that is added to the command, so that nothing a
-        library prints is taken for one; else they are its standard output.
+      channel: whether answers come over a descriptor that is appended to the command, apart from
+        whatever libraries print; otherwise they are its standard output.
     """
 
     def __init__(
@@ -255,7 +256,7 @@ class Lines:
         self.close()
 
     def tell(self, line: str = "") -> bool:
-        """Give a line; return whether the process is there to take it."""
+        """Send a line; return False if the process has closed its input."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(line + "\n")
@@ -267,11 +268,11 @@ class Lines:
     def line(
         self, until: float | None = None, waiting: Callable[[], object] = lambda: None
     ) -> bytes | None:
-        """Return the next line, nothing if the process closed its end, None if time is over.
+        """Return the next line, b"" if the process closed its output, None after the time limit.
 
         Args:
-          until: of the monotonic clock; None to wait as long as it takes.
-          waiting: called now and then meanwhile.
+          until: time limit on the monotonic clock, seconds; None for none.
+          waiting: called now and then while no line comes.
         """
         with selectors.DefaultSelector() as channel:
             channel.register(self._answers, selectors.EVENT_READ)
@@ -289,26 +290,26 @@ class Lines:
         return line
 
     def said(self, begin: int = 0, stop: int | None = None) -> str:
-        """Return what it said beside its answers, from one byte to another."""
+        """Return its output beside the answers, from byte `begin` to `stop`; None for the end."""
         stop = self.said_bytes if stop is None else stop
         self._log.seek(begin)
         return self._log.read(stop - begin).decode("utf-8", "replace")
 
     @property
     def said_bytes(self) -> int:
-        """Bytes of output so far."""
+        """Bytes of output beside the answers so far."""
         return self._log.seek(0, os.SEEK_END)
 
     @property
     def why(self) -> str:
-        """The last line of it; see `Ended`."""
+        """Last line of its output, see `Ended.why`."""
         return Ended(code=None, out="", errors=self.said()).why
 
     def close(self) -> None:
-        """End the process and everything it started; one that cannot be ended is left behind."""
+        """Kill the process, with its group if `apart`; one that does not end is abandoned."""
         end(self.process, apart=self._apart)
         if self.process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):  # what it had not read is of no use
+            with contextlib.suppress(BrokenPipeError):  # unread input is dropped
                 self.process.stdin.close()
         self._answers.close()
         self._log.close()
@@ -325,18 +326,18 @@ def worker_pool(
     *,
     lost: str = "that worked for this one was ended (memory?)",
 ) -> Iterator[ProcessPoolExecutor]:
-    """Yield processes that start anew, without what this one holds, and leave signals to it.
+    """Yield a pool of spawned processes that leave Ctrl-C to this process.
 
     They end with the block, in the middle of their work if an error or a signal ends it.
 
     Args:
-      workers: how many at most.
-      begin: what each calls before its first task, with `given`.
-      given: may hold what only a starting process can inherit, such as shared numbers.
-      lost: what is said of one that was ended from outside.
+      workers: largest number of processes.
+      begin: function that each process calls with `given` before its first task.
+      given: arguments of `begin`, such as shared arrays, which only a starting process can inherit.
+      lost: rest of the error message on a killed process, after "one".
 
     Raises:
-      DataError: one was ended from outside.
+      DataError: a process was killed from outside.
     """
     pool = ProcessPoolExecutor(
         workers,
@@ -380,14 +381,15 @@ def gather[T](
     begin: Callable[[], None] | None = None,
     lost: str,
 ) -> list[T]:
-    """Return what `work` gives for each of `asked`, in their order; an error of one ends all.
+    """Return the results of `work` for each of `asked`, in order; an error of one ends all.
 
     Args:
-      work: takes one of `asked`, and a function that takes how much of it is done.
-      asked: arguments, those to begin first first.
-      workers: processes.
-      tell: takes how much of each is done, now and then.
-      done: takes each result as soon as it is there.
+      work: function of the arguments in one of `asked`, and of a callback that reports the share of
+        its work that is done.
+      asked: arguments, in order of their start.
+      workers: number of processes.
+      tell: called now and then with the share of each that is done.
+      done: called with each result as soon as it is available.
       begin, lost: see `worker_pool`.
     """
     shares = multiprocessing.get_context("spawn").Array("d", len(asked))
@@ -402,7 +404,7 @@ def gather[T](
         return [task.result() for task in tasks]
 
 
-# What a process inherits from the one that started it.
+# State that a process inherits from its parent.
 _INHERITED: dict[str, Any] = {}
 
 
@@ -427,7 +429,7 @@ def _one[T](work: Callable[..., T], k: int, given: tuple[Any, ...]) -> T:
 
 
 def tree(of: Sequence[int]) -> list[int]:
-    """Return processes and their descendants."""
+    """Return the ids of processes and of their descendants."""
     children: dict[int, list[int]] = {}
     for each in Path("/proc").iterdir():
         if each.name.isdigit() and (fields := _fields(int(each.name))):
@@ -439,7 +441,7 @@ def tree(of: Sequence[int]) -> list[int]:
 
 
 def _fields(pid: int) -> list[str]:
-    """Return what the kernel says of a process after its name; nothing if it ended."""
+    """Return the fields of /proc/<pid>/stat after the name; [] if the process ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -447,13 +449,13 @@ def _fields(pid: int) -> list[str]:
 
 
 def cpu_seconds(of: Sequence[int]) -> float:
-    """Return what processes, their descendants, and children that ended have used."""
+    """Return the CPU seconds of processes, their descendants, and their ended children."""
     ticks = sum(sum(map(int, _fields(pid)[11:15])) for pid in tree(of))
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def pss_mb(of: Sequence[int]) -> float:
-    """Return the memory of processes and their descendants, what they share counted once."""
+    """Return the memory in MB of processes and their descendants, shared pages counted once."""
     found = 0
     for pid in tree(of):
         try:

@@ -1,10 +1,10 @@
-"""Read the runs of a folder back as one table: on the screen, as Parquet and as CSV.
+"""Collect the runs of a folder in one table: on the screen, as Parquet and as CSV.
 
     python -m experiments.collect runs/simulate
     python -m experiments.collect folder=runs/simulate into=tables
 
-A row is a run: the settings in which runs differ, the numbers of its summary, and how it ended. The
-files go to `<folder>/collected`, or to `into`. In a notebook: `c2c.runs.collect(folder)`.
+A row is a run: the settings in which runs differ, the numbers of its summary, and its state. The
+files are in `<folder>/collected`, or in `into`. In a notebook: `c2c.runs.collect(folder)`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ class CollectSettings:
     """Settings of the command, as key=value.
 
     Attributes:
-      folder: a folder of runs, or one run's; may be given without its name.
-      into: folder for the files; None: `collected` in that folder.
-      overwrite: `into` may hold other files, which stay, or another table, which does not.
+      folder: folder of runs, or of one run; `folder=` may be left out.
+      into: folder for the files; None for `collected` in that folder.
+      overwrite: whether `into` may hold other files, which stay, or another table, which is
+        replaced.
     """
 
     folder: str = "runs/simulate"
@@ -45,7 +46,7 @@ class CollectSettings:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Collect; return the exit status, 2 for settings that cannot work."""
+    """Run the command; return the exit status, 2 for invalid settings."""
     if {"-h", "--help"}.intersection(arguments):
         print(__doc__)
         return 0
@@ -62,7 +63,7 @@ def _collect(arguments: Sequence[str]) -> int:
 
 
 def write_collected(table: pa.Table, settings: CollectSettings) -> Path:
-    """Write a table of runs into a folder of its own, and return that."""
+    """Write a table of runs into its own folder; return the folder."""
     folder = Path(settings.folder).expanduser()
     into = Path(settings.into).expanduser() if settings.into else folder / HERE
     told = {"command": "collect", "folder": str(folder.resolve())}

@@ -1,6 +1,6 @@
-"""The edges of every command: signals, terminals, errors in one line.
+"""Frame of every command: signals, terminals, errors in one line.
 
-Only what is light is imported here, so that Ctrl-C while the rest is imported is one line, too.
+It imports light modules alone, so that Ctrl-C during the other imports is one line as well.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ __all__ = ["BAD_SETTINGS", "INTERRUPTED", "PIPE_CLOSED", "command", "in_one_line
 
 BAD_SETTINGS = 2
 INTERRUPTED = 130
-PIPE_CLOSED = 141  # what a shell reports of a program that SIGPIPE ended
+PIPE_CLOSED = 141  # a shell's status of a program that SIGPIPE ended
 
-# An error from inside these is about the settings they were given, whatever its type.
+# An error from inside these is about their settings, whatever its type.
 _COMPOSERS = ("hydra", "omegaconf", "yaml", "antlr4")
 
 
@@ -37,12 +37,12 @@ def command(
     """Run a command and return its exit status.
 
     Args:
-      run: imports what it needs, and returns 0 if all went well.
-      arguments: of the command line; None: of this process.
-      goes_on: whether the same command goes on where an interrupted one stopped.
+      run: function that imports what it needs and returns the exit status.
+      arguments: arguments of the command line; None for those of this process.
+      goes_on: whether the same command resumes an interrupted one.
       once: see `heeded_signals`.
     """
-    # Errors reach us instead of Hydra's own report, so that they get one form.
+    # Errors pass through Hydra without its own report, so that they have one form.
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     warnings.formatwarning = _as_line
     for stream in (sys.stdout, sys.stderr):
@@ -54,11 +54,11 @@ def command(
     except KeyboardInterrupt:
         return _interrupted(goes_on)
     except BrokenPipeError:
-        # Nobody reads any more. Python would say so again when it flushes at the end.
+        # The reader is gone. Python would report that again when it flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
     except Exception as error:
-        if told_to_stop():  # a library's half-done import, or what it made of the signal
+        if told_to_stop():  # an error that a library made of the signal
             return _interrupted(goes_on)
         line = in_one_line(error, sys.argv[1:] if arguments is None else arguments)
         if line is None:
@@ -68,9 +68,9 @@ def command(
 
 
 def in_one_line(error: BaseException, arguments: Sequence[str] = ()) -> str | None:
-    """Return what to tell a user of an error; None of a fault of ours, shown by its traceback."""
+    """Return the one-line message of an error; None for a bug, which needs its traceback."""
     found = _told(error, arguments)
-    # A name may have line breaks, or what a terminal obeys.
+    # A name may have line breaks or a terminal's control characters.
     return (
         None
         if found is None
@@ -102,7 +102,7 @@ def _told(error: BaseException, arguments: Sequence[str]) -> str | None:
 
 
 def _extra_with(module: str) -> str | None:
-    """Return the first extra of this distribution that brings a module; None: none does."""
+    """Return the first extra of this distribution that installs a module; None if none does."""
     from importlib.metadata import PackageNotFoundError, requires
 
     wanted = module.partition(".")[0].replace("_", "-")
@@ -127,8 +127,8 @@ def _as_line(message: object, *_: object, **__: object) -> str:
 
 
 def _interrupted(goes_on: bool) -> int:
-    # CPython ends by SIGINT, whatever the exit status, where the last source text that was executed
-    # (`exec` of a string, as dataclasses and Numba do) ended by an interrupt. So one ends well.
+    # CPython ends by SIGINT, whatever the exit status, if an interrupt ended the last executed
+    # source text (`exec` of a string, as in dataclasses and Numba). This one ends normally.
     exec("")  # noqa: S102 (an empty text)
     hint = "; the same command goes on where this one stopped" if goes_on else ""
     print(f"interrupted{hint}", file=sys.stderr)

@@ -1,11 +1,11 @@
-"""The door for figures: a function that computes one says its name, its title and what draws it.
+"""Registration of figures: a function that computes one names its title and its drawing.
 
     @figure("tessera.fig7", title="Tessera, Fig. 7: latency over the rate",
             draw="tessera.draw_online", needs=SYSTEMS, traces=(TRACE,))
     def compute(context: Context) -> Computed: ...
 
-Every module of a package below `experiments` that has such a function is found by its text;
-nothing else names the figure.
+Modules with such a function, in packages below `experiments`, are found by their text; nothing else
+names the figure.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 PROFILES = ("quick", "full")
-# Packages that a result depends on, beside those with figures and `_SHARED`.
+# Packages that a result depends on, beside the packages with figures and `_SHARED`.
 MODEL: Final = ("c2c.hardware", "c2c.models", "c2c.cost")
 SYSTEMS: Final = (*MODEL, "c2c.systems")
 SIMULATOR: Final = (
@@ -55,8 +55,8 @@ SIMULATOR: Final = (
     "c2c.config",
 )
 _SHARED: Final = ("experiments.claims", "experiments.figure", "experiments.figures")
-_PAPER: Final = "c2cserve"  # whose figures have plain names
-# Of the page and of `figures=all`; a figure that is not here comes after these.
+_PAPER: Final = "c2cserve"  # its figures have names without a prefix
+# Order of the page and of `figures=all`; other figures follow.
 _ORDER: Final = tuple(
     """
     table1 table2 fig2 fig4 fig5 fig6 fig8 fig9 fig10 fig11 fig12 fig12moe fig13 anchors fig14
@@ -67,7 +67,7 @@ _ORDER: Final = tuple(
     weaver.model weaver.table1 weaver.fig4 weaver.fig5 weaver.fig6 weaver.fig7 weaver.cold_slices
     tessera.fig2 tessera.fig6 tessera.fig7 tessera.fig8 tessera.fig9 tessera.fig10 tessera.fig11
     workload_map worth prefix every_system tornado left_out
-    """.split()  # noqa: SIM905 - a page of quoted words says no more
+    """.split()  # noqa: SIM905 - quotes would add a page
 )
 
 
@@ -75,8 +75,8 @@ _ORDER: Final = tuple(
 class Context:
     """Settings of one figure.
 
-    `seeds`: simulated figures run once a seed. `traces`: folder with the public traces as Parquet,
-    None if there is none. `progress` takes (done, total).
+    `seeds`: seeds of simulated runs. `traces`: folder with the public traces as Parquet, None if
+    there is none. `progress`: callback that takes (done, total).
     """
 
     profile: Literal["quick", "full"]
@@ -93,24 +93,24 @@ class Context:
 
     @property
     def quick(self) -> bool:
-        """True if the small version is to be computed."""
+        """True for the small version of a figure."""
         return self.profile == "quick"
 
     def each[T](self, runs: Sequence[T]) -> Iterator[T]:
-        """Give each of the runs, and tell how many are done when the next is asked for."""
+        """Yield each of the runs, and report progress after it."""
         for done, run in enumerate(runs, 1):
             yield run
             if self.progress is not None:
                 self.progress(done, len(runs))
 
     def link_text(self, gbps: float) -> str:
-        """Return how a caption names the link variant."""
+        """Return the link variant and its rate, for a caption."""
         return f"link variant '{self.link_variant}' ({gbps:g} GB/s, host to device)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computed:
-    """A figure's tidy tables by name, answers to claims, and texts.
+    """Computed content of a figure: tables, answers to claims, and texts.
 
     Attributes:
       tables: tidy tables by name.
@@ -138,7 +138,7 @@ type Draw = Callable[[Mapping[str, pa.Table], str], Figure]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureSpec:
-    """A figure: `compute` makes tidy tables, `draw` makes the picture of them; see `figure`."""
+    """Registered figure: `compute` makes tidy tables, `draw` their picture; see `figure`."""
 
     name: str
     title: str
@@ -150,12 +150,12 @@ class FigureSpec:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Packages that the content key covers: one figure's module may use another one's."""
+        """Packages that the content key covers, including those of other figures' modules."""
         return (*self.needs, *code())
 
     @property
     def drawing(self) -> Draw:
-        """The function that draws; matplotlib is loaded for it."""
+        """Drawing function; loads matplotlib."""
         if not isinstance(self.draw, str):
             return self.draw
         module, _, function = self.draw.rpartition(".")
@@ -175,15 +175,16 @@ def figure[C: Compute](
     traces: tuple[str, ...] = (),
     profiles: tuple[str, ...] = PROFILES,
 ) -> Callable[[C], C]:
-    """Return a decorator that keeps a function as what computes a figure.
+    """Return a decorator that registers a function as the computation of a figure.
 
     Args:
-      name: that users type; C2CServe's have no prefix.
-      title: on the page.
-      draw: "module.function" of `experiments.figures`, or a function; takes tables and caption.
-      needs: packages whose source the result depends on, beside `experiments`' own.
-      traces: files of the traces' folder that it reads where they are at hand.
-      profiles: those in which "all" means it.
+      name: name on the command line; C2CServe's figures have no prefix.
+      title: title on the page.
+      draw: function of tables and caption, or its name as "module.function" of
+        `experiments.figures`.
+      needs: packages whose source the result depends on, beside those of `experiments`.
+      traces: files that it reads from the folder of traces, if available.
+      profiles: profiles in which `figures=all` includes this figure.
     """
 
     def keep(compute: C) -> C:
@@ -208,7 +209,7 @@ def figure[C: Compute](
 def modules_with_figures(
     folder: Path = Path(__file__).parent, within: str = "experiments."
 ) -> tuple[str, ...]:
-    """Return the modules of a folder's packages that have a figure, which their text tells."""
+    """Return the modules of a folder's packages that register a figure, by their text."""
     return tuple(
         within + ".".join(path.relative_to(folder).with_suffix("").parts)
         for path in sorted(folder.glob("*/*.py"))
@@ -230,13 +231,13 @@ def figures() -> dict[str, FigureSpec]:
 
 
 def choose(names: str | Sequence[str], profile: str = "full") -> tuple[FigureSpec, ...]:
-    """Return the figures named, in the page's order.
+    """Return the named figures, in the page's order.
 
-    "all" means all that belong to the profile, a system's name all of its figures. C2CServe's need
-    no prefix: "c2cserve.fig10" is "fig10".
+    "all" stands for the profile's figures, a system's name for all its figures. The prefix of
+    C2CServe is optional: "c2cserve.fig10" is "fig10".
 
     Raises:
-      SettingError: a name that does not exist, or no name at all.
+      SettingError: a name does not exist, or no name is given.
     """
     found = figures()
     wanted = [names] if isinstance(names, str) else list(names)

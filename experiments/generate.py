@@ -7,8 +7,8 @@
     python -m experiments.generate -m prompt="Hello" temperature=0.5,1 seed=0,1,2    # a sweep
     python -m experiments.generate --help                                            # all settings
 
-Without a checkpoint it is SmolLM2-135M-Instruct, fetched at the first run. Text goes to standard
-output, everything else to standard error; each run leaves a folder in runs/generate.
+The default checkpoint is SmolLM2-135M-Instruct, fetched at the first run. Text goes to standard
+output, everything else to standard error. Each run has a folder in runs/generate.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["main"]
 
 
 def main() -> int:
-    """Run what the command line says; return the exit status."""
+    """Run the command; return the exit status."""
 
     def run() -> int:
         from experiments.generation.cli import run_command_line

@@ -1,14 +1,13 @@
-"""Print the nvidia-smi commands that cut a GPU into a MIG layout; changes nothing here.
+"""Print the nvidia-smi commands that cut a GPU into a MIG layout, without running them.
 
     python -m experiments.layout mig=3g_4x1g
     python -m experiments.layout hardware=h100_sxm mig=custom 'mig.parts=[3g.40gb,2x2g.20gb]' gpu=1
     python -m experiments.layout mig=planned workload=file workload.path=trace.csv   # the best one
-    python -m experiments.layout mig=3g_4x1g before=7x12gb     # what changing from one to it takes
+    python -m experiments.layout mig=3g_4x1g before=7x12gb     # changes from one to the other
 
-Takes the settings of `experiments.simulate`, `gpu` (its number in nvidia-smi) and `before` (the
-layout it has now). The lines may be piped to a shell on the machine that has the GPU, by somebody
-who may administer it; with `before` what stays serves on, so the ids of what goes have to be filled
-in.
+Settings are those of `experiments.simulate`, `gpu` (the GPU's number in nvidia-smi) and `before`
+(its present layout). An administrator of the GPU's machine can pipe the lines to a shell. With
+`before`, slices in both layouts keep serving, and the ids of the others have to be filled in.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _NUMBER = "a GPU's number in nvidia-smi"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the commands; return the exit status, 2 for settings that cannot work."""
+    """Run the command; return the exit status, 2 for invalid settings."""
     if {"-h", "--help"}.intersection(arguments):
         print(__doc__)
         return 0
@@ -49,13 +48,13 @@ def _print(arguments: Sequence[str]) -> int:
 
 
 def commands(layout: Layout, gpu: int = 0) -> Iterator[str]:
-    """Yield the lines of a shell script that makes a layout, comments included.
+    """Yield the lines of a shell script that makes a layout, with comments.
 
     Source: NVIDIA Multi-Instance GPU User Guide, "Getting Started with MIG", and
-    `nvidia-smi mig --help`: a profile's name, and behind a colon the memory slice it starts at.
+    `nvidia-smi mig --help`: a profile's name, then after a colon the memory slice of its start.
 
     Raises:
-      SettingError: the GPU cannot be cut, or not like this.
+      SettingError: the GPU has no MIG, or does not support this layout.
     """
     platform, name = layout.platform, layout.mig.name
     if platform.partition is None:
@@ -77,10 +76,12 @@ def commands(layout: Layout, gpu: int = 0) -> Iterator[str]:
 
 
 def changing(layout: Layout, before: str, gpu: int = 0) -> Iterator[str]:
-    """Yield the lines that change a GPU from a layout to another, with what stays and how long.
+    """Yield the lines of a shell script that changes a GPU's layout, with comments.
+
+    Comments name the slices that stay and the duration.
 
     Raises:
-      SettingError: the GPU cannot be cut, or not like this.
+      SettingError: the GPU has no MIG, or does not support one of the layouts.
     """
     platform = layout.platform
     try:
@@ -127,10 +128,10 @@ def _origin(change: Reconfiguration) -> str:
 
 
 def _tuples(instances: Sequence[Placed]) -> str:
-    """Return what `-cgi` takes; with places where slices are unlike.
+    """Return the argument of `-cgi`, with start positions if slices are unlike.
 
-    Left to itself the driver may put a slice where the next one then does not fit: 3g beside four
-    of 1g must not start at 0. Equal slices fit wherever it puts them.
+    Without them the driver may put a slice where the next one does not fit: 3g beside four of 1g
+    must not start at 0. Equal slices fit at any start.
     """
     if len({one.profile.name for one in instances}) == 1:
         return ",".join(one.profile.name for one in instances)
@@ -138,7 +139,7 @@ def _tuples(instances: Sequence[Placed]) -> str:
 
 
 def _taken(arguments: Sequence[str], key: str, default: str, allowed: str) -> tuple[str, list[str]]:
-    """Return the value of a key of this command's own, and the other arguments."""
+    """Return the value of one of this command's own keys, and the other arguments."""
     given = [a.removeprefix(f"{key}=") for a in arguments if a.startswith(f"{key}=")]
     if len(given) > 1:
         raise SettingError(key, given[-1], f"{allowed}, given once")

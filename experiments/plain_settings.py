@@ -1,4 +1,4 @@
-"""Settings as key=value on a command line, read into a dataclass, and their help."""
+"""Settings as key=value on a command line, parsed into a dataclass, and their help."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def read_settings(schema: type, arguments: Sequence[str]) -> Any:
 
     Args:
       schema: dataclass of the settings, with their defaults.
-      arguments: key=value; with `--help` among them all settings are printed and the command ends.
+      arguments: settings as key=value. `--help` prints all settings and exits.
 
     Raises:
-      SystemExit: after the help.
-      SettingError: a list where a mapping is wanted, or the reverse: OmegaConf does not say which
-        setting it is. Or a list has something else than values in it: YAML takes `[random:]` for
-        a mapping in a list, and OmegaConf lets that pass as text. What is wrong otherwise
-        OmegaConf says itself.
+      SystemExit: `--help` was given.
+      SettingError: a list in place of a mapping or the reverse, for which OmegaConf does not name
+        the setting; or a list of other than plain values, as YAML reads `[random:]` as a mapping,
+        which OmegaConf accepts as text.
+      OmegaConfBaseException: any other invalid setting.
     """
     if {"--help", "-h"} & set(arguments):
         print(_plain_help(schema))
         raise SystemExit(0)
-    from omegaconf import OmegaConf  # not needed by those who take functions of a command alone
+    from omegaconf import OmegaConf  # not needed to import a command's functions
     from omegaconf.errors import ConfigTypeError
 
     defaults = OmegaConf.structured(schema)
@@ -68,11 +68,11 @@ def run_settings(
 
 
 def _wrong_kind(defaults: Any, arguments: Sequence[str]) -> SettingError | None:
-    """Return the error of the argument that is a list for a mapping, or a mapping for a list."""
+    """Return the error of an argument that is a list in place of a mapping, or the reverse."""
     from omegaconf import OmegaConf
     from omegaconf.errors import ConfigTypeError
 
-    from c2c.config.refusals import wrong_kind  # takes a second, which only mistakes may cost
+    from c2c.config.refusals import wrong_kind  # takes a second, hence imported for errors alone
 
     for argument in arguments:
         try:
@@ -84,7 +84,7 @@ def _wrong_kind(defaults: Any, arguments: Sequence[str]) -> SettingError | None:
 
 
 def descriptions(schema: type) -> dict[str, str]:
-    """Return what docstrings of a dataclass and its bases say of its fields, in their order."""
+    """Return the fields of a dataclass with their texts in its docstring and its bases'."""
     found: dict[str, str] = {}
     for each in reversed(schema.__mro__):
         found |= _entries((inspect.getdoc(each) or "").partition("Attributes:\n")[2])
@@ -92,14 +92,14 @@ def descriptions(schema: type) -> dict[str, str]:
 
 
 def _plain_help(schema: type) -> str:
-    """Return the help of a command with one dataclass of settings: its module's text, and they."""
+    """Return the help of a command: its module's docstring, then its settings."""
     from omegaconf import OmegaConf
 
     defaults = OmegaConf.structured(schema)
     lines = [sys.modules[schema.__module__].__doc__ or "", "Settings, as name=value:"]
     own = inspect.get_annotations(schema)
     told = descriptions(schema)
-    for name in sorted(told, key=lambda name: name not in own):  # what all have comes last
+    for name in sorted(told, key=lambda name: name not in own):  # inherited settings are last
         lines += entry(f"{name}={shown(defaults[name])}", told[name])
     return "\n".join(lines)
 
@@ -118,7 +118,7 @@ def _entries(section: str) -> Iterator[tuple[str, str]]:
 
 
 def entry(setting: str, text: str) -> list[str]:
-    """Return the lines of a setting and what it means."""
+    """Return the lines of help for a setting."""
     plain = re.sub(r"`([^`]*)`", r"\1", text)
     body = textwrap.wrap(plain, WIDTH - LEFT - 2) or [""]
     head = f"  {setting}"
@@ -129,7 +129,7 @@ def entry(setting: str, text: str) -> list[str]:
 
 
 def shown(value: Any) -> str:
-    """Return a value as one would write it on the command line."""
+    """Return a value in the form of the command line."""
     from omegaconf import OmegaConf
 
     if OmegaConf.is_config(value):

@@ -1,4 +1,4 @@
-"""Ray, if it is installed: the extra `ray`, see constraints-ray.txt."""
+"""Connection to Ray, if it is installed (extra `ray`, see constraints-ray.txt)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ def cluster_is_named() -> bool:
 
 
 def started_ray(**init: Any) -> Any:
-    """Return the module `ray`, connected.
+    """Return the module `ray`, connected to a cluster or to a new local Ray.
 
     Args:
-      init: arguments of `ray.init`; `address` or RAY_ADDRESS names a cluster, none starts Ray here.
+      init: arguments of `ray.init`; `address` or RAY_ADDRESS names a cluster, without either Ray
+        starts on this machine.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported anywhere
-    # With these on, Ray leaves the accelerators' visibility as it is where none are asked for.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage reports
+    # Ray leaves the visibility of accelerators unchanged for tasks that need none.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
 

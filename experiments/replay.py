@@ -1,13 +1,13 @@
-"""Simulate what a live run served, and compare: `python -m experiments.replay run=runs/live`.
+"""Simulate a live run's requests and compare: `python -m experiments.replay run=runs/live`.
 
     python -m experiments.replay run=runs/b fit=[runs/a1,runs/a2] floor=[runs/b2,runs/b3]
 
-predicts b from other runs, and says how far apart live runs of the same requests are: no
-prediction can be held to less.
+predicts b from other runs, and prints the spread over live runs of the same requests (`floor`),
+below which no prediction can be judged.
 
-Step costs are fitted to the recorded steps of `fit` (by default of the run itself, which then is
-no prediction). Prints TTFT, TPOT and end-to-end time of both, and writes them with the fit to
-`replay.json` in the run's folder.
+Step costs are fitted to the recorded steps of `fit`; by default to the run itself, which is then no
+prediction. The command prints TTFT, TPOT and end-to-end time, live and simulated, and writes them
+with the fit to `replay.json` in the run's folder.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class ReplaySettings:
     """Settings as key=value on the command line.
 
     Attributes:
-      run: folder of the record, `out` of `experiments.serve`.
-      fit: folders of runs that steps are fitted to, or one file of `experiments.calibrate`; none
-        for the run itself.
-      floor: folders of live runs of the same requests.
+      run: folder of the live run's record, `out` of `experiments.serve`.
+      fit: folders of runs to fit step costs to, or one file of `experiments.calibrate`; empty for
+        the run itself.
+      floor: folders of further live runs of the same requests.
     """
 
     run: str = ""
@@ -38,7 +38,7 @@ class ReplaySettings:
 
 
 def main() -> int:
-    """Run what the command line says; return the exit status."""
+    """Run the command; return the exit status."""
 
     def run() -> int:
         return _replay(sys.argv[1:])

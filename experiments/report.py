@@ -1,4 +1,4 @@
-"""The report: one self-contained HTML page with figures, claims and provenance."""
+"""Report of a reproduction: one self-contained HTML page with figures, claims and provenance."""
 
 from __future__ import annotations
 
@@ -56,16 +56,16 @@ def report_html(
     improvements: Sequence[Improvement] = (),
     results: Path = RESULTS,
 ) -> str:
-    """Return the page; pictures are inside it, so that it can be sent as one file.
+    """Return the page, with all pictures embedded.
 
     Args:
-      out: folder with one folder a figure.
-      figures: name, title, caption, assumptions and table (`report`) of each.
-      rows: the fidelity table.
+      out: folder with one folder for each figure.
+      figures: name, title, caption, assumptions and table (`report`) of each figure.
+      rows: rows of the fidelity table.
       provenance: see `c2c.runs.provenance`.
       profile: quick or full.
-      improvements: what ours adds to the paper's rules.
-      results: of `make gpu`, one folder a device.
+      improvements: gains of our rules over the paper's.
+      results: folder of `make gpu`, with one folder for each device.
     """
     parts = [
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
@@ -103,7 +103,7 @@ def report_html(
 
 
 def _gpu(results: Path) -> list[str]:
-    """Return a table of the kernels' aims for each device measured; one of none, if none was."""
+    """Return a table of the kernels' aims for each measured device; without one, of open aims."""
     folders = sorted(path for path in results.glob("*") if path.is_dir())
     judged = [(folder.name, findings(read(folder))) for folder in folders]
     parts = []
@@ -149,7 +149,7 @@ def _tiles(rows: Sequence[Row]) -> str:
 
 
 def _nulls(rows: Sequence[Row]) -> str:
-    """Return a table of ours beside null models, by paper."""
+    """Return a table of our results beside null models, by paper."""
     cells: list[tuple[object, ...]] = [
         (
             "out of sample", "numbers", "ours agree", "best constant of each unit", "no effect",
@@ -169,7 +169,7 @@ def _nulls(rows: Sequence[Row]) -> str:
 
 
 def _by_figure(rows: Sequence[Row]) -> str:
-    """Return a table of what each figure of the papers has, of those that are answered."""
+    """Return a table that counts answered claims by figure and state."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         if row.comparison is not None:
@@ -214,7 +214,7 @@ def _cells(rows: Sequence[Sequence[object]]) -> str:
 
 
 def _picture(rows: Sequence[Row]) -> str:
-    """Return all printed numbers beside ours as one picture."""
+    """Return the picture of all printed numbers against ours."""
     picture = base64.b64encode(claims_picture(rows)).decode()
     return (
         "<h2 id='picture'>Printed numbers and ours</h2><figure>"
@@ -225,7 +225,7 @@ def _picture(rows: Sequence[Row]) -> str:
 
 
 def _constants() -> str:
-    """Return a line on what the cost model was given, to be held against the number of claims."""
+    """Return a line on the cost model's constants and their sources."""
     sources = load_constants().sources.values()
     fitted = [s for s in sources if s.kind == "fitted" and s.claims]
     claims = {name for s in fitted for name in s.claims}
@@ -283,7 +283,7 @@ def _table(rows: Sequence[Row]) -> str:
 
 
 def _misses(rows: Sequence[Row]) -> str:
-    """Return the out-of-sample misses: why, and how far the nearest single number is."""
+    """Return a table of out-of-sample misses: reason, and smallest change that mends each."""
     body = []
     for row in (r for r in rows if r.is_miss):
         plain = row.as_dict()
@@ -311,7 +311,7 @@ def _how_far(row: Row) -> str:
 
 
 def _improvements(improvements: Sequence[Improvement]) -> str:
-    """Return a table of ours against the paper's rules on the same requests."""
+    """Return a table of our rules against the paper's on the same requests."""
     if not improvements:
         return "<p class='soft'>None of the figures here compares.</p>"
     heads = ("what", "ours", "against", "ours", "against", "gain", "verdict")

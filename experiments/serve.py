@@ -2,7 +2,7 @@ r"""Serve a folder of checkpoints behind OpenAI's API: `python -m experiments.se
 
     python -m experiments.serve                                # SmolLM2, fetched once
     python -m experiments.serve catalog=models workers=2 port=8123
-    python -m experiments.serve catalog=models out=runs/live   # keeps a record of what was served
+    python -m experiments.serve catalog=models out=runs/live   # records the run
     python -m experiments.serve simulated=true                 # a simulated fleet, no GPU
     python -m experiments.serve --help                         # all settings
 
@@ -23,7 +23,7 @@ __all__ = ["main"]
 
 
 def main() -> int:
-    """Run what the command line says; return the exit status."""
+    """Run the command; return the exit status."""
 
     def run() -> int:
         if "simulated=true" in (argument.lower() for argument in sys.argv[1:]):

@@ -1,4 +1,4 @@
-"""Signals that tell a run to stop, in the one place where a process has such state anyway."""
+"""Signals that stop a run; the module's state is per process, as signal handlers are."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _told: list[int] = []
 
 @contextmanager
 def heeded_signals(*, once: bool = False) -> Iterator[None]:
-    """Let SIGTERM end a run as Ctrl-C does: it leaves crash.json and no part of a file.
+    """Let SIGTERM end a run as Ctrl-C does: with crash.json and without partial files.
 
     Args:
-      once: a second signal does nothing, so that what the first one makes a run write is whole.
+      once: whether a second signal is ignored, so that the run's last files are complete.
     """
 
     def stop(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 (signal's protocol)
@@ -35,5 +35,5 @@ def heeded_signals(*, once: bool = False) -> Iterator[None]:
 
 
 def told_to_stop() -> bool:
-    """Return True if a signal came; its exception may have got lost in a callback or finaliser."""
+    """Return True if a signal came, even if a callback or finaliser swallowed its exception."""
     return bool(_told)

@@ -1,1 +1,1 @@
-"""Drawing only: tables in, matplotlib figures out. What is drawn is computed elsewhere."""
+"""Drawing of figures: tables in, matplotlib figures out. Other packages compute the tables."""

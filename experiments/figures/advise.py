@@ -1,4 +1,4 @@
-"""Price against latency of the fleets that were compared."""
+"""Price against latency of compared fleets."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def draw_advice(rows: Sequence[Mapping[str, Any]], *, title: str, caption: str) 
     """Draw the fleets that ran on all requests.
 
     Args:
-      rows: a run each: system, hardware, usd_per_hour, meets, is_whole, is_told and latencies.
-      title: above.
-      caption: below.
+      rows: one row a run: system, hardware, usd_per_hour, meets, is_whole, is_told and latencies.
+      title: title above the axes.
+      caption: text below the axes.
     """
     fleets: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in rows:

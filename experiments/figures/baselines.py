@@ -27,7 +27,7 @@ from experiments.figures.style import (
 
 __all__ = ["draw_anchors", "draw_fig9", "draw_fig13"]
 
-SHARE = 0.4  # of the HBM left, for the caches in (c) and (d)
+SHARE = 0.4  # of the free HBM, for the caches in (c) and (d)
 MODELS = {
     "llama-3-3b": "Llama-3 3B",
     "llama-3-8b": "Llama-3 8B",
@@ -77,9 +77,9 @@ def draw_fig9(tables: Tables, caption: str) -> Figure:
 
 
 def draw_fig13(tables: Tables, caption: str) -> Figure:
-    """Draw TTFT with and without HybridGEMM by its parts, and what the caches' parts hang on.
+    """Draw the parts of TTFT with and without HybridGEMM, and the causes of the caches' parts.
 
-    As wide as a page's text, so that it is read in print at the size it is drawn.
+    The figure is as wide as a page's text, so that it can be printed at its own size.
     """
     figure = Figure(figsize=(7.2, 7.6), layout="constrained")
     panels = figure.subplot_mosaic(
@@ -94,7 +94,7 @@ def draw_fig13(tables: Tables, caption: str) -> Figure:
     turns.legend(handles=turns.lines[-1:], fontsize=7.5, loc="center right")
     turns.set_title("(a) Turns (paper: p95)", fontsize=9.5)
     of_caches = [r for r in rows if not r["system"].startswith("aegaeon")]
-    # what is compared stands together: with and without, a system and model
+    # bars with and without HybridGEMM are adjacent
     _draw_parts(misses, sorted(of_caches, key=lambda r: (_base(r), r["model"], r["host_for"] ==
                                                          "fetch", r["system"])))  # fmt: skip
     misses.set_xscale("symlog", linthresh=0.5)
@@ -155,7 +155,7 @@ def _draw_host(axes: Axes, rows: list[dict[str, Any]]) -> None:
 
 
 def _draw_found(axes: Axes, rows: list[dict[str, Any]]) -> None:
-    """Draw the share of experts that each cache had, for each way of drawing experts."""
+    """Draw the hit rate of each cache of experts, for each router."""
     routers = list(dict.fromkeys((r["skew"], r["locality"]) for r in rows))
     caches = list(dict.fromkeys(r["system"] for r in rows))
     for i, (cache, colour) in enumerate(zip(caches, (SKY, VERMILION, BLUE), strict=True)):
@@ -172,7 +172,7 @@ def _draw_found(axes: Axes, rows: list[dict[str, Any]]) -> None:
 
 
 def draw_anchors(tables: Tables, caption: str) -> Figure:
-    """Draw our number over the published one, a line a measurement."""
+    """Draw our number over the published one, one line for each measurement."""
     figure, (axes,) = canvas(8.4, 4.2)
     rows = rows_of(tables["anchors"])[::-1]
     colours = [BLUE if r["kind"] == "predicted" else GREY for r in rows]

@@ -1,4 +1,4 @@
-"""Share of requests on target by load, and where a capacity is cut."""
+"""Share of requests within targets by load, with the capacity found."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def draw_capacity(
     """Draw the runs of a search.
 
     Args:
-      table: of `experiments.answers.capacity.tried_table`.
-      quantity: its column.
-      unit: of its values.
-      wanted: share of the requests that is to meet both targets.
-      found: the answer, and its interval from and to.
-      title: above.
-      caption: below.
+      table: table of runs from `experiments.answers.capacity.tried_table`.
+      quantity: name of the quantity's column.
+      unit: unit of its values.
+      wanted: share of the requests that must meet both targets.
+      found: answer, and lower and upper end of its interval; None for no answer.
+      title: title above the axes.
+      caption: text below the axes.
     """
     figure, (axes,) = canvas(6.4, 3.8)
     rows = [r for r in table.to_pylist() if r["attainment_both"] is not None]

@@ -1,4 +1,4 @@
-"""Printed numbers beside ours, of all claims, in one picture."""
+"""Printed numbers against ours, for all claims in one picture."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HOLLOW = ("in-sample", "repeat")
 
 
 def draw_claims(rows: Sequence[Row]) -> Figure:
-    """Draw ours over what is printed: filled where nothing was chosen with the number in view."""
+    """Draw our numbers over the printed ones; predictions are filled, other results hollow."""
     figure, (axes,) = canvas(6.4, 5.2)
     shown = [row for row in rows if row.comparison is not None and row.comparison.ratio is not None]
     positive: list[float] = []
@@ -63,6 +63,6 @@ def draw_claims(rows: Sequence[Row]) -> Figure:
 
 
 def claims_picture(rows: Sequence[Row]) -> bytes:
-    """Return the picture without title and caption, which a page has."""
+    """Return the picture as WebP without title and caption, for a page that has both."""
     with look():
         return bare_picture(draw_claims(rows))

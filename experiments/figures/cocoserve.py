@@ -1,4 +1,4 @@
-"""CoCoServe's figures: gains by copies of layers, costs of operations."""
+"""CoCoServe's figures: gains from copies of layers, costs of operations."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
 
 
 def draw_gains(tables: Tables, caption: str) -> Figure:
-    """Draw gains of throughput and cuts of latency by layers, and by copies of twenty layers."""
+    """Draw gains in throughput and latency by copied layers, and by copies of twenty layers."""
     figure, axes = canvas(10.0, 6.4, 2, 2)
     rows = rows_of(tables["gains"])
     titles = {
@@ -62,7 +62,7 @@ def draw_gains(tables: Tables, caption: str) -> Figure:
 
 
 def draw_costs(tables: Tables, caption: str) -> Figure:
-    """Draw seconds and memory of operations by layers, beside what is printed."""
+    """Draw seconds and memory of operations by layers, beside the printed values."""
     figure, (left, right) = canvas(9.0, 3.8, 2)
     rows = rows_of(tables["operations"])
     for kind, colour in (("replicate", BLUE), ("migrate", VERMILION)):
@@ -88,7 +88,7 @@ def draw_costs(tables: Tables, caption: str) -> Figure:
 
 
 def draw_memory(tables: Tables, caption: str) -> Figure:
-    """Draw latency by rate with all layers at home and one away, and how many requests fit."""
+    """Draw latency by rate with all layers at home and one away, and the requests that fit."""
     figure, (left, right) = canvas(9.0, 3.8, 2)
     batches = {"15": "batches of 15", "memory": "all that waits"}
     for batch, colour in (("15", BLUE), ("memory", VERMILION)):
@@ -123,7 +123,7 @@ _FIG3 = ("default_peak", "migrate_one")
 
 
 def draw_failures(tables: Tables, caption: str) -> Figure:
-    """Draw the share of requests that fails and the share that is in time, by rate."""
+    """Draw the shares of failed and of timely requests, by rate."""
     figure, (left, right) = canvas(9.0, 3.8, 2)
     colours = {"HFT": VERMILION, "CoCoServe": BLUE, "CoCoServe, gamma 0": ORANGE}
     for name, colour in colours.items():
@@ -173,7 +173,7 @@ def draw_rates(tables: Tables, caption: str) -> Figure:
 
 
 def draw_used(tables: Tables, caption: str) -> Figure:
-    """Draw the memory that systems use, beside what is printed, and what is idle at low rates."""
+    """Draw the memory that systems use, beside printed values, and idle memory at low rates."""
     figure, (left, right) = canvas(9.0, 3.8, 2)
     used = rows_of(tables["used"])[:3]
     names = [r["system"] for r in used]
@@ -221,12 +221,12 @@ def draw_instances(tables: Tables, caption: str) -> Figure:
 
 
 def draw_two_cards(tables: Tables, caption: str) -> Figure:
-    """Draw tokens a second and seconds of a step by sequences, each way until memory ends."""
+    """Draw tokens a second and seconds a step by sequences, until each layout's memory is full."""
     figure, axes = canvas(9.6, 4.2, 2)
     titles = {"tokens_per_s": "tokens a second", "step_s": "step (ms)"}
     rows = rows_of(tables["steps"])
     colours = (INK, SKY, BLUE, ORANGE, GREEN, VERMILION)
-    styles = {"second instance": "--", "pipeline": ":"}  # beside curves that they cover
+    styles = {"second instance": "--", "pipeline": ":"}  # distinct where curves overlap
     for each, (name, title) in zip(axes, titles.items(), strict=True):
         scale = 1e3 if name == "step_s" else 1.0
         for way, colour in zip(dict.fromkeys(r["way"] for r in rows), colours, strict=True):

@@ -1,4 +1,4 @@
-"""The figure of what mechanisms are worth alone and together."""
+"""Figure of the worth of mechanisms, alone and together."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COLOURS = (GREEN, BLUE, PURPLE, ORANGE, VERMILION, SKY)
 
 
 def draw_worth(tables: Tables, caption: str) -> Figure:
-    """Draw each mechanism's Shapley value over the load, a panel a fleet and kind of load."""
+    """Draw each mechanism's Shapley value over the load, by fleet and kind of load."""
     rows = rows_of(tables["shares"])
     cells = list(dict.fromkeys((r["fleet"], r["bursts"]) for r in rows))
     columns = min(3, len(cells))

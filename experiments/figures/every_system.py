@@ -1,4 +1,4 @@
-"""The figure of goodput and attainment against load, a column a family of systems."""
+"""Figure of goodput and attainment against load, one column for each family of systems."""
 
 from __future__ import annotations
 

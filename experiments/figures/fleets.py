@@ -38,15 +38,13 @@ LINES: dict[str, tuple[str, str]] = {
     "ServerlessLLM, whole GPU": (ORANGE, ":"),
     "layer staging": (PURPLE, "-"),
 }
-FEWEST_PERCENT = (
-    0.01  # of requests: the missed share's axis begins here, none missed is drawn on it
-)
-LEAST_S = 0.02  # where the axis of TTFT begins
+FEWEST_PERCENT = 0.01  # lower end of the axis of missed requests; 0 is drawn on it
+LEAST_S = 0.02  # lower end of the axis of TTFT
 OWN_DRAW = "own"  # the slice's own draw, not capped
 
 
 def draw_fleets(tables: Tables, caption: str) -> Figure:
-    """Draw missed targets and p99 TTFT over the number of models, and over a slice's link draw."""
+    """Draw missed targets and p99 TTFT over the number of models, and over a slice's link rate."""
     rows = rows_of(tables["systems"])
     loads = sorted({r["compression"] for r in rows})
     caps = sorted({r["draw_gbps"] for r in rows if r["draw_gbps"] is not None})
@@ -85,10 +83,10 @@ def _pair(
     over: str,
     values: Sequence[Any],
 ) -> None:
-    """Draw both panels of a column: one line a system over the values of a setting."""
+    """Draw both panels of a column: one line for each system over the values of a setting."""
     top, below = panels[column], panels[columns + column]
     for order, (name, (colour, style)) in enumerate(LINES.items()):
-        # the first are on top, and what they hide is wider than they are
+        # the first lines are on top; lines below them are wider
         look: dict[str, Any] = {
             "color": colour, "linestyle": style, "label": name, "zorder": 3.0 - 0.01 * order,
         }  # fmt: skip
@@ -107,7 +105,7 @@ def _pair(
 
 
 def draw_ablation_plus(tables: Tables, caption: str) -> Figure:
-    """Draw attainment and p99 TTFT of each variant, a column of panels a load."""
+    """Draw attainment and p99 TTFT of each variant, one column of panels for each load."""
     rows = rows_of(tables["ablations"])
     points = list(dict.fromkeys(r["point"] for r in rows))
     variants = list(dict.fromkeys(r["variant"] for r in rows))
@@ -136,7 +134,7 @@ def draw_ablation_plus(tables: Tables, caption: str) -> Figure:
 def _spread(
     axes: Axes, rows: Sequence[dict[str, Any]], variants: Sequence[str], column: str
 ) -> None:
-    """Mark the mean over seeds of each variant, with its range; the whole system is a line."""
+    """Mark each variant's mean and range over seeds; a line marks the whole system."""
     for at, name in enumerate(variants):
         values = [r[column] for r in rows if r["variant"] == name]
         if not values:
@@ -149,7 +147,7 @@ def _spread(
 
 
 def draw_one_service(tables: Tables, caption: str) -> Figure:
-    """Draw TTFT percentiles and attainment of one hot model, a group of bars a setting."""
+    """Draw TTFT percentiles and attainment of one hot model, as groups of bars by setting."""
     rows = rows_of(tables["services"])
     settings = list(dict.fromkeys(r["setting"] for r in rows))
     systems = list(dict.fromkeys(r["system"] for r in rows))

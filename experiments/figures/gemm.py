@@ -1,4 +1,4 @@
-"""GEMM figures: 4, 5, 8 and the map of the best alpha."""
+"""GEMM figures: Figs. 4, 5 and 8, and the map of the best alpha."""
 
 from __future__ import annotations
 

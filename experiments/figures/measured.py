@@ -1,4 +1,4 @@
-"""Predicted against measured times, a panel a chip, both axes logarithmic."""
+"""Predicted against measured times, one panel for each chip, with logarithmic axes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COLUMNS = 3
 
 
 class Compared(Protocol):
-    """A prediction beside a measurement."""
+    """Predicted and measured time of one operation."""
 
     @property
     def chip(self) -> str: ...
@@ -32,7 +32,7 @@ class Compared(Protocol):
 
 
 def draw_measured(rows: Sequence[Compared]) -> Figure:
-    """Draw every row; filled marks were fitted to, open ones were not. The line is equality."""
+    """Draw every row: filled marks were fitted to, open marks were not; the line is equality."""
     chips = sorted({row.chip for row in rows})
     kinds = list(dict.fromkeys(_kind(row.op) for row in rows))
     down = math.ceil(len(chips) / _COLUMNS)
@@ -65,7 +65,7 @@ def draw_measured(rows: Sequence[Compared]) -> Figure:
 
 
 def _kind(op: str) -> str:
-    """The colour's name: a layer's products are one kind, engines another."""
+    """Return an operation's kind, which sets the colour of its mark."""
     if op.startswith("layer"):
         return "layer, Vidur"
     return op if " " not in op or op.endswith("attention") else "engine, a token"

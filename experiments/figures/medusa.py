@@ -133,7 +133,7 @@ def _spec(name: str) -> str:
 
 
 def draw_restore(tables: Tables, caption: str) -> Figure:
-    """Draw nodes restored and what became of the classifiers."""
+    """Draw restored nodes, and the results of the classifiers."""
     figure, (left, right) = canvas(10.0, 3.8, 2)
     rows = rows_of(tables["models"])
     left.barh([_title(r["model"]) for r in rows], [r["restored"] / 1e3 for r in rows],

@@ -1,4 +1,4 @@
-"""The figure of alpha, chunk and placement by prediction."""
+"""Figure of alpha, chunk and placement by prediction."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from experiments.figures.style import (
 __all__ = ["draw_plus_alpha"]
 
 COLOURS = {"Algorithm 2": ORANGE, "predictive": GREEN, "joint": BLUE, "hindsight": INK}
-WIDE = 2.0  # times between the smallest and the largest: a logarithmic axis has ticks enough
-LEAST = 0.05  # of the value, that is shown beside values which hardly differ
+WIDE = 2.0  # smallest ratio of the largest to the smallest value for a logarithmic axis
+LEAST = 0.05  # relative margin around values that hardly differ
 
 
 def draw_plus_alpha(tables: Tables, caption: str) -> Figure:
-    """Draw missed targets and p99 TTFT of every rule, a group of rows a workload."""
+    """Draw missed targets and p99 TTFT of every rule, grouped by workload."""
     rows = rows_of(tables["rules"])
     workloads = list(dict.fromkeys(r["workload"] for r in rows))
     rules = list(dict.fromkeys(r["rule"] for r in rows))
@@ -63,7 +63,7 @@ def draw_plus_alpha(tables: Tables, caption: str) -> Figure:
 
 
 def _seconds(axes: Axes, values: list[float]) -> None:
-    """Scale an axis of seconds: logarithmic, or around values that are nearly one."""
+    """Scale an axis of seconds: logarithmic, or linear around nearly equal values."""
     low, high = min(values), max(values)
     if high < WIDE * low:
         room = max(0.1 * (high - low), LEAST * high)  # not the last digits of equal numbers

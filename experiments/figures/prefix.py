@@ -1,4 +1,4 @@
-"""The figure of the prefix cache: over host memory, and by chip and link."""
+"""Figure of the prefix cache: over host memory, and by chip and link."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WIDTH: Final = 0.38  # of a bar
 
 
 def draw_prefix(tables: Tables, caption: str) -> Figure:
-    """Draw latency and tokens found over host memory; below, latency and link bytes of chips."""
+    """Draw latency and cached tokens over host memory; below, latency and link bytes by chip."""
     slices, chips = (rows_of(tables["runs"], part=part) for part in ("slices", "chips"))
     figure, (late, found, wait, link) = canvas(11.0, 7.4, columns=2, rows=2)
     _over_memory(late, found, slices)
@@ -72,7 +72,7 @@ def _over_memory(late: Axes, found: Axes, rows: Sequence[dict[str, Any]]) -> Non
 
 
 def _by_chip(axes: Axes, rows: Sequence[dict[str, Any]], column: str) -> None:
-    """Draw a pair of bars a chip, without and with blocks; marks are the blocks' own bytes."""
+    """Draw a pair of bars for each chip, without and with blocks; marks are the blocks' bytes."""
     places = list(dict.fromkeys((r["weights"], r["chip"]) for r in rows))
     sizes = sorted({r["host_gb"] for r in rows})
     chips = len(dict.fromkeys(chip for _, chip in places))

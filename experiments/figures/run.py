@@ -17,7 +17,7 @@ from experiments.figures.style import BLUE, COLOURS, GREY, VERMILION, canvas, fi
 __all__ = ["draw_run"]
 
 _WINDOWS = 120  # most points of a line over time
-_PER_WINDOW = 8  # requests, about: percentiles of fewer say nothing
+_PER_WINDOW = 8  # fewest requests of a window, about, for its percentiles
 _CDF_POINTS = 400
 _MODELS_SHOWN = len(COLOURS) - 1
 
@@ -29,7 +29,7 @@ def draw_run(requests: pa.Table, caption: str) -> dict[str, Figure]:
 
     Args:
       requests: table with `c2c.metrics.SUMMARY_COLUMNS`.
-      caption: what was run, link variant included.
+      caption: description of the run, including its link variant.
     """
     arrival = _numbers(requests, "arrival_s")
     first, last = _numbers(requests, "first_token_s"), _numbers(requests, "finished_s")
@@ -71,7 +71,7 @@ def _over_time(arrival: Floats, ttft: Floats, slo: Floats, caption: str) -> Figu
 def _windowed(
     window: npt.NDArray[Any], values: Floats, ps: tuple[float, ...], windows: int
 ) -> Floats:
-    """Return percentiles of the values of each window, [len(ps), windows]; NaN where empty."""
+    """Return percentiles of the values of each window, [len(ps), windows]; NaN if empty."""
     levels = np.full((len(ps), windows), np.nan)
     known = ~np.isnan(values)
     window, values = window[known], values[known]

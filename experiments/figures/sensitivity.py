@@ -1,4 +1,4 @@
-"""Smallest changes for misses, sensitivity of headlines, results without a fitted figure."""
+"""Smallest changes that mend misses, sensitivity of headlines, results without a fitted figure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LABELS = ("1/16", "1/4", "1/2", "1", "2", "4", "16")
 
 
 def draw_takes(tables: Tables, caption: str) -> Figure:
-    """Draw the smallest factors of each missed claim, its nearest number on top."""
+    """Draw the smallest factors that mend each missed claim, the nearest one on top."""
     rows = rows_of(tables["takes"])
     claims = list(dict.fromkeys(r["claim"] for r in rows))
     lines: list[tuple[str, dict[str, Any] | None]] = []
@@ -64,7 +64,7 @@ def draw_takes(tables: Tables, caption: str) -> Figure:
 
 
 def draw_left_out(tables: Tables, caption: str) -> Figure:
-    """Draw ours over published with each fit (hollow) and without it (filled)."""
+    """Draw our value over the published one, with each fit (hollow) and without it (filled)."""
     rows = rows_of(tables["folds"])
     lines: list[tuple[str, dict[str, Any] | None]] = []
     for fold in dict.fromkeys(r["left_out"] for r in rows):
@@ -99,7 +99,7 @@ def draw_left_out(tables: Tables, caption: str) -> Figure:
 
 
 def draw_tornado(tables: Tables, caption: str) -> Figure:
-    """Draw, for each headline, how far it moves with half and twice of what moves it most."""
+    """Draw the change of each headline at half and twice the inputs that move it most."""
     rows = rows_of(tables["headlines"])
     names = list(dict.fromkeys(r["headline"] for r in rows))
     columns = 3
@@ -114,7 +114,7 @@ def draw_tornado(tables: Tables, caption: str) -> Figure:
         shown = [k for k in sorted(reach, key=lambda k: -reach[k]) if reach[k] > LEAST][:6]
         for y, knob in enumerate(shown):
             for r in (r for r in mine if r["knob"] == knob):
-                # one above the other: both may move a headline the same way
+                # one above the other, as both may move a headline in the same direction
                 doubled = r["factor"] > 1
                 axes.barh(y + (-0.16 if doubled else 0.16), r["ratio"] - 1, left=1, height=0.32,
                           color=BLUE if doubled else SKY)  # fmt: skip

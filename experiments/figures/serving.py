@@ -1,4 +1,4 @@
-"""Serving figures: cold start and switch (10, 11), trace replay (12), ablations (14)."""
+"""Serving figures: cold start and switch (Figs. 10, 11), trace replay (12), ablations (14)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MODELS = {
     "mixtral-8x7b": "Mixtral-8x7B",
 }
 
-OWN_READINGS = {  # panel -> title; what the paper leaves open, read otherwise
+OWN_READINGS = {  # panel -> title, for other readings of the paper
     "placement, unlike slices": "(d) Unlike slices",
     "chunk, long prompts": "(e) Long prompts, chunk size (tokens)",
 }
@@ -135,7 +135,7 @@ def draw_fig12(tables: Tables, caption: str) -> Figure:
         if band is None:
             continue
         below.axhspan(*band, color=colour, alpha=0.09, linewidth=0, zorder=0)
-        # The lowest band's name stands at its lower edge: the others reach into it from above.
+        # The lowest band's name is at its lower edge, as the others reach into it from above.
         edge, side = (1.08 * band[0], "bottom") if band == lowest else (0.93 * band[1], "top")
         below.text(hours[-1] + 2 * width, edge, f"paper: {band[0]}–{band[1]} s", color=colour,
                    fontsize=8, va=side)  # fmt: skip
@@ -152,7 +152,7 @@ def draw_fig12(tables: Tables, caption: str) -> Figure:
 
 
 def _busiest(rows: list[dict[str, Any]]) -> float:
-    """Return the hour at which the `SHOWN_HOURS` with most requests begin."""
+    """Return the first hour of the `SHOWN_HOURS` with most requests."""
     chosen = [r for r in rows if r["system"] == rows[0]["system"] and r["seed"] == rows[0]["seed"]]
     starts = [r["start_h"] for r in chosen]
     counts = [
@@ -165,7 +165,7 @@ def _over_time(
     axes: Axes, rows: list[dict[str, Any]], hours: list[float], colour: str, label: str,
     *, bands: bool,
 ) -> None:  # fmt: skip
-    """Draw the median over time; with bands the range over seeds and p5 to p95 as well."""
+    """Draw the median over time; with bands, also the range over seeds and p5 to p95."""
     seeds, width = sorted({r["seed"] for r in rows}), rows[0]["hours"]
     where = {round(h / width): i for i, h in enumerate(hours)}
     values = {k: np.full((len(seeds), len(hours)), np.nan) for k in ("p5_s", "p50_s", "p95_s")}
@@ -189,7 +189,7 @@ def _over_time(
 
 
 def draw_fig14(tables: Tables, caption: str) -> Figure:
-    """Draw p99 TTFT of every variant, one panel a component; below, the readings of our own."""
+    """Draw p99 TTFT of every variant, one panel for each component; below, our own readings."""
     rows = rows_of(tables["ablations"])
     more = any(r["panel"] in OWN_READINGS for r in rows)
     figure, panels = canvas(
@@ -223,7 +223,7 @@ def draw_fig14(tables: Tables, caption: str) -> Figure:
 
 
 def _ablation(axes: Axes, rows: list[dict[str, Any]], panel: str, title: str, whole: bool) -> None:
-    """Draw the bars of one component; `whole`: the full system's beside them."""
+    """Draw the bars of one component; `whole`: value of the full system beside them."""
     names = list(dict.fromkeys(r["variant"] for r in rows if r["panel"] == panel))
     if whole:
         names.insert(0, "full system")
@@ -256,10 +256,10 @@ def _bar(axes: Axes, at: int, rows: list[dict[str, Any]], colour: str) -> None:
     middle = float(np.median(values))
     axes.bar(at, middle, 0.62, color=colour)
     axes.plot([at, at], [min(values), max(values)], color=INK, linewidth=1.2)
-    # our number stands on its bar, or on the paper's mark where that is in the way
+    # our number is above its bar, or above the paper's mark if that is in the way
     printed = rows[0]["published_p99_s"]
     highest = axes.get_ylim()[1]
-    leaves = max(values) > highest  # the whisker does: its number stands beside it
+    leaves = max(values) > highest  # the whisker leaves the axes; its number is beside it
     top = middle if leaves else min(max(values), 0.9 * highest)
     if printed is not None and abs(printed - top) < 0.15:
         top = max(top, printed)
@@ -272,7 +272,7 @@ def _bar(axes: Axes, at: int, rows: list[dict[str, Any]], colour: str) -> None:
         fontsize=8,
         visible=middle <= highest,
     )
-    # a bar that leaves the axes says so at their top
+    # a bar that leaves the axes has a mark at their top
     axes.text(
         at, 0.97, f"{middle:.1f} ↑", ha="center", va="top", fontsize=8, color="white",
         transform=axes.get_xaxis_transform(), visible=middle > highest,
@@ -282,7 +282,7 @@ def _bar(axes: Axes, at: int, rows: list[dict[str, Any]], colour: str) -> None:
 
 
 def _legend(axes: Axes) -> tuple[list[Any], list[str]]:
-    """One entry a label."""
+    """Return handles and labels of a legend, each label once."""
     handles, labels = axes.get_legend_handles_labels()
     unique = dict(zip(labels, handles, strict=True))
     return list(unique.values()), list(unique)

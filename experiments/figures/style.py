@@ -1,4 +1,4 @@
-"""One look for all figures: colours safe for colour-blind readers, room for a caption."""
+"""Style of all figures: colours safe for colour-blind readers, room for a caption."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ _LEGEND_ROW_POINTS = 13.0
 
 @contextmanager
 def look() -> Iterator[None]:
-    """Use the style inside the block, whatever matplotlibrc says."""
+    """Use the style inside the block, whatever the user's matplotlibrc."""
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(RC)  # type: ignore[arg-type]  # its keys are literals
@@ -97,7 +97,7 @@ def look() -> Iterator[None]:
 def canvas(
     width: float, height: float, columns: int = 1, rows: int = 1, **more: Any
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure without a window, and its axes row by row."""
+    """Return a figure without a window, and its axes in row order."""
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, **more)
     return figure, list(axes.flat)
@@ -136,10 +136,9 @@ def finish(
 
 
 def bare_picture(figure: Figure) -> bytes:
-    """Return the figure as WebP without title and caption, which `finish` wrote: a page has them.
+    """Return the figure as WebP without the title and caption of `finish`, for a page with both.
 
-    Pictures of 64 colours are a fifth of their PNG, and a page of all figures is small enough to
-    send.
+    A picture of 64 colours has a fifth of its PNG's size, so a page of all figures can be sent.
     """
     written = figure.texts[-2:]
     for text in written:
@@ -163,7 +162,7 @@ def mark_published(
 
 
 def beside(rows: Sequence[Mapping[str, Any]], row: Mapping[str, Any], step: float) -> float:
-    """Return where a system's bar stands: beside those of the same model, around its tick."""
+    """Return the x position of a system's bar, among those of its model around the model's tick."""
     models = list(dict.fromkeys(r["model"] for r in rows))
     here = [r["system"] for r in rows if r["model"] == row["model"]]
     return models.index(row["model"]) + step * (here.index(row["system"]) - (len(here) - 1) / 2)
@@ -181,7 +180,7 @@ def draw_table(
     below: Sequence[Sequence[str]],
     widths: Sequence[float],
 ) -> None:
-    """Write a table with a small second line in each cell; `widths` are shares of the row."""
+    """Draw a table with a small second line in each cell; `widths` are shares of the row."""
     axes.axis("off")
     axes.set(xlim=(0, 1), ylim=(len(cells) + 1, 0))
     edges = [sum(widths[:i]) / sum(widths) for i in range(len(widths))]

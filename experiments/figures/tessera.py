@@ -59,7 +59,7 @@ def _published(name: str) -> float:
 
 
 def draw_heterogeneity(tables: Tables, caption: str) -> Figure:
-    """Draw how the ratio of times is spread over kernels, and shares of kernels."""
+    """Draw the distribution of the ratio of times over kernels, and shares of kernels."""
     figure, (left, right) = canvas(10.0, 4.0, 2)
     rows = rows_of(tables["kernels"])
     for name, colour in zip(WORKLOADS, COLOURS, strict=False):
@@ -93,14 +93,14 @@ def draw_heterogeneity(tables: Tables, caption: str) -> Figure:
 
 
 def _last(axes: Any) -> tuple[list[Any], list[str]]:
-    """Return the legend's entry of the printed values alone."""
+    """Return handles and labels of the printed values alone."""
     handles, labels = axes.get_legend_handles_labels()
     kept = [(h, x) for h, x in zip(handles, labels, strict=True) if x == "paper"]
     return [h for h, _ in kept], [x for _, x in kept]
 
 
 def draw_offline(tables: Tables, caption: str) -> Figure:
-    """Draw throughput cell by cell, and what it is for the price."""
+    """Draw throughput cell by cell, and throughput for the price."""
     figure, axes = canvas(12.5, 6.2, 2, 2)
     rows = rows_of(tables["cells"])
     for ax, pair in zip(axes, PAIRS, strict=False):
@@ -138,7 +138,7 @@ def draw_offline(tables: Tables, caption: str) -> Figure:
 
 
 def draw_online(tables: Tables, caption: str) -> Figure:
-    """Draw latency a token over the rate of requests, a panel a pair."""
+    """Draw latency a token over the rate of requests, one panel for each pair of GPUs."""
     figure, axes = canvas(12.0, 3.7, 3)
     rows = rows_of(tables["latency"])
     slo = _published("fig7.slo")
@@ -159,7 +159,7 @@ def draw_online(tables: Tables, caption: str) -> Figure:
 
 
 def draw_cluster(tables: Tables, caption: str) -> Figure:
-    """Draw throughput of each way in both clusters."""
+    """Draw throughput of each system in both clusters."""
     figure, axes = canvas(9.0, 3.8, 2)
     titles = {"three": "GPT-oss 20B, 2 A100 + L40s", "sixteen": "Qwen3 235B, 8 B200 + 8 H100"}
     colours = {"left": GREY, **{way: colour for way, (_, colour) in _WAYS.items()}}
@@ -184,7 +184,7 @@ def draw_cluster(tables: Tables, caption: str) -> Figure:
 
 
 def draw_pipelining(tables: Tables, caption: str) -> Figure:
-    """Draw the share of the optimum by mode and number in flight, a panel a plan."""
+    """Draw the share of the optimum by mode and number in flight, one panel for each plan."""
     figure, axes = canvas(11.5, 3.8, 3, sharey=True)
     rows = rows_of(tables["shares"])
     colours = {"none": GREY, "naive": ORANGE, "priority": VERMILION, "shortest": BLUE}

@@ -78,7 +78,7 @@ def _by_rate(axes: Axes, rows: Rows, column: str) -> None:
 
 
 def draw_shares(tables: Tables, caption: str) -> Figure:
-    """Draw TPOT by the cold rate and by the share that is away."""
+    """Draw TPOT by the cold rate and by the share of sequences that are away."""
     figure, (left, right) = canvas(10.0, 3.8, 2)
     rows = rows_of(tables["rates"])
     for way, colour in _COLOURS.items():
@@ -122,7 +122,7 @@ def draw_long(tables: Tables, caption: str) -> Figure:
 
 
 def draw_ablation(tables: Tables, caption: str) -> Figure:
-    """Draw TPOT of both models by control and cut, beside what is printed."""
+    """Draw TPOT of both models by control and cut, beside the printed values."""
     figure, (left, right) = canvas(9.0, 3.6, 2)
     rows = {r["variant"]: r for r in rows_of(tables["variants"])}
     names = [*rows]
@@ -140,7 +140,7 @@ def draw_ablation(tables: Tables, caption: str) -> Figure:
 
 
 def draw_table1(tables: Tables, caption: str) -> Figure:
-    """Draw tokens a second by batch, beside what is printed."""
+    """Draw tokens a second by batch, beside the printed values."""
     figure, (axes,) = canvas(6.0, 3.6, 1)
     rows = rows_of(tables["throughput"])
     for name, colour in (("separate", GREY), ("tp2", ORANGE)):
@@ -151,7 +151,7 @@ def draw_table1(tables: Tables, caption: str) -> Figure:
             **{**PUBLISHED, "markeredgecolor": colour}, label=f"{name}, paper",
         )  # fmt: skip
     axes.set(xlabel="sequences", ylabel="tokens/s")
-    axes.set_xscale("log", base=2)  # whose ticks are powers of two, without any between
+    axes.set_xscale("log", base=2)  # ticks are powers of two alone
     axes.set_yscale("log", base=2)
     axes.set_xticks(batches, [str(b) for b in batches])
     ticks = [1000, 2000, 4000, 8000]
@@ -161,7 +161,7 @@ def draw_table1(tables: Tables, caption: str) -> Figure:
 
 
 def draw_stalls(tables: Tables, caption: str) -> Figure:
-    """Draw three estimates of a stall by slack, and drawn waits."""
+    """Draw three estimates of a stall by slack, and sampled waits."""
     figure, (axes,) = canvas(6.0, 3.6, 1)
     rows = rows_of(tables["stalls"])
     slack = [r["slack"] for r in rows]

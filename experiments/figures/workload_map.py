@@ -1,4 +1,4 @@
-"""The best system by workload: a map, attainment against load, models against host memory."""
+"""Best system by workload: a map, attainment against load, models against host memory."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ LOOKS = {
     "ServerlessLLM, 50 ms, planned": (VERMILION, "--"),
     "Aegaeon, planned": (PURPLE, "--"),
 }
-PALE = 0.35  # how much of a colour a cell has
-WITHIN = 95.0  # percent: what counts as served within targets, against host memory
+PALE = 0.35  # opacity of a cell's colour
+WITHIN = 95.0  # percent within targets that counts as served, against host memory
 
 
 def draw_map(tables: Tables, caption: str) -> Figure:
@@ -66,7 +66,7 @@ def draw_map(tables: Tables, caption: str) -> Figure:
 
 
 def _cells(axes: Axes, best: list[dict[str, Any]]) -> None:
-    """Draw a cell a workload: the best system's colour, what it and C2CServe attain."""
+    """Draw one cell for each workload: colour of the best system, its attainment and C2CServe's."""
     models = sorted({b["models"] for b in best})
     rates = sorted({b["rate_rps"] for b in best})
     for b in best:

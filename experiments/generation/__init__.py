@@ -1,6 +1,6 @@
-"""Generating text from the command line: settings, prompts, run folders, what is printed.
+"""Text generation from the command line: settings, prompts, run folders, console output.
 
-Only what needs no jax is imported here, so that a wrong setting is said at once.
+This package imports no jax, so that an invalid setting is reported at once.
 """
 
 from experiments.generation.overrides import protected

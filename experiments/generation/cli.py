@@ -1,4 +1,4 @@
-"""The command line of `experiments.generate`: one text, a batch, or a sweep."""
+"""Command line of `experiments.generate`: one text, a batch, or a sweep."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ CONFIG = "generate"
 
 
 def run_command_line(given: Sequence[str]) -> int:
-    """Generate what the arguments say; return the exit status.
+    """Generate text by the given arguments; return the exit status.
 
     Raises:
-      SettingError: a setting cannot work.
+      SettingError: a setting is invalid.
       DataError: a file cannot be used.
-      BrokenPipeError: nobody reads standard output any more.
+      BrokenPipeError: standard output was closed.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # In a text another character is better than a code in its place.
+        # Text shows a replacement character rather than an escape code.
         sys.stdout.reconfigure(errors="replace")
     before = sys.argv[:]
     raised: list[Exception] = []
 
     def point(cfg: DictConfig) -> None:
-        sys.argv[:] = before  # what provenance is to say
+        sys.argv[:] = before  # as provenance records it
         try:
             generate_point(cfg)
-        except Exception as error:  # noqa: BLE001 (raised again: Hydra would say a line of its own)
+        except Exception as error:  # noqa: BLE001 (raised again: Hydra would print its own line)
             raised.append(error)
 
     try:

@@ -1,4 +1,4 @@
-"""Generate into a run folder: text as it comes, then a table, statistics and texts."""
+"""Generation into a run folder: streamed text, then a table, statistics and texts."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _CODE = ("c2c", "pallas_kernels", "experiments.generation")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Screen:
-    """Display of a run's progress.
+    """Callbacks that display a run's progress.
 
     Attributes:
-      note: takes a remark for the user.
-      started: is called when the model is there and prompts are encoded.
-      piece: takes a prompt's number and new text of it.
-      token: takes how many tokens of how many at most are drawn.
-      stopped: says whether the run was told to stop.
+      note: called with a remark for the user.
+      started: called with the encoded prompts once the model is loaded.
+      piece: called with a prompt's index and its new text.
+      token: called with the number of tokens drawn so far, over all prompts.
+      stopped: returns True if the run has to stop.
     """
 
     note: Callable[[str], None]
@@ -48,12 +48,12 @@ class Screen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generated:
-    """A run that is complete.
+    """Complete run.
 
     Attributes:
-      folder: of the run.
-      texts: by prompt.
-      statistics: None where a complete run was found.
+      folder: run folder.
+      texts: generated text of each prompt.
+      statistics: times and counts of the run; None if it was complete before.
     """
 
     folder: Path
@@ -63,13 +63,13 @@ class Generated:
 
 @dataclass(slots=True)
 class Loaded:
-    """The model of the last run: points of a sweep that differ elsewhere share it."""
+    """Model of the last run, shared by points of a sweep that need the same one."""
 
     _key: tuple[Any, ...] | None = field(default=None)
     _model: Model | None = field(default=None)
 
     def model(self, settings: Settings, path: Path) -> Model:
-        """Return the model of these settings.
+        """Return the model of these settings, loaded if it is not the last one.
 
         Raises:
           SettingError: a setting is not supported.
@@ -79,7 +79,7 @@ class Loaded:
         key = (path, dtype, settings.linear.name, settings.quantize, settings.executables,
                settings.pool)  # fmt: skip
         if self._model is None or key != self._key:
-            self._model = None  # before the next, so that both need not fit
+            self._model = None  # freed first, so that both need not fit
             more: dict[str, Any] = {}
             if settings.quantize is not None:
                 more["quantize"] = settings.quantize
@@ -97,15 +97,15 @@ class Loaded:
 
 
 def generate(settings: Settings, loaded: Loaded, screen: Screen) -> Generated:
-    """Run one point into its folder, or return what a complete folder holds.
+    """Run one point into its folder, or return the results of a complete folder.
 
     Raises:
-      SettingError: a setting cannot work with this checkpoint, or the folder cannot be used.
+      SettingError: a setting is invalid for this checkpoint, or the folder cannot be used.
       DataError: the checkpoint cannot be used.
     """
     path = settings.checkpoint or default_checkpoint()
     config = _config(settings, path)
-    # Read first: what cannot work leaves no folder.
+    # Prompts are encoded before the folder is made, so that errors leave none.
     start = time.perf_counter()
     folder = _folder(settings, path, config)
     if settings.resume and RunDir.is_current(folder, config, packages=_CODE, ignore=_NOT_INPUTS):
@@ -197,7 +197,7 @@ def _many(
     )
     done = [0] * len(answers)
     for drawn in batch:
-        # A text that is over counts as if it had all the tokens it might have had.
+        # A finished text counts with its most tokens, so that progress ends at 100 %.
         count = answers[drawn.request].asked.new if drawn.last else done[drawn.request] + 1
         done[drawn.request] = count
         screen.token(sum(done))
@@ -209,11 +209,11 @@ def _linear(settings: LinearSettings) -> Linear:
     if settings.name != "hybrid":
         return linear_by_name(settings.name)
     made = Hybrid(sm_limit=settings.sm_limit, cluster=settings.cluster)
-    return made.with_alpha(**settings.alpha)  # arrays: another alpha compiles nothing
+    return made.with_alpha(**settings.alpha)  # an array, so that another alpha compiles nothing
 
 
 def _config(settings: Settings, path: Path) -> dict[str, Any]:
-    """Return all that the texts depend on, prompts as they were read."""
+    """Return all inputs of the texts, including the prompts as read."""
     files = [path] if path.is_file() else sorted(p for p in path.iterdir() if p.is_file())
     return {
         **settings.given,
@@ -248,7 +248,7 @@ def _counts(model: Model) -> dict[str, int]:
 
 
 def _totals(model: Model, answers: Sequence[Answer], wall_s: float) -> dict[str, Any]:
-    """Return totals; the rate of one text is that after its first, of several that of them all."""
+    """Return totals. `tokens_per_s`: decode rate of one text, or total rate of several."""
     kinds = model.placement().bytes_by_kind
     new = sum(len(answer.tokens) for answer in answers)
     return {
@@ -264,9 +264,9 @@ def _totals(model: Model, answers: Sequence[Answer], wall_s: float) -> dict[str,
 
 
 def rate(times_s: Sequence[float]) -> float | None:
-    """Return tokens a second from the second token on; None where there are not three.
+    """Return tokens a second from the second token on; None for fewer than three tokens.
 
-    Up to the second token code is made ready, for the prompt and for decoding.
+    Code for the prompt and for decoding may be compiled up to the second token.
     """
     if len(times_s) < 3:
         return None

@@ -1,7 +1,7 @@
-"""Texts on the command line, made safe from Hydra: its grammar would cut or refuse most of them.
+"""Quoting of texts on the command line, most of which Hydra's grammar would cut or refuse.
 
-A prompt is what the shell passes, to the last character. Nobody should have to know that commas
-make a sweep, that an equals sign ends a value, or that `${` begins an interpolation.
+A prompt is exactly the argument from the shell. Users need not know that commas make a sweep, that
+an equals sign ends a value, or that `${` begins an interpolation.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from experiments.sweeping import is_sweep, options_first, quoted
 
 __all__ = ["protected"]
 
-# `system` is a group of `conf/` (the serving systems), so here the message has another name.
+# `system` is a group of `conf/` (serving systems), so the message has another name here.
 _TEXTS = {"prompt": "prompt", "system": "system_message", "system_message": "system_message"}
 _PATHS = ("checkpoint", "prompts_file", "pool", "executables", "out", "folder")
 _ASSIGNMENT = re.compile(r"(\+{0,2})([a-z_]+)=(.*)", re.DOTALL)
@@ -22,15 +22,14 @@ _PLAIN_PATH = re.compile(r"[\w./~@+ -]*\Z")
 
 
 def protected(arguments: Sequence[str]) -> list[str]:
-    r"""Return a command line in which texts are quoted as Hydra wants them.
+    r"""Return a command line with texts quoted for Hydra.
 
     >>> protected(["prompt=Well, it's = {fine}", "seed=1"])
     ["prompt='Well, it\\'s = {fine}'", 'seed=1']
 
     Args:
-      arguments: as the shell passes them. `prompt` and `system` are texts to the end; `stop` is a
-        JSON list, a number or a text. Paths are protected too, except in a sweep, where a comma
-        may separate several.
+      arguments: arguments from the shell. `prompt` and `system` are texts; `stop` is a JSON list, a
+        number or a text. Paths are quoted too, except in a sweep, where commas may separate them.
     """
     swept = is_sweep(arguments)
     return [_protected(each, swept=swept) for each in options_first(arguments)]
@@ -51,7 +50,7 @@ def _protected(argument: str, *, swept: bool) -> str:
 
 
 def _stops(value: str) -> str:
-    """Return a list in Hydra's form; what looks like a list but is no JSON is left to Hydra."""
+    """Return a list in Hydra's form; a list that is not JSON stays unchanged."""
     if value.startswith("[") and value.endswith("]"):
         try:
             items = json.loads(value)

@@ -1,4 +1,4 @@
-"""One point: a run by itself, or one of a sweep in whatever process its launcher has put it."""
+"""One point: a single run, or a point of a sweep in its launcher's process."""
 
 from __future__ import annotations
 
@@ -24,20 +24,22 @@ __all__ = ["PipeClosed", "generate_point"]
 
 POLL_S = 0.2
 
-_loaded: list[Loaded] = []  # the model of this process's last run: the next may use it too
+_loaded: list[Loaded] = []  # model of this process's last run, for the next one
 
 
 class PipeClosed(BaseException):
-    """Nobody reads standard output any more; no `Exception`, of which Hydra would make a report."""
+    """Standard output was closed. Not an `Exception`, which Hydra would report itself."""
 
 
 def generate_point(cfg: DictConfig) -> None:
-    """Generate what a configuration says.
+    """Generate text by a configuration.
+
+    A sweep records errors of a point and goes on with the others.
 
     Raises:
-      SettingError: it cannot work. In a sweep that is recorded instead: other points go on.
-      DataError: a file cannot be used; in a sweep likewise.
-      PipeClosed: nobody reads what is written.
+      SettingError: a setting is invalid.
+      DataError: a file cannot be used.
+      PipeClosed: standard output was closed.
     """
     hydra = HydraConfig.get()
     try:
@@ -61,7 +63,7 @@ def _swept(cfg: DictConfig, point: PointRecord) -> None:
             try:
                 found = _run(settings)
                 break
-            except FolderInUse as busy:  # its text is wanted here, too
+            except FolderInUse as busy:  # a complete run's text is printed as well
                 folder = Path(str(busy.value))
                 note(f"waiting for another process in {folder}")
                 while is_in_use(folder):

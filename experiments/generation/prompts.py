@@ -1,4 +1,4 @@
-"""Prompts: from the command line, standard input or files; each with settings of its own."""
+"""Prompts from the command line, standard input or files, each with its own settings."""
 
 from __future__ import annotations
 
@@ -39,24 +39,18 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """One text to continue or to answer, and how.
+    """One text to continue or to answer, with its settings.
+
+    `temperature` to `seed` are those of `c2c.transformer.Sampling`.
 
     Attributes:
       text: the prompt.
-      system: a system message; None for the template's own.
-      chat: whether the checkpoint's template is put around it; auto if there is one.
-      max_new_tokens: at most so many.
-      temperature: as in `Sampling`, like the next eight.
-      top_k: see there.
-      top_p: see there.
-      min_p: see there.
-      repetition_penalty: see there.
-      presence_penalty: see there.
-      frequency_penalty: see there.
-      logit_bias: see there.
-      seed: see there.
-      stop: texts, and token ids, that end the text.
-      stop_at_eos: whether the checkpoint's own do.
+      system: system message; None for the template's own.
+      chat: whether the checkpoint's chat template is applied; "auto" applies it to sentences and
+        to prompts with a system message, if there is one.
+      max_new_tokens: most tokens of the answer.
+      stop: texts and token ids that end the answer.
+      stop_at_eos: whether the checkpoint's own end tokens end it.
     """
 
     text: str
@@ -86,7 +80,7 @@ class Prompt:
         if self.max_new_tokens < 1:
             raise SettingError("max_new_tokens", self.max_new_tokens, "a whole number above 0")
         for each in self.stop:
-            kind: type = type(each)  # of a list that YAML or JSON gave us
+            kind: type = type(each)  # any type that YAML or JSON has
             if kind not in (str, int) or each == "":
                 raise SettingError("stop", each, "texts that are not empty, and token ids")
         if self.chat == "false" and self.system is not None:
@@ -98,19 +92,19 @@ class Prompt:
             raise SettingError(name, error.value, error.allowed) from None
 
     def sampling(self) -> Sampling:
-        """Return how its tokens are drawn."""
-        from c2c.transformer import Sampling  # which loads jax
+        """Return the settings by which its tokens are drawn."""
+        from c2c.transformer import Sampling  # loads jax
 
         return Sampling(**{f.name: getattr(self, f.name) for f in fields(Sampling)})
 
 
 def text_of(name: str, given: str) -> str:
-    """Return what a setting means: `-` standard input, `@file` a file, else itself.
+    """Return the text of a setting: `-` reads standard input, `@file` a file, `@@` is a plain @.
 
-    One newline at the end of a file is no part of the text.
+    One newline at the end of a file is left out.
 
     Raises:
-      SettingError: the file cannot be read, or is no UTF-8.
+      SettingError: the file cannot be read, or is not UTF-8.
     """
     if given != "-" and not given.startswith("@"):
         return given
@@ -130,11 +124,11 @@ def text_of(name: str, given: str) -> str:
 
 
 def prompts_of(settings: Mapping[str, Any]) -> tuple[Prompt, ...]:
-    """Return the prompts that settings name, each complete.
+    """Return the prompts that settings name, each with all its settings.
 
     Raises:
-      SettingError: none or two ways are given, or a setting cannot work.
-      DataError: a line of the file cannot be used.
+      SettingError: both or none of `prompt` and `prompts_file` are set, or a setting is invalid.
+      DataError: a line of the file is invalid.
     """
     shared = {name: settings[name] for name in _KINDS if name not in ("prompt", "system")}
     shared["chat"], shared["stop"] = _chat(shared["chat"]), tuple(shared["stop"])
@@ -149,7 +143,7 @@ def prompts_of(settings: Mapping[str, Any]) -> tuple[Prompt, ...]:
         )  # fmt: skip
     if file is None:
         return (Prompt(text=text_of("prompt", text), **shared),)
-    # Checked once without any line, so that a setting's error does not blame the file.
+    # Validated once without a line, so that a setting's error does not blame the file.
     common = Prompt(text="any", **shared)
     return tuple(_of_file(Path(file).expanduser(), common))
 
@@ -203,7 +197,7 @@ def _of_json(line: str, common: Prompt, number: int) -> Prompt:  # noqa: ARG001 
 
 
 def _bias(given: Mapping[Any, Any]) -> dict[int, float]:
-    """Return biases by token; keys of JSON are texts."""
+    """Return biases by token id, of JSON's keys, which are texts."""
     try:
         return {int(token): float(bias) for token, bias in given.items()}
     except (TypeError, ValueError):

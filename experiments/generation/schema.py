@@ -1,4 +1,4 @@
-"""The schema of `conf/generate.yaml`: Hydra refuses unknown keys and wrong types by it."""
+"""Schema of `conf/generate.yaml`, by which Hydra refuses unknown keys and wrong types."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["GenerateConf", "register"]
 
 @dataclass
 class GenerateConf:
-    """The settings; what they mean stands in the help text of `conf/generate.yaml`."""
+    """Settings of `conf/generate.yaml`, which describes them in its help text."""
 
     checkpoint: str | None = None
     prompt: str | None = None
@@ -45,5 +45,5 @@ class GenerateConf:
 
 
 def register() -> None:
-    """Tell Hydra the schema."""
+    """Register the schema with Hydra."""
     ConfigStore.instance().store(name="generate_schema", node=GenerateConf, provider="c2c")

@@ -1,4 +1,4 @@
-"""Output for a user: text on standard output, everything else on standard error."""
+"""Console output: text on standard output, everything else on standard error."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _HEAD = 72  # characters of a prompt in a heading
 
 
 class Display:
-    """One run: a single text streams; several come together, in their order, at the end."""
+    """Display of one run: a single text is streamed, several are printed in order at the end."""
 
     def __init__(self, stopped: Callable[[], bool]) -> None:
         self._stopped = stopped
-        self._out = sys.stdout  # as it is now: a progress bar redirects it
+        self._out = sys.stdout  # kept, as a progress bar redirects it
         self._drawn = ExitStack()
         self._asked: Sequence[Asked] = ()
         self._texts: list[str] = []
         self._report: Callable[[float], None] | None = None
 
     def screen(self) -> Screen:
-        """Return what `generate` talks to."""
+        """Return the callbacks for `generate`."""
         from experiments.generation.execute import Screen
 
         return Screen(
@@ -44,7 +44,7 @@ class Display:
         )
 
     def close(self) -> None:
-        """Take progress away and show texts that were held, also those that break off."""
+        """Remove the progress bar and print held texts, including unfinished ones."""
         self._drawn.close()
         if len(self._asked) > 1:
             for number, text in enumerate(self._texts):
@@ -54,7 +54,7 @@ class Display:
         self._texts = []
 
     def show(self, found: Generated, prompts: Sequence[str]) -> None:
-        """Show a run that was complete before, or the statistics of this one."""
+        """Print the texts of a run that was complete before, or the statistics of a new one."""
         if found.statistics is None:
             for number, text in enumerate(found.texts):
                 head = _heading(number + 1, prompts[number]) if len(prompts) > 1 else ""
@@ -90,7 +90,7 @@ class Display:
 
 
 def note(text: str) -> None:
-    """Say something that is not the text."""
+    """Print a line to standard error."""
     print(text, file=sys.stderr, flush=True)
 
 

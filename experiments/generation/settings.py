@@ -1,4 +1,4 @@
-"""Settings of a run, checked before a checkpoint is touched."""
+"""Settings of a run, validated before a checkpoint is opened."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ _QUANTIZE = ("int8", "fp8", "int4", "stored")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearSettings:
-    """Multiplication of projections; all but the name for "hybrid" only."""
+    """Multiplication of projections; fields other than `name` are for "hybrid" alone."""
 
     name: str
-    alpha: Mapping[str, float]  # of the kinds that do not take the best for each call
+    alpha: Mapping[str, float]  # by kind of projection; others use the best alpha of each call
     sm_limit: int | None
     cluster: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """One run.
+    """Settings of one run.
 
     Attributes:
-      given: as written, for the run folder.
-      prompts: what to generate.
-      checkpoint: folder or file; None for the default one.
-      dtype: "auto", or of parameters and activations.
-      linear: how projections are multiplied.
-      quantize: of projections on load.
-      executables: "auto", a folder, or None.
-      pool: file for weights that processes share.
-      rows: prompts at the same time.
-      cache_tokens: room of the cache for a batch.
-      out: run folders are made in here.
-      folder: or this very folder.
+      given: settings as written, for the run folder.
+      prompts: prompts to generate from.
+      checkpoint: folder or file; None for the default checkpoint.
+      dtype: type of parameters and activations, or "auto".
+      linear: multiplication of projections.
+      quantize: quantisation of projections on load; None for none.
+      executables: folder of compiled code, or "auto"; None for none.
+      pool: file of weights that processes share; None for none.
+      rows: largest batch.
+      cache_tokens: tokens of a batch's KV cache; None for enough for all rows.
+      out: folder in which run folders are made.
+      folder: run folder, in place of one in `out`; None for none.
       resume: whether a complete run is kept.
       overwrite: whether the folder may hold other files, or another run's results.
     """
@@ -66,14 +66,14 @@ class Settings:
 
 
 def settings_of(cfg: DictConfig, *, swept: bool = False) -> Settings:
-    """Return the settings of a composed configuration.
+    """Validate a composed configuration and return its settings.
 
     Args:
-      cfg: of Hydra.
-      swept: whether it is a point of a sweep, where complete runs are kept.
+      cfg: configuration composed by Hydra.
+      swept: True for a point of a sweep, which keeps complete runs by default.
 
     Raises:
-      SettingError: one cannot work.
+      SettingError: a setting is invalid.
       DataError: a file of prompts cannot be used.
     """
     given: Any = OmegaConf.to_container(cfg, resolve=True)

@@ -1,4 +1,4 @@
-"""Conversion of a prompt to token ids, and of new ids to text that may be shown."""
+"""Conversion of prompts to token ids, and of new ids to text."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ __all__ = ["Answer", "Asked", "asked", "encoded", "is_sentence", "tokenizer_of",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A prompt as a model sees it.
+    """Encoded prompt.
 
     Attributes:
-      prompt: where it comes from.
-      ids: its tokens.
-      chat: whether they went through the chat template.
-      new: tokens to draw at most: what is asked for, within the model's context.
-      stops: tokens that end the text and are no part of it.
-      eos: those of them that are the checkpoint's own.
+      prompt: source of the tokens.
+      ids: token ids.
+      chat: whether the chat template was applied.
+      new: most tokens to draw: `max_new_tokens`, within the model's context.
+      stops: tokens that end the text and are left out of it.
+      eos: members of `stops` that are the checkpoint's own end tokens.
     """
 
     prompt: Prompt
@@ -41,7 +41,7 @@ def tokenizer_of(model: Model) -> Tokenizer:
     """Return the model's tokenizer.
 
     Raises:
-      DataError: the checkpoint has none.
+      DataError: the checkpoint has no tokenizer.
     """
     if model.tokenizer is None:
         raise DataError("checkpoint", "it has no tokenizer.json, so no text can go in or out")
@@ -49,10 +49,10 @@ def tokenizer_of(model: Model) -> Tokenizer:
 
 
 def asked(model: Model, prompt: Prompt) -> Asked:
-    """Return a prompt as the model sees it.
+    """Return a prompt encoded for a model.
 
     Raises:
-      SettingError: it is longer than the model's context, or a stop is no token.
+      SettingError: the prompt exceeds the model's context, or a stop is not a token.
       DataError: there is no chat template, or it refuses the messages.
     """
     tokenizer = tokenizer_of(model)
@@ -80,10 +80,10 @@ def asked(model: Model, prompt: Prompt) -> Asked:
 
 
 def encoded(tokenizer: Tokenizer, prompt: Prompt) -> tuple[list[int], bool]:
-    """Return a prompt's tokens, and whether they are of a chat.
+    """Return a prompt's tokens, and whether the chat template was applied.
 
     Raises:
-      SettingError: a system message without a chat.
+      SettingError: a system message without a chat template.
       DataError: there is no chat template, or it refuses the messages.
     """
     chat = prompt.chat == "true" or (
@@ -102,16 +102,17 @@ def encoded(tokenizer: Tokenizer, prompt: Prompt) -> tuple[list[int], bool]:
 
 
 def wanted_of(prompts: Sequence[Prompt], spec: ModelSpec, tokenizer: Tokenizer | None) -> Wanted:
-    """Return what a single prompt will run; nothing of several, which share steps.
+    """Return the shapes that a single prompt will run, to compile them ahead.
 
-    Nothing either where frequencies depend on the length: every length has shapes of its own.
+    There are none for several prompts, which share steps, and none if rotary frequencies depend on
+    the length, as every length then has its own shapes.
     """
     if len(prompts) != 1 or tokenizer is None or depends_on_length(spec):
         return Wanted(buckets=())
     (prompt,) = prompts
     ids, _ = encoded(tokenizer, prompt)
     room = context_tokens(spec) - len(ids)
-    if not ids or room < 1:  # what is asked for is refused later, with all that is wrong
+    if not ids or room < 1:  # refused later, with its full error
         return Wanted(buckets=())
     return Wanted(
         buckets=buckets_of(len(ids), min(prompt.max_new_tokens, room)),
@@ -121,7 +122,7 @@ def wanted_of(prompts: Sequence[Prompt], spec: ModelSpec, tokenizer: Tokenizer |
 
 
 def is_sentence(text: str) -> bool:
-    """Return whether a text ends as sentences do; others are there to be continued.
+    """Return whether a text ends like a sentence; other texts are to be continued.
 
     >>> is_sentence("Why is the sky blue?"), is_sentence("The capital of France is")
     (True, False)
@@ -130,7 +131,7 @@ def is_sentence(text: str) -> bool:
 
 
 def _stop_tokens(prompt: Prompt, tokenizer: Tokenizer, vocab: int) -> frozenset[int]:
-    """Return stops that are tokens: numbers, and special tokens by their text."""
+    """Return the stops that are tokens, by number or by the text of a special token."""
     special = {
         token.content: number
         for number, token in tokenizer.backend.get_added_tokens_decoder().items()
@@ -148,12 +149,12 @@ def _stop_tokens(prompt: Prompt, tokenizer: Tokenizer, vocab: int) -> frozenset[
 
 
 class Answer:
-    """The new tokens of one prompt and what they say, as far as it is certain."""
+    """New tokens of one prompt, and their text as far as it is final."""
 
     def __init__(self, asked: Asked, tokenizer: Tokenizer) -> None:
         self.asked = asked
         self.tokens: list[int] = []
-        self.times_s: list[float] = []  # when each came
+        self.times_s: list[float] = []  # time of each token
         self.ended: str | None = None  # eos, stop_token, stop_text, length, context
         self._pieces: list[str] = []
         self._stream = tokenizer.stream(
@@ -163,16 +164,16 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """Text that was given out so far."""
+        """Text returned so far."""
         return "".join(self._pieces)
 
     @property
     def stop_text(self) -> str | None:
-        """The stop string that ended the text."""
+        """Stop string that ended the text; None if none did."""
         return self._stop.found
 
     def push(self, token: int, at_s: float) -> str:
-        """Take a new token; return the new text, and set `ended` if it is the last."""
+        """Append a token; return the new text, and set `ended` if the token is the last."""
         self.tokens.append(token)
         self.times_s.append(at_s)
         piece = ""
@@ -185,13 +186,13 @@ class Answer:
                 self.ended = "length" if self.asked.new == wanted else "context"
         if self.ended is not None:
             piece += self._rest()
-        if self._stop.found is not None:  # what the last bytes made may have completed one
+        if self._stop.found is not None:  # the last bytes may have completed one
             self.ended = "stop_text"
         self._pieces.append(piece)
         return piece
 
     def finish(self) -> str:
-        """Return what was held back, where the answer breaks off before its end."""
+        """Return the text held back, if the answer breaks off before its end."""
         if self.ended is not None:
             return ""
         self._pieces.append(self._rest())

@@ -45,7 +45,7 @@ _DTYPES = ("float32", "bfloat16", "float16")
 
 @dataclass
 class ServeConf:
-    """Schema of `conf/serve.yaml`, the settings as written.
+    """Settings of `conf/serve.yaml`, as key=value on the command line.
 
     Attributes:
       catalog_folder: models to serve, `catalog=` on the command line: a checkpoint (a folder with a
