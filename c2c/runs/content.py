@@ -1,4 +1,4 @@
-"""Content keys: what a result was made from, as one hash, so that no stale result is reused."""
+"""Content keys: one hash of a result's inputs, so that no stale result is reused."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def content_key(
     files: Iterable[Path] = (),
     ignore: Sequence[str] = (),
 ) -> str:
-    """Return the key of a result made from this configuration, code and data.
+    """Return the SHA-256 key of a result's configuration, code and data.
 
     Args:
       config: the resolved configuration; the order of its keys does not matter.
       packages: names of packages and modules whose source the result depends on.
-      files: data files and folders the result depends on, by their content.
-      ignore: top-level configuration keys that do not change the result (output folders).
+      files: data files and folders that the result depends on; their content counts.
+      ignore: top-level keys of `config` that do not change the result, such as output folders.
     """
     kept = {k: v for k, v in config.items() if k not in ignore}
     parts = {
         "config": plain(kept),
         "code": {name: source_key(name) for name in sorted(packages)},
-        # A list: two files of the same name, in different folders, both count.
+        # A list, so that two files of one name in different folders both count.
         "files": sorted((path.name, file_key(path)) for path in files),
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
@@ -47,7 +47,7 @@ def file_key(path: Path) -> str:
     """Return the SHA-256 of a file's content, or of a folder's data and source files.
 
     Raises:
-      SettingError: there is no such file.
+      SettingError: a path that does not exist.
     """
     if path.is_dir():
         return _tree_key(path)
@@ -58,10 +58,10 @@ def file_key(path: Path) -> str:
 
 
 def source_key(package: str) -> str:
-    """Return the hash of a package's (or module's) source and data files.
+    """Return the SHA-256 of the source and data files of a package or module.
 
     Raises:
-      SettingError: no such package.
+      SettingError: a name that cannot be imported.
     """
     spec = importlib.util.find_spec(package)
     if spec is None or (spec.origin is None and not spec.submodule_search_locations):
@@ -72,10 +72,10 @@ def source_key(package: str) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON and YAML know it: mappings, lists, strings, numbers, None.
+    """Return a value as plain data of JSON and YAML: mappings, lists, strings, numbers, None.
 
     Raises:
-      SettingError: something that cannot be written down (a function, an open file).
+      SettingError: a value without such a form, such as a function or an open file.
     """
     if value is None or isinstance(value, str | bool | int | float):
         return value

@@ -1,4 +1,4 @@
-"""Nested results and settings as flat names: the columns of a table of runs."""
+"""Flat names of nested results and settings, the columns of a table of runs."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ __all__ = ["settings_by_path", "summary_fields"]
 
 type Value = float | None
 
-# Of a summary: what holds for single models, and what is no number.
+# Parts of a summary by model or by reason of a failure, and the verdict, which holds texts.
 _APART = ("models", "failures", "verdict")
 
 
 def summary_fields(summary: Mapping[str, Any]) -> dict[str, Value]:
-    """Return the numbers of a summary by name, those of single models left out.
+    """Return the numbers of a summary by name, without those of single models.
 
-    A name is the path joined by `_`, a unit last.
+    A name is the number's path joined by `_`, with the unit last.
 
     >>> summary_fields({"ttft_s": {"p99": 0.5}, "failed": 0, "run": {"link_gbps": 375.0}})
     {'ttft_p99_s': 0.5, 'failed': 0, 'run_link_gbps': 375.0}

@@ -1,4 +1,4 @@
-"""Run folders read back as one tidy table: settings that differ, results, how each run ended."""
+"""Table of the runs in a folder: settings that differ, results, and each run's status."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ __all__ = ["NOT_INPUTS", "FoundRun", "collect", "find_runs", "read_run", "settin
 
 type Status = Literal["complete", "running", "failed", "unfinished"]
 
-# Where a run goes, whether it may be skipped, what is asked of it and in how many processes it is
-# made say nothing about its result.
+# Settings that do not change a run's result: its folder, resume, objective and number of processes.
 NOT_INPUTS = ("out", "folder", "resume", "overwrite", "objective", "shards")
-# A run folder of a command that asks something of several runs says so in its settings.
+# Key in the settings of a command that evaluates several runs; such a folder is no simulated run.
 COMMAND = "command"
 SUMMARY = "summary.json"
 _DIFFERING = b"c2c.settings"
@@ -33,14 +32,14 @@ _ABSENT = object()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundRun:
-    """A run folder as far as it came.
+    """A run read from its folder.
 
     Attributes:
-      run: its name in the table.
-      status: `unfinished` is what a killed one stays.
-      error: of a failed one, in one line.
-      settings: by their names on the command line; empty where they are not known.
-      summary: what `summary.json` holds, of a complete run.
+      run: name of the run in the table.
+      status: state of the run; a killed run is `unfinished`.
+      error: reason in one line why the run failed or is unfinished; else "".
+      settings: settings by their names on the command line; empty if unknown.
+      summary: content of `summary.json`; empty unless the run is complete.
     """
 
     run: str
@@ -51,27 +50,29 @@ class FoundRun:
 
 
 def collect(folder: str | Path = "runs/simulate") -> pa.Table:
-    """Return all runs in a folder, a row each, sorted by name.
+    """Return a table of all runs in a folder, one row a run, sorted by name.
 
-    `.to_pandas()` or `polars.from_arrow(...)` of it goes on from there. The columns: `run` (the
-    folder's name), `status` (complete, running, failed, unfinished), `error`; each setting in which
-    the runs differ; `verdict` and `binds` (see docs/metrics.md); the numbers of `summary.json` by
-    the names that `objective` uses.
+    `.to_pandas()` or `polars.from_arrow(...)` converts it to a data frame. Columns: `run` (name of
+    the folder), `status` (complete, running, failed, unfinished), `error`; each setting in which
+    the runs differ; `verdict` and `binds` (see docs/metrics.md); the numbers of `summary.json`,
+    named as in `objective`.
 
     Args:
-      folder: a run folder, or one with run folders anywhere in it.
+      folder: a run folder, or a folder with run folders at any depth.
 
     Raises:
-      SettingError: no such folder, or no run in it.
+      SettingError: a folder that does not exist or has no run.
+      DataError: a run folder that another version of c2c wrote.
     """
     return tidy(find_runs(Path(folder).expanduser()))
 
 
 def find_runs(folder: Path) -> list[FoundRun]:
-    """Return the simulated runs in a folder, by name.
+    """Return the simulated runs in a folder, sorted by name.
 
     Raises:
-      SettingError: no such folder, or no run in it.
+      SettingError: a folder that does not exist or has no run.
+      DataError: a run folder that another version of c2c wrote.
     """
     if not folder.is_dir():
         raise SettingError("folder", str(folder), "a folder of runs, which exists")
@@ -85,10 +86,10 @@ def find_runs(folder: Path) -> list[FoundRun]:
 
 
 def read_run(folder: Path, name: str) -> FoundRun | None:
-    """Return the run of a folder; None of one that is no simulated run's.
+    """Return the run in a folder; None if the folder holds no simulated run.
 
     Raises:
-      DataError: another version of c2c wrote it.
+      DataError: a folder that another version of c2c wrote.
     """
     settings = _yaml(folder / "config.yaml")
     if settings is None or COMMAND in settings or not own_files(folder):
@@ -105,7 +106,7 @@ def read_run(folder: Path, name: str) -> FoundRun | None:
 
 
 def tidy(runs: Sequence[FoundRun]) -> pa.Table:
-    """Return runs as a table, see `collect`; a value that a run has not is null."""
+    """Return runs as a table, see `collect`; a value that a run lacks is null."""
     settings = _differing(runs)
     fields = [summary_fields(run.summary) for run in runs]
     columns: dict[str, pa.Array] = {
@@ -124,10 +125,10 @@ def tidy(runs: Sequence[FoundRun]) -> pa.Table:
 
 
 def settings_columns(table: pa.Table) -> list[str]:
-    """Return those columns of such a table that tell its runs apart.
+    """Return the settings columns of a table of `tidy` that tell its runs apart.
 
-    A setting that follows from another one of its group is left out: of two systems with their
-    many policies only `system.name` stays.
+    A setting that follows from another one of its group is left out: for two systems that differ in
+    many policies only `system.name` remains.
     """
     names: list[str] = json.loads((table.schema.metadata or {}).get(_DIFFERING, b"[]"))
     names.sort(key=lambda name: not name.endswith(".name"))  # else in their order
@@ -145,7 +146,7 @@ def _run_folders(folder: Path) -> Iterator[Path]:
     if (folder / "config.yaml").is_file():
         yield folder
     for inner in sorted(folder.iterdir()):
-        # What begins with a dot is kept beside runs: states and logs of sweeps.
+        # Folders that begin with a dot hold states and logs of sweeps.
         if inner.is_dir() and not inner.is_symlink() and not inner.name.startswith("."):
             yield from _run_folders(inner)
 
@@ -185,12 +186,12 @@ def _yaml(path: Path) -> dict[str, Any] | None:
 
 @lru_cache(maxsize=64)
 def _parsed(text: str) -> Any:
-    # libyaml's parser takes a tenth of the time, which 1,000 runs notice.
+    # libyaml's parser takes a tenth of the time, which matters for 1,000 runs.
     return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
 
 
 def _differing(runs: Sequence[FoundRun]) -> list[str]:
-    """Return settings that not all runs share, in their order; of unknown ones nothing is known."""
+    """Return settings in which runs differ, in their order; runs without settings do not count."""
     known = [run.settings for run in runs if run.settings]
     names = dict.fromkeys(name for settings in known for name in settings)
     return [n for n in names if len({_text(s.get(n, _ABSENT)) for s in known}) > 1]
@@ -206,7 +207,7 @@ def _follows(values: Iterable[str], other: Iterable[str]) -> bool:
 
 
 def _column(values: Sequence[Any]) -> pa.Array:
-    """Return values as the narrowest of bool, integer, number and text that holds all of them."""
+    """Return values in the narrowest type that holds all: bool, integer, number or text."""
     kinds = {type(v) for v in values if v is not None}
     if kinds <= {bool}:
         return pa.array(values, pa.bool_())

@@ -1,4 +1,4 @@
-"""Checks that a run may have a folder, which holds no other run and nobody else's files."""
+"""Check that a run folder holds no other run and no files that no run wrote."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ def check_folder(
     needs_bytes: int = 0,
     field: str = "out",
 ) -> None:
-    """Raise unless a run of these settings may have the folder; changes nothing.
+    """Raise unless a run of these settings may use the folder; change nothing.
 
-    It may if the folder is not there, is empty, or holds this same run, finished or not. With
-    `overwrite` another run's results may be replaced too, and files that no run made stay as they
-    are: a name that both would need is refused even then.
+    A folder may be used if it does not exist, is empty, or holds this run, finished or not. With
+    `overwrite` it may also hold another run's results, which are replaced, and files that no run
+    wrote, which are kept. A file that no run wrote and whose name the run needs is always refused.
 
     Args:
-      root: the folder.
+      root: the run folder.
       config: the resolved configuration.
-      ignore: top-level keys of it that do not tell one run from another.
-      overwrite: see above.
-      names: results that will be written, as far as they are known.
-      needs_bytes: about what will be written.
+      ignore: top-level keys of `config` that do not distinguish runs.
+      overwrite: accept other runs and other files, see above.
+      names: names of results that will be written, as far as known.
+      needs_bytes: estimate of the bytes that will be written.
       field: the setting that names the folder.
 
     Raises:
-      SettingError: it may not.
+      SettingError: a folder that the run may not use, or one without room for `needs_bytes`.
     """
     if root.exists() and not root.is_dir():
         raise SettingError(field, str(root), "a folder")
@@ -81,7 +81,7 @@ def _told(settings: Mapping[str, Any], ignore: Sequence[str]) -> dict[str, Any]:
 
 
 def _settings(root: Path) -> dict[str, Any]:
-    """Return the settings of the run that is there; of one without readable settings none."""
+    """Return the settings of the run in a folder; {} if they cannot be read."""
     try:
         found = yaml.safe_load((root / "config.yaml").read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError):

@@ -1,4 +1,4 @@
-"""One process at a time in a run folder, on one machine or several that share a file system."""
+"""Lock of a run folder against other processes, on one machine or over a shared file system."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from c2c.runs.ownership import LOCK
 
 __all__ = ["FolderInUse", "is_in_use", "take_lock"]
 
-# A question (`is_in_use`) holds the lock for a moment, and so does a run that gives a folder up.
+# `is_in_use` holds the lock for a moment, as does a run that gives a folder up.
 _ATTEMPTS, _PAUSE_S = 5, 0.02
 
 
 class FolderInUse(SettingError):
-    """Another process works in this run folder."""
+    """Error for a run folder that another process uses."""
 
 
 def take_lock(root: Path, field: str = "out") -> int:
-    """Take the folder's lock; the system releases it when the process ends, however it ends.
+    """Take the folder's lock and return its file descriptor.
+
+    The operating system releases the lock when the process ends, even if it is killed.
 
     Raises:
-      FolderInUse: another process has it.
-      OSError: the folder cannot be written, or its file system knows no locks.
+      FolderInUse: another process has the lock.
+      OSError: the folder cannot be written, or its file system has no locks.
     """
     for _ in range(_ATTEMPTS):
         handle = os.open(root / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
@@ -45,7 +47,7 @@ def take_lock(root: Path, field: str = "out") -> int:
 
 
 def is_in_use(root: Path) -> bool:
-    """Return whether a process works in the folder; changes nothing."""
+    """Return whether a process uses the folder; change nothing."""
     try:
         handle = os.open(root / LOCK, os.O_RDONLY | os.O_NOFOLLOW)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Ownership of files in a run's folder; files of others stay as they are."""
+"""Ownership of files in a run folder: a run's own may be replaced, others are kept."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ __all__ = [
 ]
 
 FORMAT = 1
-"""Of a run's folder, in its DONE; one without it was written before formats had numbers, as 1."""
+"""Format of a run folder, in its DONE; a DONE without a number is of format 1."""
 DONE = "DONE"
 CRASH = "crash.json"
 LOCK = ".lock"
-# Every result a run began, so that a killed run can be cleared. Its first line tells it from a
-# file of the same name that somebody else made.
+# Names of all results that a run began, so that a killed run can be cleared. The first line
+# distinguishes it from a user's file of the same name.
 JOURNAL = ".results"
 HEADER = "# results of a c2c run, a name a line"
-# What a run folder has beside results.
+# Files of a run folder beside results.
 OWN = frozenset({DONE, CRASH, JOURNAL, LOCK, "provenance.json", "config.yaml"})
 
 _PARTIAL = re.compile(r"\.(.+)\.[^.]+\.partial", re.DOTALL)
 
 
 def own_files(root: Path) -> frozenset[str]:
-    """Return the names, relative to the folder, that a run may replace or delete there.
+    """Return the names, relative to the folder, of files that a run may replace or delete.
 
-    They are a run's own if its journal or its DONE says so; in a folder that has neither nothing
-    is, whatever it is called.
+    They are the names in the run's journal and DONE, and `OWN`. A folder with neither a journal nor
+    a DONE has no such files.
     """
     results = _of_journal(root) | _of_done(root)
     return results | OWN if results else frozenset()
 
 
 def check_format(root: Path) -> None:
-    """Return if the folder is no finished run, or one of this format.
+    """Raise if the folder holds a finished run of another format.
 
     Raises:
-      DataError: another version of c2c wrote it.
+      DataError: a run folder that another version of c2c wrote.
     """
     found = _done(root).get("format", FORMAT)
     if found != FORMAT:
@@ -65,7 +65,7 @@ def check_format(root: Path) -> None:
 
 
 def foreign_files(root: Path, own: frozenset[str]) -> list[str]:
-    """Return what of the folder is not a run's own; of a folder inside only its name."""
+    """Return names in the folder that belong to no run; a foreign folder counts as one name."""
     inner = {str(parent) for name in own for parent in Path(name).parents}
     found: list[str] = []
     _look(root, "", own, inner, found)
@@ -73,7 +73,7 @@ def foreign_files(root: Path, own: frozenset[str]) -> list[str]:
 
 
 def partials(root: Path, own: frozenset[str]) -> list[Path]:
-    """Return the unfinished files of a run; of somebody else's program none."""
+    """Return a run's unfinished files (`.NAME.*.partial`), without those of other programs."""
     folders = {Path(), *(Path(name).parent for name in own)}
     return [
         path
@@ -85,7 +85,7 @@ def partials(root: Path, own: frozenset[str]) -> list[Path]:
 
 
 def is_inside(name: str) -> bool:
-    """Return whether a name cannot lead out of its folder."""
+    """Return whether a relative name cannot lead out of its folder."""
     return bool(name) and not Path(name).is_absolute() and ".." not in Path(name).parts
 
 
@@ -98,7 +98,7 @@ def _look(root: Path, at: str, own: frozenset[str], inner: set[str], found: list
             if name in inner:
                 _look(root, name, own, inner, found)
                 continue
-            if own_files(path):  # a run folder, made by a run of its own
+            if own_files(path):  # the folder of another run
                 continue
         if not _is_partial(path, at, own):
             found.append(name)
@@ -106,12 +106,12 @@ def _look(root: Path, at: str, own: frozenset[str], inner: set[str], found: list
 
 def _is_partial(path: Path, at: str, own: frozenset[str]) -> bool:
     found = _PARTIAL.fullmatch(path.name)
-    # The journal's own, too: it is the first file of a run.
+    # The journal's partial file counts too: the journal is the first file of a run.
     return found is not None and (found[1] == JOURNAL or (Path(at) / found[1]).as_posix() in own)
 
 
 def _is_empty(path: Path) -> bool:
-    """Return True for a lock whose run was killed before it wrote its journal."""
+    """Return whether a lock is empty, as after a run that was killed before its journal."""
     return path.is_file() and not path.is_symlink() and path.stat().st_size == 0
 
 

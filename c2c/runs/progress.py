@@ -1,4 +1,4 @@
-"""Progress: a bar on a terminal, a line every few seconds where output goes to a file or a pipe."""
+"""Progress on standard error: a bar on a terminal, else a line every few seconds."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from contextlib import contextmanager
 
 __all__ = ["progress_bar"]
 
-EVERY_S = 10.0  # between two lines of a log; what takes less time says nothing
+EVERY_S = 10.0  # between two lines of a log; shorter work prints none
 
 
 @contextmanager
 def progress_bar(description: str, total: float | None = None) -> Iterator[Callable[[float], None]]:
-    """Yield a function that takes how much is done so far, and shows it on standard error.
+    """Yield a function that takes the amount done so far and shows it on standard error.
 
     Args:
-      description: what is being done.
-      total: how much there is to do; None if that is not known.
+      description: name of the work.
+      total: amount of the whole work; None if unknown.
     """
     if not sys.stderr.isatty():
         yield _lines(description, total)

@@ -1,4 +1,4 @@
-"""The origin of a result: code version, packages, machine, seed and start time."""
+"""Provenance of a result: code version, packages, machine, seed and start time."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ PACKAGES = ("c2c", "jax", "jaxlib", "numpy", "numba", "pyarrow", "matplotlib", "
 
 
 def provenance(*, seed: int | None = None) -> dict[str, Any]:
-    """Return what describes this run beside its configuration; holds the time of day.
+    """Return the provenance of this run: command, code version, packages, machine, start time.
 
-    Never part of a content key or of a hashed result: two equal runs differ here and only here.
+    It is never part of a content key or of a hashed result: equal runs differ only here.
     """
     return {
         "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -71,6 +71,6 @@ def _cpu() -> str:
 
 
 def _device() -> str:
-    """Name the accelerator only if JAX is loaded already: asking would cost seconds of start-up."""
+    """Return the accelerator's name if JAX is loaded; loading it would take seconds."""
     jax = sys.modules.get("jax")
     return "cpu (jax not loaded)" if jax is None else str(jax.devices()[0].device_kind)

@@ -1,4 +1,4 @@
-"""Checks that a folder can be written and has room, before work starts."""
+"""Check that a folder can be written and has room, before work starts."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from c2c.errors import DataError, SettingError
 
 __all__ = ["check_room", "storage_error"]
 
-# What a write says where the disk, a quota or a limit of the process ends it.
+# Errors of a write that exceeds the disk, a quota or a limit of the process.
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def check_room(folder: Path, needs_bytes: int = 0, field: str = "out") -> None:
-    """Raise unless the folder, or what it would be made in, can be written; leaves no trace.
+    """Raise unless the folder, or its nearest existing parent, can be written; leave no trace.
 
     Args:
-      folder: that will be written to.
-      needs_bytes: about what will be written, in one file at most.
+      folder: folder to be written to.
+      needs_bytes: estimate of the bytes that will be written, at most in one file.
       field: the setting that names the folder.
 
     Raises:
-      SettingError: it cannot be written, or there is too little room.
+      SettingError: a folder that cannot be written or has too little room.
     """
     there = folder
     while not there.exists() and there != there.parent:
@@ -55,7 +55,7 @@ def check_room(folder: Path, needs_bytes: int = 0, field: str = "out") -> None:
 
 
 def storage_error(error: OSError, folder: Path) -> DataError:
-    """Return what to say of an error of the system while a run was on its way."""
+    """Return the error to report for a failed file operation during a run."""
     why = error.strerror or str(error)
     if error.errno in _FULL:
         hint = "Make room, or choose another folder."

@@ -1,4 +1,4 @@
-"""A folder for one run: config and provenance before work, results atomically, then DONE."""
+"""Folder of one run: config and provenance first, results atomically, DONE last."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RunDir"]
 
-# Forms of a figure, and what of its metadata would differ between equal runs.
+# Formats of a figure, and metadata that would differ between equal runs.
 NO_DATE: Mapping[str, dict[str, Any]] = {
     ".png": {"Software": None},
     ".svg": {"Date": None, "Creator": None},
@@ -52,10 +52,9 @@ PLACES = 9  # decimals of a figure's width and height at which axes are fixed
 
 
 def _settle(figure: Figure) -> None:
-    """Fix where a layout engine puts the axes.
+    """Fix the positions that a layout engine gives the axes, rounded to `PLACES` decimals.
 
-    The last digits of what its solver finds differ from process to process, and an SVG names its
-    clip paths after them.
+    The last digits of its solver differ between processes, and an SVG names clip paths after them.
     """
     if figure.get_layout_engine() is None:
         return
@@ -67,13 +66,13 @@ def _settle(figure: Figure) -> None:
 
 
 class RunDir:
-    """One run's folder; use as `with RunDir.open(...) as run: if run.is_complete: return ...`.
+    """Folder of one run; use as `with RunDir.open(...) as run: if run.is_complete: return ...`.
 
-    A run is complete when DONE holds the key of its inputs (configuration, code, data) and the
-    hashes of its results still match. Anything else (another key, a missing or changed result, a
-    crash) is run again, the run's own files removed first: a stale result is never reused. Files
-    that no run made are never touched, and another run's only if told so (`check_folder`). An
-    error inside the `with` block leaves `crash.json` and no DONE.
+    A run is complete if DONE holds the key of its inputs (configuration, code, data) and the hashes
+    of its results match. Else (another key, a missing or changed result, a crash) the run's own
+    files are removed and it runs again: a stale result is never reused. Files that no run wrote are
+    never touched, another run's only with `overwrite` (`check_folder`). An error inside the `with`
+    block leaves `crash.json` and no DONE.
     """
 
     def __init__(
@@ -103,29 +102,29 @@ class RunDir:
         needs_bytes: int = 0,
         field: str = "out",
     ) -> Self:
-        """Open a run's folder, and unless it is complete write config and provenance into it.
+        """Open a run's folder; unless the run is complete, write config and provenance into it.
 
         A complete run is only read, so its folder may be read-only.
 
         Args:
-          root: the folder, made if it is not there.
+          root: the run folder, made if it does not exist.
           config: the resolved configuration.
           packages: see `content_key`.
           files: see `content_key`.
           ignore: see `content_key`.
-          data: top-level keys that describe data: where they change, as where files do, it is the
-            same run, made again.
-          seed: recorded in the provenance.
+          data: top-level keys that describe data; if they or `files` change, the same run is made
+            again in its folder.
+          seed: seed to record in the provenance.
           resume: False runs again even if the folder is complete.
-          overwrite: see `check_folder`, and there for the others.
-          names: results that will be written, as far as they are known.
-          needs_bytes: about what will be written.
+          overwrite: see `check_folder`.
+          names: see `check_folder`.
+          needs_bytes: see `check_folder`.
           field: the setting that names the folder.
 
         Raises:
-          FolderInUse: another process works in this folder.
-          SettingError: the folder cannot be had, see `check_folder`; nothing was touched.
-          DataError: it has a run of another format; nothing was touched.
+          FolderInUse: another process uses this folder.
+          SettingError: a folder that the run may not use, see `check_folder`; nothing is changed.
+          DataError: a folder with a run of another format; nothing is changed.
         """
         settings = plain(config)
         key = content_key(settings, packages=packages, files=files, ignore=ignore)
@@ -162,35 +161,35 @@ class RunDir:
         files: Iterable[Path] = (),
         ignore: Sequence[str] = (),
     ) -> bool:
-        """Return whether the folder holds a complete run of these inputs; changes nothing."""
+        """Return whether the folder holds a complete run of these inputs; change nothing."""
         settings = plain(config)
         key = content_key(settings, packages=packages, files=files, ignore=ignore)
         return _is_complete(root, key)
 
     @staticmethod
     def holds(root: Path, key: str) -> bool:
-        """Return whether the folder holds a complete run of these inputs, by their key."""
+        """Return whether the folder holds a complete run with this key."""
         return _is_complete(root, key)
 
     def write_table(self, name: str, table: pa.Table | Mapping[str, Any]) -> Path:
-        """Write `<name>.parquet`; a mapping is columns."""
+        """Write `<name>.parquet`; a mapping gives columns by name."""
         path = self._result(f"{name}.parquet")
         write_parquet(path, table if isinstance(table, pa.Table) else pa.table(dict(table)))
         return path
 
     def reserve(self, name: str) -> Path:
-        """Return where to write a result, here or in another process; folders in it are made.
+        """Return the path for a result that this or another process writes; make its folders.
 
-        It is to be written atomically, as `ParquetStream` does, before the run's block ends.
+        The result must be written atomically, as by `ParquetStream`, before the `with` block ends.
         """
         path = self._result(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
     def kept_folder(self, name: str) -> Path:
-        """Return a folder inside for what this run goes on from; it stays when it is made again.
+        """Return a folder inside for the state that a run resumes from; it outlives a new run.
 
-        It is no result, and a journal of its own says that a run made it.
+        The folder is no result; a journal inside marks it as made by a run.
         """
         path = self._inside(name)
         if path.parent != self.path:
@@ -209,21 +208,21 @@ class RunDir:
         return path
 
     def write_text(self, name: str, text: str) -> Path:
-        """Write a text file under its full name."""
+        """Write a text file; `name` includes the suffix."""
         path = self._result(name)
         write_text(path, text)
         return path
 
     @contextmanager
     def open_file(self, name: str) -> Iterator[IO[bytes]]:
-        """Yield a binary file that appears under its full name when the block ends well."""
+        """Yield a binary file that appears as `name` when the block ends without an error."""
         with atomic_file(self._result(name)) as file:
             yield file
 
     def write_figure(self, name: str, figure: Figure) -> tuple[Path, ...]:
-        """Write `<name>` as PNG, SVG and PDF, without the date matplotlib would put in.
+        """Write `<name>` as PNG, SVG and PDF, without a date; equal figures give equal bytes.
 
-        Where a layout engine places axes, they stay where it puts them, to `PLACES` of the figure.
+        Axes placed by a layout engine are fixed there, rounded to `PLACES` decimals of the figure.
         """
         import matplotlib as mpl
 
@@ -249,9 +248,9 @@ class RunDir:
         try:
             if error is not None:
                 if not self.is_complete:
-                    # A signal may come while a file is being opened, when nobody minds it yet.
+                    # A signal may interrupt the opening of a file, before its cleanup is set up.
                     _remove_unfinished(self.path)
-                    with suppress(OSError):  # of a full disk, of which `error` tells already
+                    with suppress(OSError):  # such as a full disk, which `error` reports already
                         self._write_crash(error)
             elif not self.is_complete:
                 self._finish()
@@ -269,7 +268,7 @@ class RunDir:
             raise RuntimeError(f"{self.path} is complete: check is_complete before writing {name}")
         path = self._inside(name)
         if name not in self._results:
-            if path.exists() or path.is_symlink():  # what was this folder's own has been removed
+            if path.exists() or path.is_symlink():  # own files were removed before
                 raise SettingError("out", str(self.path), f"a folder without a {name} of others")
             with (self.path / JOURNAL).open("a", encoding="utf-8") as journal:
                 journal.write(name + "\n")
@@ -296,7 +295,7 @@ class RunDir:
 
 
 def _as_json(value: Any) -> Any:
-    # JSON has no infinity and no NaN; they stand as text there, as YAML writes them.
+    # JSON has no infinity and no NaN; they become text, as YAML writes them.
     if isinstance(value, Mapping):
         return {key: _as_json(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -315,7 +314,7 @@ def _is_complete(root: Path, key: str) -> bool:
         results = found["results"]
         same_key = found["key"] == key
     except (ValueError, KeyError, TypeError):
-        return False  # not ours or damaged: run again
+        return False  # foreign or damaged: run again
     return same_key and all(
         (root / name).is_file() and file_key(root / name) == digest
         for name, digest in results.items()
@@ -324,7 +323,7 @@ def _is_complete(root: Path, key: str) -> bool:
 
 @contextmanager
 def _locked(root: Path, field: str) -> Iterator[int]:
-    """Make the folder and take its lock, which stays; after an error both are undone."""
+    """Make the folder and take its lock, kept after the block; an error undoes both."""
     missing = [p for p in (root, *root.parents) if not p.exists()]
     lock = None
     try:
@@ -338,22 +337,22 @@ def _locked(root: Path, field: str) -> Iterator[int]:
                 (root / LOCK).unlink(missing_ok=True)
             os.close(lock)
         for folder in missing:
-            with suppress(OSError):  # somebody may have put something there by now
+            with suppress(OSError):  # another process may have put a file there
                 folder.rmdir()
         raise
 
 
 def _clear(root: Path) -> None:
-    """Remove what an earlier run of this folder left.
+    """Remove the files of an earlier run of this folder.
 
-    Its journal is renewed, not removed: in between the folder would be nobody's.
+    The journal is replaced, not removed, so that the folder belongs to a run at all times.
     """
     _remove_own(root, keep=(JOURNAL,))
     write_text(root / JOURNAL, HEADER + "\n")
 
 
 def _remove_own(root: Path, keep: Sequence[str] = ()) -> None:
-    """Remove files a run wrote, its lock excepted; DONE first, so a crash here is seen."""
+    """Remove all files that a run wrote except its lock; DONE first, so a crash here is seen."""
     own = own_files(root)
     if own:
         (root / DONE).unlink(missing_ok=True)
@@ -363,7 +362,7 @@ def _remove_own(root: Path, keep: Sequence[str] = ()) -> None:
             path.unlink(missing_ok=True)
     for folder in sorted({root / Path(name).parent for name in own}, reverse=True):
         if folder != root and not folder.is_symlink():
-            with suppress(OSError):  # it holds something else
+            with suppress(OSError):  # not empty
                 folder.rmdir()
 
 

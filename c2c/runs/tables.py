@@ -1,4 +1,4 @@
-"""Parquet files written atomically, whole or batch by batch; equal tables give equal bytes."""
+"""Parquet files, written atomically as a whole or in batches; equal tables give equal bytes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from c2c.atomic import atomic_file
 
 __all__ = ["ParquetStream", "write_parquet"]
 
-# Fixed so that bytes depend on the rows alone. Nothing here records a time.
+# Fixed, so that bytes depend only on the rows. No option records a time.
 OPTIONS: dict[str, Any] = {"compression": "zstd", "compression_level": 1}
 ROW_GROUP = 1 << 17
 
 
 def _options(schema: pa.Schema) -> dict[str, Any]:
-    # Most columns are measured numbers, hardly two alike: a dictionary of them would be made for
-    # each row group and given up, for twice the time and a fifth more bytes.
+    # Most columns are numbers with few repeats. Parquet would build and abandon a dictionary for
+    # each row group, for twice the time and a fifth more bytes.
     names = [f.name for f in schema if pa.types.is_dictionary(f.type)]
     return OPTIONS | {"use_dictionary": names}
 
@@ -33,14 +33,14 @@ def write_parquet(path: Path, table: pa.Table) -> None:
 
 
 class _Abandoned(Exception):
-    """An open file is to be dropped."""
+    """Signal to drop an open file."""
 
 
 class ParquetStream:
-    """A Parquet file that grows by batches and appears under its name when it is closed.
+    """A Parquet file that is written in batches and appears under its name when closed.
 
-    Memory holds one row group. Rows are regrouped, so how they were cut into batches does not
-    show in the file. After an error in the `with` block nothing is left behind.
+    Memory holds one row group. Rows are regrouped, so the file does not depend on the batches'
+    sizes. An error in the `with` block leaves no file.
     """
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
@@ -58,7 +58,7 @@ class ParquetStream:
         """Add rows.
 
         Raises:
-          ValueError: the batch has another schema.
+          ValueError: a batch of another schema.
         """
         if batch.schema != self._schema:
             raise ValueError(f"batch of schema {batch.schema}, file of schema {self._schema}")
@@ -72,7 +72,7 @@ class ParquetStream:
             self._waiting, self._waiting_rows = [rest], len(rest)
 
     def close(self) -> None:
-        """Write what waits and give the file its name."""
+        """Write the remaining rows and give the file its name."""
         try:
             if self._waiting_rows or not self.rows:
                 self._writer.write_table(_join(self._waiting or [self._schema.empty_table()]))
@@ -84,7 +84,7 @@ class ParquetStream:
 
     def abandon(self) -> None:
         """Drop everything written so far."""
-        # Both write what they still hold, which a full disk refuses; it is not wanted any more.
+        # Both flush buffers, which fails on a full disk; their content is dropped anyway.
         with suppress(OSError):
             self._writer.close()
         with suppress(_Abandoned, OSError), self._open:
@@ -106,5 +106,5 @@ class ParquetStream:
 
 
 def _join(tables: list[pa.Table]) -> pa.Table:
-    """One chunk a column: otherwise page cuts, and with them bytes, follow the batches."""
+    """Return one table with one chunk a column; else pages, and so bytes, depend on batches."""
     return pa.concat_tables(tables).unify_dictionaries().combine_chunks()

@@ -1,4 +1,4 @@
-"""CoCoServe: layers that are copied and moved between devices while a model serves."""
+"""CoCoServe: replication and migration of layers between devices while a model serves."""
 
 from c2c.systems.cocoserve.costs import (
     Held,

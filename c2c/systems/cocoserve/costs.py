@@ -1,4 +1,4 @@
-"""Bytes and seconds of operations, and the memory that a placement takes of each device."""
+"""Bytes and seconds of operations, and the memory that a placement takes on each device."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationCosts:
-    """Costs of an operation beside its layers: `conf/calibration/cocoserve/operations.yaml`.
+    """Fixed costs of operations, from `conf/calibration/cocoserve/operations.yaml`.
 
     Attributes:
-      process_bytes: of the device that layers go to.
-      operation_s: of every replication and migration.
-      coordination_s: of a replication.
+      process_bytes: memory of the process on the target device.
+      operation_s: seconds of every replication and migration beside the copy.
+      coordination_s: further seconds of a replication.
     """
 
     process_bytes: float
@@ -58,29 +58,29 @@ def _fitted(name: str) -> Mapping[str, tuple[float, Source]]:
 
 
 def operation_costs() -> OperationCosts:
-    """Return what operations take beside their layers, as it is fitted."""
+    """Return the fitted fixed costs of operations."""
     return OperationCosts(**{name: value for name, (value, _) in _fitted("operations").items()})
 
 
 def static_host_s() -> float:
-    """Return what a step of a library's static batches takes of the host, as it is fitted."""
+    """Return the fitted host seconds of a step with a library's static batches."""
     return _fitted("static")["host_s"][0]
 
 
 def fitted_claims() -> frozenset[str]:
-    """Return the published values that costs of operations are fitted to: they are in-sample."""
+    """Return names of the published values that these costs are fitted to; they are in-sample."""
     return frozenset(
         claim for name in _FILES for _, source in _fitted(name).values() for claim in source.claims
     )
 
 
 def moved_bytes(operation: Operation, spec: ModelSpec, kv_tokens: int = 0) -> int:
-    """Return the bytes that an operation sends over the link.
+    """Return the bytes that an operation sends over the link; 0 if it copies nothing.
 
     Args:
-      operation: which; one that copies nothing sends none.
+      operation: the operation.
       spec: the model.
-      kv_tokens: of the KV of each layer that goes along.
+      kv_tokens: tokens of KV that move with each layer, if the operation moves KV.
     """
     if operation.kind not in ("replicate", "migrate", "evict"):
         return 0
@@ -90,9 +90,9 @@ def moved_bytes(operation: Operation, spec: ModelSpec, kv_tokens: int = 0) -> in
 
 
 def operation_bytes(operation: Operation, spec: ModelSpec, costs: OperationCosts) -> int:
-    """Return the memory that an operation takes of the device that layers go to, without KV.
+    """Return the bytes that an operation takes on its target device, without KV.
 
-    Each matrix has whole blocks of the allocator: a layer of 605 MiB takes 608.
+    Each matrix takes whole blocks of the allocator: a layer of 605 MiB takes 608 MiB.
     """
     if operation.kind not in ("replicate", "migrate"):
         return 0
@@ -106,7 +106,7 @@ def operation_s(
     """Return the seconds of an operation on an idle link.
 
     Raises:
-      SettingError: the node lacks a device, or no link joins the two.
+      SettingError: a device that the node lacks, or two devices without a link.
     """
     if operation.kind not in ("replicate", "migrate", "evict"):
         return 0.0
@@ -123,12 +123,12 @@ def operation_s(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """Bytes of a device that a model takes.
+    """Bytes that a model takes on a device.
 
     Attributes:
-      weights: of its layers; of the first device also of all that is outside layers.
-      kv: of the rows that it computes.
-      process: of a process beside the first.
+      weights: weights of the device's layers; on the first device also weights outside layers.
+      kv: KV of the rows that the device computes.
+      process: memory of the process; 0 on the first device.
     """
 
     weights: int
@@ -137,7 +137,7 @@ class Held:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Bytes of weights, KV and process."""
         return self.weights + self.kv + self.process
 
 
@@ -146,15 +146,15 @@ def memory_of(
 ) -> dict[int, Held]:
     """Return the bytes that each device of a placement holds.
 
-    Layers that were copied or moved have whole blocks of the allocator for each matrix; those that
-    are where the model was loaded have their bytes. A part away from its layer is where it went.
+    A layer on the first device, where the model was loaded, takes its own bytes. On other devices
+    each matrix takes whole blocks of the allocator. A moved part counts on its new device.
 
     Args:
-      placement: of the layers.
+      placement: devices of the layers.
       spec: the model.
-      costs: of operations.
+      costs: fixed costs of operations.
       batch: rows of a step.
-      context: tokens of KV of each row.
+      context: tokens of KV a row.
     """
     each, outside = layer_bytes(spec)
     copied, first = module_of(spec, LAYER).allocated_bytes, placement.first
@@ -178,10 +178,10 @@ def memory_of(
 
 
 def check_room(held: Mapping[int, Held], capacity: Mapping[int, float]) -> None:
-    """Refuse a placement that needs more memory of a device than there is.
+    """Raise if a placement needs more memory on a device than is free.
 
     Raises:
-      SettingError: names the device, the bytes that it needs and those that it has.
+      SettingError: a device without room; names the bytes needed and free.
     """
     for device, needed in sorted(held.items()):
         free = capacity.get(device, 0.0)

@@ -1,4 +1,4 @@
-"""The best placement under counted transitions, by dynamic programming over layers."""
+"""Best placement under counted transitions, by dynamic programming over layers."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from c2c.systems.cocoserve.speedup import Estimate
 __all__ = ["MOST_DEVICES", "exact"]
 
 MOST_DEVICES: Final = 3
-"""Devices that get copies; with the first, four."""
+"""Largest number of devices that get copies; with the first device, four."""
 
 
 def exact(placement: Placement, room: Room, estimate: Estimate) -> Placement:
     """Return the placement with the best estimate among all that add copies within the room.
 
-    A device that holds a run always gains by a longer one: one more layer saves time and adds no
-    transition. So each device is filled, or gets nothing where it holds nothing yet. What is left
-    is to choose its layers, of known number: states are the devices that hold the layer before and
-    the layers that each holds so far.
+    A longer run on a device is always better: one more layer saves time and adds no transition. So
+    each device is filled, or stays empty if it is empty now. The search then chooses a known number
+    of layers a device. Its states are the devices that hold the previous layer and the number of
+    layers that each device holds so far.
 
     Args:
-      placement: what there is.
-      room: copies that each device has room for; at most three devices.
-      estimate: of the speedup.
+      placement: present placement.
+      room: number of copies that each device has room for; at most `MOST_DEVICES` above 0.
+      estimate: estimate of the speedup.
 
     Raises:
-      SettingError: room on more devices.
+      SettingError: room on more than `MOST_DEVICES` devices.
     """
     given = [d for d in sorted(room) if room[d] > 0]
     if len(given) > MOST_DEVICES:
@@ -56,7 +56,7 @@ def exact(placement: Placement, room: Room, estimate: Estimate) -> Placement:
 def _filled(
     placement: Placement, devices: Sequence[int], room: Room, estimate: Estimate
 ) -> Placement:
-    """Return the best placement that fills all of the devices."""
+    """Return the best placement that fills all given devices."""
     n, copies = placement.layers, [list(held) for held in placement.copies]
     axes = []
     for device in devices:
@@ -79,13 +79,13 @@ def _filled(
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """A device whose layers are to be chosen.
+    """A device whose layers the search chooses.
 
     Attributes:
-      device: its number.
-      held: layers that it has already.
-      total: layers that it shall have.
-      per_run: cost of a run.
+      device: index of the device.
+      held: bool[layers], True for a layer that it holds already.
+      total: number of layers that it will hold.
+      per_run: cost of a run of adjacent layers, in unscaled steps.
     """
 
     device: int
@@ -95,24 +95,24 @@ class _Axis:
 
     @property
     def counted(self) -> int:
-        """1: its layers are counted; 0: those that it lacks, which are fewer."""
+        """1 if states count held layers, 0 if they count missing layers because these are fewer."""
         return int(2 * self.total <= len(self.held))
 
     @property
     def states(self) -> int:
-        """Counts that can be."""
+        """Number of possible counts."""
         return 1 + (self.total if self.counted else len(self.held) - self.total)
 
 
 def _solved(
     axes: Sequence[_Axis], fixed: npt.NDArray[np.int64], weight: float
 ) -> list[npt.NDArray[np.bool_]]:
-    """Return for each axis which layers its device holds."""
+    """Return for each axis a bool[layers], True for a layer that its device holds."""
     d, n = len(axes), len(fixed)
     costs = np.full((2,) * d + tuple(a.states for a in axes), np.inf)
     costs[(0,) * (2 * d)] = 0.0
     bits = np.indices((2,) * d).sum(0).reshape((2,) * d + (1,) * d)
-    was = []  # for each layer and axis: whether the layer before is held, by state after the axis
+    was = []  # for each layer and axis: True if the previous layer is held, by state after the axis
     for layer in range(n):
         choices = []
         for k, axis in enumerate(axes):
@@ -148,5 +148,5 @@ def _solved(
 
 
 def _of(k: int, bit: int) -> tuple[slice | int, ...]:
-    """Return the index of the states in which axis k holds the layer, or does not."""
+    """Return the index of states in which axis k holds the layer (bit 1) or lacks it (bit 0)."""
     return (*(slice(None),) * k, bit)

@@ -1,4 +1,4 @@
-"""The placement with the least predicted step, under memory, with unequal shares of the batch."""
+"""Placement with the shortest predicted step within memory, with unequal shares of the batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["fastest"]
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Copies of adjacent layers on a device, which take so many rows at most."""
+    """Copies of layers `begin` to `end` (excluded) on a device, with at most `most_rows` rows."""
 
     begin: int
     end: int
@@ -29,21 +29,21 @@ type _Shares = tuple[tuple[int, int], ...]  # device and rows, the first device 
 def fastest(
     devices: Devices, free_bytes: Mapping[int, float], *, batch: int, context: int, first: int = 0
 ) -> Placement:
-    """Return the placement whose step is predicted to be the fastest, of those with a run a device.
+    """Return the placement with the shortest predicted step and at most one run a device.
 
-    Layers are alike, so a run as long as memory allows gains most for its rows. One device after
-    another gets the begin and the most rows that give the least step, until none changes; the rows
-    of a layer go where they end first. In small cases the step is within 0.5 % of the best of all.
+    Layers are alike, so the longest run that fits gains most for its rows. Devices in turn get the
+    begin and the most rows that make the step shortest, until none changes. Each row of a layer
+    goes to the copy that finishes it first. In small cases the step is within 0.5 % of the optimum.
 
     Args:
       devices: the model over a node.
-      free_bytes: of the first device for KV; of the others for copies and their KV.
+      free_bytes: free memory by device: on the first for KV, on others for copies and their KV.
       batch: rows of a step.
-      context: tokens of KV of each row.
-      first: device that has all layers.
+      context: tokens of KV a row.
+      first: device that holds all layers.
 
     Raises:
-      SettingError: the KV of the batch has no room; names the bytes.
+      SettingError: a batch whose KV has no room; names the bytes.
     """
     search = _Search(devices, free_bytes, batch, context, first)
     made: _Runs = {}
@@ -78,7 +78,7 @@ class _Search:
     shares: dict[tuple[tuple[int, int], ...], _Shares] = field(default_factory=dict)
 
     def cost(self, runs: _Runs) -> tuple[float, float]:
-        """Return the bytes that the first device lacks, then the seconds of a step."""
+        """Return the bytes that the first device lacks and the seconds of a step."""
         placement = self.placement(runs)
         kept = sum(rows[0] for rows in placement.rows)
         lacking = kept * kv_bytes(self.devices.spec, self.context) - self.free_bytes[self.first]
@@ -86,7 +86,7 @@ class _Search:
         return max(0.0, lacking), step.seconds
 
     def runs(self, device: int, others: _Runs) -> Iterator[_Run]:
-        """Yield runs of a device: at all ends of the others' runs, with each number of rows."""
+        """Yield runs for a device, for each number of rows, that begin or end with another run."""
         n = self.devices.spec.layers
         each = module_of(self.devices.spec, LAYER).allocated_bytes
         row = kv_bytes(self.devices.spec, self.context)
@@ -100,7 +100,7 @@ class _Search:
                     yield _Run(begin, min(n, begin + length), rows)
 
     def placement(self, runs: _Runs) -> Placement:
-        """Return runs as a placement."""
+        """Return the placement of runs."""
         layers = [
             self._shared(
                 tuple((d, r.most_rows) for d, r in sorted(runs.items()) if r.begin <= layer < r.end)
@@ -114,9 +114,9 @@ class _Search:
         )
 
     def _shared(self, limits: tuple[tuple[int, int], ...]) -> _Shares:
-        """Return the rows of a layer's copies: each row goes where it ends first.
+        """Return the rows of a layer's copies: each row goes to the copy that finishes it first.
 
-        The first device, which has no limit, takes its row even where a copy is as fast.
+        The first device has no limit and takes a row if it is as fast as a copy.
         """
         if limits not in self.shares:
             most = {self.first: self.batch, **dict(limits)}

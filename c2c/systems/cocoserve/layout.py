@@ -1,9 +1,9 @@
-"""Copies of layers in the serving loop: a batch over a node's devices, a variant a placement.
+"""Layouts for the serving loop: a batch over a node's devices, each variant a placement.
 
-A sequence's home says for each layer on which copy it is computed, and so where its keys and values
-are. The layers between two boundaries, where copies begin or end, are a work for each device;
-activations that change devices are works on the links. A change of variant copies layers and moves
-keys and values beside serving; the loop's memories, homes and relayouts do the rest.
+A sequence's home gives the copy that computes each layer, and so the device of its keys and values.
+Boundaries are layers where copies begin or end. The layers between two boundaries are one work a
+device; activations that change devices are works on links. A change of variant copies layers and
+moves keys and values while serving goes on, by the loop's memories, homes and relayouts.
 """
 
 from __future__ import annotations
@@ -31,34 +31,34 @@ __all__ = ["SYSTEM", "Scaling", "placement_of", "scaled_layout"]
 
 _WAYS: Final = ("layers", "printed", "runs")
 _HOMES: Final = ("every", "copies")
-_GRID: Final = 16  # prompt tokens between two sizes that are timed
+_GRID: Final = 16  # prompt tokens between two timed sizes
 
 Path = tuple[int, ...]
-"""A home: for each layer, the device where it is computed."""
+"""A home: for each layer, the device that computes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """Scaling of a model over a node: `system.layout` of a run with a `node`, by this mechanism.
+    """Scaling of a model over a node: settings of the mechanism in `system.layout`.
 
-    The first variant of a step is unscaled, the last one scaled, those between are on the way.
+    The first variant of a step is unscaled, the last one fully scaled.
 
     Attributes:
-      way: `layers` copies or moves as many as are named; `printed` copies what Algorithm 1 adds
-        with Eq. 4, `runs` what our planner adds with counted transitions, both as far as memory
-        goes.
-      replicated: layers with copies, from the first on; of way `layers`.
-      copies: of such a layer, its original included.
-      over: devices that share each further copy, in runs of equal length.
-      split: devices from the first on that hold the model, a run of layers each; such a model
-        is not scaled.
-      migrated: layers that move to the next device, from the last one back; of way `layers`.
-      between: variants on the way, at equal distances.
-      kv: homes that sequences may have once scaled: every copy, or the copies alone.
-      firsts: the device where each instance has its model.
-      kv_share: of a device's room that plans leave to keys and values.
-      memory_share: of each device that may be used.
-      host_s: seconds of the host a step, beside what the calibration says.
+      way: plan of the scaling: `layers` copies and moves the given numbers of layers; `printed`
+        adds the copies of Algorithm 1 with Eq. 4, `runs` those of our planner with counted
+        transitions, both within memory.
+      replicated: number of layers with copies, from the first one on; for way `layers`.
+      copies: number of copies of such a layer, the original included.
+      over: number of devices that share each further copy, in runs of equal length.
+      split: number of devices, from the first one on, that hold one run of layers each; a split
+        model is not scaled.
+      migrated: number of last layers that move to the next device; for way `layers`.
+      between: number of variants between unscaled and scaled, at equal distances.
+      kv: homes of sequences once scaled: `every` copy, or `copies` without the originals.
+      firsts: device of each instance's model.
+      kv_share: share of a device's memory that plans leave to keys and values.
+      memory_share: share of each device's memory that may be used.
+      host_s: host seconds a step, beside the calibration's.
     """
 
     way: str = "layers"
@@ -103,17 +103,17 @@ class Scaling:
 def placement_of(
     given: Scaling, spec: ModelSpec, node: Node, first: int, share: float = 1.0
 ) -> Placement:
-    """Return the placement of an instance, scaled by a share of what is asked.
+    """Return the placement of an instance, scaled by a share of its settings.
 
     Args:
-      given: what is asked.
+      given: settings of the scaling.
       spec: the model.
-      node: its devices.
-      first: where the model is.
-      share: 0 is unscaled, 1 scaled.
+      node: the devices.
+      first: device of the model.
+      share: 0 for unscaled, 1 for fully scaled.
 
     Raises:
-      SettingError: more layers than the model has, or more copies than there are devices.
+      SettingError: more layers than the model has, or more copies than the node has devices for.
     """
     where, n = "system.layout", spec.layers
     if given.split > min(n, len(node.gpus)):
@@ -185,18 +185,18 @@ def scaled_layout(
     given: Scaling, spec: ModelSpec, node: Node, *, rows: int, tokens: int,
     costs: OperationCosts | None = None,
 ) -> StepLayout:  # fmt: skip
-    """Return the batches of a model over a node, each variant of a step a placement.
+    """Return the layout of a model over a node, each variant of a step a placement.
 
     Args:
-      given: how it is scaled.
+      given: settings of the scaling.
       spec: the model.
       node: devices and links.
-      rows: of a batch, at most.
-      tokens: of a step's prompts, at most.
-      costs: of operations; None: those of `conf/calibration/cocoserve`.
+      rows: largest batch.
+      tokens: most prompt tokens of a step.
+      costs: fixed costs of operations; None: those of `conf/calibration/cocoserve`.
 
     Raises:
-      SettingError: a placement that cannot be, or a device that lacks room for it.
+      SettingError: an impossible placement, or a device without room for it.
     """
     return _Over(given, spec, node, rows, tokens, costs or operation_costs()).layout()
 
@@ -236,7 +236,7 @@ class _Over:
         self._layers: dict[tuple[int, int], Cost] = {}
 
     def layout(self) -> StepLayout:
-        """Return the lanes that the settings ask for."""
+        """Return the layout, one lane an instance."""
         used = sorted({d for each in self.placements for p in each for d in p.devices})
         pairs = [(a, b) for a in used for b in used if a != b and self.node.link(a, b)]
         links = dict.fromkeys(name for a, b in pairs for name in self.node.ways(a, b))
@@ -262,7 +262,7 @@ class _Over:
         return Way(_name(a), _name(b), self.node.ways(a, b), link.gbps, latency_s)
 
     def _always(self, placements: Sequence[Placement]) -> dict[int, int]:
-        """Return the layers that a device holds in every variant."""
+        """Return by device the number of layers that it holds in every variant."""
         return {
             d: sum(all(p.holds(k, d) for p in placements) for k in range(self.spec.layers))
             for d in {d for p in placements for d in p.devices}
@@ -303,7 +303,7 @@ class _Over:
         )
 
     def _paths(self, placement: Placement, *, scaled: bool) -> list[Path]:
-        """Return the homes of a placement: its originals, then each further copy of its layers."""
+        """Return the homes of a placement: the originals, then each further copy of the layers."""
         counts = set(placement.counts) - {1}
         if len(counts) > 1:
             raise SettingError(
@@ -317,7 +317,7 @@ class _Over:
         return paths[1:] if scaled and self.given.kv == "copies" and len(paths) > 1 else paths
 
     def _copies(self, placement: Placement, all_of: Sequence[Placement]) -> tuple[Copy, ...]:
-        """Return the layers that a variant needs where another one lacks them."""
+        """Return the copies of layers that a variant needs and another variant lacks."""
         allotted = module_of(self.spec, LAYER).allocated_bytes
         found = []
         for layer, devices in enumerate(placement.copies):
@@ -335,7 +335,7 @@ class _Over:
         return joined(name, chosen, self.node.links[0].gbps)
 
     def _plan(self, first: int, homes: Sequence[tuple[int, Path]]) -> Plan:
-        """Return a step: runs of layers on their devices, and what goes between them."""
+        """Return the plan of a step: runs of layers on devices, and transfers between them."""
         works: list[Work] = []
         at = dict.fromkeys((home for home, _ in homes), first)
         after: dict[int, tuple[str, ...]] = {home: () for home, _ in homes}
@@ -382,7 +382,7 @@ class _Over:
         return Work(name=name, seconds=cost, draws=draws, after=after, home=home)
 
     def _cost(self, device: int, layers: int) -> Cost:
-        """Return what a device takes for so many layers."""
+        """Return the cost of so many layers on a device."""
         if (device, layers) not in self._layers:
             table, share = self.devices.tables[device], layers / self.spec.layers
             tokens = np.unique([1, *range(_GRID, self.tokens + 1, _GRID), self.tokens])
@@ -397,7 +397,7 @@ class _Over:
         return self._layers[device, layers]
 
     def _rest(self, first: int, after: tuple[str, ...]) -> Work:
-        """Return logits on the first device, beside the host's part of a step."""
+        """Return the work of logits on the first device and of the host's part of a step."""
         table, rows = self.devices.tables[first], np.arange(1, self.rows + 1)
         host_s = table.step_overhead_s + self.given.host_s
         head = Cost(
@@ -425,7 +425,7 @@ def _seen(home: int, homes: Sequence[tuple[int, Path]]) -> int | None:
 
 
 def _runs(paths: Sequence[Path]) -> Iterator[tuple[Path, int]]:
-    """Yield the devices of adjacent layers, one a home, and how many layers."""
+    """Yield the devices of each run of layers, one a home, and the number of layers."""
     for devices, layers in groupby(zip(*paths, strict=True)):
         yield devices, len(list(layers))
 

@@ -1,6 +1,6 @@
 """Modules of a model's layer: bytes and operations of each, as in the paper's Table 1.
 
-A layer, its attention, its feed-forward block, one projection, or the KV of the layer.
+A module is a layer, its attention, its feed-forward block, one projection, or the layer's KV.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ __all__ = [
 KV: Final = "kv"
 LAYER: Final = "layer"
 BLOCK_BYTES: Final = 2 << 20
-"""A framework's allocator gives large tensors whole blocks of this size."""
+"""Block of a framework's allocator; large tensors take whole blocks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matrix:
-    """Equal weight matrices [k, n], of which a token takes some."""
+    """`count` equal weight matrices [k, n], of which a token uses `taken`."""
 
     k: int
     n: int
@@ -49,13 +49,13 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Module:
-    """A part of a layer: its weights without norms, and whether attention is computed in it.
+    """A part of a layer: its weights without norms, and the size of its attention.
 
     Attributes:
       name: attention, feed_forward, layer, kv, or a projection.
-      matrices: its weights.
-      element_bytes: of one of them.
-      scores: heads x head size, where it has scores and weighted values; else 0.
+      matrices: weight matrices of the module.
+      element_bytes: bytes of an element.
+      scores: heads x head size if the module computes scores and weighted values; else 0.
     """
 
     name: str
@@ -70,21 +70,21 @@ class Module:
 
     @property
     def allocated_bytes(self) -> int:
-        """Bytes of the allocator's blocks that its matrices take."""
+        """Bytes of the allocator's blocks for the module's matrices."""
         each = ((m.k * m.n * self.element_bytes, m.count) for m in self.matrices)
         return sum(-(-size // BLOCK_BYTES) * BLOCK_BYTES * count for size, count in each)
 
     def flops(self, tokens: int) -> int:
-        """Return the operations of a prompt of so many tokens; all of its pairs are computed."""
+        """Return the operations of a prompt of so many tokens, with scores of all token pairs."""
         products = 2 * tokens * sum(m.k * m.n * m.taken for m in self.matrices)
         return products + 4 * tokens * tokens * self.scores
 
 
 def modules(spec: ModelSpec) -> Mapping[str, Module]:
-    """Return the modules of any layer of a model by name; all but `kv` have weights.
+    """Return the modules of a model's layer by name; all but `kv` have weights.
 
     Raises:
-      SettingError: layers are not alike, or have parts that are not known here.
+      SettingError: a model whose layers are not alike or have unknown parts.
     """
     check_plain_layers(spec)
     if spec.dense_layers:
@@ -125,10 +125,10 @@ def modules(spec: ModelSpec) -> Mapping[str, Module]:
 
 
 def module_of(spec: ModelSpec, name: str) -> Module:
-    """Return a module of a model's layers by its name.
+    """Return a module of a model's layer by name.
 
     Raises:
-      SettingError: the model has none of this name; lists those that it has.
+      SettingError: an unknown name; lists the model's modules.
     """
     known = modules(spec)
     if name not in known:
@@ -137,7 +137,7 @@ def module_of(spec: ModelSpec, name: str) -> Module:
 
 
 def sizes(spec: ModelSpec, kv_tokens: int = 0) -> dict[str, float]:
-    """Return the bytes that modules of a layer take where they go, with KV of so many tokens."""
+    """Return the bytes that each module takes on a target device, with KV of so many tokens."""
     kv = kv_bytes(spec, kv_tokens)
     with_kv = ("attention", LAYER, KV)
     return {
@@ -152,7 +152,7 @@ def kv_bytes(spec: ModelSpec, tokens: int = 1) -> int:
 
 
 def layer_bytes(spec: ModelSpec) -> tuple[int, int]:
-    """Return the bytes of a layer with norms and biases, and of all that is outside layers."""
+    """Return the bytes of a layer with norms and biases, and of all weights outside layers."""
     plain = replace(
         spec, layers=1, partial_window=0, partial_window_layers=0, window_layers=(), dense_layers=()
     )

@@ -1,7 +1,7 @@
-"""Operations on a model as it serves: the spread after one, and the paths of requests by then.
+"""Effects of operations on a serving model: its spread and its requests' paths afterwards.
 
-The paper's operations are on placements; a served model also has requests, whose keys and values go
-where their layers are computed.
+The paper's operations change placements. A serving model also has requests, whose keys and values
+move to the devices that compute their layers.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ def after(
     *,
     requests: Collection[int] = (),
 ) -> tuple[Spread, dict[int, Path]]:
-    """Return the spread after an operation, and the paths of the requests that are here.
+    """Return the spread after an operation, and the paths of running requests.
 
     Args:
-      operation: on whole layers: replicate, migrate or evict.
-      before: the spread.
-      paths: of the requests that are here, by number.
-      requests: those that a new copy takes over; with `migrate` between copies of one layer
-        (`with_kv` and the device holds the layers), those that move.
+      operation: replicate, migrate or evict, on whole layers.
+      before: spread before the operation.
+      paths: path of each running request, by number.
+      requests: requests that a new copy takes over, or, for a migration to a device that holds the
+        layers, requests that move there.
 
     Raises:
-      SettingError: an operation of another kind or on parts of layers, or one that the spread does
-        not allow: see `Placement`.
+      SettingError: an operation of another kind, on parts of layers, or impossible on the spread,
+        see `Placement`.
     """
     if operation.kind not in ("replicate", "migrate", "evict"):
         raise SettingError("operation", operation.kind, "replicate, migrate or evict")
@@ -63,7 +63,7 @@ def after(
 
 
 def _through(path: Path, layers: Iterable[int], device: int, source: int | None = None) -> Path:
-    """Return a path with layers on a device, or only those that were on the source."""
+    """Return a path with layers on a device; with a source, only layers that were on it."""
     changed = list(path)
     for number in layers:
         if source is None or changed[number] == source:
@@ -72,6 +72,6 @@ def _through(path: Path, layers: Iterable[int], device: int, source: int | None 
 
 
 def _few(ways: Iterable[Path]) -> tuple[Path, ...]:
-    """Return the different paths, those of new requests: the first and the last three."""
+    """Return the distinct paths for new requests, at most four: the first and the last three."""
     found = list(dict.fromkeys(ways))
     return tuple(found if len(found) <= 4 else [found[0], *found[-3:]])

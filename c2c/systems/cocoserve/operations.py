@@ -1,4 +1,4 @@
-"""Operations that take a model from one placement to another."""
+"""Operations that change a model's placement."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ class Operation:
     """One operation on a served model.
 
     Attributes:
-      kind: replicate copies, migrate moves, evict removes a copy and brings the KV of its sequences
-        home, cap lowers the rows of a step, offload sends the KV of rows above it to host memory.
-      layers: of the model, in order.
-      source: device that they are read from, or evicted from.
-      device: that they go to, or the KV of evicted copies.
-      module: of each layer; see `c2c.systems.cocoserve.modules`.
-      with_kv: whether the KV of the layers moves along.
-      rows: of a step from now on; of a cap.
+      kind: replicate copies layers, migrate moves them, evict removes a copy and moves the KV of
+        its sequences to another, cap lowers the rows of a step, offload sends the KV of further
+        rows to host memory.
+      layers: indices of the layers, ascending.
+      source: device that layers are read or evicted from.
+      device: device that layers, or the KV of evicted copies, go to.
+      module: module of each layer; see `c2c.systems.cocoserve.modules`.
+      with_kv: whether KV of the layers moves too.
+      rows: for a cap, rows of a step from now on.
     """
 
     kind: Literal["replicate", "migrate", "evict", "cap", "offload"]
@@ -36,10 +37,10 @@ class Operation:
 
 
 def operations_between(before: Placement, after: Placement) -> tuple[Operation, ...]:
-    """Return what changes a placement of layers into another, a run of operations.
+    """Return the operations that change one placement into another.
 
-    A layer that has lost a copy here and got one there has migrated. Layers of one kind and
-    two devices are one operation. Migrations are first, as they free memory, evictions last.
+    A layer that loses one copy and gains another is migrated. Layers with the same kind, source and
+    target are one operation. Migrations are first because they free memory; evictions are last.
     """
     found: dict[tuple[str, int, int], list[int]] = {}
     for layer, (old, new) in enumerate(zip(before.copies, after.copies, strict=True)):

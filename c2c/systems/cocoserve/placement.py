@@ -1,4 +1,4 @@
-"""Placements: devices that hold copies of each layer, and the rows that each copy takes."""
+"""Placements: devices that hold copies of each layer, and the rows of each copy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Part", "Placement", "even_rows"]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Part:
-    """A module of a layer on another device than the layer: its KV, its attention, a projection."""
+    """A module (KV, attention, a projection) on another device than its layer."""
 
     layer: int
     module: str
@@ -24,10 +24,10 @@ class Placement:
     """Copies of a model's layers on devices.
 
     Attributes:
-      copies: of each layer, the devices that hold it, the original first.
-      rows: of each layer, the rows that each copy takes; (): even shares.
+      copies: for each layer, the devices that hold it, the original first.
+      rows: for each layer, the rows of each copy; (): even shares.
       parts: modules that are away from their layer.
-      first: the device where a step begins and ends.
+      first: device where a step begins and ends.
     """
 
     copies: tuple[tuple[int, ...], ...]
@@ -48,12 +48,12 @@ class Placement:
 
     @classmethod
     def unscaled(cls, layers: int, device: int = 0) -> Placement:
-        """Return all layers on one device."""
+        """Return the placement of all layers on one device."""
         return cls(((device,),) * layers, first=device)
 
     @classmethod
     def in_runs(cls, layers: int, devices: int) -> Placement:
-        """Return layers on the first so many devices, a run on each, as even as layers are."""
+        """Return the placement with one run of layers on each of the first devices, evenly."""
         runs = even_rows(layers, devices)
         return cls(tuple((d,) for d, count in enumerate(runs) for _ in range(count)))
 
@@ -64,12 +64,12 @@ class Placement:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Copies of each layer, the P of the paper."""
+        """Number of copies of each layer, the paper's P."""
         return tuple(map(len, self.copies))
 
     @property
     def devices(self) -> tuple[int, ...]:
-        """All devices that hold something, in order."""
+        """All devices that hold layers or parts, and the first, ascending."""
         held = {d for devices in self.copies for d in devices}
         return tuple(sorted({self.first, *held, *(part.device for part in self.parts)}))
 
@@ -81,7 +81,7 @@ class Placement:
         """Return each layer's rows by copy.
 
         Raises:
-          SettingError: the rows that are set are none of such a batch.
+          SettingError: `rows` that do not sum to the batch.
         """
         found = self.rows or tuple(even_rows(batch, len(devices)) for devices in self.copies)
         for layer, rows in enumerate(found):
@@ -98,10 +98,10 @@ class Placement:
         )
 
     def replicated(self, layers: Iterable[int], device: int) -> Placement:
-        """Return the placement with copies of layers on another device; shares are even again.
+        """Return the placement with copies of layers on another device, with even shares.
 
         Raises:
-          SettingError: the device holds one of them.
+          SettingError: a layer that the device holds already.
         """
         changed = list(self.copies)
         for layer in self._known(layers):
@@ -111,10 +111,10 @@ class Placement:
         return replace(self, copies=tuple(changed), rows=())
 
     def evicted(self, layers: Iterable[int], device: int) -> Placement:
-        """Return the placement without the copies of layers on a device; shares are even again.
+        """Return the placement without a device's copies of layers, with even shares.
 
         Raises:
-          SettingError: the device holds no copy of one of them, or the last one.
+          SettingError: a layer of which the device holds no copy, or the last one.
         """
         changed = list(self.copies)
         for layer in self._known(layers):
@@ -130,10 +130,10 @@ class Placement:
     def migrated(
         self, layers: Iterable[int], source: int, device: int, module: str = "layer"
     ) -> Placement:
-        """Return the placement with layers, or a module of each, moved from device to device.
+        """Return the placement with layers, or one module of each, moved to another device.
 
         Raises:
-          SettingError: the source holds no copy of one of them, or the target does.
+          SettingError: a layer that the source lacks or the target holds.
         """
         chosen = self._known(layers)
         for layer in chosen:
@@ -161,7 +161,7 @@ class Placement:
 
 
 def even_rows(batch: int, copies: int) -> tuple[int, ...]:
-    """Return rows of a batch by copy, as even as whole rows are, the first copies the larger.
+    """Return the rows of a batch by copy, as even as possible, larger shares first.
 
     >>> even_rows(15, 2)
     (8, 7)

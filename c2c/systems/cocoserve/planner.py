@@ -1,4 +1,4 @@
-"""Plans of copies: the paper's Algorithm 1, and ours by runs with counted transitions."""
+"""Plans of copies: the paper's Algorithm 1, and our planner by runs with counted transitions."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ Candidates = Literal["here", "anywhere"]
 DeviceOrder = Literal["most_room", "index"]
 Available = Literal["bytes", "work", "both"]
 Room = Mapping[int, int]
-"""Copies of layers that each device has room for."""
+"""Number of copies of layers that each device has room for."""
 
 MORE = 1 + 1e-12
-"""A speedup is better than another from here on; sums of the same terms differ by rounding."""
+"""Least ratio of a better speedup to another; smaller differences may be rounding."""
 
 
 def room_of(
@@ -41,14 +41,18 @@ def room_of(
     layers: int,
     available: Available = "bytes",
 ) -> dict[int, int]:
-    """Return the copies of layers that devices have room for.
+    """Return the number of copies of layers that each device has room for.
 
     Args:
-      free_bytes: of each device, beside all that a copy needs once.
-      idle: share of each device's time in which it does nothing; of "work" and "both".
-      layer_bytes: of one copy, r.
-      layers: of the model, whose unscaled step takes all time of a device.
-      available: "bytes": as many as fit; "work": as many layers as the idle time computes; "both".
+      free_bytes: free memory of each device, after the fixed cost of a first copy.
+      idle: idle share of each device's time; for "work" and "both".
+      layer_bytes: bytes of one copy, r.
+      layers: layers of the model; its unscaled step takes all time of a device.
+      available: limit of the copies: "bytes" that are free, "work" that fits in idle time, or
+        "both".
+
+    Raises:
+      SettingError: an unknown limit, or `layer_bytes` not above 0.
     """
     if available not in get_args(Available):
         raise unknown_name("available", available, get_args(Available))
@@ -63,21 +67,21 @@ def room_of(
 
 
 def in_order(room: Room, order: DeviceOrder) -> list[int]:
-    """Return the devices as plans visit them; those with equal room by number."""
+    """Return the devices in the order of plans; ties in room go by index."""
     if order not in get_args(DeviceOrder):
         raise unknown_name("order", order, get_args(DeviceOrder))
     return sorted(room, key=lambda d: (-room[d] if order == "most_room" else 0, d))
 
 
 def by_continuity(held: Sequence[bool], candidates: Sequence[int]) -> list[int]:
-    """Return candidates by the longest run that each would be part of, then by number.
+    """Return candidates, longest run that each would join first, then by index.
 
     Args:
-      held: for each layer, whether the device holds a copy.
-      candidates: layers without a copy there.
+      held: for each layer, True if the device holds a copy.
+      candidates: layers without a copy on the device.
     """
     n = len(held)
-    left, right = [0] * (n + 1), [0] * (n + 1)  # held layers that end before i; that begin at i
+    left, right = [0] * (n + 1), [0] * (n + 1)  # length of the held run before i; from i on
     for i in range(n):
         left[i + 1] = left[i] + 1 if held[i] else 0
         right[n - 1 - i] = right[n - i] + 1 if held[n - 1 - i] else 0
@@ -93,17 +97,18 @@ def scale_up(
     order: DeviceOrder = "index",
     sort_again: bool = False,
 ) -> Placement:
-    """Return the placement after Algorithm 1: one layer at a time, kept if the score grows.
+    """Return the placement of Algorithm 1, which adds one layer at a time if the score grows.
 
-    The paper leaves out `P* = P` before the first device; nothing runs without it.
+    The paper omits `P* = P` before the first device, without which nothing runs.
 
     Args:
       placement: P.
-      room: copies that each eligible device has room for.
-      score: S; an `Estimate` is followed by its terms, which takes microseconds a layer.
-      candidates: layers without a copy "here", on the device, or "anywhere" but the original.
-      order: of the devices.
-      sort_again: whether the candidates are sorted after each copy, not once a device.
+      room: number of copies that each eligible device has room for.
+      score: S; an `Estimate` is updated term by term, which takes microseconds a layer.
+      candidates: "here": layers without a copy on the device; "anywhere": layers without any copy
+        but the original.
+      order: order of the devices.
+      sort_again: whether candidates are sorted after each copy instead of once a device.
     """
     if candidates not in get_args(Candidates):
         raise unknown_name("candidates", candidates, get_args(Candidates))
@@ -127,7 +132,7 @@ def scale_up(
 
 
 class _Growing:
-    """A placement that grows copy by copy, with the terms of its estimate."""
+    """A growing placement, with the terms of its estimate."""
 
     def __init__(
         self, placement: Placement, score: Estimate | Callable[[Placement], float]
@@ -140,11 +145,11 @@ class _Growing:
         self._best = score.of(placement) if isinstance(score, Estimate) else score(placement)
 
     def held(self, device: int) -> list[bool]:
-        """Return for each layer whether a device holds a copy."""
+        """Return for each layer True if the device holds a copy."""
         return [device in devices for devices in self._copies]
 
     def add(self, layer: int, device: int) -> bool:
-        """Add a copy if the score grows by it; return whether it did."""
+        """Add a copy if it raises the score; return whether it was added."""
         score, count = self._score, self.counts[layer]
         inverse, ends = self._inverse - 1.0 / (count * (count + 1)), self._transitions
         if device != self._start.first:
@@ -163,7 +168,7 @@ class _Growing:
         return True
 
     def placement(self) -> Placement:
-        """Return what it has grown to."""
+        """Return the present placement."""
         start = self._start
         return Placement(tuple(map(tuple, self._copies)), parts=start.parts, first=start.first)
 
@@ -171,17 +176,17 @@ class _Growing:
 def by_runs(
     placement: Placement, room: Room, estimate: Estimate, *, order: DeviceOrder = "most_room"
 ) -> Placement:
-    """Return the placement after our planner: on each device the best run, then the next.
+    """Return the placement of our planner: on each device the best run, then the next best.
 
-    A run of length one may cost more transitions than it saves where a longer one does not, which
-    Algorithm 1 cannot see. For two devices beside the first it is exact (tested by brute force);
-    for three see `c2c.systems.cocoserve.exact`.
+    A run of one layer may cost more by transitions than it saves, while a longer one gains;
+    Algorithm 1 cannot see this. The plan is exact for two devices beside the first (tested by brute
+    force); for three see `c2c.systems.cocoserve.exact`.
 
     Args:
-      placement: what there is.
-      room: copies that each device has room for.
-      estimate: of the speedup.
-      order: of the devices; exactness needs "most_room".
+      placement: present placement.
+      room: number of copies that each device has room for.
+      estimate: estimate of the speedup.
+      order: order of the devices; exactness needs "most_room".
     """
     n = placement.layers
     copies = [list(devices) for devices in placement.copies]
@@ -196,12 +201,12 @@ def by_runs(
             ends = np.minimum(begins + sizes, n)
             saved = np.concatenate(([0.0], np.cumsum(1.0 / (counts * (counts + 1.0)))))
             taken = np.concatenate(([0], np.cumsum(held)))
-            beside = np.concatenate(([0], held, [0]))  # of layer i at i + 1
+            beside = np.concatenate(([0], held, [0]))  # layer i is at i + 1
             joined = beside[:-2, None] + beside[ends + 1]
             gain = (saved[ends] - saved[begins]) * estimate.shortened / n - per_run * (1 - joined)
             is_open = (taken[ends] == taken[begins]) & (begins + sizes <= n)
             gain = np.where(is_open, np.round(gain, 13), -np.inf)
-            size, begin = divmod(int(np.argmax(gain.T)), n)  # of equal ones the shortest, the first
+            size, begin = divmod(int(np.argmax(gain.T)), n)  # ties: the shortest, then the first
             if gain[begin, size] <= 0:
                 break
             run = range(begin, begin + size + 1)

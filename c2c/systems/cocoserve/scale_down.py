@@ -1,4 +1,4 @@
-"""Algorithm 2: migrate modules, evict copies, lower the batch until a device meets its targets."""
+"""Algorithm 2: migrate modules, evict copies and lower the batch until targets are met."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _WITH_KV: Final = ("layer", "kv", "attention")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relief:
-    """The outcome of Algorithm 2.
+    """Result of Algorithm 2.
 
     Attributes:
-      placement: at its end.
-      batch: rows of a step from then on.
-      operations: that it ran, in order.
+      placement: placement at the end.
+      batch: rows of a step at the end.
+      operations: operations that were run, in order.
     """
 
     placement: Placement
@@ -39,7 +39,7 @@ class Relief:
 
     @property
     def caps(self) -> tuple[int, ...]:
-        """Batches that it tried."""
+        """Batches that were tried."""
         return tuple(o.rows for o in self.operations if o.kind == "cap")
 
 
@@ -57,30 +57,34 @@ def scale_down(
     undo: bool = False,
     is_printed: bool = False,
 ) -> Relief:
-    """Return what Algorithm 2 does.
+    """Return the result of Algorithm 2, repaired or as printed.
 
-    As printed, a migration does not change P', the loop over the batch tests P, lowers the batch
-    below 1, drops the batch that ended the violation, and P is returned. Repaired, P' follows every
-    operation, the batch is at least 1 and the last one is kept, and P' is returned. The device g of
-    phase 2 is unbound in print; it is the source here.
+    As printed, a migration does not change P'. The loop over the batch tests P, lowers the batch
+    below 1 and drops the batch that ended the violation, and P is returned. Repaired, P' follows
+    every operation and is returned; the batch is at least 1 and the last one is kept. The paper
+    leaves device g of phase 2 unbound; here it is the source.
 
-    Phase 1 moves modules of the last layers first, to a device that holds a neighbour of the layer,
-    else to the one with the most memory. Phase 2 evicts first what adds least to the speedup.
+    Phase 1 moves modules of the last layers first. They go to a device that holds a neighbour of
+    the layer, else to the device with most memory. Phase 2 first evicts the copies that add least
+    to the speedup.
 
     Args:
       placement: P.
       batch: rows of a step.
-      is_violating: whether a placement with a batch misses targets by more than theta, or runs out
-        of memory.
-      free_bytes: of each device, for modules that go there.
-      sizes: bytes of the modules "layer", "kv", "attention" and "feed_forward" of a layer, with
-        their KV.
-      estimate: of the speedup, for the order of evictions.
-      source: device that violates; None: the model's first.
-      batch_step: rows that each round of phase 3 takes away.
-      cause: of the violation; memory moves layers with KV, then KV alone; load moves halves.
-      undo: whether a migration that leaves the violation is taken back.
-      is_printed: as printed, not repaired.
+      is_violating: returns True if a placement with a batch misses targets by more than theta or
+        exceeds memory.
+      free_bytes: free memory of each device for moved modules.
+      sizes: bytes of a layer's modules "layer", "kv", "attention" and "feed_forward", with KV.
+      estimate: estimate of the speedup, for the order of evictions.
+      source: violating device; None: the model's first.
+      batch_step: rows by which each round of phase 3 lowers the batch.
+      cause: cause of the violation: "memory" moves layers with KV, then KV alone; "load" moves
+        attention and feed-forward blocks; "any" moves layers.
+      undo: whether to undo a migration that does not end the violation.
+      is_printed: True for the algorithm as printed, False for the repaired one.
+
+    Raises:
+      SettingError: an unknown cause, or `batch_step` below 1.
     """
     if cause not in get_args(Cause):
         raise unknown_name("cause", cause, get_args(Cause))
@@ -140,7 +144,7 @@ def _migration(layer: int, source: int, device: int, module: str) -> Operation:
 def _destination(
     placement: Placement, layer: int, source: int, free: Mapping[int, float], size: float
 ) -> int | None:
-    """Return the device that a module of a layer goes to; None: none can."""
+    """Return the target device of a layer's module; None if no device can take it."""
     if not placement.holds(layer, source):
         return None
     can = [d for d, room in free.items() if room >= size and not placement.holds(layer, d)]
@@ -150,6 +154,6 @@ def _destination(
 
 
 def _evictees(placement: Placement, device: int, estimate: Estimate) -> list[int]:
-    """Return layers with another copy, those first whose copy here adds least to the speedup."""
+    """Return layers with another copy, least contribution of the device's copy first."""
     copied = [i for i, p in enumerate(placement.counts) if p > 1 and placement.holds(i, device)]
     return sorted(copied, key=lambda i: (-estimate.of(placement.evicted([i], device)), i))

@@ -1,7 +1,7 @@
-"""Speedup of a placement over the unscaled model: three estimates, none of which predicts seconds.
+"""Speedup of a placement over the unscaled model, by three estimates.
 
-`printed_speedup` is the paper's Eq. 4, `split_speedup` its Eqs. 1 to 3 with whole rows,
-`counted_speedup` counts transitions. `c2c.systems.cocoserve.step` predicts seconds.
+`printed_speedup` is the paper's Eq. 4, `split_speedup` its Eqs. 1 to 3 with whole rows;
+`counted_speedup` counts transitions. Seconds are predicted by `c2c.systems.cocoserve.step`.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Table = Sequence[Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A speedup that depends on the mean of 1/p and on transitions only.
+    """Estimate of the speedup from the mean of 1/p and the number of transitions alone.
 
     Attributes:
       constant: share of an unscaled step that no copy shortens.
-      shortened: share that p copies divide by p.
-      per_transition: a transition over an unscaled step.
+      shortened: share of an unscaled step that p copies divide by p.
+      per_transition: time of a transition, in unscaled steps.
     """
 
     constant: float
@@ -43,7 +43,7 @@ class Estimate:
 
     @classmethod
     def printed(cls, gamma: float) -> Estimate:
-        """Return Eq. 4: gamma of the step is communication, whatever is copied."""
+        """Return the estimate of Eq. 4: share gamma of a step is communication for any copies."""
         return cls(_gamma(gamma), 1.0 - gamma)
 
     @classmethod
@@ -54,11 +54,11 @@ class Estimate:
         return cls(0.0, 1.0, per_transition)
 
     def __call__(self, inverse: float, transitions: int) -> float:
-        """Return the speedup at a mean of 1/p and so many transitions."""
+        """Return the speedup at a mean of 1/p (`inverse`) and a number of transitions."""
         return 1.0 / self.cost(inverse, transitions)
 
     def cost(self, inverse: float, transitions: int) -> float:
-        """Return the step over an unscaled one."""
+        """Return the time of a step, in unscaled steps."""
         return self.constant + self.shortened * inverse + self.per_transition * transitions
 
     def of(self, placement: Placement) -> float:
@@ -67,11 +67,11 @@ class Estimate:
 
 
 def printed_speedup(copies: Sequence[int], gamma: float) -> float:
-    """Return Eq. 4: 1 / (gamma + (1 - gamma) / n * sum 1/p).
+    """Return the speedup of Eq. 4: 1 / (gamma + (1 - gamma) / n * sum 1/p).
 
     Args:
       copies: p of each layer, the original included.
-      gamma: see `gamma_of`; a constant.
+      gamma: share of communication, see `gamma_of`.
     """
     return Estimate.printed(gamma)(_mean_inverse(copies), 0)
 
@@ -79,16 +79,16 @@ def printed_speedup(copies: Sequence[int], gamma: float) -> float:
 def split_speedup(
     rows: Table, gamma: float, *, rates: Table | None = None, links: Table | None = None
 ) -> float:
-    """Return Eqs. 1 to 3: a layer ends with its slowest copy, and rows of copies are transfers.
+    """Return the speedup of Eqs. 1 to 3: layers end with their slowest copy, rows are transfers.
 
     Args:
-      rows: of each layer, the rows of each copy, the original first.
-      gamma: see `gamma_of`; of a copy at rate and link 1.
-      rates: compute rate of each copy over that of the unscaled device; None: all 1.
-      links: rate of the link to each copy, the original's unused; None: all 1.
+      rows: for each layer, the rows of each copy, the original first.
+      gamma: share of communication of a copy with rate and link 1, see `gamma_of`.
+      rates: compute rate of each copy relative to the unscaled device; None: all 1.
+      links: relative rate of the link to each copy, unused for the original; None: all 1.
 
     Raises:
-      SettingError: layers with other sums of rows, or a rate that is not above 0.
+      SettingError: layers whose rows have different sums, or a rate that is not above 0.
     """
     batch = sum(rows[0])
     if any(sum(each) != batch or min(each) < 0 for each in rows) or not batch > 0:
@@ -104,7 +104,7 @@ def split_speedup(
 
 
 def counted_speedup(placement: Placement, per_transition: float) -> float:
-    """Return 1 / (1/n * sum 1/p + per_transition * transitions)."""
+    """Return the speedup 1 / (1/n * sum 1/p + per_transition * transitions)."""
     return Estimate.counted(per_transition).of(placement)
 
 
@@ -112,24 +112,24 @@ def gamma_of(transfers: float, tflops: float, gbps: float, hidden: int) -> float
     """Return gamma of hardware, `delta C / (d B)`: 2.44 for an A100 over PCIe at d = 5,120.
 
     Args:
-      transfers: delta, how often a row's activations cross a link in a layer.
-      tflops: C, of a device.
-      gbps: B, of a link.
-      hidden: d.
+      transfers: delta, number of times that a row's activations cross a link in a layer.
+      tflops: C, compute rate of a device.
+      gbps: B, rate of a link.
+      hidden: d, hidden size.
     """
     return transfers * tflops * 1e12 / (hidden * gbps * 1e9)
 
 
 def headroom(layers: int, share: float, *, of: int) -> float:
-    """Return how much a batch grows if the first device's KV memory limits it.
+    """Return the growth of a batch that the first device's KV memory limits.
 
     Args:
-      layers: that have replicas.
-      share: of the sequences' KV of these layers that replicas hold.
-      of: layers of the model.
+      layers: number of layers with replicas.
+      share: share of the sequences' KV of these layers that replicas hold.
+      of: number of layers of the model.
 
     Raises:
-      SettingError: replicas hold all KV of all layers, or the share is none.
+      SettingError: replicas that hold all KV of all layers, or a share outside [0, 1].
     """
     if not 0 <= share <= 1:
         raise SettingError("share", share, "a share in [0, 1]")
@@ -139,7 +139,7 @@ def headroom(layers: int, share: float, *, of: int) -> float:
 
 
 def transitions(placement: Placement) -> int:
-    """Return begins and ends of runs of adjacent layers on devices that are not the first."""
+    """Return the number of begins and ends of runs of layers on devices other than the first."""
     before: frozenset[int] = frozenset()
     begun = 0
     for devices in placement.copies:
@@ -150,9 +150,9 @@ def transitions(placement: Placement) -> int:
 
 
 def changes(placement: Placement, batch: int) -> int:
-    """Return boundaries of layers where rows gather and scatter.
+    """Return the number of boundaries between layers at which the partition of rows changes.
 
-    The partition of rows differs there; start and end have all rows on the first device.
+    At the start and the end of a step all rows are on the first device.
     """
     whole = {placement.first: batch}
     parts = [whole, *placement.partitions(batch), whole]

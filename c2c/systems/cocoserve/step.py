@@ -1,6 +1,6 @@
 """Seconds of a decode step of a model whose layers have copies on several devices.
 
-`c2c.cost` times the rows of each copy; what is added are transfers of activations at changes.
+`c2c.cost` times the rows of each copy; transfers of activations between devices are added.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Partition = Mapping[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
-    """A decode step.
+    """Time of a decode step.
 
     Attributes:
-      layers_s: of all layers, each at its slowest device.
-      transfers_s: of activations between devices.
-      rest_s: logits and the host, on the first device.
-      transfers: changes of the partition, and crossings of parts away from their layer.
-      moved_bytes: of activations.
+      layers_s: seconds of all layers, each on its slowest device.
+      transfers_s: seconds of transfers of activations between devices.
+      rest_s: seconds of logits and of the host, on the first device.
+      transfers: number of changes of the partition and of transfers to parts and back.
+      moved_bytes: bytes of the moved activations.
     """
 
     layers_s: float
@@ -41,7 +41,7 @@ class StepTime:
 
     @property
     def seconds(self) -> float:
-        """The whole step: nothing overlaps."""
+        """Seconds of the whole step, without overlap."""
         return self.layers_s + self.transfers_s + self.rest_s
 
 
@@ -50,9 +50,9 @@ class Devices:
     """A model over the GPUs of a node.
 
     Attributes:
-      spec: the model; layers are alike.
+      spec: the model; its layers are alike.
       node: GPUs and links.
-      tables: what a step costs on each GPU, weights in its memory.
+      tables: costs of a step on each GPU, with weights in its memory.
     """
 
     spec: ModelSpec
@@ -61,25 +61,25 @@ class Devices:
 
     @property
     def most_rows(self) -> int:
-        """Largest batch that is timed."""
+        """Largest timed batch."""
         return self.tables[0].max_tokens
 
     def layer_s(self, device: int, rows: int, context: int) -> float:
-        """Return what a device takes for one layer of so many rows; 0 of none."""
+        """Return the seconds of one layer with so many rows on a device."""
         table = self.tables[device]
         tokens = rows * cache_places(context, table.cache) / table.token_places
         whole = float(table.body_s[rows, 0]) + float(table.decode_attention_s[rows])
         return (whole + table.kv_read_s_per_token * tokens) / self.spec.layers
 
     def rest_s(self, device: int, rows: int) -> float:
-        """Return what a step takes beside its layers on the device where it ends."""
+        """Return the seconds of logits and host on the device where a step ends."""
         return float(self.tables[device].head_s[rows, 0]) + self.tables[device].step_overhead_s
 
     def transfer_s(self, before: Partition, after: Partition) -> tuple[float, int]:
-        """Return the seconds and bytes of a change: as few rows as can move, all at once.
+        """Return the seconds and bytes of a change that moves the fewest rows, all at once.
 
         Raises:
-          SettingError: no link joins two devices.
+          SettingError: two devices without a link.
         """
         row = self.spec.hidden * self.spec.dtype_bytes
         busy_s: dict[str, float] = {}
@@ -100,13 +100,13 @@ class Devices:
 def devices_of(
     spec: ModelSpec, node: Node, *, most_rows: int, gpus: tuple[TimedGpu, ...] = ()
 ) -> Devices:
-    """Return a model over a node's GPUs, timed up to a batch.
+    """Return a model over a node's GPUs, with steps timed up to a batch.
 
     Args:
       spec: the model.
-      node: its GPUs.
+      node: the node.
       most_rows: largest batch.
-      gpus: with their constants; (): those of `conf/hardware` with the calibration of their names.
+      gpus: GPUs with their constants; (): the node's, from `conf/hardware` and `conf/calibration`.
     """
     known: dict[TimedGpu, StepTable] = {}
     timed = gpus or timed_gpus(*node.gpus)
@@ -120,20 +120,21 @@ def devices_of(
 
 
 def step_time(placement: Placement, devices: Devices, *, batch: int, context: int) -> StepTime:
-    """Return the predicted decode step of a placement.
+    """Return the predicted time of a placement's decode step.
 
-    A layer lasts as long as its slowest copy. Rows change devices only where the partition changes;
-    a part away from its layer sends the rows there and back. It is timed on its layer's device.
+    A layer takes as long as its slowest copy. Rows change devices only where the partition changes.
+    A part away from its layer adds a transfer of all rows there and back, but is timed on the
+    layer's device.
 
     Args:
-      placement: copies, and rows where they are not even.
+      placement: copies of layers and their rows.
       devices: the model over a node.
       batch: rows of the step.
       context: tokens of KV that each row reads.
 
     Raises:
-      SettingError: a placement of another number of layers, devices that the node lacks or that
-        no link joins, or a batch beyond what is timed.
+      SettingError: a placement of another number of layers, an unknown device, two devices without
+        a link, or a batch above `devices.most_rows`.
     """
     if placement.layers != devices.spec.layers:
         raise SettingError(
@@ -166,7 +167,7 @@ def step_time(placement: Placement, devices: Devices, *, batch: int, context: in
 
 
 def _flows(before: Partition, after: Partition) -> Iterator[tuple[int, int, int]]:
-    """Yield source, target and rows of the fewest rows that change devices."""
+    """Yield source, target and rows of a change that moves the fewest rows."""
     surplus = {d: n - after.get(d, 0) for d, n in before.items() if n > after.get(d, 0)}
     for device, rows in sorted(after.items()):
         missing = rows - before.get(device, 0)

@@ -1,4 +1,4 @@
-"""WEAVER: a cold model's GPU attends to a share of a hot model's sequences."""
+"""WEAVER: attention of a share of a hot model's sequences on a cold model's GPU."""
 
 from c2c.systems.weaver.layout import SYSTEM, Weaving, cut_of, woven_layout
 from c2c.systems.weaver.profile import Pair, Woven, payload_bytes, profile_of, woven

@@ -1,19 +1,19 @@
-"""A hot and a cold model over two GPUs in the serving loop: woven, apart, or multiplexed.
+"""Layouts of a hot and a cold model over two GPUs in the serving loop.
 
-    woven      a share of the hot model's sequences has its keys and values on the cold GPU, which
-               attends to them; see below
-    dedicated  each model has a GPU
-    temporal   both models over both GPUs with tensor parallelism, a step of one and a step
-               of the other by turns (MuxServe)
-    spatial    likewise, at the same time on shares of the SMs (MuxServe)
+    woven      keys and values of a share of the hot model's sequences are on the cold GPU, which
+               computes their attention; see below
+    dedicated  a GPU for each model
+    temporal   both models over both GPUs with tensor parallelism, steps of the two in turn
+               (MuxServe)
+    spatial    as temporal, but at the same time, each model on a share of the SMs (MuxServe)
 
-A woven step is `rest`, then attention of the sequences at home (K) beside that of those away (N),
-then `stall`: in each layer max(K, N) + the mean of max(0, W - max(0, K - N)), which is the mean of
-max(K, W + N). N is a work on the cold GPU that goes before the cold model's steps, so that these
-grow by what they meet of it; they also grow by a poll after each operator and by splits. W is taken
-as if the cold model always ran.
+A woven step is `rest`, then attention of sequences at home (K) in parallel with attention of
+sequences away (N), then `stall`. A layer takes max(K, N) + the mean of max(0, W - max(0, K - N)),
+which equals the mean of max(K, W + N). N is a work on the cold GPU with priority over the cold
+model's steps, which therefore grow by N; polls after each operator and splits lengthen them too. W
+is computed as if the cold model always ran.
 
-Prompts are computed elsewhere in no time, or by devices of their own that send what they leave.
+Prompts take no time, or have devices of their own that send their keys and values.
 """
 
 from __future__ import annotations
@@ -52,29 +52,29 @@ _CUTS: Final = ("none", "printed", "guarded", "best")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weaving:
-    """Two models' layout over two GPUs: `system.layout` of a run with a `node`, by this mechanism.
+    """Layout of two models over two GPUs: settings of the mechanism in `system.layout`.
 
     Attributes:
-      way: one of those above.
-      hot: name of the hot model; None: the first of the catalog.
+      way: layout: woven, dedicated, temporal or spatial.
+      hot: name of the hot model; None: the catalog's first.
       ratio: share of the hot sequences that are away.
-      cut: of the cold model's operators: none, printed and guarded (Algorithm 1), best (ours).
-      threshold: share of the hot step without stalls, above which Algorithm 1 splits.
-      threshold_of: what stall that bounds: operator, layer or iteration.
-      weight: of a second of the cold model's step, for the best cut.
-      rows: of the hot step that the cut is made for.
-      cold_rows: of the cold step that the cut is made for.
-      context: tokens of a sequence that the cut, and stalls, are made for.
-      poll_s: of a poll that finds nothing.
-      split_s: that a split adds to an operator.
-      ahead_s: how far the CPU issues ahead where it controls tasks, which wait for that; None: the
-        GPU controls them.
-      prompt_devices: that each model's prompts have; None: prompts take no time.
-      kv_share: of a GPU that weights, keys and values may take, beside `reserve_bytes`.
-      reserve_bytes: of each GPU.
-      cold_share: of the room for keys and values that both models share, kept for the cold one.
-      host_s: of a step of either model, beside what the calibration says.
-      sm_share: of the SMs, that the hot model has with way=spatial.
+      cut: cut of the cold model's operators: none, printed and guarded (Algorithm 1), best (ours).
+      threshold: longest stall that Algorithm 1 accepts, as a share of the hot step without stalls.
+      threshold_of: stall that `threshold` bounds: operator, layer or iteration.
+      weight: weight of a second of the cold model's step, for the best cut.
+      rows: rows of the hot step that the cut is made for.
+      cold_rows: rows of the cold step that the cut is made for.
+      context: tokens a sequence that the cut and stalls are computed for.
+      poll_s: seconds of a poll that finds nothing.
+      split_s: seconds that a split adds to an operator.
+      ahead_s: seconds that the CPU issues ahead, for which tasks wait if it controls them; None:
+        the GPU controls them.
+      prompt_devices: number of devices for each model's prompts; None: prompts take no time.
+      kv_share: share of a GPU's memory for weights, keys, values and `reserve_bytes`.
+      reserve_bytes: bytes of each GPU for other uses.
+      cold_share: share of the models' common room for keys and values, kept for the cold model.
+      host_s: host seconds a step of either model, beside the calibration's.
+      sm_share: share of the SMs of the hot model, with way=spatial.
     """
 
     way: str = "woven"
@@ -124,13 +124,13 @@ class Weaving:
 
     @property
     def of(self) -> ThresholdOf:
-        """`threshold_of`, as Algorithm 1 takes it."""
+        """`threshold_of` in the type of `Threshold.of`."""
         of: Any = self.threshold_of
         return of  # type: ignore[no-any-return]
 
     @property
     def limits(self) -> Limits:
-        """Guards of a cut."""
+        """Limits of a cut."""
         return Limits(split_s=self.split_s, poll_s=self.poll_s)
 
 
@@ -138,15 +138,15 @@ def pair_times(
     given: Weaving, hot: Times, cold: Times, gpus: tuple[TimedGpu, TimedGpu], node: Node,
     away: Times,
 ) -> Pair:  # fmt: skip
-    """Return K, N and the receiver's operators at the batches that a cut is made for.
+    """Return the pair's times (K, N, the receiver's operators) at the batches of the cut.
 
     Args:
-      given: batches and ratio.
-      hot: the hot model on its GPU.
-      cold: the cold model on its GPU.
-      gpus: both.
-      node: with the links between them.
-      away: the hot model on the cold GPU.
+      given: settings with batches and ratio.
+      hot: times of the hot model on its GPU.
+      cold: times of the cold model on its GPU.
+      gpus: the hot and the cold GPU.
+      node: node with the links between them.
+      away: times of the hot model on the cold GPU.
     """
     wire_s, gbps = _wire(node)
     batches = (Batch(rows=given.rows, chunk=1, context=given.context),
@@ -162,10 +162,10 @@ def pair_times(
 
 
 def cut_of(given: Weaving, pair: Pair) -> Cut:
-    """Return the cut that the settings ask for.
+    """Return the cut that the settings name.
 
     Raises:
-      SettingError: Algorithm 1 as printed does not end.
+      SettingError: Algorithm 1 as printed that does not end.
     """
     limits, slack = pair.limits(given.limits), pair.slack_s
     if given.cut == "none" or not pair.away:
@@ -185,18 +185,18 @@ def woven_layout(
     given: Weaving, models: tuple[Deployment, ...], node: Node, *, rows: int, tokens: int,
     constants: Constants | None = None,
 ) -> StepLayout:  # fmt: skip
-    """Return a hot and a cold model over the first two GPUs of a node.
+    """Return the layout of a hot and a cold model over the first two GPUs of a node.
 
     Args:
-      given: how they lie.
-      models: two, the hot one by `given.hot`.
+      given: settings of the layout.
+      models: two models; `given.hot` names the hot one.
       node: GPUs and links.
-      rows: of a batch, at most.
-      tokens: of a step's prompts, at most.
-      constants: of GPUs like the first one; None: by their names.
+      rows: largest batch.
+      tokens: most prompt tokens of a step.
+      constants: cost-model constants of GPUs of the first one's kind; None: by the GPUs' names.
 
     Raises:
-      SettingError: other than two models, one that fits no GPU, or GPUs without a link.
+      SettingError: a number of models other than two, a model without room, or GPUs without links.
     """
     names = [one.name for one in models]
     if len(models) != 2 or models[0].spec.name == models[1].spec.name:
@@ -245,7 +245,7 @@ class _Over:
         )
 
     def layout(self) -> StepLayout:
-        """Return the lanes that the settings ask for."""
+        """Return the layout of the settings' `way`."""
         if self.given.way in ("temporal", "spatial"):
             return self._multiplexed()
         hot, cold = self._times(self.hot, 0), self._times(self.cold, 1)
@@ -274,7 +274,7 @@ class _Over:
         )  # fmt: skip
 
     def _woven(self, own: Plan, hot: Times, cold: Times) -> tuple[Plan, float, str]:
-        """Return the hot step, what each cold step takes more, and what to say."""
+        """Return the hot step, the seconds added to each cold step, and a note."""
         given, away = self.given, self._times(self.hot, 1)
         pair = pair_times(given, hot, cold, self.gpus, self.node, away)
         cut = cut_of(given, pair)
@@ -309,7 +309,7 @@ class _Over:
         return step, more_s if is_polled else 0.0, said
 
     def _multiplexed(self) -> StepLayout:
-        """Return both models over both GPUs, one after the other or on shares of the SMs."""
+        """Return the layout of both models over both GPUs, in turn or on shares of the SMs."""
         given, spatial = self.given, self.given.way == "spatial"
         _, gbps = _wire(self.node)
         memory = {"both": self._both()}
@@ -344,7 +344,7 @@ class _Over:
         )  # fmt: skip
 
     def _with_prompts(self, made: StepLayout, times: tuple[Times, Times]) -> StepLayout:
-        """Return the layout with each model's prompts on devices of their own, like its GPU."""
+        """Return the layout with further devices, equal to its GPU, for each model's prompts."""
         count = self.given.prompt_devices
         if count is None:
             return made
@@ -395,7 +395,7 @@ class _Over:
         return float(room)
 
     def _both(self) -> float:
-        """Return the room of both GPUs beside both models, each over both."""
+        """Return the bytes of both GPUs that both models, each over both, leave free."""
         halves = sum(self._room(gpu) for gpu in (0, 1))
         room = halves - weight_bytes(self.hot) - weight_bytes(self.cold)
         if room <= 0.0:
@@ -411,7 +411,7 @@ def _on(
 
 
 def _wire(node: Node) -> tuple[tuple[float, float], float]:
-    """Return latencies there and back between the first two GPUs, and the slower way's GB/s."""
+    """Return the latencies there and back between the first two GPUs, and the lower rate, GB/s."""
     there, back = node.link(0, 1), node.link(1, 0)
     if there is None or back is None:
         raise SettingError("node", node.name, "a link between the first two GPUs, both ways")
@@ -426,7 +426,7 @@ def _share_of(gpu: TimedGpu, share: float) -> Any:
 
 
 def _least(whole: Cost, cost: Cost) -> Cost:
-    """Return the memory that a step on some of the SMs takes: as much as on all, over its time."""
+    """Return the memory time of a step on some of the SMs: that on all SMs, at most its own."""
     sizes = np.array(cost.decode.sizes)
     return Cost(
         prefill=flat(JOINS_S),

@@ -1,6 +1,7 @@
-"""Times of a woven pair by the cost model: K, N, the receiver's operators, and what cuts do.
+"""Times of a woven pair by the cost model: K, N, the receiver's operators, effects of a cut.
 
-Source: section 4.2; the paper profiles a running pair, this takes `c2c.cost.kernel_graph`.
+The sender is the hot model's GPU, the receiver the cold model's. Source: section 4.2. The paper
+profiles a running pair; here `c2c.cost.kernel_graph` gives the times.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from c2c.systems.weaver.splitting import Cut, Limits, expected_stall
 
 __all__ = ["Pair", "Woven", "payload_bytes", "profile_of", "woven"]
 
-TILE_COLUMNS = 128  # of a product: pieces are of whole tiles, which keeps results equal to the bit
+TILE_COLUMNS = 128  # columns of a product's tile; pieces of whole tiles keep results bit-identical
 
 
 def payload_bytes(spec: ModelSpec) -> tuple[int, int]:
-    """Return bytes of a sequence and layer: Q, K and V out, the result back.
+    """Return the bytes that a sequence sends in a layer (Q, K and V) and receives (the result).
 
     >>> from c2c.models import load_spec
     >>> payload_bytes(load_spec("llama-3-8b"))
@@ -32,18 +33,19 @@ def payload_bytes(spec: ModelSpec) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """A hot and a cold model in one decode step each, on two GPUs.
+    """Times of one decode step each of a hot and a cold model on two GPUs.
 
     Attributes:
-      layers: of the hot model: tasks of a step.
-      away: sequences whose keys and values the receiver has.
-      local_s: K, of the sender's attention in one layer, in the mean over layers.
-      away_s: N, of the receiver's for one task.
-      wire_s: of a task's payload and its result between the GPUs.
-      rest_s: of the sender's step beside attention.
-      kinds: of the receiver's operators, in program order.
-      ops: seconds of each.
-      most: pieces that each may have: tiles of a product's columns, sequences of attention, else 1.
+      layers: layers of the hot model, each one task of a step.
+      away: number of sequences whose keys and values the receiver holds.
+      local_s: K, seconds of the sender's attention in a layer, mean over layers.
+      away_s: N, seconds of the receiver's attention for a task.
+      wire_s: seconds of a task's payload and result between the GPUs.
+      rest_s: seconds of the sender's step without attention.
+      kinds: kinds of the receiver's operators, in program order.
+      ops: seconds of each operator.
+      most: most pieces of each operator: tiles of a product's columns, sequences of attention,
+        else 1.
     """
 
     layers: int
@@ -58,16 +60,16 @@ class Pair:
 
     @property
     def slack_s(self) -> float:
-        """K - N, the way there and back taken off, which the paper leaves out."""
+        """K - N, less the transfers there and back, which the paper omits."""
         return self.local_s - self.away_s - self.wire_s
 
     @property
     def iteration_s(self) -> float:
-        """The sender's step without stalls."""
+        """Seconds of the sender's step without stalls."""
         return self.rest_s + self.layers * self.local_s
 
     def limits(self, limits: Limits) -> Limits:
-        """Return limits with the most pieces of each operator."""
+        """Return the limits, with the most pieces of each operator."""
         pieces = limits.most if isinstance(limits.most, int) else min(limits.most)
         return Limits(
             least_s=limits.least_s, most=tuple(min(pieces, most) for most in self.most),
@@ -77,13 +79,13 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Woven:
-    """A pair with a cut.
+    """Times of a pair with a cut.
 
     Attributes:
-      stall_s: of a layer, in the mean.
-      hot_s: of the sender's step.
-      cold_s: of the receiver's step, in which the sender takes one.
-      longest_s: of the receiver's pieces.
+      stall_s: mean stall of a layer.
+      hot_s: seconds of the sender's step.
+      cold_s: seconds of the receiver's step, with the tasks of one step of the sender.
+      longest_s: seconds of the receiver's longest piece.
     """
 
     stall_s: float
@@ -105,13 +107,13 @@ def profile_of(
     """Return the times of a pair.
 
     Args:
-      hot: the sender's model.
-      cold: the receiver's.
-      gpus: the sender's and the receiver's.
+      hot: model of the sender.
+      cold: model of the receiver.
+      gpus: GPUs of the sender and of the receiver.
       batches: decode steps of the hot and of the cold model.
       ratio: share of the hot sequences that are away.
-      wire_s: latency of a transfer to the receiver and back.
-      gbps: of the link, each way.
+      wire_s: latencies of a transfer to the receiver and of one back.
+      gbps: rate of the link, each direction.
 
     Raises:
       SettingError: a ratio outside [0, 1], or a GPU whose file lacks a rate.
@@ -141,9 +143,10 @@ def profile_of(
 
 
 def woven(pair: Pair, cut: Cut, poll_s: float) -> Woven:
-    """Return stall and steps with a cut; the receiver polls after each piece.
+    """Return the times of a pair with a cut; the receiver polls after each piece.
 
-    A split's own poll is in the piece's seconds already. With no sequence away nothing is polled.
+    Polls that splits add are part of the pieces' seconds. Without sequences away there are no
+    polls.
     """
     lengths = cut.lengths
     stall_s = expected_stall(lengths, pair.slack_s) if pair.away else 0.0
@@ -157,7 +160,7 @@ def woven(pair: Pair, cut: Cut, poll_s: float) -> Woven:
 
 
 def _attention_s(spec: ModelSpec, rows: int, context: int, on: TimedGpu) -> float:
-    """Return the seconds of decode attention, in the mean over layers; 0 of no rows."""
+    """Return the seconds of decode attention, mean over layers; 0 for no rows."""
     if rows == 0:
         return 0.0
     kernels = step_kernels(spec, Batch(rows=rows, chunk=1, context=context))

@@ -1,12 +1,12 @@
-"""Cuts of a receiver's operators, so that a sender's attention does not wait long for them.
+"""Cuts of a receiver's operators, which shorten the wait of a sender's attention for them.
 
-A task of the sender arrives while the receiver runs one of its own operators, and is taken when
-that operator ends. An operator of T seconds is met in proportion to T, and the wait W is uniform in
-[0, T] then. The sender attends to its own sequences for K seconds; the receiver's attention takes N
-seconds. `slack` is K - N: the sender's layer is late by max(0, W - slack).
+A task of the sender arrives while the receiver runs one of its own operators, and starts when that
+operator ends. The probability to meet an operator is proportional to its time T, and the wait W is
+then uniform in [0, T]. The sender's attention at home takes K seconds, the receiver's N seconds.
+With `slack` K - N, the sender's layer is late by max(0, W - slack).
 
-The paper computes `printed_stall` (the sum over the numerator is missing in print), and states
-`stated_objective`. `expected_stall` is the mean of max(0, W - slack), whatever the slack's sign.
+The paper computes `printed_stall` (the sum over the numerator is missing in print) and states
+`stated_objective`. `expected_stall` is the mean of max(0, W - slack) for a slack of any sign.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 Values = npt.NDArray[np.float64]
 ThresholdOf = Literal["operator", "layer", "iteration"]
 
-MOST_SPLITS: Final = 100_000  # of Algorithm 1 as printed, which need not end
+MOST_SPLITS: Final = 100_000  # limit for Algorithm 1 as printed, which need not end
 
 
 def printed_stall(ops: Sequence[float], slack: float) -> float:
@@ -52,7 +52,7 @@ def printed_stall(ops: Sequence[float], slack: float) -> float:
 
 
 def expected_stall(ops: Sequence[float], slack: float) -> float:
-    """Return the mean of max(0, W - slack); with slack < 0 no cut takes -slack away.
+    """Return the mean of max(0, W - slack); with slack < 0 every cut leaves at least -slack.
 
     >>> expected_stall([100], 0), expected_stall([50, 50], 0), expected_stall([100], -20)
     (50.0, 25.0, 70.0)
@@ -62,7 +62,7 @@ def expected_stall(ops: Sequence[float], slack: float) -> float:
 
 
 def stated_objective(ops: Sequence[float], slack: float) -> float:
-    """Return the mean of W where K < W + N, and 0 elsewhere.
+    """Return the mean of W if K < W + N, else 0.
 
     >>> stated_objective([8, 4, 2], 1) * 28, stated_objective([8], 2)
     (81.0, 3.75)
@@ -74,14 +74,13 @@ def stated_objective(ops: Sequence[float], slack: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds of a cut, and its cost.
+    """Bounds and costs of a cut.
 
     Attributes:
-      least_s: no piece is made that is shorter.
-      most: pieces of an operator; one number for each where they differ, as products are cut at
-        whole tiles.
-      split_s: that a split adds to an operator: a launch, and what a smaller product loses.
-      poll_s: of the poll that follows the piece more.
+      least_s: shortest piece, in seconds.
+      most: most pieces of every operator, or one number for each operator.
+      split_s: seconds that a split adds to an operator: a launch, and a smaller product's loss.
+      poll_s: seconds of the poll after the additional piece.
     """
 
     least_s: float = 20e-6
@@ -100,14 +99,17 @@ class Limits:
 
     @property
     def added_s(self) -> float:
-        """Seconds that a split adds in all."""
+        """Seconds that a split adds, poll included."""
         return self.split_s + self.poll_s
 
     def most_of(self, t: Values) -> npt.NDArray[np.int64]:
         """Return the most pieces of each operator.
 
+        Args:
+          t: seconds of the operators.
+
         Raises:
-          SettingError: other numbers of operators.
+          SettingError: `most` for another number of operators.
         """
         if isinstance(self.most, tuple) and len(self.most) != len(t):
             raise SettingError("most", len(self.most), f"a number for each of {len(t)} operators")
@@ -116,7 +118,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """Operators in program order, each with the seconds of its pieces."""
+    """A cut: for each operator, in program order, the seconds of its pieces."""
 
     pieces: tuple[tuple[float, ...], ...]
 
@@ -127,19 +129,19 @@ class Cut:
 
     @property
     def splits(self) -> int:
-        """Pieces more than operators."""
+        """Number of splits: pieces less operators."""
         return sum(map(len, self.pieces)) - len(self.pieces)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    """Stall below which nothing more is cut; the paper does not say of what it is the stall.
+    """Stall at which cutting stops; the paper does not say whose stall it bounds.
 
     Attributes:
       seconds: the threshold; the paper's is 5 % of the sender's mean iteration.
-      of: operator: of a task that meets the longest piece; layer: of a layer in the mean;
-        iteration: of all layers of a step.
-      layers: of the sender's model.
+      of: bounded stall: operator: mean of a task that meets the longest piece; layer: mean of a
+        layer; iteration: mean of all layers of a step.
+      layers: layers of the sender's model.
     """
 
     seconds: float
@@ -155,21 +157,21 @@ class Threshold:
             raise SettingError("threshold.layers", self.layers, "a whole number above 0")
 
     def exceeded(self, mean_s: float, longest_s: float) -> bool:
-        """Return whether stalls are too long.
+        """Return whether the stall exceeds the threshold.
 
         Args:
-          mean_s: of a layer.
-          longest_s: of a layer whose task meets the longest piece, in the mean.
+          mean_s: mean stall of a layer.
+          longest_s: mean stall of a layer whose task meets the longest piece.
         """
         found = {"operator": longest_s, "layer": mean_s, "iteration": self.layers * mean_s}
         return found[self.of] > self.seconds
 
 
 def printed_cut(ops: Sequence[float], slack: float, threshold: Threshold) -> Cut:
-    """Return Algorithm 1 as its listing has it: the longest piece is halved, both halves go back.
+    """Return the cut of Algorithm 1 as printed, which halves the longest piece again and again.
 
     Raises:
-      SettingError: it does not end, as with slack <= 0 and a threshold that no cut reaches.
+      SettingError: more than `MOST_SPLITS` splits, as for slack <= 0 and an unreachable threshold.
     """
     return _halved(
         ops, threshold, lambda t: max(t - slack, 0.0) ** 2 / 2, lambda t, _: t > slack, 0.0
@@ -179,9 +181,10 @@ def printed_cut(ops: Sequence[float], slack: float, threshold: Threshold) -> Cut
 def guarded_cut(
     ops: Sequence[float], slack: float, threshold: Threshold, limits: Limits | None = None
 ) -> Cut:
-    """Return Algorithm 1 with guards: least piece, most pieces, the cost of a split, any slack.
+    """Return the cut of Algorithm 1 with guards: shortest piece, most pieces, cost of a split.
 
-    It weighs by `expected_stall`, and stops where halving the longest piece does not lessen it.
+    Stalls are measured by `expected_stall`, for a slack of any sign. A piece stays whole if
+    halving it does not reduce the stall.
     """
     limits = limits or Limits()
     most = limits.most_of(_seconds(ops)).tolist()
@@ -213,20 +216,21 @@ def best_cut(
 ) -> Cut:
     """Return the cut with the least hot TPOT + weight x cold TPOT (ours).
 
-    The hot model's step grows by layers x `expected_stall`, the cold one's by what splits add.
-    For an operator in n pieces equal ones are best, as lateness is convex in a piece's length, and
-    the lateness is convex in n. All splits cost alike, so the receiver's step depends on their
-    number only: for each number the splits that take most are the best, and one of these is least.
+    The hot model's step grows by layers x `expected_stall`, the cold one's by the cost of splits.
+    Equal pieces are best for an operator, because lateness is convex in a piece's length; lateness
+    is also convex in their number. Each split costs the same, so the receiver's step depends only
+    on the number of splits. For each number the splits with the largest gains are best; the search
+    compares these.
 
     Args:
       ops: seconds of the receiver's operators.
       slack: K - N, seconds.
-      layers: of the hot model.
-      weight: of a second of the cold model's step.
-      limits: of pieces.
+      layers: layers of the hot model.
+      weight: weight of a second of the cold model's step.
+      limits: limits of pieces; None: the defaults of `Limits`.
 
     Raises:
-      SettingError: a weight below 0, no layer, or limits of other operators.
+      SettingError: a weight below 0, no layer, or limits for another number of operators.
     """
     if not 0 <= weight < float("inf"):
         raise SettingError("weight", weight, "a finite number from 0")
@@ -255,14 +259,14 @@ def _halved(
     may: Callable[[float, int], bool],
     added_s: float,
 ) -> Cut:
-    """Halve the longest piece while the stall is too long; those that may not be stay whole.
+    """Return the cut that halves the longest piece while the stall exceeds the threshold.
 
     Args:
       ops: seconds of operators.
-      threshold: of the stall.
-      late: lateness of a piece, times its seconds.
-      may: whether a piece of so many seconds of an operator is halved.
-      added_s: by a split.
+      threshold: bound of the stall.
+      late: returns a piece's mean lateness times its seconds.
+      may: returns True if a piece of so many seconds of operator k may be halved.
+      added_s: seconds that a split adds.
     """
     heap = [(-t, k) for k, t in enumerate(_seconds(ops).tolist())]
     pieces: list[list[float]] = [[] for _ in heap]
@@ -293,7 +297,7 @@ def _halved(
 
 
 def _late(t: Values, slack: float) -> Values:
-    """Return the lateness of pieces times their seconds: the integral of max(0, w - slack)."""
+    """Return the mean lateness of pieces times their seconds: the integral of max(0, w - slack)."""
     if slack >= 0:
         return np.maximum(t - slack, 0.0) ** 2 / 2
     return t * (t / 2 - slack)

@@ -1,4 +1,4 @@
-"""Times of a model's decode steps as costs of works, by the calibrated cost model."""
+"""Costs of works of a model's decode steps, by the calibrated cost model."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from c2c.serving import Cost, Curve
 
 __all__ = ["Times", "curve", "fitted", "fitted_claims", "times_of"]
 
-JOINS_S: Final = 1e-6  # that a prompt computed elsewhere adds to a step: none takes no time
-_PAIRS: Final = 1024  # tokens of a prompt, by which attention within prompts is timed
-_GRID: Final = 64  # prompt tokens between two sizes
+JOINS_S: Final = 1e-6  # seconds that a prompt computed elsewhere adds; no work takes 0 s
+_PAIRS: Final = 1024  # tokens that a token of a prompt attends to at most, for timing
+_GRID: Final = 64  # prompt tokens between two timed sizes
 _FITTED: Final = ("collective_s", "ahead_s")
 
 Values = npt.NDArray[np.float64]
 
 
 def fitted() -> dict[str, float]:
-    """Return what is fitted to printed numbers: seconds of a collective, and of issues ahead."""
+    """Return the constants fitted to printed numbers: `collective_s` and `ahead_s`, seconds."""
     found = read_constants(conf_dir() / "calibration" / "weaver" / "fitted.yaml", _FITTED)
     return {name: value for name, (value, _) in found.items()}
 
 
 def fitted_claims() -> frozenset[str]:
-    """Return the printed numbers that these are fitted to: they are in-sample."""
+    """Return names of the printed numbers that `fitted` is fitted to; they are in-sample."""
     found = read_constants(conf_dir() / "calibration" / "weaver" / "fitted.yaml", _FITTED)
     return frozenset(claim for _, source in found.values() for claim in source.claims)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """A model on one GPU, or on one rank of several.
+    """Times of a model on one GPU or on one rank of several.
 
     Attributes:
       spec: the model.
-      table: what its steps cost.
-      host_s: of a step, beside what the calibration says.
-      collectives_s: of a step with so many rows, [rows], and no others while it runs.
+      table: costs of its steps.
+      host_s: host seconds a step, beside the calibration's.
+      collectives_s: [rows], seconds of all collectives of a step with so many rows; (): none.
     """
 
     spec: ModelSpec
@@ -53,7 +53,7 @@ class Times:
     collectives_s: tuple[float, ...] = ()
 
     def rest_s(self, rows: npt.ArrayLike) -> Values:
-        """Return seconds of a decode step beside attention."""
+        """Return the seconds of a decode step without attention."""
         counts = np.arange(len(self.table.body_s))
         head = self.table.head_s[counts, 0]
         whole = self.table.body_s[:, 0] + head + self.table.step_overhead_s + self.host_s
@@ -63,7 +63,7 @@ class Times:
         return found
 
     def attention_s(self, rows: npt.ArrayLike, context: float) -> Values:
-        """Return seconds of one layer's decode attention; 0 of no rows."""
+        """Return the seconds of one layer's decode attention; 0 for no rows."""
         table, rows = self.table, np.asarray(rows, np.float64)
         calls = np.interp(rows, np.arange(len(table.decode_attention_s)), table.decode_attention_s)
         found: Values = (calls + table.kv_read_s_per_token * context * rows) / self.spec.layers
@@ -71,18 +71,18 @@ class Times:
 
     @property
     def attention(self) -> Cost:
-        """Decode attention of all layers."""
+        """Cost of decode attention in all layers."""
         rows = np.arange(1, self.table.max_rows + 1)
         calls = curve(rows, self.table.decode_attention_s[rows])
         return Cost(decode=calls, cached=self.table.kv_read_s_per_token)
 
     def rest(self) -> Cost:
-        """A decode step beside attention."""
+        """Return the cost of a decode step without attention."""
         rows = np.arange(1, self.table.max_rows + 1)
         return Cost(prefill=flat(JOINS_S), decode=curve(rows, self.rest_s(rows)))
 
     def step(self, more_s: float = 0.0) -> Cost:
-        """A whole decode step, and seconds that are added to each."""
+        """Return the cost of a whole decode step plus `more_s`."""
         rows = np.arange(1, self.table.max_rows + 1)
         whole = self.rest_s(rows) + self.table.decode_attention_s[rows] + more_s
         return Cost(
@@ -91,7 +91,7 @@ class Times:
         )  # fmt: skip
 
     def prompts(self) -> Cost:
-        """Prompts by their tokens, each attending to about a thousand."""
+        """Return the cost of prompts by tokens; each token attends to about 1,000 at most."""
         table = self.table
         tokens = np.unique([1, *range(_GRID, table.max_tokens + 1, _GRID), table.max_tokens])
         pairs = tokens * np.minimum(tokens, _PAIRS) / 2
@@ -108,14 +108,14 @@ def times_of(
     """Return the times of a model.
 
     Args:
-      spec: the model, or what a rank has of it.
+      spec: the model, or a rank's part of it.
       part: the GPU, or a share of it.
-      constants: of the cost model.
-      rows: of a step, at most.
-      tokens: of prompts in a step, at most.
+      constants: constants of the cost model.
+      rows: most rows of a step.
+      tokens: most prompt tokens of a step.
       host_s: see `Times`.
-      collective_s: of each of a step's all-reduces, two a layer, beside what it sends; 0: none.
-      gbps: of the link that they go over.
+      collective_s: fixed seconds of each all-reduce, two a layer; 0: no all-reduces.
+      gbps: rate of the all-reduces' link.
     """
     table = step_table(
         spec, part, constants, 1.0, max_tokens=max(rows, tokens), max_rows=max(rows, tokens),
@@ -130,10 +130,10 @@ def times_of(
 
 
 def curve(sizes: npt.ArrayLike, values: npt.ArrayLike) -> Curve:
-    """Return amounts by size."""
+    """Return the curve of values by size."""
     return Curve(tuple(int(size) for size in np.asarray(sizes)), np.asarray(values, np.float64))
 
 
 def flat(seconds: float) -> Curve:
-    """Return the same amount at every size."""
+    """Return the curve that has the same seconds at every size."""
     return Curve((1, 1 << 30), np.full(2, seconds))
