@@ -1,1 +1,1 @@
-"""Tessera: kernels of one model over unlike GPUs."""
+"""Tessera: kernels of one model over GPUs of different types."""

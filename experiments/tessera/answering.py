@@ -1,4 +1,4 @@
-"""An answer to a claim of Tessera's, in the claim's own unit."""
+"""Results for claims of Tessera, in the claim's own unit."""
 
 from __future__ import annotations
 

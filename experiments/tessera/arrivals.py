@@ -28,7 +28,7 @@ def _block(at_s: Any, prompt: Any, output: Any) -> RequestBlock:
 
 
 def poisson(context: Context, rate_rps: float, requests: int, seed: int = 0) -> RequestBlock:
-    """Return Poisson arrivals with the trace's lengths, or all of its medians."""
+    """Return Poisson arrivals with lengths of the trace, or its medians if the trace is missing."""
     rng = np.random.default_rng([seed, 7])
     at = np.cumsum(rng.exponential(1 / rate_rps, requests))
     columns = _columns(context)
@@ -39,7 +39,7 @@ def poisson(context: Context, rate_rps: float, requests: int, seed: int = 0) -> 
 
 
 def of_trace(context: Context, seconds: float, rate_rps: float, piece: int = 0) -> RequestBlock:
-    """Return a piece of the trace, its time scaled to a mean rate; without it, bursts of its kind.
+    """Return a piece of the trace, its time scaled to a mean rate; without a trace, similar bursts.
 
     Pieces follow one another and share no request. The bursts are Poisson arrivals whose rate goes
     between half and twice its mean every 20 s.

@@ -1,13 +1,12 @@
-"""Answers of Tessera's planner beyond the paper, in four tables.
+"""Results of Tessera's planner beyond the paper, in four tables.
 
     python -m experiments.tessera.beyond
     python -m experiments.tessera.beyond 'questions=[slices]' layout=4g_3g
 
-`links`: the latency policy's placement for every bandwidth at once. `overlap`: a step's latency
-where transfers and branches overlap, against the policy's sum. `slices`: kernels of one model over
-a large and a small MIG slice, weights streamed once. `drift`: one placement for prefill and decode
-where answers become half or twice as long. Writes JSON with provenance to a folder in
-runs/bench.
+`links`: the latency policy's placement for all bandwidths at once. `overlap`: a step's latency with
+overlapping transfers and branches, against the policy's sum. `slices`: kernels of one model over a
+large and a small MIG slice, weights streamed once. `drift`: one placement for prefill and decode if
+answers become half or twice as long. Writes JSON with provenance to a folder in runs/bench.
 """
 
 from __future__ import annotations
@@ -49,9 +48,9 @@ class BeyondSettings(MeasurementSettings):
     """Settings, as key=value on the command line.
 
     Attributes:
-      questions: links, overlap, slices, drift.
+      questions: tables to print: links, overlap, slices, drift.
       model: name of the served model.
-      pair: two GPUs, by their names in `conf/hardware`.
+      pair: names of two GPUs in `conf/hardware`.
       gbps: rate of the link between the GPUs.
       latency_s: latency of a transfer.
       hardware: platform of the slices.
@@ -183,7 +182,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Answer what the command line asks; return the exit status."""
+    """Print the tables that the command line asks for; return the exit status."""
 
     def check(settings: BeyondSettings) -> None:
         if not settings.questions:

@@ -1,4 +1,4 @@
-"""Offline throughput of three GPUs, and of sixteen with tensor parallelism (Tessera, Fig. 8)."""
+"""Offline throughput of three GPUs, and of sixteen in tensor parallelism (Tessera, Fig. 8)."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def three(gap: float) -> dict[str, float]:
 
 
 def _attention_on_two(served: Any, gpus: Any) -> float:
-    """Return AF with attention on two ranks of A100 and the rest on the L40s."""
+    """Return AF with attention on two A100 ranks and other kernels on the L40s."""
     spec = load_spec(GPT_OSS)
     split = ranked(served, 2, kv_heads=spec.kv_heads)
     attend = feed = sent = 0.0

@@ -30,7 +30,7 @@ _TABLE1: Final = {
 @figure("tessera.fig2", title="Tessera, Figs. 2, 3, Table I: kernels by GPU",
         draw="tessera.draw_heterogeneity", needs=SYSTEMS)  # fmt: skip
 def compute(context: Context) -> Computed:
-    """Return the ratio of each kernel's times, and shares of kernels by workload and group."""
+    """Return each kernel's ratio of times, and shares of kernels by workload and group."""
     rows = []
     for name in context.each(WORKLOADS):
         rows += _kernels(name)
@@ -66,7 +66,7 @@ def compute(context: Context) -> Computed:
 def _shares_of(
     rows: list[dict[str, Any]],
 ) -> tuple[list[dict[str, Any]], dict[str, float]]:
-    """Return shares of kernels that are faster on the second GPU, by workload and by group."""
+    """Return the shares of kernels that are faster on the second GPU, by workload and by group."""
     shares = [
         {"workload": name, **_shares([r for r in rows if r["workload"] == name])}
         for name in WORKLOADS
@@ -172,7 +172,7 @@ def _stated(gpu: Gpu, name: str) -> float:
 
 
 def _examples(**reading: Any) -> tuple[Result, ...]:
-    """Return the paper's two kernels: a matrix times a vector, and attention of a prompt."""
+    """Return the paper's two kernels: a matrix-vector product and prefill attention."""
     pair = load_pair(_PAIR)
     a100, l40s = pair.gpus
 

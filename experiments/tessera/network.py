@@ -20,16 +20,16 @@ __all__ = ["compute"]
 
 PAIR: Final = "a100_l40s"
 _GBITS: Final = (200, 100, 50, 25)
-_LIGHT: Final = 0.1  # of what the A100 alone sustains
+_LIGHT: Final = 0.1  # share of the A100's own capacity
 _REQUESTS: Final = {"quick": 300, "full": 1500}
 _KERNELS: Final = {"quick": (200, 1000), "full": (200, 500, 1000, 1500)}
-_GAP: Final = {"quick": 0.06, "full": 0.01}  # slow links: what the solver takes
+_GAP: Final = {"quick": 0.06, "full": 0.01}  # the solver is slow at slow links
 
 
 @figure("tessera.fig11", title="Tessera, Fig. 11: slow links, time to plan",
         draw="tessera.draw_network", needs=SYSTEMS, traces=(TRACE,))  # fmt: skip
 def compute(context: Context) -> Computed:
-    """Return throughput and light latency over the link, and seconds of the planner."""
+    """Return throughput and latency at light load by link, and seconds of the planner."""
     pair = load_pair(PAIR)
     rows = []
     base = capacity_rps(PAIR)

@@ -1,4 +1,4 @@
-"""Throughput of five workloads on three pairs, and for the price (Tessera, Fig. 6, Table III)."""
+"""Throughput of five workloads on three pairs, and by price (Tessera, Fig. 6, Table III)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _GAP: Final = {"quick": 0.03, "full": 0.01}
 @figure("tessera.fig6", title="Tessera, Fig. 6, Table III: offline throughput",
         draw="tessera.draw_offline", needs=SYSTEMS)  # fmt: skip
 def compute(context: Context) -> Computed:
-    """Return requests a second by pair, workload and method, and the means for the price."""
+    """Return requests a second by pair, workload and method, and means by price."""
     rows, means = _rows_and_means(context)
 
     def answers(**reading: Any) -> tuple[Result, ...]:
@@ -74,7 +74,7 @@ def _rows_and_means(
 
 
 def published_for_price(pair: str, way: str) -> float | None:
-    """Return Table III's throughput for the price; replicas' is computed from its columns."""
+    """Return Table III's throughput by price; that of replicas is computed from its columns."""
     left, right = (each.gpu for each in load_pair(pair).gpus)
     if way == "replicas":
         a, b = left.price or 0.0, right.price or 0.0
@@ -110,7 +110,7 @@ def _cell(name: str, model: str, gap: float, **reading: Any) -> list[dict[str, A
 
 
 def _of(rows: Sequence[Mapping[str, Any]], pair: str, way: str) -> dict[str, float]:
-    """Return a pair's throughput under a way by workload, of those to which it applies."""
+    """Return a pair's throughput of a method by workload, where the method applies."""
     return {
         r["workload"]: r["relative"]
         for r in rows
@@ -191,7 +191,7 @@ def _average(values: Sequence[float]) -> float:
 
 
 def _anchor(means: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return what each pair's replicas do, to stand beside what is compared."""
+    """Return the text of each pair's replicas, for notes of compared results."""
     return {
         m["pair"]: f"Two GPUs apart: {m['for_price']:.2f}, by the paper's own columns "
         f"{m['published_for_price']:.2f}."
@@ -208,7 +208,7 @@ def _applies(rows: Sequence[Mapping[str, Any]], way: str, named: Sequence[str]) 
 
 
 def _report(rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], ...]:
-    """Return throughput and cost efficiency of every cell, replicas beside the paper's columns."""
+    """Return throughput and cost efficiency of every cell, replicas with the paper's columns."""
     heads = ("right", "replicas", "PP", "PD", "AF", "Tessera", "limit")
     found: list[tuple[str, ...]] = [("pair", "workload", *heads)]
     for pair in PAIRS:

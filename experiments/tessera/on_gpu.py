@@ -1,9 +1,9 @@
-"""One measurement of Tessera by a GPU's driver; a process of its own.
+"""One measurement of Tessera on a GPU's driver, in a process of its own.
 
     PYTHONPATH=.venv-driver python -m experiments.tessera.on_gpu '{"what": "recorded", "step": DIR}'
 
-Prints the rows as a line of JSON. `make gpu ARGS=tessera` asks for one case after another; a step's
-folder is what `c2c.systems.program.xla` reads.
+Prints the rows as a line of JSON. `make gpu ARGS=tessera` runs one case after another. A step's
+folder has the format of `c2c.systems.program.xla`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from experiments.command import command
 __all__ = ["WHATS", "main", "rows_of"]
 
 WHATS: Final = ("kernels", "recorded", "split", "priorities")
-_ROW_S: Final = 0.02  # of launches in a row, so that starting and waiting are below a percent
+_ROW_S: Final = 0.02  # launches in a row, so that starting and waiting are below a percent
 _BLOCK: Final = 16 << 20
 _YOUNG: Final = 6  # steps of the request beside the one that is timed
 
@@ -56,9 +56,9 @@ class _Asked:
       tokens: tokens of the step.
       copies: copies of the program, so that weights are read from memory, activations from L2.
       repetitions: repetitions of each measurement.
-      seconds: of each row of launches; 0: as few as can be.
-      cuts: placements go to and fro so often; 0: as the planner places kernels over an A100 and an
-        L40S with a fast link, on which it cuts often.
+      seconds: length of each row of launches; 0: a single launch.
+      cuts: number of device changes of a placement; 0: the planner's placement over an A100 and an
+        L40S with a fast link, which has many.
       is_apart: True for two contexts, False for two streams of one.
     """
 
@@ -89,7 +89,7 @@ def rows_of(given: Mapping[str, Any]) -> list[dict[str, Any]]:
     """
     asked = _Asked(**given)
     xla = read_dump(Path(asked.step), trips=asked.trips)
-    # in comments, for drivers that only pretend to have a GPU
+    # in PTX comments, for emulated drivers
     xla = replace(xla, program=replace(xla.program, kernels=stated_kernels(xla)))
     known = kernels_of(xla.program)
     touches = touches_of(xla.program, known)
@@ -109,7 +109,7 @@ def _device(**how: Any) -> Peer:
 
 
 def _started(device: Peer, xla: XlaStep, seed: int = 0) -> Running:
-    """Return the step on a device, all memory set: what is compared was written by kernels."""
+    """Return the step on a device with all memory set, so that kernels wrote compared bytes."""
     running = running_on(device, xla.program)
     _fill(running, xla, seed)
     return running
@@ -137,7 +137,7 @@ def _fill(running: Running, xla: XlaStep, seed: int) -> None:
 
 
 def _kernels(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> list[dict[str, Any]]:
-    """Time every kernel, beside what the tables say, and the step as a whole."""
+    """Time every kernel and the whole step, with the cost tables' predictions."""
     device = _device()
     hardware = _hardware(str(device.describe()["gpu"]))
     gpu = timed_gpu(hardware)
@@ -184,7 +184,7 @@ def _kernels(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> list[dict
             "predicted_s": float(step_s(said, gpu).sum()),
             "launch_s": launch_s,
             "median_error": statistics.median(errors),
-            # of the step's time, so that a hundred tiny kernels do not hide one large one
+            # as a share of the step's time: a hundred tiny kernels must not hide one large one
             "weighted_error": sum(e * t for e, t in zip(errors, times, strict=True)) / sum(times),
             "hardware": hardware,
         }
@@ -193,7 +193,7 @@ def _kernels(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> list[dict
 
 
 def _hardware(gpu: str) -> str:
-    """Return whose tables stand for a GPU; an H100's where it is none that is known."""
+    """Return the platform of a GPU; that of an H100 if the GPU is unknown."""
     names = {"H200": "h200_pcie5", "A100": "a100_80", "L40S": "l40s", "B200": "b200"}
     return next((name for part, name in names.items() if part in gpu), "h100_sxm")
 
@@ -210,7 +210,7 @@ def _launcher(running: Running, number: int) -> Callable[[], None]:
 
 
 def _graph_s(asked: _Asked, device: Peer, launches: Sequence[Callable[[], None]]) -> float:
-    """Return seconds of one of several launches that follow each other in a graph."""
+    """Return the mean seconds of a launch in a graph of several launches."""
     device.enter()
     device.begin_capture()
     for launch in launches:
@@ -225,7 +225,7 @@ def _graph_s(asked: _Asked, device: Peer, launches: Sequence[Callable[[], None]]
 
 
 def _median_s(start: Callable[[], None], wait: Callable[[], None], asked: _Asked) -> float:
-    """Return seconds of one start, the median of rows that are long enough."""
+    """Return the seconds of one start, the median over rows of about `asked.seconds`."""
     for _ in range(2):
         start()
     wait()
@@ -245,7 +245,7 @@ def _median_s(start: Callable[[], None], wait: Callable[[], None], asked: _Asked
 
 
 def _recorded(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> list[dict[str, Any]]:
-    """Run original and recording code launch by launch; compare what they write and touch."""
+    """Run original and recording code launch by launch; compare written and touched bytes."""
     device = _device()
     recording = recording_of(xla.program, kernels_of(xla.program))
     plain = _started(device, xla)
@@ -301,7 +301,7 @@ def _read(running: Running, part: Slice) -> bytes:
 
 
 def _split(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> dict[str, Any]:
-    """Run a step over two devices and on one: equal bits, and what a cut costs."""
+    """Run a step over two devices and on one; check equal bits, return the cost of a cut."""
     devices = [_device(is_apart=asked.is_apart), _device(is_apart=asked.is_apart)]
     gpu_of = _placement(asked, xla, touches)
     results, seconds = [], []
@@ -312,7 +312,7 @@ def _split(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> dict[str, A
             device.enter()
             _fill(each, xla, 0)
         made = Launched.capture(running, devices, touches, where, xla.carried)
-        for _ in range(2):  # the second finds what the first has left
+        for _ in range(2):  # the second run starts from the first one's state
             made.run()
         devices[0].enter()
         results.append([_read(running[0], part) for part in xla.program.outputs])
@@ -348,7 +348,7 @@ def _placement(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> Sequenc
 
 
 def _to_and_fro(launches: int, cuts: int) -> list[int]:
-    """Return a placement that changes the device so often, at equal distances.
+    """Return a placement with `cuts` device changes, at equal distances.
 
     >>> _to_and_fro(6, 2)
     [0, 0, 1, 1, 0, 0]
@@ -357,7 +357,7 @@ def _to_and_fro(launches: int, cuts: int) -> list[int]:
 
 
 def _priorities(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> dict[str, Any]:
-    """Time a request alone, beside a younger one, and before it by its stream's priority."""
+    """Time a request alone and beside a younger one, with and without stream priority."""
     from c2c.systems.program.driver import Driver
 
     first = Driver().priorities()[1]

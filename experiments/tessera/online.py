@@ -1,4 +1,4 @@
-"""Latency a token over the rate of requests, three pairs (Tessera, Fig. 7)."""
+"""Latency a token by request rate on three pairs (Tessera, Fig. 7)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from experiments.tessera.workloads import PAIRS
 
 __all__ = ["compute"]
 
-LOADS: Final = (0.1, 0.8, 1.4, 2.0, 2.7)  # of what the left GPU alone sustains
+LOADS: Final = (0.1, 0.8, 1.4, 2.0, 2.7)  # shares of the left GPU's own capacity
 _REQUESTS: Final = {"quick": 400, "full": 3000}
 
 
 @figure("tessera.fig7", title="Tessera, Fig. 7: latency over the rate",
         draw="tessera.draw_online", needs=SYSTEMS, traces=(TRACE,))  # fmt: skip
 def compute(context: Context) -> Computed:
-    """Return the mean latency a token by pair, way and rate."""
+    """Return the mean latency a token by pair, method and rate."""
     slo_s = float(claim("tessera.fig7.slo").value) / 1e3
     seeds = context.seeds[:1] if context.quick else context.seeds
     rows = []
@@ -71,9 +71,9 @@ def _of(rows: Sequence[Mapping[str, Any]], pair: str, way: str) -> list[tuple[fl
 
 
 def _rate_at(points: Sequence[tuple[float, float]], slo_s: float) -> float | None:
-    """Return the rate at which the latency reaches the target, between points in proportion.
+    """Return the rate at which the latency reaches the target, linear between points.
 
-    None: at no rate of those that were tried.
+    None: the latency stays below the target at all tried rates.
     """
     for (a, low), (b, high) in pairwise(points):
         if low <= slo_s < high:
@@ -95,8 +95,8 @@ def _results(
     def rate(pair: str, *ways: str) -> float:
         return max(float(held[pair, way] or top[pair]) for way in ways)
 
-    # pairs where neither reaches the target say nothing; a way that does not counts with the
-    # highest rate tried
+    # pairs where no method reaches the target are left out; a method that does not reach it
+    # counts with the highest tried rate
     told = [p for p in PAIRS if held[p, "tessera"] or (held[p, "pd"] and held[p, "af"])]
     best = max((rate(p, "tessera") / rate(p, "pd", "af") for p in told), default=1.0)
     over = (

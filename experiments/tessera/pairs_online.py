@@ -1,4 +1,4 @@
-"""GPT-oss 20B online on a pair of GPUs, in the serving loop: latency of each method by rate."""
+"""Latency of GPT-oss 20B on a pair of GPUs in the serving loop, by method and rate."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ ONLINE: Final[Mapping[str, str]] = MappingProxyType(
 )
 _SIDES: Final = ("left", "right")
 _INTERPRETED: Final = 300  # requests; more are worth compiling for
-_ANY_GAP: Final = 0.9  # of plans that no step takes: the throughput policy's under the other one
+_ANY_GAP: Final = 0.9  # gap of unused plans: the throughput policy's if only latency is used
 
 
 @dataclass(frozen=True, slots=True)
 class Online:
-    """Answers to requests.
+    """Latencies of a run.
 
     Attributes:
-      per_token_s: mean of latency over tokens generated, the paper's normalised latency.
-      worst_s: the longest latency of a request.
+      per_token_s: mean over requests of latency by token, the paper's normalised latency.
+      worst_s: longest latency of a request.
       switches: number of switches of the policy.
     """
 
@@ -60,7 +60,7 @@ class Online:
 
 
 def capacity_rps(pair: str) -> float:
-    """Return the left GPU's capacity alone, in median requests a second, at a batch of 64."""
+    """Return the left GPU's own capacity, in median requests a second, at a batch of 64."""
     lane = Lanes(
         spec=load_spec(GPT_OSS), pair=load_pair(pair), context=MEDIANS[0] + MEDIANS[1] // 2,
         expert_bytes=MXFP4_BYTES,
@@ -73,7 +73,7 @@ def capacity_rps(pair: str) -> float:
 def _setup(
     system: str, pair: str, first: str | None, gbps: float | None, gap: float | None = None
 ) -> ServingSetup:
-    """Return a system of `conf/system` over a pair; planning is what takes the time."""
+    """Return a system of `conf/system` over a pair; cached, since planning is slow."""
     settings = [
         f"system={system}", f"node={pair}", "workload=poisson",
         f"system.layout.context={MEDIANS[0] + MEDIANS[1] // 2}",
@@ -112,7 +112,7 @@ def tessera_on(pair: str, vary: Any, gbps: float | None = None) -> Prepared:
 
 def one_policy(pair: str, *, throughput: bool, gbps: float | None = None) -> Prepared:
     """Return Tessera with one policy that never switches."""
-    # at the pair's own rate the plans of both policies are there, or will be used by others
+    # at the pair's own link rate both policies' plans are cached or needed by other figures
     is_apart = gbps is not None and not throughput
     made = _setup("tessera", pair, None, gbps, _ANY_GAP if is_apart else None)
     alpha = Static(float(throughput))
@@ -140,7 +140,7 @@ def served(what: Prepared, requests: RequestBlock) -> Online:
 def latency_s(pair: str, way: str, requests: RequestBlock, gbps: float | None = None) -> float:
     """Return the mean latency a token; PD and AF in their better direction.
 
-    `way` is one of `ONLINE`, or "light": Tessera's latency policy for good.
+    `way` is one of `ONLINE`, or "light": Tessera with its latency policy only.
     """
     if way in ("pd", "af"):
         tried = [_prepared(way, pair, first, gbps) for first in _SIDES]

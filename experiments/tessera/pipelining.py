@@ -1,4 +1,4 @@
-"""Gains by pipelining and priorities (Tessera, Fig. 9)."""
+"""Gains of pipelining and priorities (Tessera, Fig. 9)."""
 
 from __future__ import annotations
 
@@ -33,23 +33,24 @@ PAIR: Final = "a100_l40s"
 IN_FLIGHT: Final = 4
 _SWEPT: Final = (1, 2, 4, 8)
 _REQUESTS: Final = {"quick": 32, "full": 128}
-_TRIED: Final = 8  # requests of a rehearsal, of the mean length
+_TRIED: Final = 8  # requests of a rehearsal, each of mean length
 _PRINTED: Final = "printed objective"
 _PRICED: Final = "transfers at a price"
 _REHEARSED: Final = "rehearsed"
 
 
 class _Placed(NamedTuple):
-    """A placement of each kind of step: its groups, and what it computes on each GPU."""
+    """A placement of each kind of step: its groups of kernels, and its seconds on each GPU."""
 
     kinds: tuple[Steps, ...]
     computed_s: tuple[tuple[float, ...], ...]
 
 
 def placed_steps() -> dict[str, _Placed]:
-    """Return the prefill and decode step as each plan places them.
+    """Return the prefill and decode steps under the placement of each plan, by plan.
 
-    The last one is, of the others and of one cut, what pipelines best under the paper's rule.
+    The last plan is the one, among the others and one cut, that pipelines best under the paper's
+    rule.
     """
     pair = load_pair(PAIR)
     link = pair.link()
@@ -84,7 +85,7 @@ def placed_steps() -> dict[str, _Placed]:
 @figure("tessera.fig9", title="Tessera, Fig. 9: pipelining", draw="tessera.draw_pipelining",
         needs=SYSTEMS)  # fmt: skip
 def compute(context: Context) -> Computed:
-    """Return the share of the optimum by mode and by how many are in flight, for three plans."""
+    """Return the share of the optimum by mode and requests in flight, for three plans."""
     prefill, decode = (phase.steps for phase in workload(GPT_OSS).phases)
     each = decode / prefill
     every = placed_steps()
@@ -151,7 +152,7 @@ def compute(context: Context) -> Computed:
 
 
 def _least_s(placed: _Placed, requests: Sequence[Sequence[int]]) -> float:
-    """Return what the busiest GPU computes in all requests."""
+    """Return the computing seconds of the busiest GPU over all requests."""
     counts = [sum(r.count(k) for r in requests) for k in range(len(placed.kinds))]
     return max(
         sum(n * times[g] for n, times in zip(counts, placed.computed_s, strict=True))

@@ -1,12 +1,12 @@
-"""CPU seconds that the planner takes at real sizes, and how far from the best its plans may be.
+"""CPU seconds of the planner at real sizes, and gaps of its plans to the optimum.
 
     python -m experiments.tessera.planner                        # sizes of Fig. 11(b)
     python -m experiments.tessera.planner kernels=[452] gap=0.001 pair=[b200,h100_sxm]
 
-A Llama 3 8B with as many layers as give so many kernels, decode and prefill, throughput policy by
-the integer program, alone and in blocks of layers, latency policy by the cut and by the integer
-program. The paper's solver is Gurobi; its clock is another machine's. Writes JSON with provenance
-to a folder in runs/bench.
+The model is a Llama 3 8B with the number of layers that gives the kernels asked for, in decode and
+prefill. The throughput policy is planned by the integer program, without and with blocks of layers;
+the latency policy by the cut and by the integer program. The paper's times are of Gurobi on another
+machine. Writes JSON with provenance to a folder in runs/bench.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class PlannerSettings(MeasurementSettings):
 
     Attributes:
       model: name of the model whose layers are repeated.
-      pair: two GPUs, by their names in `conf/hardware`.
+      pair: names of two GPUs in `conf/hardware`.
       gbps: rate of the link between the GPUs.
       latency_s: latency of a transfer.
       kernels: approximate numbers of kernels.
@@ -74,7 +74,7 @@ class PlannerSettings(MeasurementSettings):
 def measure(
     settings: PlannerSettings, count: int, steps: Sequence[str] = tuple(STEPS)
 ) -> list[dict[str, Any]]:
-    """Return a row for each step and way to plan, for about so many kernels."""
+    """Return a row for each step and planning method, for about `count` kernels."""
     gpus = _gpus(settings)
     machines = Gpus.alike(settings.pair, gbps=settings.gbps, latency_s=settings.latency_s)
     spec = load_spec(settings.model)
@@ -93,7 +93,7 @@ def measure(
             ("milp", "throughput", {"first": tied}),
             (f"milp, {settings.blocks} blocks", "throughput", {"tied": tied}),
             ("cut", "latency", {}),
-            # an option that binds nothing makes it an integer program
+            # an option without effect forces the integer program
             ("milp", "latency", {"options": Options(max_cuts=len(work.transfers))}),
         ]
         for how, policy, more in ways:
@@ -106,7 +106,7 @@ def measure(
 
 
 def _with_layers(spec: ModelSpec, layers: int) -> ModelSpec:
-    """Return a model of so many layers, all alike."""
+    """Return the model with `layers` equal layers."""
     return replace(
         spec, layers=layers, partial_window=0, partial_window_layers=0, window_layers=(),
         dense_layers=(),
@@ -152,7 +152,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure what the command line asks for; return the exit status."""
+    """Run the benchmark that the command line asks for; return the exit status."""
 
     def check(settings: PlannerSettings) -> None:
         if not settings.kernels:

@@ -27,13 +27,13 @@ from experiments.tessera.pairs_online import (
 __all__ = ["compute"]
 
 PAIR: Final = "a100_l40s"
-LOAD: Final = 0.8  # of what the left GPU alone sustains: both policies have their times
-PIECES: Final = 3  # of the trace, one after the other
+LOAD: Final = 0.8  # share of the left GPU's own capacity, at which both policies are in use
+PIECES: Final = 3  # pieces of the trace, one after the other
 _SECONDS: Final = 360.0
 _WINDOWS: Final = (0.03, 0.1, 0.3, 0.7, 1.5)
 _THRESHOLDS: Final = (1.1, 1.25, 1.5, 2.0, 3.0)
 _WINDOW, _THRESHOLD = 0.3, 1.5
-_BAND, _PROMPTS = 0.2, 4.0  # of the rules that are ours
+_BAND, _PROMPTS = 0.2, 4.0  # settings of the rules that are ours
 
 
 @figure("tessera.fig10", title="Tessera, Fig. 10: the monitor", draw="tessera.draw_switching",
@@ -128,7 +128,7 @@ def _results(rows: Sequence[Mapping[str, Any]]) -> tuple[Any, ...]:
 
 
 def _shape(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Describe latency over both settings, and whether it has the paper's U shape."""
+    """Return a description of latency over both settings: U-shaped as in the paper, or not."""
     told = []
     for name, values, usual in (
         ("window", _WINDOWS, _WINDOW), ("threshold", _THRESHOLDS, _THRESHOLD)

@@ -1,13 +1,13 @@
-"""Ways to use two unlike GPUs for one model, and the gain of each.
+"""Methods to serve one model on two different GPUs, and the gain of each.
 
     python -m experiments.tessera.ways                                   # the paper's three pairs
     python -m experiments.tessera.ways pairs=[[a100_80,l40s]] model=qwen3-32b rows=16
     python -m experiments.tessera.ways pairs=[[gh200,l40s]] prices.gh200=3.5
 
-For each pair: each GPU alone, both apart, the first layers and the others apart, prefill and decode
-apart, attention and the rest apart, a placement of kernels, and the limit of all placements, as
-requests a second under one load, also for its price. Table III of the paper stands beside it: means
-over five models, measured. Nothing here is fitted to it. Writes JSON with provenance to a folder in
+The methods for each pair are: each GPU alone, independent replicas, pipeline parallelism, separate
+prefill and decode, separate attention, a placement of kernels, and the limit of all placements.
+Prints requests a second under one load, also by price, next to the paper's Table III (measured
+means over five models). Nothing here is fitted to it. Writes JSON with provenance to a folder in
 runs/bench.
 """
 
@@ -65,7 +65,7 @@ class WaysSettings(MeasurementSettings):
 
 
 def published(pair: Sequence[str], way: str) -> float | None:
-    """Return Table III's requests a second for the price, relative to the left GPU."""
+    """Return Table III's requests a second by price, relative to the left GPU."""
     name = _PAIRS.get((pair[0], pair[1]))
     return None if name is None else published_for_price(name, way)
 
@@ -79,7 +79,7 @@ def measure(settings: WaysSettings, pair: Sequence[str]) -> list[dict[str, Any]]
         latency_s=settings.latency_s,
         gap=settings.gap,
     )
-    # where the left GPU cannot hold the model nothing is relative to it
+    # no relative values if the left GPU cannot hold the model
     base = found[0] if found[0].requests_per_s else None
     best = {by_price: _best(found, by_price=by_price) for by_price in (False, True)}
     unpriced = [gpu.name for gpu in _gpus(settings, pair) if gpu.gpu.price is None]
@@ -102,7 +102,7 @@ def measure(settings: WaysSettings, pair: Sequence[str]) -> list[dict[str, Any]]
 
 
 def _gpus(settings: WaysSettings, pair: Sequence[str]) -> tuple[TimedGpu, ...]:
-    """Return a pair's GPUs, at the prices that are asked for."""
+    """Return a pair's GPUs, with the prices of the settings."""
     return tuple(
         replace(one, gpu=replace(one.gpu, price=settings.prices.get(one.name, one.gpu.price)))
         for one in timed_gpus(*pair)
@@ -149,7 +149,7 @@ def _table(rows: Sequence[dict[str, Any]], model: str) -> Table:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compare what the command line asks for; return the exit status."""
+    """Run the comparison that the command line asks for; return the exit status."""
 
     def check(settings: WaysSettings) -> None:
         spec = load_spec(settings.model)

@@ -1,9 +1,9 @@
-"""The paper's five workloads and three pairs, and the three numbers that are fitted.
+"""The paper's five workloads and three pairs, and the three fitted numbers.
 
     python -m experiments.tessera.workloads        # fits them again, prints stored and fitted
 
-A pair's `right_share` is chosen so that the right GPU alone gives what Table III prints of it: the
-mean over the workloads of its throughput, relative to the left GPU's. Nothing else is fitted.
+A pair's `right_share` is fitted so that the right GPU alone has its throughput of Table III: the
+mean over the workloads, relative to the left GPU. Nothing else is fitted.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ LABELS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 WORKLOADS: Final = tuple(LABELS)[:5]
-MXFP4_BYTES: Final = 4.25 / 8  # of a weight with its share of a scale, as GPT-oss is published
+MXFP4_BYTES: Final = 4.25 / 8  # bytes of a weight and its share of a scale, as in GPT-oss
 
 # Inputs: Splitwise's medians; 512 x 512 pixels are 36 x 36 patches, merged to 324 tokens.
 MEDIANS: Final = (1020, 129)  # tokens of a prompt and an answer in Azure's conversation trace
@@ -74,7 +74,7 @@ _STEPS: Final = 28
 
 @cache
 def workload(name: str, batch: int = 64, lengths: str = "conversation") -> Served:
-    """Return one of `WORKLOADS`, as it is served offline.
+    """Return the offline decoder of one of `WORKLOADS`.
 
     Args:
       name: name of the workload.
@@ -95,7 +95,7 @@ def workload(name: str, batch: int = 64, lengths: str = "conversation") -> Serve
 
 
 def relative(pair: Pair, names: Sequence[str] = WORKLOADS) -> dict[str, float]:
-    """Return each workload's throughput on the right GPU over the left one's, nothing fitted."""
+    """Return each workload's throughput on the right GPU over that on the left one, unfitted."""
     gpus = timed_gpus(pair.left, pair.right)
     found = {}
     for name in names:
@@ -109,7 +109,7 @@ def relative(pair: Pair, names: Sequence[str] = WORKLOADS) -> dict[str, float]:
 
 
 def fitted_share(name: str) -> float:
-    """Return the `right_share` with which the mean over workloads is the printed one."""
+    """Return the `right_share` for which the mean over workloads equals the paper's."""
     pair = load_pair(name)
     left, right = (each.gpu for each in pair.gpus)
     assert left.price is not None
@@ -120,7 +120,7 @@ def fitted_share(name: str) -> float:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print what is stored and what is fitted; 2 if there are arguments."""
+    """Print stored and fitted values; return 2 if there are arguments."""
     if arguments:
         print(f"error: {arguments[0]!r}: expected no argument", file=sys.stderr)
         return 2

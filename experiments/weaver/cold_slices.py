@@ -1,11 +1,11 @@
 """Cold models on slices of a GH200 with weights in host memory (beyond the paper).
 
-A hot model has one slice and its weights in that slice's memory. Each other slice has a cold model
-that reads its weights over NVLink-C2C, so that nearly all of its memory is free for the hot
-sequences' keys and values, and its HBM has little else to do. Tasks and results go through host
-memory, as slices have no link of their own. The probability that a task finds its receiver in an
-operator is the receiver's busy share of time. A receiver's operators last as long as their weights
-take over the link, which is longer than those of a resident model.
+A hot model has resident weights on one slice. Each other slice has a cold model that reads its
+weights over NVLink-C2C, so that nearly all of its memory is free for the hot sequences' KV cache,
+and its HBM is nearly idle. Tasks and results go through host memory, as slices have no link of
+their own. The probability that a task finds its receiver in an operator is the receiver's busy
+share of time. A receiver's operators last as long as reading their weights over the link, longer
+than those of a resident model.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _MIGS: Final = ("4x24gb", "3g_4x1g")
 _MODEL, _COLD = "llama-3-8b", "llama-3-8b"
 _CONTEXT: Final = 1024  # tokens of a sequence
 _COLD_ROWS: Final = 4  # sequences of a cold model, with as many tokens
-_RESERVE_BYTES: Final = 1e9  # of each slice, for activations and a process
-_MOST_ROWS: Final = 512  # of the hot step
+_RESERVE_BYTES: Final = 1e9  # reserve of each slice, for activations and a process
+_MOST_ROWS: Final = 512  # most rows of the hot step
 _RATIOS: Final = tuple(np.linspace(0.0, 0.9, 19).round(3))
 _LOADS: Final = (0.0, 0.5, 1.0)
-_WEIGHT: Final = 0.1  # of a second of a cold step, for cuts
+_WEIGHT: Final = 0.1  # weight of a second of a cold step, for cuts
 _LATENCY_S: Final = 10e-6
-"""Assumption: of a transfer through host memory, there or back."""
+"""Assumption: latency of a transfer through host memory, in either direction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,12 +114,12 @@ def _row(chip: _Chip, receivers: int, load: float, cut: str, ratio: float) -> di
         "rows": batch, "away": receivers * pair.away, "local_s": pair.local_s,
         "away_s": pair.away_s, "wire_s": pair.wire_s, "longest_op_s": max(pair.ops),
         "stall_s": stall_s, "step_s": step_s, "tokens_per_s": batch / step_s,
-        "taken": pair.layers * pair.away_s / step_s,  # of a receiver's time
+        "taken": pair.layers * pair.away_s / step_s,  # share of a receiver's time
     }  # fmt: skip
 
 
 def _batch(chip: _Chip, receivers: int, ratio: float) -> int:
-    """Return the sequences that all slices have memory for."""
+    """Return the most sequences that fit into the slices' memory."""
     each = float(_CONTEXT * kv_bytes_per_token(chip.spec))
     home = chip.hot.gpu.hbm_bytes - _RESERVE_BYTES - weight_bytes(chip.spec)
     own = _COLD_ROWS * _CONTEXT * kv_bytes_per_token(chip.cold_spec)
@@ -131,7 +131,7 @@ def _batch(chip: _Chip, receivers: int, ratio: float) -> int:
 
 
 def _pair(chip: _Chip, receivers: int, ratio: float, batch: int) -> Pair:
-    """Return the hot step beside one receiver, which has its part of the remote sequences."""
+    """Return the hot step and one receiver with its part of the remote sequences."""
     share_gbps = chip.link_gbps / len(chip.cold)
     cold = Batch(rows=_COLD_ROWS, chunk=1, context=_CONTEXT)
     away = round(ratio * batch / receivers)
@@ -150,7 +150,7 @@ def _pair(chip: _Chip, receivers: int, ratio: float, batch: int) -> Pair:
 
 
 def _stall_s(pair: Pair, load: float, cut: str) -> float:
-    """Return a layer's mean stall; a receiver that is idle polls all the time."""
+    """Return a layer's mean stall; an idle receiver polls all the time."""
     if not pair.away:
         return 0.0
     lengths = pair.ops

@@ -39,7 +39,7 @@ Key = tuple[str, str, str]
 @figure("weaver.fig4", title="WEAVER, Fig. 4: TPOT by the hot rate, memory",
         draw="weaver.draw_rates", needs=SIMULATOR, traces=(TRACE,))  # fmt: skip
 def compute(context: Context) -> Computed:
-    """Return TPOT by rate and largest rates of each panel; alternatives in the full profile."""
+    """Return TPOT by rate and largest rates of each panel; the full profile has alternatives."""
     base = Served(seed=context.seeds[0], traces=context.traces)
     largest = dict(_largest(base))
     rows = list(_rows(base, largest, context.progress))
@@ -163,7 +163,7 @@ def _results(base: Served, low_rate: float) -> Iterator[Result]:
 
 
 def _crossing(at: dict[tuple[str, str, str, float], dict[str, Any]]) -> float:
-    """Return the rate from which on the woven pair is no slower, on a line between two rates."""
+    """Return the lowest rate at which the woven pair is no slower, linear between two rates."""
     before: tuple[float, float] | None = None
     for rate in RATES:
         keys = [(A100, "azure", way, rate) for way in ("woven", "dedicated")]

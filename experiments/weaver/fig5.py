@@ -1,4 +1,4 @@
-"""Fig. 5: TPOT of both models by the ratio of their rates, and by the share that is away."""
+"""Fig. 5: TPOT of both models by the ratio of their rates, and by the remote share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from experiments.weaver.served import SAID, TRACE, Served, served
 
 __all__ = ["COLD_RATES", "SHARES", "compute", "is_linear"]
 
-COLD_RATES: Final = (1.0, 2.0, 5.0)  # beside 10 hot requests a second
+COLD_RATES: Final = (1.0, 2.0, 5.0)  # with 10 hot requests a second
 SHARES: Final = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.45, 0.5, 0.6)
 _HOT_OF_RATES: Final = 10.0
 _HOT_OF_SHARES: Final = 15.0
@@ -103,7 +103,7 @@ def _of_shares(rows: list[dict[str, Any]]) -> Iterator[Result]:
 
 
 def is_linear(x: list[float], y: list[float], least: float = 0.98) -> bool:
-    """Return whether a line fits: R^2 is at least the bound."""
+    """Return whether a line fits, with R^2 of at least the bound."""
     return float(np.corrcoef(x, y)[0, 1]) ** 2 >= least
 
 

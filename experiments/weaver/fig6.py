@@ -63,7 +63,7 @@ def _rows(base: Served, largest: dict[str, float]) -> Iterator[dict[str, Any]]:
 def _results(base: Served) -> Iterator[Result]:
     largest = _largest(base)
     rows = list(_rows(base, largest))
-    # Rates of a few requests a second: whole ones would be too coarse.
+    # At a few requests a second whole rates would be too coarse.
     tenth = {way: math.floor(10 * rate) / 10 for way, rate in largest.items()}
     mux = max(tenth["temporal"], tenth["spatial"])
     yield answer("weaver.fig6.vs_muxserve", 100 * (tenth["woven"] / mux - 1),

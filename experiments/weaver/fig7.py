@@ -1,4 +1,4 @@
-"""Fig. 7(a): control by the CPU, by the GPU, and with cuts of operators, on L40S."""
+"""Fig. 7(a): control by the CPU, by the GPU, and with operator cuts, on L40S."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from experiments.weaver.served import L40S, SAID, TRACE, Found, Served, served
 
 __all__ = ["HOT_RATE", "compute", "variants"]
 
-# The largest whole rate at which 256 sequences of 232 tokens can take the printed 175 ms each.
+# The largest whole rate at which 256 sequences of 232 tokens can have the printed TPOT of 175 ms.
 HOT_RATE: Final = 6.0
 CUTS: Final = ("none", "printed", "guarded", "best")
 
@@ -54,7 +54,7 @@ def compute(context: Context) -> Computed:
 
 
 def variants(base: Served) -> dict[str, Found]:
-    """Return the ablation in its order, and our cut; `apart`: each model on a GPU."""
+    """Return the ablation's variants in order, and our cut; `apart`: each model on its own GPU."""
     gpu = replace(base, cut="none")
     return {
         "apart": served(replace(base, way="dedicated")),

@@ -25,7 +25,7 @@ _DRAWS: Final = 200_000
 @figure("weaver.model", title="WEAVER, Sections 3 and 4.2: payload, stalls, lengths",
         draw="weaver.draw_stalls", needs=SYSTEMS, traces=(TRACE,))  # fmt: skip
 def compute(context: Context) -> Computed:
-    """Return the three estimates of a stall by slack beside drawn waits, and the identities."""
+    """Return three estimates of a stall by slack, random waits, and the identities."""
     rng = np.random.default_rng(context.seeds[0])
     ops = np.array(OPS)
     waits = rng.choice(ops, _DRAWS, p=ops / ops.sum()) * rng.random(_DRAWS)

@@ -1,12 +1,12 @@
-"""A hot and a cold model in two processes, the hot one's attention partly in the cold one's.
+"""A hot and a cold model in two processes; the cold one computes a part of the hot one's attention.
 
     python -m experiments.weaver.pair hot=<checkpoint> cold=<checkpoint> ratio=0.45 requests=200
     python -m experiments.weaver.pair ratio=1 cold_requests=0 write=pair.json
 
-Each process serves its requests alone first. Then both serve at once: a share of the hot requests
-has its keys and values in the cold process, which attends to them when it polls. Tokens must be
-equal to those of each model alone. Both processes share the cores of one machine: waits and stalls
-are shown, never a speed.
+Each process serves its requests alone first. Then both serve at once. A share of the hot requests
+has its KV cache in the cold process, which computes their attention when it polls. Tokens must be
+equal to those of each model alone. Both processes share the cores of one machine: they show waits
+and stalls, never a speed.
 """
 
 from __future__ import annotations
@@ -46,22 +46,23 @@ class PairSettings:
     """Settings as key=value on the command line.
 
     Attributes:
-      hot: folder of the hot model's checkpoint, or a GGUF file; by default one that is fetched
-        if it is missing.
-      cold: the same for the cold model.
-      ratio: share of the hot requests whose keys and values are in the cold process.
+      hot: folder of the hot model's checkpoint, or a GGUF file; by default SmolLM2, downloaded if
+        missing.
+      cold: folder of the cold model's checkpoint, or a GGUF file; same default.
+      ratio: share of the hot requests with their KV cache in the cold process.
       requests: requests of the hot model, with random tokens and lengths.
       cold_requests: requests of the cold model, repeated in rounds; 0: it is idle.
-      rows: requests in a step at most, of both models.
-      prompt: tokens of a prompt at most.
-      new: tokens of an answer at most.
+      rows: most requests in a step of either model.
+      prompt: most tokens of a prompt.
+      new: most tokens of an answer.
       superblocks: superblocks of each pool; null: as many as both models need.
-      reserve: superblocks of the cold pool that hot requests never take; null: what the cold model
-        needs.
-      slot_rows: sequences that the slot has room for; null: as many as a step has.
-      limit_s: seconds in which the cold process must answer, else it is given up.
-      columns: of the cold model's products, whole tiles of 64, by turns of its rounds; 0: whole
-        ones. It polls after each; empty: it polls after each layer, which is one executable then.
+      reserve: superblocks of the cold pool that hot requests never take; null: the cold model's
+        need.
+      slot_rows: most sequences of the slot; null: as many as a step has.
+      limit_s: seconds within which the cold process must answer before the hot one gives it up.
+      columns: columns of the pieces of the cold model's products, multiples of 64, one value a
+        round in turn; 0: whole products. It polls after each piece. Empty: it polls after each
+        layer, which is then one executable.
       dtype: data type of weights, keys and values.
       seed: seed of prompts, lengths and homes.
       executables: folder of compiled stages; by default they are compiled for this run.
@@ -106,7 +107,7 @@ class Waits:
     Attributes:
       waits: time from the writing of a task to a poll that takes it.
       stalls: the sender's time from the end of its own attention to the result.
-      late: tasks that a poll missed although they were written before it began.
+      late: tasks written before a poll that did not take them.
       longest: upper bound of a wait: piece + poll + attention.
       uniform: mean wait of tasks at uniform times: E[T^2] / (2 E[T]) of pieces T.
     """
@@ -122,7 +123,7 @@ def together_of(settings: PairSettings, folder: Path) -> Together:
     """Return the state that both processes share; create nothing.
 
     Raises:
-      SettingError: the slot or the pool is too small, or the reserve is larger than it.
+      SettingError: the slot or the pool is too small, or the reserve is larger than the pool.
     """
     paths = [path or str(default_checkpoint()) for path in (settings.hot, settings.cold)]
     hot, cold = (describe(path).spec for path in paths)
@@ -164,11 +165,11 @@ def together_of(settings: PairSettings, folder: Path) -> Together:
 def paired(
     settings: PairSettings, during: Callable[[int, int, int], None] = lambda *_: None
 ) -> tuple[Ended | None, Ended | None]:
-    """Run both processes; return each one's last report, None for a process that died.
+    """Run both processes; return the last report of each, None for a process that died.
 
     Args:
-      settings: of the pair.
-      during: is told each turn of the hot process, and the ids of both.
+      settings: settings of the pair.
+      during: callback with the number of each turn of the hot process, and both process ids.
     """
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as name:
@@ -187,7 +188,7 @@ def paired(
                 process.start()
                 pipes.append(here)
                 processes.append(process)
-                for passed in (control, there):  # else its end would not be seen
+                for passed in (control, there):  # an open copy would hide the process's end
                     passed.close()
             return _ends(pipes, processes, during)
         finally:
@@ -223,12 +224,12 @@ def _ends(
             else:
                 during(said, *(process.pid for process in processes))
         if not all(is_ready) and len(open_) < len(pipes):
-            break  # the other one would wait for ever
+            break  # one died at start: the other would wait for ever
     return ends[0], ends[1]
 
 
 def waits_of(hot: Ended, cold: Ended) -> Waits:
-    """Join both processes' times of the tasks that were done."""
+    """Return waits and stalls from both processes' times of tasks."""
     polls = cold.polls
     both = list(zip(hot.times, polls.tasks or [], strict=False))
     return Waits(

@@ -1,12 +1,12 @@
-"""Cuts of a cold model's operators beside a hot model's attention, with stalls before and after.
+"""Cuts of a cold model's operators for a hot model's attention, with stalls before and after.
 
     python -m experiments.weaver.plan hot=llama-3-8b cold=llama-3-8b node=l40s_pcie ratio=0.45
     python -m experiments.weaver.plan node=a100_40_nvlink ratio=0.3 batch=64 weight=0.1
     python -m experiments.weaver.plan nodes=[l40s_pcie] ratios=[0.2,0.45] batches=[16,64,231]
 
-The first table has K, N and the times T of the operators by the cost model; the second the plans;
-the last where Algorithm 1 splits at all, by its threshold read per operator, layer and iteration.
-The cost to the cold model is against its step with nothing woven.
+The first table has K, N and the times T of the operators by the cost model, the second the plans.
+The last one has the number of splits by Algorithm 1, with its threshold read per operator, layer
+and iteration. The cost to the cold model is relative to its step alone.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ class PlanSettings:
     """Settings, as key=value on the command line.
 
     Attributes:
-      hot: the sender's model: a name among those shipped, or the path of a config.json.
-      cold: the receiver's model, likewise.
-      node: name in `conf/node`; the first GPU sends, the second receives.
-      ratio: share of the hot model's sequences that are away.
+      hot: sender's model: name of a shipped model, or the path of a config.json.
+      cold: receiver's model: name of a shipped model, or the path of a config.json.
+      node: name of a node of `conf/node`; the first GPU sends, the second receives.
+      ratio: remote share of the hot model's sequences.
       batch: rows of the hot model's decode step.
-      context: tokens of KV of each row of either model.
+      context: tokens of KV cache of each row of either model.
       cold_batch: rows of the cold model's decode step.
       threshold: share of the sender's step without stalls, above which Algorithm 1 splits.
-      least_us: microseconds below which no piece is made.
-      most: pieces of an operator.
+      least_us: shortest piece, in microseconds.
+      most: most pieces of an operator.
       split_us: microseconds that a split adds to an operator.
       poll_us: microseconds of an empty poll.
-      weight: weight of a second of the cold model's step, for the plan of ours.
+      weight: weight of a second of the cold model's step, for our plan.
       nodes: nodes of the table of splitting thresholds; []: no such table.
       ratios: ratios of that table.
       batches: rows of the hot model's step, for that table.
@@ -87,10 +87,10 @@ class PlanSettings:
 
 
 def limits_of(settings: PlanSettings) -> Limits:
-    """Return the guards.
+    """Return the limits of cuts.
 
     Raises:
-      SettingError: one that cannot be.
+      SettingError: a limit is out of range.
     """
     for name in ("least_us", "split_us", "poll_us"):
         value = getattr(settings, name)
@@ -107,7 +107,7 @@ def pair_of(settings: PlanSettings) -> Pair:
     """Return the times of the pair.
 
     Raises:
-      SettingError: a setting that cannot be.
+      SettingError: a setting is out of range, or the first two GPUs have no link.
     """
     for name in ("batch", "context", "cold_batch"):
         if getattr(settings, name) < 1:
@@ -140,12 +140,12 @@ def _spec(name: str, model: str) -> ModelSpec:
 
 
 def threshold_of(settings: PlanSettings, pair: Pair, of: ThresholdOf) -> Threshold:
-    """Return Algorithm 1's threshold by a reading."""
+    """Return Algorithm 1's threshold under a reading of the paper."""
     return Threshold(seconds=settings.threshold * pair.iteration_s, of=of, layers=pair.layers)
 
 
 def cuts(settings: PlanSettings, pair: Pair) -> dict[str, Cut | None]:
-    """Return the plans by name; None: Algorithm 1 as printed does not end."""
+    """Return the plans by name; None if Algorithm 1 as printed does not end."""
     limits = pair.limits(limits_of(settings))
     whole = Cut(pieces=tuple((t,) for t in pair.ops))
     found: dict[str, Cut | None] = {"whole": whole}

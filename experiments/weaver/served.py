@@ -1,4 +1,4 @@
-"""A hot and a cold model in the simulator, by readings of settings that the paper leaves open."""
+"""A hot and a cold model in the simulator, under readings of the paper's open settings."""
 
 from __future__ import annotations
 
@@ -46,36 +46,37 @@ TRACE: Final = "azure2023_conv.parquet"
 MOST_TOKENS: Final = 2048  # longer sequences are dropped (section 5)
 AZURE_MEANS: Final = (749, 232)
 BURST_MEANS: Final = (575, 340)
-LONG: Final = (512, 1024)  # of Fig. 6
+LONG: Final = (512, 1024)  # lengths of Fig. 6
 NO_LIMIT: Final = 1024  # sequences of a batch, which is more than both GPUs hold
 _SPAN_S: Final = 150.0
-_SLOW_S: Final = 0.1  # a TPOT that another reading of the largest rate ends at
-_KERNELS_S: Final = (  # what a kernel takes beside its bytes and operations
+_SLOW_S: Final = 0.1  # largest TPOT, by another reading of the largest rate
+_KERNELS_S: Final = (  # constants of a kernel's fixed time
     "launch_s", "gemm_launch_s", "gemm_tile_s", "prefill_floor_s", "prefill_head_s",
     "prefill_token_s", "decode_floor_s", "decode_head_s", "elementwise_s", "step_overhead_s",
 )  # fmt: skip
 _HOME: Final = 0x40E  # as `c2c.policies.vary` draws
 
 Lengths = str
-"""azure, burstgpt or long."""
+"""Source of lengths."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """The system, its load, and the reading that it follows (`readings.yaml`).
+    """A system, its load, and a reading of the paper's open settings (`readings.yaml`).
 
     Attributes:
       way: name of a method in `c2c.systems.weaver.layout`.
       node: name of a node with two GPUs.
-      lengths: azure, burstgpt or long.
-      hot_rate, cold_rate: requests a second.
-      ratio, cut: as `Weaving` has them.
-      ahead_s: seconds of kernels that the CPU issues ahead; None: the GPU controls.
+      lengths: source of lengths: azure, burstgpt or long.
+      hot_rate, cold_rate: requests a second of both models; hot_rate inf: all arrive at once.
+      ratio, cut: remote share and cut, as in `Weaving`.
+      ahead_s: seconds of kernels that the CPU issues ahead; None: control by the GPU.
       rows: rows of the hot step that the cut is made for.
       seed: seed of arrivals, lengths and homes.
       traces: folder of the public traces, or None.
       constants, hbm_bytes, kv_share, host_seconds, prompts, batch_limit, mux_share, threshold,
-        poll_seconds, burstgpt_spread, largest_rate: readings.
+        poll_seconds, burstgpt_spread, largest_rate: settings that the paper leaves open, as
+        `readings.yaml` names them.
     """
 
     way: str = "woven"
@@ -106,21 +107,21 @@ _SAID: Final = (
     "constants", "hbm_bytes", "kv_share", "host_seconds", "prompts", "batch_limit", "mux_share",
     "threshold", "poll_seconds", "burstgpt_spread", "largest_rate",
 )  # fmt: skip
-SAID: Final = frozenset(_SAID)  # readings that settings of a run can say
+SAID: Final = frozenset(_SAID)  # readings that are settings of a run
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Results of a run, of requests that arrive once it is steady.
+    """Results of a run, over requests that arrive in its steady state.
 
     Attributes:
-      hot_s, cold_s: mean seconds a token after the first one.
-      cold_p99_s: the 99th percentile over requests.
-      batch: hot sequences in flight, in the mean over time.
-      hot_kv, cold_kv: tokens' share of each GPU's room for keys and values, likewise; of both
-        GPUs together in the first one where models are multiplexed.
-      kept: share of the hot GPU's room that sequences may grow into, likewise.
-      rate: hot requests a second that end while all wait, or as many as arrive.
+      hot_s, cold_s: mean TPOT of each model.
+      cold_p99_s: 99th percentile of the cold model's TPOT.
+      batch: mean number of hot sequences in flight.
+      hot_kv, cold_kv: mean used share of each GPU's KV memory; hot_kv is of both GPUs together if
+        models are multiplexed.
+      kept: mean share of the hot GPU's KV memory, with sequences counted at their final length.
+      rate: hot requests a second: completions if all wait from the start, else arrivals.
     """
 
     hot_s: float
@@ -135,7 +136,7 @@ class Found:
 
 @cache
 def served(what: Served) -> Found:
-    """Serve a load; the cut of a woven pair is made for the batch that a first run finds."""
+    """Serve a load; the cut of a woven pair is made for the batch of a first run."""
     found = _served(what)
     if what.way == "woven" and what.ratio > 0.0 and what.cut != "none" and what.ahead_s is None:
         again = replace(what, rows=max(1, round(found.batch)))
@@ -144,7 +145,7 @@ def served(what: Served) -> Found:
 
 
 def mean_of(what: Served, seeds: int = 4) -> Found:
-    """Return the mean over seeds, from the given one on: near its largest rate a batch varies."""
+    """Return the mean over successive seeds, since batches vary near the largest rate."""
     each = [astuple(served(replace(what, seed=what.seed + k))) for k in range(seeds)]
     return Found(*np.mean(each, axis=0).tolist())
 
@@ -153,8 +154,9 @@ def mean_of(what: Served, seeds: int = 4) -> Found:
 def largest_rate(what: Served) -> float:
     """Return the largest hot rate, in requests a second.
 
-    It is the rate at which requests end while many wait, as no larger rate goes on for ever, or the
-    last tenth below it by another reading: hot TPOT of 100 ms, or memory that sequences may fill.
+    By the reading `queue` it is the completion rate while many requests wait. Other readings take
+    the last tenth of a request a second at which hot TPOT is at most 100 ms, or at which all
+    sequences at their final length fit into memory.
     """
     alone = replace(what, largest_rate="queue")
     most = served(replace(alone, hot_rate=math.inf)).rate
@@ -171,7 +173,7 @@ def largest_rate(what: Served) -> float:
 
 @cache
 def lengths_of(lengths: Lengths, traces: Path | None, spread: str = "geometric") -> np.ndarray:
-    """Return pairs of prompt and output tokens, [request, 2], none longer than the paper has."""
+    """Return pairs of prompt and output tokens, [request, 2], up to the paper's longest."""
     pairs = _pairs(lengths, traces, spread)
     found: np.ndarray = pairs[(pairs.sum(axis=1) <= MOST_TOKENS) & (pairs.min(axis=1) > 0)]
     return found
@@ -196,7 +198,7 @@ def _pairs(lengths: Lengths, traces: Path | None, spread: str) -> np.ndarray:
     if spread == "constant":
         return np.array([means])
     rng = np.random.default_rng([11, *means])
-    # Dropping long sequences lessens the means: the printed ones are of what is left.
+    # Dropping long sequences lowers the means; the printed means are those after dropping.
     wanted, aimed = np.array(means, np.float64), np.array(means, np.float64)
     for _ in range(40):
         pairs = rng.geometric(1.0 / aimed, size=(40_000, 2))
@@ -207,7 +209,7 @@ def _pairs(lengths: Lengths, traces: Path | None, spread: str) -> np.ndarray:
 
 
 def _stay_weighted(pairs: np.ndarray) -> int:
-    """Return the tokens of a sequence in a batch, each weighed by how long it is there."""
+    """Return the mean tokens of a sequence in a batch, weighted by its time there."""
     prompt, output = pairs.T.astype(np.float64)
     return round(float((output * (prompt + output / 2)).sum() / output.sum()))
 
@@ -219,7 +221,7 @@ def _models() -> tuple[Deployment, ...]:
 
 @cache
 def constants_of(reading: str, gpu: str = "a100_40") -> Constants:
-    """Return the constants of a GPU: an unmeasured A100 of 40 GB has those of the reading."""
+    """Return the constants of a GPU; those of the unmeasured A100 of 40 GB follow a reading."""
     if gpu != "a100_40":
         return load_constants(calibration_for(gpu))
     if reading != "roofline":
@@ -253,7 +255,7 @@ def _weaving(what: Served) -> Weaving:
 
 @cache
 def _base() -> ServingSetup:
-    """Return the settings that all runs share; composing them takes longer than serving."""
+    """Return the settings that all runs share; cached, since composing takes longer than a run."""
     return build(load(["system=weaver"])).serving
 
 
@@ -267,7 +269,7 @@ def _prepared(given: Weaving, node: str, rows: int, constants: Constants) -> Pre
 
 
 def _requests(what: Served) -> RequestBlock:
-    """Return arrivals of both models; without a rate, hot ones that all wait from the start."""
+    """Return arrivals of both models; at an infinite rate all hot requests wait from the start."""
     rng = np.random.default_rng([what.seed, 1])
     pairs = lengths_of(what.lengths, what.traces, what.burstgpt_spread)
     n, span_s = 2000, _SPAN_S
@@ -344,12 +346,12 @@ def _measured(what: Served, records: Any, block: RequestBlock, prepared: Prepare
 
 @lru_cache(maxsize=8)
 def _homes(seed: int, requests: int) -> np.ndarray:
-    """Return the draw that decides on which GPU each request attends."""
+    """Return each request's draw in [0, 1), below the ratio if its attention is remote."""
     return np.array([draw(seed, k, 0, _HOME, 0) for k in range(requests)])
 
 
 def gpu_share(found: Found, what: Served) -> float:
-    """Return the share of the cold GPU's memory that weights, reserve, keys and values take."""
+    """Return the used share of the cold GPU's memory: weights, reserve, KV cache."""
     node, spec = load_node(what.node), _models()[1].spec
     whole, given = node.platforms[1].gpu.hbm_bytes, _weaving(what)
     fixed = weight_bytes(spec) + given.reserve_bytes

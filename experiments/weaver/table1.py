@@ -1,4 +1,4 @@
-"""Table 1: two instances on a GPU each, against one over both with tensor parallelism."""
+"""Table 1: two instances on one GPU each, against one in tensor parallelism over both."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from experiments.weaver.served import A100, Served, constants_of
 __all__ = ["BATCHES", "compute", "lm_head_s", "step_s", "throughput"]
 
 BATCHES: Final = (16, 32, 64, 128)
-CONTEXT: Final = 1024 + 128 // 2  # tokens of a sequence in the mean
+CONTEXT: Final = 1024 + 128 // 2  # mean tokens of a sequence
 MODEL: Final = "llama-3-8b"
 _DEFAULT: Final = Served()
 
@@ -29,7 +29,7 @@ _DEFAULT: Final = Served()
 @figure("weaver.table1", title="WEAVER, Table 1: tensor parallelism", draw="weaver.draw_table1",
         needs=SYSTEMS)  # fmt: skip
 def compute(context: Context) -> Computed:
-    """Return tokens a second by batch, with the printed ones beside them."""
+    """Return tokens a second by batch, with the paper's."""
     rows = []
     for batch in BATCHES:
         printed = claim(f"weaver.table1.b{batch}").value
@@ -57,11 +57,11 @@ def compute(context: Context) -> Computed:
 
 
 def throughput(batch: int, collective_s: float, base: Served = _DEFAULT) -> dict[str, float]:
-    """Return tokens a second of both, and the slowdown in percent.
+    """Return tokens a second of both set-ups, and the slowdown in percent.
 
     Args:
       batch: sequences of each instance, and of the one over both GPUs.
-      collective_s: seconds of an all-reduce beside its bytes.
+      collective_s: fixed seconds of an all-reduce, without its bytes.
       base: constants of the GPU and host seconds of a step.
     """
     separate = 2 * batch / step_s(batch, 0.0, base)
@@ -72,7 +72,7 @@ def throughput(batch: int, collective_s: float, base: Served = _DEFAULT) -> dict
 
 
 def step_s(batch: int, collective_s: float = 0.0, base: Served = _DEFAULT) -> float:
-    """Return a decode step on one GPU; with collectives, on both."""
+    """Return the seconds of a decode step on one GPU; with collectives, on both."""
     times = _times(collective_s, base.constants)
     attention = times.spec.layers * times.attention_s([batch], CONTEXT)
     return base.host_seconds + float(times.rest_s([batch])[0] + attention[0])
@@ -94,14 +94,14 @@ def _gpu(constants: str) -> TimedGpu:
 
 
 def lm_head_s(rows: int, constants: str = _DEFAULT.constants) -> float:
-    """Return the LM head's time of so many sequences on an A100."""
+    """Return the seconds of the LM head for `rows` sequences on an A100."""
     kernels = step_kernels(load_spec(MODEL), Batch(rows=rows, chunk=1, context=CONTEXT))
     head = next(kernel for kernel in kernels if kernel.kind == "head")
     return kernel_s(head, _gpu(constants))
 
 
 def _collective_s(base: Served) -> float:
-    """Return an all-reduce's time with which batch 16 takes what it takes by the default."""
+    """Return the all-reduce seconds for which batch 16 has the default reading's step time."""
     known, (first, *_) = fitted()["collective_s"], BATCHES
     once, twice = (step_s(first, n * known, base) for n in (1, 2))
     missing_s = step_s(first, known) - once

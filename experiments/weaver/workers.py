@@ -1,4 +1,4 @@
-"""The hot and the cold process of a woven pair; `experiments.weaver.pair` starts them."""
+"""Hot and cold process of a woven pair, started by `experiments.weaver.pair`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Together:
       cold: side of the receiver; idle without requests.
       hot_spec: shape of the sender's model.
       dtype: data type of weights, keys and values of both models.
-      ratio: share of the hot requests that are away.
+      ratio: remote share of the hot requests.
       seed: seed of the draws of homes.
       superblocks: number of superblocks of each pool.
       superblock: elements of a superblock.
@@ -59,8 +59,8 @@ class Together:
       slot: path of the slot's file.
       slot_shape: shape of the slot's contents.
       limit_s: seconds in which the receiver must answer.
-      columns: of the receiver's products, by turns of its rounds; see `InPieces`. Empty: it polls
-        after each layer.
+      columns: columns of the pieces of the receiver's products, one value a round in turn; see
+        `InPieces`. Empty: it polls after each layer.
       executables: folder of compiled stages.
     """
 
@@ -85,18 +85,18 @@ class Ended:
     """A process's report at its end.
 
     Attributes:
-      equal: answers that have the same tokens as those of the model alone.
+      equal: number of answers with the tokens of the model alone.
       answers: number of answers; the cold model repeats its requests in rounds.
-      once: whether each request of a round was answered once.
-      tasks: tasks sent or done.
+      once: whether each request of a round was answered exactly once.
+      tasks: number of tasks sent or done.
       steps: steps of the sender with remote rows.
-      brought: requests that were moved.
-      fallbacks: requests that were computed again, by reason.
+      brought: number of moved requests.
+      fallbacks: number of recomputed requests, by reason.
       times: times of tasks, as in `Woven.times`.
       polls: polls of the receiver.
-      columns: of the receiver's products when it did each task.
-      left: blocks of the pool that are still held.
-      compiled: stages that were compiled after all was ready.
+      columns: columns of the receiver's pieces during each task.
+      left: superblocks of the pool that are still held.
+      compiled: stages compiled or loaded after the warm-up.
     """
 
     equal: int
@@ -124,7 +124,7 @@ def hot_process(together: Together, control: Connection, parent: Connection) -> 
     runner = Runner(woven, side.shapes)
     runner.warm(draws=(False,), scores=False)
     parent.send("ready")
-    parent.recv()  # the receiver is ready, too
+    parent.recv()  # the receiver is ready too
     before, served, turn = _made(model), alone, 0
     for served in serve(runner, side.asked):  # noqa: B007 (the last)
         parent.send(turn := turn + 1)
@@ -137,7 +137,7 @@ def hot_process(together: Together, control: Connection, parent: Connection) -> 
             left=pool.superblocks - len(pool.free), compiled=_made(model) - before,
         )
     )  # fmt: skip
-    parent.recv()  # it has read all
+    parent.recv()  # the parent has read the report
 
 
 def cold_process(together: Together, control: Connection, parent: Connection) -> None:
@@ -159,20 +159,20 @@ def cold_process(together: Together, control: Connection, parent: Connection) ->
     runners = [Runner(each, side.shapes) for each in ways]
     for way, runner in zip(ways, runners, strict=True):
         runner.warm(draws=(False,), scores=False)
-        if together.columns:  # what is not compiled as a whole is ready once it ran
+        if together.columns:  # pieces are compiled at their first run
             for _ in serve(runner, side.asked):
                 pass
         way.poll = host.poll
     host.ready()
     parent.send("ready")
-    parent.recv()  # the sender is ready, too
+    parent.recv()  # the sender is ready too
     host.poll()
-    host.polls = Polls(tasks=[])  # what took long was the start
+    host.polls = Polls(tasks=[])  # the first poll includes the start
     before, rounds, is_last = _made(model), 0, False
     equal, is_once = 0, True
     modes: list[int] = []
     while not is_last:
-        is_last = host.is_over  # so that a whole round comes after the sender's end
+        is_last = host.is_over  # one whole round follows the sender's end
         if side.asked:
             *_, served = serve(runners[rounds % len(runners)], side.asked)
             done = host.done - len(modes)
@@ -192,8 +192,8 @@ def cold_process(together: Together, control: Connection, parent: Connection) ->
 
 
 def _begun(together: Together, side: Side) -> tuple[Model, KvPool, Served]:
-    """Load a model, make its pool, and serve its requests without any other."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the parent ends this process
+    """Load a model, make its pool, and serve its requests alone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     logging.basicConfig(format="%(processName)s: %(message)s")
     _jax.config.update("jax_platforms", "cpu")
     model = load(side.checkpoint, together.dtype, executables=str(together.executables))
