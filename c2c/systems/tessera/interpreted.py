@@ -58,7 +58,7 @@ class Placed:
           DataError: the data has another length than the slice.
         """
         if len(data) != part.nbytes:
-            raise DataError("input", f"{len(data)} bytes for {part}")
+            raise DataError("input", f"has {len(data)} bytes, {part} has {part.nbytes}")
         for gpu in range(self.count):
             self._memories[gpu].write(self._at(gpu, part), data)
 

@@ -36,7 +36,7 @@ def running_on(device: Peer, program: Program) -> Running:
 
 
 def _no_library(kernel: object) -> int:
-    raise SettingError("kernel", kernel, "one with code of its own, not one that a library hides")
+    raise SettingError("kernel", kernel, "a kernel with an image, not one that a library hides")
 
 
 @dataclass(slots=True)

@@ -107,7 +107,7 @@ def _prepare(context: Context) -> SystemSpec:
     assert context.node is not None  # `c2c.config.nodes` refuses a layout without one
     if len(deployments) > 1:
         raise SettingError(
-            "catalog", [d.name for d in deployments], "one model: the pair keeps its weights"
+            "catalog", [d.name for d in deployments], "one model, whose weights the pair keeps"
         )
     pair, spec, rows = pair_of(context.node), deployments[0].spec, context.system.max_batch
     layout = pair_layout(context.settings, pair, spec, rows=rows)

@@ -58,7 +58,7 @@ def rehearsed(
       SettingError: a kind without a placement, or an invalid mode or number.
     """
     if not kinds or not all(kinds):
-        raise SettingError("kinds", [len(k) for k in kinds], "at least one placement of each kind")
+        raise SettingError("kinds", [len(k) for k in kinds], "at least one placement a kind")
     tried = {
         numbers: pipelined(
             [kind[n] for kind, n in zip(kinds, numbers, strict=True)], requests, mode, in_flight

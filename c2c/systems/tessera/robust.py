@@ -62,7 +62,7 @@ def robust_plan(
       SettingError: no mix, or a mix without a number for each step.
     """
     if not mixes or any(len(mix) != len(steps) for mix in mixes):
-        raise SettingError("mixes", list(mixes), f"lists of {len(steps)} numbers, at least one")
+        raise SettingError("mixes", list(mixes), f"at least one list of {len(steps)} numbers")
     works = [joined(list(zip(steps, mix, strict=True))) for mix in mixes]
     # relative to the time of each mix's own plan, so that long answers do not weigh more
     own = [plan(work, gpus, policy, first=first, gap=gap) for work in works]

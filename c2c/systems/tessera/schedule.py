@@ -88,7 +88,7 @@ def schedule(
     """
     where = list(gpu_of)
     if len(where) != len(touches) or not all(0 <= g < count for g in where):
-        raise SettingError("gpu_of", where, f"{len(touches)} numbers of {count} GPUs")
+        raise SettingError("gpu_of", where, f"{len(touches)} numbers from 0 to {count - 1}")
     versions, segments, read = _Versions(), list[Segment](), list[tuple[int, Send]]()
     for run in _runs(where):
         gpu, number = where[run[0]], len(segments)

@@ -97,5 +97,5 @@ def _slice(
     first = next(a for a in access.accesses if reached in a.reached and mode in a.mode)
     raise kernel.fault(
         kernel.body[first.index],
-        f"launch {number} gives parameter {reached.parameter} no address at byte {reached.at}",
+        f"launch {number} has no address at byte {reached.at} of parameter {reached.parameter}",
     )

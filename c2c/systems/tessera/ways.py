@@ -102,7 +102,7 @@ def best_way(found: Sequence[Way], *, by_price: bool = False) -> Way:
     real = [way for way in found if way.name != "limit" and way.requests_per_s > 0]
     if not real:
         held = max((max(way.held_bytes) for way in found), default=0.0)
-        raise SettingError("model", f"{held:.0f} bytes", "one that the memory of both GPUs holds")
+        raise SettingError("model", f"{held:.0f} bytes", "a model that both GPUs hold together")
     if not by_price:
         return max(real, key=lambda way: way.requests_per_s)
     if any(way.price is None for way in real):

@@ -60,7 +60,7 @@ class Work:
             if not 0 <= edge.source < edge.target < count:
                 raise SettingError(
                     "transfers", (edge.source, edge.target),
-                    "from an earlier to a later kernel: the graph has no cycle",
+                    "(source, target) from an earlier to a later kernel",
                 )  # fmt: skip
             if not (math.isfinite(edge.nbytes) and edge.nbytes >= 0 and edge.weight >= 0):
                 raise SettingError("transfers.nbytes", edge.nbytes, "a number of at least 0")

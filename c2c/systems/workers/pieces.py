@@ -120,7 +120,7 @@ def cut(function: Callable[..., Any], *arguments: Any) -> Pieces:
     made_by = {v for group in groups for e in group for v in e.outvars}
     if not groups or any(isinstance(v, core.Literal) or v not in made_by for v in jaxpr.outvars):
         raise SettingError(
-            "function", getattr(function, "__name__", "?"), "one that computes its results"
+            "function", getattr(function, "__name__", "?"), "a function that computes its results"
         )
     wanted = set(jaxpr.outvars)
     needed: list[set[Any]] = []

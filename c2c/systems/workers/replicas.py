@@ -48,7 +48,7 @@ def chains_of(pieces: Pieces, carried: Mapping[int, int]) -> dict[int, tuple[tup
                 versions.append([value])
         if value != argument or argument not in pieces.given:
             raise SettingError(
-                "carried", (argument, result), "an argument and the result that updates make of it"
+                "carried", (argument, result), "an argument, and the result of updates to it"
             )
         found[argument] = tuple(tuple(version) for version in reversed(versions))
     return found
@@ -108,7 +108,7 @@ class Replicas:
             array = given[chain.values[0][-1]]
             if chain.latest is not None and array is not chain.latest:
                 raise SettingError(
-                    "requests", chain.values[0][-1], "of a carried argument what the last step left"
+                    "requests", chain.values[0][-1], "the last step's result as a carried argument"
                 )
 
     def end(self, results: Mapping[int, Any]) -> None:

@@ -101,7 +101,7 @@ def run_placed(
     """
     if len(gpu_of) != len(pieces.pieces) or not all(0 <= g < len(devices) for g in gpu_of):
         raise SettingError(
-            "gpu_of", list(gpu_of), f"{len(pieces.pieces)} numbers of {len(devices)} devices"
+            "gpu_of", list(gpu_of), f"{len(pieces.pieces)} numbers from 0 to {len(devices) - 1}"
         )
     if mode not in MODES:
         raise SettingError("mode", mode, f"one of {', '.join(MODES)}")
@@ -109,10 +109,10 @@ def run_placed(
         raise SettingError("in_flight", in_flight, "a whole number above 0")
     if mode == "shortest" and (piece_s is None or len(piece_s) != len(pieces.pieces)):
         have = None if piece_s is None else len(piece_s)
-        raise SettingError("piece_s", have, f"seconds of {len(pieces.pieces)} pieces, if shortest")
+        raise SettingError("piece_s", have, f"{len(pieces.pieces)} numbers with mode='shortest'")
     for leaves in requests:
         if len(leaves) != len(pieces.given):
-            raise SettingError("requests", len(leaves), f"{len(pieces.given)} arrays each")
+            raise SettingError("requests", len(leaves), f"{len(pieces.given)} arrays a request")
     copies = (*replicas, *(None for _ in requests[len(replicas) :]))
     for kept, leaves in zip(copies, requests, strict=True):
         if kept is not None:
@@ -356,10 +356,10 @@ class _Board:
                 name = self.pieces.pieces[piece].name
                 self._fail(
                     f"piece {name} of request {request} on device {gpu} waits for value {lacks}, "
-                    f"which device {peer} has and does not send"
+                    f"which device {peer} has but does not send"
                 )
                 return
-        self._fail("all devices wait, and none for a value that is there")
+        self._fail("all devices wait for values that no device has computed")
 
     def _fail(self, what: str, cause: BaseException | None = None) -> None:
         with self._condition:

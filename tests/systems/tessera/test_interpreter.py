@@ -221,10 +221,10 @@ def test_matrices_are_loaded_by_rows_or_columns() -> None:
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        ("mov.b32 %r1, nowhere;", "no operand"),
-        ("sad.u32 %r1, %r2, %r3, %r4;", "not interpreted"),
-        ("wgmma.fence.sync.aligned;", "not interpreted"),
-        ("bra $NOWHERE;", "no label"),
+        ("mov.b32 %r1, nowhere;", "unsupported operand nowhere"),
+        ("sad.u32 %r1, %r2, %r3, %r4;", "unsupported instruction"),
+        ("wgmma.fence.sync.aligned;", "unsupported instruction"),
+        ("bra $NOWHERE;", "unknown label"),
         ("bar.sync 1, 32;", "some threads"),
         ("add.s32 %r1, %q2, 1;", "undeclared register"),
     ],

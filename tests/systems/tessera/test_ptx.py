@@ -71,10 +71,10 @@ $L__BB0_1:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("nothing", "no PTX"),
+        ("nothing", "is no PTX"),
         (HEAD.replace("9.0", "10.0"), "PTX 10.0"),
-        (kernel("\tld.global.b32 %r1, [what is this];"), "file.ptx:13, kernel k: no address"),
-        (kernel("\t!!!;"), "file.ptx:13, kernel k: no instruction"),
+        (kernel("\tld.global.b32 %r1, [what is this];"), "file.ptx:13, kernel k: invalid address"),
+        (kernel("\t!!!;"), "file.ptx:13, kernel k: invalid instruction"),
         (kernel("\t.strange thing;"), "file.ptx:13, kernel k: unknown directive"),
         (kernel("\tret;")[:-5], "ends inside a kernel"),
     ],
@@ -183,8 +183,8 @@ def test_words_and_descriptors_of_a_struct_have_offsets() -> None:
         ("mov.b64 %rd1, table;ld.global.b32 %r1, [%rd1];", ".global .align 4 .b8 table[4];",
          "variable in global memory"),
         ("call.uni (%r1), malloc, (%rd1);", "", "call"),
-        ("multimem.red.global.add.f32 [%rd1], %r1;", "", "not known"),
-        ("newop.global.b32 %r1, [%rd1];", "", "an access that is not known"),
+        ("multimem.red.global.add.f32 [%rd1], %r1;", "", "unknown memory accesses"),
+        ("newop.global.b32 %r1, [%rd1];", "", "unknown memory access"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_traced_makes_a_kernel_opaque(body: str, outside: str, why: str) -> None:
@@ -192,7 +192,7 @@ def test_what_cannot_be_traced_makes_a_kernel_opaque(body: str, outside: str, wh
     assert found.opaque
     assert why in found.opaque[0]
     assert found.opaque[0].startswith("k.ptx:")
-    with pytest.raises(DataError, match="is not instrumented"):
+    with pytest.raises(DataError, match="cannot be instrumented"):
         inject(kernel(body, (POINTER,), outside=outside))
 
 

@@ -45,13 +45,13 @@ def test_random_placements_change_no_bit() -> None:
     assert said["sent"] > 0
     assert min(said["pieces"]) > 8
     assert "waits for value" in said["lost"]
-    assert "device 0 has and does not send" in said["lost"]
+    assert "device 0 has but does not send" in said["lost"]
     assert said["late_differs"]
     assert said["failed"].startswith("piece 0.")
     # copies that are kept get what was written since; one update late they are another cache
     assert 0 < said["sent_deltas"] < said["sent_whole"]
     assert said["late_delta_differs"]
-    assert "what the last step left" in said["refused"]
+    assert "the last step's result" in said["refused"]
 
 
 @pytest.mark.soak

@@ -63,7 +63,7 @@ def inject(text: str, source: str = "PTX") -> Injected:
     for kernel in parse(text, source):
         known = reach(kernel)
         if known.opaque:
-            raise DataError(source, f"is not instrumented: {known.opaque[0]}")
+            raise DataError(source, f"cannot be instrumented: {known.opaque[0]}")
         pieces += _prologue(kernel, text)
         made: list[Record] = []
         for access in known.accesses:

@@ -86,7 +86,7 @@ def interpret(
     sizes = [p.nbytes for p in kernel.parameters]
     if [len(p) for p in parameters] != sizes:
         raise DataError(
-            f"kernel {kernel.name}", f"{len(parameters)} parameters, not of {sizes} bytes"
+            f"kernel {kernel.name}", f"got {len(parameters)} parameters, needs sizes {sizes} bytes"
         )
     known = reach(kernel)
     layout = layout_of(kernel, shared_bytes)
@@ -157,16 +157,16 @@ class _Batch:
     def _label(self, instruction: Instruction) -> int:
         target = str(instruction.operands[0])
         if target not in self.known.kernel.labels:
-            raise self.known.kernel.fault(instruction, "a branch to no label")
+            raise self.known.kernel.fault(instruction, "branch to an unknown label")
         return self.known.kernel.labels[target]
 
     def _arrive(self, instruction: Instruction, at: int, which: Array) -> None:
         if instruction.parts[1:2] != ("sync",) and "warp" not in instruction.parts:
-            raise self.known.kernel.fault(instruction, "a barrier that is not interpreted")
+            raise self.known.kernel.fault(instruction, "unsupported barrier")
         if "warp" in instruction.parts:
             return  # lanes of a warp at one instruction run together
         if len(instruction.operands) > 1:
-            raise self.known.kernel.fault(instruction, "a barrier of some threads")
+            raise self.known.kernel.fault(instruction, "unsupported barrier of some threads")
         self.waiting[which] = at
 
     def _release(self) -> None:
@@ -195,20 +195,20 @@ class _Batch:
         elif name in OPERATIONS or name in ("addc", "madc"):
             self._arithmetic(instruction, which)
         else:
-            raise self.known.kernel.fault(instruction, "an instruction that is not interpreted")
+            raise self.known.kernel.fault(instruction, "unsupported instruction")
 
     def value(self, instruction: Instruction, number: int, kind: str, which: Array) -> Array:
         """Return an operand's values in some lanes."""
         operand = instruction.operands[number]
         if not isinstance(operand, str):
-            raise self.known.kernel.fault(instruction, "an operand that is not interpreted")
+            raise self.known.kernel.fault(instruction, "unsupported operand")
         return self.lanes.read(operand, kind, which, instruction)
 
     def target(self, instruction: Instruction) -> str:
         """Return the register that an instruction writes."""
         first = instruction.operands[0]
         if not isinstance(first, str):
-            raise self.known.kernel.fault(instruction, "a result that is not interpreted")
+            raise self.known.kernel.fault(instruction, "unsupported result")
         return first
 
     def _arithmetic(self, instruction: Instruction, which: Array) -> None:
@@ -239,7 +239,7 @@ class _Batch:
 
     def _carrying(self, instruction: Instruction, which: Array) -> None:
         if instruction.parts[-1] not in ("u32", "s32", "b32") or instruction.name == "sub":
-            raise self.known.kernel.fault(instruction, "an extended sum that is not interpreted")
+            raise self.known.kernel.fault(instruction, "unsupported extended sum")
         count = len(instruction.operands)
         given = [self.value(instruction, k, "u32", which) for k in range(1, count)]
         made, carry = carried(instruction.parts, given, self.lanes.carry[which])
@@ -251,13 +251,13 @@ class _Batch:
         parts = instruction.parts
         whole = len(which) % 32 == 0 and np.all(self.lanes.thread[which[::32]] % 32 == 0)
         if not whole:
-            raise self.known.kernel.fault(instruction, "a part of a warp")
+            raise self.known.kernel.fault(instruction, "a tensor instruction of a partial warp")
         if instruction.name == "ldmatrix":
             made = self._matrices(instruction, which)
         else:
             kind = parts[7] if len(parts) > 7 else ""
             if instruction.opcode not in (MMA.format(kind="bf16"), MMA.format(kind="f16")):
-                raise self.known.kernel.fault(instruction, "a product that is not interpreted")
+                raise self.known.kernel.fault(instruction, "unsupported product")
             a, b, c = (
                 [self.lanes.read(p, t, which, instruction) for p in self._parts(instruction, k)]
                 for k, t in ((1, "b32"), (2, "b32"), (3, "f32"))
@@ -269,14 +269,14 @@ class _Batch:
     def _parts(self, instruction: Instruction, number: int) -> tuple[str, ...]:
         operand = instruction.operands[number]
         if not isinstance(operand, Vector):
-            raise self.known.kernel.fault(instruction, "an operand that is not interpreted")
+            raise self.known.kernel.fault(instruction, "unsupported operand")
         return operand.parts
 
     def _matrices(self, instruction: Instruction, which: Array) -> list[Array]:
         count = len(self._parts(instruction, 0))
         address = instruction.operands[1]
         if not isinstance(address, Address) or "b16" not in instruction.parts:
-            raise self.known.kernel.fault(instruction, "matrices that are not interpreted")
+            raise self.known.kernel.fault(instruction, "unsupported matrices")
         places = self._addresses(address, instruction, which).astype(np.int64)
         places = np.where(places >= BASES["shared"], places - BASES["shared"], places).reshape(
             -1, 32
@@ -354,7 +354,7 @@ class _Batch:
     def _async_copy(self, instruction: Instruction, at: int, which: Array) -> None:
         parts, operands = instruction.parts, instruction.operands
         if "bulk" in parts:
-            raise self.known.kernel.fault(instruction, "a bulk copy is not interpreted")
+            raise self.known.kernel.fault(instruction, "unsupported bulk copy")
         if not operands or not isinstance(operands[0], Address):
             return  # a commit or a wait; copies are synchronous here
         source = operands[1]
@@ -377,7 +377,7 @@ class _Batch:
         if "global" not in parts:
             space, _ = self.spaces.space(parts, places)
             if space != "global":
-                raise self.known.kernel.fault(instruction, "an atomic on the chip")
+                raise self.known.kernel.fault(instruction, "an atomic outside global memory")
         how = next(p for p in parts[1:] if p in _ATOMICS or p == "cas")
         first = 2 if instruction.name == "atom" else 1
         values = [self.value(instruction, k, kind, which) for k in range(first, len(operands))]

@@ -111,7 +111,7 @@ def _literal(text: str, of: Instruction, kernel: KernelText) -> int:
     try:
         return int(text.rstrip("U"), 0)
     except ValueError:
-        raise kernel.fault(of, f"{text} is no operand that the interpreter knows") from None
+        raise kernel.fault(of, f"unsupported operand {text}") from None
 
 
 def _special(grid: Triple, block: Triple, number: Array, thread: Array) -> dict[str, Array]:

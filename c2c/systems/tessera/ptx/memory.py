@@ -76,5 +76,5 @@ class Memory:
         wrong |= at % aligned != 0
         if np.any(wrong):
             address = int(np.asarray(addresses)[np.nonzero(wrong)[0][0]])
-            raise DeviceFault(f"{nbytes} bytes at {address:#x} lie in no allocation or not aligned")
+            raise DeviceFault(f"{nbytes} bytes at {address:#x}: outside allocations or not aligned")
         return at

@@ -19,7 +19,7 @@ DTYPES: Final[Mapping[str, Any]] = {
     "f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16),
     "f32": np.dtype(np.float32), "f64": np.dtype(np.float64), "pred": np.dtype(bool),
 }  # fmt: skip
-"""By type of an instruction."""
+"""NumPy dtype of each PTX type."""
 
 _ROUND: Mapping[str, Callable[[Array], Array]] = {
     "rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil,

@@ -212,7 +212,7 @@ def _accesses(index: int, instruction: Instruction, held: _Held) -> Iterator[Acc
     name, parts = instruction.name, instruction.parts
     addresses = [o for o in instruction.operands if isinstance(o, Address)]
     if name in ("call", "tensormap", "multimem"):
-        yield "memory of a call or a changed descriptor is not known"
+        yield "unknown memory accesses of a call or a changed descriptor"
     elif name in ("ld", "ldu", "st", "atom", "red", "prefetch", "discard"):
         qualified = [p.partition("::")[0] for p in parts]
         space = next((s for s in _SPACES if s in qualified), "generic")
@@ -230,7 +230,7 @@ def _accesses(index: int, instruction: Instruction, held: _Held) -> Iterator[Acc
     elif name == "cp":
         yield from _copy(index, instruction, addresses, held)
     elif addresses and name not in _ON_CHIP | _NO_DATA:
-        yield "an access that is not known"
+        yield "unknown memory access"
 
 
 def _copy(
@@ -261,7 +261,7 @@ def _one(
         reached = {Reached(v.parameter, v.at, is_map=True) for v in found
                    if isinstance(v, _Own) and v.at is not None}  # fmt: skip
         if any(isinstance(v, _Own) and v.at is None for v in found):
-            yield "a descriptor somewhere in a parameter"
+            yield "a descriptor at an unknown offset of a parameter"
             return
     elif space == "generic" and found and not reached and found <= {_OnChip()}:
         return

@@ -157,9 +157,9 @@ def parse(text: str, source: str = "PTX") -> tuple[KernelText, ...]:
     """
     version = re.search(r"^\s*\.version\s+(\d+)\.(\d+)", text, re.MULTILINE)
     if version is None:
-        raise DataError(source, "has no .version: no PTX")
+        raise DataError(source, "is no PTX: .version is missing")
     if (int(version[1]), int(version[2])) > NEWEST_VERSION:
-        raise DataError(source, f"is PTX {version[1]}.{version[2]}, at most 9.9 is known")
+        raise DataError(source, f"is PTX {version[1]}.{version[2]}, at most 9.9 is supported")
     found, outside, at = [], [], 0
     for entry in _ENTRY.finditer(text):
         if entry.start() < at:
@@ -217,7 +217,7 @@ class _Reader:
         match = _INSTRUCTION.match(text)
         if match is None:
             where = f"{self.source}:{line}, kernel {self.kernel}"
-            raise DataError(where, f"no instruction: {text[:80]}")
+            raise DataError(where, f"invalid instruction: {text[:80]}")
         negated, predicate, opcode, operands = match.groups()
         try:
             given = tuple(map(_operand, _split(operands)))
@@ -332,7 +332,7 @@ def _operand(text: str) -> Operand:
     first, *rest = _split(text[1:-1])
     match = _ADDRESS.match(first)
     if match is None:
-        raise DataError("operand", f"no address: {text}")
+        raise DataError("operand", f"invalid address: {text}")
     base, sign, offset = match.groups()
     coordinates = tuple(c.strip() for part in rest for c in part.strip("{} ").split(","))
     return Address(base, int(f"{sign if sign == '-' else ''}{offset or 0}", 0), coordinates)
