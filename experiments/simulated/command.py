@@ -33,7 +33,7 @@ from experiments.simulated.texts import read_tokenizer, words_of
 
 __all__ = ["EndpointConf", "serve_simulated"]
 
-_AT_ONCE = 64  # choices of a request: others' requests come in between
+_AT_ONCE = 64  # choices of a request, so that others' requests come in between
 
 
 @dataclass
@@ -43,14 +43,14 @@ class EndpointConf:
     Attributes:
       simulated: true; else the live engine serves.
       host: address to listen at; any but this machine's own needs a key.
-      port: to listen at; 0 for any.
-      key: that requests must bear; null: none.
+      port: port to listen at; 0 for any free one.
+      key: API key that requests must carry; null: none.
       speed: simulated seconds a second.
       max_open: requests at the same time; further ones get 429.
-      answer_tokens: median length of an answer, at most what its request allows; null: always that.
+      answer_tokens: median length of an answer, capped by its request; null: always the cap.
       answer_spread: standard deviation of the logarithm of that length.
-      answer_seed: of lengths and words.
-      tokenizer: folder of a checkpoint; null: one that is made of this package's sources.
+      answer_seed: seed of lengths and words.
+      tokenizer: checkpoint folder with a tokenizer; null: one trained on this package's sources.
     """
 
     simulated: bool = True
@@ -66,11 +66,11 @@ class EndpointConf:
 
 
 def serve_simulated(arguments: Sequence[str]) -> int:
-    """Serve until a signal says stop; return the exit status.
+    """Serve until SIGINT or SIGTERM; return the exit status.
 
     Raises:
-      SettingError: a setting cannot work.
-      DataError: a file cannot be used, or the front did not come up.
+      SettingError: a setting is not allowed.
+      DataError: a file cannot be used, or the front did not start or has ended.
     """
     names = {field.name for field in fields(EndpointConf)}
     own = [a for a in arguments if a.partition("=")[0] in names or a in ("--help", "-h")]

@@ -1,4 +1,4 @@
-"""The scheduler of a simulated endpoint: the front before it, the simulated world behind it."""
+"""Scheduler of a simulated endpoint, between the front and the simulated world."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from c2c.transformer.pages import PAGE_TOKENS
 
 __all__ = ["Answers", "Endpoint"]
 
-_AT_ONCE_S = 0.05  # of work between two looks at the socket, where the world is behind
+_AT_ONCE_S = 0.05  # of work between two polls of the socket, if the world is behind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Answers:
       tokens: median length; None: as long as a request allows.
       spread: standard deviation of the length's logarithm.
       words: tokens that answers are drawn from.
-      seed: of lengths and tokens.
+      seed: seed of lengths and tokens.
     """
 
     tokens: int | None
@@ -53,11 +53,11 @@ class Answers:
     seed: int
 
     def draw(self, request: int, most: int) -> random.Random:
-        """Return the stream of a request."""
+        """Return the random stream of a request."""
         return random.Random(f"{self.seed}/{request}/{most}")  # noqa: S311 (no secret)
 
     def length(self, stream: random.Random, most: int, least: int) -> int:
-        """Return how many tokens a request gets, of `least` to `most`."""
+        """Return the number of tokens that a request gets, from `least` to `most`."""
         if self.tokens is None:
             return most
         drawn = self.tokens * math.exp(self.spread * stream.gauss(0.0, 1.0))
@@ -67,11 +67,12 @@ class Answers:
 class Endpoint:
     """Serves the front over a Unix socket as `c2c.engine.Engine` does, from a simulated fleet.
 
-    Simulated time goes `speed` times as fast as the clock. Where the loop takes longer for its
-    events than the clock leaves it, the world is behind: answers come late, and `/live` says so.
+    Simulated time runs `speed` times as fast as the clock. If the loop cannot keep up with its
+    events, the world is behind: answers come late, and `/live` reports the delay.
 
     Args:
-      setup: the run; its workload is what layouts and policies were planned for.
+      setup: the run; layouts and policies were planned for its workload.
+      answers: lengths and tokens of answers.
       speed: simulated seconds a second.
       most: requests at the same time; further ones get 429.
     """
@@ -88,11 +89,11 @@ class Endpoint:
             state = with_blocks(prepared, state, PAGE_TOKENS, 1)
         self._stepping = Stepping(prepared.fleet, rules, state)
         self._world = OpenWorld(prepared, build_machine(prepared), most)
-        self._folder = OwnFolder()  # last: what is refused before leaves none
+        self._folder = OwnFolder()  # last, so that an error above leaves no folder
         self.socket = self._folder.path / "socket"
         self.ledger = Ledger(self._tell, self._ended, found=self._found)
-        self._asked: dict[int, int] = {}  # the loop's number of a request: the front's
-        self._slots: dict[int, int] = {}  # and the other way round
+        self._asked: dict[int, int] = {}  # the front's number of a request, by the loop's
+        self._slots: dict[int, int] = {}  # the loop's number, by the front's
         self._streams: dict[int, random.Random] = {}
         self._doing: dict[int, Load | RunSteps] = {}
         self._front: Connection | None = None
@@ -103,7 +104,7 @@ class Endpoint:
         self._is_draining = False
 
     async def listen(self) -> None:
-        """Have the socket, and the loop's machine code made if there is none."""
+        """Open the socket, and start compiling the loop if its machine code is missing."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_unix_server(
             lambda: Connection(self._connect), str(self.socket)
@@ -112,14 +113,14 @@ class Endpoint:
         self._begun_s = time.monotonic()
 
     def now_s(self) -> float:
-        """Return the simulated time."""
+        """Return the simulated time in seconds."""
         return (time.monotonic() - self._begun_s) * self._speed
 
     async def serve(self, over: Callable[[], bool]) -> None:
-        """Serve until `over`, which is looked at five times a second.
+        """Serve until `over()` is true, which is checked five times a second.
 
         Raises:
-          Exception: a fault of a policy; answers under way end with 503.
+          Exception: a fault of a policy; open answers end with 503.
         """
         while not over():
             self._woken.clear()
@@ -130,7 +131,7 @@ class Endpoint:
                 continue
 
     def _catch_up(self) -> float:
-        """Take the events that are due; return in how many seconds of the clock the next one is."""
+        """Process the events that are due; return the clock's seconds until the next one."""
         end_s = time.monotonic() + _AT_ONCE_S
         while (event := self._world.next_event(self.now_s())) is not None:
             self._behind_s = self.now_s() - event.at_s
@@ -141,7 +142,7 @@ class Endpoint:
         return max(0.0, (self._world.next_s - self.now_s()) / self._speed)
 
     def _take(self, event: Event) -> None:
-        """Have the loop take an event, its actions carried out and its answers sent."""
+        """Let the loop process an event, carry out its actions and send its answers."""
         self._count(event)
         now_s, actions, ended = self._stepping.take(event)
         for action in actions:
@@ -160,7 +161,7 @@ class Endpoint:
         self._world.submit(now_s, actions)
 
     def _begin(self, run: RunSteps, now_s: float) -> None:
-        """Take note of requests whose first step begins."""
+        """Record the requests whose first step begins."""
         for slot, first, _ in run.prefills:
             if (entry := self.ledger.get(self._asked[slot])) and entry.begun_s is None:
                 self.ledger.begin(self._asked[slot], now_s)
@@ -178,7 +179,7 @@ class Endpoint:
                 self.ledger.end(number, "stop" if entry.left else "length")
 
     def _count(self, event: Event) -> None:
-        """Count what a device has done by model."""
+        """Add an event of a device to the totals of its model."""
         if not isinstance(event, StepEnd | Ready | DeviceLost):
             return
         did = self._doing.pop(event.device, None)
@@ -233,7 +234,7 @@ class Endpoint:
         self._woken.set()
 
     def ask(self, ask: say.Ask) -> None:
-        """Take a request in; its tokens and its end go to the front."""
+        """Accept or refuse a request; its tokens and its end go to the front."""
         is_full = len(self._asked) >= self._most
         is_real = ask.scores is not None or ask.prompt_scores is not None or ask.grammar
         if self._is_draining or is_full or is_real:
@@ -260,7 +261,7 @@ class Endpoint:
         self._take(event)
 
     def abort(self, request: int, why: str) -> None:
-        """End a request; its memory is free within a step."""
+        """End a request; its memory is freed within a step."""
         if self.ledger.end(request, why):
             self._take(Cancelled(at_s=self.now_s(), request_id=self._slots[request]))
 
@@ -274,7 +275,7 @@ class Endpoint:
         self._say(say.Ended(request=request, why=why))
 
     def live(self) -> Mapping[str, Any]:
-        """Return how things are now, in the form of a live engine's `/live`."""
+        """Return the present state, in the form of a live engine's `/live`."""
         state = self._stepping.state
         workers = [self._device_now(d) for d in range(len(state.device))]
         return {
@@ -315,7 +316,7 @@ class Endpoint:
         }
 
     async def close(self) -> None:
-        """End all that was begun and remove what was made."""
+        """Stop the loop, close the connections and remove the socket's folder."""
         self._compiling.cancel()
         await self._stepping.close()
         if self._front is not None:

@@ -1,4 +1,4 @@
-"""Faults that a client of a simulated endpoint asks for, around the front's application."""
+"""Faults that a client of a simulated endpoint requests: middleware of the front."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Fault:
     """A fault of one answer.
 
     Attributes:
-      status: answered at once, with the form of an error; 0: none.
-      delay_s: before the request is taken.
-      stall_s: after the first piece of the answer's body.
+      status: HTTP status of an error that is the answer; 0: none.
+      delay_s: delay before the request is processed.
+      stall_s: delay after the first piece of the answer's body.
       cut_after: pieces of the body after which the connection ends; -1: it does not.
     """
 
@@ -39,7 +39,7 @@ def fault_of(text: str) -> Fault:
     Fault(status=0, delay_s=0.5, stall_s=0.0, cut_after=3)
 
     Raises:
-      ApiError: it names none, or one that cannot be.
+      ApiError: a name is unknown or its value is out of range.
     """
     known = [field.name for field in fields(Fault)]
     given: dict[str, Any] = {}
@@ -62,14 +62,14 @@ def fault_of(text: str) -> Fault:
 
 
 class Faults:
-    """Around the application, in ASGI's form: has an answer fail as its request's header says."""
+    """ASGI middleware that makes an answer fail as its request's header says."""
 
     def __init__(self, app: Any) -> None:
-        """Take the application."""
+        """Wrap the application."""
         self._app = app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer a request, with its fault if it names one."""
+        """Answer a request, with the fault that its header names."""
         text = dict(scope.get("headers", ())).get(HEADER.encode(), b"").decode("latin-1")
         if scope["type"] != "http" or not text:
             await self._app(scope, receive, send)
@@ -103,4 +103,4 @@ class Faults:
 
 
 class _Cut(BaseException):
-    """The rest of an answer is not to be sent. No handler of the application takes it."""
+    """The rest of an answer must not be sent. The application's handlers do not catch this."""

@@ -1,7 +1,7 @@
-"""The front of a simulated endpoint, in a process of its own.
+"""Front of a simulated endpoint, in a process of its own.
 
 `python -m experiments.simulated.front <socket> <host> <port> <at once> <tokenizer>`, where "" is
-the tokenizer that is made of this package. The key is that of C2C_KEY.
+the tokenizer that is trained on this package. The API key is that of C2C_KEY.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from experiments.simulated.texts import read_tokenizer
 
 
 def main(arguments: list[str]) -> int:
-    """Serve until the scheduler is gone; return the exit status."""
+    """Serve until the scheduler ends; return the exit status."""
     socket, host, port, at_once, folder = arguments
     tokenizer = read_tokenizer(Path(folder) if folder else None)
 

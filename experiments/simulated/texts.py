@@ -1,4 +1,4 @@
-"""Texts of a simulated endpoint: a tokenizer that every machine has, or a checkpoint's."""
+"""Texts of a simulated endpoint: a tokenizer without a checkpoint, or a checkpoint's."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _VOCAB = 8192
 
 
 def read_tokenizer(folder: Path | None) -> Tokenizer:
-    """Return the tokenizer of a checkpoint's folder; None: one made of this package's sources.
+    """Return the tokenizer of a checkpoint's folder; None: one trained on this package's sources.
 
-    That is a byte-level BPE of 8,192 tokens, of about four characters of English each.
+    The latter is a byte-level BPE of 8,192 tokens, each of about four characters of English.
 
     Raises:
       DataError: the folder's tokenizer is missing or damaged.
@@ -55,7 +55,7 @@ def _sources() -> Iterator[str]:
 
 
 def words_of(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Return the tokens that answers are drawn from: small words after a space, where there are."""
+    """Return the tokens that answers are drawn from: lower-case words after a space, else all."""
     found = [
         token
         for token in range(tokenizer.vocab_size)

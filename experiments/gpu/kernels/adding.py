@@ -1,4 +1,4 @@
-"""Probe kernel: how fast all SMs add float32 tiles into an array by TMA, against storing them.
+"""Probe kernel: rate at which all SMs add float32 tiles into an array by TMA, against stores.
 
 Each CTA has one tile in shared memory and sends it to its own tiles of the array in turn, several
 at a time. The first pass stores, the others add or store, so an array of sums is the tile times the
@@ -26,7 +26,7 @@ __all__ = ["TILE", "TILE_BYTES", "adder", "adds"]
 
 TILE = (64, 64)  # float32
 TILE_BYTES = 4 * TILE[0] * TILE[1]
-_IN_FLIGHT = 8  # 128 KiB of an SM on their way
+_IN_FLIGHT = 8  # tiles, 128 KiB of an SM
 
 
 @functools.cache
@@ -34,9 +34,9 @@ def adder(tiles: int, ctas: int, *, by_adding: bool, interpret: Any = None) -> A
     """Return the jitted `send(tile, passes) -> array`: float32 [tiles * 64, 64].
 
     Args:
-      tiles: of the array; CTA c has the tiles c, c + ctas, ...
-      ctas: one an SM.
-      by_adding: passes after the first add; else they store.
+      tiles: number of tiles of the array; CTA c has the tiles c, c + ctas, ...
+      ctas: number of CTAs, one an SM.
+      by_adding: True if passes after the first add; else they store.
       interpret: settings of interpret mode; None compiles for the GPU.
     """
     add: Callable[[Ref, Ref], None] = tma_add if interpret is None else _add_by_hand
@@ -89,7 +89,7 @@ def _launch(send: Any, tile: jax.Array, passes: jax.Array, _number: int) -> Any:
 
 
 def adds(span_bytes: int, passes: int, context: Context) -> Row:
-    """Time additions into an array of so many bytes, and stores to it; `share` is their ratio.
+    """Time additions into an array of `span_bytes`, and stores to it; `share` is their ratio.
 
     Raises:
       Unmeasurable: the launch that adds took no longer than the pass that it stores.

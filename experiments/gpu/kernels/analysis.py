@@ -1,4 +1,4 @@
-"""Analysis of the benchmark's rows: limits, fractions reached, best choices, predictions.
+"""Analysis of the benchmark's rows: limits, fractions reached, best choices.
 
 Works on rows alone (see `docs/gpu/results.md` for their columns), so it runs anywhere.
 """
@@ -23,9 +23,9 @@ Cell = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Values measured alone, in the run whose rows are compared with them.
+    """Rates of link, memory and tensor cores alone, measured in the run of the compared rows.
 
-    `link_gbps` is the rate of the SMs' own reads by how many read; `dma_gbps` that of copies.
+    `link_gbps` is the rate of the SMs' own reads by number of SMs; `dma_gbps` that of copies.
     """
 
     link_gbps: Mapping[int, float]
@@ -34,20 +34,20 @@ class Bounds:
     tflops: float
 
     def link_of(self, sms: int) -> float:
-        """Return the best rate at which `sms` SMs' work can get data over the link."""
+        """Return the best rate in GB/s at which work of `sms` SMs can get data over the link."""
         own = self.link_gbps.get(sms)
         if sms == WHOLE or own is None:
             return max(self.dma_gbps, own or 0.0)
         return own
 
     def tflops_of(self, sms: int) -> float:
-        """Return the matrix rate of `sms` SMs, taken as their part of the whole."""
+        """Return the matrix rate of `sms` SMs in TFLOP/s, in proportion to the whole GPU."""
         return self.tflops * sms / WHOLE
 
     def seconds(
         self, over_link: float, in_memory: float, flops: float, sms: int = WHOLE
     ) -> dict[str, float]:
-        """Return what bytes over the link, bytes of device memory and operations take alone."""
+        """Return the seconds of link bytes, device memory bytes and operations, each alone."""
         return {
             "link": over_link / (self.link_of(sms) * 1e9),
             "hbm": in_memory / (self.hbm_gbps * 1e9),
@@ -56,7 +56,7 @@ class Bounds:
 
 
 def limited(row: Row, parts: Mapping[str, float]) -> Row:
-    """Return the limit of a row, which the slowest part is, and the share of it that it reaches."""
+    """Return a row's limit, which is its slowest part, and the share of the limit it reaches."""
     binds = max(parts, key=lambda name: parts[name])
     return {"limit_s": parts[binds], "binds": binds, "fraction": parts[binds] / row["time_s"]}
 
@@ -84,8 +84,8 @@ def with_limits(rows: Sequence[Row]) -> list[Row]:
     """Return the measured rows with their limit and the share of it that they reach.
 
     `limit_s` is the largest of: the weights once over the link (not for weights in device memory),
-    activations in device memory once, the operations on the SMs in use; `fraction` is limit_s over
-    time_s and `link_gbps` the weights over the time. Rows of a run without bounds have none of it.
+    activations in device memory once, the operations on the SMs in use. `fraction` is limit_s over
+    time_s, and `link_gbps` the weights over the time. Rows of a run without bounds have no limit.
     """
     bounds, found = bounds_by_run(rows), []
     for original in rows:
@@ -105,10 +105,10 @@ def with_limits(rows: Sequence[Row]) -> list[Row]:
 
 
 def cells(rows: Iterable[Row]) -> dict[Cell, list[Row]]:
-    """Return the rows of `kernels` by GEMM and SMs; rivals count as on the whole GPU."""
+    """Return the rows of `kernels` by GEMM and SMs; rivals use the whole GPU."""
     found: dict[Cell, list[Row]] = defaultdict(list)
     for row in rows:
-        if "w_in" in row:  # weights in device memory for want of a link: another question
+        if "w_in" in row:  # weights in device memory, since the host's cannot be read
             continue
         if row["status"] == "ok" and "time_s" in row and {"k", "n", "m"} <= set(row):
             found[row["k"], row["n"], row["m"], row.get("sm_limit", WHOLE)].append(row)
@@ -122,7 +122,7 @@ def best(rows: Iterable[Row], **where: Any) -> Row | None:
 
 
 def dataflow(row: Row) -> str:
-    """Name what a row of `kernels` did: "sym 4", "asym", "mix", or the rival's name."""
+    """Return the dataflow of a row of `kernels`: "sym 4", "asym", "mix", or the rival's name."""
     if row["what"] != "hybrid":
         return str(row["what"])
     if row["alpha"] == 0:
@@ -136,7 +136,7 @@ def complete(rows: Sequence[Row]) -> bool:
 
 
 def typical(bounds: Iterable[Bounds]) -> Bounds | None:
-    """Return the medians over runs, None without runs."""
+    """Return the median bounds over runs, None without runs."""
     of = list(bounds)
     if not of:
         return None
@@ -152,6 +152,6 @@ def typical(bounds: Iterable[Bounds]) -> Bounds | None:
 
 
 def geometric_mean(values: Iterable[float]) -> float:
-    """Return the geometric mean, NaN of nothing."""
+    """Return the geometric mean, NaN for no values."""
     logs = [math.log(v) for v in values]
     return math.exp(statistics.fmean(logs)) if logs else math.nan

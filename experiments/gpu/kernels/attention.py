@@ -86,7 +86,7 @@ def prefill(spec: Mapping[str, Any], context: Context) -> tuple[Callable[[int], 
 
 
 def decode(spec: Mapping[str, Any], context: Context) -> tuple[Callable[[int], Any], Row]:
-    """Return a launch of one token's attention with pages in random order, and its bytes."""
+    """Return a launch of one token's attention over pages in random order, and its bytes."""
     batch, length, head, kv_heads = (spec[n] for n in ("batch", "length", "head", "kv_heads"))
     each = -(-length // PAGE)
     order = np.random.default_rng(context.seed).permutation(batch * each).astype(np.int32)

@@ -1,6 +1,6 @@
-"""Bounds of this device: the link, device memory and the tensor cores alone.
+"""Bounds of this device: rates of the link, device memory and tensor cores alone.
 
-Measured again in every run of a section whose results are compared with them.
+Every run of a section that compares results with bounds measures them again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LINK_SHAPE: Mapping[Scale, tuple[int, int]] = {
 
 
 def cases(sm_limits: Iterable[int]) -> list[Case]:
-    """List the bounds, to be measured in each run."""
+    """List the bounds as cases of every run."""
     found: list[dict[str, Any]] = [
         {"what": "bound", "of": of} for of in ("link_dma", "hbm", "matmul")
     ]
@@ -50,7 +50,7 @@ def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
 def streaming(
     context: Context, *, k: int | None = None, n: int | None = None, **choices: Any
 ) -> Streaming:
-    """Return what reads an array of k x n, by default one several times the L2."""
+    """Return the probe that reads an array of k x n, by default several times the L2."""
     if context.scale == "tiny":
         choices = {"rows": 64, "columns": 64, "stages": 2} | choices
     rows, columns = LINK_SHAPE[context.scale]
@@ -65,7 +65,7 @@ def stream(
     passes: int = 1,
     place: Place = "host",
 ) -> Row:
-    """Time the SMs' reading of an array, by TMA; see `probes`."""
+    """Time reads of an array by the SMs with TMA; see `probes`."""
     data = matrix(reading, context, place)
     read = launcher(reading, interpret=operands.interpret_settings(context))
     run = jax.device_put(scalars(reading, sms=min(sms, reading.sm_count), passes=passes))
@@ -83,6 +83,6 @@ def stream(
 
 
 def matrix(reading: Streaming, context: Context, place: Place = "host") -> jax.Array:
-    """Return one random matrix as an operand of a kernel, in this memory."""
+    """Return a random matrix in `place` as an operand of a kernel."""
     w = operands.pieces(reading.k, reading.n, 1, 1, context.seed)[0][0]
     return w.to_device() if place == "device" else operands.operand(w, context)

@@ -27,7 +27,7 @@ from experiments.gpu.sections import SECTIONS
 from experiments.gpu.store import Store
 
 NAME, PLATFORM, MIG = "h200_pcie5", "h200_pcie5", "1x141gb"
-DEVICE = "NVIDIA H200"  # of which `NAME` is the calibration, as the driver calls it
+DEVICE = "NVIDIA H200"  # the device that `NAME` calibrates, as the driver calls it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ def measured(rows: Mapping[str, Sequence[Row]]) -> dict[str, Measured]:
     """Return the constants that these rows determine, by name.
 
     Args:
-      rows: of one device, by section; rows of dry runs do not count.
+      rows: rows of one device, by section; those of dry runs do not count.
     """
     real = {name: [r for r in of if not r.get("dry_run")] for name, of in rows.items()}
     gpu = load_platform(PLATFORM).gpu
@@ -83,11 +83,11 @@ def measured(rows: Mapping[str, Sequence[Row]]) -> dict[str, Measured]:
 
 
 def _link(grid: Sequence[Row]) -> Measured | None:
-    """Return the share of the slice's cap that the kernel draws where the link limits it."""
+    """Return the share of the slice's cap that the kernel draws if the link limits it."""
     cap = slices(load_platform(PLATFORM), MIG)[0].link_cap_gbps
     best: dict[tuple[int, int, int], float] = {}
     for r in grid:
-        # large enough that beginning and end of a launch do not count
+        # large enough that begin and end of a launch do not matter
         streams = r["m"] <= 64 and r["weight_bytes"] >= 64e6
         if r["what"] == "hybrid" and r["sm_limit"] == analysis.WHOLE and streams:
             key = r["k"], r["n"], r["m"]
@@ -105,9 +105,9 @@ def _link(grid: Sequence[Row]) -> Measured | None:
 
 
 def _reduce(grid: Sequence[Row], bounds: analysis.Bounds) -> Measured | None:
-    """Return what is left of AsymGEMM's time after its tensor-core time, as a rate of an SM.
+    """Return the rest of AsymGEMM's time after its tensor-core time, as a rate of an SM.
 
-    Only where the SMs and not the link decide: a time well above that of the weights' crossing.
+    Only GEMMs count whose time is well above that of the weights over the link.
     """
     issue_s = load_constants(NAME).asym_issue_s
     rates = []
@@ -136,7 +136,7 @@ def _reduce(grid: Sequence[Row], bounds: analysis.Bounds) -> Measured | None:
 def updated(
     constants: Constants, found: Mapping[str, Measured], where: str
 ) -> tuple[dict[str, float], dict[str, Source]]:
-    """Return values and sources with the measured ones replaced; `where` is added to the reason."""
+    """Return values and sources with measured ones replaced; `where` is added to the reason."""
     names = [f.name for f in fields(Constants) if f.name not in ("name", "sources")]
     values = {name: float(getattr(constants, name)) for name in names}
     sources = dict(constants.sources)
@@ -147,7 +147,7 @@ def updated(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print stored and measured constants, and store the measured ones if asked to."""
+    """Print stored and measured constants; store the measured ones with --write."""
     parser = argparse.ArgumentParser(
         prog="python -m experiments.gpu.kernels.calibrate",
         description=__doc__,

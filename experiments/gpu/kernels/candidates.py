@@ -1,4 +1,4 @@
-"""Configurations of a GEMM that are worth a measurement, by predicted time."""
+"""Configurations of a GEMM worth measuring, by predicted time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PER_CONFIG = 2  # alphas of one configuration, so that a short list holds sever
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A configuration at one alpha, with the time the model expects."""
+    """Configuration at one alpha, with its predicted time."""
 
     config: Config
     alpha: float
@@ -28,15 +28,15 @@ class Candidate:
 def candidates(gemm: Gemm, machine: Machine, top: int) -> tuple[Candidate, ...]:
     """Return the `top` candidates by predicted time, fastest first.
 
-    The model is not measured, so it does not get to drop a whole dataflow: the best SymGEMM, the
-    best AsymGEMM and the best mixture are always among them (from `top` = 3 up), and the best
-    that adds partial sums also without its staggered first pass. Otherwise a configuration has at
-    most two alphas.
+    The prediction is not measured, so it may not drop a whole dataflow: from `top` = 3 up, the best
+    SymGEMM, the best AsymGEMM and the best mixture are always among the candidates. From 4 up, so
+    is the best that adds partial sums, without its staggered first pass. Otherwise a configuration
+    has at most two alphas.
 
     Args:
       gemm: sizes and types.
       machine: rates.
-      top: how many, at least 1.
+      top: number of candidates, at least 1.
     """
     ranked = []
     for _, config in choices.candidates(gemm, machine):

@@ -1,8 +1,8 @@
 """Several streams over one link, for the section `mig`.
 
 - groups: SMs of one launch in groups, each of which reads its own part of an array. This emulates
-  slices that are on the GPU at the same time, as MIG's are.
-- processes: one on each of several slices.
+  MIG slices that share the GPU at the same time.
+- processes: one process on each of several slices.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PROCESSES_LIMIT_S = 150.0
 
 
 def groups(count: int, sms_each: int, context: Context) -> list[Row]:
-    """Read with groups of SMs at once; a group's time is from its first begin to its last end."""
+    """Read with groups of SMs at once; a group's time spans its first begin to its last end."""
     streaming = bounds.streaming(context)
     run = jax.device_put(scalars(streaming, sms=count * sms_each, groups=count))
     data = bounds.matrix(streaming, context)
@@ -63,13 +63,13 @@ def processes(
     context: Context,
     environments: Sequence[Mapping[str, str]] | None = None,
 ) -> list[Row]:
-    """Read in `count` processes at once, counted in the time in which all of them read.
+    """Read in `count` processes at once; rates count the time in which all of them read.
 
     Args:
-      count: of processes.
-      sms: that each uses, of those it has.
-      context: scale and backend.
-      environments: of each, if not this process's; they may see different slices.
+      count: number of processes.
+      sms: SMs that each process uses, at most those it has.
+      context: settings of the measurement.
+      environments: environment of each process, which may set its slice; None for this process's.
     """
     lasting_s = {"full": 5.0, "quick": 2.0, "tiny": 0.3}[context.scale]
     command = [
@@ -77,7 +77,7 @@ def processes(
         *(json.dumps(asdict(context)), str(sms)),
     ]
     with ExitStack() as stack:
-        # of this process's group: the run ends them with it
+        # in this process's group, so that the run ends them with it
         children = [
             stack.enter_context(Lines(command, env=env, apart=False))
             for env in environments or [environment()] * count
@@ -100,10 +100,10 @@ def processes(
 
 
 def wait_for_ready(child: Lines) -> None:
-    """Return when the process says so.
+    """Wait until the process prints "ready".
 
     Raises:
-      RuntimeError: it ended instead.
+      RuntimeError: the process ended before.
     """
     while line := child.line():
         if line.strip() == b"ready":
@@ -112,11 +112,14 @@ def wait_for_ready(child: Lines) -> None:
 
 
 def shares(done: Sequence[Sequence[float]], nbytes: int) -> list[float]:
-    """Return the GB/s of each stream in the time in which all of them were reading.
+    """Return the GB/s of each stream in the window in which all of them read.
 
     Args:
       done: for each stream, its begin and then the end of every launch, in seconds.
-      nbytes: of one launch. One that is partly in the window counts in part.
+      nbytes: bytes of one launch; a launch partly in the window counts in part.
+
+    Raises:
+      RuntimeError: there is no such window.
     """
     begin, end = max(d[0] for d in done), min(d[-1] for d in done)
     if end <= begin:

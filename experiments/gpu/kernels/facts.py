@@ -1,14 +1,14 @@
-"""Section `facts`: what the design of the kernels assumes about the hardware and XLA.
+"""Section `facts`: assumptions of the kernels' design about the hardware and XLA.
 
-- tma: TMA reads host memory, what was read is right, and at what rate, by box and multicast;
-- sms: the rate by the number of SMs that load;
-- clusters: how many clusters are on the device at once, as their CTAs' begin and end show;
+- tma: TMA reads of host memory: correct values, and the rate by box and multicast;
+- sms: read rate by the number of SMs that load;
+- clusters: number of clusters on the device at once, by begin and end of their CTAs;
 - operand: whether XLA hands the host array to the kernel without a copy;
 - rereads: whether SymGEMM without multicast reads W over the link once for every 256 rows;
 - layout: SymGEMM over the same weights as [K, N], [N, K] and in tiles;
 - last_pass: AsymGEMM into bf16, whose last pass reads the sums back, and into float32, without one;
 - adds: float32 additions by TMA into an array within the L2 and beyond it, against stores;
-- launch: the time from one small kernel to the next inside a program.
+- launch: time from one small kernel to the next inside a program.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SMS = (132, 16, 1, 4, 8, 28, 56, 2, 12, 20, 24, 32, 40, 48, 64, 80, 96, 112)
 
 
 def cases(scale: Scale) -> list[Case]:
-    """List the measurements, in the order of their weight for the design."""
+    """List the measurements, most important for the design first."""
     if scale == "tiny":
         specs: list[dict[str, Any]] = [
             {"fact": "tma", "place": "host", "rows": 64, "columns": 64, "stages": 2, "cluster": 1},
@@ -76,7 +76,7 @@ def cases(scale: Scale) -> list[Case]:
 
 
 def _case(spec: Mapping[str, Any]) -> Case:
-    """Return a fact as a case; reads of host memory in other ways are likely to fail alike."""
+    """Return a fact as a case; those of one fact that read host memory are likely to fail alike."""
     if spec["fact"] in ("adds", "launch") or spec.get("place") == "device":
         return Case(spec=spec)
     either = spec["fact"] in ("layout", "last_pass")
@@ -111,7 +111,7 @@ def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
 
 
 def values_right(streaming: Streaming, place: Place, context: Context) -> bool:
-    """Return True if every CTA's last box holds what the array has there."""
+    """Return True if every CTA's last box equals that part of the array."""
     w = bounds.matrix(streaming, context, place)
     run = scalars(streaming, sms=streaming.sm_count)
     read = launcher(streaming, interpret=operands.interpret_settings(context))
@@ -130,8 +130,8 @@ def values_right(streaming: Streaming, place: Place, context: Context) -> bool:
 def resident(cluster: int, context: Context) -> Row:
     """Count the clusters that are on the device at once.
 
-    They begin before any CTA has ended, in a launch that reads host memory long enough for all of
-    them to begin.
+    These begin before any CTA ends, in a launch that reads host memory long enough for all to
+    begin.
     """
     sms = operands.sms(context)
     row: Row = {"clusters_in_grid": sms // cluster}
@@ -144,7 +144,7 @@ def resident(cluster: int, context: Context) -> Row:
 
 
 def since_first(times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return begin and end in nanoseconds after the first begin, of timers of 32 bits that wrap."""
+    """Return begins and ends, in ns after the first begin, from 32-bit timers that wrap."""
     values = times.astype(np.int64)
     first = int(values[0, 0])
     around = (values - first + 2**31) % 2**32 - 2**31  # within +-2.1 s of the first CTA
@@ -153,7 +153,7 @@ def since_first(times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def host_operand(context: Context) -> Row:
-    """Say whether XLA copies the weights: by its own account and by the device's memory."""
+    """Check whether XLA copies the weights, by its memory analysis and the memory in use."""
     m, (k, n) = (8, (256, 128)) if context.scale == "tiny" else (64, FIG4)
     w = operands.weights(k, n, 2, "host", context.seed)
     assert isinstance(w, HostArray)
@@ -182,7 +182,7 @@ def host_operand(context: Context) -> Row:
 
 
 def rereads(m: int, context: Context) -> Row:
-    """Time SymGEMM without multicast; `link_reads` is its time over that of reading W once."""
+    """Time SymGEMM without multicast; `link_reads` is its time over that of one read of W."""
     k, n = (256, 128) if context.scale == "tiny" else FIG4
     w = operands.weights(k, n, operands.copies(2 * k * n, context), "host", context.seed)
     launch = launching.hybrid(operands.activations(m, k, context), w, context, alpha=1.0)
@@ -192,7 +192,7 @@ def rereads(m: int, context: Context) -> Row:
 
 
 def product(m: int, context: Context, *, alpha: float, **options: Any) -> Row:
-    """Time one dataflow on the paper's shape; `options` are of `launching.hybrid`."""
+    """Time one dataflow on the paper's shape; `options` are arguments of `launching.hybrid`."""
     k, n = (256, 128) if context.scale == "tiny" else FIG4
     layout = options.get("w_layout", "kn")
     count = operands.copies(2 * k * n, context)
@@ -204,14 +204,14 @@ def product(m: int, context: Context, *, alpha: float, **options: Any) -> Row:
 
 
 def launch_gap(context: Context) -> Row:
-    """Time a chain of small kernels inside one program, per kernel."""
+    """Time a chain of small kernels inside one program; `kernel_s` is the time a kernel."""
     barrier: Any = jax.lax.optimization_barrier  # untyped
     chain = 16 if context.scale == "tiny" else 256
 
     @jax.jit
     def many(x: jax.Array) -> jax.Array:
         for _ in range(chain):
-            # the barrier keeps XLA from making one kernel of all
+            # the barrier keeps XLA from fusing all into one kernel
             x = barrier(x * jnp.float32(1.0001))
         return x
 

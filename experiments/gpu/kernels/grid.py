@@ -1,7 +1,7 @@
 """Section `kernels`: hybrid_gemm by shape, rows, SMs, alpha and cluster, its rivals and its limits.
 
-Clusters that are wider than the rows need are left out. What is left stands in the order of what it
-tells: the paper's shape on the whole GPU, Llama 8B, the paper's on slices, all rows of both.
+Clusters wider than the rows need are left out. The most informative cases come first: the paper's
+shape on the whole GPU, Llama 8B, the paper's shape on slices, then all rows of both.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from pallas_kernels.gemm import (
 ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0)
 SM_LIMITS = (132, 56, 28, 16)
 ROW_ORDER = (10240, 512, 16, 2048, 64, 1, 4096, 128, 1024, 256, 8)
-"""Rows from `ROWS`, those first at which the dataflows differ most or models spend most time."""
+"""Rows from `ROWS`; first those at which dataflows differ most or models spend most time."""
 FIG4, DENSE = "c2cserve-fig4", "llama-3.1-8b"
 """The paper's shape, and a model's."""
-_TALLEST = 256  # rows of a CTA, at most
+_TALLEST = 256  # largest number of rows of a CTA
 QUICK = 40  # cases of a quick run
 
 
@@ -56,7 +56,7 @@ def cases(scale: Scale) -> list[Case]:
 
 
 def ordered() -> Iterator[dict[str, Any]]:
-    """Yield the specs of the whole grid, the most informative first; some twice."""
+    """Yield the specs of the whole grid, the most informative first; some repeat."""
     fig4, dense = ([(model, k, n) for k, n in MODEL_PROJECTIONS[model]] for model in (FIG4, DENSE))
     whole, slices = SM_LIMITS[:1], SM_LIMITS[1:]
     for m in ROW_ORDER[:6]:
@@ -86,7 +86,7 @@ def cell(
     alphas: tuple[float, ...],
     rivals: bool = True,
 ) -> Iterator[dict[str, Any]]:
-    """Yield what is worth measuring of one GEMM, cases of one compiled kernel together."""
+    """Yield the specs of one GEMM, those that share a compiled kernel together."""
     size = {"shape": shape, "k": k, "n": n, "m": m}
     for cluster in useful_clusters(m):
         for sm_limit in sm_limits:
@@ -107,15 +107,15 @@ def cell(
 
 
 def _case(spec: Mapping[str, Any]) -> Case:
-    """Return a case; rivals copy the weights in host memory, or hold them elsewhere."""
+    """Return a case; rivals do not read host memory in a kernel."""
     ours = spec["what"] in ("hybrid", "automatic")
     return Case(spec=spec, limit_s=90.0, host="either" if ours else "")
 
 
 def useful_clusters(m: int) -> tuple[int, ...]:
-    """Return the clusters up to the one that reads W once for all rows, widest first.
+    """Return cluster sizes up to the one that reads W once for all rows, widest first.
 
-    Wider ones would hold CTAs without rows.
+    Wider clusters would have CTAs without rows.
     """
     return tuple(c for c in reversed(CLUSTERS) if c <= smallest_cluster(m, _TALLEST))
 
@@ -153,7 +153,7 @@ def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
             gemm, config = launching.configuration(m, k, n, w.shape[0], spec["cluster"], context)
         extra = {"tm": config.tm, "tn": config.tn, "kc": config.kc}
         extra["config"] = json.dumps(asdict(config))
-        if context.weights == "host":  # the model knows no other
+        if context.weights == "host":  # the only memory that predictions cover
             plan = plan_launch(gemm, config, alpha=alpha, sm_limit=sm_limit, layer=0)
             machine = launching.machine(context, config.cluster)
             extra["predicted_s"] = float(predict(gemm, config, plan, machine).time_s)

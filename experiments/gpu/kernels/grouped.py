@@ -1,4 +1,4 @@
-"""Section `grouped`: experts in host memory, of which only those with rows cross the link."""
+"""Section `grouped`: experts in host memory; only those with rows cross the link."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NONE: HostRead = ""
 
 
 def cases(scale: Scale) -> list[Case]:
-    """List the bounds, then models by tokens."""
+    """List the bounds, then the models' experts by tokens."""
     if scale == "tiny":
         spec = {"shape": "tiny", "experts": 4, "used": 2, "k": 128, "n": 128, "tokens": 4}
         found = [
@@ -57,7 +57,7 @@ def cases(scale: Scale) -> list[Case]:
 
 
 def group_sizes(spec: Mapping[str, Any], seed: int) -> np.ndarray:
-    """Return the rows of each expert for tokens that choose experts evenly, at random."""
+    """Return the rows of each expert, int32 [experts], for tokens that choose uniformly."""
     draw = np.random.default_rng(seed)
     chosen = [
         draw.choice(spec["experts"], spec["used"], replace=False) for _ in range(spec["tokens"])
@@ -67,7 +67,7 @@ def group_sizes(spec: Mapping[str, Any], seed: int) -> np.ndarray:
 
 
 def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
-    """Measure one case; `weight_bytes` is of the experts with rows."""
+    """Measure one case; `weight_bytes` counts the experts with rows, in the mean of the draws."""
     if spec["what"] == "bound":
         return bounds.measure(spec, context)
     k, n, rows = spec["k"], spec["n"], spec["tokens"] * spec["used"]

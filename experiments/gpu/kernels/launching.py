@@ -1,7 +1,7 @@
-"""Launches of hybrid_gemm with nothing but the launch in the time.
+"""Launches of hybrid_gemm for timing, without its argument checks and uploads.
 
-`hybrid_gemm` itself checks its arguments and uploads four scalars on each call, which is part of no
-kernel. Here that is done before time counts: the same plan, kernel and padding.
+`hybrid_gemm` checks its arguments and uploads four scalars on each call, which is part of no
+kernel. Here both are done before time counts; plan, kernel and padding are the same.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ def configuration(
     w_layout: WLayout = "kn",
     out_dtype: str = "bfloat16",
 ) -> tuple[Gemm, Config]:
-    """Return shape and configuration, as `hybrid_gemm` chooses it for any alpha."""
+    """Return the GEMM and the configuration that `hybrid_gemm` chooses for any alpha."""
     rows = round_up(m, ROW_MULTIPLE)
     gemm = Gemm(m=rows, k=k, n=n, layers=layers, w_layout=w_layout, out_dtype=out_dtype)
     return gemm, choose(gemm, machine(context, cluster), cluster=cluster)
 
 
 def machine(context: Context, cluster: int = 1) -> Machine:
-    """Return the device as the heuristics see it; a few SMs of an H200 in a dry run."""
+    """Return the device's rates for the heuristics; a few SMs of an H200 in a dry run."""
     if context.backend == "sm90":
         return present_machine()
     return machine_for(sm_count=max(operands.sms(context), 2 * cluster))
@@ -70,7 +70,7 @@ def hybrid(
     out_dtype: str = "bfloat16",
     profile: Profile | None = None,
 ) -> Callable[[int], jax.Array]:
-    """Return `launch(number)` for x times the layers of a stack in turn."""
+    """Return `launch(number)`, which multiplies x by the layers of a stack in turn."""
     m, (k, n, layers) = x.shape[0], stored_sizes(w, w_layout)
     assert layers is not None
     gemm, chosen = configuration(m, k, n, layers, cluster, context, w_layout, out_dtype)
@@ -112,7 +112,7 @@ def hybrid(
 def kernel(
     gemm: Gemm, config: Config, rows: int, interpret: Any, profile: Profile | None = None
 ) -> Any:
-    """Build and jit what takes (x, w, scalars); kept while neighbouring cases use it."""
+    """Build and jit the kernel of (x, w, scalars); the cache serves neighbouring cases."""
     from pallas_kernels.gemm import sm90
 
     built = sm90.build(gemm, config, interpret=interpret, profile=profile)

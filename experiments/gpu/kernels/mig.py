@@ -1,8 +1,8 @@
-"""Section `mig`: what one slice of a GPU draws of the link alone, and several draw together.
+"""Section `mig`: link rate of one slice of a GPU alone, and of several together.
 
-Where MIG is on, every slice is asked in a process of its own, first alone and then with others.
-Elsewhere slices are numbers of SMs of one launch, from 1 to all of them, and groups of them: these
-share the L2 and the memory controllers, which MIG divides. The GPU's partitioning is left alone.
+With MIG on, a process of its own reads on every slice, alone and with others. Otherwise slices are
+numbers of SMs of one launch, from 1 to all of them, and groups of SMs: these share the L2 and the
+memory controllers, which MIG divides. The GPU's partitioning is left alone.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ SMS = 132
 SEVENTH = 18  # SMs, of 132; a slice "1g" of an H200 has 16
 FIRST = (132, 16, 18, 1, 66, 8, 32, 4, 2, 100, 24, 48)
 GROUPS = ((7, SEVENTH), (1, SEVENTH), (7, 16), (4, 32), (2, 66))
-ALL = 1 << 20  # SMs: as many as the slice has
+ALL = 1 << 20  # more SMs than any slice has
 
 
 def slices() -> tuple[str, ...]:
-    """Return the names of the first GPU's slices, none where MIG is off."""
+    """Return the names of the first GPU's slices; none if MIG is off."""
     listed = output_of(["nvidia-smi", "-L"]) or ""
     first = re.split(r"^GPU [1-9]", listed, maxsplit=1, flags=re.MULTILINE)[0]
     return tuple(re.findall(r"UUID: (MIG-[^)\s]+)", first))
 
 
 def cases(scale: Scale) -> list[Case]:
-    """List the slices of this machine, or numbers of SMs, those that tell most first."""
+    """List the slices of this machine, or numbers of SMs, most informative first."""
     if scale == "tiny":
         return [Case(spec={"what": "sms", "sms": n}) for n in (1, 4)] + [
             Case(spec={"what": "groups", "groups": 2, "sms_each": 2})

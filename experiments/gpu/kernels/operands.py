@@ -1,7 +1,7 @@
-"""Inputs of the measurements: random weights in host or device memory, several copies of them.
+"""Inputs of the measurements: several copies of random weights in host or device memory.
 
-Launches go round the copies, so that no cache serves a launch what an earlier one has read:
-together they are several times the L2.
+The copies are several times the L2 together. Launches use them in turn, so that no cache serves a
+launch data that an earlier one has read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOST_COPIES = 64
 
 
 def copies(nbytes: int, context: Context) -> int:
-    """Return how many copies of weights of this size keep caches cold; at least two."""
+    """Return the number of copies of weights of `nbytes` that keep caches cold; at least two."""
     if context.scale == "tiny":
         return 2
     return max(2, min(MOST_COPIES, math.ceil(COLD_BYTES / nbytes)))
@@ -49,7 +49,7 @@ def weights(
 ) -> HostArray | jax.Array:
     """Return a stack [count, k, n] whose products with unit normal rows are unit normal.
 
-    Or in another layout. The last one asked for is kept, because neighbouring cases want the same.
+    `w_layout` may order k and n otherwise. The last stack is cached for neighbouring cases.
     """
     shape = Gemm(m=8, k=k, n=n, layers=count, w_layout=w_layout).w_shape
     stack: jax.Array = _normal(seed)(shape, dtype, k**-0.5)
@@ -62,9 +62,9 @@ def weights(
 
 @functools.lru_cache(maxsize=1)
 def pieces(k: int, n: int, count: int, parts: int, seed: int) -> tuple[tuple[HostArray, ...], ...]:
-    """Return `count` times the columns of a weight matrix in `parts` arrays in host memory.
+    """Return `count` weight matrices, each split by columns into `parts` arrays in host memory.
 
-    Each is contiguous, as a program that copies piece by piece would have laid them out.
+    Each array is contiguous, as a program that copies piece by piece would store it.
     """
     draw = _normal(seed)
     return tuple(
@@ -74,7 +74,7 @@ def pieces(k: int, n: int, count: int, parts: int, seed: int) -> tuple[tuple[Hos
 
 
 def operand(w: HostArray | jax.Array, context: Context) -> jax.Array:
-    """Return what a kernel takes for `w`, to be made before time counts."""
+    """Return `w` as a kernel's operand, to be prepared before time counts."""
     return weight_operand(w, backend=context.backend)
 
 
@@ -84,18 +84,18 @@ def interpret_settings(context: Context) -> Any:
 
 
 def sms(context: Context) -> int:
-    """Return the SMs of the device; a few where there are none."""
+    """Return the number of SMs of the device; 4 in a dry run."""
     first: Any = jax.devices()[0]
     return int(first.core_count) if context.backend == "sm90" else 4
 
 
 def ready(arrays: Sequence[Any]) -> None:
-    """Wait until the arrays are where they belong."""
+    """Wait until the arrays are in their memories."""
     wait([a.data if isinstance(a, HostArray) else a for a in arrays])
 
 
 def _normal(seed: int) -> Any:
-    """Return a function that draws normal numbers, others with each call."""
+    """Return a function that draws new normal numbers with each call."""
     key = jax.random.key(seed)
 
     def draw(shape: tuple[int, ...], dtype: str, scale: float) -> jax.Array:
@@ -109,7 +109,7 @@ def _normal(seed: int) -> Any:
 
 @functools.partial(jax.jit, static_argnames=("shape", "dtype", "scale"))
 def _scaled_normal(key: jax.Array, shape: tuple[int, ...], dtype: str, scale: float) -> jax.Array:
-    """Draw row by row, so that no wider copy of the whole is needed."""
+    """Draw in batches of rows, so that no float32 copy of the whole is needed."""
 
     def row(one: jax.Array) -> jax.Array:
         values: jax.Array = jax.random.normal(one, shape[-1:], jnp.float32) * scale

@@ -1,9 +1,9 @@
-"""Probe kernel: how fast SMs read an array by TMA, wherever it is, and who gets how much.
+"""Probe kernel: rate at which SMs read an array by TMA from any memory, in all and by group.
 
-The boxes of an array W[K, N] are dealt out to CTAs in groups; a CTA keeps a ring of them in flight
-and computes nothing, so that its time is the memory system's. With a cluster the CTAs of one load
-each box together, each its share, and multicast it. What was loaded last is written out, so that a
-test can see that data arrived, and every CTA says when it began and ended.
+The boxes of an array W[K, N] are dealt out to CTAs in groups. A CTA keeps a ring of boxes in flight
+and computes nothing, so that its time is that of the memory system. The CTAs of a cluster load each
+box together, each its share, and multicast it. Every CTA writes out its last box, so that a test
+can check the data, and its begin and end.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ def scalars(streaming: Streaming, *, sms: int, passes: int = 1, groups: int = 1)
     """Return the run-time arguments of a launch.
 
     Args:
-      streaming: what was compiled.
-      sms: that load, all groups together; rounded down to whole clusters a group.
-      passes: how often the array is read.
-      groups: of SMs, each of which reads its own equal part of the array.
+      streaming: compiled shapes.
+      sms: SMs that load, in all groups; rounded down to whole clusters a group.
+      passes: number of reads of the array.
+      groups: groups of SMs, each of which reads its own equal part of the array.
 
     Raises:
       ValueError: there are fewer SMs than groups need, or more than the grid has.
@@ -149,10 +149,10 @@ def _kernel(streaming: Streaming, interpret: Any) -> Any:
             ]
 
         def arrived(slot: Int) -> None:
-            """Wait until a box is here, and with a cluster until every peer has its own.
+            """Wait until a box has arrived here and, in a cluster, at every peer.
 
-            Peers write into this slot, so none may load the next box before; and a CTA must not end
-            while what it multicast is on its way to a peer.
+            Peers write into this slot, so none may load the next box earlier; and a CTA must not
+            end while its multicast is on its way to a peer.
             """
             plgpu.barrier_wait(full.at[slot])
             if empty is not None:

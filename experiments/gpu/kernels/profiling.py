@@ -1,8 +1,8 @@
-"""Section `profile`: the shares of a launch's time, from events that its warpgroups leave.
+"""Section `profile`: shares of a launch's time, from events that its warpgroups record.
 
-AsymGEMM alone (alpha 0) on the paper's shape, in the configuration that is chosen, less the slots
-of X whose memory the events take. Both launches are one case: it cannot cost two processes, which
-would put the weights of later sections into device memory.
+AsymGEMM alone (alpha 0) on the paper's shape, in the chosen configuration less the slots of X whose
+memory the events take. Both launches are one case, so that they cannot cost two processes, which
+would move the weights of later sections to device memory.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from pallas_kernels.gemm import with_profile
 ROWS = (64, 10240)
 SCOPES = ("wait_x", "wait_w", "products", "stores", "read_sums", "wait_sums")
 _LAUNCHES = 50  # the last one is recorded, at the clocks of a busy device
-_KEPT = 16  # warpgroups in the file that is kept
-_WRAP = 2**32 / 1e3  # of a trace's time; its unit is 1000 cycles
+_KEPT = 16  # warpgroups in the stored trace
+_WRAP = 2**32 / 1e3  # period of a trace's clock, in its unit of 1000 cycles
 
 
 def cases(scale: Scale) -> list[Case]:  # noqa: ARG001 - the same at each
@@ -80,7 +80,7 @@ def _row(m: int, context: Context) -> Row:
 
 
 def _written(folder: str) -> Path:
-    """Return the trace that launches up to now have left."""
+    """Return the path of the trace that the launches so far have written."""
     until_written: Any = jax.effects_barrier  # untyped
     until_written()
     trace = next(Path(folder).glob("*-trace.json"), None)
@@ -100,18 +100,18 @@ def _keep(events: Sequence[Mapping[str, Any]], path: Path) -> str:
 
 
 def shares(events: Sequence[Mapping[str, Any]], tiles: int) -> list[dict[str, float]]:
-    """Return the share of each scope in a warpgroup's time, for each that computed.
+    """Return the share of each scope in its time, for each warpgroup that computed.
 
-    Later tiles of a pass count for those that are not recorded; the first, which waits for W, for
-    itself. Ranges inside another do not count to it.
+    The first tile of a pass, which waits for W, counts once; the recorded later tiles are scaled up
+    to all later tiles. The time of a range excludes the ranges inside it.
 
     Args:
-      events: begins ("B") and ends ("E") of ranges in the order of each `tid`, a warpgroup.
-      tiles: that a warpgroup has in a pass.
+      events: begins ("B") and ends ("E") of ranges, in order for each `tid`, a warpgroup.
+      tiles: tiles of a warpgroup in a pass.
     """
     traces: dict[int, list[Mapping[str, Any]]] = {}
     for event in events:
-        if event["name"] in SCOPES:  # jax has one of its own, in the warpgroup that loads too
+        if event["name"] in SCOPES:  # jax adds a scope of its own, also in the loading warpgroup
             traces.setdefault(event["tid"], []).append(event)
     return [_of_warpgroup(one, tiles) for one in traces.values()]
 

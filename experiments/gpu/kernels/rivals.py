@@ -1,4 +1,4 @@
-"""Rivals of hybrid_gemm: weights copied to device memory first, or there all along."""
+"""Rivals of hybrid_gemm: weights copied to device memory first, or always there."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ PIECES = 8
 
 @jax.jit
 def matmul(x: jax.Array, w: jax.Array) -> jax.Array:
-    """XLA's product, accumulated in float32."""
+    """Multiply by XLA, accumulating in float32."""
     return jnp.matmul(x, w, preferred_element_type=jnp.float32).astype(x.dtype)
 
 
 def resident(m: int, k: int, n: int, context: Context) -> Callable[[int], Any]:
-    """Multiply by weights that are in device memory all along."""
+    """Return launches that multiply by weights that are always in device memory."""
     x, layers = activations_and_layers(m, k, n, context, "device")
     return lambda number: matmul(x, layers[number % len(layers)])
 
 
 def staged_serial(m: int, k: int, n: int, context: Context) -> Callable[[int], Any]:
-    """Copy all weights to device memory, wait, then multiply, wait.
+    """Return launches that copy all weights to device memory, wait, multiply and wait.
 
-    Waiting keeps one launch's copy from overlapping the product of the launch before.
+    Waiting keeps a launch's copy from overlapping the product of the launch before it.
     """
     x, layers = activations_and_layers(m, k, n, context, "host")
 
@@ -44,10 +44,10 @@ def staged_serial(m: int, k: int, n: int, context: Context) -> Callable[[int], A
 
 
 def staged_overlapped(m: int, k: int, n: int, context: Context) -> Callable[[int], Any]:
-    """Copy the weights piece by piece, each multiplied while the next is copied.
+    """Return launches that copy weights piece by piece, multiplying each during the next copy.
 
-    Launches overlap one another too, as layers of a model would, and the pieces of the result are
-    not put together: both favour this rival.
+    Launches also overlap one another, as layers of a model would, and the pieces of the result are
+    not joined: both favour this rival.
     """
     x = operands.activations(m, k, context)
     count = operands.copies(2 * k * n, context)
@@ -70,7 +70,7 @@ RIVALS: dict[str, Callable[[int, int, int, Context], Callable[[int], Any]]] = {
 def activations_and_layers(
     m: int, k: int, n: int, context: Context, place: Place
 ) -> tuple[jax.Array, Sequence[Any]]:
-    """Return x, and weight matrices in `place`, apart: XLA would copy a layer out of a stack."""
+    """Return x and separate weight matrices in `place`; XLA would copy a layer out of a stack."""
     x = operands.activations(m, k, context)
     count = operands.copies(2 * k * n, context)
     if place == "device":

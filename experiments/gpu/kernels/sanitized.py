@@ -1,9 +1,9 @@
-"""One small product of a kernel, to be run under compute-sanitizer.
+"""One small product of a kernel, to run under compute-sanitizer.
 
     python -m experiments.gpu.kernels.sanitized <kernel> <context as JSON>
 
-Small, since every access is watched: a few tiles for each CTA, all phases of the kernel. Ends with
-an error if the product is wrong.
+The product is small, since every access is watched: a few tiles for each CTA, which pass all phases
+of the kernel. The exit status is 1 if the product is wrong.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ M, K, N = 72, 512, 512
 
 
 def product(kernel: str, context: Context) -> tuple[np.ndarray, np.ndarray]:
-    """Return what a kernel gives and the same in float64."""
+    """Return a kernel's product and the exact one, both as float64 [M, N]."""
     draw, backend = np.random.default_rng(context.seed), context.backend
     x = jnp.asarray(draw.standard_normal((M, K), np.float32), jnp.bfloat16)
     w = draw.standard_normal((2, K, N), np.float32) * np.float32(K**-0.5)

@@ -1,7 +1,7 @@
 """Section `sanitizer`: NVIDIA's compute-sanitizer on one small kernel of each kind.
 
-racecheck looks for shared memory that is written and read without an order between, initcheck for
-device memory that is read before anything wrote it.
+racecheck finds unordered writes and reads of shared memory, initcheck reads of device memory that
+nothing has written.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from experiments.gpu.kernels.sanitized import KERNELS
 
 TOOL = "compute-sanitizer"
 CHECKS = ("racecheck", "initcheck")
-LIMIT_S = 120.0  # everything runs tens of times slower under it
+LIMIT_S = 120.0  # the tool makes everything tens of times slower
 MOST_WORDS = 500
 _SUMMARIES = (
     re.compile(r"RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) errors?, (\d+) warnings?\)"),
@@ -46,7 +46,8 @@ def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
     """Run a kernel once under a check.
 
     Raises:
-      RuntimeError: it found something, or the program did not get as far; with its words.
+      RuntimeError: the check found errors or gave no summary; the message quotes the tool.
+      Unmeasurable: the tool is not installed.
     """
     tool = find()
     if tool is None:
@@ -57,7 +58,7 @@ def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
         json.dumps(asdict(context)),
     ]
     with tempfile.TemporaryFile() as said:
-        # in this process's group and without a limit of its own: the run ends both if it hangs
+        # in this process's group and without its own limit: the run ends both if it hangs
         done = subprocess.run(command, stdout=said, stderr=subprocess.STDOUT, check=False)  # noqa: S603
         said.seek(0)
         text = said.read().decode("utf-8", "replace")
@@ -65,10 +66,10 @@ def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
 
 
 def judged(text: str, code: int) -> Row:
-    """Return the row of a check that found nothing.
+    """Return the row of a check without errors.
 
     Raises:
-      RuntimeError: it found something, or there is no summary of it.
+      RuntimeError: the check found errors or gave no summary.
     """
     found = next((m for one in _SUMMARIES if (m := one.search(text))), None)
     if found is None:
@@ -82,12 +83,12 @@ def judged(text: str, code: int) -> Row:
 
 
 def find() -> str | None:
-    """Return the tool's path, or None."""
-    home = os.environ.get("CUDA_HOME", "/usr/local/cuda")  # where CUDA's installer puts it
+    """Return the tool's path, or None if it is not installed."""
+    home = os.environ.get("CUDA_HOME", "/usr/local/cuda")  # the installer's default
     return shutil.which(TOOL) or shutil.which(TOOL, path=str(Path(home) / "bin"))
 
 
 def _words(text: str) -> str:
-    """Return what the tool said, without its margin and the program's own lines."""
+    """Return the tool's output without its margin and the program's own lines."""
     lines = [line.strip("= ") for line in text.splitlines() if line.startswith("====")]
     return "; ".join(filter(None, lines)) or " ".join(text.split())

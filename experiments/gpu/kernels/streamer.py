@@ -2,8 +2,8 @@
 
     python -m experiments.gpu.kernels.streamer <context as JSON> <SMs>
 
-Says "ready", waits for a line with two times of the monotonic clock, which all processes of a
-machine share, reads between them, and prints when each launch was done, as JSON.
+Prints "ready", waits for a line with two times of the monotonic clock, which all processes of a
+machine share, reads between these times and prints the end of each launch as JSON.
 """
 
 from __future__ import annotations

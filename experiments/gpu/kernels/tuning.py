@@ -1,7 +1,7 @@
-"""Section `tune`: candidates for shapes of models, each checked before it is timed.
+"""Section `tune`: candidates for model shapes, each checked before it is timed.
 
-A case and a row a candidate. `tune/tuned/<device>.json` is what `hybrid_gemm` reads once it lies in
-`pallas_kernels/tuned/` or in the folder that `PALLAS_KERNELS_TUNED` names.
+Each candidate is a case with one row. `hybrid_gemm` reads `tune/tuned/<device>.json` once the file
+is in `pallas_kernels/tuned/` or in the folder that `PALLAS_KERNELS_TUNED` names.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from pallas_kernels.tuned_results import Entry, Measurement, Tuned
 ROWS = (16, 512, 2048, 64, 10240, 1)
 MODELS = dict.fromkeys(("c2cserve-fig4", "llama-3.1-8b", *MODEL_PROJECTIONS))
 TOP: Mapping[Scale, int] = {"full": 8, "quick": 4, "tiny": 2}
-LAYOUT: WLayout = "nk"  # as checkpoints have W and `c2c.transformer` serves it; part of the key
-_SAMPLE = 64  # one row, and one column, of so many is checked: every tile of every warpgroup
+LAYOUT: WLayout = "nk"  # of checkpoints and of `c2c.transformer`; part of the key
+_SAMPLE = 64  # one row and one column in so many are checked: every tile of every warpgroup
 
 
 def cases(scale: Scale) -> list[Case]:
-    """List the paper's shape, then those of models, at the rows that differ most."""
+    """List the candidates by rows; at each, the paper's shape comes before those of models."""
     if scale == "tiny":
         return [_case(256, 128, 8, rank) for rank in range(TOP[scale])]
     shapes = list(dict.fromkeys(shape for model in MODELS for shape in MODEL_PROJECTIONS[model]))
@@ -64,15 +64,16 @@ def _case(k: int, n: int, m: int, rank: int) -> Case:
 
 
 def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
-    """Check and time the candidate whose predicted time has this rank, and file it.
+    """Check and time the candidate of this rank by predicted time, and store the result.
 
     Raises:
-      RuntimeError: its result is wrong.
+      RuntimeError: the candidate's product is wrong.
+      Unmeasurable: there is no folder for the tuner's file.
     """
     if not context.folder:
         raise Unmeasurable("no folder for the tuner's file")
     gemm = Gemm(m=round_up(spec["m"], ROW_MULTIPLE), k=spec["k"], n=spec["n"], w_layout=LAYOUT)
-    # What was measured must not change what is tried, or a rank would be another candidate.
+    # Earlier measurements must not change the candidates, or a rank would be another one.
     if context.backend == "sm90":
         machine = present_machine(measured=False)
     else:
@@ -108,10 +109,10 @@ def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
 
 
 def wrong(out: np.ndarray, x: np.ndarray, w: np.ndarray, seed: int) -> str:
-    """Say how x[M, K] w[K, N] is wrong; empty if every sampled element is within its bound.
+    """Return the error of out = x[M, K] w[K, N]; "" if sampled elements are within bounds.
 
-    One random row of every 64 and one random column of every 64 are computed in float64, and no
-    element at all may be NaN or infinite.
+    One random row in every 64 and one random column in every 64 are computed in float64. No element
+    of `out` may be NaN or infinite.
     """
     if not np.isfinite(out.astype(np.float32)).all():
         return "the result holds NaN or infinities"
@@ -132,7 +133,7 @@ def _one_of_each(rng: np.random.Generator, size: int) -> np.ndarray:
 
 
 def _file(gemm: Gemm, machine: Machine, one: Candidate, times: Times, context: Context) -> None:
-    """Add a time to the device's file of tuned results, in one step."""
+    """Add a measurement to the device's file of tuned results, atomically."""
     path = Path(context.folder) / "tune" / "tuned" / tuned_results.file_name(machine.device)
     path.parent.mkdir(parents=True, exist_ok=True)
     tuned = tuned_results.read(path) if path.exists() else Tuned(device=machine.device)

@@ -1,1 +1,1 @@
-"""A whole model on a GPU, its weights in host memory or not: the section `transformer`."""
+"""Section `transformer`: a whole model on a GPU, with weights in host or device memory."""

@@ -9,21 +9,21 @@ from experiments.gpu import Row
 from experiments.gpu.kernels import analysis
 
 Judged = tuple[str, Sequence[bool], str]
-"""(aim, whether it holds in every case, what was measured); no cases: unmeasured."""
+"""(aim, True for each case in which it holds, measured values); no cases: unmeasured."""
 
 SWITCH_SHARE = 0.01
-"""Of the weights: so much may the device's peak grow when another model is asked."""
+"""Share of the weights by which the device's peak may grow when another model is asked."""
 _BUILT_SHARE = 0.10  # a peak above this before any request would hide a copy
-_ROUNDINGS = 8  # to bf16, of what a layer passes on
+_ROUNDINGS = 8  # to bf16, in each layer
 
 
 def with_limits(rows: Sequence[Row]) -> list[Row]:
     """Return the timed steps with their limit, and the shares of link and device memory they reach.
 
-    `limit_s` is the largest of: the projections once over the link (in device memory, if they are
-    there), keys and values once in device memory, the operations; at the rates that the same run
-    measured. `of_link` is the rate of the weights over that of the link, `of_hbm` that of all that
-    device memory gives over its own. Rows of a run without bounds are left out.
+    `limit_s` is the largest of: the projections once over the link (or from device memory, if they
+    are there), keys and values once from device memory, the operations; at the rates of the same
+    run. `of_link` is the rate of the weights over that of the link, `of_hbm` the rate of reads of
+    device memory over its bound. Rows of a run without bounds are left out.
     """
     bounds, found = analysis.bounds_by_run(rows), []
     for row in rows:
@@ -40,7 +40,7 @@ def with_limits(rows: Sequence[Row]) -> list[Row]:
 
 
 def aims(rows: Sequence[Row]) -> list[Judged]:
-    """Return every aim of a model whose weights stay in host memory."""
+    """Judge every aim of a model whose weights stay in host memory."""
     steps = with_limits(rows)
     return [
         _faster(steps, "decode", "8B in bf16 decodes from host memory faster than copied by layer"),
@@ -52,7 +52,7 @@ def aims(rows: Sequence[Row]) -> list[Judged]:
 
 
 def _best(steps: Iterable[Row], **where: Any) -> Row | None:
-    """Return the fastest of the steps with these values."""
+    """Return the fastest of the steps with these values, None if there is none."""
     chosen = (row for row in steps if all(row.get(k) == v for k, v in where.items()))
     return min(chosen, key=lambda row: float(row["time_s"]), default=None)
 
@@ -95,7 +95,7 @@ def _switched(rows: Sequence[Row]) -> Judged:
         f"{SWITCH_SHARE:.0%} of the weights"
     )
     requests = [r for r in rows if r["status"] == "ok" and r.get("what") == "switch"]
-    # From the first request to the second model on, and where the device says what it holds.
+    # From the first request to the second model on, if the device reports its memory.
     later = [r for r in requests if r["request"] >= 2 and "peak_growth_bytes" in r]
     if not later:
         return aim, [], ""
@@ -126,5 +126,5 @@ def _same_logits(rows: Sequence[Row]) -> Judged:
 
 
 def tolerance(layers: int) -> float:
-    """Return how far logits in bf16 may be apart: random roundings of all layers, in the norm."""
+    """Return the allowed relative error of bf16 logits in the norm: random roundings of layers."""
     return float(2.0**-8 * (_ROUNDINGS * layers) ** 0.5)

@@ -1,8 +1,8 @@
-"""Section `transformer`: a model of 8B shape, its weights in host memory, decoding and prefilling.
+"""Section `transformer`: decode and prefill of a model of 8B shape, its weights in host memory.
 
-Each step is what generation runs: `forward` with its cache, compiled as the strategy has it. The
-strategies are `hybrid` (our kernels read the weights where they are), `staged` (each layer's
-weights are copied, then multiplied by XLA) and `resident` (weights in device memory, XLA).
+Each step is that of generation: `forward` with its cache, compiled as the strategy does. Strategies
+are `hybrid` (our kernels read weights in host memory), `staged` (each layer's weights are copied,
+then multiplied by XLA) and `resident` (weights in device memory, XLA).
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ SPLITS = ("chosen", "0", "1")
 _SIZES: Mapping[Scale, tuple[tuple[int, ...], tuple[int, ...], int, tuple[str, ...]]] = {
     "full": (BATCHES, PROMPTS, CONTEXT, SPLITS),
     "quick": (BATCHES[:1], PROMPTS[:1], CONTEXT, SPLITS[:1]),
-    "tiny": ((2,), (16,), 64, SPLITS[:2]),  # of one executable
+    "tiny": ((2,), (16,), 64, SPLITS[:2]),  # one executable's
 }
-_LIMIT_S = 280.0  # the first case of a strategy makes its weights too
+_LIMIT_S = 280.0  # includes making the weights in the first case of a strategy
 _CHILD_LIMIT_S = 270.0
 
 
 def cases(scale: Scale) -> list[Case]:
-    """List the bounds, then strategies one after another: making weights takes longest."""
+    """List the bounds, then cases by strategy, since making weights takes longest."""
     batches, prompts, context, splits = _SIZES[scale]
     found: list[dict[str, Any]] = []
     for linear, weights, split in _strategies(splits):
         common = {"linear": linear, "weights": weights, "split": split}
         found += [common | {"what": "decode", "rows": r, "context": context} for r in batches]
-        # As one executable, nothing that is timed is Python: it matters where steps are short.
+        # One executable takes Python out of the time, which matters for short steps only.
         if linear != "resident_whole":
             found += [common | {"what": "prefill", "rows": r, "context": r} for r in prompts]
     found.insert(0, {"what": "switch"})
@@ -72,7 +72,7 @@ def _host(spec: Mapping[str, Any]) -> HostRead:
 
 
 def _strategies(splits: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Return (strategy, weights, split of the columns), those that share weights together."""
+    """Return (strategy, weights, split of the columns), ordered so that weights are shared."""
     return [
         *(("hybrid", "bf16", split) for split in splits),
         ("staged", "bf16", "none"),
@@ -97,7 +97,7 @@ def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
 def strategy(
     spec: Mapping[str, Any], shape: ModelSpec, context: Context
 ) -> tuple[Linear, dict[str, Any]]:
-    """Return how a case multiplies, and what its row says of that."""
+    """Return the strategy of a case's products, and the columns that describe it."""
     if spec["linear"] == "staged":
         return Staged(), {}
     if spec["linear"].startswith("resident"):
@@ -113,7 +113,7 @@ def strategy(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """The weights of the cases that follow each other."""
+    """Weights that consecutive cases share."""
 
     key: tuple[Any, ...]
     params: Params
@@ -124,9 +124,9 @@ _held: list[Held] = []
 
 
 def weights_for(linear: Linear, weights: str, shape: ModelSpec, context: Context) -> Held:
-    """Return random weights where `linear` wants them; the last ones are kept, no others.
+    """Return random weights in the memory that `linear` needs; only the last ones are cached.
 
-    Two models beside each other would leave no room for a third while one is made.
+    Two cached models would leave no room for a third while it is made.
     """
     key = (linear.placement, weights, shape, context.seed, context.weights)
     if not _held or _held[0].key != key:
@@ -139,7 +139,7 @@ def weights_for(linear: Linear, weights: str, shape: ModelSpec, context: Context
 
 
 def filled_cache(shape: ModelSpec, rows: int, context: int, dtype: Any, seed: int) -> Cache:
-    """Return a cache with pages of its own for each of `rows` sequences, of random numbers."""
+    """Return a KV cache of random numbers, with separate pages for each of `rows` sequences."""
     pages = -(-context // PAGE_TOKENS)
     tables = np.arange(rows * pages, dtype=np.int32).reshape(rows, pages)
     empty = new_cache(
@@ -152,7 +152,7 @@ def filled_cache(shape: ModelSpec, rows: int, context: int, dtype: Any, seed: in
 
 
 def inputs(spec: Mapping[str, Any], shape: ModelSpec, seed: int) -> dict[str, Any]:
-    """Return tokens, positions and what else `forward` is told of one step."""
+    """Return the arguments of `forward` for one step: tokens, positions and others."""
     rng = np.random.default_rng(seed)
     rows = spec["rows"]
     ids = rng.integers(0, shape.vocab, rows, dtype=np.int32)
@@ -173,7 +173,7 @@ def stepper(
 ) -> Callable[[int], jax.Array]:
     """Return a function that starts one step and returns its logits.
 
-    Each step writes the same positions again, so that all of them do the same work.
+    Each step writes the same positions again, so that all steps do the same work.
     """
     sequences = spec["rows"] if spec["what"] == "decode" else 1
     cache = filled_cache(shape, sequences, spec["context"], params.dtype, context.seed)
@@ -223,9 +223,9 @@ def _step(spec: Mapping[str, Any], context: Context) -> Row:
 
 
 def amounts(spec: Mapping[str, Any], shape: ModelSpec, params: Params) -> Row:
-    """Return what a step has to read and compute, without padding.
+    """Return the bytes and operations of a step, without padding.
 
-    `weight_bytes` are all projections once, `kv_bytes` the keys and values that are read.
+    `weight_bytes` counts all projections once, `kv_bytes` the keys and values that are read.
     """
     rows, context, decode = spec["rows"], spec["context"], spec["what"] == "decode"
     per_token = shape.layers * 2 * shape.kv_heads * shape.head_dim
@@ -242,9 +242,9 @@ def amounts(spec: Mapping[str, Any], shape: ModelSpec, params: Params) -> Row:
 
 
 def _compare(spec: Mapping[str, Any], context: Context) -> Row:
-    """Compare the logits of a prompt, the weights read by our kernels and in device memory.
+    """Compare a prompt's logits by our kernels with those of weights in device memory.
 
-    Both round to bf16 where the other does; what differs is the order of sums.
+    Both round to bf16 at the same points; only the order of sums differs.
     """
     shape = shape_of(context.scale)
     told = {**spec, "what": "prefill", "context": spec["rows"]}
@@ -266,10 +266,10 @@ def _compare(spec: Mapping[str, Any], context: Context) -> Row:
 
 
 def _switch(context: Context) -> list[Row]:
-    """Switch between two models in a process of its own: its peak of memory is then its own.
+    """Switch between two models in a process of its own, which then has its own memory peak.
 
     Raises:
-      RuntimeError: the process fails; with its last words.
+      RuntimeError: the process fails; the message has its last output.
     """
     _held.clear()
     settings = {"backend": context.backend, "scale": context.scale, "seed": context.seed}

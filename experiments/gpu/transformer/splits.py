@@ -12,12 +12,12 @@ from pallas_kernels.arguments import Choice
 from pallas_kernels.counting import round_up
 from pallas_kernels.gemm import Gemm, choice, machine_for, present_machine
 
-_MULTIPLE = 64  # what K and N of host weights are padded to
+_MULTIPLE = 64  # K and N of host weights are padded to it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Each projection's split, and the time the model of `hybrid_gemm` gives for all."""
+    """Split of each projection, and the predicted time of all; None for a pure dataflow."""
 
     linear: Hybrid
     clusters: Mapping[str, int]
@@ -28,15 +28,18 @@ class Split:
 def split_of(name: str, spec: ModelSpec, rows: int, head_rows: int, *, backend: Choice) -> Split:
     """Return the split called "0" (AsymGEMM), "1" (SymGEMM) or "chosen".
 
-    The pure dataflows are the paper's, without multicast. "chosen" is what is served: each call has
-    the cluster and the alpha of its shortest predicted (or, where it was tuned, measured) time.
+    The pure dataflows are the paper's, without multicast. "chosen" is the split that is served:
+    each call has the cluster and the alpha of its shortest predicted (if tuned, measured) time.
 
     Args:
-      name: of the split.
-      spec: the model.
+      name: name of the split.
+      spec: spec of the model.
       rows: tokens of the step.
       head_rows: tokens whose logits are computed.
-      backend: "sm90" on a GPU, whose rates then count.
+      backend: backend of the kernels; "sm90" predicts with the rates of the present GPU.
+
+    Raises:
+      ValueError: `name` is another one.
     """
     gemms = projections(spec, rows, head_rows)
     if name in ("0", "1"):
@@ -56,7 +59,7 @@ def split_of(name: str, spec: ModelSpec, rows: int, head_rows: int, *, backend: 
 
 
 def projections(spec: ModelSpec, rows: int, head_rows: int) -> dict[str, tuple[Gemm, int]]:
-    """Return the GEMMs of one step of a dense model, and how often each runs."""
+    """Return the GEMMs of one step of a dense model, and the number of runs of each."""
     h, q = spec.hidden, spec.heads * spec.head_dim
     kv = spec.kv_heads * spec.head_dim
     sizes = {

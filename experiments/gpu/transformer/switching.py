@@ -2,8 +2,8 @@
 
     python -m experiments.gpu.transformer.switching <settings as JSON>
 
-Prints a JSON list of rows: the first request to the first model, one more to it, the first to the
-second model, and one back. A request is a prompt, timed to its first token and carried on for a few
+Prints a JSON list of rows: two requests to the first model, the first request to the second model,
+then one more to each. A request is a prompt, timed to its first token, and decodes a few tokens
 more, so that decode steps count too.
 """
 
@@ -26,11 +26,11 @@ PROMPT, NEW = 128, 4
 
 
 def rows_of(context: Context, spec: ModelSpec | None = None) -> list[Row]:
-    """Make both models, send the requests and return a row for each of them.
+    """Make both models, send the requests and return a row for each request.
 
     Args:
       context: backend, scale and seed.
-      spec: of the models; by default that of the scale.
+      spec: spec of both models; None for that of the scale.
     """
     spec = shape_of(context.scale) if spec is None else spec
     linear = Hybrid(backend=context.backend)
@@ -73,7 +73,7 @@ def rows_of(context: Context, spec: ModelSpec | None = None) -> list[Row]:
 
 
 def _memory() -> dict[str, int] | None:
-    """Return what the device has in use and its peak, None where it does not count."""
+    """Return the device's bytes in use and their peak, None if it does not report them."""
     stats = jax.devices()[0].memory_stats()
     return None if stats is None else {k: stats[k] for k in ("bytes_in_use", "peak_bytes_in_use")}
 
@@ -92,7 +92,7 @@ def _growth(
 
 
 def main(arguments: list[str]) -> None:
-    """Do what the settings say and print the rows."""
+    """Run the requests and print their rows."""
     settings: dict[str, Any] = json.loads(arguments[0])
     print(json.dumps(rows_of(Context(**settings))))
 

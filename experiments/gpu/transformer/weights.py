@@ -1,9 +1,9 @@
 """Models of real shape without a checkpoint: random weights made at the speed of copying.
 
-A block of random numbers is drawn once and laid end to end, beginning somewhere else for each
-matrix, so that no two are alike. Never zeros: they draw less power, and run faster, than a model's
-numbers. A matrix has the same values whether it stands in a stack or by itself, in host or device
-memory, so that strategies can be compared value for value.
+A block of random numbers is drawn once and repeated, from another offset for each matrix, so that
+no two matrices are equal. Zeros would draw less power, and run faster, than a model's numbers. A
+matrix has the same values in a stack or alone, in host or device memory, so that strategies can be
+compared value for value.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pallas_kernels.host_memory import HostArray
 from pallas_kernels.quantized_gemm import QuantizedWeights
 
 MODEL = "llama-3-8b"
-"""The shape of Llama 3 and 3.1 8B."""
+"""Name of the shape of Llama 3 and 3.1 8B."""
 
 QUANTIZATIONS = {
     "bf16": None,
@@ -37,12 +37,12 @@ QUANTIZATIONS = {
     "int4": Quantization(kind="int4", group=32, scale_dtype="bfloat16"),
 }
 
-_BLOCK = (1 << 25) - 39  # prime, so that rows of a matrix do not begin at the same few places
-_INTEGER_STD = {"int8": 73.6, "int4": 4.6}  # of uniform integers of so many bits
+_BLOCK = (1 << 25) - 39  # prime, so that rows of a matrix do not begin at the same few offsets
+_INTEGER_STD = {"int8": 73.6, "int4": 4.6}  # of uniform integers
 
 
 def shape_of(scale: Scale) -> ModelSpec:
-    """Return the model that is measured; of a dry run a few thousand weights like it."""
+    """Return the spec of the measured model; a tiny one of the same family in a dry run."""
     spec = load_spec(MODEL)
     if scale != "tiny":
         return spec
@@ -54,14 +54,17 @@ def shape_of(scale: Scale) -> ModelSpec:
 def random_weights(
     spec: ModelSpec, linear: Linear, weights: str = "bf16", *, seed: int, place: Place = "host"
 ) -> Params:
-    """Return bf16 parameters, projections maybe quantised, placed as `linear` wants them.
+    """Return random bf16 parameters, with projections quantised by `weights`.
 
     Args:
-      spec: of the model; its embedding is not tied.
-      linear: the strategy.
+      spec: spec of the model, without tied embeddings.
+      linear: strategy, which sets the memory of each parameter.
       weights: one of `QUANTIZATIONS`.
-      seed: other seeds give other weights.
-      place: "device" for device memory where `linear` wants that of the host.
+      seed: seed of the values.
+      place: "device" replaces host memory by device memory.
+
+    Raises:
+      ValueError: the model has tied embeddings.
     """
     if spec.tie_embeddings:
         raise ValueError(f"spec={spec.name}: expected a model whose embedding is not tied")
@@ -93,12 +96,12 @@ def random_weights(
 
 
 def projection_bytes(params: Params) -> int:
-    """Return the bytes of what every token is multiplied with, scales included."""
+    """Return the bytes of all projections, scales included."""
     return sum(leaf.nbytes for leaf in jax.tree.leaves(dict(params.projections)))
 
 
 class _Blocks:
-    """The numbers that everything is cut from."""
+    """Random blocks that all weights are copied from."""
 
     _scaled: tuple[float, np.dtype[Any], np.ndarray]  # factor, type, block as bytes
 
@@ -106,20 +109,20 @@ class _Blocks:
         self._lock = threading.Lock()
         self.seed = seed
         rng = np.random.default_rng(seed)
-        # Few enough to be drawn in an instant; the block repeats them, begun elsewhere each time.
+        # Few enough to draw at once; blocks repeat them.
         self._drawn = rng.standard_normal((1 << 21) - 9, np.float32)
         # -128 is left out: symmetric quantisation has no such number.
         self._bytes = np.resize(rng.integers(-127, 128, (1 << 23) - 15, np.int8), _BLOCK)
         self._scaled = (0.0, np.dtype(np.float32), self._bytes)
 
     def draw(self, name: str, at: int, count: int) -> np.ndarray:
-        """Return `count` normal numbers that belong to a matrix, as float32."""
+        """Return a matrix's `count` normal numbers, as float32."""
         out = np.empty(count, np.float32)
         self._tile(self._drawn.view(np.uint8), name, at, out.view(np.uint8), 4)
         return out
 
     def floats(self, name: str, at: int, into: np.ndarray) -> None:
-        """Fill a matrix with normal numbers scaled by 1 / sqrt(K), or a norm with some near 1."""
+        """Fill a matrix with normal numbers scaled by 1 / sqrt(K), a norm with numbers near 1."""
         if "norm" in name:
             values = self.draw(name, at, into.size)
             into[...] = np.exp(np.float32(0.2) * values).reshape(into.shape)
@@ -139,7 +142,7 @@ class _Blocks:
         self._tile(self._bytes, name, at, into.reshape(-1).view(np.int8), 1)
 
     def _tile(self, block: np.ndarray, name: str, at: int, into: np.ndarray, item: int) -> None:
-        """Lay a block end to end, begun at a place that belongs to a matrix."""
+        """Repeat a block, from an offset that depends on the matrix."""
         first = zlib.crc32(f"{name}/{at}/{self.seed}".encode()) % (len(block) // item) * item
         done = 0
         while done < len(into):
@@ -149,23 +152,23 @@ class _Blocks:
 
 
 def _named(path: Any) -> tuple[str, int | None]:
-    """Return what a leaf is called, and of which layer it is if it is of one."""
+    """Return a leaf's name without its layer, and the layer, None if it has none."""
     parts = jax.tree_util.keystr(path, simple=True, separator="/").split("/")
     layer = next((int(part) for part in parts if part.isdecimal()), None)
     return "/".join(p for p in parts if p != "data" and not p.isdecimal()), layer
 
 
 class _Scratch:
-    """Pages that each array is filled in before it goes to its place: new ones cost more."""
+    """Buffer that arrays are filled in before they are placed: new pages cost more."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
         self._pages = np.empty(0, np.uint8)
 
     def array(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """Return an array of this shape; the one before is given up."""
+        """Return an array of this shape, which invalidates the one before."""
         nbytes = math.prod(shape) * np.dtype(dtype).itemsize
-        # jax on a CPU may take the pages as they are: these are not to be filled again.
+        # jax on a CPU may use the pages without a copy: they must not be filled again.
         if nbytes > len(self._pages) or jax.default_backend() == "cpu":
             self._pages = np.empty(0, np.uint8)
             self._pages = np.empty(nbytes, np.uint8)
@@ -189,5 +192,5 @@ def _filled(
     kind = "pinned_host" if host and scratch.place == "host" else device.default_memory().kind
     sharding = jax.sharding.SingleDeviceSharding(device, memory_kind=kind)
     placed = jax.device_put(array, sharding)
-    placed.block_until_ready()  # `array` is filled anew after this
+    placed.block_until_ready()  # the buffer is reused after this
     return HostArray(placed) if host else placed
