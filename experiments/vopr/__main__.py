@@ -1,12 +1,12 @@
-"""The live engine in a simulated world: one seed is one run, and its failure is its number.
+"""The live engine in a simulated world: a seed fixes a run, so a failure is named by its seed.
 
     python -m experiments.vopr seeds=10000
     python -m experiments.vopr seed=17 lines=40          # again, to the byte, with its last events
     python -m experiments.vopr seed=17 shrink=17.json    # the shortest plan that fails like it
     python -m experiments.vopr plan=17.json lines=40
 
-Front, scheduler, supervisor, store and workers run as they are, in one process, over a simulated
-network, clock, disk and device. What goes wrong there is drawn from the seed: see docs/laws.md.
+Front, scheduler, supervisor, store and workers run unchanged in one process, over a simulated
+network, clock, disk and device. Faults are drawn from the seed: see docs/laws.md.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ __all__ = ["VoprSettings", "main"]
 
 @dataclass
 class VoprSettings:
-    """The worlds that are run.
+    """Runs in simulated worlds.
 
     Attributes:
-      seeds: how many are run.
-      first: seed of these.
-      jobs: processes that run them; null: as many as there are cores.
-      seed: of one run, in place of many.
-      plan: file of one run, as `shrink` wrote it, likewise.
-      shrink: file to write the shortest plan to that fails as the one run does.
-      lines: events of the one run that are shown, its last ones.
+      seeds: number of seeds to run.
+      first: first of these seeds.
+      jobs: number of processes; null: one a core.
+      seed: seed of a single run, in place of many.
+      plan: plan file of a single run, as `shrink` writes it, in place of many.
+      shrink: file for the shortest plan that fails as the single run does.
+      lines: number of last events of the single run to print.
     """
 
     seeds: int = 100
@@ -123,7 +123,7 @@ def _run(settings: VoprSettings) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run what a command line says; return the exit status, 1 where a law is broken."""
+    """Run a command line; return the exit status, 1 if a law is broken."""
     return run_settings(VoprSettings, arguments, _run)
 
 

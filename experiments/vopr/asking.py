@@ -1,4 +1,4 @@
-"""Requests of a plan and wishes of operators, and whether what came back is right."""
+"""Requests and operator wishes of a plan, and checks of their answers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Asked:
 
 
 async def ask_for(world: Any, k: int, ask: Ask) -> None:
-    """Send a request of the plan when its time comes, follow it, and judge what came."""
+    """Send a request of the plan at its time, follow it and check its answer."""
     await asyncio.sleep(ask.at_s)
     await (_over_http if world.plan.http else _over_link)(world, k, ask)
 
@@ -143,7 +143,7 @@ async def _over_http(world: Any, k: int, ask: Ask) -> None:
 
 
 async def wish_for(world: Any, wish: Wish) -> None:
-    """Ask as an operator when the time comes; each wish is answered."""
+    """Send an operator's wish at its time and wait for the answer."""
     await asyncio.sleep(wish.at_s)
     link = world.link
     if wish.what in ("add", "remove"):
@@ -170,7 +170,7 @@ async def _watch(world: Any, wish: Wish) -> None:
 
 
 async def _change(world: Any, wish: Wish) -> bool:
-    """Add or remove a model; return whether that was refused."""
+    """Add or remove a model; return True if that was refused."""
     if not world.plan.http:
         if wish.what == "add":
             return bool((await world.link.add(f"sim/{wish.model}", wish.model)).refused)
@@ -188,7 +188,7 @@ async def _change(world: Any, wish: Wish) -> bool:
 
 
 async def unpin(world: Any) -> None:
-    """Let go what is pinned: it may keep others out for as long as it is."""
+    """Unpin all models after 20 s, since pinned ones may keep others out for ever."""
     await asyncio.sleep(20.0)
     keeper = world.engine._keeper
     while world.link.is_up and keeper.pinned:

@@ -1,4 +1,4 @@
-"""Clients of the API: the front's application in the same loop, without a server around it."""
+"""Clients of the API, which call the front's application in the same loop, without a server."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["Answer", "Client", "called"]
 
 
 async def called(app: Any, method: str, path: str, fields: Any, client: Any) -> None:
-    """Have an application take a request.
+    """Send a request to an ASGI application.
 
     Args:
       app: the application.
-      method: of HTTP.
-      path: likewise.
-      fields: of the body.
-      client: has `receive`, `send`, `headers` and gets `content`.
+      method: HTTP method.
+      path: path of the URL.
+      fields: fields of the JSON body.
+      client: client with `receive`, `send` and `headers`; its `content` is set to the body.
     """
     client.content = json.dumps(fields).encode()
     headers = [
@@ -37,7 +37,7 @@ async def called(app: Any, method: str, path: str, fields: Any, client: Any) -> 
 
 
 class Answer:
-    """One answer of several to a prompt."""
+    """One of several answers to a prompt."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
@@ -45,14 +45,14 @@ class Answer:
 
 
 class Client:
-    """One request over ASGI, whose client reads slowly, or goes away.
+    """One request over ASGI, whose client may read slowly or disconnect.
 
     Attributes:
-      gone: set once the client is.
-      status: of HTTP; 0: none has come.
-      answers: as far as they have come.
-      error: that came in place of the rest.
-      is_done: whether the end was said.
+      gone: set once the client has disconnected.
+      status: HTTP status; 0 before a response.
+      answers: answers as received so far.
+      error: error that came in place of the rest; None for none.
+      is_done: True once the answer has ended.
     """
 
     def __init__(self, ask: Ask | None = None) -> None:
@@ -66,7 +66,7 @@ class Client:
         self.is_done = self._has_begun = False
 
     async def run(self, app: Any) -> None:
-        """Ask for a text."""
+        """Send the request as a completion and read the response."""
         ask = self._ask
         assert ask is not None
         for name, value in ((b"x-deadline-s", ask.deadline_s), (b"x-priority", ask.priority)):
@@ -87,7 +87,7 @@ class Client:
             self.error = json.loads(self.body)["error"]
 
     async def receive(self) -> dict[str, Any]:
-        """Return the request, then that the client has gone."""
+        """Return the request, then the client's disconnect."""
         if not self._has_begun:
             self._has_begun = True
             return {"type": "http.request", "body": self.content, "more_body": False}
@@ -95,7 +95,7 @@ class Client:
         return {"type": "http.disconnect"}
 
     async def send(self, message: dict[str, Any]) -> None:
-        """Take a piece of the response."""
+        """Receive a piece of the response."""
         if self.gone.is_set():
             return
         if message["type"] == "http.response.start":
@@ -126,7 +126,7 @@ class Client:
 
     @property
     def why(self) -> str:
-        """Why it ended: of several answers the first one's reason."""
+        """Reason for the end of the request; of several answers, that of the first."""
         if self.error is None:
             return self.answers[0].finish or ("cancelled" if self.gone.is_set() else "nothing")
         code, text = self.error.get("code"), str(self.error["message"])

@@ -1,8 +1,8 @@
-"""A device whose answers are known: a token is a hash of what the cache holds of its sequence.
+"""Device with known answers: a token is a hash of its sequence's contents in the KV cache.
 
 The worker's own code runs over it: residents, runner, seats, blocks, kept blocks of prompts, steps
 begun ahead. A token is right only if every position before it was written once, by the right token,
-to a block that is still its sequence's.
+to a block that still belongs to its sequence.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ __all__ = ["Device", "Executables", "Model", "score", "undisturbed"]
 
 
 class Device(Protocol):
-    """Questions of a computation to the world."""
+    """Calls of a computation to the world."""
 
     def begin(self, chunk: int) -> float:
-        """Begin a call with so many tokens of a prompt; return when its results are there."""
+        """Begin a call with `chunk` tokens of a prompt; return the time of its results."""
 
     def wait_until(self, at_s: float) -> None:
-        """Have the process wait."""
+        """Make the process wait until a time."""
 
 
 def _token(prefix: bytes, model: int, count: int, vocab: int, barred: Collection[int]) -> int:
@@ -43,15 +43,15 @@ def _token(prefix: bytes, model: int, count: int, vocab: int, barred: Collection
 def undisturbed(
     ids: Sequence[int], new: int, stop: Collection[int], least: int, model: int, vocab: int
 ) -> tuple[list[int], str]:
-    """Return what a request draws where nothing goes wrong, and why it ends.
+    """Return the tokens that a request draws without faults, and the reason for its end.
 
     Args:
-      ids: its prompt.
-      new: tokens at most.
-      stop: tokens after any of which it is over.
-      least: draws before which it does not stop.
-      model: the number that stands for the model's weights.
-      vocab: of the model.
+      ids: prompt.
+      new: largest number of tokens.
+      stop: tokens that end the answer.
+      least: number of draws before which the answer does not stop.
+      model: number that identifies the model's weights.
+      vocab: size of the model's vocabulary.
     """
     held, found = list(ids), []
     for count in range(new):
@@ -65,14 +65,14 @@ def undisturbed(
 
 
 class _Memory:
-    """Keys and values of a pool: of each position the token that was fed there."""
+    """KV memory of a pool: the token that was fed at each position."""
 
     def __init__(self) -> None:
         self._blocks: dict[int, np.ndarray] = {}
         self._owner: dict[int, int] = {}  # model by superblock
 
     def block(self, first: int, superblock: int, model: int) -> np.ndarray:
-        """Return a block by its first element; of what another model left there nothing."""
+        """Return a block by its first element, cleared if another model owned its superblock."""
         number = first // superblock
         if self._owner.get(number) != model:
             self._owner[number] = model
@@ -83,7 +83,7 @@ class _Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Logits:
-    """The cause of each row's next token."""
+    """Contents of the KV cache that determine each row's next token."""
 
     prefixes: list[bytes]
     model: int
@@ -108,21 +108,21 @@ class _Tokens:
 
 
 class Executables:
-    """Functions of Python in place of compiled ones."""
+    """Python functions in place of compiled executables."""
 
     compiled = loaded = 0
 
     def __init__(self, device: Device) -> None:
-        """Take the device that it is for."""
+        """Store the device that the functions run on."""
         self.device = device
 
     def on(self, device: Any) -> Executables:
-        """Return itself: all of a process's devices are one."""
+        """Return self: a process has a single device."""
         del device
         return self
 
     def bind(self, stage: Any) -> Callable[..., Any]:
-        """Return what stands for a stage."""
+        """Return the Python function that replaces a stage."""
         if stage.name == "zeros":
             return lambda **_: _Memory()
         found: dict[str, Callable[..., Any]] = {
@@ -157,7 +157,7 @@ def _draw(logits: _Logits, seats: Any, rows: Any, stands: np.ndarray, *, hot: bo
 
 
 def score(prefix: bytes, token: int, count: int) -> tuple[float, tuple[tuple[int, float], ...]]:
-    """Return how likely a token is after what is held, and so many of the likeliest."""
+    """Return the score of a token after a prefix, and the `count` likeliest tokens with scores."""
     found = zlib.crc32(np.int32(token).tobytes(), zlib.crc32(prefix))
     return -(found % 997) / 8, tuple(((found + k) % 96, -float(k)) for k in range(count))
 
@@ -173,7 +173,7 @@ def _score(logits: _Logits, token: Any) -> tuple[np.ndarray, np.ndarray, np.ndar
 
 
 class _Computed(OnDevice):
-    """A model on the device: the engine's own executor, but for what it would compute."""
+    """The engine's own executor of a model, with the computation replaced."""
 
     executables: Any
 
@@ -215,14 +215,14 @@ class _Computed(OnDevice):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """A loaded model, as residents know it.
+    """Loaded model, with the attributes that residents use.
 
     Attributes:
-      number: stands for its weights.
-      spec: of it.
-      device_code: what its steps run.
-      executables: none that could be readied beforehand.
-      tokenizer: none.
+      number: number that identifies its weights.
+      spec: spec of the model.
+      device_code: functions that its steps run.
+      executables: None, since nothing is compiled ahead.
+      tokenizer: None.
     """
 
     number: int
@@ -232,5 +232,5 @@ class Model:
     tokenizer: None = None
 
     def executor(self, pool: KvPool, lease: Lease | None = None) -> OnDevice:
-        """Return what computes a runner's steps."""
+        """Return the executor of a runner's steps."""
         return _Computed(self, pool, lease)

@@ -1,4 +1,4 @@
-"""The laws of a run: what holds while it goes on, after its last request, and after the engine."""
+"""Laws of a run: during it, after its last request, and after the engine's end."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _ALL: Final = ("stop", "length")  # ends of requests that have all their tokens
 
 
 class Books:
-    """Notes of a run while it goes on.
+    """Observations during a run, by request.
 
     Attributes:
-      ends: ends that the front was told of, by request.
-      wire: tokens that it was told of.
-      told: why requests ended by the ledger, and at how many tokens.
-      records: why requests failed by the loop's records, and their tokens.
-      at_losses: losses at most, since its last token, of a request that was in the step.
-      late: tokens of a request long after its deadline.
+      ends: number of ends sent to the front.
+      wire: tokens sent to the front.
+      told: reason for the end, by the ledger, and the number of tokens.
+      records: failure and number of tokens, by the loop's records.
+      at_losses: lost steps with the request since its last token, an upper bound.
+      late: number of tokens long after the deadline.
     """
 
     def __init__(self, world: Any) -> None:
-        """Watch a world's engine and front from here on."""
+        """Begin to observe a world's engine and front."""
         self._world, engine = world, world.engine
         self.ends: Counter[int] = Counter()
         self.wire: dict[int, list[int]] = {}
@@ -96,21 +96,21 @@ def _watched(real: Any, watched: Any) -> Any:
 
 
 def may_end(world: Any, why: str, ask: Ask, *, has_left: bool, is_past: bool) -> bool:
-    """Say whether there is a reason in the plan for an end.
+    """Return True if the plan has a cause for an end.
 
     Args:
-      world: that it is in.
-      why: the request ended.
+      world: world of the run.
+      why: reason for the request's end.
       ask: the request.
-      has_left: whether its client went away.
-      is_past: whether it has a deadline, which has passed.
+      has_left: True if its client has disconnected.
+      is_past: True if its deadline has passed.
     """
     plan, counts = world.plan, world.counts
     contexts = {info.name: info.context for info in world.link.models}
     reasons = {
         "stop": True,
         "length": True,
-        # A burst is too much for any client where few answers may wait.
+        # A burst is too much for any client if few answers may wait.
         "cancelled": has_left or plan.most_waiting < 256,
         "deadline": is_past,
         "worker_lost": any(
@@ -131,13 +131,13 @@ def may_end(world: Any, why: str, ask: Ask, *, has_left: bool, is_past: bool) ->
 
 
 def check_after(world: Any) -> None:
-    """Hold an engine to the laws once all requests are over, and nothing has happened since."""
+    """Check the laws of an idle engine after all requests have ended."""
     engine, broken = world.engine, world.broken
     _check_requests(world)
     for place in engine.places:
         _check_place(world, place)
     for process in world.processes:
-        # Nobody asks anything of one that is idle, so a frozen one is not noticed.
+        # An idle process gets no frames, so that a frozen one is not noticed.
         if process.status is None and process.residents is not None and not process.is_frozen:
             _check_residents(world, process)
     _check_weights(world)
@@ -183,7 +183,7 @@ def _check_record(world: Any, request: int, why: str, tokens: int) -> None:
     if books.late[request] > 3 and not world.counts["pause"] + world.counts["stall"]:
         broken(f"request {request}: {books.late[request]} tokens after its deadline")
     if why in _ALL and failure == FAIL_DEADLINE:
-        world.counts["whole_but_late"] += 1  # the step in which it passed was the last
+        world.counts["whole_but_late"] += 1  # the deadline passed in the last step
     elif (why in _ALL) != (failure == 0):
         broken(f"request {request}: {why} in the ledger, failure {failure} in the loop")
     elif failure == 0 and said != tokens:
@@ -223,7 +223,7 @@ def _check_residents(world: Any, process: Any) -> None:
 
 
 def _check_kept(world: Any, process: Any) -> None:
-    """Hold a worker to keep no block that the loop does not know; it may have made room itself."""
+    """Check that the loop knows every block that a worker keeps; workers may evict some."""
     engine = world.engine
     blocks = engine.stepping.state.blocks
     rows = blocks.entry[: blocks.table[0].begun]
@@ -249,11 +249,11 @@ def _check_weights(world: Any) -> None:
 
 
 def check_left(world: Any, mine: Sequence[asyncio.Task[Any]]) -> None:
-    """Hold what is there after an engine's end to the law that it leaves nothing.
+    """Check that an engine leaves nothing after its end.
 
     Args:
-      world: that it was in.
-      mine: tasks of the world.
+      world: world of the run.
+      mine: tasks of the world itself.
     """
     broken = world.broken
     if not world.counts["front"] and hasattr(world, "books"):

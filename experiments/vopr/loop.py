@@ -1,7 +1,7 @@
-"""An event loop whose clock jumps to the next timer, and Unix sockets inside it.
+"""Event loop whose clock jumps to the next timer, with Unix sockets inside it.
 
-Everything that is drawn comes from streams named after what they are for, so that a plan without
-one of its faults draws the rest as before.
+Every random number comes from a stream named after its purpose, so that a plan without one of its
+faults draws the rest as before.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Any, Final
 
 __all__ = ["BEGUN_S", "Endless", "Loop", "Pipe", "Streams", "Stuck", "Transport"]
 
-BEGUN_S: Final = 1000.0  # of the world's clock when it begins
+BEGUN_S: Final = 1000.0  # first time of the world's clock
 _MOST_TURNS = 2_000_000
 
 
 class Stuck(Exception):
-    """Nothing is left to happen, and the world is not over."""
+    """No event is left, and the run has not ended."""
 
 
 class Endless(Exception):
-    """The loop turns and turns."""
+    """The loop has exceeded `_MOST_TURNS`."""
 
 
 class Streams:
-    """Random streams by name, all of one seed."""
+    """Random streams by name, derived from one seed."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -43,25 +43,25 @@ class Streams:
 
 
 class Loop(asyncio.BaseEventLoop):
-    """Turns without a selector: there are only timers, and what is ready.
+    """Event loop without a selector: only timers and ready callbacks.
 
     Attributes:
-      now_s: the world's clock.
-      turns: so far.
-      trace: SHA-256 of every piece of bytes that came, with its time.
-      lines: what that is of, where somebody wants to read it.
-      errors: exceptions that nobody handled.
+      now_s: the world's clock, in seconds.
+      turns: turns so far.
+      trace: SHA-256 of all events with their times, such as arrivals of bytes.
+      lines: the events of `trace` as text; None if they are not kept.
+      errors: unhandled exceptions.
     """
 
     def __init__(
         self, draw: Streams, *, latency: Callable[[random.Random], float], cuts: float
     ) -> None:
-        """Begin.
+        """Begin at `BEGUN_S`.
 
         Args:
-          draw: streams of the world.
-          latency: draws the seconds that a piece of bytes is under way.
-          cuts: share of writes that come in two pieces.
+          draw: random streams of the world.
+          latency: draws the seconds that a piece of bytes takes.
+          cuts: share of writes that arrive in two pieces.
         """
         super().__init__()
         self.draw, self.latency, self.cuts = draw, latency, cuts
@@ -78,14 +78,14 @@ class Loop(asyncio.BaseEventLoop):
         self.errors.append(f"{context['message']}: {context.get('exception')!r}")
 
     def note(self, line: str) -> None:
-        """Take something into the trace."""
+        """Add an event to the trace."""
         text = f"{self.now_s:.6f} {line}"
         self.trace.update(text.encode() + b"\n")
         if self.lines is not None:
             self.lines.append(text)
 
     def time(self) -> float:
-        """Return the world's seconds."""
+        """Return the world's time in seconds."""
         return self.now_s
 
     def _process_events(self, event_list: Any) -> None: ...
@@ -120,14 +120,14 @@ class Loop(asyncio.BaseEventLoop):
     async def create_unix_server(  # type: ignore[override]
         self, factory: Any, path: Any = None, **_: Any
     ) -> Any:
-        """Listen."""
+        """Register a server under its path."""
         self.servers[str(path)] = factory
         return _Server(self, str(path))
 
     async def create_unix_connection(  # type: ignore[override]
         self, factory: Any, path: Any = None, **_: Any
     ) -> Any:
-        """Connect from within the loop."""
+        """Connect to a server inside the loop."""
         protocol = factory()
         theirs = self.open(str(path))
         ours = Transport(self, protocol)
@@ -148,7 +148,7 @@ class Loop(asyncio.BaseEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Any, *args: Any
     ) -> Any:
-        """Do at once what a thread would do, but for the wait for a process's end."""
+        """Run a thread's work at once, except a wait for the end of a process."""
         del executor
         target, *more = getattr(func, "args", (func,))
         owner = getattr(target, "__self__", None)
@@ -157,7 +157,7 @@ class Loop(asyncio.BaseEventLoop):
         future = self.create_future()
         try:
             future.set_result(func(*args))
-        except Exception as error:  # noqa: BLE001 (whoever awaits it gets it)
+        except Exception as error:  # noqa: BLE001 (it goes to the awaiting task)
             future.set_exception(error)
         return future
 
@@ -171,7 +171,7 @@ class _Server:
 
 
 class Pipe:
-    """One direction of a connection: bytes in their order, late and in pieces; then its end."""
+    """One direction of a connection: bytes in order, delayed and in pieces, then the end."""
 
     def __init__(
         self, loop: Loop, name: str, give: Callable[[bytes], None], end: Callable[[], None]
@@ -180,7 +180,7 @@ class Pipe:
         self._waiting: list[tuple[bytes | None, asyncio.TimerHandle]] = []
         self._last_s = 0.0
         self.is_closed = False
-        self.stalled_s = 0.0  # nothing arrives before
+        self.stalled_s = 0.0  # nothing arrives before this time
         loop.pipes.append(self)
 
     def write(self, data: bytes) -> None:
@@ -202,7 +202,7 @@ class Pipe:
             self._later(None)
 
     def cut(self, rng: random.Random) -> None:
-        """Lose the end of what is under way: whoever writes died within a write."""
+        """Lose the end of the bytes in transit, as if the writer died within a write."""
         while self._waiting and rng.random() < 0.5:
             data, handle = self._waiting.pop()
             handle.cancel()
@@ -228,7 +228,7 @@ class Pipe:
 
 
 class Transport:
-    """An end in the event loop."""
+    """Transport of a connection's end in the event loop."""
 
     out: Pipe
 
@@ -237,10 +237,10 @@ class Transport:
         self._is_closing = self._is_lost = False
 
     def set_write_buffer_limits(self, *_: Any) -> None:
-        """Have no buffer at all."""
+        """Do nothing: there is no write buffer."""
 
     def is_closing(self) -> bool:
-        """Return whether it is closed, or about to be."""
+        """Return True once `close` was called."""
         return self._is_closing
 
     def write(self, data: bytes) -> None:
@@ -260,6 +260,6 @@ class Transport:
             self._protocol.connection_lost(None)
 
     def give(self, data: bytes) -> None:
-        """Take what has come."""
+        """Pass received bytes to the protocol."""
         if not self._is_closing and not self._is_lost:
             self._protocol.data_received(data)

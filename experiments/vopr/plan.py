@@ -1,4 +1,4 @@
-"""The plan of a seed: an engine, and lists of requests, faults and wishes that may be cut."""
+"""Plan of a seed: an engine, and lists of requests, faults and wishes that may be shortened."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ __all__ = [
 
 VOCAB: Final = 96
 EOS: Final = (7, 33, 61)
-MODELS: Final = 4  # that a catalog has at most; two more may be added
-SLOW: Final = 256  # answers in which a client is behind, as the front has it
+MODELS: Final = 4  # largest number in a catalog; two more may be added
+SLOW: Final = 256  # waiting answers of a slow client, as in the front
 SYSTEMS: Final = (
     "engine", "aegaeon", "c2cserve_letter", "c2cserve_plus", "serverlessllm_hybrid",
     "serverlessllm_scheduler",
@@ -42,22 +42,22 @@ class Ask:
     """One request of a client.
 
     Attributes:
-      at_s: when it comes.
-      model: its name.
-      ids: its prompt.
-      new: tokens at most.
-      stop: tokens after any of which it is over.
-      least: tokens before which it does not stop.
-      priority: of it.
-      deadline_s: by which it is to be over.
-      cancel: how its client goes away: after seconds ("time"), twice then ("twice"), after so many
-        tokens ("tokens"); "": not at all.
+      at_s: arrival time.
+      model: name of the model.
+      ids: tokens of the prompt.
+      new: largest number of answer tokens.
+      stop: tokens that end the answer.
+      least: number of tokens before which the answer does not stop.
+      priority: priority; None for the default.
+      deadline_s: seconds from the arrival to the deadline; None for no deadline.
+      cancel: cancellation by the client: after seconds ("time"), twice after them ("twice"), after
+        a number of tokens ("tokens"), or never ("").
       cancel_at: these seconds or tokens.
-      slow_s: that its client takes for each answer.
-      stream: whether its answer comes token by token, where it comes over HTTP.
-      choices: answers that it asks for, likewise.
-      scores: likeliest tokens that are told of each token; None: not even its own likelihood.
-      prompt_scores: likewise of each token of the prompt.
+      slow_s: seconds that the client takes for each piece of the answer.
+      stream: True if an answer over HTTP is streamed.
+      choices: number of answers requested over HTTP.
+      scores: number of likeliest tokens reported for each token; None: no scores at all.
+      prompt_scores: the same for each token of the prompt.
     """
 
     at_s: float
@@ -79,7 +79,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Something that goes wrong at a time, to somebody who is drawn then, for a while."""
+    """Fault at a time, for a process that is drawn then, with a duration."""
 
     at_s: float
     kind: str
@@ -89,7 +89,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """Something that an operator asks for."""
+    """Request of an operator."""
 
     at_s: float
     model: str
@@ -98,36 +98,36 @@ class Wish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All that is drawn before a run; what is drawn in it follows from the seed and names.
+    """Everything drawn before a run; draws during the run depend on the seed and names only.
 
     Attributes:
-      seed: of it.
-      workers: of the engine, like the settings up to `busy_poll`.
-      models: of its catalog.
-      system: by which it serves.
-      pool_bytes: keys and values of a worker.
-      roomy: whether memory has room for all weights, else for two.
-      caches: whether blocks of prompts are kept for others.
-      adds: whether models are added and removed.
-      is_harmful: whether things go wrong from the start on, else once the engine serves.
-      ends_s: when the engine is told to end, while it serves; None: after all requests.
-      drain_s: that requests then have left.
-      http: whether requests come over HTTP, else over the front's link.
-      spins: whether workers look for frames for a while before they wait.
-      slow_link: seconds that bytes are about under way.
-      cuts: share of pieces of bytes that come in two.
-      step_s: of a call without a prompt.
+      seed: seed of the run.
+      workers: number of workers. This and `ahead` to `busy_poll` are settings of the engine.
+      models: number of models in the catalog.
+      system: name of the system that serves.
+      pool_bytes: bytes of a worker's KV pool.
+      roomy: True if memory has room for all weights, else for two models.
+      caches: True if blocks of prompts are kept for later requests.
+      adds: True if models are added and removed.
+      is_harmful: True if faults occur from the start, else once the engine serves.
+      ends_s: time at which the engine is told to end; None: after all requests.
+      drain_s: seconds that open requests have left then.
+      http: True if requests come over HTTP, else over the front's link.
+      spins: True if workers poll for frames for a while before they wait.
+      slow_link: approximate seconds that bytes take.
+      cuts: share of writes that arrive in two pieces.
+      step_s: seconds of a call without a prompt.
       fork_fails: share of processes that the machine does not start.
       read_fails: share of checkpoints that cannot be read.
-      disk_full: likewise, as there is no room for their weights.
-      boot_hangs: share of processes that never say anything.
+      disk_full: share of checkpoints whose weights find no space.
+      boot_hangs: share of processes that never report.
       crash_a_step: share of calls in which a process ends.
       dies_at_hello: share of processes that end in their first call.
-      most_waiting: answers in which a client is behind.
+      most_waiting: number of waiting answers that makes a client slow.
       asks: requests.
-      faults: what goes wrong.
-      wishes: of operators.
-      poison: places in `asks` of requests that end each process that computes them.
+      faults: faults at given times.
+      wishes: requests of operators.
+      poison: indices in `asks` of requests that end each process that computes them.
     """
 
     seed: int
@@ -166,15 +166,15 @@ class Plan:
     poison: tuple[int, ...] = ()
 
     def as_json(self) -> str:
-        """Return it as text that `plan_from` reads."""
+        """Return the plan as JSON for `plan_from`."""
         return json.dumps(asdict(self))
 
 
 def plan_from(text: str) -> Plan:
-    """Return a plan that `as_json` wrote.
+    """Return the plan that `as_json` wrote.
 
     Raises:
-      SettingError: it is none.
+      SettingError: the text is no plan.
     """
     try:
         found = json.loads(text)
@@ -195,7 +195,7 @@ def plan_from(text: str) -> Plan:
 
 @dataclass(slots=True)
 class _Drawn:
-    """Values that draws of requests share."""
+    """Values shared by the draws of all requests."""
 
     rng: random.Random
     span_s: float
@@ -220,7 +220,7 @@ def plan_of(seed: int) -> Plan:
     system = some(0.4, SYSTEMS[1:], SYSTEMS[0]) if kind != "caches" else SYSTEMS[0]
     names = [f"m{k}" for k in range(models)]
     wanted = [*names, *_ADDED] if kind == "adds" else names
-    hang_s = rng.choice((5.0, 60.0))  # of which one prompt with scores may take a tenth
+    hang_s = rng.choice((5.0, 60.0))  # one prompt with scores may take a tenth of it
     http, has_poison = rng.random() < 0.3, rng.random() < 0.15
     drawn = _Drawn(
         rng=rng,
@@ -272,7 +272,7 @@ def plan_of(seed: int) -> Plan:
 
 
 def _heads(rng: random.Random) -> list[tuple[int, ...]]:
-    """Return beginnings that prompts share, some of which begin with others."""
+    """Return shared prefixes of prompts, some of which are prefixes of others."""
     longest = tuple(rng.randrange(VOCAB) for _ in range(190))
     other = tuple(rng.randrange(VOCAB) for _ in range(130))
     return [longest, longest[:64], longest[:140], other, ()]

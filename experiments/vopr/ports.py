@@ -1,7 +1,7 @@
-"""The simulated world in the place of what an engine has from outside.
+"""Replacement of an engine's surroundings by the simulated world.
 
-That is the operating system (clock, processes, sockets, threads, files) by the names of Python's
-own library, the device, and the reading of checkpoints. The engine's own code is as it is.
+Replaced are the operating system (clock, processes, sockets, threads, files) under the names of
+Python's library, the device, and the reading of checkpoints. The engine's own code is unchanged.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ __all__ = ["Outside", "behind"]
 
 
 class Outside(Surroundings, Protocol):
-    """Questions of the engine to the world."""
+    """Calls of the engine to the world."""
 
-    wall_s: float  # that the wall clock is ahead
+    wall_s: float  # offset of the wall clock
     folders: int
     memory_kills: int
 
     def can_fork(self) -> bool:
-        """Return whether the machine starts a process now."""
+        """Return True if the machine can start a process now."""
 
     def give_way(self) -> None:
-        """Let others have the core."""
+        """Yield the core to others."""
 
     def executables(self, where: str | None) -> Any:
-        """Return what the process that runs now computes with."""
+        """Return the executables of the current process."""
 
     def load(self, path: Any, dtype: Any, *, pool: str | None, **more: Any) -> Any:
-        """Read a checkpoint, or map its weights."""
+        """Load a checkpoint, or map its weights."""
 
     def found(self, path: Any) -> Any:
         """Return the checkpoints of a folder."""
@@ -62,12 +62,12 @@ class Outside(Surroundings, Protocol):
 
 
 def behind(world: Any, *, most_waiting: int, spins: bool) -> ExitStack:
-    """Put a world behind the engine, for as long as what is returned is open.
+    """Put a world behind the engine until the returned stack is closed.
 
     Args:
       world: an `Outside`.
-      most_waiting: answers in which a client is behind.
-      spins: whether workers look for frames for a while before they wait.
+      most_waiting: number of waiting answers that makes a client slow.
+      spins: True if workers poll for frames for a while before they wait.
     """
     outside: Outside = world
     stack = ExitStack()
@@ -140,11 +140,11 @@ def behind(world: Any, *, most_waiting: int, spins: bool) -> ExitStack:
 
 class _Folder(PurePosixPath):
     def mkdir(self, **_: Any) -> None:
-        """Be there."""
+        """Do nothing: the folder exists."""
 
 
 class _Inline:
-    """A pool of threads that has none."""
+    """Thread pool that runs work in the caller."""
 
     def __init__(self, *_: Any) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Processes inside the event loop: `c2c.engine.worker.main` in a fibre that may die anywhere."""
+"""Processes inside the event loop: `c2c.engine.worker.main` in a fibre that may die anytime."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ __all__ = ["Died", "Fibre", "Process", "Reader", "Socket", "Surroundings"]
 
 
 class Died(BaseException):
-    """Raised where a process crashes."""
+    """Raised to crash a process."""
 
 
 class _Cut(BaseException):
-    """Raised in a fibre that nobody waits for any more."""
+    """Raised to end a fibre at its next wait."""
 
 
 class Surroundings(Protocol):
-    """Questions of processes to the world.
+    """Calls of processes to the world.
 
     Attributes:
-      loop: that it is in.
-      processes: all so far.
-      readers: likewise.
-      current: the process that runs now; None: the scheduler.
-      files: names of those that there are.
+      loop: event loop of the world.
+      processes: workers so far, ended ones included.
+      readers: readers of weights so far, ended ones included.
+      current: process that runs now; None: the scheduler.
+      files: names of existing files.
     """
 
     loop: Loop
@@ -48,20 +48,20 @@ class Surroundings(Protocol):
         """Return a number that no other process has."""
 
     def boot_s(self, name: str) -> float | None:
-        """Return how long a process takes to begin; None: for ever."""
+        """Return the seconds that a process takes to start; None: for ever."""
 
     def residents_of(self, setup: Any, told: Callable[[Any], None]) -> Any:
-        """Return what computes in a worker."""
+        """Return the residents of a worker."""
 
     def read(self, reader: Reader, item: dict[str, Any]) -> tuple[float, str]:
-        """Return how long a read takes, and what goes wrong with it or ""."""
+        """Return the seconds that a read takes, and its error or ""."""
 
     def broken(self, what: str) -> None:
-        """Take note of a broken law."""
+        """Record a broken law."""
 
 
 class Fibre:
-    """A thread that runs only while the loop waits for it, so that there is one order of things."""
+    """Thread that runs only while the loop waits for it, so that the order is deterministic."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         self._work = work
@@ -71,7 +71,7 @@ class Fibre:
         self._has_begun = self._is_cut = self.is_over = False
 
     def go_on(self) -> None:
-        """Have it run until it waits, or is over."""
+        """Run the fibre until it waits or ends."""
         if self._has_begun:
             self._turn.release()
         else:
@@ -80,7 +80,7 @@ class Fibre:
         self._back.acquire()
 
     def wait(self) -> None:
-        """Wait, from within, for the next turn."""
+        """Wait for the next turn; called inside the fibre."""
         if not self._is_cut:
             self._back.release()
             self._turn.acquire()
@@ -88,7 +88,7 @@ class Fibre:
             raise _Cut
 
     def cut(self) -> None:
-        """End it where it waits."""
+        """End the fibre where it waits."""
         if self._has_begun and not self.is_over:
             self._is_cut = True
             self.go_on()
@@ -104,14 +104,14 @@ class Fibre:
 
 
 class Process:
-    """A worker, as `subprocess.Popen` shows it."""
+    """Worker process with the interface of `subprocess.Popen`."""
 
     def __init__(self, world: Surroundings, args: list[str]) -> None:
-        """Begin.
+        """Start the process.
 
         Args:
-          world: that it is in.
-          args: of the command line: Python, -m, the module, and what that is given.
+          world: world of the process.
+          args: command line: Python, -m, the module and its arguments.
         """
         self._world, self.loop = world, world.loop
         self.pid = world.next_pid()
@@ -132,21 +132,25 @@ class Process:
         world.processes.append(self)
 
     def poll(self) -> int | None:
-        """Return the exit status; None: it runs."""
+        """Return the exit status; None while the process runs."""
         return self.status
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the process."""
         self.end(-signal.SIGKILL)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return the exit status, once it has ended."""
+        """Return the exit status of an ended process.
+
+        Raises:
+          TimeoutExpired: the process still runs.
+        """
         if self.status is None:
             raise subprocess.TimeoutExpired(self.name, timeout or 0.0)
         return self.status
 
     def ended_by(self, timeout: float | None = None) -> asyncio.Future[int]:
-        """Return what `wait` gives, to be awaited."""
+        """Return an awaitable of the exit status, or of `TimeoutExpired`."""
         found: asyncio.Future[int] = self.loop.create_future()
 
         def over() -> None:
@@ -193,18 +197,18 @@ class Process:
         self._world.current = before
 
     def sleep_until(self, at_s: float) -> None:
-        """Wait, from within, for a time."""
+        """Wait until a time; called inside the fibre."""
         if at_s > self.loop.now_s:
             self._timer = self.loop.call_at(at_s, self._go_on)
             self.fibre.wait()
 
     def wake(self) -> None:
-        """Have it run, as something has come that it waits for."""
+        """Let the process run again, since its wait is over."""
         if self._timer is None and self.status is None:
             self._timer = self.loop.call_soon(self._go_on)
 
     def aside(self, work: Callable[[], None], in_s: float) -> None:
-        """Do what another of its threads does, at once, in some seconds."""
+        """Run another thread's work in one piece, `in_s` seconds from now."""
 
         def do() -> None:
             if self.is_frozen:
@@ -215,18 +219,18 @@ class Process:
         self.loop.call_later(in_s, do)
 
     def freeze(self) -> None:
-        """Give it no turn from here on."""
+        """Stop giving turns to the process."""
         self.is_frozen = True
 
     def thaw(self) -> None:
-        """Give it turns again."""
+        """Give turns to the process again."""
         self.is_frozen = False
         if self._was_due and self.status is None:
             self._was_due = False
             self._timer = self.loop.call_soon(self._go_on)
 
     def end(self, status: int) -> None:
-        """End it; of what it was writing the end may never come."""
+        """End the process; the end of its last writes may be lost."""
         if self.status is not None:
             return
         self.status = status
@@ -243,7 +247,7 @@ class Process:
 
 
 class Socket:
-    """A blocking Unix socket of a process."""
+    """Blocking Unix socket of a process."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -279,7 +283,7 @@ class Socket:
             self._process.wake()
 
     def recv(self, most: int, flags: int = 0) -> bytes:
-        """Return what has come; b"" at the end."""
+        """Return up to `most` received bytes; b"" at the end."""
         while not self._data and not self._is_over:
             if flags & socket.MSG_DONTWAIT:
                 raise BlockingIOError
@@ -304,7 +308,7 @@ class Socket:
 
 
 class Reader:
-    """The process that reads weights, as `asyncio.subprocess.Process` shows it."""
+    """Process that reads weights, with the interface of `asyncio.subprocess.Process`."""
 
     def __init__(self, world: Surroundings) -> None:
         self._world, self._loop = world, world.loop
@@ -339,11 +343,11 @@ class Reader:
         self._answers.put_nowait(json.dumps({"failed": failed}).encode() + b"\n")
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the process."""
         self.end(-signal.SIGKILL)
 
     def end(self, status: int) -> None:
-        """End it; what it was writing stays as it is."""
+        """End the process; a partly written file stays."""
         if self.returncode is None:
             self._loop.note(f"{self.name} ends {status}")
             self.returncode = status
@@ -351,7 +355,7 @@ class Reader:
             self._ended.set_result(None)
 
     async def wait(self) -> int:
-        """Return the exit status, once it has ended."""
+        """Return the exit status after the end."""
         await asyncio.shield(self._ended)
         assert self.returncode is not None
         return self.returncode

@@ -17,23 +17,23 @@ from experiments.vopr.world import Shared, World, shared_parts
 
 __all__ = ["Outcome", "outcome_of", "outcomes", "shrunk"]
 
-_AT_ONCE: Final = 20  # seeds of a process between two collections of garbage
-_TASKS: Final = 20  # of so many seeds, after which a process is replaced
-_KIND: Final = 40  # characters by which two faults are alike
+_AT_ONCE: Final = 20  # seeds of a task; a process collects garbage after each task
+_TASKS: Final = 20  # tasks after which a process is replaced
+_KIND: Final = 40  # characters of a failure that identify its kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The outcome of a run.
+    """Outcome of a run.
 
     Attributes:
-      seed: of its plan.
-      wrong: laws that were broken, and how.
-      trace: SHA-256 of every piece of bytes that came, with its time.
-      lines: the events that it is of, where they were asked for.
-      turns: of the loop.
-      seconds: of the world's clock.
-      counts: what came about, by kind.
+      seed: seed of its plan.
+      wrong: broken laws.
+      trace: SHA-256 of all events with their times.
+      lines: the events of `trace` as text, if they were kept.
+      turns: turns of the loop.
+      seconds: last time of the world's clock.
+      counts: number of events by kind.
     """
 
     seed: int
@@ -46,7 +46,7 @@ class Outcome:
 
     @property
     def kind(self) -> str:
-        """The first fault, without numbers; "" if there is none."""
+        """First broken law, without numbers; "" if there is none."""
         if not self.wrong:
             return ""
         lines = [line for line in self.wrong[0].splitlines() if line.strip()]
@@ -59,7 +59,7 @@ def _shared() -> Shared:
 
 
 def outcome_of(plan: Plan, *, keeps_lines: bool = False) -> Outcome:
-    """Run a plan."""
+    """Run a plan and return its outcome."""
     world = World(plan, _shared(), keeps_lines=keeps_lines)
     world.run()
     loop = world.loop
@@ -75,7 +75,7 @@ def outcome_of(plan: Plan, *, keeps_lines: bool = False) -> Outcome:
 
 
 def _some(first: int, past: int) -> list[Outcome]:
-    """Run seeds, with garbage collected between them alone: a world is one large circle."""
+    """Run seeds and collect garbage once after them, since a world is one large cycle."""
     gc.disable()
     try:
         return [outcome_of(plan_of(seed)) for seed in range(first, past)]
@@ -85,12 +85,12 @@ def _some(first: int, past: int) -> list[Outcome]:
 
 
 def outcomes(first: int, seeds: int, jobs: int) -> Iterator[Outcome]:
-    """Yield the outcomes of so many seeds from a first one, in their order.
+    """Yield the outcomes of consecutive seeds in order.
 
     Args:
-      first: seed.
-      seeds: how many.
-      jobs: processes.
+      first: first seed.
+      seeds: number of seeds.
+      jobs: number of processes.
     """
     past = first + seeds
     pieces = [(at, min(at + _AT_ONCE, past)) for at in range(first, past, _AT_ONCE)]
@@ -98,8 +98,8 @@ def outcomes(first: int, seeds: int, jobs: int) -> Iterator[Outcome]:
         yield from _some(first, past)
         return
     context = multiprocessing.get_context("spawn")
-    # The front's library keeps something of each application, so processes are replaced: by a new
-    # pool, as `max_tasks_per_child` of one hangs in Python 3.12 (python/cpython#115634).
+    # The front's library keeps memory of each application, so processes are replaced: by a new
+    # pool, since `max_tasks_per_child` hangs in Python 3.12 (python/cpython#115634).
     for some in batched(pieces, jobs * _TASKS):
         with ProcessPoolExecutor(jobs, mp_context=context) as pool:
             for found in pool.map(_some, *zip(*some, strict=True)):
@@ -107,11 +107,11 @@ def outcomes(first: int, seeds: int, jobs: int) -> Iterator[Outcome]:
 
 
 def shrunk(plan: Plan, fails: Callable[[Plan], bool] | None = None) -> Plan:
-    """Return the shortest plan found that fails as a plan does.
+    """Return the shortest plan found that fails as `plan` does.
 
     Args:
-      plan: that fails.
-      fails: says whether another does so; by default that its first fault is of the same kind.
+      plan: plan that fails.
+      fails: returns True if another plan fails likewise; None compares the kind of failure.
     """
     if fails is None:
         wanted = outcome_of(plan).kind[:_KIND]
@@ -142,7 +142,7 @@ _SIMPLE: Final[Mapping[str, Any]] = {
 
 
 def _with_fewer(plan: Plan, name: str, fails: Callable[[Plan], bool]) -> Plan:
-    """Leave out pieces of a list: halves first, then ever less."""
+    """Leave out pieces of a list: halves first, then ever smaller ones."""
     size = max(1, len(getattr(plan, name)) // 2)
     while size:
         at = 0
@@ -157,7 +157,7 @@ def _with_fewer(plan: Plan, name: str, fails: Callable[[Plan], bool]) -> Plan:
 
 
 def _without(plan: Plan, name: str, at: int, past: int) -> Plan:
-    """Leave out pieces of a list, from a place to another; `poison` has places of requests."""
+    """Leave out items `at` to `past` of a list; `poison` has indices of requests."""
     items = getattr(plan, name)
     shorter = replace(plan, **{name: items[:at] + items[past:]})
     if name != "asks":

@@ -1,4 +1,4 @@
-"""One run: the engine in a simulated world, by a plan, and the laws after it."""
+"""One run of a plan: the engine in a simulated world, then the checks of the laws."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from experiments.vopr.processes import Died, Process, Reader
 
 __all__ = ["Shared", "World", "shared_parts"]
 
-_END_S = 3000.0  # of the world's time, by which everything is over
-_START_S = 20.0  # silence of a process that begins after which it is killed
+_END_S = 3000.0  # of the world's time, after which all requests must have ended
+_START_S = 20.0  # silence of a starting process after which it is killed
 _CONTEXT = 400
 _FAMILIES = {
     "llama": {"rope_theta": 50000.0},
@@ -58,10 +58,10 @@ class Shared:
     """State that all runs of a process share.
 
     Attributes:
-      systems: who decides, by name and by whether blocks of prompts are kept.
-      constants: of the cost model.
-      specs: of the models that there may be, by name.
-      fleets: those that were prepared, by what they are of.
+      systems: systems by name and by whether blocks of prompts are kept.
+      constants: constants of the cost model.
+      specs: specs of all possible models, by name.
+      fleets: cache of prepared fleets, by their arguments.
     """
 
     systems: Mapping[tuple[str, bool], SystemSpec]
@@ -71,11 +71,11 @@ class Shared:
 
 
 def shared_parts() -> Shared:
-    """Return what all runs share; it is read once."""
+    """Return the state that all runs share, read from the configuration."""
     systems, constants = {}, None
     for name, caches in [*((name, False) for name in SYSTEMS), ("engine", True)]:
         more = ["prefix_cache.hbm=true"] if caches else []
-        if name == "aegaeon":  # a worker hands no caches over
+        if name == "aegaeon":  # workers do not hand over KV caches
             more = ["disaggregation.prompt_share=0", "engines.kv_host_bytes=0"]
         overrides = [f"system={name}", *(f"system.{each}" for each in more)]
         serving = build(load(["workload=poisson", *overrides])).serving
@@ -94,16 +94,16 @@ def shared_parts() -> Shared:
 
 
 class World:
-    """The surroundings of an engine; see `experiments.vopr.ports.Outside` for what they are asked.
+    """Surroundings of an engine; `experiments.vopr.ports.Outside` lists its calls to them.
 
     Attributes:
-      plan: of the run.
-      wrong: laws that were broken, and how.
-      counts: what came about, by kind.
+      plan: plan of the run.
+      wrong: broken laws.
+      counts: number of events by kind.
       asked: requests of clients, by number.
-      poisoned: those that end each process that computes them.
-      ended_alone: processes that a request of these ended by itself.
-      changed: models that were to be added or removed.
+      poisoned: numbers of requests that end each process that computes them.
+      ended_alone: processes that a poisoned request ended alone in its step, by request.
+      changed: models that an operator asked to add or remove.
     """
 
     engine: Engine
@@ -112,7 +112,7 @@ class World:
     books: Books
 
     def __init__(self, plan: Plan, shared: Shared, *, keeps_lines: bool = False) -> None:
-        """Take a plan; nothing runs."""
+        """Prepare the run of a plan."""
         self.plan, self._shared, self.specs = plan, shared, shared.specs
         self.draw = Streams(plan.seed)
         self.loop = Loop(self.draw, latency=self._latency, cuts=plan.cuts)
@@ -131,18 +131,18 @@ class World:
         self.changed: set[str] = set()
         self.ended_alone: Counter[int] = Counter()
         self._pids = 100
-        self._paused_s = 0.0  # in which the scheduler had no turn
-        self._is_harmful = False  # whether what is drawn goes wrong
+        self._paused_s = 0.0  # total time without a turn of the scheduler
+        self._is_harmful = False  # True while drawn faults occur
 
     def broken(self, what: str) -> None:
-        """Take note of a broken law."""
+        """Record a broken law."""
         self.wrong.append(what)
 
     def number_of(self, model: str) -> int:
-        """Return the number that stands for a model's weights."""
+        """Return the number that identifies a model's weights."""
         return zlib.crc32(model.encode())
 
-    # What the engine is given in place of what is outside.
+    # Replacements of the engine's surroundings.
 
     def _latency(self, rng: Any) -> float:
         if rng.random() < 0.1:
@@ -155,24 +155,24 @@ class World:
         return self._pids
 
     def _goes_wrong(self, what: str, stream: str, share: float) -> bool:
-        """Draw whether something goes wrong; only while there are requests anything does."""
+        """Draw whether a fault occurs; none does outside the harmful part of a run."""
         if not self._is_harmful or not share or self.draw(stream).random() >= share:
             return False
         self.counts[what] += 1
         return True
 
     def boot_s(self, name: str) -> float | None:
-        """Return how long a process takes to begin; None: for ever."""
+        """Return the seconds that a process takes to start; None: for ever."""
         if self._goes_wrong("boot_hang", "hangs/" + name, self.plan.boot_hangs):
             return None
         return self.draw("boot/" + name).uniform(0.01, 1.0)
 
     def can_fork(self) -> bool:
-        """Return whether the machine starts a process now."""
+        """Return True if the machine can start a process now."""
         return not self._goes_wrong("fork_fails", "fork", self.plan.fork_fails)
 
     def read(self, reader: Reader, item: dict[str, Any]) -> tuple[float, str]:
-        """Return how long a read takes, and what goes wrong with it or ""."""
+        """Return the seconds that a read takes, and its error or ""."""
         del item
         rng = self.draw("read/" + reader.name)
         failed = "bad sector" if rng.random() < self.plan.read_fails else ""
@@ -181,14 +181,14 @@ class World:
         return rng.choice((0.01, 0.1, 1.0)), failed
 
     def give_way(self) -> None:
-        """Let others have the core: time passes."""
+        """Yield the core to others: time passes."""
         if self.current is None:
             self.loop.now_s += 5e-5
         else:
             self.current.sleep_until(self.loop.now_s + 1e-4)
 
     def residents_of(self, setup: Any, told: Any) -> Any:
-        """Return what computes in a worker."""
+        """Return the residents of a worker, which poisoned requests end."""
         found = residents.Residents(setup, told)
         real_run = found.run
 
@@ -204,13 +204,13 @@ class World:
         return found
 
     def executables(self, where: str | None) -> Executables:
-        """Return what the process that runs now computes with."""
+        """Return the executables of the current process."""
         del where
         assert self.current is not None
         return Executables(_Device(self, self.current))
 
     def load(self, path: Any, dtype: Any, *, pool: str, executables: Any, **_: Any) -> Model:
-        """Read a checkpoint, or map its weights: who finds no file reads the checkpoint itself."""
+        """Load a model: map its weights, or read the checkpoint if there is no file of them."""
         del dtype
         name = Path(path).name
         if pool not in self.files:
@@ -228,7 +228,7 @@ class World:
         return (self._entry(path.name),)
 
     def _served(self, infos: Any) -> dict[str, Served]:
-        """Return what the front knows of models."""
+        """Return the front's models, without failed ones."""
         return {
             info.name: Served(info=info, tokenizer=None, eos=frozenset(EOS), longest=None)
             for info in infos
@@ -238,7 +238,7 @@ class World:
     def fleet_of(
         self, entries: Any, options: Any, system: SystemSpec, constants: Any, **more: Any
     ) -> Any:
-        """Return a fleet, prepared once."""
+        """Return a prepared fleet from the cache of all runs."""
         names = [(entry.name, str(entry.path)) for entry in entries]
         key = repr((names, options, system.name, system.prefix_cache, more))
         if key not in self._shared.fleets:
@@ -327,7 +327,7 @@ class World:
             task.cancel()
 
     async def _close(self) -> None:
-        """Have the engine end, and what it sent come."""
+        """Drain and close the engine, then wait for its last frames."""
         begun_s, drain_s = self.loop.now_s - self._paused_s, self.plan.drain_s
         if self.engine.failure is None:
             await self.engine.drain(drain_s)
@@ -338,7 +338,7 @@ class World:
         await asyncio.sleep(10.0)
 
     def state(self) -> str:
-        """Return what the engine is at, for whoever looks for a fault."""
+        """Return the engine's state as text, for messages about broken laws."""
         engine = self.engine
         places = "; ".join(
             f"w{p.device} link={p.link is not None} doing={p.doing and p.doing.plan} "
@@ -358,7 +358,7 @@ class World:
             if who is not None:
                 self.counts["losses"] += 1
                 await self._harm(fault, who)
-        elif fault.kind == "pause":  # the scheduler has no turn; what is due comes all at once
+        elif fault.kind == "pause":  # the scheduler has no turn; due events then come at once
             self.counts["losses"] += 1
             self.loop.now_s += min(10.0, fault.for_s)
             self._paused_s += min(10.0, fault.for_s)
@@ -389,7 +389,7 @@ class World:
             who.end(1 if fault.kind == "crash" else -9)
 
     def run(self) -> None:
-        """Run to the end; `wrong` says what went wrong."""
+        """Run to the end and check the laws; broken ones are in `wrong`."""
         texts = _Texts()
         with behind(self, most_waiting=self.plan.most_waiting, spins=self.plan.spins), texts:
             asyncio.set_event_loop(self.loop)
@@ -417,14 +417,18 @@ class World:
 
 
 class _Device:
-    """The means with which one process computes."""
+    """Device of one process."""
 
     def __init__(self, world: World, process: Process) -> None:
         self._world, self._process = world, process
-        self._busy_s = 0.0  # until when it computes what was begun
+        self._busy_s = 0.0  # end of the calls begun so far
 
     def begin(self, chunk: int) -> float:
-        """Begin a call; the process may crash there."""
+        """Begin a call and return the time of its results; the process may crash.
+
+        Raises:
+          Died: the process crashes.
+        """
         world, name = self._world, self._process.name
         self._process.steps += 1
         is_first = self._process.steps == 1
@@ -439,12 +443,12 @@ class _Device:
         return self._busy_s
 
     def wait_until(self, at_s: float) -> None:
-        """Have the process wait."""
+        """Make the process wait until a time."""
         self._process.sleep_until(at_s)
 
 
 class _Texts(logging.Handler):
-    """The engine's log for the time of a run: what nobody foresaw is there, with a traceback."""
+    """Collects the engine's log during a run: unforeseen errors appear with a traceback."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -452,7 +456,7 @@ class _Texts(logging.Handler):
         self._logger = logging.getLogger("c2c.engine")
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take a record."""
+        """Keep a record that has an exception."""
         if record.exc_info and record.exc_info[1] is not None:
             text = "".join(traceback.format_exception(record.exc_info[1]))
             self.found.append(f"{record.getMessage()}\n{text}")
