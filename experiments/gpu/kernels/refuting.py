@@ -1,8 +1,8 @@
-"""The terms of a predicted time, each beside the row of `make gpu` that would refute it.
+"""Terms of a predicted time, each with the row of `make gpu` that can refute it.
 
-A prediction is the slowest of its terms. A term that a row does not bear out makes predicted times
-too short or too long. Both of its values are judged: that of the prediction, and that with the
-assumptions of `pallas_kernels.gemm.assumed`.
+A prediction is the slowest of its terms. A refuted term makes predicted times too short or too
+long. Both values of a term are judged: that of the prediction, and that with the assumptions of
+`pallas_kernels.gemm.assumed`.
 
     python -m experiments.gpu.kernels.refuting        # the table of docs/gpu/results.md
 """
@@ -18,33 +18,38 @@ from experiments.gpu.cases import Case, Row
 from pallas_kernels.gemm import Gemm, Machine, assumed, choose, machine_for, plans, predict
 
 TOLERANCE = 0.05
-"""A measured value so far from a predicted one bears it out."""
+"""Largest relative distance of a measured value that confirms a predicted one."""
 
 DOCUMENTED = "NVIDIA H100 80GB HBM3"
-"""Device of the table in docs/gpu/results.md."""
+"""jax's device_kind for the table in docs/gpu/results.md."""
 
 _K, _N, _M = 4096, 16384, 10240
-_READ_AHEAD = 8 * 64 * 128 * 2  # bytes that a probe of the link has on their way in an SM
+_READ_AHEAD = 8 * 64 * 128 * 2  # bytes in flight in an SM of a link probe
+_SCALES = {"ms": 1e3, "us": 1e6}  # of seconds in a column
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Term:
-    """A term of the prediction, and what measures it.
+    """A term of the prediction, and the rows that measure it.
 
-    `says` is the predicted value in `unit`, `reads` the measured one from a row of each of the
-    `cases` of `section`.
+    `says` is the predicted value in `unit`. The measured value is `column` in the row of a case of
+    `section`, or its ratio in the rows of two cases.
     """
 
     name: str
     unit: str
     says: Callable[[Machine], float]
     section: str
+    column: str
     cases: tuple[Mapping[str, Any], ...]
-    reads: Callable[..., float]
-    less_is_slower: bool = False  # of rates and numbers
+
+    @property
+    def less_is_slower(self) -> bool:
+        """True for rates and numbers, False for times."""
+        return not self.column.endswith("_s")
 
     def measured(self, rows: Mapping[str, Sequence[Row]]) -> float | None:
-        """Return the latest measured value, None if a row is missing.
+        """Return the latest measured value in `unit`, None if a row is missing.
 
         Rows of weights in device memory do not count.
         """
@@ -54,10 +59,13 @@ class Term:
             if row["status"] == "ok" and "w_in" not in row
         }
         found = [latest.get(Case(spec=spec).key) for spec in self.cases]
-        return None if None in found else self.reads(*found)
+        if None in found:
+            return None
+        value, *other = (float(row[self.column]) for row in found if row is not None)
+        return value / other[0] if other else value * _SCALES.get(self.unit, 1.0)
 
     def verdict(self, measured: float | None, machine: Machine) -> str:
-        """Say whether a measured value bears the predicted one out, and what follows if not."""
+        """Return the verdict on a predicted value, and the consequence if it is refuted."""
         if measured is None:
             return "unmeasured"
         said = self.says(machine)
@@ -68,10 +76,10 @@ class Term:
 
 
 def predicted_s(machine: Machine, m: int, alpha: float, **given: Any) -> float:
-    """Return the predicted seconds of a case of the paper's shape.
+    """Return the predicted seconds of a launch of the paper's shape.
 
     Args:
-      machine: rates; the configuration is that of the device's own, as a run chooses it.
+      machine: rates; the configuration is the one that a run on its device chooses.
       m: rows.
       alpha: share of the columns for SymGEMM.
       **given: `cluster` and `sm_limit` of the launch, else fields of `Gemm`.
@@ -87,125 +95,66 @@ def _launched(alpha: float, cluster: int, sm_limit: int) -> dict[str, Any]:
     return size | {"sm_limit": sm_limit, "alpha": alpha, "cluster": cluster}
 
 
-def _gbps(row: Row) -> float:
-    return float(row["gbps"])
-
-
-def _ms(row: Row) -> float:
-    return float(row["time_s"]) * 1e3
-
-
+# Name, unit, predicted value; section, column and cases that measure it.
 TERMS = (
     Term(
-        name="the link, long copies",
-        unit="GB/s",
-        says=lambda machine: machine.link_gbps,
-        section="kernels",
-        cases=({"what": "bound", "of": "link_dma"},),
-        reads=_gbps,
-        less_is_slower=True,
+        "the link, long copies", "GB/s", lambda of: of.link_gbps,
+        "kernels", "gbps", ({"what": "bound", "of": "link_dma"},),
     ),
     Term(
-        name="the link, one SM: bytes on their way in a latency",
-        unit="GB/s",
-        says=lambda machine: min(
-            machine.link_gbps, machine.port_gbps, _READ_AHEAD / machine.link_latency_s / 1e9
+        "the link, one SM: bytes on their way in a latency", "GB/s",
+        lambda of: min(of.link_gbps, of.port_gbps, _READ_AHEAD / of.link_latency_s / 1e9),
+        "facts", "gbps", ({"fact": "sms", "sms": 1},),
+    ),
+    Term(
+        "the link, headers: W as [N, K] against W in tiles", "x",
+        lambda of: (
+            predicted_s(of, 64, 1.0, w_layout="nk") / predicted_s(of, 64, 1.0, w_layout="tiles")
         ),
-        section="facts",
-        cases=({"fact": "sms", "sms": 1},),
-        reads=_gbps,
-        less_is_slower=True,
+        "facts", "time_s",
+        tuple({"fact": "layout", "w_layout": layout, "m": 64} for layout in ("nk", "tiles")),
     ),
     Term(
-        name="the link, headers: W as [N, K] against W in tiles",
-        unit="x",
-        says=lambda machine: (
-            predicted_s(machine, 64, 1.0, w_layout="nk")
-            / predicted_s(machine, 64, 1.0, w_layout="tiles")
-        ),
-        section="facts",
-        cases=tuple({"fact": "layout", "w_layout": of, "m": 64} for of in ("nk", "tiles")),
-        reads=lambda rows, tiles: _ms(rows) / _ms(tiles),
+        "HBM", "GB/s", lambda of: of.hbm_gbps,
+        "kernels", "gbps", ({"what": "bound", "of": "hbm"},),
     ),
     Term(
-        name="HBM",
-        unit="GB/s",
-        says=lambda machine: machine.hbm_gbps,
-        section="kernels",
-        cases=({"what": "bound", "of": "hbm"},),
-        reads=_gbps,
-        less_is_slower=True,
+        "L2: AsymGEMM without multicast", "ms", lambda of: predicted_s(of, _M, 0.0) * 1e3,
+        "kernels", "time_s", (_launched(0.0, 1, 132),),
     ),
     Term(
-        name="L2: AsymGEMM without multicast",
-        unit="ms",
-        says=lambda machine: predicted_s(machine, _M, 0.0) * 1e3,
-        section="kernels",
-        cases=(_launched(0.0, 1, 132),),
-        reads=_ms,
+        "tensor cores", "TFLOP/s", lambda of: of.bf16_tflops,
+        "kernels", "tflops", ({"what": "bound", "of": "matmul"},),
     ),
     Term(
-        name="tensor cores",
-        unit="TFLOP/s",
-        says=lambda machine: machine.bf16_tflops,
-        section="kernels",
-        cases=({"what": "bound", "of": "matmul"},),
-        reads=lambda row: float(row["tflops"]),
-        less_is_slower=True,
+        "steps, latency of X, rounding: AsymGEMM on 16 SMs", "ms",
+        lambda of: predicted_s(of, _M, 0.0, cluster=8, sm_limit=16) * 1e3,
+        "kernels", "time_s", (_launched(0.0, 8, 16),),
     ),
     Term(
-        name="steps, latency of X, rounding: AsymGEMM on 16 SMs",
-        unit="ms",
-        says=lambda machine: predicted_s(machine, _M, 0.0, cluster=8, sm_limit=16) * 1e3,
-        section="kernels",
-        cases=(_launched(0.0, 8, 16),),
-        reads=_ms,
+        "additions by TMA, of the rate of stores", "x", lambda of: of.add_share,
+        "facts", "share", ({"fact": "adds", "span_mib": 1024, "passes": 8},),
     ),
     Term(
-        name="additions by TMA, of the rate of stores",
-        unit="x",
-        says=lambda machine: machine.add_share,
-        section="facts",
-        cases=({"fact": "adds", "span_mib": 1024, "passes": 8},),
-        reads=lambda row: float(row["share"]),
-        less_is_slower=True,
+        "additions by TMA: AsymGEMM into float32", "ms",
+        lambda of: predicted_s(of, _M, 0.0, out_dtype="float32") * 1e3,
+        "facts", "time_s", ({"fact": "last_pass", "out": "float32", "m": _M},),
     ),
     Term(
-        name="additions by TMA: AsymGEMM into float32",
-        unit="ms",
-        says=lambda machine: predicted_s(machine, _M, 0.0, out_dtype="float32") * 1e3,
-        section="facts",
-        cases=({"fact": "last_pass", "out": "float32", "m": _M},),
-        reads=_ms,
+        "sums read back: AsymGEMM into bfloat16 against float32", "x",
+        lambda of: predicted_s(of, _M, 0.0) / predicted_s(of, _M, 0.0, out_dtype="float32"),
+        "facts", "time_s",
+        tuple({"fact": "last_pass", "out": out, "m": _M} for out in ("bfloat16", "float32")),
     ),
     Term(
-        name="sums read back: AsymGEMM into bfloat16 against float32",
-        unit="x",
-        says=lambda machine: (
-            predicted_s(machine, _M, 0.0) / predicted_s(machine, _M, 0.0, out_dtype="float32")
-        ),
-        section="facts",
-        cases=tuple({"fact": "last_pass", "out": of, "m": _M} for of in ("bfloat16", "float32")),
-        reads=lambda rounded, whole: _ms(rounded) / _ms(whole),
+        "clusters of 8 at the same time", "clusters", lambda of: of.clusters(8),
+        "facts", "clusters_overlapping", ({"fact": "clusters", "cluster": 8},),
     ),
     Term(
-        name="clusters of 8 at the same time",
-        unit="clusters",
-        says=lambda machine: machine.clusters(8),
-        section="facts",
-        cases=({"fact": "clusters", "cluster": 8},),
-        reads=lambda row: float(row["clusters_overlapping"]),
-        less_is_slower=True,
+        "a launch", "us", lambda of: of.launch_s * 1e6,
+        "facts", "kernel_s", ({"fact": "launch"},),
     ),
-    Term(
-        name="a launch",
-        unit="us",
-        says=lambda machine: machine.launch_s * 1e6,
-        section="facts",
-        cases=({"fact": "launch"},),
-        reads=lambda row: float(row["kernel_s"]) * 1e6,
-    ),
-)
+)  # fmt: skip
 
 
 def table(device: str, rows: Mapping[str, Sequence[Row]] | None = None) -> list[str]:
@@ -213,7 +162,7 @@ def table(device: str, rows: Mapping[str, Sequence[Row]] | None = None) -> list[
 
     Args:
       device: jax's device_kind.
-      rows: by section, of real runs; with them each term has its measured value and verdicts.
+      rows: rows of real runs by section, which add measured values and verdicts; None for none.
     """
     plain = machine_for(device, measured=False)
     likely = assumed(plain)
