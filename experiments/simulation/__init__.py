@@ -1,4 +1,4 @@
-"""One simulated run as a folder: execution, what is printed, how often it is repeated."""
+"""One simulated run as a folder: execution, console output, points of a sweep."""
 
 from experiments.simulation.execute import Outcome, execute, folder_of
 

@@ -1,4 +1,4 @@
-"""The command line of `experiments.simulate`: one run, or a sweep."""
+"""Command line of `experiments.simulate`: one run, or a sweep."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ HELP, OWN = frozenset({"-h", "--help"}), "--config-dir="
 
 
 def run_command_line(given: Sequence[str]) -> int:
-    """Run what the arguments say; return the exit status, see `experiments.simulate`.
+    """Run a command line; return the exit status, see `experiments.simulate`.
 
     Raises:
-      SettingError: a setting cannot work.
+      SettingError: a setting is not allowed.
       DataError: a file cannot be used.
-      HydraException, OmegaConfBaseException: a setting is not understood.
+      HydraException, OmegaConfBaseException: a setting cannot be parsed or composed.
     """
     raised: list[Exception] = []
 
     def point(cfg: DictConfig) -> None:
         try:
             simulate_point(cfg)
-        except Exception as error:  # noqa: BLE001 (raised again: Hydra would say a line of its own)
+        except Exception as error:  # noqa: BLE001 (raised again: Hydra would print a line of its own)
             raised.append(error)
 
     arguments = sys.argv[1:] = options_first(with_own_settings(given))
@@ -63,7 +63,7 @@ def run_command_line(given: Sequence[str]) -> int:
     if is_sweep(arguments):
         return _sweep(arguments)
     if not any(a.startswith("-") or "hydra" in a for a in arguments):
-        simulate_alone(load(arguments))  # Hydra's own main composes twice, to learn its mode
+        simulate_alone(load(arguments))  # hydra.main would compose twice, to learn its mode
         return 0
     hydra.main(config_path=str(config_dir()), config_name=CONFIG, version_base="1.3")(point)()
     if raised:

@@ -1,4 +1,4 @@
-"""Simulate a checked setup into a run folder: records to disk as they come, then the summary."""
+"""Simulation of a checked setup into a run folder: streamed records, then the summary."""
 
 from __future__ import annotations
 
@@ -36,30 +36,28 @@ __all__ = [
     "run_key",
 ]
 
-# What a run may leave on disk: a request takes about 70 bytes, a phase of the timeline 50.
+# Bytes of a run on disk, at most: a request takes about 70, a phase of the timeline 50.
 REQUEST_BYTES, PHASE_BYTES, FIXED_BYTES = 90, 60, 1_000_000
-REQUESTS = "requests.parquet"  # of a long or sharded run a folder of such files
-PART_ROWS = 4_000_000  # about as many in a file: so many are summarised at a time
+REQUESTS = "requests.parquet"  # a folder of such files for a long or sharded run
+PART_ROWS = 4_000_000  # rows of a file, about, which are summarised at a time
 RESULTS = (REQUESTS, "summary.json", "timeline.json.gz", "speed.json")
-# Code a result depends on, beside Hydra's composition of the settings.
+# Code that a result depends on, beside Hydra's composition of the settings.
 CODE = ("c2c", "experiments.simulation", "experiments.figures.run")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """Wall seconds of a run, by what they went into; the parts of `simulate_s` come first.
-
-    Of several processes the slowest one's parts are told.
+    """Wall seconds of a run by part; with several processes, the parts of the slowest one.
 
     Attributes:
-      requests: how many arrived.
-      shards: processes that simulated.
+      requests: number of requests that arrived.
+      shards: number of processes that simulated.
       generate_s: making or reading the requests.
       events_s: the event loop, policies included.
-      records_s: records into `requests.parquet`.
+      records_s: writing records to `requests.parquet`.
       simulate_s: these three together, and the start of processes.
       summary_s: reading the records back, summary and timeline.
-      compiled: machine code or interpreter.
+      compiled: True for machine code, False for the interpreter.
     """
 
     requests: int
@@ -73,13 +71,13 @@ class Speed:
 
     @property
     def requests_per_s(self) -> float:
-        """Requests a second, their making and writing included."""
+        """Requests a second, including generation and records."""
         return self.requests / self.simulate_s if self.simulate_s > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A run that is complete: its folder, its summary, and its speed if it ran just now."""
+    """Complete run: its folder, its summary, and its speed (None if it was complete before)."""
 
     folder: Path
     summary: Mapping[str, Any]
@@ -92,10 +90,10 @@ class Outcome:
 
 
 def folder_of(setup: RunSetup) -> Path:
-    """Return the run's folder: `folder`, or one in `out` named by the settings.
+    """Return the run's folder: `folder`, or one in `out` named after the settings.
 
-    The name does not depend on the content of traces or code: a run whose inputs changed replaces
-    the earlier one.
+    The name does not depend on the contents of traces or code: a run whose inputs have changed
+    replaces the earlier one.
     """
     s = setup.settings
     if s["folder"]:
@@ -122,12 +120,13 @@ def execute(
     on_progress: Callable[[float], None] = lambda done: None,  # noqa: ARG005
     after: Callable[[Outcome], None] = lambda outcome: None,  # noqa: ARG005
 ) -> Outcome:
-    """Run a setup into its folder, or return what a complete folder holds.
+    """Run a setup into its folder, or return the outcome of a complete folder.
 
     Args:
-      before: called when a run starts, with whether it is compiled.
-      on_progress: takes the number of requests that arrived so far.
-      after: takes the outcome as soon as the summary is on disk, before anything is drawn.
+      setup: checked setup of the run.
+      before: called at the start of a run, with True if it is compiled.
+      on_progress: called with the number of requests that have arrived so far.
+      after: called with the outcome once the summary is on disk, before figures are drawn.
 
     Raises:
       SettingError: the folder cannot be used.
@@ -158,12 +157,12 @@ def execute(
 
 
 def check_disk(cfg: DictConfig) -> None:
-    """Raise where a generator's requests leave more than the disk has room for.
+    """Raise if the disk has no room for the records of a generator's requests.
 
-    Asked before they are counted, which takes its time; other faults are found later.
+    The check comes before the requests are counted, which takes time; other faults are found later.
 
     Raises:
-      SettingError: names the folder, the bytes needed and free.
+      SettingError: there is no room; the message has the folder, the bytes needed and free.
     """
     workload = OmegaConf.select(cfg, "workload")
     found = [OmegaConf.select(workload, n) for n in ("requests", "replicas", "max_requests")]
@@ -240,10 +239,10 @@ def _simulate(
 
 
 def chosen_shards(setup: RunSetup) -> tuple[Shard, ...]:
-    """Return what is simulated apart: `shards` of the settings, as far as chips share no model."""
+    """Return the shards of a run: `shards` of the settings, fewer if chips share models."""
     asked, requests = setup.settings["shards"], int(setup.workload.description["requests"])
     wanted = len(usable_cores()) if asked == "auto" else int(asked)
-    if setup.workload.loop is not None:  # who sends next depends on all
+    if setup.workload.loop is not None:  # the next sender depends on all requests
         wanted = 1
     if wanted == 1 and requests <= PART_ROWS:
         models = np.arange(len(setup.serving.deployments))
@@ -262,7 +261,7 @@ def _totals(setup: RunSetup, stats: RunStats) -> dict[str, Any]:
 
 
 def chosen_chunks(setup: RunSetup) -> list[dict[str, Any]]:
-    """Return the chunk of each (architecture, slice) pair and whether it keeps every limit."""
+    """Return the chunk of each (architecture, slice) pair; `fits` if it keeps every limit."""
     prepared = setup.prepared
     return [
         {"model": spec.name, "slice": kind.name, "tokens": choice.tokens, "fits": choice.feasible}
@@ -288,7 +287,7 @@ def _write_timeline(setup: RunSetup, run: RunDir, served: Served) -> None:
 
 
 def _draw(setup: RunSetup, run: RunDir) -> None:
-    # Matplotlib takes longer to import than most runs take: only here, after the result is out.
+    # Importing Matplotlib takes longer than most runs: only here, after the results are printed.
     from experiments.figures.run import draw_run
     from experiments.figures.style import look
 

@@ -1,8 +1,8 @@
-"""Memory that a process has freed, kept for its next use.
+"""Reuse of freed memory within a process.
 
-Long runs work on hundreds of megabytes at a time, again and again. By default each array's pages go
-back to the system when it is freed and come back one by one, zeroed: on a virtual machine that took
-longer than what was computed on them.
+Long runs use hundreds of megabytes at a time, again and again. By default, the pages of a freed
+array go back to the system and are faulted in again one by one, zeroed: on a virtual machine that
+took longer than the computation on them.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import pyarrow as pa
 
 __all__ = ["keep_freed_memory"]
 
-# Of <malloc.h>: never give back, one heap for all threads, no block outside it.
+# From <malloc.h>: never trim, one heap for all threads, no block outside it.
 _OPTIONS = {"M_TRIM_THRESHOLD": (-1, -1), "M_ARENA_MAX": (-8, 1), "M_MMAP_MAX": (-4, 0)}
 
 
 def keep_freed_memory() -> None:
-    """Let this process use again what it frees from now on; without glibc nothing changes."""
+    """Make this process reuse the memory that it frees from now on; no effect without glibc."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return

@@ -1,6 +1,6 @@
-"""`--help`: every setting, what it means, and its value as it is now.
+"""`--help`: every setting with its meaning and its present value.
 
-What a setting means stands once, in the docstring of the dataclass that has it.
+The meaning of a setting comes from the docstring of its dataclass.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from experiments.plain_settings import descriptions, entry, shown
 
 __all__ = ["help_text"]
 
-# Groups of `conf/`, and of which dataclass their settings are; None: the file explains itself.
+# Groups of `conf/` and the dataclasses of their settings; None: the files explain themselves.
 GROUPS: Mapping[str, type | None] = {
     "hardware": None, "mig": None, "node": None, "catalog": None,
     "workload": WorkloadConfig, "system": SystemSpec,

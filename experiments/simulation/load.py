@@ -16,24 +16,24 @@ from c2c.workloads import RequestBlock
 
 __all__ = ["Load", "estimate_load"]
 
-# Requests that are given at once: enough to fill every batch of the fleet a few times over.
+# Requests that arrive at once: enough to fill every batch of the fleet several times.
 FILLS: Final = 4
 FEWEST: Final = 100
 MOST: Final = 20_000
 MIDDLE: Final = (
     0.2,
     0.8,
-)  # of them, counted by when they end: starts and the last ones are left out
+)  # of them in the order of their ends, without starts and the last ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """The load asked of a fleet, and the load it can serve.
+    """Load of a workload, and the load that its fleet can serve.
 
     Attributes:
-      asked_rps: requests a second of the workload, the mean over its time.
-      served_rps: requests a second of the fleet, as long as requests wait.
-      tried: requests that this was found with.
+      asked_rps: mean requests a second of the workload.
+      served_rps: requests a second that the fleet serves while requests wait.
+      tried: number of requests in the estimate.
     """
 
     asked_rps: float
@@ -42,11 +42,11 @@ class Load:
 
     @property
     def times(self) -> float:
-        """Multiples of the fleet that are needed; above 1 waiting grows until the workload ends."""
+        """Load over capacity; above 1, queues grow until the workload ends."""
         return self.asked_rps / self.served_rps
 
     def line(self) -> str:
-        """Say it on the console."""
+        """Return the load as a line for the console."""
         said = (
             f"load (estimate by {self.tried:,} requests at once): {self.asked_rps:.3g} requests/s "
             f"of {self.served_rps:.3g} that the fleet serves: "
@@ -59,11 +59,12 @@ class Load:
 def estimate_load(setup: RunSetup) -> Load | None:
     """Return the load of a run, from a short simulation of the same fleet in overload.
 
-    The first requests of the workload come all at once, and the rate is that at which the middle of
-    them end. Compiled. Rates of runs in overload are within a factor of 2 of it.
+    The first requests of the workload arrive all at once, and the capacity is the rate at which the
+    middle of them end. The simulation is compiled. Rates of runs in overload are within a factor of
+    2 of the estimate.
 
     Returns:
-      None for a closed loop, a workload without a rate, or requests of which too few are served.
+      Load; None for a closed loop, a workload without a rate, or if too few requests are served.
     """
     asked_rps = setup.workload.description.get("mean_rate_rps")
     if setup.workload.loop is not None or not asked_rps:
@@ -79,7 +80,7 @@ def estimate_load(setup: RunSetup) -> Load | None:
             if left <= 0:
                 return
 
-    # A table of misses of experts takes longer to make than these requests are walked.
+    # A table of expert misses takes longer to make than to do without it here.
     walked = replace(
         setup.prepared,
         fleet=setup.prepared.fleet._replace(folds_experts=False),
@@ -95,7 +96,7 @@ def estimate_load(setup: RunSetup) -> Load | None:
 
 
 def _wanted(setup: RunSetup) -> int:
-    """Return how many requests fill the batches of all slices several times, by mean lengths."""
+    """Return the number of requests that fill all batches `FILLS` times, by mean lengths."""
     prepared = setup.prepared
     block = next(setup.workload.blocks(), None)
     if block is None:

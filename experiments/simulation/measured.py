@@ -1,4 +1,4 @@
-"""Latencies that a trace brings, measured where its requests were served, beside simulated ones."""
+"""Measured latencies of a trace's requests, beside the simulated ones."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["Measured", "beside_simulated", "has_measured"]
 
 
 def has_measured(setup: RunSetup) -> bool:
-    """Return whether a run's requests have measured latencies."""
+    """Return True if a run's requests have measured latencies."""
     said = setup.workload.description
     return bool(said.get("measured")) and said["lengths"]["name"] == "the trace's own"
 
 
 class Measured:
-    """Keeps what requests bring as they pass, and gives it to their records by id."""
+    """Collects measured latencies of requests, and adds them to the records by id."""
 
     schema = pa.schema([*RECORD_SCHEMA, *(pa.field(name, pa.float64()) for name in MEASURED)])
 
@@ -33,7 +33,7 @@ class Measured:
         self._values: dict[str, list[npt.NDArray[np.float64]]] = {name: [] for name in MEASURED}
 
     def over(self, blocks: Iterable[RequestBlock]) -> Iterator[RequestBlock]:
-        """Yield the blocks, remembering their latencies."""
+        """Yield the blocks and keep their latencies."""
         for block in blocks:
             count = np.arange(self._next, self._next + len(block))
             self._ids.append(count if block.ids is None else block.ids)
@@ -44,7 +44,7 @@ class Measured:
             yield block
 
     def added(self, records: pa.Table) -> pa.Table:
-        """Return records with two more columns, those of `schema`; empty where it is not known."""
+        """Return records with the columns of `MEASURED`, null for unknown latencies."""
         at = np.searchsorted(np.concatenate(self._ids), records.column("id").to_numpy())
         for name, found in self._values.items():
             values = np.concatenate(found)[at]
@@ -53,11 +53,11 @@ class Measured:
 
 
 def beside_simulated(records: Records) -> dict[str, Any]:
-    """Return percentiles of measured and simulated latencies, of the requests that have both.
+    """Return percentiles of measured and simulated latencies over the requests that have both.
 
     Returns:
       ttft_s and tpot_s, each {requests, measured {mean, p50, p95, p99}, simulated {the same}};
-      without those that no request has.
+      a latency that no request has is left out.
     """
     names = ("arrival_s", "first_token_s", "finished_s", "output_tokens", *MEASURED)
     parts = [records.read(part, names) for part in range(len(records.parts))]

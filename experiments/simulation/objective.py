@@ -1,7 +1,7 @@
-"""A run's result for a sweeper: a field of its summary, or arithmetic on several.
+"""Objective of a run for a sweeper: a field of its summary, or arithmetic on several.
 
 `ttft_p99_s`, `attainment_both`, `run_utilisation_link_mean`: the path in summary.json joined by
-`_`, a unit last. `objective='ttft_p99_s + 2 * tpot_p99_s'` and `max(a, b)` work too; a list is
+`_`, a unit last. `objective='ttft_p99_s + 2 * tpot_p99_s'` and `max(a, b)` work too; a list has
 several objectives. Nothing is evaluated as Python.
 """
 
@@ -43,14 +43,14 @@ _ALLOWED = (
 
 
 def check_objective(objective: Any, fields: Callable[[], Sequence[str]]) -> None:
-    """Raise unless the objective can be computed of any run.
+    """Raise unless the objective can be computed for every run.
 
     Args:
-      objective: the setting; None is none.
-      fields: returns the names there are; called if there is an objective.
+      objective: the setting; None for no objective.
+      fields: returns the known names; called only if there is an objective.
 
     Raises:
-      SettingError: it is no expression, or names a field that does not exist.
+      SettingError: the objective is no expression, or has an unknown field.
     """
     if objective is None:
         return
@@ -65,10 +65,10 @@ def check_objective(objective: Any, fields: Callable[[], Sequence[str]]) -> None
 
 
 def objective_of(objective: Any, summary: Mapping[str, Any]) -> Value | tuple[Value, ...]:
-    """Return the objective's value, of a list of objectives as many; None where it has none.
+    """Return the value of the objective, or a value for each of a list of objectives.
 
     A field without a value (the TTFT of a run in which nothing finished), a division by zero and
-    the like give None.
+    the like give None, as does an objective of None.
     """
     if objective is None:
         return None
@@ -145,7 +145,7 @@ def _compute(tree: ast.expr, fields: Mapping[str, Value]) -> Any:
                 raise _NoValue(name)
             return float(value)
         case ast.Constant(value=int() | float() as number):
-            return float(number)  # of whole numbers a power could grow without end
+            return float(number)  # a power of integers could grow without bound
         case ast.BinOp():
             return _BINARY[type(tree.op)](_compute(tree.left, fields), _compute(tree.right, fields))
         case ast.UnaryOp():

@@ -1,4 +1,4 @@
-"""`--config-dir mydir`: settings and policies of the user's own, without touching the package."""
+"""`--config-dir mydir`: the user's own settings and policies, outside the package."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _FLAGS = ("--config-dir", "-cd")
 
 
 def with_own_settings(arguments: Sequence[str]) -> list[str]:
-    """Import what a command line's `--config-dir` brings; return the command line for Hydra.
+    """Register a command line's `--config-dir`; return the command line for Hydra.
 
-    The folder is searched for settings beside `conf/`; Python files in its `system/` may define
+    The folder is searched for settings beside `conf/`. Python files in its `system/` may define
     policies, which `system/mine.yaml` then names. Every run has those files as its `code` and the
-    folder as its `conf`, so that workers of a sweep find both, too.
+    folder as its `conf`, so that workers of a sweep find both.
 
     Raises:
-      SettingError: no such folder.
+      SettingError: the folder does not exist.
       PolicyError: a file cannot be imported.
     """
     rest: list[str] = []
@@ -41,5 +41,5 @@ def with_own_settings(arguments: Sequence[str]) -> list[str]:
     code = code_in(found)
     load_code(code)
     register(code, found)
-    # One argument: what reads the overrides of a sweep takes all that begin with no dash.
+    # One argument, since a sweep takes every argument without a dash for an override.
     return [f"--config-dir={found}", *rest]

@@ -1,4 +1,4 @@
-"""One point: a run by itself, or one of a sweep in whatever process its launcher has put it."""
+"""One point: a single run, or a run of a sweep in any process of its launcher."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ POLL_S = 0.2
 
 
 def simulate_point(cfg: DictConfig) -> Any:
-    """Simulate what a configuration says; return the objective, if there is one.
+    """Simulate a configuration; return the objective's value, None without one.
+
+    In a sweep, errors are recorded and None is returned, so that other points go on.
 
     Raises:
-      SettingError: it cannot work. In a sweep that is recorded instead, and None returned: other
-        points go on.
-      DataError: a file cannot be used; in a sweep likewise.
+      SettingError: a setting is not allowed.
+      DataError: a file cannot be used.
     """
     hydra = HydraConfig.get()
     if hydra.mode is not RunMode.MULTIRUN:
@@ -49,7 +50,7 @@ def simulate_point(cfg: DictConfig) -> Any:
 
 
 def simulate_alone(cfg: DictConfig) -> Any:
-    """Simulate what a configuration says, which is no point of a sweep; as `simulate_point`."""
+    """Simulate a configuration outside a sweep; returns and raises as `simulate_point`."""
     check_shared(cfg)
     check_disk(cfg)
     outcome = _run(build(cfg), console(), terse=False)
@@ -63,7 +64,7 @@ def objective_setting(cfg: DictConfig) -> Any:
 
 
 def check_shared(cfg: DictConfig) -> None:
-    """Raise where a setting cannot work that has nothing to do with what is simulated."""
+    """Raise for a bad setting that the simulation does not depend on: the objective."""
     check_objective(objective_setting(cfg), known_fields)
 
 
@@ -84,7 +85,7 @@ def _swept(cfg: DictConfig, point: PointRecord, *, terse: bool) -> Any:
             outcome = _run(setup, out, terse=terse)
         except FolderInUse:
             folder = folder_of(setup)
-            if objective is None:  # the sweep goes on, and waits for it at its end
+            if objective is None:  # the sweep waits for it at its end
                 print(f"running elsewhere: {folder}", file=sys.stderr)
                 finish(point, "elsewhere", folder, run_key(setup))
                 return None
@@ -93,9 +94,9 @@ def _swept(cfg: DictConfig, point: PointRecord, *, terse: bool) -> Any:
             outcome = _run(setup, out, terse=terse)
         finish(point, "kept" if outcome.skipped else "made", outcome.folder)
         return _told(outcome, objective)
-    except Exception as error:  # noqa: BLE001 (the other points are to go on)
+    except Exception as error:  # noqa: BLE001 (the other points go on)
         line = in_one_line(error)
-        if line is None:  # a fault of ours
+        if line is None:  # a bug
             traceback.print_exc()
         else:
             print(f"error: {line}", file=sys.stderr)
@@ -104,7 +105,7 @@ def _swept(cfg: DictConfig, point: PointRecord, *, terse: bool) -> Any:
 
 
 def _told(outcome: Outcome, objective: Any) -> Any:
-    # What nobody was served by is good at nothing, whatever an objective makes of zeros.
+    # A run that served nobody has no objective, whatever the arithmetic makes of zeros.
     value = objective_of(objective, outcome.summary) if outcome.summary["finished"] else None
     if objective is not None:
         print(f"objective {objective}: {value}")
@@ -112,7 +113,7 @@ def _told(outcome: Outcome, objective: Any) -> Any:
 
 
 def _run(setup: RunSetup, out: Console, *, terse: bool) -> Outcome:
-    """Run one point, printing its settings before and its tables as soon as they are known."""
+    """Run one point; print its settings before, and its tables as soon as they are known."""
     with ExitStack() as drawn:
         bars: list[Callable[[float], None]] = []
 
@@ -134,7 +135,7 @@ def _run(setup: RunSetup, out: Console, *, terse: bool) -> Outcome:
                 bar(done)
 
         def after(outcome: Outcome) -> None:
-            drawn.close()  # the bar goes before the tables come
+            drawn.close()  # remove the bar before the tables are printed
             if not terse:
                 print_outcome(out, outcome)
 

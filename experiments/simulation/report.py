@@ -1,4 +1,4 @@
-"""Output of a run: settings before it starts, tables after it ends."""
+"""Console output of a run: settings before its start, tables after its end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from experiments.simulation.execute import Outcome, chosen_chunks
 __all__ = ["console", "layout_lines", "print_folder", "print_outcome", "print_setup"]
 
 _MODELS_SHOWN = 8
-_WIDTH = 100  # where output is no terminal; no table is cut there
+_WIDTH = 100  # if output is no terminal; no table is cut then
 
 
 def console() -> Console:
@@ -29,7 +29,7 @@ def console() -> Console:
 
 
 def print_setup(out: Console, setup: RunSetup) -> None:
-    """Print what will be served, by what, and what was chosen for the user."""
+    """Print the system, fleet and workload of a run, and the choices made for the user."""
     serving, prepared = setup.serving, setup.prepared
     out.print(
         f"[bold]{serving.system.name}[/] on {_chips(serving)}, {int(prepared.present.sum())} "
@@ -62,7 +62,7 @@ def print_setup(out: Console, setup: RunSetup) -> None:
 
 
 def _cache_line(setup: RunSetup) -> str:
-    """Say where a prefix cache has no blocks to find, or blocks have no cache."""
+    """Return a line if a prefix cache has no blocks to find, or blocks have no cache; else ""."""
     said, is_on = setup.workload.description, setup.prepared.fleet.caches_prefixes
     has_blocks = bool(said.get("blocks")) or said["kind"] == "conversations"
     if is_on and not has_blocks:
@@ -142,7 +142,7 @@ def _measured_lines(measured: Mapping[str, Any]) -> Iterator[str]:
 
 
 def print_folder(out: Console, outcome: Outcome) -> None:
-    """Say where a run is; only once all of it is on disk."""
+    """Print a run's folder; call this once all of it is on disk."""
     state = "complete already, skipped" if outcome.skipped else "written"
     out.print(f"run folder ({state}): {outcome.folder}", markup=False, soft_wrap=True)
 
@@ -179,7 +179,7 @@ def _latency_table(summary: Mapping[str, Any]) -> Table:
 
 
 def _cost_row(cost: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what a million output tokens cost, as far as it is known."""
+    """Return the row with the cost of a million output tokens; empty if it is unknown."""
     usd, joules = cost["usd_per_million_tokens"], cost["joules_per_million_tokens"]
     told = [] if usd is None else [f"{usd:.3g} USD"]
     told += [] if joules is None else [f"{joules / 1e6:.3g} MJ (mean {cost['power_w']:,.0f} W)"]

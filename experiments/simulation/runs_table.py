@@ -1,4 +1,4 @@
-"""The table of several runs, after a sweep and of any folder, from one reading of the folders."""
+"""Table of several runs, after a sweep or of any folder, from one reading of the folders."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _STATES = {"complete": "", "failed": "error", "kept": "skipped", "elsewhere": "m
 
 
 def print_sweep(out: Console, points: Sequence[PointRecord]) -> None:
-    """Print one line a point of a sweep, named by the overrides in which points differ."""
+    """Print a line for each point of a sweep, named by the overrides in which points differ."""
     shared = set.intersection(*(set(point.overrides) for point in points))
     names = [" ".join(o for o in p.overrides if o not in shared) or "all alike" for p in points]
     found = [_of_point(point, name) for point, name in zip(points, names, strict=True)]
@@ -48,14 +48,14 @@ def print_runs(
     names: Sequence[str] | None = None,
     states: Sequence[str] | None = None,
 ) -> None:
-    """Print a table of `c2c.runs.tidy`, a line a run, and below it why some have no result.
+    """Print a table of `c2c.runs.tidy`, a line a run, then the errors of runs without a result.
 
     Args:
-      out: where to.
+      out: console to print on.
       table: the runs.
-      title: above it.
-      names: of the runs; None takes the settings in which they differ.
-      states: in the last column; None takes what became of each.
+      title: title of the table.
+      names: names of the runs; None names them by the settings in which they differ.
+      states: texts of the last column; None for the status of each run.
     """
     rows = table.to_pylist()
     columns = settings_columns(table)

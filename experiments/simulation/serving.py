@@ -1,4 +1,4 @@
-"""The simulation itself: all models in this process, or parts of the fleet in several."""
+"""Simulation of a run: all models in this process, or shards in several processes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ POLL_S = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """Totals, the first phases, and the seconds of the process that took longest."""
+    """Totals of a run, the first phases, and the seconds of the slowest process."""
 
     stats: RunStats
     timeline: Any  # TIMELINE_DTYPE
@@ -46,7 +46,7 @@ class Served:
 
 
 class _Watch:
-    """Seconds spent in an iterator's items and in a function's calls."""
+    """Stopwatch for an iterator's items and a function's calls."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -78,14 +78,14 @@ def serve(
     on_progress: Callable[[float], None],
     shard: Shard | None = None,
 ) -> Served:
-    """Simulate, records to disk as they come.
+    """Simulate a run and stream its records to disk.
 
     Args:
-      setup: what to run.
-      files: where the records go: one file, or one for each of the shard's parts.
-      compiled: machine code or interpreter.
-      on_progress: takes the number of requests that arrived so far, all models'.
-      shard: the only models to serve; None for all.
+      setup: setup of the run.
+      files: file of the records, or one file for each of the shard's parts.
+      compiled: True for machine code, False for the interpreter.
+      on_progress: called with the number of requests of all models that have arrived so far.
+      shard: models to serve; None for all.
     """
     prepared = setup.prepared
     simulation = Simulation.start(
@@ -120,7 +120,7 @@ def serve(
         )
         events_until = time.perf_counter()
     ended = time.perf_counter()
-    records_s = recording.seconds + (ended - events_until)  # what the files still held back
+    records_s = recording.seconds + (ended - events_until)  # includes the flush of the files
     return Served(
         stats=stats,
         timeline=simulation.timeline(),
@@ -138,12 +138,12 @@ def serve_in_shards(
     compiled: bool,
     on_progress: Callable[[float], None],
 ) -> Served:
-    """Simulate each shard in a process of its own, and put the totals together.
+    """Simulate each shard in a process of its own and merge the totals.
 
-    Where RAY_ADDRESS names a cluster the processes are tasks there, on machines that see the files.
+    If RAY_ADDRESS names a cluster, the processes are its tasks, on machines that see the files.
 
     Raises:
-      DataError: a process was ended from outside.
+      DataError: a process was killed.
     """
     asked = [
         (dict(setup.settings), shard, tuple(path.resolve() for path in paths), compiled)
@@ -186,7 +186,7 @@ def _on_ray(asked: Sequence[tuple[Any, ...]]) -> list[Served]:
 
 
 def _drop(records: Any) -> None:
-    """Take records that nobody wants."""
+    """Discard records."""
 
 
 def _serve_shard(

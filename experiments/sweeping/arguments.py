@@ -1,4 +1,4 @@
-"""The command line of a sweep, before Hydra has it."""
+"""Command line of a sweep, before Hydra parses it."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ __all__ = ["check_arguments", "fixed", "grid", "is_sweep", "options_first", "quo
 
 _SWEEP = ("-m", "--multirun")
 _FLAGS = (*_SWEEP, "-h", "--help", "--hydra-help", "--resolve", "-r", "--run")
-# What Hydra would keep in folders of its choice, and the setting that says where runs go.
+# Settings of Hydra's own folders, which are not used.
 _HYDRAS = re.compile(r"[+~]*hydra\.(run|sweep|runtime|job)\.(dir|subdir|output_dir|chdir)=(.*)")
 
 
 def is_sweep(arguments: Sequence[str]) -> bool:
-    """Return whether several points are asked for."""
+    """Return True if the command line asks for several points."""
     return any(a in _SWEEP for a in arguments)
 
 
 def options_first(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with flags before the settings: between them Hydra refuses flags.
+    """Return the arguments with flags before the settings, since Hydra refuses flags in between.
 
     >>> options_first(["seed=0,1", "-m", "link=measured"])
     ['-m', 'seed=0,1', 'link=measured']
@@ -40,16 +40,16 @@ def options_first(arguments: Sequence[str]) -> list[str]:
 def check_arguments(
     arguments: Sequence[str], single: str = "folder", many: str = "out", sweep: str = SWEEP
 ) -> None:
-    """Raise where an argument names what this command would not use.
+    """Raise for an argument that this command would ignore.
 
     Args:
-      arguments: of the command line.
-      single: the setting that says where one run goes.
-      many: likewise of several.
-      sweep: what to write before `group=a,b` for a run of each choice.
+      arguments: arguments of the command line.
+      single: setting for the folder of one run.
+      many: setting for the folder of several runs.
+      sweep: flag that makes `group=a,b` a run of each choice.
 
     Raises:
-      SettingError: Hydra's own folders, naming the setting that is meant; an unknown option;
+      SettingError: one of Hydra's own folders, with the setting to use instead; an unknown option;
         several choices of a group in one list.
     """
     parser = get_args_parser()
@@ -75,7 +75,7 @@ def _not_understood(message: str) -> NoReturn:
 
 
 def fixed(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments that all points share: no sweep, no value that differs."""
+    """Return the arguments that all points share, without flags for a sweep."""
     return [
         argument
         for argument in arguments
@@ -84,7 +84,7 @@ def fixed(arguments: Sequence[str]) -> list[str]:
 
 
 def grid(overrides: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return the overrides of each point in the order in which Hydra's own sweeper numbers them.
+    """Return the overrides of each point, in the order of Hydra's own sweeper.
 
     >>> grid(["seed=0,1", "link=measured"])
     [('seed=0', 'link=measured'), ('seed=1', 'link=measured')]
@@ -101,9 +101,9 @@ def grid(overrides: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def quoted(text: str) -> str:
-    """Return a quoted string that Hydra and OmegaConf turn back into `text`.
+    """Return a quoted string that Hydra and OmegaConf parse back into `text`.
 
-    OmegaConf takes `${` for an interpolation unless a backslash precedes it, and then halves the
+    OmegaConf reads `${` as an interpolation unless a backslash precedes it, and then halves the
     backslashes before that. Hydra does the same before a quote.
     """
     text = re.sub(r"(\\*)\$\{", lambda m: m[1] * 2 + r"\${", text)

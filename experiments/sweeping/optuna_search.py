@@ -1,7 +1,7 @@
-"""A search by Optuna as a sweep: it proposes points, a launcher runs them, `objective` judges.
+"""Search by Optuna as a sweep: it proposes points, a launcher runs them, `objective` rates them.
 
-Proposals depend on the sampler's seed and on earlier values alone, so a search that was stopped
-goes on when it is started again: the points it had finished are found complete.
+Proposals depend on the sampler's seed and on earlier values alone. Run the same command again to
+resume a stopped search: its finished points are found complete.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ type Launch = Callable[..., Sequence[JobReturn]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSettings:
-    """`hydra.sweeper`, with the names of Hydra's published plug-in.
+    """Settings of `hydra.sweeper`, with the names of Hydra's published plug-in.
 
     Attributes:
-      n_trials: points in all.
-      n_jobs: points at the same time.
-      directions: of each objective.
-      sampler: of Optuna.
-      storage: URL of a data base that keeps the study; None keeps it in memory.
-      study_name: in there.
-      params: search space, beside the command line's.
+      n_trials: total number of points.
+      n_jobs: number of points at the same time.
+      directions: "minimize" or "maximize" for each objective.
+      sampler: Optuna's sampler.
+      storage: URL of a database for the study; None keeps it in memory.
+      study_name: name of the study in the database; None lets Optuna choose.
+      params: search space in addition to that of the command line.
     """
 
     n_trials: int
@@ -56,10 +56,10 @@ class SearchSettings:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> SearchSettings:
-        """Return the settings of Hydra's node.
+        """Return the settings of a node of Hydra's.
 
         Raises:
-          SettingError: one cannot work.
+          SettingError: a value is not allowed.
         """
         plain: dict[str, Any] = {
             k: OmegaConf.to_container(v) if OmegaConf.is_config(v) else v
@@ -80,11 +80,11 @@ class SearchSettings:
 def search(
     settings: SearchSettings, arguments: Sequence[str], launch: Launch, folder: str
 ) -> optuna.Study:
-    """Run trials until there are enough of them, and write the best into the sweep's folder.
+    """Run `n_trials` trials and write the best to the sweep's folder.
 
     Raises:
       SettingError: there is nothing to search, or no direction for each objective.
-      EmptySearch: there is no best: every point failed, or has no value of an objective.
+      EmptySearch: every point failed, or lacks a value of an objective.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     texts = [*(f"{k}={v}" for k, v in settings.params.items()), *arguments]
@@ -119,7 +119,7 @@ def search(
 def _tell(study: optuna.Study, trial: Trial, result: JobReturn, objectives: int) -> None:
     try:
         value = result.return_value  # raises what ended the point's process
-    except Exception:  # noqa: BLE001 (any; the sweep's table says it)
+    except Exception:  # noqa: BLE001 (any; the sweep's table reports it)
         value = None
     values = list(value) if isinstance(value, list | tuple) else [value]
     if None in values:
@@ -135,7 +135,7 @@ def _tell(study: optuna.Study, trial: Trial, result: JobReturn, objectives: int)
 
 
 def _report(study: optuna.Study, folder: Path) -> None:
-    """Write and print the best trial, of several objectives the Pareto front."""
+    """Write and print the best trial, or the Pareto front of several objectives."""
     single = len(study.directions) == 1
     complete = any(trial.state is TrialState.COMPLETE for trial in study.trials)
     best = ([study.best_trial] if single else study.best_trials) if complete else []

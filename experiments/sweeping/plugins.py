@@ -1,4 +1,4 @@
-"""Tells Hydra of the launcher and the sweeper that come with this project."""
+"""Registration of this project's launcher and sweeper with Hydra."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from hydra.core.plugins import Plugins
 
 __all__ = ["register_plugins"]
 
-# Hydra takes plug-ins from the namespace `hydra_plugins` only; this folder holds our part of it.
+# Hydra loads plug-ins from the namespace `hydra_plugins` only; this folder holds our part of it.
 DOOR = Path(__file__).parent / "door"
 
 
 def register_plugins() -> None:
-    """Open the door and register what is behind it."""
+    """Make `hydra_plugins.c2c_sweeping` importable and register its plug-ins."""
     if str(DOOR) not in sys.path:
         sys.path.append(str(DOOR))
     from hydra_plugins.c2c_sweeping import C2cOptunaSweeper, C2cRayLauncher

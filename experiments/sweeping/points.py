@@ -1,8 +1,8 @@
-"""Results of a sweep's point for the command that started it, wherever it ran.
+"""Records of a sweep's points, for the command that started the sweep.
 
-A launcher may run points in other processes and on other machines, and what they return may be
-lost. So each writes a small file into the sweep's folder, first when it begins, and once more when
-it ends; the result itself is in the run folder that the file names.
+A launcher may run points in other processes and on other machines, and their return values may be
+lost. So each point writes a small file into the sweep's folder at its begin and at its end. The
+result itself is in the run folder that the file names.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ type State = Literal["begun", "made", "kept", "elsewhere", "failed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointRecord:
-    """A point as far as it came.
+    """State of a point.
 
     Attributes:
-      number: in the sweep, from 0.
-      overrides: what was set.
-      state: `begun` is what a killed one stays; `kept` was complete before; `elsewhere` is in the
-        hands of another process.
-      folder: its run folder, once known.
-      key: of the run's inputs, where another process makes it.
-      error: in one line.
+      number: number in the sweep, from 0.
+      overrides: settings of the point, as overrides.
+      state: `begun`, also if it was killed; `made`; `kept` if it was complete before; `elsewhere`
+        if another process makes it; `failed`.
+      folder: its run folder; None while it is unknown.
+      key: key of the run's inputs, if another process makes it.
+      error: error in one line; "" for none.
       at: the sweep's folder.
     """
 
@@ -45,22 +45,22 @@ class PointRecord:
 
 
 def begin(at: Path, number: int, overrides: Sequence[str]) -> PointRecord:
-    """Record that a point begins."""
+    """Record the begin of a point."""
     return _written(PointRecord(number=number, overrides=tuple(overrides), at=at))
 
 
 def finish(point: PointRecord, state: State, folder: Path, key: str = "") -> PointRecord:
-    """Record in which folder a point's result is, or will be."""
+    """Record the folder that has, or will have, a point's result."""
     return _written(replace(point, state=state, folder=folder.resolve(), key=key))
 
 
 def fail(point: PointRecord, error: str, folder: Path | None = None) -> PointRecord:
-    """Record why a point has no result."""
+    """Record the error of a point without a result."""
     return _written(replace(point, state="failed", error=error, folder=folder))
 
 
 def records(at: Path) -> dict[int, PointRecord]:
-    """Return the points of a sweep that began, by number."""
+    """Return the points of a sweep that have begun, by number."""
     found = {}
     for path in sorted(_folder(at).glob("*.json")):
         point = _read(json.loads(path.read_text(encoding="utf-8")), at)

@@ -1,4 +1,4 @@
-"""Points of a sweep as tasks of Ray, on this machine or a cluster that shares a file system."""
+"""Points of a sweep as Ray tasks, on this machine or a cluster that shares a file system."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def launch(
     init: Mapping[str, Any],
     remote: Mapping[str, Any],
 ) -> list[JobReturn]:
-    """Run the points and wait for all of them, also where one loses its process.
+    """Run the points and wait for all of them, even if one loses its process.
 
     Args:
-      job_overrides: of each point.
-      first: number of the first one.
-      hydra_context: of Hydra.
-      task_function: runs a point.
-      config: of the sweep.
-      init: arguments of `ray.init`; `address` names a cluster, none starts Ray here.
+      job_overrides: overrides of each point.
+      first: number of the first point.
+      hydra_context: Hydra's context.
+      task_function: function that runs a point.
+      config: configuration of the sweep.
+      init: arguments of `ray.init`; `address` names a cluster, without it Ray starts here.
       remote: options of a task, such as num_cpus.
     """
     ray = started_ray(**init)
@@ -72,7 +72,7 @@ def _run(
     singletons: dict[Any, Any],
     folder: str,
 ) -> JobReturn:
-    """Run a point; on another machine in the folder of the same name, which both must share."""
+    """Run a point in `folder`, which another machine must share under the same name."""
     os.chdir(folder)
     setup_globals()
     Singleton.set_state(singletons)

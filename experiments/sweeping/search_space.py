@@ -1,4 +1,4 @@
-"""Sweeps on a command line (a choice, a range, an interval) as a space that Optuna draws from."""
+"""Search space for Optuna, from the sweeps on a command line: choice, range or interval."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["as_text", "choices_of", "distribution", "space_of"]
 
 
 def space_of(overrides: Sequence[str]) -> tuple[dict[str, BaseDistribution], list[str]]:
-    """Return what overrides leave open, by key, and the overrides that are fixed.
+    """Return the distributions of swept overrides, by key, and the fixed overrides.
 
     Raises:
-      SettingError: a kind of sweep that Optuna cannot draw from.
+      SettingError: Optuna cannot draw from a kind of sweep.
     """
     parsed = {
         o.get_key_element(): o for o in OverridesParser.create().parse_overrides([*overrides])
@@ -38,10 +38,10 @@ def space_of(overrides: Sequence[str]) -> tuple[dict[str, BaseDistribution], lis
 
 
 def choices_of(overrides: Sequence[str]) -> tuple[dict[str, list[Any]], list[str]]:
-    """Return the values of each sweep among overrides, by key, and the overrides that are fixed.
+    """Return the values of swept overrides, by key, and the fixed overrides.
 
     Raises:
-      SettingError: an interval, which has no end of values.
+      SettingError: a sweep is an interval, which is not a list of values.
     """
     space, fixed = space_of(overrides)
     found: dict[str, list[Any]] = {}
@@ -57,10 +57,10 @@ def choices_of(overrides: Sequence[str]) -> tuple[dict[str, list[Any]], list[str
 
 
 def distribution(override: Override) -> BaseDistribution:
-    """Return what Optuna draws from for a sweep on the command line: choice, range, interval.
+    """Return Optuna's distribution for a choice, range or interval on the command line.
 
     Raises:
-      SettingError: a kind of sweep that is none of these.
+      SettingError: the sweep is of another kind.
     """
     value = override.value()
     if isinstance(value, IntervalSweep):
@@ -84,7 +84,7 @@ def distribution(override: Override) -> BaseDistribution:
 
 
 def as_text(value: Any) -> str:
-    """Return a drawn value as it stands in an override."""
+    """Return a drawn value as text for an override."""
     if value is None:
         return "null"
     return str(value).lower() if isinstance(value, bool) else str(value)

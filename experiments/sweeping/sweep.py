@@ -1,4 +1,4 @@
-"""Runs a sweep on whatever launcher and sweeper was chosen, then reads what became of it."""
+"""Sweep on the chosen launcher and sweeper; its result is then read from folders."""
 
 from __future__ import annotations
 
@@ -40,24 +40,24 @@ class EmptySearch(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """Settings that all points share; `hydra` is Hydra's own part."""
+    """Settings that all points share; `hydra` has Hydra's own."""
 
     cfg: DictConfig
     hydra: DictConfig
 
     @property
     def is_grid(self) -> bool:
-        """True if the points are known beforehand."""
+        """True if all points are known in advance."""
         return str(self.hydra.sweeper._target_) == BASIC_SWEEPER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A sweep that is over, as its folders tell.
+    """Result of a sweep, read from its folders.
 
     Attributes:
-      points: in their order; one that never began is `failed`.
-      error: what ended the launcher or the sweeper before its time, or a search that found nothing.
+      points: points in order; one that never began is `failed`.
+      error: error that ended the launcher, the sweeper or a search without a result; "" for none.
       at: the sweep's folder.
     """
 
@@ -67,7 +67,7 @@ class Found:
 
     @property
     def status(self) -> int:
-        """The exit status: 0 if every point has its result."""
+        """Exit status: 0 if there is no error and every point has its result."""
         return int(bool(self.error) or any(p.state == "failed" for p in self.points))
 
 
@@ -79,19 +79,19 @@ def sweep(
     check: Callable[[Shared], None],
     waiting: Callable[[Path], None] = lambda folder: None,  # noqa: ARG005
 ) -> Found | None:
-    """Run all points of a command line; return what became of them, None if Hydra answered.
+    """Run all points of a command line; return their results, None if Hydra answered alone.
 
     Args:
-      task: runs a point; importable, since launchers pickle it by name. It calls `begin` and then
-        `finish` or `fail`, and returns the point's objective.
-      arguments: of the command line.
-      config_name: of the primary configuration.
-      check: raises SettingError where the sweep cannot work, before anything is made.
-      waiting: is told of a folder that another process still works in.
+      task: function that runs a point, importable, since launchers pickle it by name. It calls
+        `begin`, then `finish` or `fail`, and returns the point's objective.
+      arguments: arguments of the command line.
+      config_name: name of the primary configuration.
+      check: raises SettingError for settings that are not allowed, before anything is written.
+      waiting: called with a folder that another process still works in.
 
     Raises:
-      SettingError: the sweep cannot work.
-      HydraException, OmegaConfBaseException: a setting is not understood.
+      SettingError: a setting is not allowed.
+      HydraException, OmegaConfBaseException: a setting cannot be parsed or composed.
     """
     settings = _shared(arguments, config_name)
     if settings is None:
@@ -109,7 +109,7 @@ def sweep(
     more = [f"hydra.sweep.dir={quoted(str(at))}"]
     local_jobs = str(settings.hydra.launcher._target_) == SUBMITIT_LOCAL and settings.is_grid
     if local_jobs and settings.hydra.sweeper.max_batch_size is None:
-        # It starts all points of a batch at once.
+        # Submitit starts all points of a batch at once.
         more.append(f"hydra.sweeper.max_batch_size={os.cpu_count() or 1}")
     error = _launched(task, [*arguments, *more], config_name)
     found = records(at)
@@ -123,7 +123,7 @@ def sweep(
 
 
 def _shared(arguments: Sequence[str], config_name: str) -> Shared | None:
-    """Compose what all points share; None where Hydra only answered (--help, --cfg)."""
+    """Compose the settings that all points share; None if Hydra answered alone (--help, --cfg)."""
     kept: list[Shared] = []
 
     def keep(cfg: DictConfig) -> None:
@@ -145,21 +145,21 @@ def _expected(settings: Shared, arguments: Sequence[str]) -> list[tuple[str, ...
 
 
 def _launched(task: Callable[[DictConfig], Any], arguments: Sequence[str], config_name: str) -> str:
-    """Run Hydra; return what went wrong outside the points, such as a worker that was killed."""
+    """Run Hydra; return an error outside the points, such as a killed worker, else ""."""
     try:
         _with_arguments(arguments, lambda: _decorated(task, config_name))
     except (HydraException, OmegaConfBaseException, SettingError):
         raise
     except EmptySearch as error:
         return str(error)
-    except Exception as error:  # noqa: BLE001 (a launcher's or sweeper's; the folders say the rest)
+    except Exception as error:  # noqa: BLE001 (a launcher's or sweeper's; folders have the rest)
         last = (str(error).strip() or "no message").splitlines()[-1]
         return f"the sweep was cut short: {type(error).__name__}: {last}"
     return ""
 
 
 def _settled(point: PointRecord, waiting: Callable[[Path], None]) -> PointRecord:
-    """Return the point as its folder says; wait for one that another process works in."""
+    """Return the point's final state; wait if another process works in its folder."""
     if point.state == "begun":
         return fail(point, "its process was ended; the same command makes it again")
     if point.state == "elsewhere":

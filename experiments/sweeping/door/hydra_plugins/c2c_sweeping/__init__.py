@@ -1,6 +1,6 @@
-"""Hydra's door to this project's launcher and sweeper: it takes plug-ins from `hydra_plugins` only.
+"""This project's launcher and sweeper as plug-ins, which Hydra loads from `hydra_plugins` only.
 
-Both exist because the published plug-ins for Hydra 1.3 do not go with the locked packages, see
+Both exist because the published plug-ins for Hydra 1.3 do not work with the locked packages, see
 docs/design/experiments.md. Hydra imports this at every start, so heavy imports are made later.
 """
 
@@ -20,7 +20,7 @@ __all__ = ["C2cOptunaSweeper", "C2cRayLauncher"]
 
 
 class C2cOptunaSweeper(Sweeper):
-    """`hydra/sweeper=optuna`: see `experiments.sweeping.optuna_search`."""
+    """Sweeper of `hydra/sweeper=optuna`; see `experiments.sweeping.optuna_search`."""
 
     def __init__(self, **settings: Any) -> None:
         self._settings = settings
@@ -28,7 +28,7 @@ class C2cOptunaSweeper(Sweeper):
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
-        """Take what Hydra gives a sweeper."""
+        """Store Hydra's context and configuration, and create the launcher."""
         self.hydra_context = hydra_context
         self.config = config
         self.launcher = Plugins.instance().instantiate_launcher(
@@ -36,7 +36,7 @@ class C2cOptunaSweeper(Sweeper):
         )
 
     def sweep(self, arguments: list[str]) -> Any:
-        """Search."""
+        """Run the search and return Optuna's study."""
         from experiments.sweeping.optuna_search import SearchSettings, search
 
         assert self.config is not None
@@ -46,7 +46,7 @@ class C2cOptunaSweeper(Sweeper):
 
 
 class C2cRayLauncher(Launcher):
-    """`hydra/launcher=ray`: see `experiments.sweeping.ray_points`."""
+    """Launcher of `hydra/launcher=ray`; see `experiments.sweeping.ray_points`."""
 
     def __init__(self, init: Any = None, remote: Any = None) -> None:
         self._init: Any = OmegaConf.to_container(OmegaConf.create(init or {}), resolve=True)
@@ -55,7 +55,7 @@ class C2cRayLauncher(Launcher):
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
-        """Take what Hydra gives a launcher."""
+        """Store Hydra's context, configuration and task function."""
         self.hydra_context = hydra_context
         self.task_function = task_function
         self.config = config
@@ -63,7 +63,7 @@ class C2cRayLauncher(Launcher):
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
-        """Run the points of a batch."""
+        """Run the points of a batch and return their results."""
         from experiments.sweeping.ray_points import launch
 
         assert self.config is not None
