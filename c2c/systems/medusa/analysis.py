@@ -168,11 +168,11 @@ class _Work:
         }
         self.names = tuple(sorted(first.told))
         self._told = first.told, second.told, {} if other is None else other.told
-        self._addresses: tuple[int, ...] | None = None  # on the other rank
+        self._addresses: tuple[int, ...] | None = None  # those of the other rank
         if other is not None:
             self._addresses = tuple(e.address for e in _in_order(other, self.allocations))
             self._unlike |= {
-                number: f"points to a buffer that holds something else on other ranks, at byte {at}"
+                number: f"points to a buffer whose content differs on other ranks, at byte {at}"
                 for number, at in differing_contents(contents, other, numbers).items()
             }
 
@@ -209,7 +209,7 @@ class _Work:
         if entry is not None and entry.allocates:
             raise Refused(0, 0, "allocates memory on the device")
         if one.kernel in self._ambiguous:
-            raise Refused(0, 0, "stands in two modules that cannot be told apart")
+            raise Refused(0, 0, "is in two modules that cannot be distinguished")
         told: tuple[Told, ...] = ()
         if self.names:
             seen = [(one.parameters, self._told[0]), (two.parameters, self._told[1])]

@@ -1,4 +1,4 @@
-"""Artefact of a start, a file: graphs, references to kernels, allocations, contents of buffers."""
+"""Artefact file of a start: graphs, references to kernels, allocations, contents of buffers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Key:
     program: str  # key of the code that makes the launches
 
     def plain(self) -> dict[str, Any]:
-        """Return the key as plain values."""
+        """Return the key as JSON values."""
         values = {name: getattr(self, name) for name in self.__slots__}
         return values | {"batch_sizes": list(self.batch_sizes)}
 
@@ -66,7 +66,7 @@ class Artefact:
 
     Attributes:
       key: conditions under which it is valid.
-      allocations: allocations of start and captures, in order; patches and steps have indices.
+      allocations: allocations of start and captures, in order; patches and steps use their indices.
       steps: allocations and frees in order.
       begin: number of steps that the start itself makes; the later ones are replayed.
       kernels: references to the nodes' kernels.
@@ -178,7 +178,7 @@ def read_artefact(path: Path, key: Key | None = None) -> Artefact:
     if key is not None and found.key != key:
         wanted, there = key.plain(), found.key.plain()
         name = next(k for k in wanted if wanted[k] != there[k])
-        raise DataError(str(path), f"key.{name}: {there[name]!r}, needed is {wanted[name]!r}")
+        raise DataError(str(path), f"key.{name}: {there[name]!r}, expected {wanted[name]!r}")
     return found
 
 

@@ -74,7 +74,7 @@ def patches_of(
     if classifier == "paper":
         return tuple(_paper(first))
     if entry is None:
-        raise Refused(0, 0, "no PTX that declares the kernel")
+        raise Refused(0, 0, "the kernel has no PTX declaration")
     return tuple(_declared(first, entry))
 
 
@@ -102,7 +102,7 @@ def _declared(seen: Seen, entry: Entry) -> Iterator[Patch]:
         elif len(parameter) > 8:
             for at in range(0, len(parameter) - 7, 8):
                 if seen.owners.live(int.from_bytes(parameter[at : at + 8], "little")):
-                    raise Refused(k, at, "may be an address in a struct, of which PTX says nothing")
+                    raise Refused(k, at, "may be an address in a struct, unknown to PTX")
 
 
 def _differing(first: Seen, second: Seen, replace_address: ReplaceAddress) -> Iterator[Patch]:
@@ -150,6 +150,6 @@ def _why(words: tuple[int, int], *, is_double: bool) -> str:
     if is_double:
         return "may belong to two allocations"
     return (
-        f"differs between two captures ({words[0]:#x}, {words[1]:#x}) but is not the same place "
-        "of the same live allocation in both"
+        f"differs between two captures ({words[0]:#x}, {words[1]:#x}), but is not the same offset "
+        "in the same live allocation"
     )

@@ -43,7 +43,7 @@ def read_container(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     except OSError as problem:
         raise DataError(str(path), f"cannot be read ({problem.strerror})") from problem
     if len(data) < _HEAD.size or data[:10] != _MAGIC:
-        raise DataError(str(path), "magic: is no file of materialised graphs, or cut")
+        raise DataError(str(path), "magic: not a file of materialised graphs, or cut")
     _, version, nbytes, digest = _HEAD.unpack_from(data)
     if version != VERSION:
         raise DataError(str(path), f"version: {version}, this code reads {VERSION}")
@@ -58,7 +58,7 @@ def read_container(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
         head = json.loads(inside[8 : 8 + length])
         return head["values"], parts_of(head["blobs"], inside[8 + length :])
     except (struct.error, ValueError, LookupError, TypeError, AttributeError) as problem:
-        raise DataError(str(path), f"content: not what is written here ({problem})") from problem
+        raise DataError(str(path), f"content: not as expected ({problem})") from problem
 
 
 def parts_of(sizes: Mapping[str, int], data: bytes) -> dict[str, bytes]:

@@ -28,9 +28,9 @@ def find_functions(
 ) -> Found:
     """Find the functions of kernels.
 
-    A kernel is in a stored image, which is loaded, or is a library's symbol. Kernels that libraries
-    hide are searched by name in the modules that a trigger has loaded (the first layer, captured
-    once for each batch size).
+    Stored images are loaded, and exported kernels are found by symbol. Hidden kernels are searched
+    by name in the modules that a trigger has loaded (the first layer, captured once for each batch
+    size).
 
     Args:
       device: device of the new process.
@@ -53,7 +53,7 @@ def find_functions(
             else:
                 function = hidden.find(kernel)
             if device.parameter_places(function) != kernel.places:
-                raise DeviceFault("takes other parameters here")
+                raise DeviceFault("has other parameters in this process")
         except DeviceFault as problem:
             found.missing[number] = f"{kernel.name}: {problem}"
             continue
@@ -67,7 +67,7 @@ def find_functions(
 def _symbol(device: Device, kernel: KernelRef) -> int:
     function = device.symbol(kernel.where, kernel.name)
     if function is None:
-        raise DeviceFault(f"is no symbol of {kernel.where}")
+        raise DeviceFault(f"is not a symbol of {kernel.where}")
     return function
 
 
@@ -86,7 +86,7 @@ class _Hidden:
     def find(self, kernel: KernelRef) -> int:
         functions = self._functions.get((kernel.name, kernel.where), [])
         if len(functions) > 1:
-            raise DeviceFault("stands in two modules that cannot be told apart")
+            raise DeviceFault("is in two modules that cannot be distinguished")
         if not functions:
-            raise DeviceFault("is in no module that the triggers have loaded")
+            raise DeviceFault("is not in a module that the triggers have loaded")
         return functions[0]

@@ -43,8 +43,8 @@ def stored_kv_bytes(
     free = device.free_bytes()
     if free < needed:
         warnings.warn(
-            f"{free} bytes of device memory are free, {needed} were when the KV cache was "
-            "measured. It is profiled anew.",
+            f"{free} bytes of device memory are free; the recorded size of the KV cache needs "
+            f"{needed}. The KV cache is profiled again.",
             RepositoryWarning,
             stacklevel=2,
         )

@@ -42,7 +42,7 @@ def patched(
     for number, at, nbytes, name in node.told:
         value = values[name]
         if value is None:
-            raise ValueError(f"value {name} was not told")
+            raise ValueError(f"told value {name} is missing")
         old = parameters[number]
         parameters[number] = old[:at] + bytes_of(value, nbytes) + old[at + nbytes :]
     return tuple(parameters)

@@ -49,7 +49,7 @@ def _carried_out(artefact: Artefact, recorder: Recorder) -> tuple[int, ...]:
     permanent = set(artefact.permanent)
     for number, name in enumerate(artefact.allocations):
         if number not in standing and recorder.is_live(name) != (number in permanent):
-            raise ReplayDiffers(f"{name} is not in memory after the replay as it was, or still is.")
+            raise ReplayDiffers(f"{name} is live after either the replay or the capture only.")
     return tuple(recorder.addresses[name] for name in artefact.allocations)
 
 
@@ -64,17 +64,17 @@ def _compare(artefact: Artefact, recorder: Recorder) -> None:
         queue = expected.get(event.thread)
         if not queue:
             raise ReplayDiffers(
-                f"event {number} of the start ({event.nbytes} bytes, thread {event.thread}) is one "
-                "that the captured start did not have."
+                f"event {number} of the start ({event.nbytes} bytes, thread {event.thread}) is "
+                "missing in the captured start."
             )
         wanted = queue.popleft()
         if wanted != (event.allocation, event.nbytes):
             raise ReplayDiffers(
-                f"event {number} of the start is {event.nbytes} bytes of {event.allocation}, the "
-                f"captured start had {wanted[1]} bytes of {wanted[0]}."
+                f"event {number} of the start is {event.nbytes} bytes of {event.allocation}; in "
+                f"the captured start it is {wanted[1]} bytes of {wanted[0]}."
             )
     for thread, queue in expected.items():
         if queue:
             raise ReplayDiffers(
-                f"thread {thread} made {len(queue)} events less than in the captured start."
+                f"thread {thread} made {len(queue)} events fewer than in the captured start."
             )

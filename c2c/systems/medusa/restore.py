@@ -92,7 +92,7 @@ class OnDemand:
         addresses = None if self._is_in_place else self._addresses
         if untold := self._untold(self._graphs[batch]):
             _warn(
-                f"Nobody told the value of {untold}. The graph of batch size {batch} is captured."
+                f"The value of {untold} was not told. The graph of batch size {batch} is captured."
             )
             del self._graphs[batch]
             return None
@@ -228,7 +228,7 @@ def _add(
     elif node.kind == "empty":
         device.add_empty(graph)
     else:
-        raise DeviceFault(f"a node of kind {node.kind}")
+        raise DeviceFault(f"cannot restore a node of kind {node.kind}")
     return 1
 
 

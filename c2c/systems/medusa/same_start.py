@@ -37,17 +37,19 @@ def check_same_events(first: Capture, second: Capture) -> None:
         a, b = one.get(thread, []), two.get(thread, [])
         for k, (x, y) in enumerate(zip(a, b, strict=False)):
             if x != y:
-                raise DataError(_WHO, f"event {k} of thread {thread} is {x} in one, {y} in other")
+                raise DataError(_WHO, f"event {k} of thread {thread}: {x} in one, {y} in the other")
         if len(a) != len(b):
-            raise DataError(_WHO, f"thread {thread} has {len(a)} events in one, {len(b)} in other")
+            raise DataError(_WHO, f"thread {thread}: {len(a)} events in one, {len(b)} in the other")
     if first.kernels != second.kernels:
         pairs = zip(first.kernels, second.kernels, strict=False)
         name = next((a.name for a, b in pairs if a != b), "their number")
-        raise DataError(_WHO, f"they do not use the same kernels: {name} differs")
+        raise DataError(_WHO, f"their kernels differ: {name}")
     for g, h in zip(first.graphs, second.graphs, strict=False):
         _check_graphs(g, h)
     if len(first.graphs) != len(second.graphs):
-        raise DataError(_WHO, f"{len(first.graphs)} graphs in one, {len(second.graphs)} in other")
+        raise DataError(
+            _WHO, f"{len(first.graphs)} graphs in one, {len(second.graphs)} in the other"
+        )
     if first.told.keys() != second.told.keys():
         names = sorted(first.told.keys() ^ second.told.keys())
         raise DataError(_WHO, f"only one was told {', '.join(names)}")
@@ -63,10 +65,10 @@ def _by_thread(events: tuple[Event, ...]) -> dict[str, list[tuple[object, ...]]]
 def _check_graphs(one: Graph, two: Graph) -> None:
     where = f"graph of batch size {one.batch}"
     if (one.batch, one.edges, len(one.nodes)) != (two.batch, two.edges, len(two.nodes)):
-        raise DataError(_WHO, f"{where} has other nodes or edges in the other")
+        raise DataError(_WHO, f"{where} has different nodes or edges in them")
     for k, (a, b) in enumerate(zip(one.nodes, two.nodes, strict=True)):
         if _shape(a) != _shape(b):
-            raise DataError(_WHO, f"{where}, node {k} is another launch in the other")
+            raise DataError(_WHO, f"{where}, node {k} is a different launch in them")
         if a.child is not None and b.child is not None:
             _check_graphs(a.child, b.child)
 

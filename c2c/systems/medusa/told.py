@@ -75,7 +75,7 @@ def _told(
             if name is not None:
                 yield Told(k, start, nbytes, name)
             elif is_complete:
-                raise Refused(k, at, "differs between ranks and is no value that they were told")
+                raise Refused(k, at, "differs between ranks and is no told value")
             at = start + nbytes
 
 

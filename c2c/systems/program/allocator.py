@@ -28,7 +28,7 @@ class Arenas:
 
     Args:
       device: device whose addresses are reserved.
-      begins: begin of each pool's range in an earlier process, others get no range; None: each
+      begins: begin of each pool's range in an earlier process (other pools get none); None: each
         pool gets a new range.
     """
 
@@ -88,7 +88,7 @@ class Allocator:
     def allocate(self, nbytes: int, pool: str = "") -> int:
         """Allocate a block of at least `nbytes`; return its address."""
         if nbytes <= 0:
-            raise DeviceFault(f"an allocation of {nbytes} bytes")
+            raise DeviceFault(f"cannot allocate {nbytes} bytes")
         wanted = -(-nbytes // ROUND_BYTES) * ROUND_BYTES
         taken = wanted
         if self._guards is not None:

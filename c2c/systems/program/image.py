@@ -143,10 +143,10 @@ def _entry(match: re.Match[str], before: str) -> Entry:
     for access in accesses:
         fits = access.parameter < len(parameters)
         if not fits or access.at + access.width > parameters[access.parameter].nbytes:
-            raise DataError(f"kernel {match[1]}", f"access outside its parameters: {access}")
+            raise DataError(f"kernel {match[1]}", f"access outside of its parameters: {access}")
     traced = tuple(Traced(*map(int, words)) for words in _RECORD.findall(before))
     if any(t.intervals >= len(parameters) for t in traced):
-        raise DataError(f"kernel {match[1]}", "intervals of a parameter that it lacks")
+        raise DataError(f"kernel {match[1]}", "records intervals of a parameter that it lacks")
     allocates = ".extern .func" in before and "malloc" in before
     return Entry(match[1], parameters, accesses, allocates, traced)
 

@@ -142,16 +142,16 @@ class Program:
                 self._check(number, part)
         for edge in self.edges or ():
             if not 0 <= edge.source < edge.target < len(self.launches):
-                raise DataError("program", f"{edge} is no edge from an earlier to a later launch")
+                raise DataError("program", f"{edge} does not lead to a later launch")
 
     def _check(self, number: int, part: Slice) -> None:
         if not 0 <= part.buffer < len(self.buffers):
-            raise DataError(f"launch {number}", f"{part} names no buffer")
+            raise DataError(f"launch {number}", f"{part} names a buffer that the program lacks")
         buffer = self.buffers[part.buffer]
         if part.offset < 0 or part.offset + part.nbytes > buffer.nbytes:
-            raise DataError(f"launch {number}", f"{part} lies outside {buffer.nbytes} bytes")
+            raise DataError(f"launch {number}", f"{part} exceeds a buffer of {buffer.nbytes} bytes")
         if (buffer.first or 0) > number or (buffer.last is not None and buffer.last < number):
-            raise DataError(f"launch {number}", f"{part} is used outside its buffer's lifetime")
+            raise DataError(f"launch {number}", f"{part} is used outside of its buffer's lifetime")
 
 
 def slices_of(launch: Launch | Copy | Fill) -> tuple[Slice, ...]:

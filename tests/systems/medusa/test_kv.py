@@ -35,7 +35,7 @@ def test_the_stored_size_is_used_where_as_much_is_free() -> None:
     device.allocate(GIB)  # by this process, which says so
     assert stored_kv_bytes(record, device, 11 * GIB, 0.9) == 26 * GIB
     device.allocate(GIB)  # by another one
-    with pytest.warns(RepositoryWarning, match="profiled anew"):
+    with pytest.warns(RepositoryWarning, match="profiled again"):
         assert stored_kv_bytes(record, device, 11 * GIB, 0.9) is None
 
 

@@ -121,7 +121,7 @@ def test_handles_alone_need_no_other_rank() -> None:
         ranks.restored_rank(artefact, programs, 1, WORLD, [1])
     other = ranks.start(programs, rank, 31)
     held = OnDemand(artefact, other.recorder, other.triggered(), {"rank": 0})
-    with pytest.warns(RepositoryWarning, match="Nobody told the value of communicator"):
+    with pytest.warns(RepositoryWarning, match="The value of communicator was not told"):
         assert held.graph(1) is None
     assert held.graph(1) is None  # said once
 
@@ -140,7 +140,7 @@ def test_a_rank_whose_buffers_hold_something_else_is_refused() -> None:
     other = replace(other, contents={**other.contents, name: bytes(changed)})
     made = analyse(first, second, replace_address, other_rank=other)
     assert [r.why for r in made.refusals] == [
-        "points to a buffer that holds something else on other ranks, at byte 17"
+        "points to a buffer whose content differs on other ranks, at byte 17"
     ]
 
 

@@ -111,7 +111,7 @@ def test_a_start_that_differs_is_captured_and_says_where() -> None:
     with pytest.warns(RepositoryWarning, match=r"event \d+ of the start \(100 bytes, thread t0\)"):
         assert not restore(artefact, process.recorder).graphs
     empty = Emulated(1)
-    with pytest.warns(RepositoryWarning, match="events less than in the captured start"):
+    with pytest.warns(RepositoryWarning, match="events fewer than in the captured start"):
         assert not restore(artefact, Recorder(empty, Allocator(empty))).graphs
     larger = artefact.steps[0]._replace(nbytes=artefact.steps[0].nbytes + 1)
     process = Process(made().original.programs, 5)
@@ -126,7 +126,7 @@ def test_a_kernel_that_no_trigger_loads_leaves_its_graphs_to_be_captured() -> No
     assert hidden & {n.kernel for n in artefact.graphs[0].nodes}
     process = Process(made().original.programs, 5)
     plain = Graph(2, (Node("empty"),), ())
-    with pytest.warns(RepositoryWarning, match=r"no module that the triggers have loaded"):
+    with pytest.warns(RepositoryWarning, match=r"not in a module that the triggers have loaded"):
         found = restore(replace(artefact, graphs=(*artefact.graphs, plain)), process.recorder, ())
     assert set(found.graphs) == {2}
 

@@ -91,5 +91,5 @@ def test_what_cannot_be_is_refused() -> None:
     changed = replace(
         step, results=tuple(results), program=replace(step.program, launches=tuple(launches))
     )
-    with pytest.raises(DataError, match="accesses other bytes than others"):
+    with pytest.raises(DataError, match="accesses other bytes than before"):
         over_one_memory({1: changed})

@@ -66,7 +66,7 @@ def test_a_copy_that_is_no_row_is_not_read_as_one(
         found = SimpleNamespace(**ROW | (change if odd else {}))
         made = reader(monkeypatch, cuGraphMemcpyNodeGetParams=lambda _, f=found: (0, f))
         if odd:
-            with pytest.raises(DeviceFault, match="no row of device memory"):
+            with pytest.raises(DeviceFault, match="not one row of device memory"):
                 made.copy_of(3)
         else:
             assert made.copy_of(3) == (8192, 4104, 64)

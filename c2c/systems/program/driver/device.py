@@ -99,7 +99,7 @@ class Driver(Graphs, Peer):
         access.location, access.flags = made.location, d.CUmemAccess_flags(_READ_AND_WRITE)
         checked(d.cuMemMap, place, nbytes, 0, held, 0)
         checked(d.cuMemSetAccess, place, nbytes, [access], 1)
-        checked(d.cuMemRelease, held)  # the range keeps it
+        checked(d.cuMemRelease, held)  # the mapping keeps it
         self._mapped[address] = nbytes
 
     def release(self, address: int) -> None:
@@ -204,7 +204,7 @@ class Driver(Graphs, Peer):
                     continue
                 break
             else:
-                raise DeviceFault(f"none of {', '.join(_RUNTIMES)} is there")
+                raise DeviceFault(f"none of {', '.join(_RUNTIMES)} can be opened")
         return self._runtime
 
     def launch(self, call: KernelCall) -> None:
@@ -295,7 +295,7 @@ class Driver(Graphs, Peer):
             node = before.get(node)
         self._captured += reversed(added)
         if len(self._captured) != self.captured_nodes():
-            raise DeviceFault("a library has captured launches that do not follow one another")
+            raise DeviceFault("a library has captured launches that are not a chain")
 
     def _note(self) -> None:
         """Record the node of a captured call, the stream's only capture dependency."""
@@ -303,7 +303,7 @@ class Driver(Graphs, Peer):
             return
         _, _, _, waits_for, _, count = checked(self._d.cuStreamGetCaptureInfo, self._stream)
         if count != 1:
-            raise DeviceFault(f"a captured call left {count} nodes to wait for")
+            raise DeviceFault(f"a captured call left {count} dependencies, expected one")
         self._captured.append(int(waits_for[0]))
 
     def enter(self) -> None:

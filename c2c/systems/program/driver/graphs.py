@@ -131,7 +131,7 @@ class Graphs:
         kinds = {int(found.srcMemoryType), int(found.dstMemoryType)}
         later = (found.srcY, found.srcZ, found.dstY, found.dstZ)  # rows and planes are skipped
         if kinds != {_DEVICE_MEMORY} or found.Height > 1 or found.Depth > 1 or any(later):
-            raise DeviceFault("a memcpy node that is no row of device memory")
+            raise DeviceFault("a memcpy node that is not one row of device memory")
         return CopyCall(
             int(found.dstDevice) + found.dstXInBytes,
             int(found.srcDevice) + found.srcXInBytes,

@@ -1,4 +1,4 @@
-"""Emulated GPU: memory at random addresses, modules, stream capture, graphs, kernels as digests."""
+"""Emulated GPU: memory at random addresses, modules, stream capture and graphs."""
 
 from c2c.systems.program.emulated.device import Emulated
 from c2c.systems.program.emulated.libraries import Library

@@ -137,7 +137,7 @@ class Emulated(Peer):
     def set_shared_limit(self, function: int, nbytes: int) -> None:
         """Set the limit, to at most 227 KiB."""
         if nbytes > _SHARED_MOST:
-            raise DeviceFault(f"{nbytes} bytes of shared memory")
+            raise DeviceFault(f"{nbytes} bytes of shared memory, above {_SHARED_MOST}")
         self._modules.function(function).shared_limit = nbytes
 
     def symbol(self, library: str, name: str) -> int | None:
@@ -205,7 +205,7 @@ class Emulated(Peer):
     def record(self) -> int:
         """Return an event that has occurred, unless a capture is under way."""
         if self._capture is not None:
-            raise DeviceFault("an event of a stream under capture")
+            raise DeviceFault("cannot record an event of a stream under capture")
         event = self._new()
         self._events.add(event)
         return event
@@ -293,7 +293,7 @@ class Emulated(Peer):
         made = self._graphs[graph]
         for edge in edges:
             if not (0 <= edge.source < len(made.nodes) and 0 <= edge.target < len(made.nodes)):
-                raise DeviceFault(f"{edge} names nodes that are not there")
+                raise DeviceFault(f"{edge} names a node that the graph lacks")
         made.edges.extend(edges)
 
     def instantiate(self, graph: int) -> int:
@@ -309,7 +309,7 @@ class Emulated(Peer):
         old, new = self._executables[executable], self._graphs[graph]
         kinds = [[node.kind for node in each.nodes.values()] for each in (old, new)]
         if kinds[0] != kinds[1] or set(old.edges) != set(new.edges):
-            raise DeviceFault("an executable graph is not updated to another topology")
+            raise DeviceFault("cannot update an executable graph to another topology")
         self._executables[executable] = Graph(dict(new.nodes), list(new.edges))
 
     def upload(self, executable: int) -> None:
@@ -348,7 +348,7 @@ class Emulated(Peer):
         function = self._modules.function(call.function)
         sizes = tuple(p.nbytes for p in function.entry.parameters)
         if tuple(map(len, call.parameters)) != sizes:
-            raise DeviceFault(f"{function.entry.name} takes parameters of {sizes} bytes")
+            raise DeviceFault(f"{function.entry.name} expects parameters of {sizes} bytes")
         if not function.is_loaded:
             raise DeviceFault(f"{function.entry.name} is not loaded")
         if call.shared_bytes > function.shared_limit:

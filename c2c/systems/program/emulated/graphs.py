@@ -48,7 +48,7 @@ class Capture:
         if told is None:
             return [Edge(position - 1, position)] if position else []
         if any(edge.target != position or edge.source >= position for edge in told):
-            raise DeviceFault("a capture depends on nodes that are not there yet")
+            raise DeviceFault("an edge of a capture does not lead to its next node")
         return told
 
 

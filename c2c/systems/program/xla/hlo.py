@@ -106,7 +106,7 @@ def parse_hlo(text: str, source: str = "HLO") -> Module:
     """
     head = text.partition("\n")[0]
     if not head.startswith("HloModule") or "is_scheduled=true" not in head:
-        raise DataError(source, "is no scheduled HLO module")
+        raise DataError(source, "is not a scheduled HLO module")
     computations: dict[str, Computation] = {}
     entry, name = "", ""
     made: list[Instruction] = []

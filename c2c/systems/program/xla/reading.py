@@ -133,12 +133,12 @@ class _Reader:
         rest = iter(thunks)
         root = self._walk(self.module.entry, given, rest, "")
         if left := next(rest, None):
-            raise DataError(self.source, f"{left.name} is launched, but not in the HLO")
+            raise DataError(self.source, f"{left.name} is launched, but is not in the HLO")
         carried = []
         for number, path in self.module.aliases.items():
             result, parameter = _leaf(_at(root, path)), _leaf(given[number])
             if result.slice != parameter.slice:
-                raise DataError(self.source, f"output {path} is not where parameter {number} is")
+                raise DataError(self.source, f"output {path} is not in parameter {number}'s memory")
             carried.append(result.slice)
         program = Program(
             buffers=tuple(
@@ -184,7 +184,7 @@ class _Reader:
         for instruction in self.module.computations[computation]:
             taken = [_at(known[r.name], r.path) for r in instruction.operands if r.name in known]
             if len(taken) != len(instruction.operands):
-                raise DataError(self.source, f"{instruction.name} takes what is not there")
+                raise DataError(self.source, f"{instruction.name} has an operand that is missing")
             made = self._result(instruction, taken, given, thunks, where)
             known[instruction.name] = made
             if instruction.is_root:
@@ -216,7 +216,7 @@ class _Reader:
             return self._walk(instruction.attribute("to_apply"), taken, thunks, where)
         thunk = next(thunks, None)
         if thunk is None:
-            raise DataError(self.source, f"{instruction.name} is in the HLO, but not launched")
+            raise DataError(self.source, f"{instruction.name} is in the HLO, but is not launched")
         if opcode == "while":
             return self._loop(instruction, taken[0], thunk, where)
         return self._launch(instruction, taken, thunk, where)
@@ -232,7 +232,7 @@ class _Reader:
             state = self._walk(body, [state], iter(thunk.body), here)
             for before, after in zip(begun, _leaves(state), strict=True):
                 if before.slice != after.slice:
-                    raise DataError(self.source, f"{here}: what it carries moves in memory")
+                    raise DataError(self.source, f"{here}: a carried value changes its memory")
         self._walk(condition, [state], iter(thunk.condition), f"{where}{instruction.name}[end]/")
         return state
 
@@ -255,7 +255,7 @@ class _Reader:
             self.launches.append(Fill(results[0].slice, 0))
         else:
             raise DataError(
-                self.source, f"{thunk.kind} of {instruction.name} is no launch that is known"
+                self.source, f"{thunk.kind} of {instruction.name} is not a known launch"
             )
         self.def_use.update((v.launch, number) for v in values if v.launch is not None)
         self.names.append(f"{where}{instruction.name}")
@@ -281,7 +281,7 @@ class _Reader:
                 raise DataError(
                     self.source,
                     f"kernel {thunk.name} has {len(entry.parameters)} parameters, and "
-                    f"{len(arguments)} operands and results, {len(unique)} of them apart",
+                    f"{len(arguments)} operands and results, {len(unique)} of them distinct",
                 )
             arguments = unique
         kernel = self.kernels.setdefault(thunk.name, len(self.kernels))

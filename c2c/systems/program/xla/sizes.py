@@ -120,7 +120,7 @@ def stated_kernels(step: XlaStep) -> tuple[Kernel, ...]:
         accesses = _accesses(launch, step.operands[number], step.results[number])
         if found.setdefault(launch.kernel, accesses) != accesses:
             entry = step.program.kernels[launch.kernel].entry
-            raise DataError(f"kernel {entry}", f"launch {number} accesses other bytes than others")
+            raise DataError(f"kernel {entry}", f"launch {number} accesses other bytes than before")
     return tuple(
         replace(kernel, image=_stated(kernel, found[k]))
         for k, kernel in enumerate(step.program.kernels)
@@ -146,5 +146,5 @@ def _stated(kernel: Kernel, accesses: Sequence[Access]) -> bytes:
     head = f".visible .entry {kernel.entry}(".encode()
     before, entry, after = kernel.image.partition(head)
     if not entry:
-        raise DataError(f"kernel {kernel.entry}", "its PTX does not begin it as XLA does")
+        raise DataError(f"kernel {kernel.entry}", "its PTX lacks an entry in XLA's form")
     return before + "".join(lines).encode() + entry + after

@@ -72,4 +72,4 @@ TARGETS: Mapping[str, XlaTarget] = MappingProxyType(
         )
     }
 )
-"""By name in `conf/hardware`, the oldest first: its PTX assembles for all that follow."""
+"""Targets by name in `conf/hardware`, oldest first; PTX of the first assembles for all others."""

@@ -50,7 +50,7 @@ def parse_thunks(text: str, source: str = "thunk sequence") -> list[Thunk]:
             continue
         match = _THUNK.match(line)
         if match is None:
-            raise DataError(f"{source}:{number}", f"no thunk: {word[:80]}")
+            raise DataError(f"{source}:{number}", f"not a thunk: {word[:80]}")
         if stack[-1][0] < 0:
             stack[-1] = (depth, stack[-1][1])
         while depth < stack[-1][0]:

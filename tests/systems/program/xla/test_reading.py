@@ -68,9 +68,9 @@ def test_a_loop_is_unrolled() -> None:
     ("file", "old", "new", "why"),
     [
         ("thunks.txt", "loop_gather_fusion", "loop_scatter_fusion", "is launched"),
-        ("thunks.txt", "001:", "what", "no thunk"),
-        ("thunks.txt", "kCopy", "kSend", "no launch that is known"),
-        ("hlo.txt", "is_scheduled=true", "is_scheduled=false", "no scheduled HLO"),
+        ("thunks.txt", "001:", "what", "not a thunk"),
+        ("thunks.txt", "kCopy", "kSend", "not a known launch"),
+        ("hlo.txt", "is_scheduled=true", "is_scheduled=false", "not a scheduled HLO"),
         ("hlo.txt", "ENTRY ", "", "no ENTRY"),
         ("assignment.txt", "loop_gather_fusion", "loop_gather", "no memory is assigned"),
         ("assignment.txt", "allocation ", "page ", "no allocations"),
