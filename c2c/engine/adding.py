@@ -123,8 +123,8 @@ class Adding:
                 answer.refused = str(error)
             except Exception:  # noqa: BLE001 (the engine serves on)
                 number = f"wish-{uuid.uuid4().hex}"
-                _log.exception("%s: %s ended", number, wish)
-                answer.refused = f"internal error; the server's log has it under {number}"
+                _log.exception("%s: %s failed", number, wish)
+                answer.refused = f"internal error; see {number} in the server's log"
                 answer.status = 500
         self._parts.answer(answer)
 

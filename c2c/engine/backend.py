@@ -492,6 +492,8 @@ class LiveBackend:
         for request, entry in there.items():
             entry.losses += is_blamed
             if entry.losses > self._retries:
-                _log.error("request %d was alone in the step at %d losses", request, entry.losses)
+                _log.error(
+                    "request %d failed: computed alone, it lost %d workers", request, entry.losses
+                )
                 self._ledger.end(request, "worker_lost")
                 self.put(Cancelled(at_s=self.now_s(), request_id=request))

@@ -58,18 +58,20 @@ def find_models(catalog: Path, note: Callable[[str], None] = lambda _: None) -> 
     for name, path in _checkpoints(root, skipped):
         if name in found:
             raise SettingError(
-                "catalog", str(catalog), "models of different names; "
+                "catalog", str(catalog), "different model names; "
                 f"{found[name].relative_to(root)} and {path.relative_to(root)} are both {name}",
             )  # fmt: skip
         if not path.resolve().is_relative_to(root.resolve()):
             raise SettingError(
-                f"catalog.{name}", str(path), f"inside {catalog}; it leads to {path.resolve()}"
+                f"catalog.{name}",
+                str(path),
+                f"a path inside {catalog}; it leads to {path.resolve()}",
             )
         found[name] = path
     if skipped:
         rest = len(skipped) - _MOST_SKIPPED
         note(
-            f"no checkpoint that can be named in {', '.join(skipped[:_MOST_SKIPPED])}"
+            f"no usable checkpoint in {', '.join(skipped[:_MOST_SKIPPED])}"
             + (f" and {rest} more" if rest > 0 else "")
         )
     if not found:
@@ -154,6 +156,6 @@ def _entry(name: str, path: Path) -> Entry:
         return Entry(
             name=name,
             path=path,
-            failed="its rotary frequencies depend on the length, so that prompts cannot be cut",
+            failed="its rotary frequencies depend on the length, so prompts cannot be chunked",
         )
     return Entry(name=name, path=path, spec=found.spec, context=context_tokens(found.spec))

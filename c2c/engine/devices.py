@@ -141,7 +141,9 @@ def pick(
     else:
         for uuid in asked:
             if uuid not in by_uuid:
-                raise SettingError("devices", uuid, f"among {', '.join(by_uuid) or 'none'}")
+                raise SettingError(
+                    "devices", uuid, f"one of {', '.join(by_uuid) or '(none found)'}"
+                )
         if len(set(asked)) < len(asked):
             raise SettingError("devices", list(asked), "different devices")
         chosen = tuple(by_uuid[uuid] for uuid in asked)
@@ -150,7 +152,7 @@ def pick(
         raise SettingError("workers", workers, f"{len(chosen) // each}, {for_each}")
     instances = [device.uuid for device in chosen if device.parent is not None]
     if each > 1 and instances:
-        raise SettingError("devices", instances, f"whole GPUs, as a worker has {each}")
+        raise SettingError("devices", instances, f"whole GPUs with {each} devices a worker")
     if len({(device.memory_bytes, device.sm_count) for device in chosen}) > 1:
         sizes = ", ".join(f"{d.uuid} {d.memory_bytes} B, {d.sm_count} SMs" for d in chosen)
         raise SettingError("devices", sizes, "devices of one size")
@@ -210,5 +212,5 @@ def _check_one(planned: Bound, seen: Any) -> None:
     limit = (seen.memory_stats() or {}).get("bytes_limit")
     if limit is not None and limit > (1 + _ROUNDING) * planned.memory_bytes:
         raise DataError(
-            planned.uuid, f"the worker may take {limit} B, the device has {planned.memory_bytes}"
+            planned.uuid, f"the worker may use {limit} B, the device has {planned.memory_bytes} B"
         )

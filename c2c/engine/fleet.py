@@ -98,14 +98,14 @@ class Options:
             if self.pool_bytes is not None:
                 raise SettingError(
                     "memory_fraction", self.memory_fraction,
-                    f"null with pool_bytes={self.pool_bytes}, which says the size",
+                    f"null with pool_bytes={self.pool_bytes}, which sets the size",
                 )  # fmt: skip
         if self.weights_bytes is not None and self.weights_bytes < 1:
             raise SettingError("weights_bytes", self.weights_bytes, "a number of bytes above 0")
         if self.weights_bytes is not None and self.linear == "reference":
             raise SettingError(
                 "weights_bytes", self.weights_bytes, "null with linear=reference, where each "
-                "worker has weights of its own",
+                "worker has its own weights",
             )  # fmt: skip
         shapes_of(self)
 
@@ -142,7 +142,7 @@ def pool_of(entries: Sequence[Entry], options: Options) -> Pool:
         least = int((slack + block_bytes) / _USABLE) + superblock_bytes
         raise SettingError(
             "pool_bytes", given, f"at least {least}, for {options.rows[-1]} requests of the "
-            "largest of these models",
+            "largest model",
         )  # fmt: skip
     return Pool(
         superblocks=superblocks, superblock=superblock, usable_bytes=usable, engine_bytes=slack
@@ -161,15 +161,15 @@ def pool_with(pool: Pool, entry: Entry, options: Options) -> Pool:
     lost = pool.superblock - pool.superblock // block * block
     if pool.superblock % (block // spec.layers) or lost > (1 - _USABLE) * pool.superblock:
         raise SettingError(
-            "path", entry.name, "a model whose blocks of keys divide what the pool is handed out "
-            f"in, {pool.superblock} elements; its blocks have {block}",
-            "With it in the catalog from the start the pool is made for it, too.",
+            "path", entry.name, "a model whose KV blocks divide the pool's superblocks of "
+            f"{pool.superblock} elements; its blocks have {block}",
+            "A model in the catalog at the start gets a pool that fits it.",
         )  # fmt: skip
     total = int(_USABLE * 2 * item * pool.superblocks * pool.superblock)
     slack = max(pool.engine_bytes, 2 * item * (pool.superblock + options.rows[-1] * block))
     if total - slack < 2 * item * block:
         raise SettingError(
-            "path", entry.name, f"a model of which {options.rows[-1]} requests have room in "
+            "path", entry.name, f"a model with room for {options.rows[-1]} requests in "
             f"pool_bytes={2 * item * pool.superblocks * pool.superblock}",
         )  # fmt: skip
     return replace(pool, usable_bytes=total - slack, engine_bytes=slack)
@@ -220,8 +220,8 @@ def check_memory(entries: Sequence[Entry], options: Options, pool: Pool) -> None
         raise SettingError(
             "catalog",
             f"{copies * weights / 1e9:.1f} GB of weights, {pools / 1e9:.1f} GB of keys and values",
-            f"at most {most / 1e9:.1f} GB together, the memory there is",
-            "Take fewer models or workers, or a smaller pool_bytes or weights_bytes.",
+            f"at most {most / 1e9:.1f} GB together, this machine's memory",
+            "Use fewer models or workers, or a smaller pool_bytes or weights_bytes.",
         )
 
 
@@ -261,20 +261,20 @@ def check_system(system: SystemSpec, entries: Sequence[Entry]) -> None:
     """
     if any(step_parts(system.step, e.spec.layers) > 1 for e in entries if e.spec is not None):
         raise SettingError(
-            "system.step", type(system.step).__name__, "whole: a worker runs a step in one part"
+            "system.step", type(system.step).__name__, "steps in one part, as workers run them"
         )
     lacking = {
-        "disaggregation.prompt_share": "a worker computes prompts and decodes, and hands no KV "
-        "caches over (simulations do)",
-        "engines.kv_host_bytes": "a worker's KV caches stay in its pool",
-        "prefix_cache.host_bytes": "a worker keeps blocks of prompts in its pool alone",
+        "disaggregation.prompt_share": "a live worker computes prefill and decode, and sends no KV "
+        "cache to others",
+        "engines.kv_host_bytes": "a live worker keeps KV caches only in its pool",
+        "prefix_cache.host_bytes": "a live worker keeps prompt blocks only in its pool",
     }
     found = {name: attrgetter(name)(system) for name in lacking}
     asked = {name: value for name, value in found.items() if value > 0.0}
     for name, value in asked.items():
         without = " ".join(f"system.{each}=0" for each in asked)
         raise SettingError(
-            f"system.{name}", value, f"0: {lacking[name]}", f"It serves live with {without}."
+            f"system.{name}", value, f"0: {lacking[name]}", f"Set {without} to serve it live."
         )
 
 

@@ -44,7 +44,7 @@ def frames_in(data: bytearray) -> list[AnyFrame]:
     while len(data) >= at + _LENGTH.size:
         (length,) = _LENGTH.unpack_from(data, at)
         if length > _MOST_BYTES:
-            raise ValueError(f"a frame of {length} bytes")
+            raise ValueError(f"a frame of {length} bytes is too long")
         first, past = at + _LENGTH.size, at + _LENGTH.size + length
         if len(data) < past:
             break
@@ -85,7 +85,7 @@ class Connection(asyncio.Protocol):
                 else:
                     self._take(frame)
         except Exception:  # noqa: BLE001 (other connections continue)
-            _log.exception("a connection ends, as what came over it cannot be taken")
+            _log.exception("closing a connection: a frame cannot be handled")
             self.close()
 
     def connection_lost(self, error: Exception | None) -> None:

@@ -91,9 +91,9 @@ class Keeper:
             if isinstance(event, ReleaseWeights):
                 self._answer(wish, "")
             elif isinstance(event, DropWeights):
-                self._answer(wish, "" if entry.state == ABSENT else "requests of it are under way")
+                self._answer(wish, "" if entry.state == ABSENT else "it has open requests")
             elif entry.state == ABSENT:
-                self._answer(wish, "there is no room: all other weights are in use or pinned")
+                self._answer(wish, "memory has no room: all other weights are in use or pinned")
             else:
                 self._keep(wish)
 

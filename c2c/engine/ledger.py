@@ -95,7 +95,7 @@ class Ledger:
     def open(self, ask: Ask, model: int, arrived_s: float, blocks: tuple[int, ...] = ()) -> None:
         """Add an entry; request numbers are never reused."""
         if ask.request in self._open:
-            raise ValueError(f"request {ask.request} has an entry")
+            raise ValueError(f"request {ask.request} is already open")
         self._open[ask.request] = Entry(ask=ask, model=model, arrived_s=arrived_s, blocks=blocks)
 
     def get(self, request: int) -> Entry | None:

@@ -284,7 +284,7 @@ class Engine:
         if not self._is_open(wish.model):
             self._managed(wish, self._failed.get(wish.model, "it is not served now"))
         elif self._keeper is None:
-            self._managed(wish, "each worker has weights of its own (linear=reference)")
+            self._managed(wish, "each worker has its own weights (linear=reference)")
         else:
             self._keeper.manage(wish)
 
@@ -323,7 +323,7 @@ class Engine:
                         self.ledger.end(int(row.id), FAILED[int(row.failure)])
                 backend.submit(now_s, actions)
             except Exception as error:  # noqa: BLE001 (kept in `failure`)
-                _log.exception("the loop cannot go on after %s", event)
+                _log.exception("the serving loop failed at %s", event)
                 self.failure = error
                 return
             if self._keeper is not None:

@@ -71,10 +71,10 @@ class EngineSettings:
         unlike = {
             "linear=reference": self.options.linear == "reference",
             "a layout over several devices": self.system.layout is not None,
-            "system.prefix_cache.hbm, whose blocks are a model's by its name": (
+            "system.prefix_cache.hbm, which identifies blocks by model name": (
                 self.system.prefix_cache.is_on
             ),
-            "out=, as a run is replayed with the models that it began with": self.is_recorded,
+            "out=, as a replay needs the models of the start": self.is_recorded,
         }
         if others := [name for name, holds in unlike.items() if holds]:
             raise SettingError("add_from", str(self.add_from), f"null with {others[0]}")

@@ -62,14 +62,16 @@ async def measured_options(
     if fraction is None:
         return options
     if options.devices > 1:
-        raise SettingError("memory_fraction", fraction, "null over several devices: pool_bytes")
+        raise SettingError(
+            "memory_fraction", fraction, "null with several devices a worker; set pool_bytes"
+        )
     store = settings.executables
     folder = None if store is None else default_folder() if store == "auto" else Path(store)
     key = _key(entries, settings)
     free = room_bytes(entries, settings)
     record = None if folder is None else read_record(folder, key, free, fraction)
     if record is None:
-        note("measuring how much memory keys and values may take")
+        note("measuring the memory available to the KV cache")
         record = _record(await _profiled(settings, entries, items), free)
         if folder is not None:
             write_record(folder, key, record)
@@ -78,8 +80,8 @@ async def measured_options(
         whence = "measured by an earlier start"
     pool = min(kv_bytes_of(record, fraction), useful_pool_bytes(entries, options))
     note(
-        f"keys and values take {pool / 1e9:.2f} GB a worker, of {record.whole_bytes / 1e9:.2f} GB "
-        f"({whence}: {record.held_bytes / 1e9:.2f} GB are taken by the rest)"
+        f"the KV cache takes {pool / 1e9:.2f} GB a worker, of {record.whole_bytes / 1e9:.2f} GB "
+        f"({whence}: other needs take {record.held_bytes / 1e9:.2f} GB)"
     )
     return replace(options, pool_bytes=pool, memory_fraction=None)
 
@@ -116,12 +118,12 @@ def read_record(
     try:
         told = json.loads(path.read_text("utf-8"))
         if told["version"] != _VERSION or told["key"] != key:
-            raise ValueError("is of another start")
+            raise ValueError("it is for other settings")
         record = KvRecord(**{name: int(value) for name, value in told["record"].items()})
         if min(asdict(record).values()) < 0:
-            raise ValueError("has sizes below 0")
+            raise ValueError("it has sizes below 0")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
-        _warn(f"{path}: not what an earlier start measured ({problem})")
+        _warn(f"{path}: not a measurement of an earlier start ({problem})")
         return None
     needed = int(memory_fraction * record.whole_bytes)
     if free < needed:
@@ -135,12 +137,14 @@ def write_record(folder: Path, key: Mapping[str, Any], record: KvRecord) -> None
     try:
         write_json(_path(folder, key), {"version": _VERSION, "key": key, "record": asdict(record)})
     except OSError as error:
-        warnings.warn(f"{folder}: the size of the KV cache is not kept ({error})",
+        warnings.warn(f"{folder}: the size of the KV cache cannot be stored ({error})",
                       RepositoryWarning, stacklevel=2)  # fmt: skip
 
 
 def _warn(text: str) -> None:
-    warnings.warn(f"{text}. The KV cache's size is measured anew.", RepositoryWarning, stacklevel=3)
+    warnings.warn(
+        f"{text}. The KV cache's size is measured anew.", RepositoryWarning, stacklevel=3
+    )
 
 
 def _path(folder: Path, key: Mapping[str, Any]) -> Path:
@@ -209,10 +213,10 @@ async def _profiled(
         said = msgspec.json.decode(line, type=Profiled)
     except msgspec.DecodeError:
         raise DataError(
-            "memory_fraction", f"the process that measures ended with status {process.returncode}"
+            "memory_fraction", f"the measuring process ended with status {process.returncode}"
         ) from None
     if said.failed:
         raise DataError("memory_fraction", f"cannot be measured: {said.failed.rstrip('.')}")
     if said.on_gpu and not gpus:
-        raise SettingError("devices", None, "auto with memory_fraction where a GPU computes")
+        raise SettingError("devices", None, "auto with memory_fraction on a GPU")
     return said

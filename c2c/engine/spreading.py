@@ -166,5 +166,5 @@ class Spreading:
             change.under_way = None
             if not change.waits:
                 change.waits = True
-                _log.warning("the layout stays as it is for now: %s", error)
+                _log.warning("the change of layout is postponed: %s", error)
             return None

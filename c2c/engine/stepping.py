@@ -122,14 +122,14 @@ class Stepping:
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             _log.warning("the loop's step stays interpreted: %s", error)
             return False
-        self._process = await started("what makes the loop's machine code", _new_maker)
+        self._process = await started("the compiler of the loop's step", _new_maker)
         assert self._process.stdin is not None
         with contextlib.suppress(ConnectionError):
             self._process.stdin.write(len(what).to_bytes(8, "little") + what)
             await self._process.stdin.drain()
         status = await self._process.wait()
         if status != 0 and not self._is_closed:
-            _log.warning("the loop's step stays interpreted: its machine code could not be made")
+            _log.warning("the loop's step stays interpreted: its compilation failed")
         return status == 0
 
     async def close(self) -> None:

@@ -125,7 +125,7 @@ class Store:
     async def stand_by(self) -> asyncio.subprocess.Process:
         """Start the reader process if there is none; its imports take seconds."""
         if self._reader is None or self._reader.returncode is not None:
-            self._reader = await started("the reader of weights", self._new_reader)
+            self._reader = await started("the weight reader", self._new_reader)
         return self._reader
 
     async def _new_reader(self) -> asyncio.subprocess.Process:
@@ -147,7 +147,7 @@ class Store:
                     continue
                 tries += 1
                 if fetched is None and tries < _TRIES:
-                    _log.warning("the reader of weights ended under %s: once more", model)
+                    _log.warning("the weight reader ended while loading %s: retrying", model)
                     continue
                 tries = 0
                 self._queue.pop(0)

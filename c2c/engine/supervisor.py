@@ -124,9 +124,9 @@ class Supervisor:
         who, process = f"worker {place.device}", await self._begin(place)
         while not hello.done():
             if process.poll() is not None:
-                raise DataError(who, "ended before it was ready", "Its last words are above.")
+                raise DataError(who, "ended before it was ready", "Its error is above.")
             if time.monotonic() - place.heard_s > self._start_s:
-                raise DataError(who, f"said nothing for {self._start_s:.0f} s before it was ready")
+                raise DataError(who, f"sent nothing for {self._start_s:.0f} s before it was ready")
             await asyncio.wait([hello], timeout=0.05)
         done(place, hello.result())
 
@@ -216,7 +216,7 @@ class Supervisor:
                 self._place_of[self._spares] = asyncio.get_running_loop().create_future()
                 self._spare = self._spares, process
 
-        await started("a worker that stands by", start)
+        await started("a standby worker", start)
 
     async def serve(self, hello: say.WorkerHello, link: Connection) -> None:
         """Serve a worker's connection until it ends."""
@@ -293,7 +293,7 @@ class Supervisor:
         place.is_quarantined = place.in_vain >= self._patience
         _log.error(
             "worker %d is gone%s", place.device,
-            f" ({place.in_vain} in a row did nothing): given up" if place.is_quarantined else "",
+            f" ({place.in_vain} in a row did no work): given up" if place.is_quarantined else "",
         )  # fmt: skip
         # Others than the kernel also kill for memory, so repeated kills count as the worker's own.
         by_others = was_killed and not for_memory and place.ended <= self._patience
@@ -327,7 +327,7 @@ class Supervisor:
                     continue
                 limit_s = self._start_s if place.link is None or is_idle else self._hang_s
                 if time.monotonic() - place.heard_s > limit_s:
-                    _log.error("worker %d said nothing for %.0f s", place.device, limit_s)
+                    _log.error("worker %d sent nothing for %.0f s: killed", place.device, limit_s)
                     place.is_hung = True
                     place.process.kill()
 

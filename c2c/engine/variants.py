@@ -26,15 +26,15 @@ def check_layout(layout: StepLayout | None, workers: int) -> None:
     if layout is None:
         return
     if any(not lane.layers or not lane.paths for lane in layout.lanes):
-        raise SettingError(where, layout.name, "one of whole layers: a worker divides no others")
+        raise SettingError(where, layout.name, "a layout of whole layers, as workers split none")
     if workers != 1 or len(layout.lanes) != 1:
         raise SettingError(
-            "workers", workers, f"1, with a layout of one place; {layout.name} has "
+            "workers", workers, f"1, with a layout of one lane; {layout.name} has "
             f"{len(layout.lanes)}",
         )  # fmt: skip
     first, begins = next(iter(layout.memories)), layout.lanes[0].paths[0][0]
     if begins != first:
-        raise SettingError(where, layout.name, f"one that begins on {first}, not on {begins}")
+        raise SettingError(where, layout.name, f"a layout that begins on {first}, not on {begins}")
 
 
 def told_of(layout: StepLayout | None) -> Mapping[str, Any]:

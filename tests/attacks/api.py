@@ -41,10 +41,10 @@ def _chunked(*parts: bytes) -> bytes:
 
 
 _NO_HTTP = "400 Invalid HTTP request received."
-_HEAD = "431 expected at most 65536 bytes beside a request's body"
+_HEAD = "431 expected at most 65536 bytes outside a request's body"
 _DEEP = (
-    "400 the body is no JSON: maximum recursion depth exceeded while decoding a JSON array from a "
-    "unicode string"
+    "400 the body is not valid JSON: maximum recursion depth exceeded while decoding a JSON array "
+    "from a unicode string"
 )
 
 
@@ -64,10 +64,11 @@ def _api() -> Sequence[tuple[str, bytes, str]]:
         ("chunks of nonsense", _chunked(b"zz\r\nabc"), _NO_HTTP),
         ("a chunk of 2^68 bytes", _chunked(b"fffffffffffffffff\r\n"), _NO_HTTP),
         ("36 MB of trailers", _chunked(b"0\r\n", b"x: aaaaaaaaaaaaaaa\r\n" * 1_900_000),
-         "431 expected at most 1048576 bytes beside a request's body"),
+         "431 expected at most 1048576 bytes outside a request's body"),
         ("a trailer", _chunked(b"2\r\n{}\r\n0\r\nx: y\r\n\r\n"), "400 model: Field required"),
         ("a length that is too short", posted(b'{"model": 1}', length=5),
-         "400 the body is no JSON: Unterminated string starting at: line 1 column 2 (char 1)"),
+         "400 the body is not valid JSON: "
+         "Unterminated string starting at: line 1 column 2 (char 1)"),
         ("a body of 40 MB", posted(b" " * 40_000_000),
          "413 expected a body of at most 33554432 bytes"),
         ("a body of 33 MB in chunks", _chunked(*[b"100000\r\n" + b" " * (1 << 20) + b"\r\n"] * 33),
@@ -82,29 +83,30 @@ def _api() -> Sequence[tuple[str, bytes, str]]:
         *((f"{method} of /v1/models", head(f"{method} /v1/models", "connection: close"),
            "405 Method Not Allowed") for method in ("PUT", "PATCH", "TRACE", "OPTIONS", "CONNECT")),
         ("a path out of the models", head("GET /v1/models/../../etc/passwd", "connection: close"),
-         "404 no model '../../etc/passwd'"),
+         "404 the model '../../etc/passwd' does not exist"),
         ("a path with NUL and a line break", head("GET /%00%0aERROR", "connection: close"),
          "404 Not Found"),
         # Bodies.
         ("a body that is gzip", posted(b"\x1f\x8b" + b"x" * 9),
-         "400 the body is no UTF-8 (at byte 1)"),
+         "400 the body is not valid UTF-8 (at byte 1)"),
         ("a text that is no UTF-8", posted(b'{"model": "\xff"}'),
-         "400 the body is no UTF-8 (at byte 11)"),
+         "400 the body is not valid UTF-8 (at byte 11)"),
         ("half of a surrogate pair", _raw(r'"stop": "\ud800"'),
-         "400 stop: half of a surrogate pair, expected whole characters"),
+         "400 stop: half of a surrogate pair, expected valid Unicode"),
         ("a million lists in one another", posted(b'{"model":' + b"[" * 1_000_000), _DEEP),
         ("NaN", _raw('"temperature": NaN'), "400 temperature: Input should be a finite number"),
         ("-Infinity", _raw('"temperature": -Infinity'),
          "400 temperature: Input should be a finite number"),
         ("1e999", _raw('"seed": 1e999'), "400 seed: Input should be a finite number"),
         ("a number of 5,000 digits", _raw('"seed": ' + "9" * 5000),
-         "400 the body is no JSON: Exceeds the limit (4300 digits) for integer string conversion: "
-         "value has 5000 digits; use sys.set_int_max_str_digits() to increase the limit"),
+         "400 the body is not valid JSON: Exceeds the limit (4300 digits) for integer string "
+         "conversion: value has 5000 digits; "
+         "use sys.set_int_max_str_digits() to increase the limit"),
         ("-1 new tokens", _text(max_tokens=-1),
          "400 max_tokens: Input should be greater than or equal to 0"),
         ("10^30 new tokens", _text(max_tokens=10**30),
-         "400 the context is ... tokens: ... of the prompt and "
-         "1000000000000000000000000000000 new ones are more"),
+         "400 max_tokens: ... prompt tokens and 1000000000000000000000000000000 new ones exceed "
+         "the context of ... tokens"),
         ("a field twice: the last one is taken", _raw('"n": 0, "n": 1'), "200"),
         ("NUL in a text", _raw(r'"user": "\u0000"'), "200"),
         ("20,000 unknown fields", _text(**{f"f{k}": 1 for k in range(20_000)}), "200"),
@@ -118,7 +120,7 @@ def _api() -> Sequence[tuple[str, bytes, str]]:
          posted({"model": _MODEL, "messages": [1] * 1_000_000}, "/v1/chat/completions"),
          "400 messages: Input should be a valid dictionary or object to extract fields from"),
         ("a prompt of 5 million tokens", _text(prompt=[1] * 5_000_000),
-         "400 the context is ... tokens, the prompt is longer"),
+         "400 prompt: the prompt exceeds the context of ... tokens"),
         ("500,000 biases", _text(logit_bias={str(k): 1 for k in range(500_000)}),
          "400 logit_bias: Dictionary should have at most 1024 items after validation, not more"),
         ("a text of 24 MB", posted({"model": _MODEL, "prompt": "w5 " * 8_000_000}, "/tokenize"),
@@ -160,14 +162,14 @@ ADDING = (
     Attack(
         name="DELETE of a path out of the models",
         make=lambda: head("DELETE /v1/models/..", "connection: close"),
-        back="404 no model '..'",
+        back="404 the model '..' does not exist",
     ),
 )
 """To an engine that adds models; the others answer 403."""
 
 _BODY = posted({"model": _MODEL, "prompt": "w5", "max_tokens": 3}, length=100_000)
 _LATE = (
-    "408 expected a request's head within ... s, and of its body 20000 bytes in each further ones"
+    "408 expected a request's headers within ... s, then 20000 bytes of its body in each such time"
 )
 SLOW = (
     Attack(name="nothing, for ever", make=lambda: (b"", b""), back=_LATE),

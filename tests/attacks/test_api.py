@@ -127,9 +127,7 @@ def test_no_model_is_added_from_elsewhere(live: tuple[Live, Target], attack: Att
     is_simulated = "simulated=true" in engine.process.args
     # What has the form of a request reaches the setting that is not there.
     adds_not = is_simulated and "String should" not in attack.back
-    assert holds(
-        said, "403 models are neither added nor removed here..." if adds_not else attack.back
-    )
+    assert holds(said, "403 adding and removing models is disabled..." if adds_not else attack.back)
 
 
 def test_the_log_has_no_line_of_a_clients(live: tuple[Live, Target]) -> None:

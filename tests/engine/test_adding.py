@@ -115,7 +115,7 @@ def test_a_pool_takes_models_that_divide_it() -> None:
         with pytest.raises(SettingError, match="path='llama': expected a model whose blocks"):
             pool_with(pool, entry_of("llama", **other), OPTIONS)
     small = replace(pool, superblocks=1)
-    with pytest.raises(SettingError, match="requests have room in"):
+    with pytest.raises(SettingError, match="a model with room for"):
         pool_with(small, more, OPTIONS)
 
 

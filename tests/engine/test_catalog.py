@@ -85,7 +85,7 @@ def test_folders_of_organisations_are_part_of_the_name(tmp_path: Path) -> None:
     checkpoint(tmp_path / "too" / "deep" / "one")
     models, notes = found(tmp_path)
     assert models == expected
-    assert notes == ["no checkpoint that can be named in notes, org/notes, too"]
+    assert notes == ["no usable checkpoint in notes, org/notes, too"]
 
 
 def test_many_folders_without_a_checkpoint_are_one_line(tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ def test_a_worker_refuses_another_device_than_its_own() -> None:
     check_seen(planned, [seen()])
     for devices, said in (
         ([], "sees nothing"), ([seen(), seen()], "gpu:0, gpu:0"), ([seen("cpu")], "cpu:0"),
-        ([seen(cores=32)], "32 SMs, expected 16"), ([seen(limit=200)], "may take 200 B"),
+        ([seen(cores=32)], "32 SMs, expected 16"), ([seen(limit=200)], "may use 200 B"),
     ):  # fmt: skip
         with pytest.raises(DataError, match=said):
             check_seen(planned, devices)

@@ -303,7 +303,7 @@ def test_a_checkpoint_may_say_how_tokens_are_drawn(
     assert drawn(qwen, top_k=None)["top_k"] == 20
     assert drawn({"do_sample": False, "temperature": 0.6}) == neutral | {"temperature": 0}
     assert drawn({"top_p": 7, "min_p": 0.1}) == neutral | {"min_p": 0.1}
-    assert "top_p=7 is no setting" in caplog.text
+    assert "top_p=7 is no valid sampling setting" in caplog.text
     assert served_models([info])["one"].sampling == {}
 
 

@@ -288,7 +288,7 @@ def test_weights_are_loaded_kept_and_dropped_at_an_operators_wish(live: Live) ->
         assert wish("pin", name) == (200, "")
     assert here() == {"one", "two", "bare"}
     assert wish("load", "three") == (
-        409, "three: there is no room: all other weights are in use or pinned",
+        409, "three: memory has no room: all other weights are in use or pinned",
     )  # fmt: skip
     assert wish("unload", "two") == (409, "two: it is pinned")
     for name in ("one", "two", "bare"):

@@ -53,7 +53,7 @@ def test_what_was_changed_is_measured_anew(tmp_path: Path, change: object) -> No
     write_record(tmp_path, KEY, RECORD)
     (path,) = (tmp_path / "kv").glob("*.json")
     path.write_text(change(path.read_text()))  # type: ignore[operator]
-    with pytest.warns(RepositoryWarning, match="not what an earlier start measured"):
+    with pytest.warns(RepositoryWarning, match="not a measurement of an earlier start"):
         assert read_record(tmp_path, KEY, 40 * GIB, 0.9) is None
 
 
@@ -80,7 +80,7 @@ def test_a_second_start_takes_what_the_first_has_measured(tmp_path: Path) -> Non
         return asyncio.run(measured_options(entries, settings, items, said.append))
 
     first = measured()
-    assert said.pop(0) == "measuring how much memory keys and values may take"
+    assert said.pop(0) == "measuring the memory available to the KV cache"
     assert "(measured:" in said.pop()
     assert measured() == first
     assert "(measured by an earlier start:" in said.pop()

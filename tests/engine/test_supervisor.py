@@ -287,7 +287,7 @@ def test_a_process_that_is_silent_before_it_is_ready_is_ended(machine: Machine) 
 def test_a_start_ends_where_the_first_process_says_nothing(machine: Machine) -> None:
     async def scenario() -> None:
         supervisor = supervisor_of(Place(device=0), start_s=0.03)
-        with pytest.raises(DataError, match="worker 0: said nothing for"):
+        with pytest.raises(DataError, match="worker 0: sent nothing for"):
             await supervisor.start(None, lambda *_: None, lambda *_: None)  # type: ignore[arg-type]
         await supervisor.close()
 

@@ -35,24 +35,24 @@ def engine(*overrides: str) -> Engine:
     [
         (
             ["system=aegaeon"],
-            r"system.disaggregation.prompt_share=0.375: expected 0: .* hands no KV caches over .* "
-            r"It serves live with system.disaggregation.prompt_share=0 "
-            r"system.engines.kv_host_bytes=0",
+            r"system.disaggregation.prompt_share=0.375: expected 0: .* sends no KV cache .* "
+            r"Set system.disaggregation.prompt_share=0 system.engines.kv_host_bytes=0 "
+            r"to serve it live",
         ),
         (
             ["system=mig_resident", "system.disaggregation.prompt_share=0.5"],
-            r"system.disaggregation.prompt_share=0.5: expected 0: .*\. It serves live with "
-            r"system.disaggregation.prompt_share=0",
+            r"system.disaggregation.prompt_share=0.5: expected 0: .*\. Set "
+            r"system.disaggregation.prompt_share=0 to serve it live",
         ),
         (
             ["system=aegaeon", "system.disaggregation.prompt_share=0"],
-            r"system.engines.kv_host_bytes=.*: expected 0: .* It serves live with "
-            r"system.engines.kv_host_bytes=0",
+            r"system.engines.kv_host_bytes=.*: expected 0: .* Set "
+            r"system.engines.kv_host_bytes=0 to serve it live",
         ),
         (
             ["system.prefix_cache.hbm=true", "system.prefix_cache.host_bytes=1e9"],
-            r"system.prefix_cache.host_bytes=1000000000.0: expected 0: a worker keeps blocks of "
-            r"prompts in its pool alone.* It serves live with system.prefix_cache.host_bytes=0",
+            r"system.prefix_cache.host_bytes=1000000000.0: expected 0: a live worker keeps "
+            r"prompt blocks only in its pool.* Set system.prefix_cache.host_bytes=0 to serve",
         ),
     ],
 )

@@ -81,7 +81,7 @@ def make_app(
         app.post(path, responses=errors(400, 401, 404, 413, 503))(way)
     app.get("/version", responses=errors(401))(texts.version)
     app.get("/health")(front.health)
-    app.get("/ready", responses={503: {"description": "not now"}})(front.ready)
+    app.get("/ready", responses={503: {"description": "not ready"}})(front.ready)
     app.get("/metrics", responses=gone, response_class=PlainTextResponse)(front.metrics_text)
     app.get("/live", responses=STREAM | gone)(front.live)
     app.post("/admin/drain", responses=gone)(front.drain)
@@ -145,7 +145,7 @@ class Front:
         try:
             self._served = await asyncio.to_thread(self._read, self._link.models)
         except Exception:  # noqa: BLE001 (the engine notices the front's end)
-            _log.exception("the models' tokenizers cannot be used")
+            _log.exception("the models' tokenizers cannot be loaded")
             self._link.close()
 
     def read(self, models: Sequence[ModelInfo]) -> None:
@@ -154,7 +154,7 @@ class Front:
 
     def starting(self) -> str:
         """Return the progress of the engine's start; "" if it is complete."""
-        return "" if self._served is not None else self._link.starting or "reading tokenizers"
+        return "" if self._served is not None else self._link.starting or "loading tokenizers"
 
     async def completions(self, request: Request, asked: CompletionRequest) -> Response:
         """Complete one prompt or several."""
@@ -162,7 +162,7 @@ class Front:
         if len(asked.prompts) * asked.n > self._most_choices:
             raise ApiError(
                 400,
-                f"n: {asked.n} choices of {len(asked.prompts)} prompts, at most "
+                f"n: {asked.n} choices for each of {len(asked.prompts)} prompts, expected at most "
                 f"{self._most_choices} in all",
                 param="n",
             )
@@ -212,7 +212,7 @@ class Front:
         if asked.n > (most := self._link.max_open):
             raise ApiError(
                 400,
-                f"n: {asked.n} choices, at most {most} are open at the same time (max_open)",
+                f"n: {asked.n} choices, expected at most {most} (max_open)",
                 param="n",
             )
         rooms = [served.room(ids, asked.most_tokens, default) for ids in prompts]
@@ -222,7 +222,8 @@ class Front:
         if asked.scores is not None and told > _MOST_TOLD:
             raise ApiError(
                 400,
-                f"logprobs: up to {told} of them, at most {_MOST_TOLD}; ask for fewer tokens",
+                f"logprobs: up to {told} numbers, expected at most {_MOST_TOLD}; ask for fewer "
+                "tokens",
                 param="logprobs",
             )
         grammar = await asyncio.to_thread(served.grammar, asked)
@@ -232,12 +233,17 @@ class Front:
         served.check_tokens(asked.stop_token_ids, "stop_token_ids")
         served.check_tokens(map(int, asked.logit_bias), "logit_bias")
         if asked.min_tokens > min(rooms):
-            raise ApiError(400, f"min_tokens: at most {min(rooms)} here", param="min_tokens")
+            raise ApiError(
+                400,
+                f"min_tokens: {asked.min_tokens}, expected at most {min(rooms)}",
+                param="min_tokens",
+            )
         biased = len(asked.logit_bias) + len(ends) * (asked.min_tokens > 0)
         if biased > BIASED:
             raise ApiError(
                 400,
-                f"logit_bias: {biased} tokens, those that min_tokens bars too; at most {BIASED}",
+                f"logit_bias: {biased} tokens, including end tokens that min_tokens bars; "
+                f"expected at most {BIASED}",
                 param="logit_bias" if asked.logit_bias else "stop_token_ids",
             )
         shape = Shape(
@@ -297,9 +303,9 @@ class Front:
         names = {name[:_MOST_NAME] for name in fields[:_MOST_IGNORED]} - self._ignored
         for name in sorted(names)[: _MOST_IGNORED - len(self._ignored)]:
             self._ignored.add(name)
-            _log.warning("the field %s is ignored", name)
+            _log.warning("the request field %s is ignored", name)
             if len(self._ignored) == _MOST_IGNORED:
-                _log.warning("further fields are ignored, too, and not told of")
+                _log.warning("further ignored request fields are not logged")
 
     async def _whole(self, request: Request, model: str, choices: Sequence[Choice]) -> list[str]:
         """Return the texts of all choices; a disconnect of the client cancels them."""
@@ -314,7 +320,7 @@ class Front:
         try:
             await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
-                raise ApiError(499, "the client went away")
+                raise ApiError(499, "the client disconnected")
             return await work
         finally:
             gone.cancel()
@@ -467,7 +473,7 @@ async def _first(request: Request, events: AsyncGenerator[bytes, None]) -> bytes
         await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
         if coming.done():
             return await coming
-        raise ApiError(499, "the client went away")
+        raise ApiError(499, "the client disconnected")
     finally:
         for task in first:
             task.cancel()

@@ -49,12 +49,12 @@ def parsed(body: bytes) -> Any:
     try:
         value = json.loads(body.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        raise ApiError(400, f"the body is no UTF-8 (at byte {error.start})") from None
+        raise ApiError(400, f"the body is not valid UTF-8 (at byte {error.start})") from None
     except (ValueError, RecursionError) as error:
-        raise ApiError(400, f"the body is no JSON: {error}") from None
+        raise ApiError(400, f"the body is not valid JSON: {error}") from None
     if _MAY_BE_HALF.search(body) and (at := _half(value)) is not None:
         raise ApiError(
-            400, f"{'.'.join(map(str, at))}: half of a surrogate pair, expected whole characters",
+            400, f"{'.'.join(map(str, at))}: half of a surrogate pair, expected valid Unicode",
             param=str(at[0]) if at else None,
         )  # fmt: skip
     return value
@@ -73,10 +73,10 @@ def extra_headers(request: Request) -> dict[str, Any]:
         except ValueError:
             found["deadline_s"] = -1.0
         if not 0 < found["deadline_s"] < math.inf:
-            raise ApiError(400, "expected seconds above 0", param="x-deadline-s")
+            raise ApiError(400, "x-deadline-s: expected seconds above 0", param="x-deadline-s")
     if (text := request.headers.get("x-priority")) is not None:
         if not re.fullmatch("-?[0-9]{1,10}", text) or abs(int(text)) >= 2**31:
-            raise ApiError(400, "expected a whole number", param="x-priority")
+            raise ApiError(400, "x-priority: expected a 32-bit whole number", param="x-priority")
         found["priority"] = int(text)
     return found
 

@@ -55,7 +55,7 @@ class BoundedConnection(HttpToolsProtocol):
         super().data_received(data)
         most = _MOST_FRAME_BYTES if self._has_head else _MOST_HEAD_BYTES
         if self._frame > most:
-            self._refuse(431, f"expected at most {most} bytes beside a request's body")
+            self._refuse(431, f"expected at most {most} bytes outside a request's body")
         elif self._body > _MOST_BYTES:
             self._refuse(413, f"expected a body of at most {MOST_BODY_BYTES} bytes")
 
@@ -105,8 +105,8 @@ class BoundedConnection(HttpToolsProtocol):
         if self._has_head and self._body - self._before >= _LEAST_BYTES:
             self._wait()
         else:
-            self._refuse(408, f"expected a request's head within {_ARRIVES_S:.0f} s, and of its "
-                         f"body {_LEAST_BYTES} bytes in each further ones")  # fmt: skip
+            self._refuse(408, f"expected a request's headers within {_ARRIVES_S:.0f} s, then "
+                         f"{_LEAST_BYTES} bytes of its body in each such time")  # fmt: skip
 
     def _refuse(self, status: int, message: str, **more: Any) -> None:
         """Close the connection, with an error if no answer has begun."""

@@ -27,23 +27,23 @@ class Failed(BaseModel):
 
 
 _SAID: Final = {
-    400: "the request is not one that can be served: `param` names the field",
-    401: "a key is asked for, and this is none",
-    403: "models are neither added nor removed here",
+    400: "invalid request; `param` names the field",
+    401: "missing or invalid API key",
+    403: "adding and removing models is disabled",
     404: "no such model",
     408: "the deadline has passed",
-    409: "something is in the way: requests under way, a pin, no room",
+    409: "conflict: open requests, a pin, or no room in memory",
     413: "the body is too large",
-    429: "too many requests are open: `retry-after` says when to come again",
-    499: "the client went away",
-    500: "nobody foresaw it: the server's log has it under the answer's `x-request-id`",
-    503: "not served now: draining, a lost worker, a model that cannot be loaded, no engine",
+    429: "too many requests are open; `retry-after` has the seconds to wait",
+    499: "the client disconnected",
+    500: "internal error, logged under the answer's `x-request-id`",
+    503: "unavailable: starting, draining, a lost worker, a failed model, no engine",
 }
 
 STREAM: Final[dict[int | str, dict[str, Any]]] = {
     200: {"content": {"application/json": {}, "text/event-stream": {"schema": {"type": "string"}}}}
 }
-"""An answer that is JSON or, where that is asked for, a stream of events."""
+"""Response of JSON or, on demand, of a stream of events."""
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:

@@ -62,17 +62,17 @@ _AFTER = {
     "cancelled": (499, "the request was cancelled", None),
     "deadline": (408, "the deadline has passed", None),
     "overloaded": (429, "too many requests are open", "overloaded"),
-    "draining": (503, "the server takes no new requests", "draining"),
-    "worker_lost": (503, "the worker was lost more often than is retried", "worker_lost"),
-    "model_gone": (404, "the model is served no more", "model_not_found"),
+    "draining": (503, "the server accepts no new requests", "draining"),
+    "worker_lost": (503, "the worker was lost too often, retries included", "worker_lost"),
+    "model_gone": (404, "the model was removed", "model_not_found"),
     "model_failed": (503, "the model's weights could not be loaded", "model_failed"),
-    "grammar": (400, "the grammar was too much to follow", "grammar_failed"),
+    "grammar": (400, "the grammar is invalid or too complex", "grammar_failed"),
     "not_simulated": (
         400, "a simulated endpoint has no log-probabilities, grammars or forced calls", None,
     ),
-    "gone": (503, "the engine is gone", "engine_gone"),
+    "gone": (503, "the engine has ended", "engine_gone"),
     "context_length_exceeded": (
-        400, "prompt and answer are longer than the context", "context_length_exceeded",
+        400, "prompt and answer exceed the context", "context_length_exceeded",
     ),
 }  # fmt: skip
 _PASSING = ("overloaded", "draining", "worker_lost", "gone")  # a later retry may succeed

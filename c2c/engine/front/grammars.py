@@ -30,7 +30,7 @@ FORMS = {
     "guided_choice": "choice", "guided_grammar": "grammar",
     "json_schema": "json", "regex": "regex", "ebnf": "grammar", "grammar": "grammar",
 }  # fmt: skip
-"""Fields of vLLM's, SGLang's and llama.cpp's requests, by what they ask for."""
+"""Fields of vLLM's, SGLang's and llama.cpp's requests, with the kind of grammar."""
 
 
 def grammar_of(asked: SharedFields) -> str:
@@ -42,7 +42,7 @@ def grammar_of(asked: SharedFields) -> str:
     found = list(_forms(asked))
     if len(found) > 1:
         names = " and ".join(sorted({name for name, *_ in found}))
-        raise ApiError(400, f"{names}: expected one of them", param=found[1][0])
+        raise ApiError(400, f"{names}: expected only one of these fields", param=found[1][0])
     for name, kind, value in found:
         return checked(_compiled(name, kind, value, asked.guided_whitespace_pattern), name)
     return ""
@@ -101,7 +101,7 @@ def schema_grammar(schema: Any, name: str, space: str | None = None) -> str:
     try:
         given = json.loads(schema) if isinstance(schema, str) else schema
         if not isinstance(given, dict):
-            raise ValueError("a schema is a JSON object")
+            raise ValueError("expected a schema as a JSON object")
         text = json.dumps(_bounded(given))
         return llguidance.LLMatcher.grammar_from_json_schema(text, overrides=more)
     except (ValueError, RecursionError) as error:

@@ -18,7 +18,7 @@ from c2c.engine.front.failures import ApiError
 __all__ = ["MOST_BODY_BYTES", "Guard"]
 
 MOST_BODY_BYTES = 1 << 25
-"""Of a request."""
+"""Most bytes of a request's body."""
 
 _log = logging.getLogger("c2c.engine.front")
 _MOST_HELD_BYTES = 1 << 27  # bytes of all bodies whose answers have not begun
@@ -76,7 +76,7 @@ class Guard:
             await error.response()(scope, receive, answer.send)
         except Exception as error:
             _log.exception("%s: %s %.200s failed", answer.id, scope["method"], scope["path"])
-            problem = ApiError(500, f"internal error; the server's log has it under {answer.id}")
+            problem = ApiError(500, f"internal error; see {answer.id} in the server's log")
             if not answer.has_begun:
                 await problem.response()(scope, receive, answer.send)
             elif answer.is_stream:
@@ -96,7 +96,9 @@ class Guard:
                 answer.held_bytes += held
                 self._held_bytes += held
                 if self._held_bytes > _MOST_HELD_BYTES:
-                    raise ApiError(503, "too many large requests", code="overloaded", retry_s=1.0)
+                    raise ApiError(
+                        503, "too many large requests at once", code="overloaded", retry_s=1.0
+                    )
             return part
 
         return counted
@@ -110,7 +112,7 @@ class Guard:
         scheme, _, key = given.partition(b" ")
         is_bearer = scheme.lower() == b"bearer"
         if not (hmac.compare_digest(key.strip(), self._key.encode()) and is_bearer):
-            raise ApiError(401, "no such key", code="invalid_api_key")
+            raise ApiError(401, "missing or invalid API key", code="invalid_api_key")
 
 
 class _HeadIsOver(Exception):

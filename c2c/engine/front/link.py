@@ -77,7 +77,7 @@ class Link:
         link.send(say.FrontHello())
         first = await link.next()
         if not isinstance(first, say.Models | say.Starting):
-            raise ConnectionError("the scheduler did not say what it serves")
+            raise ConnectionError("the scheduler's first message has neither models nor progress")
         self._link, self.is_up = link, True
         self._heard(first)
         self._reading = asyncio.create_task(self._read(link))
@@ -103,7 +103,7 @@ class Link:
             self._answer(say.Ended(request=request, why="gone"))
         for waiting in self._waiting.values():
             if not waiting.done():
-                waiting.set_exception(ConnectionError("the engine is gone"))
+                waiting.set_exception(ConnectionError("the engine has ended"))
         self._ended()
 
     def _answer_number(self, number: int, answer: Any) -> None:
@@ -193,7 +193,7 @@ class Link:
 
     async def _asked(self, number: int, frame: say.Frame) -> Any:
         if self._link is None or not self.is_up:
-            raise ConnectionError("the engine is gone")
+            raise ConnectionError("the engine has ended")
         found = self._waiting[number] = asyncio.get_running_loop().create_future()
         self._link.send(frame)
         try:

@@ -20,26 +20,26 @@ __all__ = ["Metrics"]
 _TTFT_S = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 _TPOT_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 _ENGINE: Final = {
-    "steps": "of all workers",
-    "compiled_after_start": "executables that were not ready",
+    "steps": "steps of all workers",
+    "compiled_after_start": "executables compiled after the start",
 }
 _OF_MODEL: Final = {
-    "steps": "of all workers",
-    "device_s": "seconds of devices",
-    "prompt_tokens": "computed",
-    "decode_tokens": "rows of steps, one token each",
-    "padded_tokens": "computed for nothing, to fill shapes",
-    "again_tokens": "computed again, after a loss",
-    "found_tokens": "of prompts, not computed, as a worker had their blocks",
-    "turns": "steps after another model's",
-    "loads": "onto a worker",
-    "load_s": "seconds of them, reading weights from disk included",
+    "steps": "steps on all workers",
+    "device_s": "seconds of device time",
+    "prompt_tokens": "prompt tokens computed",
+    "decode_tokens": "decoded tokens, one a row of a step",
+    "padded_tokens": "padding tokens computed",
+    "again_tokens": "prompt tokens recomputed after a lost worker",
+    "found_tokens": "prompt tokens found in the prefix cache",
+    "turns": "steps after a step of another model",
+    "loads": "loads onto a worker",
+    "load_s": "seconds of loads, including reads from disk",
 }
-_COUNTED_OF_WORKER: Final = {"restarts": "since the start", "generation": "processes so far"}
+_COUNTED_OF_WORKER: Final = {"restarts": "restarts so far", "generation": "processes so far"}
 _OF_WORKER: Final = {
-    "held": ("requests", "that hold keys and values"),
-    "kv_bytes": ("kv_bytes", "of keys and values that requests have reserved"),
-    "kv_capacity_bytes": ("kv_capacity_bytes", "that they may reserve together"),
+    "held": ("requests", "requests that hold a KV cache"),
+    "kv_bytes": ("kv_bytes", "bytes of KV cache that requests have reserved"),
+    "kv_capacity_bytes": ("kv_capacity_bytes", "bytes of KV cache that requests may reserve"),
 }
 _UP = ("idle", "busy", "loading")
 
@@ -61,14 +61,17 @@ class _Engine(Collector):
             return
         for name, text in _ENGINE.items():
             yield CounterMetricFamily(f"c2c_{name}", text, value=live[name])
-        yield GaugeMetricFamily("c2c_uptime_s", "of the scheduler", value=live["uptime_s"])
+        yield GaugeMetricFamily("c2c_uptime_s", "scheduler uptime", value=live["uptime_s"])
         others = math.nan if live["others_cpu"] is None else live["others_cpu"]
-        text = "share of the cores that others had in the last ten seconds"
+        text = "share of CPU time used by other processes, over ten seconds"
         yield GaugeMetricFamily("c2c_others_cpu", text, value=others)
-        for name, text in (("open", "not over"), ("waiting", "that wait for their first step")):
+        for name, text in (
+            ("open", "open requests"),
+            ("waiting", "requests before their first step"),
+        ):
             yield _gauge(f"c2c_{name}_requests", text, "model", live[name])
         queue = HistogramMetricFamily(
-            "c2c_queue_seconds", "of a request to its first step", labels=["model"]
+            "c2c_queue_seconds", "wait of a request for its first step", labels=["model"]
         )
         for model, (buckets, total_s) in live["queued"].items():
             pairs = [("+Inf" if at is None else str(at), count) for at, count in buckets]
@@ -81,9 +84,9 @@ class _Engine(Collector):
             yield family
         workers = {str(worker["device"]): worker for worker in live["workers"]}
         up = {device: worker["state"] in _UP for device, worker in workers.items()}
-        yield _gauge("c2c_worker_up", "whether it serves", "device", up)
+        yield _gauge("c2c_worker_up", "1 if the worker serves", "device", up)
         residents = {device: len(worker["residents"]) for device, worker in workers.items()}
-        yield _gauge("c2c_worker_residents", "models on it", "device", residents)
+        yield _gauge("c2c_worker_residents", "models on the worker", "device", residents)
         for key, (name, text) in _OF_WORKER.items():
             known = {device: worker[key] for device, worker in workers.items()}
             yield _gauge(f"c2c_worker_{name}", text, "device", known)
@@ -108,14 +111,14 @@ class Metrics:
         """Create metrics at zero."""
         self._registry = CollectorRegistry()
         of: dict[str, Any] = {"registry": self._registry}
-        self.requests = Counter("c2c_requests", "by outcome", ["model", "outcome"], **of)
-        self.prompt = Counter("c2c_prompt_tokens", "of requests", ["model"], **of)
-        self.tokens = Counter("c2c_new_tokens", "delivered", ["model"], **of)
+        self.requests = Counter("c2c_requests", "requests by outcome", ["model", "outcome"], **of)
+        self.prompt = Counter("c2c_prompt_tokens", "prompt tokens of requests", ["model"], **of)
+        self.tokens = Counter("c2c_new_tokens", "delivered tokens", ["model"], **of)
         self.ttft = Histogram(
-            "c2c_ttft_seconds", "to the first token", ["model"], buckets=_TTFT_S, **of
+            "c2c_ttft_seconds", "time to first token", ["model"], buckets=_TTFT_S, **of
         )
         self.tpot = Histogram(
-            "c2c_tpot_seconds", "a token after the first", ["model"], buckets=_TPOT_S, **of
+            "c2c_tpot_seconds", "time per output token", ["model"], buckets=_TPOT_S, **of
         )
         self._engine = _Engine()
         self._registry.register(self._engine)

@@ -69,13 +69,18 @@ class Models:
     def _check_adds(self) -> None:
         if not self._link.adds:
             raise ApiError(
-                403, "models are neither added nor removed here (the setting add_from is null)"
+                403, "adding and removing models is disabled (the setting add_from is null)"
             )
 
 
 def unknown_model(model: str) -> ApiError:
     """Return the error of a model that is not served."""
-    return ApiError(404, f"no model {model[:_MOST_NAME]!r}", param="model", code="model_not_found")
+    return ApiError(
+        404,
+        f"the model {model[:_MOST_NAME]!r} does not exist",
+        param="model",
+        code="model_not_found",
+    )
 
 
 def _check(done: Managed, path: str) -> None:

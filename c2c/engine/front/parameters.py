@@ -48,7 +48,7 @@ REFUSED: Final[Mapping[str, tuple[Any, ...]]] = MappingProxyType({
     "vllm_xargs": ({},),
     "web_search_options": (),
 })  # fmt: skip
-"""Fields that ask for what is not built, and the values of them that ask for nothing."""
+"""Fields that are not supported, and their values that have no effect and are accepted."""
 
 NO_EFFECT: Final = frozenset({
     "cache_salt", "guided_decoding_backend", "media_io_kwargs", "metadata",
@@ -56,7 +56,7 @@ NO_EFFECT: Final = frozenset({
     "request_id", "safety_identifier", "service_tier", "spaces_between_special_tokens",
     "store", "user",
 })  # fmt: skip
-"""Fields that change nothing in the answer that is asked for."""
+"""Fields without effect on an answer."""
 
 
 def check(asked: ChatRequest | CompletionRequest) -> None:
@@ -75,7 +75,7 @@ def check(asked: ChatRequest | CompletionRequest) -> None:
                 raise ApiError(400, f"{name}: {_shown(value)} {_allowed(fine)}", param=name)
         elif name in other.model_fields and value and value != other.model_fields[name].default:
             raise ApiError(
-                400, f"{name}: {_shown(value)} is not a field of this endpoint", param=name
+                400, f"{name}: {_shown(value)}: not a field of this endpoint", param=name
             )
 
 
@@ -87,7 +87,7 @@ def unknown(asked: ChatRequest | CompletionRequest) -> list[str]:
 
 def table() -> Iterator[str]:
     """Yield the lines of a Markdown table of all fields."""
-    yield "| field | of | what happens |"
+    yield "| field | of | effect |"
     yield "| --- | --- | --- |"
     rows: dict[tuple[str, str], list[str]] = {}
     for kind, model in (("text", CompletionRequest), ("chat", ChatRequest)):
@@ -100,8 +100,8 @@ def table() -> Iterator[str]:
         for name, fine in sorted(REFUSED.items())
     ]
     yield (
-        f"| {', '.join(unbuilt)} | text, chat | refused, as not built; a value in brackets asks "
-        "for nothing and is taken |"
+        f"| {', '.join(unbuilt)} | text, chat | refused, as not supported; values in brackets have "
+        "no effect and are accepted |"
     )
     none = ", ".join(f"`{name}`" for name in sorted(NO_EFFECT))
     yield f"| {none} | text, chat | no effect |"
@@ -109,8 +109,8 @@ def table() -> Iterator[str]:
 
 def _allowed(fine: tuple[Any, ...]) -> str:
     if not fine:
-        return "not built, expected none"
-    return f"not built, expected none or {' or '.join(map(_shown, fine))}"
+        return "is not supported, expected none"
+    return f"is not supported, expected none or {' or '.join(map(_shown, fine))}"
 
 
 def _shown(value: Any) -> str:

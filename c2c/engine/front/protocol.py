@@ -81,60 +81,60 @@ class SharedFields(BaseModel):
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
 
-    model: str = Field(description="served model by name")
-    stream: bool = Field(False, description="chunks as they come")
+    model: str = Field(description="name of a served model")
+    stream: bool = Field(False, description="the answer is streamed in chunks")
     stream_options: StreamOptions | None = Field(
         None,
-        description="`include_usage`: a last chunk says what was used; `continuous_usage_stats`: "
-        "all do",
+        description="`include_usage`: a last chunk has the usage; `continuous_usage_stats`: every "
+        "chunk has it",
     )
-    n: int = Field(1, ge=1, le=_MOST_CHOICES, description="choices of each prompt, up to 128")
+    n: int = Field(1, ge=1, le=_MOST_CHOICES, description="choices for each prompt, up to 128")
     temperature: float = Field(
-        1.0, ge=0, le=2, description="divides the logits; 0 takes the likeliest"
+        1.0, ge=0, le=2, description="divisor of the logits; 0: the likeliest token"
     )
     top_p: float = Field(
-        1.0, gt=0, le=1, description="fewest tokens whose probabilities reach it together"
+        1.0, gt=0, le=1, description="keeps the fewest likeliest tokens with this total probability"
     )
     top_k: int = Field(
-        0, ge=-1, le=2**31 - 1, description="so many likeliest tokens; 0 and -1: all"
+        0, ge=-1, le=2**31 - 1, description="keeps this many likeliest tokens; 0 or -1: all"
     )
     min_p: float = Field(
-        0.0, ge=0, le=1, description="tokens at least so likely as this share of the likeliest one"
+        0.0, ge=0, le=1, description="keeps tokens with at least this share of the top probability"
     )
     seed: int | None = Field(
         None,
         ge=-(2**63),
         lt=2**63,
-        description="equal ones draw equally; choices have s, s + 1, ...",
+        description="equal seeds draw equal tokens; choices have s, s + 1, ...",
     )
     stop: Stop | Annotated[list[Stop], Field(max_length=_MOST_STOPS)] | None = Field(
-        None, description="texts, up to 4, of which the first ends the answer before it"
+        None, description="up to 4 texts; the answer ends before the first that occurs"
     )
-    max_tokens: int | None = Field(None, ge=1, description="new tokens at most")
+    max_tokens: int | None = Field(None, ge=1, description="limit of new tokens")
     stop_token_ids: list[Token] = Field(
-        [], max_length=BIASED, description="tokens that end the answer and are no part of it"
+        [], max_length=BIASED, description="tokens that end the answer and are not part of it"
     )
     include_stop_str_in_output: bool = Field(
-        False, description="the stop text or token is part of the answer"
+        False, description="the answer includes the stop text or token"
     )
-    min_tokens: int = Field(0, ge=0, description="no end of the text is drawn before so many")
+    min_tokens: int = Field(0, ge=0, description="tokens before which the answer does not end")
     repetition_penalty: float = Field(
-        1.0, gt=0, le=100, description="for tokens that prompt and answer hold already"
+        1.0, gt=0, le=100, description="penalty on tokens that occur in prompt or answer"
     )
     presence_penalty: float = Field(
-        0.0, ge=-2, le=2, description="is taken from logits of tokens that the answer holds"
+        0.0, ge=-2, le=2, description="subtracted from logits of tokens in the answer"
     )
     frequency_penalty: float = Field(
-        0.0, ge=-2, le=2, description="likewise, for each time that it holds one"
+        0.0, ge=-2, le=2, description="the same, for each occurrence in the answer"
     )
     logit_bias: dict[TokenKey, Bias] = Field(
         {}, max_length=BIASED,
-        description=f"is added to logits, by token id, -100 to 100; up to {BIASED} tokens",
+        description=f"added to logits, by token id, -100 to 100; up to {BIASED} tokens",
     )  # fmt: skip
-    ignore_eos: bool = Field(False, description="the model's end tokens end nothing")
-    skip_special_tokens: bool = Field(True, description="special tokens have no text")
+    ignore_eos: bool = Field(False, description="the model's end tokens do not end the answer")
+    skip_special_tokens: bool = Field(True, description="the text has no special tokens")
     add_special_tokens: bool | None = Field(
-        None, description="whether a text gets its BOS; by default a prompt does, a chat not"
+        None, description="whether BOS is added; by default for a prompt, not for a chat"
     )
     return_token_ids: bool = Field(False, description="choices have `token_ids`")
     return_tokens_as_token_ids: bool = Field(
@@ -145,7 +145,7 @@ class SharedFields(BaseModel):
         None, description="`json_object`, or `json_schema` with the answer's schema; `text`: any"
     )
     guided_json: str | dict[str, JsonValue] | None = Field(
-        None, description="the answer's JSON schema"
+        None, description="JSON schema of the answer"
     )
     json_schema: str | dict[str, JsonValue] | None = Field(None, description="as `guided_json`")
     guided_json_object: bool | None = Field(None, description="the answer is a JSON object")
@@ -153,13 +153,13 @@ class SharedFields(BaseModel):
     regex: Grammar | None = Field(None, description="as `guided_regex`")
     guided_choice: Choices | None = Field(None, description="the answer is one of these texts")
     guided_grammar: Grammar | None = Field(
-        None, description="the answer's grammar, in Lark's form or llama.cpp's (GBNF)"
+        None, description="grammar of the answer, in Lark's or llama.cpp's (GBNF) syntax"
     )
     grammar: Grammar | None = Field(None, description="as `guided_grammar`")
     ebnf: Grammar | None = Field(None, description="as `guided_grammar`")
     guided_whitespace_pattern: Grammar | None = Field(
         None,
-        description="may stand between parts of JSON; by default a space after `,` and `:`",
+        description="pattern of white space in JSON; by default a space after `,` and `:`",
     )
     structured_outputs: StructuredOutputs | None = Field(
         None, description="`json`, `json_object`, `regex`, `choice` or `grammar` in one field"
@@ -207,15 +207,17 @@ class CompletionRequest(SharedFields):
         | Annotated[list[str], _First, Field(min_length=1, max_length=_MOST_PROMPTS)]
         | Annotated[list[Tokens], _First, Field(min_length=1, max_length=_MOST_PROMPTS)]
     ) = Field(description="a text, token ids, or a list of up to 2,048 of either")
-    max_tokens: int | None = Field(None, ge=0, description="new tokens at most; 0 only with `echo`")
+    max_tokens: int | None = Field(
+        None, ge=0, description="limit of new tokens; 0 only with `echo`"
+    )
     echo: bool = Field(
         False, description="the text begins with the prompt, `logprobs` with its tokens"
     )
     best_of: int | None = Field(
-        None, ge=1, description="as `n`: nothing is drawn to be thrown away"
+        None, ge=1, description="must equal `n`: no further choices are drawn"
     )
     logprobs: int | None = Field(
-        None, ge=0, le=SCORED, description="likeliest tokens that are told, up to 20"
+        None, ge=0, le=SCORED, description="number of likeliest tokens to report, up to 20"
     )
 
     @property
@@ -243,7 +245,7 @@ class CompletionRequest(SharedFields):
         if self.best_of not in (None, self.n):
             yield (
                 "best_of",
-                f"{self.best_of}: expected n, {self.n}; choosing among more is not built",
+                f"{self.best_of}: expected {self.n}, as n; ranking of choices is not supported",
             )
 
 
@@ -323,40 +325,36 @@ class ChatRequest(SharedFields):
     """Body of /v1/chat/completions."""
 
     messages: Annotated[list[Message], _First] = Field(
-        min_length=1, description="the chat; contents are texts or parts of type `text`"
+        min_length=1, description="messages of the chat, with texts or parts of type `text`"
     )
     max_completion_tokens: int | None = Field(None, ge=1, description="as `max_tokens`")
-    logprobs: bool = Field(False, description="log-probabilities of the tokens are told")
+    logprobs: bool = Field(False, description="the answer has log-probabilities of its tokens")
     top_logprobs: int | None = Field(
         None,
         ge=0,
         le=SCORED,
-        description="with `logprobs`: likeliest tokens that are told, up to 20",
+        description="with `logprobs`: number of likeliest tokens to report, up to 20",
     )
     tools: Annotated[list[Tool], _First] | None = Field(
-        None, description="given to a template that takes them; calls are told apart from text"
+        None, description="passed to a template that uses them; calls are parsed from the text"
     )
     tool_choice: Literal["none", "auto", "required"] | NamedTool = Field(
         "auto",
-        description="`none`: the template gets no tools; `required`, or a function by name: the "
-        "answer is calls, by a grammar",
+        description="`none`: the template gets no tools; `required` or a named function: a grammar "
+        "forces calls",
     )
-    parallel_tool_calls: bool = Field(
-        True, description="whether calls after the first are drawn and told"
-    )
+    parallel_tool_calls: bool = Field(True, description="whether an answer may have several calls")
     documents: list[dict[str, JsonValue]] | None = Field(
-        None, description="given to a template that takes them"
+        None, description="passed to a template that uses them"
     )
-    reasoning_effort: str | None = Field(None, description="given to a template that takes it")
+    reasoning_effort: str | None = Field(None, description="passed to a template that uses it")
     chat_template_kwargs: dict[str, JsonValue] = Field(
         {}, description="variables of the template such as `enable_thinking`"
     )
     add_generation_prompt: bool | None = Field(
-        None, description="whether the answer's opening is written; by default it is"
+        None, description="whether the answer's opening is added; true by default"
     )
-    continue_final_message: bool = Field(
-        False, description="the answer goes on with the last message"
-    )
+    continue_final_message: bool = Field(False, description="the answer continues the last message")
 
     @property
     def scores(self) -> int | None:
@@ -397,13 +395,13 @@ class ChatRequest(SharedFields):
         """Yield fields that others contradict, and what is wrong with them."""
         both = self.max_tokens, self.max_completion_tokens
         if None not in both and both[0] != both[1]:
-            yield "max_tokens", f"{both[0]}: expected max_completion_tokens, {both[1]}, or none"
+            yield "max_tokens", f"{both[0]}: expected {both[1]}, as max_completion_tokens, or none"
         if self.top_logprobs and not self.logprobs:
-            yield "top_logprobs", f"{self.top_logprobs}: expected logprobs to be true with it"
+            yield "top_logprobs", f"{self.top_logprobs}: expected logprobs=true with it"
         if self.is_forced and not self.callable_tools:
-            yield "tool_choice", "expected a function of `tools`"
+            yield "tool_choice", "expected a function in tools"
         if self.continue_final_message and self.add_generation_prompt:
-            yield "add_generation_prompt", "expected false where continue_final_message is true"
+            yield "add_generation_prompt", "expected false with continue_final_message=true"
 
 
 class TokenizeRequest(BaseModel):
@@ -438,13 +436,13 @@ class AddRequest(BaseModel):
         min_length=1,
         max_length=4096,
         pattern=_PLAIN,
-        description="a checkpoint's folder or GGUF file in the folder of the setting `add_from`",
+        description="folder or GGUF file of a checkpoint, within the folder `add_from`",
     )
     model: str = Field(
         "",
         max_length=256,
         pattern=_PLAIN,
-        description="its name; by default that of the folder or file",
+        description="name of the model; by default that of the folder or file",
     )
 
 

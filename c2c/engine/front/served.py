@@ -70,7 +70,7 @@ class Served:
             self._check_text(prompt, param)
             prompt = self.tokenizer.encode(prompt, add_special_tokens=add_special_tokens)
         if not prompt:
-            raise ApiError(400, "the prompt is empty", param=param)
+            raise ApiError(400, f"{param}: expected at least one token", param=param)
         self.check_tokens(prompt, param)
         self._check_length(len(prompt), param)
         return tuple(prompt)
@@ -86,11 +86,11 @@ class Served:
         own, more = asked.for_template, asked.chat_template_kwargs
         for name in own.keys() - self.tokenizer.chat_template.variables:
             raise ApiError(
-                400, f"{name}: the chat template of {self.info.name} takes none", param=name
+                400, f"{name}: not used by the chat template of {self.info.name}", param=name
             )
         for name in more.keys() & (_SET_OTHERWISE | own.keys()):
             raise ApiError(
-                400, f"chat_template_kwargs: {name} is set otherwise", param="chat_template_kwargs"
+                400, f"chat_template_kwargs: {name} is set elsewhere", param="chat_template_kwargs"
             )
         messages = [message.plain() for message in asked.messages]
         opens = asked.add_generation_prompt
@@ -115,12 +115,16 @@ class Served:
         grammar = grammar_of(asked)
         if isinstance(asked, ChatRequest) and asked.is_forced and (form := self.form(asked)):
             if grammar:
-                raise ApiError(400, "tool_choice: calls have no other form", param="tool_choice")
+                raise ApiError(
+                    400,
+                    "tool_choice: forced calls allow no other grammar or response_format",
+                    param="tool_choice",
+                )
             assert self.tokenizer is not None  # `form` needs a template
             several = asked.tool_choice == "required" and asked.parallel_tool_calls
             return forced(asked.callable_tools, form, self.tokenizer, several=several)
         if grammar and self.tokenizer is None:
-            raise ApiError(400, f"{self.info.name} has no tokenizer: no grammars", param="model")
+            raise ApiError(400, f"{self.info.name} has no tokenizer for grammars", param="model")
         return grammar
 
     def as_its_checkpoint(
@@ -179,8 +183,8 @@ class Served:
         if asked is not None and asked > left:
             raise ApiError(
                 400,
-                f"the context is {self.info.context} tokens: {len(ids)} of the prompt and {asked} "
-                "new ones are more",
+                f"max_tokens: {len(ids)} prompt tokens and {asked} new ones exceed the context of "
+                f"{self.info.context} tokens",
                 param="max_tokens",
                 code="context_length_exceeded",
             )
@@ -191,7 +195,7 @@ class Served:
         for token in tokens:
             if token >= self.info.vocab:
                 raise ApiError(
-                    400, f"{param}: token {token} is not among {self.info.vocab}", param=param
+                    400, f"{param}: token {token}: expected below {self.info.vocab}", param=param
                 )
 
     def _check_text(self, text: str, param: str) -> None:
@@ -205,7 +209,7 @@ class Served:
         if tokens >= self.info.context:
             raise ApiError(
                 400,
-                f"the context is {self.info.context} tokens, the prompt is longer",
+                f"{param}: the prompt exceeds the context of {self.info.context} tokens",
                 param=param,
                 code="context_length_exceeded",
             )
@@ -253,7 +257,7 @@ def _sampling(checkpoint: Path) -> dict[str, Any]:
         try:
             asked = CompletionRequest.model_validate({"model": "any", "prompt": [0], name: value})
         except ValidationError:
-            _log.warning("%s: %s=%.40r is no setting of a draw", file, name, value)
+            _log.warning("%s: %s=%.40r is no valid sampling setting: ignored", file, name, value)
         else:
             found[name] = getattr(asked, name)
     return found
