@@ -142,9 +142,7 @@ def write_record(folder: Path, key: Mapping[str, Any], record: KvRecord) -> None
 
 
 def _warn(text: str) -> None:
-    warnings.warn(
-        f"{text}. The KV cache's size is measured anew.", RepositoryWarning, stacklevel=3
-    )
+    warnings.warn(f"{text}. The KV cache's size is measured anew.", RepositoryWarning, stacklevel=3)
 
 
 def _path(folder: Path, key: Mapping[str, Any]) -> Path:
