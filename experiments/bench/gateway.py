@@ -100,7 +100,7 @@ def _config(settings: GatewaySettings, first: str, second: str) -> dict[str, Any
     return {
         "model_list": models,
         "general_settings": {"master_key": "os.environ/LITELLM_MASTER_KEY"},
-        # Without a hub it looks for a tokenizer there at each request, and waits.
+        # Without this it looks for a tokenizer on the hub at each request, and waits.
         "litellm_settings": {"disable_hf_tokenizer_download": True},
         "router_settings": {
             "num_retries": settings.retries, "fallbacks": [{"fall_back": ["no_fault"]}],
@@ -203,7 +203,7 @@ def _measure(settings: GatewaySettings, run: RunDir, out: Console) -> None:
                         ask = _asker(cycle([first, second]), MODEL, "none")
                     else:
                         ask = _asker(repeat(address), case, key)
-                    ask(replace(requests[0], new=2))  # opens connections, reads files
+                    ask(replace(requests[0], new=2))  # warm-up: opens connections, reads files
                     answers, _ = send(ask, requests)
                     rows.append(_row(case, answers, first, cpu_seconds([process]) - before_s))
                     advance(k + 1)

@@ -82,7 +82,7 @@ class OutsideSettings(MeasurementSettings):
 
 
 def _entries(models: int) -> tuple[Entry, ...]:
-    # Small enough that keys and values of all requests always have room.
+    # Small enough that the KV cache of all requests always fits.
     spec: ModelSpec = replace(load_spec("qwen1.5-0.5b"), layers=2)
     return tuple(
         Entry(name=f"model{n}", path=Path("none"), spec=spec, context=2048) for n in range(models)

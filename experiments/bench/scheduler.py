@@ -82,7 +82,7 @@ def _compiled(prepared: Prepared) -> tuple[Serving, Step]:
     return state, CompiledStep(prepared.fleet, rules, state).step
 
 
-# How the step is run -> what begins it.
+# Execution of the step -> function that returns its first state.
 WAYS: Final[dict[str, Callable[[Prepared], tuple[Serving, Step]]]] = {
     "interpreted": _interpreted,
     "compiled": _compiled,

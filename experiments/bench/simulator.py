@@ -37,9 +37,9 @@ __all__ = ["BenchSettings", "main", "measure_point", "measure_start"]
 
 PAPER_REQUESTS = 3_500_000
 # Sixteen is where 3.5 M requests in three weeks meet their targets in 99% of cases (eight: 95%).
-# One slice serves the most popular model's bursts only if a second instance may be asked for.
+# One slice serves the most popular model's bursts only if a second instance is allowed.
 SCALE_OUT = "system/scale=at_outstanding"
-# What systems need beside their file; slices that hold weights are not the smallest ones.
+# Settings that systems need beyond their file; slices that hold weights are not the smallest ones.
 NEEDS: Final = {
     "c2cserve_letter": (SCALE_OUT,),
     "c2cserve": (SCALE_OUT,),
@@ -101,7 +101,7 @@ def measure_start(overrides: Sequence[str] = ()) -> dict[str, float]:
         assert process.stdout is not None
         first_s, line = float("nan"), ""
         for line in process.stdout:
-            if "utilisation" in line:  # the table's second part: percentiles are out
+            if "utilisation" in line:  # the table's second part: percentiles are printed
                 first_s = time.perf_counter() - started
         process.stdout.close()
         if code := process.wait():

@@ -115,7 +115,7 @@ import jax
 import numpy as np
 from c2c.transformer import Wanted, buckets_of, load
 if settings["checkpoint"].endswith(".gguf"):
-    import gguf  # what `load` imports for such a file
+    import gguf  # as `load` does for such a file
 imported = time.time()
 took = {}
 wanted = Wanted(buckets=buckets_of(settings["prompt"], 1), draws=(False,), scores=False)

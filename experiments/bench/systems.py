@@ -33,7 +33,7 @@ __all__ = ["SystemsSettings", "default_settings", "main", "measure", "systems"]
 
 TARGET_RPS: Final = 1000.0
 """Planned requests a second of every system."""
-FEW: Final = 20  # requests of the run that compiles what is not on disk yet
+FEW: Final = 20  # requests of the warm-up run, which compiles machine code
 
 
 def systems() -> list[str]:

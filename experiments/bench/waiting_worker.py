@@ -20,7 +20,7 @@ from c2c.engine.worker import main
 __all__ = ["Waiting"]
 
 WAIT_S = "C2C_BENCH_WAIT_S"
-CORES = "C2C_BENCH_CORES"  # of workers, as numbers with commas between
+CORES = "C2C_BENCH_CORES"  # workers' cores, as numbers with commas
 
 
 @dataclass(slots=True)

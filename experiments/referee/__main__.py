@@ -21,7 +21,7 @@ from experiments.referee.scenario import SCENARIOS, Requests, Scenario, draw, wr
 
 __all__ = ["SIMULATORS", "RefereeSettings", "main"]
 
-SIMULATORS = (ours, aisimulate, vidur, blis)  # a new one is a file with these names
+SIMULATORS = (ours, aisimulate, vidur, blis)  # modules with NAME, refuses and run
 
 
 @dataclass
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str]) -> int:
         with tempfile.TemporaryDirectory() as folder, progress_bar("scenarios", len(chosen)) as bar:
             for k, scenario in enumerate(chosen):
                 rows += _rows(settings, scenario, Path(folder))
-                run.write_table("referee", _table(rows))  # what is known so far
+                run.write_table("referee", _table(rows))  # results so far
                 bar(k + 1)
         page = as_page(chosen, rows)
         run.write_text("referee.md", page)

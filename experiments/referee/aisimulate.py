@@ -81,7 +81,7 @@ def _settings(scenario: Scenario, trace: Path) -> dict[str, Any]:
     }
     if scenario.gpus > 1:
         worker["parallelism"] = {"tensor": scenario.gpus}
-    if scenario.step_s is not None:  # every step has decodes in its count
+    if scenario.step_s is not None:  # AISimulate counts decodes in every step
         worker["timing"] = {"type": "fixed", "prefill_ms": 0.0, "decode_ms": 1e3 * scenario.step_s}
     source = {"type": "trace", "paths": [str(trace)], "block_size": BLOCK_TOKENS}
     return {

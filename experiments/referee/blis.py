@@ -73,7 +73,7 @@ def run(scenario: Scenario, requests: Requests, trace: Path, *, limit_s: float) 
         "hardware": _CHIPS[scenario.chip], "tp": scenario.gpus,
         "max-num-batched-tokens": scenario.tokens, "max-num-seqs": scenario.sequences,
     }  # fmt: skip
-    if scenario.step_s is not None:  # its seventh term is a step's own, in microseconds
+    if scenario.step_s is not None:  # BLIS's seventh term is constant a step, in microseconds
         given |= {"alpha-coeffs": "0,0,0", "beta-coeffs": f"0,0,0,0,0,0,{1e6 * scenario.step_s}"}
     options = [word for name, value in given.items() for word in (f"--{name}", value)]
     cpu_s, wall_s, _ = timed(NAME, [_FOLDER / "blis", "replay", *options], limit_s=limit_s)

@@ -14,7 +14,7 @@ from experiments.referee.scenario import Ran, Requests, Scenario
 
 __all__ = ["AGREES", "as_page", "reasons", "times_of"]
 
-AGREES: Final = 0.1  # a difference up to which two simulators agree
+AGREES: Final = 0.1  # largest difference of two simulators that agree
 _TIMES: Final = {
     "ttft_p50_s": "TTFT p50", "ttft_p99_s": "p99", "tpot_p50_s": "TPOT p50", "tpot_p99_s": "p99",
     "rate_rps": "served/s",

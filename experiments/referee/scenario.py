@@ -135,7 +135,7 @@ def draw(scenario: Scenario, seed: int) -> Requests:
     gaps = stream.exponential(scenario.burst / scenario.rate_rps, bursts)
     arrival_s = np.repeat(np.cumsum(gaps), scenario.burst)[:n]
     return Requests(
-        np.round(arrival_s, 3),  # whole milliseconds, as files of this form have them
+        np.round(arrival_s, 3),  # whole milliseconds, as in Mooncake's format
         stream.integers(scenario.prompt[0], scenario.prompt[1] + 1, n),
         stream.integers(scenario.output[0], scenario.output[1] + 1, n),
         stream.integers(0, 10, n),

@@ -12,8 +12,8 @@ from c2c.hardware import Slice, load_platform, platforms, slices
 
 __all__ = ["FITTED", "Chip", "chip_of", "whole"]
 
-# Names of the sources beside the platforms' own. Vidur's A100 is one behind PCIe: its GEMMs of 4096
-# rows reach 230 TFLOP/s, where an A100 SXM reaches 270.
+# Names that sources use for platforms. Vidur's A100 is a PCIe card: its GEMMs of 4096 rows reach
+# 230 TFLOP/s, while an A100 SXM reaches 270.
 _ALIASES: Final[Mapping[str, str]] = {
     "a100": "a100_80",
     "a100_pcie": "a100_80",

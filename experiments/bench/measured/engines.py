@@ -34,14 +34,14 @@ __all__ = [
 ]
 
 SHAPE: Final = ("model", "system", "backend", "version", "gemm", "isl", "osl", "concurrency")
-WAVES: Final = 6  # requests a client sends
-# Bytes of an element of weights, activations and cache. Four-bit weights are priced as eight.
+WAVES: Final = 6  # requests of each client
+# Bytes of an element of weights, activations and KV cache. Four-bit weights cost as eight-bit ones.
 WIDTHS: Final[Mapping[str, int]] = {"bf16": 2, "fp8": 1, "fp8_block": 2, "nvfp4": 1}
-# Weights of a byte with a scale for each block; engines keep activations and cache in BF16 and
-# quantise what a product reads. Products are priced at the BF16 rate.
+# One-byte weights with a scale for each block. Engines keep activations and KV cache in BF16 and
+# quantise a product's inputs. Products cost as in BF16.
 BLOCKS: Final = WeightFormat(kind="fp8", bits=8, block=(128, 128))
 ROUNDING: Final = 0.01  # relative errors below it hardly count
-MEMORY_SHARE: Final = 0.9  # for weights and cache, of engines that have no file
+MEMORY_SHARE: Final = 0.9  # share for weights and KV cache of engines without a file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class EngineRun:
     """One row: a run of an engine on a known chip with a known model."""
 
     platform: str
-    engine: str  # name and version, as the files in conf/engines are called
+    engine: str  # name and version, as in the file names of conf/engines
     model: str
     spec: ModelSpec
     precision: str
@@ -153,7 +153,7 @@ def tpot_s(run: EngineRun, *, overhead_s: float, constants: Constants | None = N
     together = replay(prepared, run)
     records = replay(prepared, run, ramp_s=_mean_s(together))
     served = records[records.failure == FAIL_NONE]
-    # The first wave begins with all prompts at once, which no client of a running server sees.
+    # The first wave has all prompts at once, unlike a running server: leave it out.
     steady = served[np.argsort(served.id)][run.concurrency :]
     per_token = (steady.finished_s - steady.first_token_s) / (steady.output_tokens - 1)
     return float(per_token.mean()) if len(per_token) else float("nan")
@@ -204,7 +204,7 @@ def prepared_engine(
     """
     base = _base(platform)
     deployment = Deployment(name=spec.name, spec=spec, ttft_slo_s=1.0, tpot_slo_s=1.0)
-    # An engine's share is of weights and cache alone: activations lie in what it leaves.
+    # An engine's share is for weights and KV cache; activations use the rest.
     widest = max(base.system.profile.chunks)
     rest = (1.0 - memory_share) * base.platform.gpu.hbm_bytes
     reserve_bytes = max(0.0, rest - activation_bytes(spec, widest))

@@ -54,7 +54,7 @@ class Group:
 
 
 # Round values of public chips: main loops at 0.8 of the peak, launches of 3 to 4 microseconds,
-# tiles of 128 x 128 (64 operations a byte) that are fed just enough.
+# memory just fast enough for tiles of 128 x 128 (64 operations a byte).
 GROUPS: Final = (
     Group(op="gemm", typical={
         "gemm_mma_efficiency": (0.80, 1.0), "gemm_hbm_efficiency": (0.87, 1.0),
@@ -81,10 +81,10 @@ GROUPS: Final = (
 )  # fmt: skip
 ROUNDING: Final = 0.03  # relative errors below it hardly count
 PULL: Final = 0.003
-STEPS: Final = 100  # of L-BFGS
-OF_CALIBRATION: Final = "trtllm-1.0.0rc3"  # the engine whose host calibrations are given
+STEPS: Final = 100  # steps of L-BFGS
+OF_CALIBRATION: Final = "trtllm-1.0.0rc3"  # engine whose host seconds calibrations use
 ENTRY: Final = re.compile(r"(?m)^step_overhead_s:\n(?:  .*\n)+")
-UNBOUND_WEIGHT: Final = 0.3  # of rows whose error is only reported
+UNBOUND_WEIGHT: Final = 0.3  # weight of rows without an error bound
 
 
 def fit_group(

@@ -25,15 +25,15 @@ from experiments.bench.measured.rows import Rows
 __all__ = ["LAYER_GEMMS", "decode_us", "elementwise_us", "gemm_us", "layer_gemm_us", "moe_us",
            "prefill_us", "spec_of"]  # fmt: skip
 
-HEAD_DIM: Final = 128  # of the attention rows
+HEAD_DIM: Final = 128  # head dimension of the attention rows
 # Six weights in a graph that is replayed six times; see the head of gemm_bf16.csv.
 GEMM_REPEATS: Final = 36.0
 GEMM_TURNS: Final = 6
-# Vidur's: two norms, rotary embedding, activation and one addition, none fused with another.
+# Vidur's kernels: two norms, rotary embedding, activation and one addition, none fused.
 UNFUSED_KERNELS: Final = 5
 LAYER_GEMMS: Final = ("qkv", "o", "gate_up", "down")
 
-# The models of the measurements by their public names; shapes are in c2c/models/configs.
+# Measured models by their public names; specs are in c2c/models/configs.
 _MODELS: Final = {
     "meta-llama/Meta-Llama-3-8B": "llama-3-8b",
     "meta-llama/Llama-3.1-8B-Instruct": "llama-3-8b",

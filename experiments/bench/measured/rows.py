@@ -18,7 +18,7 @@ __all__ = ["COLUMNS", "OWN", "Rows", "read_folder"]
 OWN: Final = Path(__file__).resolve().parents[2] / "measured"
 """Folder of the project's own rows; constants are fitted to half of them."""
 
-# Columns by file, the measured one last. A number's column says what is allowed.
+# Columns by file, the measured one last, each with its allowed values.
 COLUMNS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     "gemm_bf16": (
         ("system", "text"), ("m", "count"), ("n", "count"), ("k", "count"), ("us", "positive"),
@@ -62,7 +62,7 @@ _ALLOWED = {
 class Rows:
     """Rows of one file, an array a column: text as `str` objects, numbers as floats."""
 
-    name: str  # of the file, without .csv
+    name: str  # name of the file, without .csv
     columns: Mapping[str, np.ndarray]
 
     def __len__(self) -> int:

@@ -19,9 +19,9 @@ __all__ = ["CONTEXT", "MODEL", "PLATFORM", "TokenBudget", "read_trace", "serving
 
 MODEL: Final = "llama-3-8b"
 PLATFORM: Final = "a100_sxm"
-CONTEXT: Final = 4096  # Vidur's limit of this model: prompts have three quarters of it at most
+CONTEXT: Final = 4096  # Vidur's limit of this model; prompts have at most three quarters of it
 LONGEST_PROMPT: Final = 3072
-COLUMNS: Final = ("Time", "PromptTokenCount", "CompletionTokenCount")  # as Vidur's replay reads
+COLUMNS: Final = ("Time", "PromptTokenCount", "CompletionTokenCount")  # names of Vidur's replay
 DATE: Final = "2026-01-01"  # Vidur's replay takes the rows of one day
 
 

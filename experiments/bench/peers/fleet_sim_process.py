@@ -33,7 +33,7 @@ class _Costs:
 
     def __init__(self, given: dict[str, Any]) -> None:
         tables = import_module("numpy").load(Path(given["folder"]) / _COSTS)
-        # plain lists: one element of an array takes longer to read
+        # plain lists: reading one element of an array takes longer
         self._decode, self._attention, self._prefill = (
             tables[name].tolist() for name in ("decode", "attention", "prefill")
         )
@@ -78,7 +78,7 @@ def _requests(path: str, request: Any) -> list[tuple[float, Any]]:
 def main(argument: str) -> None:
     """Simulate the requests once for each line on standard input."""
     given = json.loads(argument)
-    answers = os.fdopen(os.dup(1), "w")  # whatever it prints, the answers are apart
+    answers = os.fdopen(os.dup(1), "w")  # separate from the simulator's own prints
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sim = import_module("fleet_sim")
     profile = _Costs(given)

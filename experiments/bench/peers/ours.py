@@ -14,7 +14,7 @@ from experiments.bench.peers.case import read_trace, serving
 
 __all__ = ["main"]
 
-LEAST_S = 0.5  # a run takes hundredths of a second: it is repeated and its mean told
+LEAST_S = 0.5  # a run takes hundredths of a second: repeat it and report the mean
 
 
 def main(argument: str) -> None:

@@ -50,7 +50,7 @@ from experiments.children import usable_cores
 
 __all__ = ["SideBySideSettings", "main", "missing"]
 
-# What the Python of their environment runs.
+# Scripts that the Python of the peers' environment runs.
 PEERS: Final[Mapping[str, str]] = {
     "vidur": vidur_process.__file__,
     "vllm-sr-sim": fleet_sim_process.__file__,
@@ -113,7 +113,7 @@ def run(settings: SideBySideSettings, out: Console) -> dict[str, Any]:
         for turn in range(settings.turns + 1):
             for name, process in processes.items():
                 measured = process.measure()
-                if turn:  # the first one compiles, or fills caches
+                if turn:  # the first turn compiles or fills caches
                     turns[name].append(measured)
                     out.print(
                         f"  turn {turn} of {settings.turns}: {name} {measured['cpu_s']:.3f} s"

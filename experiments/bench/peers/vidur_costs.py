@@ -21,9 +21,9 @@ from c2c.errors import SettingError
 __all__ = ["GRANULARITY", "write_predictions"]
 
 GRANULARITY: Final = 32  # tokens of cache between predictions; Vidur's own: 256. Chunks go in 32.
-_EIGHT: Final = 8  # Vidur rounds a step's tokens up to a multiple of it
+_EIGHT: Final = 8  # Vidur rounds a step's tokens up to a multiple of eight
 
-# Columns that Vidur adds up for the tokens of a step and that the first two stand for here.
+# Columns that Vidur adds up for the tokens of a step; here the first two have all costs.
 _BY_TOKENS: Final = ("mlp_up_proj", "add", "attn_pre_proj", "attn_post_proj", "mlp_down_proj",
                      "mlp_act", "input_layernorm", "post_attention_layernorm", "attn_rope",
                      "attn_kv_cache_save")  # fmt: skip
@@ -60,8 +60,8 @@ def write_predictions(
             )  # fmt: skip
 
     tokens = np.arange(1, -(-chunk // _EIGHT) * _EIGHT + 1)
-    # A step's rows that need logits are its decodes and the prompts that end in it: known here
-    # where it has decodes only. The product hardly depends on them, since it reads its weights.
+    # Rows that need logits are a step's decodes and the prompts that end in it. They are known
+    # only for steps of decodes alone, but the product hardly depends on them: it reads weights.
     last = table.step_overhead_s + table.head_s[np.minimum(tokens, max_batch), 0]
     by_tokens = (table.body_s[tokens, 0], last)
     for i, op in enumerate(_BY_TOKENS):

@@ -19,7 +19,7 @@ from typing import Any
 
 __all__ = ["main"]
 
-# Names of Vidur are looked up: its package is not in the environment that checks this file.
+# Vidur's names are looked up: its package is missing in the environment that checks this file.
 _PREDICTOR = "vidur.execution_time_predictor.sklearn_execution_time_predictor"
 
 
@@ -52,7 +52,7 @@ def _configure(given: dict[str, Any]) -> Any:
             prediction_max_prefill_chunk_size=given["chunk"],
             prediction_max_batch_size=given["max_batch"],
             prediction_max_tokens_per_request=given["context"],
-            use_native_execution_time_predictor=True,  # the quicker one
+            use_native_execution_time_predictor=True,  # quicker than the Python one
             cache_dir=f"{given['folder']}/cache",
         ),
         metrics_config=config.MetricsConfig(
@@ -83,18 +83,18 @@ def _keep_it_here(folder: str) -> None:
 def main(argument: str) -> None:
     """Simulate the requests once for each line on standard input."""
     given = json.loads(argument)
-    answers = os.fdopen(os.dup(1), "w")  # whatever Vidur prints, the answers are apart
+    answers = os.fdopen(os.dup(1), "w")  # separate from Vidur's own prints
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     _keep_it_here(given["folder"])
     simulator_class = import_module("vidur.simulator").Simulator
     replica_class = import_module("vidur.entities").Replica
 
     def measure() -> dict[str, Any]:
-        # counted over all simulators of a process, while its scheduler begins at 0
+        # ids count on over all simulators of a process, but its scheduler expects them from 0
         replica_class._id = -1  # noqa: SLF001
         start = time.perf_counter()
         simulator = simulator_class(_configure(given))
-        # It keeps no list of its requests; each is in an event of its arrival.
+        # Vidur keeps no list of its requests; each is in the event of its arrival.
         requests = [event._request for _, event in simulator._event_queue]  # noqa: SLF001
         begun, begun_cpu = time.perf_counter(), time.process_time()
         simulator.run()

@@ -55,7 +55,7 @@ from experiments.serving.replaying import (
 
 __all__ = ["PredictionSettings", "main"]
 
-_FIT, _PREDICTED = 0, 1  # which mix, and part of its traces' seeds
+_FIT, _PREDICTED = 0, 1  # index of the mix, and part of its traces' seeds
 
 
 @dataclass
@@ -144,7 +144,7 @@ def _models(settings: PredictionSettings, folder: Path) -> tuple[Path, tuple[str
     from c2c.errors import DataError
 
     if settings.catalog is None:
-        shutil.rmtree(folder, ignore_errors=True)  # of a run that was stopped; the same bits again
+        shutil.rmtree(folder, ignore_errors=True)  # of a stopped run; the new bits are the same
         found = write_models(settings.shapes, settings.models, settings.seed, folder)
         return folder, tuple(found), min(config_of(s)["vocab_size"] for s in settings.shapes)
     catalog = Path(settings.catalog).expanduser()
@@ -239,7 +239,7 @@ def _predict(run: Path, fits: Mapping[str, StepFit]) -> tuple[list[Comparison], 
 
 
 def _work(settings: PredictionSettings, folder: RunDir, out: Console) -> None:
-    # Runs of other code or settings are other runs.
+    # Runs of other code or settings have other folders.
     live = _run_live(settings, folder.kept_folder(f"live-{folder.key[:12]}"))
     fits = fitted(live.fit)
     found: list[Judged] = []

@@ -36,7 +36,7 @@ class Host:
           DataError: the engine did not start, or a request was answered with an error.
         """
         folder = self.runs / name
-        if (folder / CATALOG).is_file():  # what is written last
+        if (folder / CATALOG).is_file():  # written last: the record is complete
             return folder
         shutil.rmtree(folder, ignore_errors=True)
         self.runs.mkdir(parents=True, exist_ok=True)

@@ -159,7 +159,7 @@ def _run(settings: ServersSettings, folder: RunDir, out: Console) -> None:
                     texts.append([answer.tokens for answer in answers])
                     row["equal"] = sum(a == b for a, b in zip(texts[0], texts[-1], strict=True))
                     rows.append(row)
-                    # now, as a peer's start may take a quarter of an hour
+                    # after each run, since a peer's start may take a quarter of an hour
                     folder.write_json("servers", told)
                     advance(len(rows))
     out.print(_table(settings, rows))

@@ -35,7 +35,7 @@ class Models:
         began_s = time.perf_counter()
         while len(self._loaded) >= self._resident:
             self._loaded.popitem(last=False)
-        gc.collect()  # its parts refer to each other
+        gc.collect()  # a model has reference cycles
         load = import_module("transformers").AutoModelForCausalLM.from_pretrained
         self._loaded[name] = load(self._folders[name], dtype="float32").eval()
         return self._loaded[name], time.perf_counter() - began_s

@@ -35,5 +35,5 @@ class LlamaCpp(Swapper):
         return streamed(address, "/completion", body, lambda event: event.get("tokens", ()))
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
-        process.kill()  # it has nothing to say goodbye to
+        process.kill()  # it has no state to save
         process.communicate()

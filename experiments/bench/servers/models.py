@@ -63,5 +63,5 @@ def write_models(shapes: Sequence[str], models: int, seed: int, folder: Path) ->
 
 
 def _no_end(tensors: dict[str, np.ndarray]) -> None:
-    # Its logit is 0, which is never the largest of thousands.
+    # Its logit is 0, never the largest of thousands.
     tensors.get("lm_head.weight", tensors["model.embed_tokens.weight"])[END] = 0.0

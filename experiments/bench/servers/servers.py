@@ -134,7 +134,7 @@ def launched(
             start_new_session=True,
         )  # fmt: skip
     assert process.stdout is not None
-    for line in process.stdout:  # beside what a library says
+    for line in process.stdout:  # a library may print lines too
         if line.startswith(b"http"):
             return process, line.decode().strip()
     process.communicate()

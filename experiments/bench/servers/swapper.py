@@ -150,7 +150,7 @@ class Swapper(ABC):
             if starts:
                 began_s = time.perf_counter()
                 if left is not None and left.process is not None:
-                    # What it started need not have been waited for, and is in nobody's account.
+                    # Count now: the kernel does not add unwaited children to a parent's time.
                     self._ended_s += cpu_seconds([left.process.pid])
                     self._end(left.process)
                 self._bring(model, place)

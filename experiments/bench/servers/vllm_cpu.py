@@ -46,7 +46,7 @@ class Vllm(Swapper):
 
     def _launch(self, model: str) -> tuple[subprocess.Popen[bytes], str]:
         given, folder = self._given, self._given.models[model]
-        pages = 1 + given.slots * -(-given.context // _PAGE)  # of which the first is never used
+        pages = 1 + given.slots * -(-given.context // _PAGE)  # vLLM never uses the first page
         said = json.dumps({
             "model": str(folder), "slots": given.slots, "context": given.context,
             "threads": given.threads, "cache": str(given.folder / "vllm"),
@@ -67,7 +67,7 @@ class Vllm(Swapper):
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         try:
-            process.communicate(timeout=_END_S)  # its input ends, and it with all it started
+            process.communicate(timeout=_END_S)  # end of input ends it and its children
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()

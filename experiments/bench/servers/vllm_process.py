@@ -34,7 +34,7 @@ def main() -> int:
     given = json.loads(sys.argv[1])
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    # Its own binding gives every process the same cores and keeps one of them free.
+    # vLLM's own binding gives every process the same cores and keeps one of them free.
     environment = {
         **os.environ, "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": str(given["threads"]), "VLLM_CACHE_ROOT": given["cache"],
@@ -58,7 +58,7 @@ def main() -> int:
             time.sleep(_PAUSE_S)
         print(f"http://127.0.0.1:{port}", flush=True)
         sys.stdin.read()
-    finally:  # who asked may be gone, too
+    finally:  # also if the parent died
         server.terminate()
         server.wait()
     return 0
