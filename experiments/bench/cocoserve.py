@@ -80,7 +80,7 @@ def measure(settings: CocoserveSettings, layers: int) -> list[dict[str, Any]]:
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> Table:
-    table = Table(title="plans of copies, on this machine", title_justify="left", box=SIMPLE_HEAD)
+    table = Table(title="planning time on this machine", title_justify="left", box=SIMPLE_HEAD)
     heads = ("layers", "devices", "plan", "ms", "goal ms", "counted", "of the best", "transitions")
     for head in heads:
         table.add_column(head, justify="left" if head == "plan" else "right")

@@ -262,7 +262,7 @@ def _row(name: str, settings: DecodeSettings, cores: set[int]) -> dict[str, Any]
     }
     read_gbps = statistics.median(each["read_gbps"] for each in turns["ours"])
     if len({tuple(each["tokens"]) for found in turns.values() for each in found}) != 1:
-        raise DataError(name, "the tokens are not the same in every turn of both")
+        raise DataError(name, "tokens differ between turns or processes")
     return {
         "model": name,
         "weights_mb": weights / 1e6,
@@ -291,7 +291,7 @@ def run(settings: DecodeSettings, out: Console) -> list[dict[str, Any]]:
 def _table(rows: Sequence[Mapping[str, Any]], settings: DecodeSettings, cores: int) -> Table:
     title = (
         f"float32 on {cores} cores: {settings.new} tokens after {settings.prompt}, median of "
-        f"{settings.repeats}; asked for: {TARGET} times transformers' tokens/s"
+        f"{settings.repeats}; goal: {TARGET} times transformers' tokens/s"
     )
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     heads = ("model", "MB a token", "tokens/s", "peer's", "ratio", "first, ms", "peer's",
@@ -313,7 +313,7 @@ def _table(rows: Sequence[Mapping[str, Any]], settings: DecodeSettings, cores: i
             f"{row['load']:.1f}",
         )
     peer = rows[0]["peer"] if rows else ""
-    table.caption = f"peer: {peer}, eager attention. load: the machine's, other work included."
+    table.caption = f"peer: {peer}, eager attention. load: of the machine, with other work."
     return table
 
 
@@ -325,7 +325,7 @@ def _check(settings: DecodeSettings) -> None:
         raise SettingError("models", [], "at least one model")
     if not Path(settings.peer).is_file():
         raise SettingError(
-            "peer", settings.peer, "a Python that has torch and transformers", "Run make peer."
+            "peer", settings.peer, "a Python with torch and transformers", "Run make peer."
         )
 
 

@@ -69,7 +69,7 @@ def _seconds(command: list[str]) -> tuple[float, float]:
     wall_s, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode:
         said = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-        raise SettingError("beside", shlex.join(command), f"a command that ends well ({said})")
+        raise SettingError("beside", shlex.join(command), f"a command with exit status 0 ({said})")
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return cpu_s, wall_s
 
@@ -95,7 +95,7 @@ def _measured(settings: FirstAnswerSettings, count: int) -> list[dict[str, Any]]
 
 
 def _table(settings: FirstAnswerSettings, rows: Sequence[dict[str, Any]]) -> Table:
-    title = f"seconds of a whole command, median of {settings.repeats}"
+    title = f"seconds of a whole command, median of {settings.repeats} runs"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for head in ("requests", "command", "CPU", "least", "wall"):
         table.add_column(head, justify="left" if head == "command" else "right")

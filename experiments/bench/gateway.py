@@ -124,7 +124,7 @@ def _gateway(config: dict[str, Any], folder: Path) -> Iterator[tuple[str, str, i
         end_s = time.monotonic() + _START_S
         while not answers(port, "/health/liveliness"):
             if process.poll() is not None or time.monotonic() > end_s:
-                raise DataError("the gateway", log.read_text()[-2000:], "It did not come up.")
+                raise DataError("gateway", log.read_text()[-2000:], "It did not start.")
             time.sleep(0.2)
         yield f"http://127.0.0.1:{port}", key, process.pid
     finally:
@@ -155,7 +155,7 @@ def _asker(addresses: Iterator[str], model: str, key: str) -> Callable[[Request]
 def _tokens(event: Any) -> Sequence[int]:
     """Return the tokens of an event, one a word, as simulated answers have them."""
     if "error" in event:
-        raise DataError("the stream", str(event["error"]), "An error ended it.")
+        raise DataError("stream", str(event["error"]), "An error ended it.")
     texts = [choice["delta"].get("content") or "" for choice in event["choices"]]
     return [0] * len("".join(texts).split())
 

@@ -166,7 +166,7 @@ def _run(settings: OutsideSettings, folder: RunDir, out: Console) -> None:
             rows.append(found | {"load": os.getloadavg()[0]})
     table = Table(
         title=f"{settings.models} models: ms outside the worker before steps of a new plan "
-        f"(asked for: {TARGET_MS} at p50)",
+        f"(goal: {TARGET_MS} at p50)",
         title_justify="left", box=SIMPLE_HEAD,
     )  # fmt: skip
     heads = ("workers", "steps", "plans", "p5", "p50", "p99", "p50 of all steps", "CPU a plan")
@@ -189,12 +189,12 @@ def _check(settings: OutsideSettings) -> None:
         if getattr(settings, name) < 1:
             raise SettingError(name, getattr(settings, name), "a whole number above 0")
     if not settings.workers or min(settings.workers) < 1:
-        raise SettingError("workers", settings.workers, "numbers above 0")
+        raise SettingError("workers", settings.workers, "whole numbers above 0")
     for name in ("step_s", "seconds"):
         if not 0 < getattr(settings, name) < float("inf"):
             raise SettingError(name, getattr(settings, name), "seconds above 0")
     if settings.pinned and len(os.sched_getaffinity(0)) < 2:
-        raise SettingError("pinned", True, "false on one core")
+        raise SettingError("pinned", True, "false, as this process has one core")
 
 
 def main(arguments: Sequence[str]) -> int:

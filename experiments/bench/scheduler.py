@@ -129,7 +129,7 @@ def _run(settings: SchedulerSettings, folder: RunDir, out: Console) -> None:
                 }
             )  # fmt: skip
     if len(decided) > 1:
-        raise RuntimeError("not all ways decided alike")
+        raise RuntimeError("interpreted and compiled loops decided differently")
     table = Table(
         title=f"{settings.requests} requests, {settings.system}: milliseconds an event",
         title_justify="left", box=SIMPLE_HEAD,

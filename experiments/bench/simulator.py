@@ -105,7 +105,7 @@ def measure_start(overrides: Sequence[str] = ()) -> dict[str, float]:
                 first_s = time.perf_counter() - started
         process.stdout.close()
         if code := process.wait():
-            raise SettingError("start", code, "a run that works")
+            raise SettingError("start", code, "exit status 0")
     return {"first_result_s": first_s, "peak_mb": float(line)}
 
 
@@ -237,7 +237,7 @@ def _table(title: str, rows: Sequence[dict[str, Any]]) -> Table:
 
 def _systems_table(rows: Sequence[dict[str, Any]]) -> Table:
     table = Table(
-        title="over systems, the same requests", title_justify="left", box=SIMPLE_HEAD,
+        title="over systems, equal requests", title_justify="left", box=SIMPLE_HEAD,
         pad_edge=False, padding=0,
     )  # fmt: skip
     for head in ("system", "slices", "requests/s", "of the first", "walked", "walked/s", "SLO %"):
@@ -261,7 +261,7 @@ def _check(settings: BenchSettings) -> None:
         raise SettingError("requests", settings.requests, "a whole number, at least 1000")
     if settings.superchips < 3:
         raise SettingError(
-            "superchips", settings.superchips, "at least 3, whose memory holds the 89 models"
+            "superchips", settings.superchips, "at least 3, which hold the 89 models"
         )
     known = sorted(path.stem for path in (config_dir() / "system").glob("*.yaml"))
     for system in settings.systems:
@@ -290,17 +290,19 @@ def run(settings: BenchSettings, out: Console) -> dict[str, Any]:
     for overrides in by_size(settings):
         sizes.append(measure_point(overrides))
         out.print(f"  {sizes[-1]['requests']:,} requests: {sizes[-1]['total_s']:.1f} s")
-    out.print(_table(f"over requests, {settings.superchips} superchips, 89 models", sizes))
+    out.print(_table(f"over requests, {settings.superchips} Superchips, 89 models", sizes))
     served = [measure_point(overrides) for overrides in systems]
     out.print(_systems_table(served))
     fleets = [measure_point(overrides) for overrides in by_instances(settings)]
-    out.print(_table("over instances, load and models in proportion", fleets))
+    out.print(_table("over instances, with load and models in proportion", fleets))
     chips = [measure_point(overrides) for overrides in by_chips(settings)]
-    out.print(_table("the same, every model asked for equally often", chips))
+    out.print(_table("over instances, all models equally popular", chips))
     cells = [measure_point(overrides) for overrides in by_cells(settings)]
-    out.print(_table("the same in cells of one superchip, simulated one after another", cells))
+    out.print(
+        _table("over instances, in cells of one Superchip, simulated one after another", cells)
+    )
     turns = [measure_point(overrides) for overrides in by_turns(settings)]
-    out.print(_table("engines of a slice that take turns, few and many of them busy", turns))
+    out.print(_table("engines that share slices in turns, few and many of them busy", turns))
     return {
         "start": start,
         "by_requests": sizes,

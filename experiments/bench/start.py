@@ -200,7 +200,7 @@ def run(settings: StartSettings, out: Console) -> list[dict[str, Any]]:
             others = _others_share(before)
             stored_bytes = sum(path.stat().st_size for path in Path(store).iterdir())
         if len({start.token for each in starts.values() for start in each}) != 1:
-            raise DataError(linear, "the first token is not the same in every start")
+            raise DataError(linear, "first tokens differ between starts")
         medians = {kind: _medians(each) for kind, each in starts.items()}
         first = {kind: each["first_token_s"] for kind, each in medians.items()}
         for kind, each in medians.items():
@@ -242,8 +242,8 @@ def _others_share(before: CpuSeconds | None) -> float | None:
 
 def _table(rows: Sequence[dict[str, Any]], settings: StartSettings) -> Table:
     title = (
-        f"start to first token of {settings.prompt}, seconds, median of {settings.repeats}; "
-        f"asked for: {TARGET:.0f} times less after weights are mapped"
+        f"start to first token, prompt of {settings.prompt}, seconds, median of "
+        f"{settings.repeats}; goal: {TARGET:.0f} times less after weights are mapped"
     )
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     heads = ("linear", "executables", "import", "map", "weights", "ready", "compute", "first",
@@ -265,13 +265,13 @@ def _table(rows: Sequence[dict[str, Any]], settings: StartSettings) -> Table:
             f"{row['stored_bytes'] / 1e6:.1f}",
         )
     table.caption = (
-        "map: weights into their place, and what runs beside. ready: trace and compile, or load. "
-        "first: from mapped weights to the first token, of which `less` says how many times less. "
-        "whole: from the process's start. of bound: whole over imports + max(weights, tokenizer "
-        "and executables) + first computation, by parts of the `stored` start just before; at most "
-        "1.05 is asked for. own: by its own parts."
+        "map: weights and parallel work. ready: trace and compile, or load. first: from mapped "
+        "weights to the first token. less: compiled over this start's first. whole: from the "
+        "process's start. of bound: whole over imports + max(weights, tokenizer and executables) "
+        "+ first computation, by parts of the `stored` start just before; goal 1.05 at most. own: "
+        "by this start's own parts."
         + "".join(
-            f" Others had {row['others_share']:.0%} of the cores ({row['linear']})."
+            f" Other processes: {row['others_share']:.0%} of the cores ({row['linear']})."
             for row in rows
             if row["executables"] == "beside" and row["others_share"] is not None
         )

@@ -34,6 +34,6 @@ class TurnTaker(Lines):
         line = self.line() if self.tell() else None
         if not line:
             self.process.wait()
-            raise SettingError(*self._setting, f"a process that runs ({self.why})")
+            raise SettingError(*self._setting, f"a process that answers ({self.why})")
         found: dict[str, Any] = json.loads(line)
         return found

@@ -87,7 +87,7 @@ def measure(settings: WeaverSettings, kernels: int) -> list[dict[str, Any]]:
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> Table:
-    table = Table(title="cuts of operators, on this machine", title_justify="left", box=SIMPLE_HEAD)
+    table = Table(title="planning time on this machine", title_justify="left", box=SIMPLE_HEAD)
     for head in ("kernels", "plan", "ms", "goal ms", "splits", "stall left"):
         table.add_column(head, justify="left" if head == "plan" else "right")
     for r in rows:

@@ -186,7 +186,7 @@ def problem_of(settings: PlanSettings) -> Problem:
     others = [d for d in range(len(node.gpus)) if d != start.first]
     links = {d: link for d in others if (link := node.link(start.first, d)) is not None}
     if not links:
-        raise SettingError("node", settings.node, "GPUs that a link joins to the first")
+        raise SettingError("node", settings.node, "GPUs with a link to the first")
     devices = devices_of(spec, node, most_rows=batch)
     share = even_rows(batch, 2)
     alone = step_time(unscaled, devices, batch=batch, context=settings.context)
@@ -233,7 +233,7 @@ def planned(problem: Problem, algorithm: str) -> Placement:
         return exact(start, room, counted)
     if start.devices != (start.first,):
         raise SettingError(
-            "algorithms", algorithm, "others where the model is on several GPUs before"
+            "algorithms", algorithm, "another plan if several GPUs hold the unscaled model"
         )
     kv = problem.held(start)[start.first].kv
     free = problem.free_bytes()
@@ -316,7 +316,7 @@ def _parsed(text: str, where: str, spec: ModelSpec) -> tuple[str, list[int], int
     except SettingError as error:
         raise SettingError(where, text, f"a module: {error.allowed}") from None
     if module != "layer" and words[0] != "migrate":
-        raise SettingError(where, text, "whole layers, unless they migrate")
+        raise SettingError(where, text, "whole layers; only migrate moves modules")
     layers: list[int] = []
     for part in words[1].split(","):
         begin, _, end = part.partition("-")
@@ -335,7 +335,7 @@ def _read(path: Path, spec: ModelSpec) -> Placement:
     for name, wanted in (("model", spec.name), ("layers", spec.layers)):
         if found.get(name) != wanted:
             raise SettingError(
-                f"plan.{name}", found.get(name), f"{wanted!r}, as the model has; it is another's"
+                f"plan.{name}", found.get(name), f"{wanted!r}, as the plan must be of this model"
             )
     try:
         copies, rows = (
@@ -343,7 +343,7 @@ def _read(path: Path, spec: ModelSpec) -> Placement:
         )
         parts = tuple(Part(int(a), str(b), int(c)) for a, b, c in found["parts"])
     except (KeyError, TypeError, ValueError):
-        raise DataError(str(path), "is no plan with copies, rows and parts") from None
+        raise DataError(str(path), "not a plan with copies, rows and parts") from None
     if len(copies) != spec.layers:
         raise SettingError("plan.copies", len(copies), f"{spec.layers} layers")
     return Placement(copies, rows, parts)

@@ -126,13 +126,13 @@ def _print(settings: ScaleSettings, alone: Done, done: Done, console: Console) -
     equal = sum(a == b for a, b in zip(alone.texts, done.texts, strict=True))
     same = sum(a == b for a, b in zip(alone.logits, done.logits, strict=True))
     for line in (
-        f"{equal} of {len(done.texts)} answers equal to those of one device, "
-        f"logits of {same} of {len(alone.logits)} steps to the bit",
+        f"{equal} of {len(done.texts)} answers equal to one device's, logits of {same} of "
+        f"{len(alone.logits)} steps equal bit by bit",
         f"{done.steps} steps, {done.counts['changes']} changes of rows' devices, "
         f"{done.counts['transitions']} transitions",
-        f"{len(done.operations)} operations done, {done.failed} found no room; "
-        f"{done.unequal} left memory other than predicted; {done.left} blocks left",
-        f"after all was ready: {done.compiled} compiled, {done.loaded} loaded",
+        f"{len(done.operations)} operations done, {done.failed} without memory; "
+        f"{done.unequal} with unpredicted memory; {done.left} blocks still held",
+        f"after the warm-up: {done.compiled} compiled, {done.loaded} loaded",
     ):
         console.print(line)
     if settings.write is not None:

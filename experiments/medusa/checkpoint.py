@@ -81,7 +81,7 @@ def _frozen(what: str) -> dict[str, Any]:
     with Lines(command, apart=False) as holder:
         before = holder.line()
         if not before:
-            raise DataError(what, f"the process that captures it ended ({holder.why})")
+            raise DataError(what, f"the capturing process ended ({holder.why})")
 
         def timed(call: Callable[..., Any]) -> float:
             begin = time.perf_counter()
@@ -99,9 +99,7 @@ def _frozen(what: str) -> dict[str, Any]:
         }
         after = holder.line() if holder.tell("again") else b""
     if json.loads(after or b"{}").get("told") != json.loads(before)["told"]:
-        raise DataError(
-            what, "the process that came back has other memory, or its graphs leave other"
-        )
+        raise DataError(what, "memory or graph results of the restored process differ")
     return {**seconds, "held_bytes": json.loads(before)["held_bytes"]}
 
 

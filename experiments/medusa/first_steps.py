@@ -47,7 +47,7 @@ def seconds_of(step: Mapping[str, Any], mode: str, count: int) -> tuple[float, .
     env = gpu_environment() | {"XLA_FLAGS": flags.strip()}
     done = run([*line, str(count)], limit_s=LIMIT_S, env=env)
     if "XLA_FLAGS" in done.errors or "usage:" in done.errors:
-        raise DataError(f"first steps, {mode}", "XLA here has no such flag or value of it")
+        raise DataError(f"first steps, {mode}", "XLA has no such flag or value")
     if done.code:
         raise DataError(f"first steps, {mode}", done.why)
     if done.code is None:

@@ -126,7 +126,7 @@ def step_program(spec: ModelSpec, batch: int, layer_nodes: int) -> Program:
     kernels, with one kernel for each range of batch sizes.
     """
     if layer_nodes > len(_LAYER):
-        raise ValueError(f"at most {len(_LAYER)} nodes a layer")
+        raise ValueError(f"layer_nodes={layer_nodes}: expected at most {len(_LAYER)}")
     ops = sorted(_LAYER[:layer_nodes], key=lambda op: _ORDER[op.name])
     buffers, standing = _standing(spec)
     builder = _Builder(spec, batch, buffers, standing)

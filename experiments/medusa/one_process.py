@@ -80,13 +80,13 @@ def check_what(device: str, what: str) -> None:
         return
     layers_of_chain(what)
     if device != "driver":
-        raise SettingError("device", device, f"driver, which {what} is launched by")
+        raise SettingError("device", device, f"driver, which {what} needs")
 
 
 def check_each(models: Sequence[str]) -> None:
     """Raise SettingError if the list of models is empty or has duplicates."""
     if not models or len(set(models)) < len(models):
-        raise SettingError("models", list(models), "at least one, each once")
+        raise SettingError("models", list(models), "at least one, without duplicates")
 
 
 def layers_of_chain(what: str) -> int:
@@ -231,7 +231,7 @@ def _restore(device: str, addresses: str, executables: str, what: str, folder: P
     regions = {int(batch): regions_from(r) for batch, r in told.items()}
     artefact = load_artefact(folder, key_of(regions, what))
     if artefact is None:
-        raise SettingError("folder", str(folder), "one in which `analyse` has left an artefact")
+        raise SettingError("folder", str(folder), "a folder with an artefact of role analyse")
     begins = None if addresses == "patched" else artefact.arenas
     process = started("restore", device, what, begins)
     triggered = process.triggered()
@@ -283,7 +283,9 @@ def main(arguments: list[str]) -> int:
 
     def run() -> int:
         if len(arguments) != 6:
-            raise SettingError("arguments", arguments, "as the module's documentation has them")
+            raise SettingError(
+                "arguments", arguments, "ROLE DEVICE ADDRESSES EXECUTABLES WHAT FOLDER"
+            )
         role, device, addresses, executables, what, folder = arguments
         known = (
             ("role", role, ROLES), ("device", device, DEVICES),

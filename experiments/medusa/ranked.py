@@ -84,7 +84,7 @@ def ranked(program: Program, rank: Rank) -> Program:
       rank: rank of the program.
     """
     if program.edges is not None:
-        raise ValueError("a program whose launches follow one another")
+        raise ValueError("program: expected launches in one stream, without edges")
     buffers, kernels = len(program.buffers), len(program.kernels)
     signals = tuple(range(buffers, buffers + rank.world))
     targets = {

@@ -52,7 +52,7 @@ def shapes_of(batch_sizes: Sequence[int], step: Mapping[str, Any]) -> dict[int, 
     """
     sizes = list(batch_sizes)
     if not sizes or sizes != sorted(set(sizes)) or sizes[0] < 1:
-        raise SettingError("batch_sizes", sizes, "numbers above 0, ascending, each once")
+        raise SettingError("batch_sizes", sizes, "ascending numbers above 0, without duplicates")
     known = set(StepShape.__dataclass_fields__) - {"rows", "chunk"}
     if other := sorted(step.keys() - known):
         raise SettingError(f"step.{other[0]}", step[other[0]], f"one of {', '.join(sorted(known))}")

@@ -191,12 +191,12 @@ def main(arguments: Sequence[str]) -> int:
             if question not in _QUESTIONS:
                 raise unknown_name("questions", question, _QUESTIONS)
         if len(settings.pair) != 2:
-            raise SettingError("pair", settings.pair, "two names of conf/hardware")
+            raise SettingError("pair", settings.pair, "two names of chips in conf/hardware")
         _between(settings)
         spec = load_spec(settings.model)
         work_of(step_kernels(spec, STEPS["decode"]), timed_gpus(*settings.pair))
         if len(slices(load_platform(settings.hardware), settings.layout)) < 2:
-            raise SettingError("layout", settings.layout, "one with at least two slices")
+            raise SettingError("layout", settings.layout, "a layout with at least two slices")
 
     work = measure_each(
         "questions", lambda s: s.questions, measure, lambda _, rows: _table(rows), "beyond"

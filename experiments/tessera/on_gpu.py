@@ -256,7 +256,7 @@ def _recorded(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> list[dic
         twin.launch(number)
         device.synchronise()
         if any(_read(plain, part) != _read(twin, part) for part in touch.writes):
-            raise DataError(xla.names[number], "writes something else when it records")
+            raise DataError(xla.names[number], "the recording kernel writes other results")
     seen = recording.seen(_read(twin, recording.intervals), twin.addresses)
     each = next((each for each in seen if not each.is_inside), None)
     if each is not None:

@@ -158,7 +158,7 @@ def main(arguments: Sequence[str]) -> int:
         if not settings.kernels:
             raise SettingError("kernels", settings.kernels, "at least one number")
         if len(settings.pair) != 2:
-            raise SettingError("pair", settings.pair, "two names of conf/hardware")
+            raise SettingError("pair", settings.pair, "two names of chips in conf/hardware")
         Gpus.alike(settings.pair, gbps=settings.gbps, latency_s=settings.latency_s)
         spec = load_spec(settings.model)
         kernels = step_kernels(_with_layers(spec, 1), STEPS["decode"])
@@ -168,7 +168,7 @@ def main(arguments: Sequence[str]) -> int:
         for count in settings.kernels:
             if count < len(work.names):
                 raise SettingError(
-                    "kernels", count, f"at least {len(work.names)}, those of a layer"
+                    "kernels", count, f"at least {len(work.names)}, the kernels of one layer"
                 )
 
     work = measure_each(

@@ -160,10 +160,12 @@ def main(arguments: Sequence[str]) -> int:
         for name, price in settings.prices.items():
             check_positive(f"prices.{name}", price)
             if not any(name in pair for pair in settings.pairs):
-                raise SettingError(f"prices.{name}", price, "a price of a GPU among `pairs`")
+                raise SettingError(f"prices.{name}", price, "the price of a GPU among `pairs`")
         for pair in settings.pairs:
             if not isinstance(pair, list) or len(pair) != 2:
-                raise SettingError("pairs", settings.pairs, "pairs of names of conf/hardware")
+                raise SettingError(
+                    "pairs", settings.pairs, "pairs of names of chips in conf/hardware"
+                )
             gpus = _gpus(settings, pair)
             Gpus.alike(pair, gbps=settings.gbps, latency_s=settings.latency_s)
             work_of(step_kernels(spec, Batch(rows=1, chunk=1, context=load.prompt)), gpus)

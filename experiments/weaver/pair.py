@@ -261,15 +261,15 @@ def _print(settings: PairSettings, hot: Ended, cold: Ended, console: Console) ->
     for line in (
         f"{hot.equal} of {hot.answers} hot answers and {cold.equal} of {cold.answers} cold answers "
         "equal to those of each model alone",
-        f"{hot.brought} requests away; {hot.tasks} tasks sent, {cold.tasks} done, in {hot.steps} "
-        "steps with rows away",
+        f"{hot.brought} remote requests; {hot.tasks} tasks sent, {cold.tasks} done, in {hot.steps} "
+        "steps with remote rows",
         f"fallbacks: {said}",
         f"longest piece {polls.piece_s * 1e3:.2f} ms, poll {polls.poll_s * 1e3:.2f} ms, attention "
         f"{polls.task_s * 1e3:.2f} ms: waits {'within' if within else 'BEYOND'} their sum; "
-        f"{waits.late} tasks taken later than by the first poll; {polls.count} polls",
-        f"mean W of tasks at any time {waits.uniform * 1e3:.2f} ms",
-        f"blocks left: {hot.left} and {cold.left} superblocks; after all was ready "
-        f"{hot.compiled + cold.compiled} stages made",
+        f"{waits.late} tasks missed by a poll; {polls.count} polls",
+        f"mean W of tasks at uniform times {waits.uniform * 1e3:.2f} ms",
+        f"still held: {hot.left} and {cold.left} superblocks; stages made after the warm-up: "
+        f"{hot.compiled + cold.compiled}",
     ):
         console.print(line)
     if settings.write is not None:

@@ -117,7 +117,7 @@ def pair_of(settings: PlanSettings) -> Pair:
     node = load_node(settings.node)
     there, back = node.link(0, 1), node.link(1, 0)
     if there is None or back is None:
-        raise SettingError("node", settings.node, "a link between the first two GPUs")
+        raise SettingError("node", settings.node, "a node with a link between its first two GPUs")
     return profile_of(
         _spec("hot", settings.hot), _spec("cold", settings.cold),
         [timed_gpu(gpu) for gpu in node.platforms[:2]],
@@ -210,9 +210,9 @@ def _print(settings: PlanSettings) -> None:
     pair = pair_of(settings)
     out.print(
         f"{settings.hot} sends from GPU 0 of {settings.node}, {settings.cold} receives on GPU 1: "
-        f"{pair.away} of {settings.batch} sequences away, {settings.context} tokens each\n"
-        f"K {_us(pair.local_s)}, N {_us(pair.away_s)}, way there and back {_us(pair.wire_s)}, "
-        f"slack {_us(pair.slack_s)}; step of the sender without stalls "
+        f"{pair.away} of {settings.batch} sequences remote, {settings.context} tokens each\n"
+        f"K {_us(pair.local_s)}, N {_us(pair.away_s)}, transfers {_us(pair.wire_s)}, "
+        f"slack {_us(pair.slack_s)}; the sender's step without stalls "
         f"{1e3 * pair.iteration_s:.2f} ms, threshold {settings.threshold:g} of it"
     )
     out.print(_operators(pair))
@@ -257,7 +257,7 @@ def _plans(settings: PlanSettings, pair: Pair) -> Table:
 
 def _starts(rows: Sequence[dict[str, Any]]) -> Table:
     table = Table(
-        title="splits of the guarded Algorithm 1, by what its threshold is of",
+        title="splits of the guarded Algorithm 1, by reading of its threshold",
         title_justify="left", box=SIMPLE_HEAD,
     )  # fmt: skip
     heads = ("node", "ratio", "batch", "slack us", "stall us a layer", "ms a step", "threshold ms")

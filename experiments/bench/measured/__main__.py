@@ -98,7 +98,7 @@ def _fit(tables: dict[str, Rows], out: Console) -> None:
     for line in store_fits(tables):
         out.print(line)
     if ENGINES in tables:
-        out.print("fitting the host's part of each engine ...")
+        out.print("fitting the host seconds a step of each engine ...")
         for line in store_overheads(tables[ENGINES]):
             out.print(line)
 

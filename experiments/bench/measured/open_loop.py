@@ -74,8 +74,8 @@ def requests_of(run: OpenRun) -> RequestBlock:
     gaps_s = drawn.exponential(1.0 / run.rate_rps, run.requests)
     if (prompt.sum(), output.sum()) != (run.prompt_tokens, run.output_tokens):
         raise DataError(
-            "open_loop.csv", f"{run.prompt_tokens} + {run.output_tokens} tokens are not what seed "
-            f"{run.seed} draws: {prompt.sum()} + {output.sum()}",
+            "open_loop.csv", f"{run.prompt_tokens} + {run.output_tokens} tokens, but seed "
+            f"{run.seed} draws {prompt.sum()} + {output.sum()}",
         )  # fmt: skip
     return RequestBlock(
         arrival_s=np.concatenate([[0.0], np.cumsum(gaps_s)[:-1]]),

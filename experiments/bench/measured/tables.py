@@ -51,7 +51,7 @@ def engine_table(rows: list[Comparison]) -> Table:
 def unseen_table(errors: Mapping[tuple[str, str], Error | None]) -> Table:
     """Return the errors of chips treated as unmeasured."""
     table = Table(
-        title="each chip as if never measured: datasheet values and the other chips' constants",
+        title="each chip as if unmeasured: datasheet values and the other chips' constants",
         title_justify="left", box=SIMPLE_HEAD, pad_edge=False,
     )  # fmt: skip
     for head in ("chip", "operation", *_ERRORS):

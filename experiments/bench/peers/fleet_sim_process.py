@@ -54,7 +54,7 @@ class _Costs:
     ) -> float:
         """Return the seconds of a step of one chunk and the other requests' decodes."""
         if chunk_tokens != self.chunk:
-            raise ValueError(f"a chunk of {chunk_tokens} tokens, where {self.chunk} were set")
+            raise ValueError(f"chunk_tokens={chunk_tokens}: expected {self.chunk}")
         beside = self._attention[n_active - 1][self._at(mean_seq_len)]
         return float(self._prefill[self._at(kv_history_tokens)] + beside)
 

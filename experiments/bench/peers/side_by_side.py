@@ -90,7 +90,7 @@ def missing(settings: SideBySideSettings) -> str:
     if Path(settings.python).is_file():
         return ""
     return (
-        f"there is no {settings.python}: `make peer-simulator` makes it where {settings.peer} has "
+        f"{settings.python} does not exist; `make peer-simulator` makes it if {settings.peer} has "
         "a wheel (Linux on x86_64, Python 3.12)"
     )
 
@@ -158,9 +158,9 @@ def _prepare(settings: SideBySideSettings, folder: Path) -> dict[str, Any]:
 def _row(name: str, turns: Sequence[Mapping[str, Any]], output: np.ndarray) -> dict[str, Any]:
     first = turns[0]
     if any(each["failed"] for each in turns):
-        raise DataError(name, f"{first['failed']} requests did not end")
+        raise DataError(name, f"{first['failed']} requests were not served")
     if any(each["first_s"] != first["first_s"] for each in turns):
-        raise DataError(name, "its turns do not give the same times")
+        raise DataError(name, "simulated times differ between turns")
     several = output > 1
     tpot = np.array(first["rest_s"])[several] / (output[several] - 1)
     cpu_s = statistics.median(each["cpu_s"] for each in turns)
@@ -231,7 +231,7 @@ def _check(settings: SideBySideSettings) -> None:
     if settings.chunk <= settings.max_batch:
         raise SettingError(
             "chunk", settings.chunk, f"more tokens than max_batch ({settings.max_batch})",
-            "Decodes are among a step's tokens.",
+            "A step's tokens include its decodes.",
         )  # fmt: skip
 
 

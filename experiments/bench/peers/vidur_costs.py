@@ -46,7 +46,7 @@ def write_predictions(
       SettingError: the model has a sliding window, which Vidur does not support.
     """
     if table.cache.windowed:
-        raise SettingError("model", table.cache.window, "one without a sliding window")
+        raise SettingError("model", table.cache.window, "a model without a sliding window")
     for name in ("compute", "network"):
         (folder / name).mkdir()
 

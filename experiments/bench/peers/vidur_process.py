@@ -74,7 +74,7 @@ def _keep_it_here(folder: str) -> None:
         for kind in ("compute", "network"):
             if cache_dir.endswith(f"hf_predictions/{kind}/"):
                 return f"{folder}/{kind}"
-        raise RuntimeError(f"Vidur could not use the predictions and asks for {repo_id}")
+        raise RuntimeError(f"Vidur rejects the local predictions and downloads {repo_id}")
 
     import_module(_PREDICTOR).snapshot_download = local  # type: ignore[attr-defined]
     logging.disable(logging.ERROR)  # it logs to standard output

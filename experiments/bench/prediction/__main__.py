@@ -112,7 +112,7 @@ def _check(settings: PredictionSettings) -> None:
     if not settings.loads:
         raise SettingError("loads", settings.loads, "at least one share of the capacity")
     if len(set(settings.loads)) < len(settings.loads):
-        raise SettingError("loads", settings.loads, "each share once")
+        raise SettingError("loads", settings.loads, "shares without duplicates")
     for name, loads in (("fit_load", [settings.fit_load]), ("loads", settings.loads)):
         for load in loads:
             if not 0.0 < load <= 2.0:
@@ -124,7 +124,7 @@ def _check(settings: PredictionSettings) -> None:
         check_span(name, getattr(settings, name))
     for each in settings.serve:
         if each.partition("=")[0] in {"catalog", "workers", "out", "port", "host", "key"}:
-            raise SettingError("serve", each, "no setting that this command has, or sets itself")
+            raise SettingError("serve", each, "a setting that this command neither has nor sets")
     if settings.catalog is not None and not Path(settings.catalog).expanduser().is_dir():
         raise SettingError("catalog", settings.catalog, "a folder of checkpoints")
 
@@ -155,7 +155,7 @@ def _models(settings: PredictionSettings, folder: Path) -> tuple[Path, tuple[str
         if entry.context < (most := _most_tokens(settings)):
             raise SettingError(
                 "catalog", settings.catalog,
-                f"models whose context has room for {most} tokens; {entry.name} has "
+                f"models with a context of at least {most} tokens; {entry.name} has "
                 f"{entry.context}", "Shorten prompt, new, fit_prompt and fit_new.",
             )  # fmt: skip
     vocab = min(entry.spec.vocab for entry in entries if entry.spec is not None)
@@ -300,7 +300,7 @@ def _table(settings: PredictionSettings, found: Sequence[Judged]) -> Table:
         box=SIMPLE_HEAD, title_justify="left",
         title=f"{settings.requests} requests, medians of {settings.repeats} runs",
     )  # fmt: skip
-    for name in ("load", "figure", "live, ms", "predicted, ms", "error, %", "asked", "runs apart"):
+    for name in ("load", "figure", "live, ms", "predicted, ms", "error, %", "target", "spread, %"):
         table.add_column(name, justify="left" if name == "figure" else "right")
     for one in found:
         table.add_row(
@@ -337,12 +337,12 @@ def _by_shape(shapes: Sequence[tuple[float, Shape]]) -> Table:
 def _words(live: _Live, about: Sequence[Mapping[str, Any]], fits: Mapping[str, StepFit]) -> str:
     plans, equal = (sum(run[name] for run in about) for name in ("plans", "plans_as_recorded"))
     return (
-        f"{live.capacity[0]:.2f} and {live.capacity[1]:.2f} requests a second when all come at "
-        f"once. With the recorded seconds {equal} of {plans} plans as they were, figures within "
-        f"{100 * max(run['retold_error'] for run in about):.2f} %. Decode steps spread by up to "
-        f"{100 * max(fit.residual for fit in fits.values()):.0f} % around the fit; in the worst "
-        f"ten seconds the machine was {100 * max(run['drift']['worst'] for run in about):.0f} % "
-        f"off it, and others had {100 * max(run['others'] for run in about):.0f} % of its cores"
+        f"capacity {live.capacity[0]:.2f} and {live.capacity[1]:.2f} requests/s (fitted and "
+        f"predicted mix). With recorded step times: {equal} of {plans} plans equal, figures within "
+        f"{100 * max(run['retold_error'] for run in about):.2f} %. Decode steps: up to "
+        f"{100 * max(fit.residual for fit in fits.values()):.0f} % around the fit, "
+        f"{100 * max(run['drift']['worst'] for run in about):.0f} % off it in the worst ten "
+        f"seconds. Other processes: {100 * max(run['others'] for run in about):.0f} % of the cores"
     )
 
 

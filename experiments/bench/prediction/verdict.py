@@ -59,7 +59,7 @@ class Judged:
 
     def as_text(self) -> str:
         """Return the figure, load and error as text."""
-        asked = "" if self.target is None else f" ({100 * self.target:g} asked)"
+        asked = "" if self.target is None else f" (target {100 * self.target:g})"
         return (
             f"{self.name.removesuffix('_s')} p{self.share} at {100 * self.load:g} % "
             f"{100 * self.error:+.1f} %{asked}"
@@ -97,13 +97,13 @@ def verdict(found: Sequence[Judged]) -> str:
     noise = _listed([one for one in missed if one.is_noise])
     off = _listed([one for one in missed if not one.is_noise])
     if not off:
-        return f"HOLDS TO {FLOORS:g} x THE FLOOR ONLY: {within}; beyond them: {noise}"
-    rest = f"; beyond their targets alone: {noise}" if noise else ""
-    return f"DOES NOT HOLD: {within}; beyond them and {FLOORS:g} x the floor: {off}{rest}"
+        return f"HOLDS TO {FLOORS:g} x THE FLOOR ONLY: {within}; above target: {noise}"
+    rest = f"; above target only: {noise}" if noise else ""
+    return f"DOES NOT HOLD: {within}; above target and {FLOORS:g} x the floor: {off}{rest}"
 
 
 def _listed(missed: Sequence[Judged]) -> str:
     """Return the text of the worst errors, and the number of others."""
     worst = sorted(missed, key=lambda one: -abs(one.error) / (one.target or 1.0))
-    said = [f"{one.as_text()}, runs {100 * one.floor:.1f} % apart" for one in worst[:_LISTED]]
+    said = [f"{one.as_text()}, floor {100 * one.floor:.1f} %" for one in worst[:_LISTED]]
     return "; ".join(said) + (f" and {len(worst) - _LISTED} more" if len(worst) > _LISTED else "")

@@ -192,10 +192,10 @@ _COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
 
 def _table(settings: ServersSettings, rows: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(
-        title=f"{settings.models} models, {settings.requests} requests, {settings.rate:g} a "
-        f"second; medians of {settings.repeats}: seconds to the first token\n(p50, p95, p50 where "
-        "the model is another than the request's before), and to the last; swap: p50 of one; "
-        "equal: texts, to the engine's",
+        title=f"{settings.models} models, {settings.requests} requests at {settings.rate:g}/s, "
+        f"medians of {settings.repeats} runs. first, last: seconds to first and last token\n"
+        "(p50, p95); other: p50 of first if the request before had another model; "
+        "swap: p50 of a model swap; equal: texts equal to c2c's",
         title_justify="left", box=SIMPLE_HEAD, pad_edge=False,
     )  # fmt: skip
     table.add_column("", no_wrap=True, min_width=max(map(len, PEERS)))
@@ -233,7 +233,7 @@ def _check(settings: ServersSettings) -> None:
         python = getattr(settings, peer.setting)
         if not Path(python).is_file():
             raise SettingError(
-                peer.setting, python, f"a Python that has {peer.package}", f"Run {peer.make}."
+                peer.setting, python, f"a Python with {peer.package}", f"Run {peer.make}."
             )
 
 

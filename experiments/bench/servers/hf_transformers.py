@@ -38,7 +38,7 @@ class Transformers:
         })  # fmt: skip
         command = [str(self._given.python), str(_PROCESS), said]
         log = self._given.folder / f"{self.name}.log"
-        self._process, self._address = launched(self.name, command, log, "It did not come up.")
+        self._process, self._address = launched(self.name, command, log, "It did not start.")
 
     def ask(self, request: Request) -> Answer:
         """Send a request and return its answer."""

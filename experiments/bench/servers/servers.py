@@ -95,7 +95,9 @@ def streamed(
         connection.request("POST", path, json.dumps({**body, "stream": True}), head)
         answer = connection.getresponse()
         if answer.status != http.client.OK:
-            raise DataError(f"{address}{path}", answer.read().decode(), "It answered so.")
+            raise DataError(
+                f"{address}{path}", answer.read().decode(), "The server sent this error."
+            )
         for event in _events(answer):
             found = tokens_in(event)
             if found and not tokens:
@@ -166,7 +168,7 @@ class Engine:
         end_s = time.monotonic() + START_S
         while " at http" not in (said := self._log.read_text()):
             if self._process.poll() is not None or time.monotonic() > end_s:
-                raise DataError("experiments.serve", said[-2000:], "It did not come up.")
+                raise DataError("experiments.serve", said[-2000:], "It did not start.")
             time.sleep(0.05)
         self.address = next(word for word in said.split() if word.startswith("http"))
 

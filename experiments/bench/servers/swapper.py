@@ -158,7 +158,7 @@ class Swapper(ABC):
             with state.turn:
                 state.turn.wait_for(lambda: place.address or place.failed)
             if place.failed:
-                raise DataError(self.name, model, "It did not load it.")
+                raise DataError(self.name, f"did not load {model}")
         except BaseException:
             self._leave(place)
             raise

@@ -124,7 +124,7 @@ def test_without_the_environment_the_reason_is_shown(
     settings = ["requests=50", "turns=1", "python=nowhere/python", f"out={out}"]
     assert simulator.main(["peer=vidur", *settings]) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert "vidur skipped: there is no nowhere/python: `make peer-simulator` makes it" in told
+    assert "vidur skipped: nowhere/python does not exist; `make peer-simulator` makes it" in told
     found = json.loads((out / "peer_simulator.json").read_text("utf-8"))
     assert list(found["skipped"]) == ["vidur"]
     assert list(found["simulators"]) == ["ours"]

@@ -163,8 +163,11 @@ def test_ranks_that_do_not_do_the_same_are_no_ranks_of_one_model() -> None:
         ("validated=[3]", "validated=3: expected one of 1, 2, 4, 8"),
         ("validated=[]", "validated=[]: expected at least one batch size"),
         ("models=[llama9]", "models='llama9': expected one of"),
-        ("models=[]", "models=[]: expected at least one, each once"),
-        ("models=[yi_6b,yi_6b]", "models=['yi_6b', 'yi_6b']: expected at least one, each once"),
+        ("models=[]", "models=[]: expected at least one, without duplicates"),
+        (
+            "models=[yi_6b,yi_6b]",
+            "models=['yi_6b', 'yi_6b']: expected at least one, without duplicates",
+        ),
     ],
 )
 def test_wrong_settings_are_refused(

@@ -92,10 +92,10 @@ def test_without_a_driver_the_command_says_so(tmp_path: Path) -> None:
         ("models=[llama9]", "models='llama9': expected one of"),
         ("models=[random:]", "models=[{'random': None}]: expected a list of plain values"),
         ("models=[[yi_6b]]", "models=[['yi_6b']]: expected a list of plain values"),
-        ("models=[]", "models=[]: expected at least one, each once"),
+        ("models=[]", "models=[]: expected at least one, without duplicates"),
         (
             "models=[random:1,random:1]",
-            "['random:1', 'random:1']: expected at least one, each once",
+            "['random:1', 'random:1']: expected at least one, without duplicates",
         ),
     ],
 )
