@@ -112,7 +112,7 @@ def test_a_pool_takes_models_that_divide_it() -> None:
     assert (grown.superblocks, grown.superblock) == (pool.superblocks, pool.superblock)
     assert grown.usable_bytes < pool.usable_bytes
     for other in ({"num_hidden_layers": 100}, {"head_dim": 26}):
-        with pytest.raises(SettingError, match="path='llama': expected a model whose blocks"):
+        with pytest.raises(SettingError, match="path='llama': expected a model whose KV blocks"):
             pool_with(pool, entry_of("llama", **other), OPTIONS)
     small = replace(pool, superblocks=1)
     with pytest.raises(SettingError, match="a model with room for"):
