@@ -1,8 +1,8 @@
 """Contraction of kernels that the latency policy gains nothing by separating.
 
-A kernel is fixed on a GPU if it is faster there by more than all its transfers could cost. It joins
-a neighbour if separation from it costs more than any other choice could save. Some best placement
-has both properties, whatever the other kernels do, so the smaller program has the same optimum.
+A kernel is fixed on a GPU if it is faster there by at least the largest cost of its transfers. It
+joins a neighbour if separation costs at least as much as any other choice could save. Some best
+placement agrees with both rules, so the smaller program has the same optimum.
 
 Source: ours.
 """

@@ -21,7 +21,7 @@ __all__ = ["Placed", "Touched", "run_interpreted"]
 
 Touched = Mapping[
     tuple[Slice, bool], Interval
-]  # by slice and whether it is written; from its begin
+]  # (slice, True if written) -> interval relative to the slice
 
 
 @dataclass(slots=True)

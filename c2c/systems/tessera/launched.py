@@ -53,7 +53,7 @@ class Launched:
     running: Sequence[Running]
     schedule: Schedule
     _graphs: list[int] = field(default_factory=list)
-    _events: list[int] = field(default_factory=list)  # of the step before
+    _events: list[int] = field(default_factory=list)  # ends of the step before
 
     @classmethod
     def capture(

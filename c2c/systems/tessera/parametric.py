@@ -54,7 +54,7 @@ def cut_curve(work: Work, gpus: Gpus, low_gbps: float, high_gbps: float) -> tupl
     Args:
       work: kernels to place.
       gpus: two GPUs; their link's bandwidth is ignored.
-      low_gbps: bandwidth of the slowest link, the begin of the first range.
+      low_gbps: bandwidth of the slowest link, the start of the first range.
       high_gbps: bandwidth of the fastest link.
 
     Raises:

@@ -42,14 +42,14 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One GPU's part of a step; its time is the longer of both, since they overlap."""
+    """One GPU's part of a step: computation and communication, which overlap."""
 
     compute_s: float
     communication_s: float
 
     @property
     def seconds(self) -> float:
-        """W_g = max(T_g, M_g)."""
+        """Time of the stage: W_g = max(T_g, M_g)."""
         return max(self.compute_s, self.communication_s)
 
 

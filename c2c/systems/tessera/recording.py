@@ -14,7 +14,7 @@ __all__ = ["Recording", "Seen", "recording_of"]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Bytes that one access of a launch touched, relative to the begin of its slice."""
+    """Bytes that one access of a launch touched, relative to the start of its slice."""
 
     launch: int
     part: Slice

@@ -1,8 +1,8 @@
 """Slices of one GPU as unlike GPUs: a model's kernels over two slices, weights from host memory.
 
 Kernels stream their weights over the link (C2CServe), which bounds both slices together. Placed
-kernels stream each weight once for all rows. Two engines apart stream all weights twice, each for a
-part of the rows.
+kernels stream each weight once for all rows. Two engines apart each stream all weights for a part
+of the rows.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ class Touch:
       reads: slices that must be up to date before the launch; a slice updated in place is read
         whole, since its other bytes stay.
       writes: slices that the launch writes.
-      opaque: reasons why its accesses are not all known; `reads` and `writes` then are all slices
-        that the launch names.
+      opaque: reasons of unknown accesses; if any, `reads` and `writes` are all slices that the
+        launch names.
     """
 
     reads: tuple[Slice, ...]

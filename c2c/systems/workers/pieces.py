@@ -37,7 +37,7 @@ class Piece:
     """Equations that are compiled together.
 
     Attributes:
-      name: number of the piece and name of its last equation.
+      name: its last equation's number and name.
       takes: numbers of the values that it reads.
       gives: numbers of the values that it returns.
       run: function from arrays to arrays; compiled at its first call on a device.
@@ -69,13 +69,13 @@ class Pieces:
     """A function in pieces.
 
     Attributes:
-      pieces: in program order.
+      pieces: pieces in program order.
       given: numbers of the arguments' leaves, in order.
       constants: arrays that the function closes over, by number.
       results: numbers of the results, in order.
       nbytes: bytes of each value, by number.
-      updates: values that are updates of others, by number.
-      same: values that repeat another one behind a compiler barrier: its number, by number.
+      updates: number of a value -> update that makes it from an earlier value.
+      same: number of a value behind a compiler barrier -> number of the equal value before it.
     """
 
     pieces: tuple[Piece, ...]

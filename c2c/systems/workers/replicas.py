@@ -2,7 +2,7 @@
 
 A carried value passes from one step to the next as a chain of versions: each update writes a part
 of the one before. A device with an older version gets the missing updates and computes the newer
-version itself. A device without a copy, or with more updates missing than the whole has bytes, gets
+version itself. A device without a copy, or whose missing updates are larger than the whole, gets
 the whole. A change of the placement therefore sends only the bytes written since the last copy.
 
 Source: Tessera, section III-C. Ours: copies are updated when they are read, not in the background.

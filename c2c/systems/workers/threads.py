@@ -1,7 +1,7 @@
 """Workers that run a placement: a thread for each device, values sent to their readers.
 
 A worker runs its device's pieces, each request's in program order. A piece runs once its inputs
-are there, and its results are sent to every device that reads them. Several requests may be in
+have arrived; its results are sent to every device that reads them. Several requests may be in
 flight; the mode chooses the next one of those that are ready:
 
     none      a request begins when the one before has ended
@@ -196,7 +196,7 @@ class _Board:
                 self._fail(f"piece {name} of request {request} on device {gpu}: {problem}", problem)
 
     def value_of(self, request: int, value: int) -> Any:
-        """Return a result from the device that computed it."""
+        """Return a result from the first device that has it."""
         return next(
             self.values[request, value, gpu]
             for gpu in range(len(self.devices))

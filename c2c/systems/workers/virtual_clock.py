@@ -1,7 +1,7 @@
 """Virtual clock for workers: real pieces and sends at a plan's simulated times, without waiting.
 
-A piece runs at its simulated begin and ends at its simulated end. Only then do others see its
-results, and its device chooses the next piece. Time passes when no device has a ready piece.
+A piece is computed at its simulated start. Only at its simulated end do others see its results, and
+its device chooses the next piece. Time passes when no device has a ready piece.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Instrumentation of PTX to record the addresses of its accesses: the paper's Listing 1, extended.
 
-Before each access to global memory, two atomics keep the lowest and the highest address in a
-buffer, an extra parameter. For a tensor copy they keep the coordinates, one pair a dimension, since
+Before each access to global memory, two atomics update the lowest and the highest address in a
+buffer, an extra parameter. For a tensor copy they record coordinates, one pair a dimension, since
 the descriptor makes its addresses.
 
 Source: Tessera, section III-A, Listing 1. Ours: the width of an access is part of its interval;

@@ -47,7 +47,7 @@ class Lanes:
         self.is_alive = np.ones(self.count, bool)
         self.carry = np.zeros(self.count, np.uint64)
         self._registers: dict[str, Array] = {}
-        self._places = places  # of variables and parameters, in their space
+        self._places = places  # offsets of variables and parameters in their space
         self._special = _special(grid, block, np.repeat(np.asarray(blocks), self.size), self.thread)
 
     def register(self, name: str) -> Array:

@@ -10,7 +10,7 @@ import numpy as np
 
 __all__ = ["DTYPES", "OPERATIONS", "carried", "compare", "convert", "kind_of", "operate"]
 
-Array = Any  # of one type, a value for each lane
+Array = Any  # one value a lane, of one type
 Operation = Callable[[tuple[str, ...], list[Array]], Array]  # (opcode and qualifiers, operands)
 
 DTYPES: Final[Mapping[str, Any]] = {

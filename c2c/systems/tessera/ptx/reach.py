@@ -67,8 +67,7 @@ class KernelAccess:
     Attributes:
       kernel: the kernel.
       accesses: accesses in order.
-      opaque: reasons why its accesses are not all known, with file, line and instruction; empty:
-        they are.
+      opaque: unknown accesses, each with reason, file, line and instruction; empty: none.
     """
 
     kernel: KernelText

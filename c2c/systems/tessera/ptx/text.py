@@ -19,7 +19,7 @@ __all__ = [
     "parse",
 ]
 
-NEWEST_VERSION = (9, 9)  # of the language; a major version may change an instruction's meaning
+NEWEST_VERSION = (9, 9)  # newest PTX ISA; a major version may change an instruction's meaning
 
 _TOKEN = re.compile(r'"[^"]*"|//[^\n]*|/\*.*?\*/|[;{}\n]|[^;{}\n"/]+|/', re.DOTALL)
 _LABEL = re.compile(r"^([\w$]+):\s*")
@@ -247,7 +247,7 @@ class _Reader:
 
 
 def _statements(body: str) -> Iterator[tuple[str, int, int]]:
-    """Yield (statement without comments, line, character), both from 0 at the statement's begin."""
+    """Yield (statement without comments, line, character); positions of its start, from 0."""
     gathered = ""
     line, begin, at, depth = 0, 0, 0, 0
     for match in _TOKEN.finditer(body):
