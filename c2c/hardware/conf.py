@@ -94,9 +94,9 @@ def _composed(group: str, name: str, within: tuple[str, ...]) -> dict[str, Any]:
     own = _mapping(path)
     bases = own.pop("defaults", [])
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
-        raise DataError(str(path), f"defaults that name no files of {group}: {bases}")
+        raise DataError(str(path), f"defaults={bases}: expected a list of files of conf/{group}")
     if name in within:
-        raise DataError(str(path), "its defaults lead back to it")
+        raise DataError(str(path), "its defaults include the file itself")
     merged: dict[str, Any] = {}
     for base in bases if "_self_" in bases else [*bases, "_self_"]:
         part = own if base == "_self_" else _composed(group, base, (*within, name))
@@ -204,7 +204,7 @@ def _wanted(hint: Any) -> str:
 
 def _sources(where: str, sources: object, values: Mapping[str, Any]) -> dict[str, str]:
     if not isinstance(sources, Mapping):
-        raise SettingError(where, sources, "a mapping from each field to where its value is from")
+        raise SettingError(where, sources, "a mapping from each field to its source")
     for key, text in sources.items():
         if key not in values:
             raise SettingError(f"{where}.{key}", text, f"one of {', '.join(values)}")

@@ -294,9 +294,7 @@ def link_gbps(link: Link, variant: LinkVariant) -> float:
         return link.measured_gbps
     if link.derived_efficiency is not None:
         return link.datasheet_gbps * link.derived_efficiency
-    raise SettingError(
-        "link_variant", variant, f"datasheet: {link.name} has no measurement to take"
-    )
+    raise SettingError("link_variant", variant, f"datasheet, as {link.name} has no measured rate")
 
 
 def scaled(

@@ -85,7 +85,7 @@ def _times(partition: Partition, name: str) -> tuple[_Times, str]:
                       destroy_s=destroy_s), ""  # fmt: skip
     other = load_platform(MEASURED).partition
     if name == MEASURED or other is None:
-        raise SettingError(f"hardware.{name}.partition", None, "times of creating and destroying")
+        raise SettingError(f"hardware.{name}.partition", None, "times to create and destroy slices")
     return _times(other, MEASURED)[0], MEASURED
 
 

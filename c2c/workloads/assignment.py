@@ -150,7 +150,7 @@ def _check_explicit(
             raise SettingError(
                 "workload.assignment_map",
                 name,
-                f"model ids of the trace: {_few(list(requests_of))}",
+                f"a model id of the trace: {_few(list(requests_of))}",
             )
 
 

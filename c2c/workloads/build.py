@@ -102,7 +102,7 @@ def build_workload(
     config = workload_config(settings)
     catalog = tuple(deployments)
     if not catalog or len(set(catalog)) != len(catalog):
-        raise SettingError("catalog", list(catalog)[:8], "one or more models of different names")
+        raise SettingError("catalog", list(catalog)[:8], "one or more models with different names")
     if seed < 0:
         raise SettingError("seed", seed, "a whole number, 0 or more")
     loop = None
@@ -185,7 +185,7 @@ def source_models(settings: WorkloadConfig | Mapping[str, Any]) -> tuple[str, ..
     if config.kind == "trace":
         return _trace_origin(config).ids
     if not config.models:
-        raise SettingError("workload.models", 0, "a number above 0 where there is no catalog")
+        raise SettingError("workload.models", 0, "a number above 0 without a catalog")
     return _generated_origin(config, config.models, 0).ids
 
 
@@ -250,8 +250,8 @@ def _trace_origin(config: WorkloadConfig) -> _Origin:
     if config.turns_wait and found.orphan is not None and config.on_bad_row == "reject":
         raise DataError(
             str(trace.path),
-            f"{trace.columns['parent']}={found.orphan} is the id of no request before its own",
-            "workload.on_bad_row=skip lets such turns begin sessions.",
+            f"{trace.columns['parent']}={found.orphan} is the id of no earlier request",
+            "workload.on_bad_row=skip begins a session at each such turn.",
         )
     has_parents = "parent" in trace.columns
     waits = config.turns_wait
@@ -292,7 +292,7 @@ def _find(path: str) -> Path:
         raise SettingError(
             "workload.path",
             path,
-            "a file, or the name of one of the shared traces",
+            "an existing file or the name of a shared trace",
             "Set C2C_SHARED to the folder that holds traces/, or use workload=synthetic, which "
             "needs no file.",
         )

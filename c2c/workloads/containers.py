@@ -70,10 +70,10 @@ def container_of(path: Path) -> str:
         if head.startswith(magic):
             raise DataError(str(path), f"it is {what}", remedy)
     if len(head) >= 8 and b"\0\0\0\0" in {head[1:8:2], head[:8:2]}:
-        raise DataError(str(path), "it is UTF-16 text or no text", "Store it as UTF-8.")
+        raise DataError(str(path), "it is UTF-16 text or binary", "Store it as UTF-8.")
     if head[:4] == b"PAR1":
         if raw[:4] != b"PAR1":
-            raise DataError(str(path), "it is a packed Parquet file", "Unpack it.")
+            raise DataError(str(path), "it is a compressed Parquet file", "Unpack it.")
         return "parquet"
     if path.suffix.lower() in {".parquet", ".pq"}:
         raise DataError(str(path), "not a Parquet file: its first bytes are not PAR1")
@@ -145,7 +145,7 @@ def _header(path: Path) -> _Header:
             if not more or len(text) > _MOST_RECORD_BYTES:
                 break
     if found is None:
-        what = "a quote of its header is not closed"
+        what = "a quote in its header is not closed"
         too_long = f"its header is longer than {_MOST_RECORD_BYTES} bytes"
         raise DataError(str(path), too_long if len(text) > _MOST_RECORD_BYTES else what)
     if (columns := found[0].count(b",")) >= _MOST_COLUMNS:

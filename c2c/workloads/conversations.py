@@ -118,7 +118,7 @@ def _turns(
         if not fits[at].any():
             raise SettingError(
                 "workload.max_total_tokens", what.max_total_tokens,
-                f"room for a first turn, {int(whole[at].min())} tokens at least",
+                f"at least {int(whole[at].min())}, the tokens of the shortest first turn",
             )  # fmt: skip
         # Sessions whose first turn does not fit are dropped; the others are renumbered.
         number = np.cumsum(fits[at]) - 1 + sessions

@@ -9,7 +9,7 @@ from c2c.workloads.blocks import Workload
 
 __all__ = ["describe"]
 
-_HOW = {"map": " (as told)", "name": " (its name)", "spec": " (its architecture)", "rule": ""}
+_HOW = {"map": " (mapped)", "name": " (its name)", "spec": " (its architecture)", "rule": ""}
 _SHOWN_COLUMNS = 20
 _SHOWN_IDS = 6  # ids named for each catalog model
 
@@ -63,7 +63,7 @@ def describe(workload: Workload) -> list[str]:
     if "rule" in how.values():
         lines.append(f"models: {assignment['rule']}: {assignment['rule_says']}")
     else:
-        lines.append("models: each id names one of the catalog")
+        lines.append("models: assigned by name or assignment_map")
     of: dict[str, list[str]] = {}
     for name, target in assignment["map"].items():
         of.setdefault(target, []).append(name + _HOW[how[name]])
@@ -77,7 +77,7 @@ def describe(workload: Workload) -> list[str]:
 def _carried(said: Mapping[str, Any]) -> list[str]:
     lines = []
     if said["hashes_dropped"]:
-        lines.append("prefixes: none; the hash_ids are of other lengths than those drawn here")
+        lines.append("prefixes: none, as hash_ids do not fit drawn lengths")
     if blocks := said["blocks"]:
         line = (
             f"prefixes: {blocks['blocks']:,} blocks of {blocks['block_tokens']:,} tokens in "
@@ -87,10 +87,10 @@ def _carried(said: Mapping[str, Any]) -> list[str]:
             line += f", of which {' and '.join(unlike)} hashes than blocks (workload.block_tokens)"
         lines.append(line)
     if said["sessions"]:
-        waits = ", each turn after the answer before it" if said.get("turns_wait") else ""
+        waits = ", each turn after the previous answer" if said.get("turns_wait") else ""
         lines.append(f"sessions: {said['sessions']:,}{waits}")
     if said["measured"]:
-        lines.append(f"measured: latencies of {said['measured']:,} requests, in seconds")
+        lines.append(f"measured latencies (TTFT, TPOT): {said['measured']:,} requests")
     return lines
 
 

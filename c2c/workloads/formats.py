@@ -240,7 +240,7 @@ def open_trace(
     """
     path = Path(path).expanduser()
     if not path.is_file():
-        raise SettingError("workload.path", str(path), "an existing Parquet or CSV file")
+        raise SettingError("workload.path", str(path), "an existing Parquet, CSV, JSON or log file")
     if format_name not in format_names():
         raise SettingError("workload.format", format_name, f"one of {', '.join(format_names())}")
     if format_name in LOGS:
@@ -266,7 +266,7 @@ def open_lengths(path: Path, chars_per_token: float = 0.0) -> TraceFile:
     known = "; ".join(f"{prompt}, {output}" for prompt, output in _pairs())
     raise DataError(
         str(path),
-        f"no length columns (known: {known}), nor conversations",
+        f"it has no known length columns ({known}) and no conversations",
         _shown(list(opened.present)),
     )
 
@@ -392,7 +392,7 @@ def _choose(
         )
         raise DataError(
             str(path),
-            "it carries lengths, not arrivals",
+            "it has lengths but no arrivals",
             f"{hint}{mapping({'arrival_s': '<column>'} | like)}. {_shown(present)}",
         )
     apart = len(present) == 1 and re.search(r"[;\t|]", present[0])

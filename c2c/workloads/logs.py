@@ -94,7 +94,7 @@ def read_log(path: Path, name: str, chars_per_token: float) -> tuple[pa.Table, i
     rows = found.requests
     arrivals = [r.arrival_s for _, r in rows if r.arrival_s is not None]
     if not arrivals:
-        raise DataError(str(path), f"no request of the format {name}")
+        raise DataError(str(path), f"it has no request in the format {name}")
     first_s = min(arrivals)
     # Requests that began before the log have no arrival; as bad rows they come first.
     rows.sort(key=lambda row: -math.inf if row[1].arrival_s is None else row[1].arrival_s)

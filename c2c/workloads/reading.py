@@ -62,9 +62,9 @@ def clock_of(trace: TraceFile, unit: str, origin: str) -> Clock:
     first, fractional = _first_time(trace)
     if first is None:
         if unit != "auto":
-            raise SettingError("workload.time_unit", unit, "auto where times are dates")
+            raise SettingError("workload.time_unit", unit, "auto, as times are dates")
         return Clock(1.0, False, "dates; 0 is the first request")
-    told = f"{_WORDS.get(unit, '')}, as workload.time_unit tells"
+    told = f"{_WORDS.get(unit, '')} (workload.time_unit)"
     if unit == "auto":
         for name, per_second in UNITS.items():
             if _EPOCH_S[0] <= first / per_second < _EPOCH_S[1]:
@@ -82,7 +82,7 @@ def clock_of(trace: TraceFile, unit: str, origin: str) -> Clock:
     first_s = first / UNITS[unit]
     near = trace.format.keeps_origin and first_s <= _FAR_S
     keeps = origin == "keep" or (origin == "auto" and near)
-    zero = "0 is the file's own" if keeps else "0 is the first request"
+    zero = "0 is the file's own zero" if keeps else "0 is the first request"
     if first_s and not keeps:
         zero += f", at {first_s:,.15g} s"
     return Clock(UNITS[unit], keeps, f"{told}; {zero}")
@@ -125,7 +125,7 @@ def block_tokens_of(trace: TraceFile, told: int) -> int:
     if not (tokens := told or trace.block_tokens or trace.format.block_tokens):
         raise SettingError(
             "workload.block_tokens", 0,
-            f"the tokens that one of {trace.columns['hash_ids']!r} stands for",
+            f"the tokens per block of {trace.columns['hash_ids']!r}",
         )  # fmt: skip
     return tokens
 
@@ -172,14 +172,14 @@ def refuse_made_up(trace: TraceFile, told: Container[str], lengths_too: bool) ->
     asked = "model" not in trace.columns and "model" not in told
     if asked and (models := like_fields(unused, ["model"])):
         like |= models
-        otherwise.append(f"{mapping({'model': ''})} takes all requests for one model's")
+        otherwise.append(f"{mapping({'model': ''})} gives all requests one model")
     if like:
         made_up = ["lengths"] * ("prompt_tokens" in like) + ["models"] * ("model" in like)
         columns = ", ".join(repr(c) for c in like.values() if c in trace.present)
         raise DataError(
             str(trace.path),
-            f"{' and '.join(made_up)} would be made up though there is {columns}",
-            f"If that is meant, set {mapping(like)}; else {', and '.join(otherwise)}.",
+            f"{' and '.join(made_up)} would be made up, although it has {columns}",
+            f"To read that, set {mapping(like)}; otherwise {', and '.join(otherwise)}.",
         )
 
 

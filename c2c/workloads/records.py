@@ -45,7 +45,7 @@ def json_table(path: Path) -> tuple[pa.Table, int]:
             parts.append(_table(rows))
             rows = []
     if not parts and not rows:
-        raise DataError(str(path), "there is no record in it")
+        raise DataError(str(path), "it has no record")
     parts.append(_table(rows))
     return pa.concat_tables(parts, promote_options="default"), broken
 

@@ -172,7 +172,7 @@ class WorkloadConfig:
                 raise SettingError(f"workload.{name}", value, f"one of {', '.join(allowed)}")
         if self.kind == "trace" and not self.path:
             raise SettingError(
-                "workload.path", self.path, "a Parquet or CSV file", "Set workload.path=<file>."
+                "workload.path", self.path, "a trace file", "Set workload.path=<file>."
             )
         for name, limit in (
             ("prompt_tokens", 2**31),
@@ -219,7 +219,7 @@ class WorkloadConfig:
                 more = "A trace has workload.max_requests." if one.name == "requests" else ""
                 raise SettingError(
                     f"workload.{one.name}", value,
-                    f"left out with kind={self.kind}, which does not read it", more,
+                    f"the default with kind={self.kind}, which does not read it", more,
                 )  # fmt: skip
 
     def _check_closed(self) -> None:

@@ -198,7 +198,7 @@ def refuse_bad_rows(trace: TraceFile, found: TraceScan) -> None:
         if "unordered" in found.bad:
             hints.append("workload.sort=true orders the rows by arrival.")
         if "duplicate" in found.bad:
-            hints.append("workload.on_duplicate=keep takes equal rows for separate requests.")
+            hints.append("workload.on_duplicate=keep counts equal rows as separate requests.")
         hints.extend(_time_hint(found.bad))
         if any(kind.endswith("_tokens") for kind in found.bad):
             hints.append("workload.lengths=<source> replaces the trace's lengths.")
@@ -216,7 +216,7 @@ def _time_hint(bad: Mapping[str, int]) -> list[str]:
             "2023-11-16T18:15:46Z or 2023-11-16 18:15:46+02:00."
         )
     if "missing_arrival" in bad:
-        hints.append("A turn that waits for an answer (delay) has no arrival here.")
+        hints.append("Turns with a delay instead of an arrival time are not supported.")
     return hints
 
 

@@ -33,7 +33,7 @@ def after_answers(source: Source, path: str, *, has_parents: bool) -> Source:
     """
     block = concatenate(source())
     if block.session is None or block.turn is None or not (block.session >= 0).any():
-        raise DataError(path, "no request has a session", "workload.turns_wait=false serves it.")
+        raise DataError(path, "no request has a session", "workload.turns_wait=false needs none.")
     if (lost := np.flatnonzero((block.session < 0) & (block.turn > 1))).size:
         raise DataError(path, _row(block, lost[0], "belongs to no session"))
     order = np.argsort(block.session, kind="stable")

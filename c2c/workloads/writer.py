@@ -46,7 +46,7 @@ def write_trace(path: str | Path, workload: Workload, *, overwrite: bool = False
         raise SettingError("workload.kind", "closed_loop", "a workload whose requests have times")
     path = Path(path)
     if path.exists() and not overwrite:
-        raise SettingError("path", str(path), "a file that is not there yet", "Or overwrite=True.")
+        raise SettingError("path", str(path), "a new file", "Or set overwrite=True.")
     names = pa.array(workload.models, pa.string())
     written = 0
     first = next(workload.blocks(), None)

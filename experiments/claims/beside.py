@@ -28,7 +28,7 @@ def members_of_orders() -> dict[str, tuple[str, ...]]:
     for name, members in entries.items():
         known = isinstance(members, list) and set(members) <= set(load_claims())
         if not known or len(members) < 2:
-            raise DataError(ORDERS_PATH.name, f"{name}: expected two ids of claims or more")
+            raise DataError(ORDERS_PATH.name, f"{name}: expected at least two ids of claims")
     return {name: tuple(members) for name, members in entries.items()}
 
 
@@ -42,7 +42,7 @@ def reasons_of_misses() -> dict[str, str]:
     entries = _read(MISSES_PATH)
     for name, why in entries.items():
         if not isinstance(why, str) or not why.strip():
-            raise DataError(MISSES_PATH.name, f"{name}: expected why")
+            raise DataError(MISSES_PATH.name, f"{name}: expected the reason, as text")
     return {name: why.strip() for name, why in entries.items()}
 
 

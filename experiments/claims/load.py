@@ -103,7 +103,7 @@ def explanations() -> dict[str, Explanation]:
     found = {}
     for name, entry in entries.items():
         if name not in load_claims() or not entry.get("why"):
-            raise DataError(EXPLAINED_PATH.name, f"{name}: expected the id of a claim, and why")
+            raise DataError(EXPLAINED_PATH.name, f"{name}: expected the id of a claim and `why`")
         found[name] = Explanation(
             why=str(entry["why"]).strip(), tests=tuple(entry.get("tests", ()))
         )
@@ -129,7 +129,7 @@ def read_claims(path: Path) -> dict[str, Claim]:
         except TypeError as error:
             raise DataError(path.name, f"{entry!r:.80}: {error}") from error
         if found.id in claims:
-            raise DataError(path.name, f"claim {found.id} stands there twice")
+            raise DataError(path.name, f"claim {found.id} occurs twice")
         claims[found.id] = found
     return claims
 

@@ -55,7 +55,7 @@ def predicate_holds(predicate: str, key: str, ours: Mapping[str, Any]) -> bool:
         if not isinstance(first, int | float) or not isinstance(second, int | float):
             raise SettingError(f"ours.{key}", ours, f"numbers to check {predicate!r}")
         return _compare(first, sign, second)
-    raise SettingError(f"ours.{key}", mine, f"True or False: {predicate!r} is of no known form")
+    raise SettingError(f"ours.{key}", mine, f"True or False, as {predicate!r} has no known form")
 
 
 def _series(values: Any, key: str) -> list[float]:

@@ -86,8 +86,8 @@ def make_all(
             tell=lambda shares: advance(sum(shares)),
             done=done,
             begin=partial(mpl.use, "Agg"),
-            lost="that made a figure was ended (memory?); the same command goes on where this one "
-            "stopped, with workers=1 in least memory",
+            lost="that made a figure was killed (out of memory?); run the same command again to "
+            "continue, with workers=1 to save memory",
         )
         return
     for count, spec in enumerate(specs):

@@ -109,11 +109,11 @@ _TRACES: tuple[tuple[str, Callable[[Path], Any], str], ...] = (
      "(2147483647bytes)"),
     ("a Parquet footer that says 2^31 rows", _parquet(_billion_rows), "read: 9 requests"),
     ("a link in a circle", lambda path: path.symlink_to(path),
-     "expected an existing Parquet or CSV file"),
+     "expected an existing Parquet, CSV, JSON or log file"),
     ("a pipe nobody writes to", os.mkfifo,
-     "expected an existing Parquet or CSV file"),
+     "expected an existing Parquet, CSV, JSON or log file"),
     ("a link to /dev/zero", lambda path: path.symlink_to("/dev/zero"),
-     "expected an existing Parquet or CSV file"),
+     "expected an existing Parquet, CSV, JSON or log file"),
 )  # fmt: skip
 TRACES = tuple(Attack(name=name, make=make, back=back) for name, make, back in _TRACES)
 """`make` writes a file; `back` is what follows its name in the error."""

@@ -120,8 +120,8 @@ def test_defaults_that_cannot_be_followed_are_refused(own: Path) -> None:
     search_also([own])
     file = own / "hardware" / "lab.yaml"
     for bases, why in (
-        ("[/mig/7x12gb: x]", "name no files of hardware"),
-        ("[lab]", "lead back to it"),
+        ("[/mig/7x12gb: x]", "expected a list of files of conf/hardware"),
+        ("[lab]", "defaults include the file itself"),
     ):
         file.write_text(f"defaults: {bases}\nname: lab\n")
         with pytest.raises(DataError, match=why):

@@ -44,7 +44,7 @@ def test_impossible_assignments_are_refused() -> None:
         assign_models(SEEN, CATALOG, "best")
     with pytest.raises(SettingError, match=r"assignment_map\.m1='gone'"):
         assign_models(SEEN, CATALOG, explicit={"m1": "gone"})
-    with pytest.raises(SettingError, match="model ids of the trace: m3, m1"):
+    with pytest.raises(SettingError, match="a model id of the trace: m3, m1"):
         assign_models(SEEN, CATALOG, explicit={"m9": "small"})
 
 

@@ -145,7 +145,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
 
     with pytest.raises(OSError, match="disk full"):
         write_trace(path, Workload(CATALOG, broken), overwrite=True)
-    with pytest.raises(SettingError, match="not there yet"):
+    with pytest.raises(SettingError, match="expected a new file"):
         write_trace(path, build(kind="poisson", requests=20, models=1))
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["trace.parquet"]

@@ -130,7 +130,7 @@ def test_a_quote_that_is_not_closed_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"""a quote is not closed in the row .* '2,"a,9,9"""):
         build_workload({"kind": "trace", "path": str(path), "on_bad_row": "skip"}, ("x",), 0)
     path.write_text('"arrival_s,model\n')
-    with pytest.raises(DataError, match="a quote of its header is not closed"):
+    with pytest.raises(DataError, match="a quote in its header is not closed"):
         build_workload({"kind": "trace", "path": str(path)}, ("x",), 0)
 
 
@@ -165,8 +165,8 @@ def zipped(raw: bytes) -> bytes:
     ("raw", "said"),
     [
         (TINY.encode("utf-16"), "it is UTF-16 text. Store it as UTF-8"),
-        (TINY.encode("utf-16-be"), "it is UTF-16 text or no text. Store it as UTF-8"),
-        (gzip.compress(TINY.encode("utf-16-le"), mtime=0), "it is UTF-16 text or no text"),
+        (TINY.encode("utf-16-be"), "it is UTF-16 text or binary. Store it as UTF-8"),
+        (gzip.compress(TINY.encode("utf-16-le"), mtime=0), "it is UTF-16 text or binary"),
         (zipped(TINY.encode()), "it is a zip archive"),
         (lzma.compress(TINY.encode()), "it is compressed by xz. Unpack it"),
         (gzip.compress(TINY.encode(), mtime=0)[:-9], "cannot be read: .*[Tt]runcated"),

@@ -72,7 +72,7 @@ def test_text_needs_a_stated_rule(tmp_path: Path) -> None:
         ('[{"prompt_len": 4, "output_len": 4}', "truncated"),
         ('[{"prompt_len": 4, "output', "truncated"),
         ("[1, 2]", "not an object"),
-        ('[{"text": "x"}]', "no length columns .* nor conversations"),
+        ('[{"text": "x"}]', "no known length columns .* and no conversations"),
         ("[]", "no record"),
     ],
 )

@@ -125,7 +125,7 @@ def test_a_batch_that_is_handed_in_comes_all_at_once(tmp_path: Path) -> None:
     assert columns(workload) == ([0.0] * 3, [0] * 3, [2, 4, 6], [7] * 3)
     with pytest.raises(
         DataError,
-        match=r"lengths would be made up though there is 'output_tokens'.*chars_per_token",
+        match=r"lengths would be made up, although it has 'output_tokens'.*chars_per_token",
     ):
         read(tmp_path / "in.jsonl", BATCH_IN, lengths="trace")
 
@@ -190,8 +190,8 @@ def test_packed_logs_are_read_and_what_is_no_log_is_said(tmp_path: Path) -> None
     packed.write_bytes(gzip.compress(SGLANG.encode()))
     assert open_trace(packed).format.name == "sglang"
     (tmp_path / "other.log").write_text("nothing\nof the kind\n")
-    with pytest.raises(DataError, match="no request of the format vllm"):
+    with pytest.raises(DataError, match="no request in the format vllm"):
         open_trace(tmp_path / "other.log", "vllm")
     (tmp_path / "t.json").write_text('[{"prompt_len": 1}]')
-    with pytest.raises(DataError, match="carries lengths, not arrivals"):
+    with pytest.raises(DataError, match="it has lengths but no arrivals"):
         open_trace(tmp_path / "t.json")

@@ -184,7 +184,7 @@ def test_lengths_that_are_drawn_anew_drop_the_hashes(tmp_path: Path) -> None:
     (block,) = workload.blocks()
     assert (block.block_tokens, block.block_first, block.block_keys) == (0, None, None)
     said = describe(workload)
-    assert "prefixes: none; the hash_ids are of other lengths than those drawn here" in said
+    assert "prefixes: none, as hash_ids do not fit drawn lengths" in said
     assert "columns not used: input_length, output_length, hash_ids" in said
 
 
@@ -231,7 +231,9 @@ def test_lists_of_a_parquet_file_and_texts_are_alike(
 ) -> None:
     table = {"arrival_s": [0.0, 1.0], "prompt_tokens": [9, 9], "output_tokens": [1, 1]}
     pq.write_table(pa.table({**table, "hash_ids": column}), tmp_path / "t.parquet")
-    with pytest.raises(SettingError, match=r"workload\.block_tokens=0: expected the tokens that"):
+    with pytest.raises(
+        SettingError, match=r"workload\.block_tokens=0: expected the tokens per block"
+    ):
         build(tmp_path / "t.parquet")
     if kind:
         with pytest.raises(DataError, match=f"{kind}_hash_ids 1"):

@@ -98,9 +98,9 @@ def test_a_turn_comes_after_the_simulated_answer(
          "no request has a session"),
         ([*ROWS, turn(10.0, None, 3)], "turn 3 at 10 s belongs to no session"),
         ([turn(0.0, 1, 2), turn(1.0, 1, 1)], "turn 1 at 1 s comes after turn 2"),
-        ([chat(0, "a", -1), chat(1, "b", "gone")], "parent_chat_id=gone is the id of no request"),
-        ([chat(0, "a", "b"), chat(1, "b", "a")], "parent_chat_id=b is the id of no request"),
-        ([chat(0, "a", "a")], "parent_chat_id=a is the id of no request"),
+        ([chat(0, "a", -1), chat(1, "b", "gone")], "parent_chat_id=gone is the id of no earlier"),
+        ([chat(0, "a", "b"), chat(1, "b", "a")], "parent_chat_id=b is the id of no earlier"),
+        ([chat(0, "a", "a")], "parent_chat_id=a is the id of no earlier"),
     ],
     ids=["no_sessions", "no_session", "order", "missing", "circle", "own"],
 )  # fmt: skip
