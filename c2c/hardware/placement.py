@@ -77,7 +77,7 @@ def starts(one: Extent, chip: Partition) -> tuple[int, ...]:
 def where_they_go(several: Sequence[Extent], chip: Partition) -> tuple[int, ...] | None:
     """Return a start for each instance so that none overlap; None if they do not fit.
 
-    Large instances are placed first, so their order in `several` does not decide if they fit.
+    Large instances are placed first, so the choice does not depend on the order of `several`.
     """
     order = sorted(range(len(several)), key=lambda i: (-several[i].memory, -several[i].compute, i))
     taken = [False] * chip.memory_slices

@@ -62,8 +62,8 @@ def block_keys(hashes: Hashes, block_tokens: int) -> NDArray[np.uint64]:
     """Return the key of each block, which depends on all hashes up to it and on the block size.
 
     A block's key is the previous block's key plus a value mixed from its hash and position; the
-    first starts from a root for the size. The keys of a prefix are hence those of its shorter
-    prefixes and one more. Hashes of a block's own tokens and of the whole prefix both work.
+    first starts from a root for the size. The keys of a longer prefix thus extend those of a
+    shorter one. Hashes of a block's own tokens and of the whole prefix both work.
     """
     first, values = hashes.first, hashes.values
     counts = np.diff(first)

@@ -72,8 +72,8 @@ class WorkloadConfig:
       sort: order rows by arrival; if false, a row earlier than a previous one is bad.
       max_total_tokens: rows with more tokens are bad; conversations: a session ends before a turn
         with more; 0: no limit.
-      block_tokens: tokens of a prompt's block, for each of which `hash_ids` has a hash; 0: the
-        format's. conversations: tokens of the blocks that prompts share.
+      block_tokens: tokens of a prompt's block; `hash_ids` has a hash for each block; 0: the
+        format's size. conversations: tokens of the blocks that prompts share.
       turns_wait: trace: a turn arrives after the previous answer of its session and the file's
         time to think; false: at its time in the file.
       time_unit: unit of numeric times: s, ms, us or ns; auto: inferred for times since 1970, else
@@ -109,7 +109,8 @@ class WorkloadConfig:
 
       start_s: start of the window, in the source's time before compression.
       duration_s: length of the window; 0: to the end.
-      replicas: number of superposed copies of the trace, each rotated by a random time.
+      replicas: number of superposed copies of the trace; all but the first are rotated by random
+        times.
       replica_models: same (copies name the same models) or distinct (id~1, id~2, ...).
       compression: factor by which arrivals are divided.
       max_requests: number of requests to keep, the first ones; 0: all.

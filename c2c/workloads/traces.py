@@ -58,7 +58,7 @@ class TraceScan:
       bad: kind -> number of rows, for kinds that occur; with `good` they add up to `rows`.
       first_rows: kind -> numbers of the first such rows (from 1, without the header).
       duplicates: number of rows equal to an earlier one, whether they count as bad or not.
-      reordered: number of rows that sorting moved ahead of a row before them in the file.
+      reordered: number of rows that are earlier than a previous row and that sorting moved.
       requests_of: model id -> good rows, in order of first appearance.
       first_s: arrival of the first good row.
       last_s: arrival of the last good row.
