@@ -217,7 +217,10 @@ def _measure(settings: GatewaySettings, run: RunDir, out: Console) -> None:
 
 
 def _table(settings: GatewaySettings, rows: Sequence[dict[str, Any]]) -> Table:
-    title = f"{settings.requests} streamed requests a case, {settings.rate:g} a second; times in ms"
+    title = (
+        f"{settings.requests} streamed requests a case at {settings.rate:g}/s, times in ms; back: "
+        "fell back to other endpoints; first: answered by the first endpoint"
+    )
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     shown = [name for name in _COLUMNS if name != "load"]
     heads = ("case", "ok", "failed", "retried", "back", "first", "TTFT p50", "p99", "TPOT p50")

@@ -134,8 +134,8 @@ def _run(settings: SchedulerSettings, folder: RunDir, out: Console) -> None:
         title=f"{settings.requests} requests, {settings.system}: milliseconds an event",
         title_justify="left", box=SIMPLE_HEAD,
     )  # fmt: skip
-    for head in ("way", "event", "events", "p50", "p99", "mean"):
-        table.add_column(head, justify="left" if head in ("way", "event") else "right")
+    for head in ("loop", "event", "events", "p50", "p99", "mean"):
+        table.add_column(head, justify="left" if head in ("loop", "event") else "right")
     for row in rows:
         figures = (f"{row[k]:.3f}" for k in ("p50_ms", "p99_ms", "mean_ms"))
         table.add_row(row["way"], row["event"], str(row["events"]), *figures)

@@ -392,7 +392,7 @@ def _print(settings: PlanSettings) -> None:
     out.print(table)
     for placement in dict.fromkeys(plans.values()):
         for name in (name for name, each in plans.items() if each == placement):
-            out.print(f"{name}: {ALGORITHMS.get(name, 'as given')}")
+            out.print(f"{name}: {ALGORITHMS.get(name, 'given operations')}")
         for line in (*_lines(problem, placement), *_memory(problem, placement)):
             out.print(f"  {line}")
     if settings.write and plans:

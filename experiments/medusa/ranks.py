@@ -185,8 +185,8 @@ def _table(rows: Sequence[dict[str, Any]]) -> Table:
             f"{r['stored_bytes'] / 1e6:.2f}",
         )  # fmt: skip
     table.caption = (
-        "told: cells that hold what a rank was told: its number, its shard, its communicator. "
-        "Outputs equal to the byte with those of each rank's own capture."
+        "told: cells with an argument of the rank: number, shard, communicator. Outputs equal "
+        "those of each rank's own capture, byte by byte."
     )
     return table
 

@@ -117,8 +117,8 @@ def _table(rows: Sequence[dict[str, Any]]) -> Table:
             "yes" if r["is_in_place"] else "no", f"{r['stored_bytes'] / 1e6:.2f}",
         )  # fmt: skip
     table.caption = (
-        f"{sum(r['nodes'] for r in rows):,} nodes; outputs equal to the byte. first: until the "
-        "first graph can be used; the others can be restored when they are asked for."
+        f"{sum(r['nodes'] for r in rows):,} nodes; outputs equal byte by byte. first: until the "
+        "first graph is usable; others can be restored on demand."
     )
     return table
 

@@ -150,7 +150,7 @@ def _drift(settings: BeyondSettings) -> list[dict[str, Any]]:
             "step": f"answers of {tokens}",
             "what": what,
             "loss": losses[k],
-            "note": "longer than its own plan",
+            "note": "longer than under its own plan",
         }
         for what, losses in {**plans, "for all": found.losses}.items()
         for k, tokens in enumerate(_ANSWERS)

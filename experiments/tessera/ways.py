@@ -129,8 +129,8 @@ def _load(settings: WaysSettings) -> Load:
 
 def _table(rows: Sequence[dict[str, Any]], model: str) -> Table:
     table = Table(title=f"{model} on two GPUs, relative to the left one", box=SIMPLE_HEAD)
-    for head in ("pair", "way", "requests/s", "relative", "for price", "Table III", "what"):
-        table.add_column(head, justify="left" if head in ("pair", "way", "what") else "right")
+    for head in ("pair", "method", "requests/s", "relative", "by price", "Table III", "detail"):
+        table.add_column(head, justify="left" if head in ("pair", "method", "detail") else "right")
     for row in rows:
         numbers = (row["relative"], row["relative_for_price"], row["published_for_price"])
         mark = " *" if row["is_best"] else ""
@@ -140,11 +140,11 @@ def _table(rows: Sequence[dict[str, Any]], model: str) -> Table:
             *("" if number is None else f"{number:.2f}" for number in numbers), row["detail"],
         )  # fmt: skip
     table.caption = (
-        "*: most requests a second. Table III is for the price, measured, a mean over five models; "
-        "replicas there: arithmetic on its columns"
+        "*: most requests a second. Table III: by price, measured, mean over five models; its "
+        "replicas are computed from its columns"
     )
     for name in sorted({name for row in rows for name in row["without_price"]}):
-        table.caption += f". {name} has no price: prices.{name}=... (an L40S is 1) compares for it"
+        table.caption += f". {name} has no price; set prices.{name}=... (an L40S is 1)"
     return table
 
 

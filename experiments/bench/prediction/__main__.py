@@ -314,7 +314,7 @@ def _table(settings: PredictionSettings, found: Sequence[Judged]) -> Table:
 def _by_shape(shapes: Sequence[tuple[float, Shape]]) -> Table:
     """Return a table of step time by batch shape, live and fitted, over all runs."""
     table = Table(box=SIMPLE_HEAD, title="steps by shape, all models", title_justify="left")
-    for name in ("load", "kind", "rows or tokens", "steps", "of the seconds, %", "live, ms"):
+    for name in ("load", "kind", "rows or tokens", "steps", "share of time, %", "live, ms"):
         table.add_column(name, justify="left" if name == "kind" else "right")
     table.add_column("fit, error %", justify="right")
     for load in dict.fromkeys(load for load, _ in shapes):
@@ -329,7 +329,7 @@ def _by_shape(shapes: Sequence[tuple[float, Shape]]) -> Table:
             table.add_row(
                 f"{load:g}", kind, f"{size}", f"{steps}", f"{100 * live_s / whole_s:.0f}",
                 f"{1e3 * live_s / steps:.2f}",
-                f"{100 * (fitted_s / live_s - 1):+.1f}" if fitted_s else "not seen",
+                f"{100 * (fitted_s / live_s - 1):+.1f}" if fitted_s else "not fitted",
             )  # fmt: skip
     return table
 
