@@ -62,7 +62,7 @@ class OutsideSettings(MeasurementSettings):
       system: name of a system of `conf/system`.
       compiled: whether the loop's step runs as machine code, compiled before the measurement.
       busy_poll: whether the scheduler polls for reports in place of sleeping.
-      pinned: whether the scheduler has the first core to itself and workers have the others.
+      pinned: whether the scheduler has the first core to itself; workers then have the others.
       seed: seed of lengths and models.
     """
 

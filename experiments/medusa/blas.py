@@ -187,7 +187,7 @@ def _found(names: tuple[str, ...]) -> Iterator[str]:
 
 
 def _finite(draw: np.random.Generator, nbytes: int) -> bytes:
-    """Return random bytes that are finite numbers in bfloat16."""
+    """Return random bytes that are finite bfloat16 numbers."""
     values = np.frombuffer(draw.bytes(nbytes), np.uint8).copy()
     values[1::2] &= 0xBF  # the exponent's highest bit
     return values.tobytes()

@@ -62,7 +62,7 @@ class RanksSettings(MeasurementSettings):
     Attributes:
       models: models of Table 1, or random:<seed>.
       world: number of ranks, at least 2.
-      validated: batch sizes whose graphs are run; others are ignored.
+      validated: batch sizes whose graphs are run, where a model has them.
     """
 
     models: list[str] = field(default_factory=lambda: ["qwen15_0p5b"])

@@ -396,7 +396,7 @@ def _elapsed(made: Launched) -> float:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure what the command line asks for; return the exit status."""
+    """Run the measurement that the command line asks for; return the exit status."""
 
     def run() -> int:
         if len(arguments) != 1:

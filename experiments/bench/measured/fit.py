@@ -90,7 +90,7 @@ UNBOUND_WEIGHT: Final = 0.3  # weight of rows without an error bound
 def fit_group(
     group: Group, op: Op, samples: Sequence[tuple[Rows, Chip]], counted: np.ndarray | None = None
 ) -> list[dict[str, float]]:
-    """Return the constants of a group, fitted by gradient, the same for all chips of the samples.
+    """Return the constants of a group, fitted by gradient to the samples of all chips together.
 
     The gradient goes through the cost model itself. Its choice between tiles makes the loss
     non-smooth, so the best point on L-BFGS's path is taken.

@@ -72,12 +72,12 @@ class PredictionSettings:
       repeats: runs of each trace.
       fit_load: rate of the fitted trace, as a share of the capacity.
       fit_zipf: Zipf exponent of the models' popularity in the fitted trace; 0: uniform.
-      fit_prompt: tokens of its prompts, at least and at most.
-      fit_new: tokens of its answers, at least and at most.
+      fit_prompt: tokens of a prompt in the fitted trace, at least and at most.
+      fit_new: tokens of an answer in the fitted trace, at least and at most.
       loads: rates of the predicted traces, as shares of the capacity.
       zipf: Zipf exponent of the models' popularity in the predicted traces; 0: uniform.
-      prompt: tokens of their prompts, at least and at most.
-      new: tokens of their answers, at least and at most.
+      prompt: tokens of a prompt in the predicted traces, at least and at most.
+      new: tokens of an answer in the predicted traces, at least and at most.
       seed: seed of weights and requests.
       out: folder of the result; null for a new one in runs/bench.
       overwrite: whether to replace another result in that folder.
