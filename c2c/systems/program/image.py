@@ -1,4 +1,4 @@
-"""Kernels of a PTX image: their parameters, and the memory that comments say they access.
+"""Kernels of a PTX image: their parameters, and their memory accesses, stated in comments.
 
 A parameter is a pointer if LLVM marked it `.ptr`. Comments before an entry, which assemblers skip,
 state the bytes that the kernel reads and writes, for devices without a GPU:

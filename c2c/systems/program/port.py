@@ -257,7 +257,7 @@ class Peer(Device, Protocol):
         """Return an event that occurs when everything launched here so far has ended."""
 
     def wait(self, event: int) -> None:
-        """Hold later launches of this device back until an event, of any device, has occurred."""
+        """Delay later launches of this device until an event of any device has occurred."""
 
     def receive(self, call: CopyCall, source: Peer) -> None:
         """Copy from another device's memory into this device's, in this stream's order."""

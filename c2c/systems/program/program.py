@@ -60,7 +60,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """A parameter's bytes, with the places where addresses are put in."""
+    """A parameter's bytes, and the places of addresses in them."""
 
     data: bytes
     places: tuple[Place, ...] = ()

@@ -79,7 +79,7 @@ class Emulated(Peer):
         return self._memory.reserve(nbytes, address)
 
     def allocate_at(self, address: int, nbytes: int) -> None:
-        """Map memory, unless it is outside of reserved ranges or overlaps a segment."""
+        """Map memory; refused outside of reserved ranges and over another segment."""
         self._memory.allocate_at(address, nbytes)
 
     def write(self, address: int, data: bytes) -> None:
@@ -170,12 +170,12 @@ class Emulated(Peer):
         self._do("fill", call)
 
     def synchronise(self) -> None:
-        """Raise `DeviceFault` during a capture; do nothing otherwise."""
+        """Do nothing; refused during a capture."""
         if self._capture is not None:
             raise DeviceFault("a stream under capture cannot be waited for")
 
     def begin_capture(self) -> None:
-        """Begin a capture, unless there is one."""
+        """Begin a capture; refused during another."""
         if self._capture is not None:
             raise DeviceFault("a capture is under way already")
         self._capture = Capture(Graph())
@@ -203,7 +203,7 @@ class Emulated(Peer):
         """Do nothing: a call goes to the object that it is made on."""
 
     def record(self) -> int:
-        """Return an event that has occurred, unless a capture is under way."""
+        """Return an event that has occurred; refused during a capture."""
         if self._capture is not None:
             raise DeviceFault("cannot record an event of a stream under capture")
         event = self._new()
@@ -289,7 +289,7 @@ class Emulated(Peer):
         return self._add(graph, Node("empty", None))
 
     def add_edges(self, graph: int, edges: Sequence[Edge]) -> None:
-        """Add edges, unless one names a node that the graph lacks."""
+        """Add edges; refused if one names a node that the graph lacks."""
         made = self._graphs[graph]
         for edge in edges:
             if not (0 <= edge.source < len(made.nodes) and 0 <= edge.target < len(made.nodes)):
@@ -297,7 +297,7 @@ class Emulated(Peer):
         made.edges.extend(edges)
 
     def instantiate(self, graph: int) -> int:
-        """Copy nodes and edges into an executable graph, unless they have a cycle."""
+        """Copy nodes and edges into an executable graph; refused if they have a cycle."""
         made = self._graphs[graph]
         order_of(len(made.nodes), made.edges, self._draw)
         handle = self._new()
@@ -305,7 +305,7 @@ class Emulated(Peer):
         return handle
 
     def update(self, executable: int, graph: int) -> None:
-        """Replace an executable graph's nodes, unless kinds or edges differ."""
+        """Replace an executable graph's nodes; refused if kinds or edges differ."""
         old, new = self._executables[executable], self._graphs[graph]
         kinds = [[node.kind for node in each.nodes.values()] for each in (old, new)]
         if kinds[0] != kinds[1] or set(old.edges) != set(new.edges):
@@ -313,7 +313,7 @@ class Emulated(Peer):
         self._executables[executable] = Graph(dict(new.nodes), list(new.edges))
 
     def upload(self, executable: int) -> None:
-        """Raise `DeviceFault` if there is no such executable graph."""
+        """Do nothing; refused if there is no such executable graph."""
         if executable not in self._executables:
             raise DeviceFault("no such executable graph")
 

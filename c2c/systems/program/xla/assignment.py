@@ -19,7 +19,11 @@ _PARAMETER = re.compile(r"parameter (\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """An allocation: the memory of a `parameter` (None: of none), or `is_local` to a thread."""
+    """An allocation of XLA.
+
+    `parameter` is the number of the parameter in it, or None. `is_local` memory belongs to a thread
+    and is no device memory.
+    """
 
     number: int
     nbytes: int

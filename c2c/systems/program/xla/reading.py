@@ -75,7 +75,7 @@ def read_dump(folder: Path, *, trips: int = 1) -> XlaStep:
 
     Args:
       folder: folder that `distil` wrote.
-      trips: trips of each loop; HLO leaves the number to the data, such as pages of a cache.
+      trips: trips of every loop; the true number depends on data, such as the cache's pages.
 
     Raises:
       DataError: a file is missing, or files contradict each other.
