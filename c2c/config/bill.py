@@ -30,7 +30,7 @@ def bill(
 
     Returns:
       usd, usd_per_million_tokens, energy_j, power_w (mean) and joules_per_million_tokens. Tokens
-      are output tokens. A value is None if a chip lacks a price or watts, or if no token was made.
+      are output tokens. None: a chip lacks a price or watts, or no token was made.
     """
     names = {d.name: d.spec for d in prepared.setup.deployments}
     flops = sum(

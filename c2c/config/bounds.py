@@ -34,11 +34,11 @@ COST_ROW_BYTES = 17 * 8 * 14
 
 
 def check_numbers(settings: Mapping[str, Any]) -> None:
-    """Raise if a number cannot be computed with or a text is not valid Unicode.
+    """Raise for a number out of range or a text that is not valid Unicode.
 
     Raises:
-      SettingError: an integer beyond 64 bits, NaN, a float outside `SMALLEST` to `LARGEST`, or a
-        text that UTF-8 cannot encode; names the setting.
+      SettingError: an integer beyond 64 bits, NaN, a float outside `SMALLEST` to `LARGEST`, or text
+        that UTF-8 cannot encode.
     """
     for field, value in _leaves(settings, ""):
         if isinstance(value, bool) or value is None:
@@ -55,10 +55,7 @@ def check_numbers(settings: Mapping[str, Any]) -> None:
 
 
 def check_catalog_size(catalog: Mapping[str, Any], free: int) -> None:
-    """Raise if the copies of a catalog's model take more memory than is free.
-
-    Other faults of the catalog are reported by `c2c.models.load_catalog`.
-    """
+    """Raise if copies of a model take more memory than is free; `load_catalog` checks the rest."""
     entries = catalog.get("models")
     for i, entry in enumerate(entries if isinstance(entries, list) else ()):
         copies = entry.get("copies", 1) if isinstance(entry, Mapping) else 1
@@ -112,11 +109,7 @@ def check_memory(setup: ServingSetup, timeline_rows: int, free: int) -> None:
 
 
 def free_bytes() -> int:
-    """Return the bytes that this process may still take.
-
-    They are the least of the machine's available memory, the container's rest and the process's
-    address-space limit.
-    """
+    """Return the bytes that this process may still take, by machine, container and own limit."""
     found = [_of_machine(), _of_container()]
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit != resource.RLIM_INFINITY:

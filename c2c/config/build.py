@@ -98,7 +98,7 @@ class RunSetup:
     Attributes:
       prepared: fleet and system with their cost tables; `prepared.setup` is the `ServingSetup`.
       workload: requests of the run.
-      seed: seed of the run; every source of randomness has its own stream.
+      seed: seed of all random streams, one a cause.
       timeline_rows: number of engine phases kept for the timeline.
       files: data files that the result depends on, beside settings and code.
       settings: the resolved configuration as plain data.
@@ -248,7 +248,7 @@ def build_layout(cfg: DictConfig | Mapping[str, Any]) -> Layout:
     system = _system(plain["system"])
     (one, *more) = given_parts(plain, node_of(plain))
     if more:
-        raise SettingError("fleet", plain["fleet"]["name"], "none, as a layout is of one chip")
+        raise SettingError("fleet", plain["fleet"]["name"], "no fleet: a layout is one chip's")
     platform = one.platform
     if planned_requests(plain["mig"]):
         setup = build(cfg)
@@ -275,8 +275,8 @@ def _constants(part: GivenPart, engine: str | None) -> tuple[Constants, tuple[st
     if name != GENERIC or wanted == GENERIC:
         return constants, ()
     return constants, (
-        f"constants {GENERIC}: nobody has measured {platform.name}; its datasheet's values, at the "
-        "middle of what the measured chips make of theirs",
+        f"constants {GENERIC}: nobody has measured {platform.name}; rates are its datasheet's, "
+        "other constants are medians of the measured chips",
     )
 
 
@@ -288,9 +288,9 @@ def _on_disk(prepared: Prepared) -> tuple[str, ...]:
         return ()
     memory_gb = sum(p.count * p.platform.host.memory_bytes for p in setup.parts) / 1e9
     return (
-        f"host memory of {memory_gb:.0f} GB holds less than the catalog's "
+        f"host memory of {memory_gb:.0f} GB is smaller than the catalog's "
         f"{fleet.weight_bytes.sum() / 1e9:.0f} GB: {absent} of {len(fleet.weight_bytes)} models "
-        "are read from disk when they are asked for, and others give way",
+        "are read from disk on demand and evict others",
     )
 
 
@@ -311,8 +311,8 @@ def _with_table(prepared: Prepared, workload: Workload) -> tuple[Prepared, tuple
             raise
         return prepared, ()
     return found, (
-        f"system.expert_cache.misses=auto: from a table, for {requests:,} requests; exact walks "
-        f"the layers of every step, as it does up to {MOST_WALKED:,} requests",
+        f"system.expert_cache.misses=auto: table, for {requests:,} requests; exact walks the "
+        f"layers of every step and is the choice up to {MOST_WALKED:,} requests",
     )
 
 
@@ -340,9 +340,9 @@ def _in_one(shards: Any, prepared: Prepared, workload: Workload) -> tuple[str, .
     if shards == 1:
         return ()
     if workload.loop is not None:
-        return (f"shards={shards}: the clients of a closed loop keep one process",)
+        return (f"shards={shards}: a closed loop's clients need one process",)
     if prepared.layouts.may_change:
-        return (f"shards={shards}: changes of layouts keep one process",)
+        return (f"shards={shards}: changes of layouts need one process",)
     groups = len(set(groups_of(prepared).tolist()))
     if shards != "auto" and groups >= shards:
         return ()

@@ -30,7 +30,7 @@ class GivenPart:
     """Settings of one part of a fleet.
 
     Attributes:
-      where: prefix of the part's fields in errors, such as "fleet.parts[0]."; "" without `fleet`.
+      where: prefix of its fields in errors, such as "fleet.parts[0].".
       platform: platform of its chips, scaled by `scale`.
       mig: settings of the layout, in the form of `conf/mig`.
       count: number of devices: chips, or groups of `tensor_parallel` chips.
@@ -52,8 +52,8 @@ def given_parts(plain: Mapping[str, Any], node: Node | None) -> tuple[GivenPart,
       node: node of the run, whose first GPU is the platform; None without a node.
 
     Raises:
-      SettingError: node, hardware, mig or constants beside a fleet; an unknown chip or layout; a
-        count that is not above 0 or not a multiple of `tensor_parallel`.
+      SettingError: node, hardware, mig or constants beside a fleet; an unknown chip or layout; an
+        invalid count.
     """
     given, copies = plain["fleet"]["parts"], plain["superchips"]
     if copies < 1:
@@ -75,7 +75,7 @@ def given_parts(plain: Mapping[str, Any], node: Node | None) -> tuple[GivenPart,
     ):
         if not works:
             raise SettingError(
-                field, shown, "nothing with a fleet, whose parts say it",
+                field, shown, "no value beside a fleet, whose parts set it",
                 "Set fleet.parts=[{hardware: ..., mig: ..., count: ...}].",
             )  # fmt: skip
     parts = [_part(one, f"fleet.parts[{k}].", plain) for k, one in enumerate(given)]
@@ -109,16 +109,16 @@ def _in_groups(part: GivenPart, plain: Mapping[str, Any], node: Node | None) -> 
     if count < 1:
         raise SettingError("tensor_parallel", count, "a whole number above 0")
     if count == 1 and apart:
-        raise SettingError("expert_parallel", True, "false where tensor_parallel is 1")
+        raise SettingError("expert_parallel", True, "false with tensor_parallel=1")
     if count == 1:
         return part
     if node is not None:
-        raise SettingError("tensor_parallel", count, "1 with a node, over which system.layout lies")
+        raise SettingError("tensor_parallel", count, "1 with a node")
     if mig != NAMELESS["auto"] and mig.get("name") != part.platform.mig[0]:
         raise SettingError(
             f"{part.where}mig", mig.get("name"),
             f"auto or {part.platform.mig[0]} with tensor_parallel={count}",
-            "MIG slices reach no other GPU's memory.",
+            "A MIG slice cannot use another GPU's memory.",
         )  # fmt: skip
     if plain["mig_changes"]:
         raise SettingError(
@@ -143,7 +143,7 @@ def kept_off(prepared: Prepared) -> tuple[str, ...]:
         if here:
             lines.append(
                 f"{part.platform.name}, mig {part.layout}: serves {len(names) - len(here)} of "
-                f"{len(names)} models; no room or no chance to meet its targets there: "
+                f"{len(names)} models; others lack room or cannot meet targets: "
                 + ", ".join(here[:3])
                 + (f" and {len(here) - 3} more" if len(here) > 3 else "")
             )

@@ -87,10 +87,10 @@ def _imported(point: EntryPoint) -> ModuleType:
     except Exception as error:
         why = f"it cannot be imported ({type(error).__name__}: {error})"
         raise DataError(
-            f"plug-in {point.name} ({point.value})", why, "Mend or remove it."
+            f"plug-in {point.name} ({point.value})", why, "Repair or uninstall it."
         ) from error
     if not isinstance(module, ModuleType) or module.__file__ is None:
-        raise DataError(f"plug-in {point.name} ({point.value})", "it names no module")
+        raise DataError(f"plug-in {point.name} ({point.value})", "its entry point names no module")
     return module
 
 

@@ -76,19 +76,17 @@ def layout_changes(
       SettingError: an invalid change, named with its field; changes with `mig=planned`.
     """
     if settings and first.get("name") == PLANNED:
-        raise SettingError(
-            "mig", PLANNED, "a layout that is named where mig_changes says what follows it"
-        )
+        raise SettingError("mig", PLANNED, "a named layout or parts with mig_changes")
     return tuple(_change(one, f"mig_changes[{k}]") for k, one in enumerate(settings))
 
 
 def _change(given: Mapping[str, Any], where: str) -> LayoutChange:
     mig, parts = given["mig"], given["parts"]
     if (mig is None) == (not parts):
-        raise SettingError(f"{where}.mig", mig, "a layout's name, or none and parts")
+        raise SettingError(f"{where}.mig", mig, "a layout's name, or null with parts")
     for name in ("at_s", "stagger_s"):
         if not 0.0 <= given[name] < math.inf:
-            raise SettingError(f"{where}.{name}", given[name], "seconds, from 0 on")
+            raise SettingError(f"{where}.{name}", given[name], "seconds, at least 0")
     own = {"name": CUSTOM, "parts": parts}
     named = mig_from_mapping(own, where=where) if parts else load_mig(mig)
     return LayoutChange(

@@ -68,7 +68,7 @@ def with_parts(mechanisms: Sequence[Mechanism], context: Context) -> SystemSpec:
     window_s = getattr(context.system.vary, "window_s", math.inf)
     if layout is not None and window_s < layout.switch_s:
         warnings.warn(
-            f"system.vary.window_s={window_s}: a switch takes longer, {layout.switch_s} s",
+            f"system.vary.window_s={window_s}: shorter than a switch, {layout.switch_s} s",
             stacklevel=2,
         )
     return context.system
@@ -82,7 +82,7 @@ def _paths(run: Mapping[str, Any]) -> dict[str, str]:
     for path in paths:
         name = path.rpartition(".")[2]
         if found.setdefault(name, path) != path and _system(path) and _system(found[name]):
-            raise DataError(f"mechanism {name}", f"both {found[name]} and {path} have it")
+            raise DataError(f"mechanism {name}", f"both {found[name]} and {path} define it")
     return found
 
 

@@ -31,13 +31,13 @@ def node_of(plain: Mapping[str, Any]) -> Node | None:
     if not plain["node"]:
         if has_layout:
             names = ", ".join(conf_names("node"))
-            raise SettingError("node", None, f"one of {names}, which system.layout lies over")
+            raise SettingError("node", None, f"one of {names}, as system.layout needs a node")
         return None
     node = node_from_mapping(plain["node"])
     if not has_layout:
         raise SettingError(
-            "node", node.name, "none, as system.layout lies over none",
-            f"Take system={' or '.join(_laid_out_systems())}.",
+            "node", node.name, "no node without system.layout",
+            f"Set system={' or '.join(_laid_out_systems())}.",
         )  # fmt: skip
     if dict(plain["mig"]) != {"name": "auto"}:
         raise SettingError("mig", plain["mig"].get("name"), "auto with a node: GPUs are whole")
@@ -48,8 +48,8 @@ def node_of(plain: Mapping[str, Any]) -> Node | None:
     if not (is_default_hardware(plain) or chip == node.platforms[0]):
         raise SettingError(
             "hardware", plain["hardware"].get("name"),
-            f"nothing with a node, which is {' and '.join(node.gpus)}",
-            "Another node is a file in conf/node.",
+            f"no value beside a node of {' and '.join(node.gpus)}",
+            "Add a file to conf/node for another node.",
         )  # fmt: skip
     return node
 

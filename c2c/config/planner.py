@@ -22,9 +22,9 @@ class Candidate:
 
     Attributes:
       mig: name of the layout.
-      attainment: share of the requests that met both targets; None if the layout was refused.
-      ttft_p99_s: p99 of the TTFT of finished requests; None if none finished.
-      refused: reason why the layout cannot serve the catalog; "" if it can.
+      attainment: share of the requests that met both targets; None if refused.
+      ttft_p99_s: p99 of TTFT of finished requests; None if none finished.
+      refused: reason why the layout cannot serve the catalog, or "".
     """
 
     mig: str

@@ -50,11 +50,11 @@ _KINDS = {
 }
 # Hints on what a user may have meant by several choices of a group.
 _TOGETHER = {
-    "hardware": "Unlike chips in one fleet are its parts: fleet.parts=[{hardware: gh200}, "
-    "{hardware: l40s}]. Several GPUs with links between them are a node: node=a100_l40s.",
-    "fleet": "Unlike chips are its parts: fleet.parts=[{hardware: gh200}, {hardware: l40s}].",
-    "mig": "Unlike slices of one chip are parts: mig=custom and mig.parts.",
-    "catalog": "Models of both are a list: catalog.models.",
+    "hardware": "For unlike chips in one fleet set fleet.parts=[{hardware: gh200}, "
+    "{hardware: l40s}]. For several GPUs with links between them set node=a100_l40s.",
+    "fleet": "For unlike chips set fleet.parts=[{hardware: gh200}, {hardware: l40s}].",
+    "mig": "For unlike slices of one chip set mig=custom and mig.parts.",
+    "catalog": "For models of both set catalog.models.",
 }
 # Old names of settings and their present names.
 _RENAMED = {
@@ -130,8 +130,7 @@ def check_choices(overrides: Sequence[str], sweep: str | None = SWEEP) -> None:
 
     Args:
       overrides: arguments of the command line; others than overrides are skipped.
-      sweep: text before `group=a,b` in a command that runs each choice; "" if `group=a,b` alone is
-        a sweep, None if the command has no sweeps.
+      sweep: text before `group=a,b` that runs each choice; "": none is needed, None: no sweeps.
 
     Raises:
       SettingError: several choices or an empty list; two choices of a set that contradict each
@@ -167,7 +166,7 @@ def check_renamed(key: str, value: object) -> None:
     if new is not None:
         is_group = (conf_dir() / new).is_dir()
         hint = f"Set {new}=" + (f"<name>, a file of conf/{new}." if is_group else "<value>.")
-        raise SettingError(key, value, f"another name: it is {new} now", hint)
+        raise SettingError(key, value, f"its present name, {new}", hint)
 
 
 def _several(group: str, value: str, names: str, sweep: str | None) -> SettingError:
@@ -339,7 +338,7 @@ def _no_field_of_policy(
     policies: Any = DECISIONS[setting].policies if setting in DECISIONS else {}
     own = ", ".join(policies[policy]._fields) if policy in policies else ""
     having = [f"system/{setting}={n}" for n, p in sorted(policies.items()) if name in p._fields]
-    hint = f"There is one with {' or '.join(having)}." if having else ""
+    hint = f"Policies with this field: {', '.join(having)}." if having else ""
     return SettingError(field, value, f"a field of {policy} ({own or 'it has none'})", hint)
 
 

@@ -63,7 +63,7 @@ class SloConf:
     Attributes:
       ttft_s: largest time to first token.
       tpot_s: largest time per output token.
-      attainment: share of requests that must meet both targets for the verdict, above 0, at most 1.
+      attainment: share of requests that must meet both targets, for the verdict.
     """
 
     ttft_s: float | None = None
@@ -118,7 +118,7 @@ class MigChangeConf:
       at_s: time at which the first chip begins to change.
       mig: name of the new layout; None if `parts` gives it.
       parts: profiles of the new layout, as in `mig=custom`; empty if `mig` names it.
-      drain: true: requests on a removed slice end there; false: they begin again elsewhere.
+      drain: true: requests on a removed slice end there; false: they are recomputed elsewhere.
       stagger_s: delay between one chip's begin and the next one's.
     """
 
@@ -196,16 +196,16 @@ class RunConf:
       system: policies and their settings, a file of `conf/system`, see `c2c.serving.SystemSpec`;
         each policy is a choice in a group such as system/alpha, see `c2c.policies`.
       code: Python files with policies of the user's own, see `c2c.config.user_code`.
-      conf: folders of the user's settings, searched after `conf/` for chips, layouts, nodes and
-        calibrations, see `c2c.config.installed.search_settings`.
+      conf: folders of the user's chips, layouts, nodes and calibrations, searched after `conf/`,
+        see `c2c.config.installed.search_settings`.
       link: variant of the link's capacity, measured or datasheet.
       superchips: number of chips of the platform, or copies of the node or of the fleet.
       tensor_parallel: number of chips that compute each step together as one device, each with a
         part of the heads, feed-forward columns and KV cache; `superchips` counts chips.
-      expert_parallel: each chip of such a device has whole experts, not a part of every expert.
+      expert_parallel: each of these chips has whole experts, not a part of every expert.
       cells: number of parts of the fleet with chips and models of their own.
-      shards: number of processes, each for parts of the fleet that share no model; auto: as many as
-        cores and parts allow. Results equal those of one process.
+      shards: number of processes, each for parts that share no model; auto: as many as cores and
+        parts allow. Results equal those of one process.
       constants: cost-model constants, a file of `conf/calibration`; auto: the platform's, or
         `datasheet` with a note if the platform was never measured.
       engine: file of `conf/engines` whose host time a step replaces the calibration's; None: the
@@ -216,15 +216,15 @@ class RunConf:
       weights_start: location of all weights at time 0, host or disk.
       slo: targets that replace the catalog's.
       scale: factors on the platform's rates.
-      seed: seed of the run; every source of randomness has its own stream.
+      seed: seed of all random streams, one a cause.
       timeline: size of the timeline for Perfetto.
       figures: draw PNG, SVG and PDF, which takes longer than a short run; null: only
         `experiments.advise` and `experiments.capacity` draw.
       resume: false: run again even if the run folder is complete.
-      overwrite: `folder` may hold other files, which are kept, or another run's results, which are
+      overwrite: accept a `folder` with other files, which stay, or another run's results, which are
         replaced.
-      objective: result of a run for a sweeper, from fields of its summary, see
-        `experiments.simulation.objective`; null: none.
+      objective: result of a run for a sweeper, from its summary, see
+        `experiments.simulation.objective`.
       out: folder in which run folders are made, each named by its settings.
       folder: path of the run folder itself; null: a folder in `out`.
     """

@@ -49,7 +49,7 @@ def settings_folder(folder: str | Path, field: str) -> Path:
                 if _values(yaml.compose(text, loader), {}) > _MOST_VALUES:
                     raise SettingError(
                         field, str(file), f"files of at most {_MOST_VALUES} values",
-                        "An alias (*name) counts as all that it stands for.",
+                        "An alias (*name) counts with all values that it repeats.",
                     )  # fmt: skip
     return found
 
@@ -104,10 +104,10 @@ def _check(path: Path) -> None:
     if not path.is_file():
         raise SettingError("code", str(path), "a Python file")
     if not path.stem.isidentifier():
-        raise SettingError("code", str(path), "a file whose name is a Python name")
+        raise SettingError("code", str(path), "a file whose name is a Python identifier")
     before: Any = sys.modules.get(path.stem) or importlib.util.find_spec(path.stem)
     if before is not None and path not in _loaded:
-        raise SettingError("code", str(path), "a file whose name is not that of another module")
+        raise SettingError("code", str(path), "a file whose name is no other module's")
 
 
 class _Loader(SourceFileLoader):

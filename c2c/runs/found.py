@@ -61,8 +61,7 @@ def collect(folder: str | Path = "runs/simulate") -> pa.Table:
       folder: a run folder, or a folder with run folders at any depth.
 
     Raises:
-      SettingError: a folder that does not exist or has no run.
-      DataError: a run folder that another version of c2c wrote.
+      SettingError, DataError: see `find_runs`.
     """
     return tidy(find_runs(Path(folder).expanduser()))
 
@@ -75,12 +74,12 @@ def find_runs(folder: Path) -> list[FoundRun]:
       DataError: a run folder that another version of c2c wrote.
     """
     if not folder.is_dir():
-        raise SettingError("folder", str(folder), "a folder of runs, which exists")
+        raise SettingError("folder", str(folder), "a folder of runs that exists")
     found = [read_run(path, _named(path, folder)) for path in _run_folders(folder)]
     if not (kept := [run for run in found if run is not None]):
         raise SettingError(
             "folder", str(folder), "a folder with simulated runs in it",
-            "`python -m experiments.simulate` puts them into runs/simulate.",
+            "`python -m experiments.simulate` writes them to runs/simulate.",
         )  # fmt: skip
     return sorted(kept, key=lambda run: run.run)
 

@@ -31,20 +31,20 @@ def check_folder(
     """Raise unless a run of these settings may use the folder; change nothing.
 
     A folder may be used if it does not exist, is empty, or holds this run, finished or not. With
-    `overwrite` it may also hold another run's results, which are replaced, and files that no run
-    wrote, which are kept. A file that no run wrote and whose name the run needs is always refused.
+    `overwrite` another run's results are replaced and files that no run wrote are kept. A file that
+    no run wrote and that the run would replace is always refused.
 
     Args:
       root: the run folder.
       config: the resolved configuration.
       ignore: top-level keys of `config` that do not distinguish runs.
-      overwrite: accept other runs and other files, see above.
+      overwrite: see above.
       names: names of results that will be written, as far as known.
       needs_bytes: estimate of the bytes that will be written.
       field: the setting that names the folder.
 
     Raises:
-      SettingError: a folder that the run may not use, or one without room for `needs_bytes`.
+      SettingError: a folder that the run may not use or that lacks room.
     """
     if root.exists() and not root.is_dir():
         raise SettingError(field, str(root), "a folder")
@@ -55,8 +55,8 @@ def check_folder(
     foreign = foreign_files(root, own)
     if taken := sorted({*OWN, *names}.intersection(foreign)):
         raise SettingError(
-            field, str(root), "a folder in which a run can be kept",
-            f"It holds {_few(taken)}, which no run made and which a run would have to replace.",
+            field, str(root), "a folder for a run",
+            f"It holds {_few(taken)}, which no run made and this run would replace.",
         )  # fmt: skip
     if overwrite:
         return
@@ -64,7 +64,7 @@ def check_folder(
     if foreign:
         raise SettingError(
             field, str(root), wanted,
-            f"It holds {_few(foreign)}. overwrite=true leaves that and adds the run's files.",
+            f"It holds {_few(foreign)}. overwrite=true keeps that and adds the run's files.",
         )  # fmt: skip
     if any((root / name).exists() for name in own - OWN):
         here, there = _told(plain(config), ignore), _told(_settings(root), ignore)

@@ -23,7 +23,7 @@ class FolderInUse(SettingError):
 def take_lock(root: Path, field: str = "out") -> int:
     """Take the folder's lock and return its file descriptor.
 
-    The operating system releases the lock when the process ends, even if it is killed.
+    The lock is released when the process ends, even if it is killed.
 
     Raises:
       FolderInUse: another process has the lock.
@@ -42,7 +42,7 @@ def take_lock(root: Path, field: str = "out") -> int:
             raise
         os.close(handle)
     raise FolderInUse(
-        field, str(root), "a folder no other run is using", "Wait for it or choose another."
+        field, str(root), "a folder that no other run uses", "Wait for it or choose another."
     )
 
 

@@ -60,7 +60,7 @@ def check_format(root: Path) -> None:
     if found != FORMAT:
         raise DataError(
             str(root / DONE),
-            f"a run folder of format {str(found)[:40]}, this version reads {FORMAT}",
+            f"a run folder of format {str(found)[:40]}, this version reads format {FORMAT}",
         )
 
 

@@ -32,7 +32,7 @@ def check_room(folder: Path, needs_bytes: int = 0, field: str = "out") -> None:
     while not there.exists() and there != there.parent:
         there = there.parent
     if not there.is_dir():
-        raise SettingError(field, str(folder), "a folder", f"{there} is none.")
+        raise SettingError(field, str(folder), "a folder", f"{there} is no folder.")
     try:
         with tempfile.TemporaryFile(dir=there) as probe:
             probe.write(b"\0")

@@ -193,11 +193,11 @@ class RunDir:
         """
         path = self._inside(name)
         if path.parent != self.path:
-            raise SettingError("name", name, "one name, without a folder before it")
+            raise SettingError("name", name, "a name without folders")
         path.mkdir(exist_ok=True)
         if not own_files(path):
             if any(path.iterdir()):
-                raise SettingError("out", str(self.path), f"a folder without a {name} of others")
+                raise SettingError("out", str(self.path), f"a folder without a foreign '{name}'")
             write_text(path / JOURNAL, HEADER + "\n")
         return path
 
@@ -260,7 +260,7 @@ class RunDir:
 
     def _inside(self, name: str) -> Path:
         if name in OWN or not is_inside(name):
-            raise SettingError("name", name, "a file name inside the run folder that is not taken")
+            raise SettingError("name", name, "a name inside the run folder that is not reserved")
         return self.path / name
 
     def _result(self, name: str) -> Path:
@@ -269,7 +269,7 @@ class RunDir:
         path = self._inside(name)
         if name not in self._results:
             if path.exists() or path.is_symlink():  # own files were removed before
-                raise SettingError("out", str(self.path), f"a folder without a {name} of others")
+                raise SettingError("out", str(self.path), f"a folder without a foreign '{name}'")
             with (self.path / JOURNAL).open("a", encoding="utf-8") as journal:
                 journal.write(name + "\n")
                 journal.flush()

@@ -99,7 +99,7 @@ def test_a_failed_chip_takes_its_group_along() -> None:
         (("tensor_parallel=0",), "tensor_parallel=0: expected a whole number above 0"),
         (("tensor_parallel=3", "superchips=3"), "tensor_parallel=3.* 8 kv_heads of llama-3-8b"),
         (("expert_parallel=true",), "expert_parallel=True: expected false"),
-        (("tensor_parallel=2", "superchips=2", "mig=7x12gb"), "mig='7x12gb'.*MIG slices"),
+        (("tensor_parallel=2", "superchips=2", "mig=7x12gb"), "mig='7x12gb'.*A MIG slice"),
         (("tensor_parallel=2", "superchips=2", "mig=planned"), "mig='planned'"),
         (("tensor_parallel=2", "superchips=2", "mig_changes=[{at_s: 1, mig: 1x96gb}]"),
          "mig_changes=1: expected none with tensor_parallel=2"),

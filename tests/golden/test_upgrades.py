@@ -64,7 +64,7 @@ def test_a_run_of_another_version_is_refused_and_stays(
     said = in_one_line(error.value)
     assert said is not None
     assert f"a run folder of format {number}"[:30].split("\n")[0] in said
-    assert said.endswith("this version reads 1.")
+    assert said.endswith("this version reads format 1.")
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 

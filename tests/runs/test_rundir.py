@@ -233,7 +233,7 @@ def test_a_kept_folder_is_never_anybody_elses(tmp_path: Path) -> None:
     (tmp_path / "parts/mine").write_text("mine")
     with (
         RunDir.open(tmp_path, {"a": 1}, overwrite=True) as run,
-        pytest.raises(SettingError, match="parts of others"),
+        pytest.raises(SettingError, match="a foreign 'parts'"),
     ):
         run.kept_folder("parts")
     for name in ("../parts", "a/b", "config.yaml", ""):

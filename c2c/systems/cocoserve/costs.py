@@ -113,9 +113,9 @@ def operation_s(
     source, device, count = operation.source, operation.device, len(node.gpus)
     for one in (source, device):
         if not 0 <= one < count:
-            raise SettingError("device", one, f"0 to {count - 1}, those of {node.name}")
+            raise SettingError("device", one, f"0 to {count - 1} of {node.name}")
     if node.link(source, device) is None:
-        raise SettingError("device", device, f"a device that a link joins to device {source}")
+        raise SettingError("device", device, f"a device with a link to device {source}")
     copied_s = node.seconds(moved_bytes(operation, spec, kv_tokens), source, device)
     fixed_s = 0.0 if operation.kind == "evict" else costs.operation_s
     return fixed_s + copied_s + (costs.coordination_s if operation.kind == "replicate" else 0.0)

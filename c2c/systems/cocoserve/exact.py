@@ -83,7 +83,7 @@ class _Axis:
 
     Attributes:
       device: index of the device.
-      held: bool[layers], True for a layer that it holds already.
+      held: bool[layers], layers that it holds already.
       total: number of layers that it will hold.
       per_run: cost of a run of adjacent layers, in unscaled steps.
     """

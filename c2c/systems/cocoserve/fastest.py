@@ -62,8 +62,8 @@ def fastest(
     if cost[0] > 0:
         needed = batch * kv_bytes(devices.spec, context) * devices.spec.layers
         raise SettingError(
-            "batch", batch, f"rows whose KV has room on device {first}",
-            f"{needed:,} bytes are needed, {int(cost[0]):,} too many.",
+            "batch", batch, f"a batch whose KV fits on device {first}",
+            f"It needs {needed:,} bytes, {int(cost[0]):,} more than are free.",
         )  # fmt: skip
     return search.placement(made)
 

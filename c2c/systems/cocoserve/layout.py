@@ -93,7 +93,7 @@ class Scaling:
         if not 0.0 <= self.host_s < np.inf:
             raise SettingError(f"{where}.host_s", self.host_s, "seconds, at least 0")
         if not self.firsts or len(set(self.firsts)) < len(self.firsts):
-            raise SettingError(f"{where}.firsts", self.firsts, "different numbers of devices")
+            raise SettingError(f"{where}.firsts", self.firsts, "distinct device indices")
         scales = self.way != "layers" or self.replicated or self.migrated
         if self.split > 1 and (scales or list(self.firsts) != [0]):
             allowed = "1, unless way=layers, replicated=0, migrated=0 and firsts=[0]"
@@ -128,14 +128,14 @@ def placement_of(
         return _planned(given, spec, node, placement, others, share)
     for name in ("replicated", "migrated"):
         if getattr(given, name) > n:
-            allowed = f"at most {n} layers, as {spec.name} has"
+            allowed = f"at most {n}, the layers of {spec.name}"
             raise SettingError(f"{where}.{name}", getattr(given, name), allowed)
     if given.replicated + given.migrated > n:
         allowed = f"at most {n - given.replicated} beside replicated={given.replicated}"
         raise SettingError(f"{where}.migrated", given.migrated, allowed)
     used = (given.copies - 1) * given.over if given.replicated else 0
     if max(used, int(given.migrated > 0)) > len(others):
-        allowed = f"copies on at most {len(others)} devices that no instance begins on"
+        allowed = f"copies on at most {len(others)} devices without an instance"
         raise SettingError(f"{where}.copies", given.copies, allowed)
     if given.migrated:
         moved = range(n - round(share * given.migrated), n)
@@ -152,7 +152,7 @@ def placement_of(
 def _targets(given: Scaling, node: Node, first: int) -> list[int]:
     count = len(node.gpus)
     if first not in range(count):
-        raise SettingError("system.layout.firsts", first, f"0 to {count - 1}, of {node.name}")
+        raise SettingError("system.layout.firsts", first, f"0 to {count - 1} of {node.name}")
     free = [d for d in range(count) if d not in given.firsts]
     turn = given.firsts.index(first) % max(1, len(free))
     return [*free[turn:], *free[:turn]]
@@ -164,7 +164,7 @@ def _planned(
 ) -> Placement:  # fmt: skip
     link = node.link(placement.first, others[0]) if others else None
     if link is None:
-        raise SettingError("system.layout.way", given.way, "layers where no device can have copies")
+        raise SettingError("system.layout.way", given.way, "layers: no device can have copies")
     gpu = node.platforms[placement.first].gpu
     allotted = module_of(spec, LAYER).allocated_bytes
     free = dict.fromkeys(
@@ -204,7 +204,7 @@ def scaled_layout(
 def _prepare(context: Context) -> SystemSpec:
     deployments, system = context.deployments, context.system
     if context.node is None:
-        raise SettingError("node", None, "a node, over whose devices layers have copies")
+        raise SettingError("node", None, "a node whose devices hold copies of layers")
     if len(deployments) > 1:
         raise SettingError("catalog", [d.name for d in deployments], "one model")
     tokens = getattr(system.chunk, "tokens", None) or max(system.profile.chunks)
@@ -279,7 +279,7 @@ class _Over:
             if left <= 0.0:
                 raise SettingError(
                     "node", self.node.name,
-                    f"devices that hold what {self.spec.name} keeps there; device {d} lacks "
+                    f"devices with room for {self.spec.name}; device {d} lacks "
                     f"{-left / 1e9:.1f} GB",
                 )  # fmt: skip
         return {_name(d): left for d, left in room.items()}
@@ -308,7 +308,7 @@ class _Over:
         if len(counts) > 1:
             raise SettingError(
                 "system.layout.way", self.given.way,
-                f"a plan whose layers have one number of copies beside 1; it has {sorted(counts)}",
+                f"a plan with one number of copies beside 1; it has {sorted(counts)}",
             )  # fmt: skip
         paths = [
             tuple(devices[min(j, len(devices) - 1)] for devices in placement.copies)
@@ -382,7 +382,7 @@ class _Over:
         return Work(name=name, seconds=cost, draws=draws, after=after, home=home)
 
     def _cost(self, device: int, layers: int) -> Cost:
-        """Return the cost of so many layers on a device."""
+        """Return the cost of a number of layers on a device."""
         if (device, layers) not in self._layers:
             table, share = self.devices.tables[device], layers / self.spec.layers
             tokens = np.unique([1, *range(_GRID, self.tokens + 1, _GRID), self.tokens])

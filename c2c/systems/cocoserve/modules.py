@@ -75,7 +75,7 @@ class Module:
         return sum(-(-size // BLOCK_BYTES) * BLOCK_BYTES * count for size, count in each)
 
     def flops(self, tokens: int) -> int:
-        """Return the operations of a prompt of so many tokens, with scores of all token pairs."""
+        """Return the operations of a prompt by its tokens, with scores of all token pairs."""
         products = 2 * tokens * sum(m.k * m.n * m.taken for m in self.matrices)
         return products + 4 * tokens * tokens * self.scores
 
@@ -89,7 +89,7 @@ def modules(spec: ModelSpec) -> Mapping[str, Module]:
     check_plain_layers(spec)
     if spec.dense_layers:
         raise SettingError(
-            f"model.{spec.name}.dense_layers", list(spec.dense_layers), "layers that are all alike"
+            f"model.{spec.name}.dense_layers", list(spec.dense_layers), "none: layers must be alike"
         )
     q, kv, h = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim, spec.hidden
     attention = {
@@ -137,7 +137,7 @@ def module_of(spec: ModelSpec, name: str) -> Module:
 
 
 def sizes(spec: ModelSpec, kv_tokens: int = 0) -> dict[str, float]:
-    """Return the bytes that each module takes on a target device, with KV of so many tokens."""
+    """Return the bytes that each module, with its KV tokens, takes on a target device."""
     kv = kv_bytes(spec, kv_tokens)
     with_kv = ("attention", LAYER, KV)
     return {
@@ -147,7 +147,7 @@ def sizes(spec: ModelSpec, kv_tokens: int = 0) -> dict[str, float]:
 
 
 def kv_bytes(spec: ModelSpec, tokens: int = 1) -> int:
-    """Return the bytes of keys and values of so many tokens in one layer."""
+    """Return the bytes of keys and values of a number of tokens in one layer."""
     return tokens * kv_bytes_per_token(spec) // spec.layers
 
 

@@ -106,7 +106,7 @@ class Placement:
         changed = list(self.copies)
         for layer in self._known(layers):
             if device in changed[layer]:
-                raise SettingError("layers", layer, f"one that device {device} holds no copy of")
+                raise SettingError("layers", layer, f"a layer without a copy on device {device}")
             changed[layer] = (*changed[layer], device)
         return replace(self, copies=tuple(changed), rows=())
 
@@ -119,10 +119,10 @@ class Placement:
         changed = list(self.copies)
         for layer in self._known(layers):
             if device not in changed[layer]:
-                raise SettingError("layers", layer, f"one that device {device} holds a copy of")
+                raise SettingError("layers", layer, f"a layer with a copy on device {device}")
             if len(changed[layer]) == 1:
                 raise SettingError(
-                    "layers", layer, f"one with another copy than that of device {device}"
+                    "layers", layer, f"a layer with another copy than device {device}'s"
                 )
             changed[layer] = tuple(d for d in changed[layer] if d != device)
         return replace(self, copies=tuple(changed), rows=())
@@ -138,9 +138,9 @@ class Placement:
         chosen = self._known(layers)
         for layer in chosen:
             if source not in self.copies[layer]:
-                raise SettingError("layers", layer, f"one that device {source} holds a copy of")
+                raise SettingError("layers", layer, f"a layer with a copy on device {source}")
             if device in self.copies[layer]:
-                raise SettingError("layers", layer, f"one that device {device} holds no copy of")
+                raise SettingError("layers", layer, f"a layer without a copy on device {device}")
         if module != "layer":
             kept = [p for p in self.parts if p.layer not in chosen or p.module != module]
             moved = (Part(layer, module, device) for layer in chosen)
@@ -154,7 +154,7 @@ class Placement:
         chosen = tuple(layers)
         for layer in chosen:
             if not 0 <= layer < self.layers:
-                raise SettingError("layers", layer, f"numbers of layers, 0 to {self.layers - 1}")
+                raise SettingError("layers", layer, f"a layer's index, 0 to {self.layers - 1}")
         if len(set(chosen)) < len(chosen):
             raise SettingError("layers", list(chosen), "each layer once")
         return chosen

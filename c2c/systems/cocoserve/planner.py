@@ -48,8 +48,7 @@ def room_of(
       idle: idle share of each device's time; for "work" and "both".
       layer_bytes: bytes of one copy, r.
       layers: layers of the model; its unscaled step takes all time of a device.
-      available: limit of the copies: "bytes" that are free, "work" that fits in idle time, or
-        "both".
+      available: limit of copies: free "bytes", "work" that fits in idle time, or "both".
 
     Raises:
       SettingError: an unknown limit, or `layer_bytes` not above 0.

@@ -92,7 +92,7 @@ def split_speedup(
     """
     batch = sum(rows[0])
     if any(sum(each) != batch or min(each) < 0 for each in rows) or not batch > 0:
-        raise SettingError("rows", rows, "numbers from 0 of each layer with one sum above 0")
+        raise SettingError("rows", rows, "numbers from 0, with the same sum above 0 for each layer")
     speed, link = _like(rows, rates, "rates"), _like(rows, links, "links")
     work = sum(
         max(r / c for r, c in zip(*each, strict=True)) for each in zip(rows, speed, strict=True)

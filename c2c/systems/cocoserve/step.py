@@ -65,7 +65,7 @@ class Devices:
         return self.tables[0].max_tokens
 
     def layer_s(self, device: int, rows: int, context: int) -> float:
-        """Return the seconds of one layer with so many rows on a device."""
+        """Return the seconds of one layer on a device by rows and tokens of KV a row."""
         table = self.tables[device]
         tokens = rows * cache_places(context, table.cache) / table.token_places
         whole = float(table.body_s[rows, 0]) + float(table.decode_attention_s[rows])
@@ -87,9 +87,7 @@ class Devices:
         for source, device, rows in _flows(before, after):
             link = self.node.link(source, device)
             if link is None:
-                raise SettingError(
-                    "device", device, f"a device that a link joins to device {source}"
-                )
+                raise SettingError("device", device, f"a device with a link to device {source}")
             moved += rows * row
             latency_s = max(latency_s, link.latency_s)
             for way in self.node.ways(source, device):
@@ -138,14 +136,14 @@ def step_time(placement: Placement, devices: Devices, *, batch: int, context: in
     """
     if placement.layers != devices.spec.layers:
         raise SettingError(
-            "copies", placement.layers, f"{devices.spec.layers} layers, as {devices.spec.name} has"
+            "copies", placement.layers, f"{devices.spec.layers}, the layers of {devices.spec.name}"
         )
     if not 1 <= batch <= devices.most_rows:
         raise SettingError("batch", batch, f"1 to {devices.most_rows} rows")
     count = len(devices.tables)
     for device in placement.devices:
         if not 0 <= device < count:
-            raise SettingError("device", device, f"0 to {count - 1}, those of {devices.node.name}")
+            raise SettingError("device", device, f"0 to {count - 1} of {devices.node.name}")
     first, parts = placement.first, placement.partitions(batch)
     whole: Partition = {first: batch}
     layers_s = sum(

@@ -116,9 +116,9 @@ class Weaving:
                 raise SettingError(f"{where}.{name}", getattr(self, name), "at least 1")
         for name in ("threshold", "weight", "poll_s", "split_s", "host_s", "reserve_bytes"):
             if not 0.0 <= getattr(self, name) < np.inf:
-                raise SettingError(f"{where}.{name}", getattr(self, name), "a number from 0")
+                raise SettingError(f"{where}.{name}", getattr(self, name), "a number, at least 0")
         if self.ahead_s is not None and not 0.0 <= self.ahead_s < np.inf:
-            raise SettingError(f"{where}.ahead_s", self.ahead_s, "seconds from 0, or null")
+            raise SettingError(f"{where}.ahead_s", self.ahead_s, "seconds, at least 0, or null")
         if self.prompt_devices is not None and not 1 <= self.prompt_devices <= 8:
             raise SettingError(f"{where}.prompt_devices", self.prompt_devices, "1 to 8, or null")
 
@@ -144,8 +144,8 @@ def pair_times(
       given: settings with batches and ratio.
       hot: times of the hot model on its GPU.
       cold: times of the cold model on its GPU.
-      gpus: the hot and the cold GPU.
-      node: node with the links between them.
+      gpus: the two GPUs.
+      node: their node.
       away: times of the hot model on the cold GPU.
     """
     wire_s, gbps = _wire(node)
@@ -212,7 +212,7 @@ def woven_layout(
 def _prepare(context: Context) -> SystemSpec:
     system, given = context.system, context.settings
     if context.node is None:
-        raise SettingError("node", None, "a node, on whose first two GPUs the models are")
+        raise SettingError("node", None, "a node with two GPUs for the models")
     layout = woven_layout(
         given, context.deployments, context.node, rows=system.max_batch,
         tokens=getattr(system.chunk, "tokens", None) or max(system.profile.chunks),
@@ -233,7 +233,7 @@ class _Over:
         self.given, self.hot, self.cold, self.node, self.rows = given, *specs, node, rows
         self.tokens = tokens if given.prompt_devices else 0
         if len(node.platforms) < 2 or not node.link(0, 1) or not node.link(1, 0):
-            raise SettingError("node", node.name, "two GPUs with links between them, both ways")
+            raise SettingError("node", node.name, "two GPUs with links in both directions")
         first, second = node.platforms[:2]
         own = constants or load_constants(calibration_for(first.name))
         other = (
@@ -333,7 +333,7 @@ class _Over:
             lane = self._lane(name, spec, (0, 1), step, ({"both": 1.0},))
             kept = given.cold_share * memory["both"] if name == "cold" else 0.0
             lanes.append(replace(lane, reserve={"both": kept}))
-        how = "on shares of the SMs" if spatial else "by turns"
+        how = "on shares of the SMs" if spatial else "in turn"
         said = f"both models over both GPUs, {how}"
         if given.prompt_devices is not None:
             raise SettingError("system.layout.prompt_devices", given.prompt_devices,
@@ -389,7 +389,7 @@ class _Over:
         if room <= 0.0:
             raise SettingError(
                 "node", self.node.name,
-                f"GPUs that hold {' and '.join(spec.name for spec in specs)}; {one.name} lacks "
+                f"GPUs with room for {' and '.join(spec.name for spec in specs)}; {one.name} lacks "
                 f"{-room / 1e9:.1f} GB",
             )  # fmt: skip
         return float(room)
@@ -399,7 +399,7 @@ class _Over:
         halves = sum(self._room(gpu) for gpu in (0, 1))
         room = halves - weight_bytes(self.hot) - weight_bytes(self.cold)
         if room <= 0.0:
-            allowed = f"GPUs that hold both models; they lack {-room / 1e9:.1f} GB"
+            allowed = f"GPUs with room for both models; they lack {-room / 1e9:.1f} GB"
             raise SettingError("node", self.node.name, allowed)
         return float(room)
 
@@ -414,7 +414,7 @@ def _wire(node: Node) -> tuple[tuple[float, float], float]:
     """Return the latencies there and back between the first two GPUs, and the lower rate, GB/s."""
     there, back = node.link(0, 1), node.link(1, 0)
     if there is None or back is None:
-        raise SettingError("node", node.name, "a link between the first two GPUs, both ways")
+        raise SettingError("node", node.name, "links in both directions between the first two GPUs")
     return (there.latency_s, back.latency_s), min(there.gbps, back.gbps)
 
 

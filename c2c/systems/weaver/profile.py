@@ -1,7 +1,7 @@
 """Times of a woven pair by the cost model: K, N, the receiver's operators, effects of a cut.
 
-The sender is the hot model's GPU, the receiver the cold model's. Source: section 4.2. The paper
-profiles a running pair; here `c2c.cost.kernel_graph` gives the times.
+The sender is the hot model's GPU, the receiver the cold model's. Times are those of
+`c2c.cost.kernel_graph`; the paper profiles a running pair (section 4.2).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Woven:
     Attributes:
       stall_s: mean stall of a layer.
       hot_s: seconds of the sender's step.
-      cold_s: seconds of the receiver's step, with the tasks of one step of the sender.
+      cold_s: seconds of the receiver's step, with one step's tasks of the sender.
       longest_s: seconds of the receiver's longest piece.
     """
 

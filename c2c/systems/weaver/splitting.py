@@ -93,7 +93,7 @@ class Limits:
             raise SettingError("least_s", self.least_s, "seconds above 0")
         for name in ("split_s", "poll_s"):
             if not 0 <= getattr(self, name) < float("inf"):
-                raise SettingError(name, getattr(self, name), "seconds from 0")
+                raise SettingError(name, getattr(self, name), "seconds, at least 0")
         if np.min(self.most, initial=1) < 1:
             raise SettingError("most", self.most, "whole numbers above 0")
 
@@ -103,10 +103,7 @@ class Limits:
         return self.split_s + self.poll_s
 
     def most_of(self, t: Values) -> npt.NDArray[np.int64]:
-        """Return the most pieces of each operator.
-
-        Args:
-          t: seconds of the operators.
+        """Return the most pieces of each operator, by its seconds.
 
         Raises:
           SettingError: `most` for another number of operators.
@@ -150,7 +147,7 @@ class Threshold:
 
     def __post_init__(self) -> None:
         if not self.seconds >= 0:
-            raise SettingError("threshold.seconds", self.seconds, "seconds from 0")
+            raise SettingError("threshold.seconds", self.seconds, "seconds, at least 0")
         if self.of not in get_args(ThresholdOf):
             raise unknown_name("threshold.of", self.of, get_args(ThresholdOf))
         if self.layers < 1:
@@ -233,7 +230,7 @@ def best_cut(
       SettingError: a weight below 0, no layer, or limits for another number of operators.
     """
     if not 0 <= weight < float("inf"):
-        raise SettingError("weight", weight, "a finite number from 0")
+        raise SettingError("weight", weight, "a finite number, at least 0")
     if layers < 1:
         raise SettingError("layers", layers, "a whole number above 0")
     limits = limits or Limits()
@@ -265,7 +262,7 @@ def _halved(
       ops: seconds of operators.
       threshold: bound of the stall.
       late: returns a piece's mean lateness times its seconds.
-      may: returns True if a piece of so many seconds of operator k may be halved.
+      may: returns True if a piece of t seconds of operator k may be halved.
       added_s: seconds that a split adds.
     """
     heap = [(-t, k) for k, t in enumerate(_seconds(ops).tolist())]
@@ -283,8 +280,8 @@ def _halved(
         splits += 1
         if splits > MOST_SPLITS:
             raise SettingError(
-                "threshold.seconds", threshold.seconds, "a stall that cuts reach",
-                f"{MOST_SPLITS:,} splits did not; the guarded algorithm ends.",
+                "threshold.seconds", threshold.seconds, "a stall that cuts can reach",
+                f"{MOST_SPLITS:,} splits did not reach it; the guarded algorithm always ends.",
             )  # fmt: skip
         half = (t + added_s) / 2
         total += added_s

@@ -44,7 +44,7 @@ class Times:
       spec: the model.
       table: costs of its steps.
       host_s: host seconds a step, beside the calibration's.
-      collectives_s: [rows], seconds of all collectives of a step with so many rows; (): none.
+      collectives_s: [rows], seconds of all collectives of a step by its rows; (): none.
     """
 
     spec: ModelSpec

@@ -120,7 +120,7 @@ def test_memory_by_device() -> None:
 def test_wrong_values_are_named() -> None:
     with pytest.raises(SettingError, match="module='knee': expected one of attention"):
         module_of(SPEC, "knee")
-    with pytest.raises(SettingError, match="device=9: expected 0 to 1, those of l40s_pcie"):
+    with pytest.raises(SettingError, match="device=9: expected 0 to 1 of l40s_pcie"):
         operation_s(
             Operation(kind="migrate", layers=(0,), device=9), SPEC, load_node("l40s_pcie"), COSTS
         )

@@ -122,7 +122,7 @@ def test_a_batch_that_memory_ends_has_room_by_copies() -> None:
     made = fastest(FORTY, free, batch=32, context=1000)
     kept = sum(part.get(0, 0) for part in made.partitions(32)) * kv_bytes(SPEC, 1000)
     assert kept <= free[0]
-    with pytest.raises(SettingError, match=r"batch=32: .*26,214,400,000 bytes are needed"):
+    with pytest.raises(SettingError, match=r"batch=32: .*It needs 26,214,400,000 bytes"):
         fastest(FORTY, {0: 14e9, 1: 1e9}, batch=32, context=1000)
 
 
@@ -138,5 +138,5 @@ def test_wrong_values_are_named() -> None:
         assert refused.value.field == field
     (slot,) = NODE.links
     apart = devices(40, replace(NODE, links=(replace(slot, between=(0, 1)),)))
-    with pytest.raises(SettingError, match="device=2: expected a device that a link joins"):
+    with pytest.raises(SettingError, match="device=2: expected a device with a link to"):
         seconds(start.replicated([0], 2), of=apart)

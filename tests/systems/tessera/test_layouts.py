@@ -91,7 +91,7 @@ def test_what_cannot_be_is_refused() -> None:
 
 
 def test_a_node_and_a_layout_need_one_another() -> None:
-    with pytest.raises(SettingError, match=r"node=.*over none"):
+    with pytest.raises(SettingError, match=r"node=.*no node without system\.layout"):
         build(load(["node=a100_l40s", "workload=poisson"]))
     with pytest.raises(SettingError, match="node=None"):
         build(load(["system=replicas", "~node", "workload=poisson"]))
