@@ -128,7 +128,7 @@ def placement_of(
         return _planned(given, spec, node, placement, others, share)
     for name in ("replicated", "migrated"):
         if getattr(given, name) > n:
-            allowed = f"at most {n}, the layers of {spec.name}"
+            allowed = f"at most {n} layers, for {spec.name}"
             raise SettingError(f"{where}.{name}", getattr(given, name), allowed)
     if given.replicated + given.migrated > n:
         allowed = f"at most {n - given.replicated} beside replicated={given.replicated}"

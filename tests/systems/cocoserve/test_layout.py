@@ -94,11 +94,11 @@ def test_the_largest_batch_is_the_headroom(kv: str, layers: int) -> None:
 
 def test_what_cannot_be_is_refused() -> None:
     wrong: tuple[tuple[dict[str, Any], str], ...] = (
-        ({"replicated": 41}, r"system\.layout\.replicated=41: expected at most 40, the layers"),
+        ({"replicated": 41}, r"system\.layout\.replicated=41: expected at most 40 layers"),
         ({"replicated": 30, "migrated": 11}, r"migrated=11: expected at most 10 beside"),
         ({"replicated": 2, "copies": 5}, r"copies=5: expected copies on at most 3 devices"),
         ({"firsts": (4,)}, r"firsts=4: expected 0 to 3"),
-        ({"firsts": (0, 0)}, r"firsts=\(0, 0\): expected different numbers"),
+        ({"firsts": (0, 0)}, r"firsts=\(0, 0\): expected distinct device"),
         ({"way": "best"}, r"system\.layout\.way='best': expected one of"),
         ({"memory_share": 0.5}, r"devices with room for llama-2-13b; device 0 lacks"),
         ({"host_s": -1.0}, r"host_s=-1\.0: expected seconds, at least 0"),
