@@ -47,5 +47,5 @@ def test_requests_are_those_of_the_client_and_no_others() -> None:
         assert np.diff(block.arrival_s).mean() == pytest.approx(1.0 / run.rate_rps, rel=0.1)
         # arrivals end before the run does, as nobody answers what is not asked
         assert block.arrival_s[-1] < run.figures["seconds"]
-        with pytest.raises(DataError, match="are not what seed 2 draws"):
+        with pytest.raises(DataError, match="but seed 2 draws"):
             requests_of(replace(run, seed=2))
