@@ -43,8 +43,8 @@ class Between:
         self._looks, self._clock, self._give_way = looks, clock, give_way
         self._work: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._took: dict[Hashable, float] = {}  # seconds of the last step of a kind
-        self._begun: dict[int, tuple[Hashable, float]] = {}  # device: kind and begin of its step
-        self._due: dict[int, tuple[float, float]] = {}  # device: begin and end of polling
+        self._begun: dict[int, tuple[Hashable, float]] = {}  # device: kind and start of its step
+        self._due: dict[int, tuple[float, float]] = {}  # device: start and end of polling
         self._is_turning = False
         self._timer: asyncio.TimerHandle | None = None
         self._rests_until_s = 0.0

@@ -69,8 +69,7 @@ class Options:
         evict others. None: all weights are in memory.
       dtype: dtype of weights and KV caches.
       linear: method of linear layers; "staged" lets workers share the weights.
-      ahead: 1: a worker starts the next step of a run before it reads the last one's tokens; 0:
-        not.
+      ahead: 1: the next step of a run starts before the last one's tokens are read; 0: after that.
       devices: devices of each worker, as many as the system's layout covers.
     """
 

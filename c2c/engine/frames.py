@@ -64,7 +64,7 @@ class Connection(asyncio.Protocol):
         """Create a connection; `made` is called once it is connected."""
         self._made = made
         self._transport: asyncio.Transport | None = None
-        self._data = bytearray()  # of frames that have not come whole
+        self._data = bytearray()  # of incomplete frames
         self._frames: asyncio.Queue[AnyFrame | None] = asyncio.Queue()
         self._take: Callable[[AnyFrame], None] | None = None
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -124,7 +124,7 @@ class SocketFrames:
     def __init__(self, connection: socket.socket) -> None:
         """Create frames over a connected socket."""
         self._socket = connection
-        self._data = bytearray()  # of frames that have not come whole
+        self._data = bytearray()  # of incomplete frames
         self._sending = threading.Lock()
 
     def send(self, *frames: Frame) -> None:

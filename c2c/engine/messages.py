@@ -309,7 +309,7 @@ class FrontHello(Frame):
 
 
 class ModelInfo(Frame):
-    """A model as the front describes it to clients."""
+    """Description of a model, for clients."""
 
     name: str
     path: str

@@ -84,7 +84,7 @@ def test_the_page_goes_on_over_a_kill_and_a_restart(tmp_path: Path) -> None:
         first = page.until(lambda seen: seen["state"].startswith("up"), 60.0)
         page.until(lambda seen: seen["state"] != first["state"], 2.0)  # it moves by itself
         live.tokens("one", [1, 2], 4)
-        shown = page.until(lambda s: any(r[:2] == ["one", "here"] for r in s["models"]), 2.0)
+        shown = page.until(lambda s: any(r[:2] == ["one", "in memory"] for r in s["models"]), 2.0)
         assert any(row[1] == "on disk" for row in shown["models"]) or len(shown["models"]) < 4
         assert shown["workers"][0][5] == "0"  # restarts
         live.kill_worker(0)

@@ -23,7 +23,7 @@ _FUNCTION = re.compile(r"(?:<tool_call>\s*)?<function=([^<>\s]+)>")
 _NEXT = re.compile(r"<parameter=([^<>\n]+)>\n?|</function>|(?=</?tool_call>|<function=)")
 _VALUE_ENDS = re.compile(r"\n?</parameter>|\n(?=<parameter=|</function>)")
 _CALL_ENDS = re.compile(r"\s*(?:</tool_call>\s*)?")
-# Text at the end that may be the begin of a mark.
+# Text at the end that may be the beginning of a mark.
 _HELD = re.compile(
     rf"(?:<tool_call>\s*)?(?:<function=[^<>\s]*|{_begun('<function=')})\Z"
     rf"|(?:{_begun('<tool_call>')}|{_begun('</tool_call>')})\Z"
@@ -65,7 +65,7 @@ def read_marked(
 
 
 def _free(text: str, held: re.Pattern[str], *, is_over: bool) -> str:
-    """Return a text without a possible begin of a mark at its end."""
+    """Return a text without a possible beginning of a mark at its end."""
     begun = None if is_over else held.search(text)
     return text if begun is None else text[: begun.start()]
 

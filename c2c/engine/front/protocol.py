@@ -194,7 +194,7 @@ class SharedFields(BaseModel):
         }
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """Yield fields that others contradict, and what is wrong with them."""
+        """Yield fields that contradict others, and the reasons."""
         yield from ()
 
 
@@ -222,12 +222,12 @@ class CompletionRequest(SharedFields):
 
     @property
     def scores(self) -> int | None:
-        """Number of likeliest tokens that are told; None: no log-probabilities."""
+        """Number of likeliest tokens to report; None: no log-probabilities."""
         return self.logprobs
 
     @property
     def most_tokens(self) -> int | None:
-        """New tokens at most, as sent."""
+        """Limit of new tokens, as sent; None if not sent."""
         return self.max_tokens
 
     @property
@@ -239,7 +239,7 @@ class CompletionRequest(SharedFields):
         return list(given)
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """Yield fields that others contradict, and what is wrong with them."""
+        """Yield fields that contradict others, and the reasons."""
         if self.max_tokens == 0 and not self.echo:
             yield "max_tokens", "0: expected at least 1 without echo"
         if self.best_of not in (None, self.n):
@@ -358,12 +358,12 @@ class ChatRequest(SharedFields):
 
     @property
     def scores(self) -> int | None:
-        """Number of likeliest tokens that are told; None: no log-probabilities."""
+        """Number of likeliest tokens to report; None: no log-probabilities."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
     def most_tokens(self) -> int | None:
-        """New tokens at most, as sent."""
+        """Limit of new tokens, as sent; None if not sent."""
         return self.max_completion_tokens or self.max_tokens
 
     @property
@@ -392,7 +392,7 @@ class ChatRequest(SharedFields):
         return {name: value for name, value in given.items() if value}
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """Yield fields that others contradict, and what is wrong with them."""
+        """Yield fields that contradict others, and the reasons."""
         both = self.max_tokens, self.max_completion_tokens
         if None not in both and both[0] != both[1]:
             yield "max_tokens", f"{both[0]}: expected {both[1]}, as max_completion_tokens, or none"

@@ -165,8 +165,8 @@ def forced(
 class Calls:
     """Incremental parser of an answer into text and tool calls.
 
-    The result does not depend on the division of the answer into pieces. Invalid
-    calls remain text.
+    The result does not depend on the division of the answer into pieces. Invalid calls remain
+    text.
     """
 
     def __init__(self, form: Form, tools: Mapping[str, Any], *, several: bool = True) -> None:
@@ -256,12 +256,12 @@ def _of_part(form: Form, part: str) -> tuple[list[Call], str | None]:
 
 
 def _begun(text: str, mark: str) -> int:
-    """Return the length of the longest end of a text that begins a mark."""
+    """Return the length of the longest suffix of a text that begins a mark."""
     return next((n for n in range(len(mark) - 1, 0, -1) if text.endswith(mark[:n])), 0)
 
 
 def _objects(text: str) -> tuple[list[Call], str | None]:
-    """Return the calls, as objects, at the begin of a text; result as of `_of_part`."""
+    """Return the calls, as objects, at the start of a text, and the rest; see `_of_part`."""
     found: list[Call] = []
     at = 0
     while (start := _NEXT.match(text, at)) is not None:
