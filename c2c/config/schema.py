@@ -58,11 +58,11 @@ WorkloadConf = _conf(WorkloadConfig, "WorkloadConf")
 
 @dataclass
 class SloConf:
-    """Targets that replace every model's own; None keeps the catalog's.
+    """Targets that replace every model's own.
 
     Attributes:
-      ttft_s: largest time to first token.
-      tpot_s: largest time per output token.
+      ttft_s: largest time to first token; null: the catalog's.
+      tpot_s: largest time per output token; null: the catalog's.
       attainment: share of requests that must meet both targets, for the verdict.
     """
 
@@ -180,7 +180,7 @@ class FailuresConf:
 
 @dataclass
 class RunConf:
-    """All settings of a run. The class is not frozen: a frozen schema would refuse overrides.
+    """All settings of a run. It is not frozen: a frozen schema refuses overrides.
 
     Attributes:
       hardware: platform, a file of `conf/hardware`, see `c2c.hardware.platform_from_mapping`.
@@ -202,14 +202,14 @@ class RunConf:
       superchips: number of chips of the platform, or copies of the node or of the fleet.
       tensor_parallel: number of chips that compute each step together as one device, each with a
         part of the heads, feed-forward columns and KV cache; `superchips` counts chips.
-      expert_parallel: each of these chips has whole experts, not a part of every expert.
+      expert_parallel: chips of a device have whole experts, not a part of every expert.
       cells: number of parts of the fleet with chips and models of their own.
       shards: number of processes, each for parts that share no model; auto: as many as cores and
         parts allow. Results equal those of one process.
       constants: cost-model constants, a file of `conf/calibration`; auto: the platform's, or
         `datasheet` with a note if the platform was never measured.
-      engine: file of `conf/engines` whose host time a step replaces the calibration's; None: the
-        calibration's.
+      engine: file of `conf/engines` whose host time of a step replaces the calibration's; null:
+        none.
       routing: distribution of tokens over experts, see `c2c.cost.Routing`.
       router: experts of each token, for systems that cache experts in HBM; see
         `c2c.workloads.Router`.
