@@ -177,6 +177,8 @@ def problem_of(settings: PlanSettings) -> Problem:
     for name in settings.algorithms:
         if name not in ALGORITHMS:
             raise unknown_name("algorithms", name, ALGORITHMS)
+    if settings.algorithms and settings.operations:
+        raise SettingError("algorithms", settings.algorithms, "[] beside operations")
     module_of(spec, "layer")  # raises an error if layers differ
     most = min(len(node.gpus), spec.layers)
     if not 1 <= settings.over <= most:
