@@ -57,7 +57,7 @@ class Keeper:
             write_text(self.summary, text)
             pack(self._folder, self._archive)
         except OSError as error:
-            self._tell(f"{self._archive.name} stays as it was: {error}")
+            self._tell(f"{self._archive.name} cannot be updated: {error}")
         ended = self._clock()
         self._next = ended + (ended - begun) / SHARE
         return text

@@ -121,8 +121,8 @@ class Child:
             self._lines.process.send_signal(signal.SIGUSR1)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._lines.process.wait(_DUMP_S)
-        where = frames(self._lines.said(before)) or "it could not say"
-        return self._end(f"{what}: ended. It was at: {where}", "hung", before)
+        where = frames(self._lines.said(before)) or "an unknown position"
+        return self._end(f"{what}: killed at {where}", "hung", before)
 
     def _gone(self, what: str) -> Outcome:
         """Return the outcome of a process that died, with its last output."""
@@ -130,7 +130,7 @@ class Child:
         try:
             what += f" (exit status {self._lines.process.wait(PATIENCE_S)})"
         except subprocess.TimeoutExpired:
-            what += " (its end is not seen yet)"
+            what += " (exit status unknown)"
         return self._end(what, "crashed", self._lines.said_bytes)
 
     def _end(self, what: str, lost: str, log_end: int) -> Outcome:
@@ -146,7 +146,7 @@ def last_words(log: str) -> str:
     if fault:
         return f"{fault}{after.splitlines()[0]}, at: {frames(after)}"
     said = " ".join(log.split())[-_TAIL:]
-    return f"It said: {said}" if said else "It said nothing"
+    return f"Last output: {said}" if said else "No output"
 
 
 def frames(dump: str) -> str:

@@ -1,12 +1,12 @@
-"""Measures this machine's GPU, its link to host memory and the kernels on them.
+"""Measure this machine's GPU, its link to host memory and our kernels on them.
 
     python -m experiments.gpu [first|second|third|fourth | section ...] [--minutes 9]
 
-Four calls of nine minutes are a lease, in order of their worth; without a name the first runs.
-What was measured before is kept: the same command goes on where the last one stopped. Results:
-<out>/<device>/<section>/<section>.parquet, a summary beside them, and all of it in one archive,
-which is whole at any time. `docs/gpu.md` explains sections and columns. Exits with 2 where there is
-no GPU, with 1 if a case failed.
+A lease is four calls of nine minutes, most valuable first; without a name the first one runs.
+Earlier results are kept: run the same command again to resume. Results are in
+<out>/<device>/<section>/<section>.parquet, with a summary beside them and everything in one
+archive, which is complete at any time. `docs/gpu.md` explains sections and columns. The exit
+status is 2 without a GPU, and 1 if a case failed.
 """
 
 from __future__ import annotations
@@ -52,21 +52,21 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="name",
         help=f"one of {', '.join(CALLS)}; or sections: {', '.join(SECTIONS)}",
     )
-    parser.add_argument("--list", action="store_true", help="list the sections and what they hold")
+    parser.add_argument("--list", action="store_true", help="list calls, sections and cases")
     parser.add_argument("--minutes", type=float, help=f"stop after this time ({MINUTES:g})")
     parser.add_argument("--quick", action="store_true", help="few cases, few repetitions")
     parser.add_argument("--dry-run", action="store_true", help="tiny sizes on a CPU; no results")
     parser.add_argument("--fresh", action="store_true", help="measure everything again")
     parser.add_argument("--retry-failed", action="store_true", help="run failed cases again")
-    parser.add_argument("--out", type=Path, help=f"where results go ({RESULTS.name}/)")
+    parser.add_argument("--out", type=Path, help=f"folder of results ({RESULTS.name}/)")
     parser.add_argument(
         "--archive", type=Path, help="pack all results into this .tar.gz (<out>/<device>.tar.gz)"
     )
-    parser.add_argument("--resume", type=Path, help="an earlier archive to go on from")
+    parser.add_argument("--resume", type=Path, help="archive of an earlier run to resume")
     for name, default, what in (
-        ("start", Limits().start_s, "a process may take to start"),
-        ("case", Limits().case_s, "cap on what a case may take"),
-        ("first-case", Limits().first_s, "cap on what a process's first case may take"),
+        ("start", Limits().start_s, "longest start of a process"),
+        ("case", Limits().case_s, "longest time of a case"),
+        ("first-case", Limits().first_s, "longest time of a process's first case"),
     ):
         parser.add_argument(
             f"--{name}-limit",
@@ -79,12 +79,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--weights",
         choices=get_args(Wanted),
         default="auto",
-        help="where W is; auto: in host memory until reading it costs two processes (auto)",
+        help="memory of W; auto: host memory until reading it costs two processes (auto)",
     )
     parser.add_argument(
-        "--host-read", choices=("hang", "crash"), help="rehearse that reading host memory does this"
+        "--host-read", choices=("hang", "crash"), help="simulate this fault of reads of host memory"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the random inputs (0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random inputs (0)")
     options = parser.parse_args(arguments)
     options.call = Call(sections=tuple(dict.fromkeys(options.sections)))
     if len(options.sections) < 2 and (name := (options.sections or ["first"])[0]) in CALLS:
@@ -192,7 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         session.run([SECTIONS[name] for name in call.sections])
     except KeyboardInterrupt:
         interrupted = True
-        print("Stopped from outside: this is what there is so far.", file=sys.stderr)
+        print("Interrupted: these are the results so far.", file=sys.stderr)
     text = session.keeper.refresh(now=True)
     print(f"\n{text or session.keeper.summary.read_text('utf-8')}", flush=True)
     print(f"Written: {folder}, {session.keeper.summary}, {session.settings.archive}")
@@ -213,5 +213,5 @@ def show() -> None:
         try:
             found = f"{len(section.cases('full')):5d} cases"
         except (ImportError, RuntimeError) as error:
-            found = f"  not here ({error})"
+            found = f"  unavailable ({error})"
         print(f"{section.name:12s} {found}  {section.title}")

@@ -100,7 +100,7 @@ def with_bindings() -> dict[str, str]:
     """
     env = environment(ROOT / ".venv-driver")
     if run([sys.executable, "-c", LOOK], limit_s=LIMIT_S, env=env).code:
-        raise Unmeasurable("no module cuda.bindings here nor in .venv-driver: make driver")
+        raise Unmeasurable("no module cuda.bindings here or in .venv-driver: run make driver")
     return env
 
 

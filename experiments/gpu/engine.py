@@ -80,7 +80,7 @@ def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
         rows = _texts(runners, int(spec["ahead"]), context.seed)
     compiled = executables.compiled - before
     if compiled:
-        raise AssertionError(f"{compiled} executables were compiled after all was ready")
+        raise AssertionError(f"{compiled} executables were compiled after warm-up")
     return rows
 
 
@@ -183,7 +183,7 @@ def _texts(runners: Sequence[Runner], ahead: int, seed: int) -> list[Row]:
         equal = sum(ours[k] == theirs[k] for k in ours)
         rows.append({"model": runner.spec.name, "texts": len(ours), "equal": equal})
     if any(row["equal"] != row["texts"] for row in rows):
-        raise AssertionError(f"texts differ from what a model draws alone: {rows}")
+        raise AssertionError(f"texts differ from those of each model alone: {rows}")
     return rows
 
 

@@ -20,7 +20,7 @@ def why_dead(limit_s: float = LIMIT_S) -> str:
                env=gpu_environment())  # fmt: skip
     if done.code is None:
         return f"the device did not add two numbers within {limit_s:.3g} s"
-    return f"the device adds no numbers any more: {done.why}" if done.code else ""
+    return f"the device can no longer add numbers: {done.why}" if done.code else ""
 
 
 def main() -> int:

@@ -63,7 +63,7 @@ def judged(aim: str, holds: Sequence[bool], measured: str) -> Finding:
 
 
 def _correct(rows: Rows) -> Finding:
-    aim = "every kernel is right at real sizes (tests/gpu)"
+    aim = "every kernel is correct at real sizes (tests/gpu)"
     tests = [r for name in ("smoke", "correctness") for r in rows.get(name, ())]
     counts = overview.count(tests)
     ran = counts.passed + counts.failed + counts.hung + counts.crashed
@@ -73,7 +73,7 @@ def _correct(rows: Rows) -> Finding:
 
 
 def _operand(rows: Rows) -> Finding:
-    aim = "the kernel reads host memory itself: right values, no copy by XLA"
+    aim = "the kernel reads host memory itself: correct values, no copy by XLA"
     facts = [r for r in rows.get("facts", ()) if r["status"] == "ok"]
     right = [
         bool(r["values_right"]) for r in facts if r.get("place") == "host" and "values_right" in r
@@ -81,7 +81,7 @@ def _operand(rows: Rows) -> Finding:
     copied = [bool(r["copied"]) for r in facts if "copied" in r]
     if not right or not copied:
         return unmeasured(aim)
-    text = f"{sum(right)} of {len(right)} reads right; copied: {any(copied)}"
+    text = f"{sum(right)} of {len(right)} reads correct; copied: {any(copied)}"
     return judged(aim, [*right, *(not c for c in copied)], text)
 
 
@@ -166,7 +166,7 @@ def _staged(rows: Rows) -> Finding:
 
 
 def _automatic(rows: Rows) -> Finding:
-    aim = f"what hybrid_gemm chooses by itself takes at most {CHOICE}x the best that was measured"
+    aim = f"the choice of hybrid_gemm takes at most {CHOICE}x the best measured time"
     ratios = []
     for of in analysis.cells(rows.get("kernels", ())).values():
         hybrid = [r for r in of if r["what"] == "hybrid"]
@@ -325,7 +325,7 @@ def as_text(
     lines = [f"# {device}", ""]
     if dry_run:
         lines += [
-            "A dry run on a CPU at tiny sizes: it shows that the programs run, and no speed.",
+            "A dry run on a CPU at tiny sizes, which checks programs and measures no speed.",
             "",
         ]
     if runs:
@@ -339,6 +339,6 @@ def as_text(
         lines.append(f"Unmeasured: {'; '.join(f'{f.aim} ({f.measured})' for f in unknown)}.")
     reasons = [(name, reason) for name, c in covered.items() for reason in c["missing"]]
     if reasons:
-        lines += ["", "## What was missing for cases that were skipped", ""]
+        lines += ["", "## Reasons for skipped cases", ""]
         lines += [f"- {name}: {reason}" for name, reason in reasons]
     return "\n".join(lines) + "\n"

@@ -111,7 +111,7 @@ def run_section(
                 if (case := placing.due(given, finished)) is None:  # the weights have moved since
                     continue
                 if losses.skips(case):
-                    tell(number, f"{case.key}: left, as others like it ended their process", True)
+                    tell(number, f"{case.key}: left: its group cost too many processes", True)
                     continue
                 remaining = until - clock()
                 if remaining < case.least_s:
@@ -140,7 +140,7 @@ def run_section(
                 if placing.count(case, outcome):
                     losses = _Losses()
                 if losses.too_many:
-                    why = f"{GROUPS_LOST} in a row ended their process: {outcome.reason}"
+                    why = f"{GROUPS_LOST} groups in a row ended their process: {outcome.reason}"
                     return replace(ran, stopped=why)
     except OSError as error:  # from the store: children report errors as outcomes
         return replace(ran, stopped=f"results cannot be written: {error}", over=True)

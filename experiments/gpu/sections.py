@@ -10,7 +10,7 @@ from experiments.gpu.section import Call, Section
 _SECTIONS = (
     Section(
         name="smoke",
-        title="XLA, JAX's own kernel, ours over device and over host memory: what works here?",
+        title="first checks: XLA, JAX's own kernel, ours over device and over host memory",
         module=f"{__package__}.smoke",
         share=0.5,
         checks=True,
@@ -73,7 +73,7 @@ _SECTIONS = (
     ),
     Section(
         name="tune",
-        title="the tuner's candidates for the shapes of models, beside what is chosen without it",
+        title="the tuner's candidates for model shapes, beside the choice without it",
         module=f"{__package__}.kernels.tuning",
         share=0.35,
     ),
@@ -92,20 +92,20 @@ _SECTIONS = (
     ),
     Section(
         name="engine",
-        title="two models by turns over one pool: texts, compiles, what a turn costs",
+        title="two models in turns over one pool: texts, compilations, cost of a turn",
         module=f"{__package__}.engine",
         share=0.3,
         checks=True,
     ),
     Section(
         name="mig",
-        title="what one slice draws of the link alone, and seven together",
+        title="link rate of one slice alone and of seven together",
         module=f"{__package__}.kernels.mig",
         share=1.0,
     ),
     Section(
         name="rehearsal",
-        title="tests that hang, crash and fail, to see what is left of them; needs no GPU",
+        title="tests that hang, crash and fail, to check their reports; needs no GPU",
         module=f"{__package__}.rehearsal",
         share=1.0,
         checks=True,

@@ -34,7 +34,7 @@ COPIES = 8  # of a step's memory: even those of the smallest matrix exceed any L
 # 0: as the planner places it
 CUTS: Mapping[Scale, tuple[int, ...]] = {"full": (0, 1, 8, 32), "quick": (0, 8), "tiny": (0,)}
 UNMEASURED: Mapping[str, str] = {
-    "two kinds of GPU": "one GPU: how much faster a kernel is on another kind is not measured",
+    "two kinds of GPU": "one GPU: the speed of kernels on another kind is not measured",
     "sends between GPUs": "one GPU: copies between two of its contexts cross no link",
     "sends between machines": "one machine: no RDMA",
     "overlap of two GPUs": "contexts of one GPU take turns, so they do not compute at once",

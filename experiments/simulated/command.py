@@ -3,10 +3,10 @@
     python -m experiments.serve simulated=true system=c2cserve_plus hardware=gh200 mig=7x12gb
     python -m experiments.serve simulated=true catalog=dense16 superchips=4 speed=10 port=8123
 
-Besides the settings below, all of experiments.simulate say what is simulated; the workload is what
-planned layouts and policies look at. Requests may bear a header that has their answer fail:
+All settings of experiments.simulate apply besides those below; layouts and policies are planned for
+the workload. A header of a request makes its answer fail:
 
-    x-simulated-fault: status=503            # answered at once; 400 to 599
+    x-simulated-fault: status=503            # an error at once; 400 to 599
     x-simulated-fault: delay_s=2, stall_s=5  # before the request, and after the first piece
     x-simulated-fault: cut_after=3           # pieces of the body, then the connection ends
 """
@@ -91,7 +91,7 @@ def serve_simulated(arguments: Sequence[str]) -> int:
 
 def _check(conf: EndpointConf) -> None:
     if not 0 < conf.speed < float("inf"):
-        raise SettingError("speed", conf.speed, "simulated seconds a second, above 0")
+        raise SettingError("speed", conf.speed, "a number above 0 (simulated seconds a second)")
     if conf.max_open < 1:
         raise SettingError("max_open", conf.max_open, "a whole number from 1")
     if conf.answer_tokens is not None and conf.answer_tokens < 1:

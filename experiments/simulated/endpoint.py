@@ -227,7 +227,7 @@ class Endpoint:
         elif isinstance(frame, say.Drain):
             self._is_draining = frame.is_on
         elif isinstance(frame, say.Manage):
-            refused = "the simulated policies decide over memory"
+            refused = "the policies of a simulated fleet manage its memory"
             self._say(say.Managed(number=frame.number, refused=refused))
         elif isinstance(frame, say.Watch):
             self._say(say.Live(number=frame.number, state=msgspec.json.encode(self.live())))

@@ -97,5 +97,5 @@ def _check(shared: Shared) -> None:
     check_shared(shared.cfg)
     if not shared.is_grid and objective_setting(shared.cfg) is None:
         raise SettingError(
-            "objective", None, "what the sweeper is to optimise", "Such as objective=ttft_p99_s."
+            "objective", None, "an objective for the sweeper", "Set objective=ttft_p99_s."
         )

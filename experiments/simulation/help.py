@@ -30,23 +30,23 @@ NODES: Mapping[str, type] = {"slo": SloConf, "scale": ScaleConf, "timeline": Tim
 HEAD = """\
 python -m experiments.simulate [option ...] [setting=value ...]
 
-Simulates one serving system on one workload; prints a table and leaves a run folder.
+Simulates one serving system on one workload; prints a table and writes a run folder.
 
   -m, --multirun     a sweep: every combination of values given as a,b,c or range(3)
-  --config-dir=DIR   settings and policies of your own, searched beside conf/ (docs/howto.md)
+  --config-dir=DIR   your own settings and policies, searched beside conf/ (docs/howto.md)
   --cfg job          print all settings and run nothing
-  --help             this
+  --help             print this help
 """
 
 
 def help_text(cfg: DictConfig) -> str:
     """Return the help for a command line whose settings are `cfg`."""
-    lines = [HEAD, "What to simulate"]
+    lines = [HEAD, "Groups of settings"]
     meaning = descriptions(RunConf)
     for group in GROUPS:
         chosen = OmegaConf.select(cfg, f"{group}.name")
         lines += entry(f"{group}={chosen}", f"one of {', '.join(choices(group))}")
-    lines.append("\nHow")
+    lines.append("\nSettings of a run")
     for name in (f.name for f in fields(RunConf)):
         if name not in GROUPS and name not in NODES:
             lines += entry(f"{name}={shown(cfg[name])}", meaning[name])
@@ -56,7 +56,7 @@ def help_text(cfg: DictConfig) -> str:
     for group, found in GROUPS.items():
         if found is None:
             continue
-        lines.append(f"\nOf the {group}")
+        lines.append(f"\nSettings of the {group}")
         for name, text in descriptions(found).items():
             if group == "system" and name in DECISIONS:
                 policies = f"{text} One of {', '.join(sorted(DECISIONS[name].policies))}."
@@ -71,7 +71,5 @@ def help_text(cfg: DictConfig) -> str:
             else:
                 value = OmegaConf.select(cfg, f"{group}.{name}")
                 lines += entry(f"{group}.{name}={shown(value)}", text)
-    lines.append(
-        "\nFields of hardware, mig, node, catalog and of policies: --cfg job shows all of them."
-    )
+    lines.append("\n--cfg job prints the fields of hardware, mig, node, catalog and policies.")
     return "\n".join(lines) + "\n"

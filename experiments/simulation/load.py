@@ -48,11 +48,11 @@ class Load:
     def line(self) -> str:
         """Return the load as a line for the console."""
         said = (
-            f"load (estimate by {self.tried:,} requests at once): {self.asked_rps:.3g} requests/s "
-            f"of {self.served_rps:.3g} that the fleet serves: "
+            f"load (estimate from {self.tried:,} requests at once): {self.asked_rps:.3g} "
+            f"requests/s, the fleet serves {self.served_rps:.3g}: "
         )
         if self.times > 1.0:
-            return said + f"{self.times:.3g} times as many; requests wait ever longer"
+            return said + f"{self.times:.3g} times its capacity; queues grow"
         return said + f"{self.times:.0%}"
 
 

@@ -66,9 +66,9 @@ def _cache_line(setup: RunSetup) -> str:
     said, is_on = setup.workload.description, setup.prepared.fleet.caches_prefixes
     has_blocks = bool(said.get("blocks")) or said["kind"] == "conversations"
     if is_on and not has_blocks:
-        return "prefix cache: finds nothing, as no request carries hashes of blocks"
+        return "prefix cache: on, but no request has hashes of blocks"
     if has_blocks and not is_on:
-        return "prefix cache: off, every prompt is computed whole (system.prefix_cache)"
+        return "prefix cache: off, every prompt is computed in full (system.prefix_cache)"
     return ""
 
 
@@ -80,11 +80,11 @@ def layout_lines(run: Mapping[str, Any]) -> Iterator[str]:
             f"{one['begun_s']:,.1f} s, slices kept {one['kept']}"
         )
         if one["there_s"] is None:
-            yield f"{line}; the run ended while slices were leaving"
+            yield f"{line}; the run ended while slices drained"
         else:
             yield (
-                f"{line}; the others were empty at {one['left_s']:,.1f} s, "
-                f"the new ones there at {one['there_s']:,.1f} s"
+                f"{line}; the others were drained at {one['left_s']:,.1f} s, "
+                f"the new ones ready at {one['there_s']:,.1f} s"
             )
 
 
@@ -125,8 +125,8 @@ def _prefix_line(found: Mapping[str, Any]) -> str:
     return (
         f"prefix cache: found {found['found_share']:.1%} of {found['prompt_tokens']:,} tokens of "
         f"prompts (HBM {of['hbm']:.1%}, host memory {of['host']:.1%}); "
-        f"{found['loaded_bytes'] / 1e9:,.1f} GB came from host memory, "
-        f"{found['stored_bytes'] / 1e9:,.1f} GB went there"
+        f"{found['loaded_bytes'] / 1e9:,.1f} GB read from host memory, "
+        f"{found['stored_bytes'] / 1e9:,.1f} GB written to it"
     )
 
 
@@ -223,14 +223,14 @@ def _machine_table(summary: Mapping[str, Any], run: Mapping[str, Any], outcome: 
             "activations",
             f"switch {run['switches']:,}, cold {run['cold_starts']:,}; evictions "
             f"{run['evictions']:,}, drains {run['drains']:,}, "
-            f"requests set aside {run['preempted']:,}",
+            f"preemptions {run['preempted']:,}",
         ),
         ("failures", failures or "none"),
         *(
             [
                 (
                     "chips lost",
-                    f"{len(lost['chips']):,}, {lost['down_s']:,.0f} s without one in all",
+                    f"{len(lost['chips']):,}, {lost['down_s']:,.0f} s out of service in all",
                 )
             ]
             if (lost := run.get("failures"))

@@ -71,7 +71,7 @@ def check_arguments(
 
 def _not_understood(message: str) -> NoReturn:
     name = message.rpartition(": ")[2].split()[0]
-    raise SettingError("option", name, "one that exists", "--help lists them.")
+    raise SettingError("option", name, "a known option", "--help lists them.")
 
 
 def fixed(arguments: Sequence[str]) -> list[str]:

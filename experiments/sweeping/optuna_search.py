@@ -91,8 +91,8 @@ def search(
     space, fixed = space_of(texts)
     if not space:
         raise SettingError(
-            "hydra/sweeper", "optuna", "something to search",
-            "Such as workload.rate_rps='interval(1,8)' or mig=7x12gb,4x24gb.",
+            "hydra/sweeper", "optuna", "at least one setting to search",
+            "Set for example workload.rate_rps='interval(1,8)' or mig=7x12gb,4x24gb.",
         )  # fmt: skip
     study = optuna.create_study(
         study_name=settings.study_name,
@@ -129,7 +129,7 @@ def _tell(study: optuna.Study, trial: Trial, result: JobReturn, objectives: int)
         raise SettingError(
             "hydra.sweeper.direction",
             list(study.directions),
-            f"{len(values)} of them, as objectives",
+            f"{len(values)} directions, one for each objective",
         )
     study.tell(trial, values)
 

@@ -116,7 +116,7 @@ def sweep(
     for number, overrides in enumerate(expected):
         if number not in found:
             found[number] = fail(
-                PointRecord(number=number, overrides=overrides, at=at), "it never began"
+                PointRecord(number=number, overrides=overrides, at=at), "the point never began"
             )
     points = [_settled(found[number], waiting) for number in sorted(found)]
     return Found(points=tuple(points), error=error, at=at)
@@ -161,7 +161,7 @@ def _launched(task: Callable[[DictConfig], Any], arguments: Sequence[str], confi
 def _settled(point: PointRecord, waiting: Callable[[Path], None]) -> PointRecord:
     """Return the point's final state; wait if another process works in its folder."""
     if point.state == "begun":
-        return fail(point, "its process was ended; the same command makes it again")
+        return fail(point, "its process was killed; run the same command to repeat it")
     if point.state == "elsewhere":
         assert point.folder is not None
         if is_in_use(point.folder):
@@ -170,7 +170,7 @@ def _settled(point: PointRecord, waiting: Callable[[Path], None]) -> PointRecord
             time.sleep(POLL_S)
         if not RunDir.holds(point.folder, point.key):
             return fail(
-                point, "the process that worked in its folder ended; the same command makes it",
+                point, "the process that worked in its folder ended; run the same command again",
                 point.folder,
             )  # fmt: skip
         return finish(point, "elsewhere", point.folder, point.key)

@@ -62,10 +62,10 @@ def _check(settings: VoprSettings) -> None:
             raise SettingError(name, value, f"a whole number from {least}")
     is_one = settings.seed is not None or settings.plan is not None
     if settings.seed is not None and settings.plan is not None:
-        raise SettingError("plan", settings.plan, "null with a seed, whose plan is drawn")
+        raise SettingError("plan", settings.plan, "null with seed=, which draws its plan")
     for name, given in (("shrink", settings.shrink), ("lines", settings.lines)):
         if given and not is_one:
-            raise SettingError(name, given, "of one run: with seed= or plan=")
+            raise SettingError(name, given, "a single run, with seed= or plan=")
     if settings.plan is not None and not Path(settings.plan).is_file():
         raise SettingError("plan", settings.plan, "a file that shrink= wrote")
 
@@ -81,13 +81,13 @@ def _one(settings: VoprSettings) -> int:
     found = outcome_of(plan, keeps_lines=settings.lines > 0)
     if settings.shrink is not None:
         if not found.wrong:
-            raise SettingError("shrink", settings.shrink, "null: nothing is wrong with this run")
+            raise SettingError("shrink", settings.shrink, "null, since this run breaks no law")
         plan = shrunk(plan)
         Path(settings.shrink).write_text(plan.as_json() + "\n", "utf-8")
         found = outcome_of(plan, keeps_lines=settings.lines > 0)
     if settings.lines:
         print("\n".join(found.lines[-settings.lines :]))
-    print("\n".join(found.wrong) or "nothing is wrong")
+    print("\n".join(found.wrong) or "no law is broken")
     print(f"{found.trace} {found.turns} turns, {found.seconds:.1f} s")
     return int(bool(found.wrong))
 

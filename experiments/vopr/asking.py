@@ -83,14 +83,14 @@ def _judge(world: Any, number: int, ask: Ask, mine: _Asked) -> None:
     right, end = _right(world, ask)
     wire, who = world.books.wire.get(number, []), f"request {number} (ask {mine.k})"
     if number in world.poisoned and wire:
-        world.broken(f"{who}: {len(wire)} tokens of one that ends every worker")
+        world.broken(f"{who}: {len(wire)} tokens of a poisoned request, which ends every worker")
     if wire != right[: len(wire)]:
         world.broken(f"{who}: wrong tokens from the engine {wire[-3:]} at {len(wire)}")
     if mine.why in ("stop", "length"):
         if mine.got != right or mine.why != end:
             world.broken(f"{who}: {mine.why} with {len(mine.got)} tokens of {len(right)} ({end})")
     elif mine.got != right[: len(mine.got)]:
-        world.broken(f"{who}: {mine.why}; its {len(mine.got)} tokens are wrong, or have a hole")
+        world.broken(f"{who}: {mine.why}; its {len(mine.got)} tokens are wrong or have a gap")
     _judge_scores(world, who, ask, mine)
     _allow(world, who, mine.why, ask, mine.at_s, has_left=mine.has_left)
 
@@ -114,7 +114,7 @@ def _allow(world: Any, who: str, why: str, ask: Ask, at_s: float, *, has_left: b
     past_s = world.loop.now_s - at_s
     is_past = ask.deadline_s is not None and past_s >= ask.deadline_s - 1e-6
     if not may_end(world, why, ask, has_left=has_left, is_past=is_past):
-        world.broken(f"{who}: ended {why}, for no reason there is")
+        world.broken(f"{who}: ended {why}, without a cause in the plan")
 
 
 async def _over_http(world: Any, k: int, ask: Ask) -> None:
@@ -134,7 +134,7 @@ async def _over_http(world: Any, k: int, ask: Ask) -> None:
     shown = [token for token in right if not ask.stop or token not in EOS]
     for answer in client.answers:
         if answer.tokens != shown[: len(answer.tokens)]:
-            world.broken(f"{who}: wrong tokens or a hole, {got} of {len(shown)}, {why}")
+            world.broken(f"{who}: wrong tokens or a gap, {got} of {len(shown)}, {why}")
         is_whole = answer.tokens == shown and answer.finish == end and client.is_done
         if client.error is None and not has_left and not is_whole:
             world.broken(f"{who}: {answer.finish} with {got} tokens of {len(shown)} ({end})")

@@ -53,7 +53,7 @@ class Books:
         count = len(self._world.engine.ledger)
         if count >= self._world.plan.max_open:
             self._world.broken(
-                f"a request is taken with {count} open of {self._world.plan.max_open}"
+                f"a request is accepted with {count} open of {self._world.plan.max_open}"
             )
 
     def _ended(self, request: int, entry: Any, why: str) -> None:
@@ -165,7 +165,7 @@ def _check_requests(world: Any) -> None:
     if engine.failure is None and not len(engine.ledger):
         count = engine.stepping.state.count[0]
         if int(count.arrived) != int(count.finished) + int(count.failed):
-            broken(f"the loop: {count.arrived} came, {count.finished} + {count.failed} went")
+            broken(f"the loop: {count.arrived} arrived, {count.finished} + {count.failed} ended")
     for request, count in world.ended_alone.items():
         if count > world.plan.retries + 1:
             broken(f"request {request} ended {count} workers, with {world.plan.retries} retries")
@@ -193,11 +193,11 @@ def _check_record(world: Any, request: int, why: str, tokens: int) -> None:
 def _check_place(world: Any, place: Any) -> None:
     who, broken = f"w{place.device}", world.broken
     if place.held:
-        broken(f"{who} is thought to hold {sorted(place.held)}")
+        broken(f"{who} holds {sorted(place.held)} by the engine's books")
     if place.doing is not None:
         broken(f"{who} is still at plan {place.doing.plan}")
     if place.link is None and not place.is_quarantined:
-        broken(f"{who} has no process, and none comes: {world.state()}")
+        broken(f"{who} has no process, and none is started: {world.state()}")
 
 
 def _check_residents(world: Any, process: Any) -> None:
@@ -219,7 +219,7 @@ def _check_residents(world: Any, process: Any) -> None:
         broken(f"{name}: {held} superblocks are not free")
     _check_kept(world, process)
     if mapped := {*residents._models} - store.here:
-        broken(f"{name} still maps {sorted(mapped)}, which are not here")
+        broken(f"{name} still maps {sorted(mapped)}, which the store does not have")
 
 
 def _check_kept(world: Any, process: Any) -> None:
@@ -245,7 +245,7 @@ def _check_weights(world: Any) -> None:
         broken(f"the store still loads {store.coming}")
     here = {store._items[name].pool for name in store.here}
     if world.files != here:
-        broken(f"files {sorted(world.files ^ here)} are there or missing against the books")
+        broken(f"files {sorted(world.files ^ here)} are missing or unknown to the store")
 
 
 def check_left(world: Any, mine: Sequence[asyncio.Task[Any]]) -> None:

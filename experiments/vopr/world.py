@@ -396,9 +396,9 @@ class World:
             try:
                 self.loop.run_until_complete(self._main())
             except Stuck:
-                self.broken(f"nothing happens any more: {self.state()}")
+                self.broken(f"no event is left: {self.state()}")
             except Endless:
-                self.broken(f"the loop turns and turns: {self.state()}")
+                self.broken(f"the loop does not end: {self.state()}")
             except Exception:  # noqa: BLE001 (the law is that there is none)
                 self.broken(traceback.format_exc())
             finally:

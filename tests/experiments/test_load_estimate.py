@@ -67,8 +67,8 @@ def test_a_closed_loop_has_no_load() -> None:
 
 def test_words_are_of_a_share_below_one_and_of_times_above() -> None:
     below, above = (Load(asked_rps=r, served_rps=4.0, tried=100) for r in (1.0, 12.0))
-    assert below.line().endswith("of 4 that the fleet serves: 25%")
-    assert "of 4 that the fleet serves: 3 times" in above.line()
+    assert below.line().endswith("the fleet serves 4: 25%")
+    assert "the fleet serves 4: 3 times" in above.line()
 
 
 def test_an_overload_is_said_before_the_run(tmp_path: Path, capsys: Any) -> None:
@@ -78,4 +78,4 @@ def test_an_overload_is_said_before_the_run(tmp_path: Path, capsys: Any) -> None
     )  # fmt: skip
     said = capsys.readouterr().out
     assert 0 < said.index("load (estimate") < said.index("TTFT in s")
-    assert "times as many; requests wait ever longer" in said
+    assert "times its capacity; queues grow" in said

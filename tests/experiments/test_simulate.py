@@ -283,8 +283,8 @@ def test_figures_of_a_run_without_a_finished_request_can_be_drawn(tmp_path: Path
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (["workload=poisson", "system.prefix_cache.hbm=true"], "finds nothing, as no request"),
-        (["workload=conversations"], "off, every prompt is computed whole"),
+        (["workload=poisson", "system.prefix_cache.hbm=true"], "no request has hashes of blocks"),
+        (["workload=conversations"], "off, every prompt is computed in full"),
         (["workload=conversations", "system.prefix_cache.host_bytes=10e9"], "found "),
     ],
 )

@@ -1,11 +1,11 @@
-"""Turn measured rows into the constants of the cost model.
+"""Turn measured rows into constants of the cost model.
 
     python -m experiments.gpu.kernels.calibrate experiments/results/nvidia-h200 [--write]
 
-Prints every constant of `conf/calibration/h200_pcie5.yaml` beside what the rows give for it;
---write stores those that were measured, with device, date and file as their source. Constants that
-no row measures stay as they are, with the source they have. Rows of another device are refused: the
-shares are of this one's peaks.
+Prints every constant of `conf/calibration/h200_pcie5.yaml` beside its measured value. --write
+stores the measured values, with device and date in their source. Constants that no row measures
+keep their value and source. Rows of another device are refused, since efficiencies are shares of
+this device's peaks.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _reduce(grid: Sequence[Row], bounds: analysis.Bounds) -> Measured | None:
     return Measured(
         value=statistics.median(rates),
         why=(
-            f"What is left of AsymGEMM's time after its tensor-core time, median of {len(rates)} "
+            f"Rest of AsymGEMM's time after its tensor-core time, median of {len(rates)} "
             "GEMMs whose time is well above that of the link."
         ),
     )
@@ -153,19 +153,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawTextHelpFormatter,
     )
-    parser.add_argument("results", type=Path, help="a device's folder of results")
-    parser.add_argument("--write", action="store_true", help="store what was measured")
+    parser.add_argument("results", type=Path, help="folder with a device's results")
+    parser.add_argument("--write", action="store_true", help="store the measured constants")
     options = parser.parse_args(arguments)
     stores = {name: Store(options.results / name) for name in SECTIONS}
     found = measured({name: store.rows for name, store in stores.items()})
     if not found:
-        print("Nothing was measured: the file stays as it is.", file=sys.stderr)
+        print("No constant was measured: the file is unchanged.", file=sys.stderr)
         return 1
     runs: list[Any] = [facts for store in stores.values() for facts in store.runs.values()]
     devices = sorted({str(run.get("device", "a device without a name")) for run in runs})
     if devices != [DEVICE]:
-        of = ", ".join(devices) or "no device that they name"
-        print(f"error: {options.results}: the rows are of {of}; {NAME}.yaml is of {DEVICE} alone",
+        of = ", ".join(devices) or "unnamed devices"
+        print(f"error: {options.results} has rows of {of}: expected rows of {DEVICE} alone",
               file=sys.stderr)  # fmt: skip
         return 2
     constants = load_constants(NAME)

@@ -123,7 +123,7 @@ def shares(done: Sequence[Sequence[float]], nbytes: int) -> list[float]:
     """
     begin, end = max(d[0] for d in done), min(d[-1] for d in done)
     if end <= begin:
-        raise RuntimeError("the streams had no time in common")
+        raise RuntimeError("the streams never read at the same time")
     rates = []
     for times in done:
         inside = 0.0

@@ -58,6 +58,6 @@ def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
     names = slices()
     wanted = [spec["slice"]] if spec["what"] == "slice" else list(range(spec["slices"]))
     if max(wanted) >= len(names):
-        raise Unmeasurable(f"MIG has {len(names)} slices here now")
+        raise Unmeasurable(f"the GPU now has {len(names)} slices by MIG")
     environments = [environment() | {"CUDA_VISIBLE_DEVICES": names[n]} for n in wanted]
     return contention.processes(len(wanted), ALL, context, environments)

@@ -115,15 +115,15 @@ def wrong(out: np.ndarray, x: np.ndarray, w: np.ndarray, seed: int) -> str:
     of `out` may be NaN or infinite.
     """
     if not np.isfinite(out.astype(np.float32)).all():
-        return "the result holds NaN or infinities"
+        return "the product has NaN or infinities"
     rng = np.random.default_rng([seed, *out.shape])
     rows, columns = (_one_of_each(rng, size) for size in out.shape)
     found = check_gemm(out[rows][:, columns], x[rows], w[:, columns])
     if found.ok:
         return ""
     return (
-        f"row {rows[found.row]}, column {columns[found.column]} is {found.got:.6g} where "
-        f"{found.expected:.6g} is right: {found.worst_ratio:.3g} times its bound"
+        f"row {rows[found.row]}, column {columns[found.column]} is {found.got:.6g}, expected "
+        f"{found.expected:.6g}: the error is {found.worst_ratio:.3g} times its bound"
     )
 
 

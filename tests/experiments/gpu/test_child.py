@@ -100,5 +100,5 @@ def test_a_fault_in_native_code_is_told_by_what_and_where() -> None:
         '  File "/a/experiments/gpu/suite.py", line 9 in serve\n'
     )
     assert frames(hang) == "array.py:5 wait, api.py:6 ready, test_x.py:8 test_z"
-    assert last_words("  ") == "It said nothing"
+    assert last_words("  ") == "No output"
     assert frames("no frames") == ""

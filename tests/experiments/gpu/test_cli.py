@@ -135,7 +135,7 @@ def test_the_list_says_what_a_section_lacks(
     monkeypatch.setattr(grid, "cases", lacking)
     assert cli.main(["--list"]) == 0
     printed = capsys.readouterr().out
-    assert "kernels        not here (No module named 'omegaconf')" in printed
+    assert "kernels        unavailable (No module named 'omegaconf')" in printed
     assert "rehearsal" in printed
 
 

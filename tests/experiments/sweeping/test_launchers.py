@@ -196,4 +196,4 @@ def test_a_point_whose_process_is_killed_is_a_row_and_status_1(tmp_path: Path) -
     assert sweep.returncode == 1
     assert "the sweep was cut short" in said
     assert len(rows(printed)) == 2
-    assert "its process was ended; the same command makes it again" in printed
+    assert "its process was killed; run the same command to repeat it" in printed

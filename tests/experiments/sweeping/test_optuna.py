@@ -98,7 +98,7 @@ def test_settings_that_cannot_work(wrong: dict[str, Any], field: str) -> None:
 
 
 def test_nothing_to_search_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="something to search"):
+    with pytest.raises(SettingError, match="setting to search"):
         search(settings(), ["fixed=3"], Launcher(), str(tmp_path))
 
 

@@ -45,7 +45,7 @@ def test_a_seed_is_the_same_to_the_byte_in_another_process() -> None:
     assert here.trace == again.trace == last.split()[0]
     assert re.fullmatch("[0-9a-f]{64}", here.trace)
     assert tuple(lines) == here.lines[-3:]
-    assert verdict == "nothing is wrong"
+    assert verdict == "no law is broken"
     assert outcome_of(plan_of(8)).trace != here.trace
 
 

@@ -53,7 +53,7 @@ def test_aims_pass_and_fail_by_the_rows() -> None:
     assert status(good, "M <= 64") == "pass"
     assert status(good, "M >= 512") == "pass"
     assert status({"kernels": kernels(slowdown=1.4)}, "M >= 512") == "fail"
-    assert status(good, "chooses by itself") == "pass"
+    assert status(good, "the choice of hybrid_gemm") == "pass"
     assert status(good, "copying the weights") == "pass"
     slow = {"kernels": kernels(slowdown=2.0)}
     assert status(slow, "M <= 64") == "fail"
@@ -63,11 +63,11 @@ def test_aims_pass_and_fail_by_the_rows() -> None:
 
 def test_other_aims() -> None:
     test = {"status": "ok", "case": "a", "run": "r", "result": "ok"}
-    assert status({"correctness": [test]}, "right at real sizes") == "pass"
+    assert status({"correctness": [test]}, "correct at real sizes") == "pass"
     wrong = test | {"case": "b", "status": "failed", "result": "failure"}
-    assert status({"correctness": [test, wrong]}, "right at real sizes") == "fail"
+    assert status({"correctness": [test, wrong]}, "correct at real sizes") == "fail"
     ended = {"status": "failed", "case": "b", "run": "r", "reason": "hung"}
-    assert status({"correctness": [test, ended]}, "right at real sizes") == "fail"
+    assert status({"correctness": [test, ended]}, "correct at real sizes") == "fail"
     assert (
         status({"correctness": [test | {"status": "skipped", "result": "skipped"}]}, "real sizes")
         == "unmeasured"
@@ -165,5 +165,5 @@ def test_calibration_refuses_rows_of_another_device(
     assert calibrate.main([str(tmp_path / "results"), *option]) == 2
     said = capsys.readouterr()
     assert (said.out, said.err.count("\n")) == ("", 1)
-    assert "h200_pcie5.yaml is of NVIDIA H200 alone" in said.err
+    assert "expected rows of NVIDIA H200 alone" in said.err
     assert calibration_path("h200_pcie5").read_bytes() == before
