@@ -1,4 +1,4 @@
-"""Cases of a section, their results, and the context that they are measured in."""
+"""Cases of a section, their results, and the settings that they share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Section `smoke`: ten tests that show within a minute whether the kernels work here at all."""
+"""Section `smoke`: small tests that show within a minute whether the kernels work here at all."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Records of a sweep's points, for the command that started the sweep.
 
 A launcher may run points in other processes and on other machines, and their return values may be
-lost. So each point writes a small file into the sweep's folder at its begin and at its end. The
+lost. So each point writes a small file into the sweep's folder at its start and at its end. The
 result itself is in the run folder that the file names.
 """
 
@@ -45,7 +45,7 @@ class PointRecord:
 
 
 def begin(at: Path, number: int, overrides: Sequence[str]) -> PointRecord:
-    """Record the begin of a point."""
+    """Record the start of a point."""
     return _written(PointRecord(number=number, overrides=tuple(overrides), at=at))
 
 

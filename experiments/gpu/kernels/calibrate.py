@@ -87,7 +87,7 @@ def _link(grid: Sequence[Row]) -> Measured | None:
     cap = slices(load_platform(PLATFORM), MIG)[0].link_cap_gbps
     best: dict[tuple[int, int, int], float] = {}
     for r in grid:
-        # large enough that begin and end of a launch do not matter
+        # large enough that start and end of a launch do not matter
         streams = r["m"] <= 64 and r["weight_bytes"] >= 64e6
         if r["what"] == "hybrid" and r["sm_limit"] == analysis.WHOLE and streams:
             key = r["k"], r["n"], r["m"]

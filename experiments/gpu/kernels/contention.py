@@ -29,7 +29,7 @@ PROCESSES_LIMIT_S = 150.0
 
 
 def groups(count: int, sms_each: int, context: Context) -> list[Row]:
-    """Read with groups of SMs at once; a group's time spans its first begin to its last end."""
+    """Read with groups of SMs at once; a group's time spans its first start to its last end."""
     streaming = bounds.streaming(context)
     run = jax.device_put(scalars(streaming, sms=count * sms_each, groups=count))
     data = bounds.matrix(streaming, context)
@@ -115,7 +115,7 @@ def shares(done: Sequence[Sequence[float]], nbytes: int) -> list[float]:
     """Return the GB/s of each stream in the window in which all of them read.
 
     Args:
-      done: for each stream, its begin and then the end of every launch, in seconds.
+      done: for each stream, its start and then the end of every launch, in seconds.
       nbytes: bytes of one launch; a launch partly in the window counts in part.
 
     Raises:

@@ -2,7 +2,7 @@
 
 - tma: TMA reads of host memory: correct values, and the rate by box and multicast;
 - sms: read rate by the number of SMs that load;
-- clusters: number of clusters on the device at once, by begin and end of their CTAs;
+- clusters: number of clusters on the device at once, by start and end of their CTAs;
 - operand: whether XLA hands the host array to the kernel without a copy;
 - rereads: whether SymGEMM without multicast reads W over the link once for every 256 rows;
 - layout: SymGEMM over the same weights as [K, N], [N, K] and in tiles;
@@ -130,8 +130,8 @@ def values_right(streaming: Streaming, place: Place, context: Context) -> bool:
 def resident(cluster: int, context: Context) -> Row:
     """Count the clusters that are on the device at once.
 
-    These begin before any CTA ends, in a launch that reads host memory long enough for all to
-    begin.
+    These start before any CTA ends, in a launch that reads host memory long enough for all to
+    start.
     """
     sms = operands.sms(context)
     row: Row = {"clusters_in_grid": sms // cluster}
@@ -144,7 +144,7 @@ def resident(cluster: int, context: Context) -> Row:
 
 
 def since_first(times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return begins and ends, in ns after the first begin, from 32-bit timers that wrap."""
+    """Return starts and ends, in ns after the first start, from 32-bit timers that wrap."""
     values = times.astype(np.int64)
     first = int(values[0, 0])
     around = (values - first + 2**31) % 2**32 - 2**31  # within +-2.1 s of the first CTA

@@ -3,7 +3,7 @@
 The boxes of an array W[K, N] are dealt out to CTAs in groups. A CTA keeps a ring of boxes in flight
 and computes nothing, so that its time is that of the memory system. The CTAs of a cluster load each
 box together, each its share, and multicast it. Every CTA writes out its last box, so that a test
-can check the data, and its begin and end.
+can check the data, and its start and end times.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def launcher(
     """Return the jitted `stream(w, scalars) -> (last, nanoseconds)`.
 
     `last` is [CTAs, rows, columns], the box that each CTA loaded last; `nanoseconds` is int32
-    [CTAs, 2], the low half of the GPU's timer at begin and end (zeros in interpret mode). Rows of
+    [CTAs, 2], the low half of the GPU's timer at start and end (zeros in interpret mode). Rows of
     CTAs without work are not written.
     """
     stream: Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]

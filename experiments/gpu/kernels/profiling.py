@@ -106,7 +106,7 @@ def shares(events: Sequence[Mapping[str, Any]], tiles: int) -> list[dict[str, fl
     to all later tiles. The time of a range excludes the ranges inside it.
 
     Args:
-      events: begins ("B") and ends ("E") of ranges, in order for each `tid`, a warpgroup.
+      events: starts ("B") and ends ("E") of ranges, in order for each `tid`, a warpgroup.
       tiles: tiles of a warpgroup in a pass.
     """
     traces: dict[int, list[Mapping[str, Any]]] = {}

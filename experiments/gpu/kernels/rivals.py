@@ -19,7 +19,7 @@ PIECES = 8
 
 @jax.jit
 def matmul(x: jax.Array, w: jax.Array) -> jax.Array:
-    """Multiply by XLA, accumulating in float32."""
+    """Multiply with XLA, accumulating in float32."""
     return jnp.matmul(x, w, preferred_element_type=jnp.float32).astype(x.dtype)
 
 
