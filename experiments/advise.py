@@ -151,7 +151,9 @@ def main(arguments: list[str]) -> int:
 
 def _advise(arguments: list[str], folder: str | None) -> int:
     for old in (a for a in arguments if a.startswith("search.")):
-        raise SettingError(old.partition("=")[0], old.partition("=")[2], "a setting of advise.")
+        raise SettingError(
+            old.partition("=")[0], old.partition("=")[2], "a setting of group advise"
+        )
     asked, given = own_settings(AdviseSettings, "advise", arguments)
     asked.check()
     workers = workers_of(asked.workers, "advise.workers")
@@ -166,7 +168,7 @@ def _advise(arguments: list[str], folder: str | None) -> int:
         files=NAMES, fleets=[arm.name for arm in arms],
     ) as (run, where, before):  # fmt: skip
         if before:
-            print(f"{before['answer']}\nanswered already: {where}")
+            print(f"{before['answer']}\nalready answered: {where}")
             return int(not before["fleets"])
         more = {
             "out": str(root / "points"), "folder": None, "overwrite": False, "figures": False,
@@ -200,7 +202,7 @@ def _advise(arguments: list[str], folder: str | None) -> int:
     if fleets:
         _print(out, fleets)
     if refused := _refused(runs):
-        print(f"{len(refused)} of {len(arms)} kinds cannot work, the first: {refused[0]}")
+        print(f"{len(refused)} of {len(arms)} kinds are invalid; first error: {refused[0]}")
     print(f"{answer}\nwritten: {where} (runs in {root / 'points'})")
     return int(not fleets)
 
@@ -307,12 +309,12 @@ def _margin(runs: Runs, fleet: Mapping[str, Any], asked: AdviseSettings) -> dict
 def _answer(fleets: Sequence[Mapping[str, Any]], asked: AdviseSettings, base: RunSetup) -> str:
     wanted = f"{100 * float(base.settings['slo']['attainment']):g} % of the requests on target"
     if not fleets:
-        return f"answer: none. No fleet of up to {asked.most} chips has {wanted}"
+        return f"answer: none. No fleet of up to {asked.most} chips reaches {wanted}"
     best = fleets[0]
     said = [
         f"answer: {best['fleet']}, {best['usd_per_hour']:.2f} USD/h, "
         f"{best['usd_per_million_tokens']:.2f} USD a million tokens, "
-        f"{100 * best['met']:.2f} % on target ({wanted} asked, seeds {asked.seeds})"
+        f"{100 * best['met']:.2f} % on target (goal: {wanted}, seeds {asked.seeds})"
     ]
     if "serves_load" in best:
         said.append(f"it serves {_left(best)}")
@@ -322,7 +324,7 @@ def _answer(fleets: Sequence[Mapping[str, Any]], asked: AdviseSettings, base: Ru
     sure = next((one for one in fleets if one.get("serves_if_slower")), None)
     if sure is not None and sure is not best:
         usd = f"{sure['usd_per_hour']:.2f} USD/h"
-        said.append(f"the cheapest that does so with its chip's error: {sure['fleet']}, {usd}")
+        said.append(f"cheapest fleet that serves with its chip's error: {sure['fleet']}, {usd}")
     return "; ".join(said)
 
 
@@ -330,9 +332,9 @@ def _left(fleet: Mapping[str, Any]) -> str:
     """Return the load that a fleet serves and the one at which it breaks, with the bottleneck."""
     if fleet["breaks_at_load"] is None:
         return f"{fleet['serves_load']:g} times the load"
-    binds = f": {fleet['binds']} binds" if fleet["binds"] else ""
+    binds = f" (bottleneck: {fleet['binds']})" if fleet["binds"] else ""
     return (
-        f"{fleet['serves_load']:g} times the load and breaks at {fleet['breaks_at_load']:g}{binds}"
+        f"{fleet['serves_load']:g} times the load and fails at {fleet['breaks_at_load']:g}{binds}"
     )
 
 

@@ -90,8 +90,8 @@ def calibrate(arguments: list[str]) -> int:
         ):  # fmt: skip
             if found > most:
                 raise SettingError(
-                    name, most, f"at least {found:.3f}, what {run} had in its worst ten seconds",
-                    "Measure on a machine that nobody else uses, or allow more.",
+                    name, most, f"at least {found:.3f}, the worst ten seconds of {run}",
+                    "Measure on an idle machine, or raise the limit.",
                 )  # fmt: skip
     to = Path(settings.to).expanduser() if settings.to else runs[0] / "steps.yaml"
     write_steps(
@@ -109,8 +109,8 @@ def calibrate(arguments: list[str]) -> int:
     worst = max(fit.residual for fit in fits.values())
     print(
         f"{to}: {len(fits)} models, {sum(fit.steps for fit in fits.values())} steps; "
-        f"decode steps spread by up to {100 * worst:.0f} %, "
-        f"the machine drifted by up to {100 * max(d.worst for d in drifts):.1f} %"
+        f"decode steps deviate by up to {100 * worst:.0f} % from the fit, "
+        f"windows of ten seconds by up to {100 * max(d.worst for d in drifts):.1f} %"
     )
     return 0
 

@@ -90,7 +90,7 @@ def _answer(arguments: list[str], folder: str | None) -> int:
     ) as (run, where, before):  # fmt: skip
         if before:
             print(*(before[name] for name in ("answer", "note") if before[name]), sep="\n")
-            print(f"answered already: {where}")
+            print(f"already answered: {where}")
             return 0
         print_setup(out, setup)
         settings |= {
@@ -129,7 +129,7 @@ def _searched(
             advance(done)
             share = (one.point.summary.get("attainment") or {}).get("both")
             shown = one.point.error or f"{100 * (share or 0.0):.2f} % on target"
-            why = f", {one.binds} binds" if one.binds else ""
+            why = f", bottleneck: {one.binds}" if one.binds else ""
             print(
                 f"  seed {one.seed}: {one.value:.4g} {quantity.unit}: {shown}{why}"
                 f"{' (complete already)' if one.point.was_there else ''}",

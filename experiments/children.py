@@ -49,7 +49,7 @@ __all__ = [
 
 ROOT: Final = Path(__file__).parents[1]
 PATIENCE_S: Final = 5.0
-"""How long a killed process may take to be gone, before it is left behind."""
+"""Seconds to wait for a killed process before it is abandoned."""
 POLL_S: Final = 0.5
 _MOMENT_S: Final = 0.2
 _GPU: Final = {
@@ -171,7 +171,7 @@ def answer_of(
     """
     done = run(command, limit_s=limit_s, env=env, apart=apart)
     if done.code is None:
-        raise failed(f"not done within {limit_s:.0f} s")
+        raise failed(f"not finished within {limit_s:.0f} s")
     if done.code:
         raise failed(done.why)
     return json.loads(done.out.splitlines()[-1])
@@ -324,7 +324,7 @@ def worker_pool(
     begin: Callable[..., None] | None = None,
     given: tuple[Any, ...] = (),
     *,
-    lost: str = "that worked for this one was ended (memory?)",
+    lost: str = "that worked for this command was killed (out of memory?)",
 ) -> Iterator[ProcessPoolExecutor]:
     """Yield a pool of spawned processes that leave Ctrl-C to this process.
 

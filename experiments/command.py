@@ -84,11 +84,11 @@ def _told(error: BaseException, arguments: Sequence[str]) -> str | None:
     if isinstance(error, ModuleNotFoundError) and (extra := _extra_with(error.name or "")):
         return (
             f"package={error.name!r}: expected to be installed for this command; "
-            f"pip install 'c2c[{extra}]' brings it (a checkout: make env)"
+            f"use pip install 'c2c[{extra}]' (in a checkout: make env)"
         )
     if isinstance(error, MemoryError):
-        why = str(error) or "the system gives no more"
-        return f"memory: there is too little ({why}). Choose a smaller workload, catalog or fleet."
+        why = str(error) or "the system refused more"
+        return f"memory: not enough ({why}). Choose a smaller workload, catalog or fleet."
     if _is_of_composers(error):
         from c2c.config import as_setting_error
 
@@ -97,7 +97,7 @@ def _told(error: BaseException, arguments: Sequence[str]) -> str | None:
         name = error.filename if error.filename is not None else "the system"
         return str(DataError(str(name), f"cannot be used ({error.strerror or error})"))
     if isinstance(error, UnicodeError):
-        return str(DataError("text", f"cannot be read or written ({error})", "UTF-8 can."))
+        return str(DataError("text", f"cannot be read or written ({error})", "Use UTF-8."))
     return None
 
 
@@ -130,6 +130,6 @@ def _interrupted(goes_on: bool) -> int:
     # CPython ends by SIGINT, whatever the exit status, if an interrupt ended the last executed
     # source text (`exec` of a string, as in dataclasses and Numba). This one ends normally.
     exec("")  # noqa: S102 (an empty text)
-    hint = "; the same command goes on where this one stopped" if goes_on else ""
+    hint = "; run the same command again to resume" if goes_on else ""
     print(f"interrupted{hint}", file=sys.stderr)
     return INTERRUPTED

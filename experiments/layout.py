@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _print(arguments: Sequence[str]) -> int:
     gpu, rest = _taken(arguments, GPU, "0", _NUMBER)
-    before, rest = _taken(rest, BEFORE, "", "a layout that the GPU has now")
+    before, rest = _taken(rest, BEFORE, "", "the GPU's present layout")
     if not gpu.isascii() or not gpu.isdigit():
         raise SettingError(GPU, gpu, f"{_NUMBER}, given once")
     layout = build_layout(load(rest))
@@ -70,7 +70,7 @@ def commands(layout: Layout, gpu: int = 0) -> Iterator[str]:
     change = reconfiguration(platform, platform.mig[0], layout.mig)
     yield f"# creating them takes about {change.seconds:.1f} s{_origin(change)}"
     yield f"sudo nvidia-smi -i {gpu} -mig 1"
-    yield "# where it is cut already, first: sudo nvidia-smi mig -dci; sudo nvidia-smi mig -dgi"
+    yield "# if the GPU has slices, first: sudo nvidia-smi mig -dci; sudo nvidia-smi mig -dgi"
     yield f"sudo nvidia-smi mig -i {gpu} -cgi {_tuples(instances)} -C"
     yield f"nvidia-smi mig -i {gpu} -lgi"
 
@@ -94,17 +94,17 @@ def changing(layout: Layout, before: str, gpu: int = 0) -> Iterator[str]:
         yield from commands(layout, gpu)
         return
     yield f"# from {before} to {layout.mig.name} on {platform.name}"
-    yield f"# stay and go on serving: {_counted(change.kept) or 'none'}"
+    yield f"# stay in service: {_counted(change.kept) or 'none'}"
     gone, come = _counted(change.destroyed), _counted(change.created)
-    yield f"# go: {gone or 'none'}; come: {come or 'none'}"
+    yield f"# destroyed: {gone or 'none'}; created: {come or 'none'}"
     yield from _derived(change.created)
-    yield f"# takes about {change.seconds:.1f} s once what goes is idle{_origin(change)}"
+    yield f"# takes about {change.seconds:.1f} s once destroyed slices are idle{_origin(change)}"
     mig = f"sudo nvidia-smi mig -i {gpu}"
     if not placed(platform, layout.mig):
         yield f"{mig} -dci && {mig} -dgi && sudo nvidia-smi -i {gpu} -mig 0"
         return
     if change.destroyed:
-        yield f"nvidia-smi mig -i {gpu} -lgi  # the ids of what goes, by profile and start"
+        yield f"nvidia-smi mig -i {gpu} -lgi  # ids of the slices to destroy, by profile and start"
     for one in change.destroyed:
         yield f"{mig} -dci -gi ID && {mig} -dgi -gi ID  # {one.profile.name} at {one.start}"
     if change.created:
@@ -120,7 +120,7 @@ def _counted(instances: Sequence[Placed]) -> str:
 
 def _derived(instances: Sequence[Placed]) -> Iterator[str]:
     if any(text.startswith("derived") for o in instances for text in o.profile.source.values()):
-        yield "# some profiles are derived, not listed by the vendor: nvidia-smi mig -lgip has them"
+        yield "# some profiles are derived, not from the vendor's table: see nvidia-smi mig -lgip"
 
 
 def _origin(change: Reconfiguration) -> str:

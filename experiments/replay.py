@@ -85,8 +85,8 @@ def _replay(arguments: list[str]) -> int:
     retold = retell(prepared, inputs, recorded_steps(folder))
     same = compare(live, retold.requests)
     out.print(
-        f"with the recorded seconds: {retold.equal} of {retold.plans} plans as they were, "
-        f"figures within {100 * max(abs(one.error) for one in same):.2f} %"
+        f"with the recorded seconds: {retold.equal} of {retold.plans} plans as recorded, "
+        f"latencies within {100 * max(abs(one.error) for one in same):.2f} %"
     )
     table = Table(box=SIMPLE_HEAD, title=f"{len(live)} requests, simulated against live")
     for name in ("figure", "live, ms", "simulated, ms", "error, %", "floor, %"):
@@ -102,9 +102,8 @@ def _replay(arguments: list[str]) -> int:
     drift = drift_of(recorded_steps(folder), fits)
     out.print(
         f"{'fitted to itself: no prediction' if not others else f'fitted to {len(others)} runs'}; "
-        f"decode steps spread by up to {100 * worst:.0f} % around the fit; in ten seconds the "
-        f"machine was {100 * drift.usual:.0f} % off it at the median, {100 * drift.worst:.0f} % "
-        "at worst"
+        f"decode steps deviate by up to {100 * worst:.0f} % from the fit, windows of ten seconds "
+        f"by {100 * drift.usual:.0f} % (median) and {100 * drift.worst:.0f} % (worst)"
     )
     write_json(
         folder / "replay.json",

@@ -77,7 +77,7 @@ def report_html(
         _nulls(rows),
         _constants(),
         "<p><a href='#claims'>Claim by claim</a> · <a href='#misses'>Misses</a> · "
-        "<a href='#improvements'>What ours adds</a> · <a href='#gpu'>On a GPU</a> · "
+        "<a href='#improvements'>Gains of our rules</a> · <a href='#gpu'>On a GPU</a> · "
         "<a href='#provenance'>Provenance</a></p>",
         _picture(rows),
         _by_figure(rows),
@@ -86,9 +86,9 @@ def report_html(
         _table([r for r in rows if r.comparison is not None]),
         "<details><summary>Claims without a result yet, and constants of the papers' setups"
         f"</summary>{_table([r for r in rows if r.comparison is None])}</details>",
-        "<h2 id='misses'>Misses, and why</h2>",
+        "<h2 id='misses'>Misses and their reasons</h2>",
         _misses(rows),
-        "<h2 id='improvements'>What ours adds</h2>",
+        "<h2 id='improvements'>Gains of our rules</h2>",
         _improvements(improvements),
         "<h2 id='gpu'>On a GPU</h2>",
         *_gpu(results),
@@ -126,17 +126,17 @@ def _tiles(rows: Sequence[Row]) -> str:
     outside, inside = found["out_of_sample"], found["in_sample"]
     tiles = (
         (f"{outside['numbers_within_20']} of {outside['numbers']}", "numbers within 20%"),
-        (f"{outside['trends_agree']} of {outside['trends']}", "trends the right way"),
+        (f"{outside['trends_agree']} of {outside['trends']}", "trends in the printed direction"),
         (
             f"{inside['numbers_within_20']} of {inside['numbers']}",
             "in-sample numbers (not counted)",
         ),
         (
             f"{outside['robust']}, {outside['fragile']}, {outside['untried']}",
-            "of those that agree: robust, fragile, untried under other readings",
+            "agreeing claims: robust, fragile, untried under other readings",
         ),
-        (f"{found['explained']}", "claims no figure can answer, each with why"),
-        (f"{found['not-yet']}", "claims not yet"),
+        (f"{found['explained']}", "claims that no figure can answer, with reasons"),
+        (f"{found['not-yet']}", "claims not answered yet"),
         (f"{found['claims']}", "claims in all"),
     )
     cells = "".join(f"<div class='tile'><b>{a}</b>{escape(b)}</div>" for a, b in tiles)
@@ -293,11 +293,11 @@ def _misses(rows: Sequence[Row]) -> str:
             f"<td>{escape(brief(plain['published']))}</td><td>{escape(brief(plain['ours']))}</td>"
             f"<td>{why}</td><td>{escape(_how_far(row))}</td></tr>"
         )
-    head = "".join(f"<th>{h}</th>" for h in ("claim", "published", "ours", "why", "how far"))
+    head = "".join(f"<th>{h}</th>" for h in ("claim", "published", "ours", "reason", "distance"))
     return (
-        "<p class='soft'>Out of sample. How far: the smallest change of one constant, rate or "
-        f"setting that would mend it; within {NEAR:g} the miss is a near one, and its reason may "
-        "be a constant.</p><div class='scroll'><table>"
+        "<p class='soft'>Out of sample. Distance: the smallest change of one constant, rate or "
+        f"setting that mends the miss; within {NEAR:g} it is a near miss, and its reason may be a "
+        "constant.</p><div class='scroll'><table>"
         f"<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
     )
 
@@ -306,14 +306,14 @@ def _how_far(row: Row) -> str:
     if not row.takes:
         return "not searched in this profile"
     if row.nearest is None:
-        return f"No single number does. {row.takes}"
+        return f"No single number mends it. {row.takes}"
     return f"{'Near' if row.nearest <= NEAR else 'Far'}: {row.takes}"
 
 
 def _improvements(improvements: Sequence[Improvement]) -> str:
     """Return a table of our rules against the paper's on the same requests."""
     if not improvements:
-        return "<p class='soft'>None of the figures here compares.</p>"
+        return "<p class='soft'>No figure here compares our rules with a paper's.</p>"
     heads = ("what", "ours", "against", "ours", "against", "gain", "verdict")
     colour = {"better": "yes", "worse": "no"}
     body = []
@@ -325,7 +325,7 @@ def _improvements(improvements: Sequence[Improvement]) -> str:
         )
     return (
         "<p class='soft'>The same requests under both. Median and range over seeds; better or "
-        "worse only if every seed says so.</p><div class='scroll'><table><thead><tr>"
+        "worse only if all seeds agree.</p><div class='scroll'><table><thead><tr>"
         f"{''.join(f'<th>{h}</th>' for h in heads)}</tr></thead>"
         f"<tbody>{''.join(body)}</tbody></table></div>"
     )

@@ -51,7 +51,7 @@ def answering(
         folder = next((a.removeprefix(CONFIG_DIR) for a in given if a.startswith(CONFIG_DIR)), None)
         settings = [a for a in given if not a.startswith(CONFIG_DIR)]
         if is_sweep(settings):
-            raise SettingError("option", "-m", "no sweep: this command chooses its points itself")
+            raise SettingError("option", "-m", "no sweep, as this command chooses its own runs")
         check_arguments(settings, sweep=sweep)
         return work(settings, folder)
 
@@ -77,7 +77,7 @@ def own_settings(schema: type, group: str, arguments: Sequence[str]) -> tuple[An
         except OmegaConfBaseException as error:
             raise as_setting_error(error, [argument]) from error
         except YAMLError as error:
-            raise SettingError(key, value, "a value that YAML understands") from error
+            raise SettingError(key, value, "valid YAML") from error
     return OmegaConf.to_object(merged[group]), [a for a in arguments if a not in own]
 
 
@@ -90,7 +90,7 @@ def refuse_seed(group: str, seeds: Sequence[int], given: Sequence[str]) -> None:
     if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
         raise SettingError(f"{group}.seeds", seeds, "whole numbers from 0 on, each once")
     if seed := [a for a in given if a.startswith("seed=")]:
-        raise SettingError("seed", seed[0][5:], "no value here", f"Set {group}.seeds=[0,1,2].")
+        raise SettingError("seed", seed[0][5:], "no value", f"Set {group}.seeds=[0,1,2] instead.")
 
 
 @contextmanager

@@ -62,8 +62,8 @@ class FleetSpace:
         self.named = {o.partition("=")[0].lstrip("+~") for o in self.fixed} | set(self.open)
         if _COUNT in self.named:
             raise SettingError(
-                _COUNT, self.open.get(_COUNT) or "a number", "nothing: the number is the answer",
-                "Set advise.most=<number> for the most that may be taken.",
+                _COUNT, self.open.get(_COUNT) or "a number", "no value, as it is the answer",
+                "Set advise.most=<number> to limit it.",
             )  # fmt: skip
         if _SYSTEM not in self.named:
             self.open[_SYSTEM] = list(systems)
@@ -143,7 +143,7 @@ class FleetSpace:
             price, power = gpu.get("usd_per_hour"), gpu.get("power_w")
             if price is None:
                 raise SettingError(
-                    "hardware.gpu.usd_per_hour", None, f"a price, which {name} has not",
+                    "hardware.gpu.usd_per_hour", None, f"a price, which {name} lacks",
                     "Set +hardware.gpu.usd_per_hour=<US dollars an hour>.",
                 )  # fmt: skip
             usd += count * float(price)

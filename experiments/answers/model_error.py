@@ -29,7 +29,7 @@ def held_out_error(platform: str) -> tuple[float, str]:
         return own[measured], f"90 % of measured operations of {measured} are within it"
     return (
         unseen,
-        "no measurement of such a chip: the largest error on chips that nothing is fitted to",
+        "no measurement of this chip: largest error on chips that nothing is fitted to",
     )
 
 

@@ -42,8 +42,8 @@ class PointRunner:
     def __init__(self, workers: int) -> None:
         self._workers = worker_pool(
             workers,
-            lost="that ran a point was ended (memory?); the same command goes on where this one "
-            "stopped",
+            lost="that computed a run was killed (out of memory?); run the same command again to "
+            "resume",
         )
         self._waiting: dict[Future[Point], Any] = {}
 

@@ -112,7 +112,9 @@ def _rate_rps(setup: RunSetup) -> float:
         return float(workload["rate_rps"] * workload["compression"] * workload["replicas"])
     rate = setup.workload.description["mean_rate_rps"]
     if not rate:
-        raise SettingError("capacity.of", "rate", "another quantity: all requests arrive at once")
+        raise SettingError(
+            "capacity.of", "rate", "another quantity, as all requests arrive at once"
+        )
     return float(rate)
 
 

@@ -40,13 +40,13 @@ def answer_line(capacity: Capacity, setup: RunSetup) -> str:
     serving, quantity = setup.serving, capacity.quantity
     chips = serving.fleet_name
     if quantity.name == "superchips":  # which is the answer
-        chips = "those of fleet.parts" if serving.beside else chips.partition(" x ")[2]
+        chips = "the chips of fleet.parts" if serving.beside else chips.partition(" x ")[2]
     fleet = f"{serving.system.name} on {chips}"
     share = f"{100 * setup.settings['slo']['attainment']:g} % of the requests on target"
     if not capacity.met:
         return f"answer: none. {fleet}, does not reach {share} {_looked(capacity)}"
     if capacity.sure is None:
-        return f"answer: none. {fleet}, does not reach {share} with some of the seeds"
+        return f"answer: none. {fleet}, does not reach {share} with some seeds"
     if capacity.is_open:
         return f"answer: no limit found. {fleet}, has {share} {_looked(capacity)}"
     how = "at most" if quantity.more_is_harder else "at least"
@@ -68,8 +68,8 @@ def caution(capacity: Capacity, setup: RunSetup) -> str:
     if lasts_s >= SHORT_S:
         return ""
     return (
-        f"note: at that rate the workload lasts {lasts_s:.3g} s only; one with more requests tells "
-        "more surely what is served for long"
+        f"note: at that rate the workload lasts only {lasts_s:.3g} s, too short to show a growing "
+        "queue; use more requests"
     )
 
 

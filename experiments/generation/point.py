@@ -86,7 +86,7 @@ def _run(settings: Settings) -> Generated:
         found = generate(settings, _loaded[0], display.screen())
     except RepositoryError as error:
         raise SettingError(
-            "executables", settings.executables, f"a folder that can be used ({error})"
+            "executables", settings.executables, f"a usable folder ({error})"
         ) from error
     except HostMemoryError as error:
         raise DataError("host memory", str(error)) from error

@@ -82,7 +82,7 @@ class Prompt:
         for each in self.stop:
             kind: type = type(each)  # any type that YAML or JSON has
             if kind not in (str, int) or each == "":
-                raise SettingError("stop", each, "texts that are not empty, and token ids")
+                raise SettingError("stop", each, "non-empty texts, and token ids")
         if self.chat == "false" and self.system is not None:
             raise SettingError("system", self.system, "null with chat=false")
         try:

@@ -62,7 +62,7 @@ class Display:
         else:
             for line in _lines(found.statistics):
                 note(line)
-        state = "complete already, not run again" if found.statistics is None else "written"
+        state = "complete already, skipped" if found.statistics is None else "written"
         note(f"run folder ({state}): {found.folder}")
 
     def _started(self, asked: Sequence[Asked]) -> None:

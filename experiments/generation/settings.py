@@ -98,7 +98,7 @@ def settings_of(cfg: DictConfig, *, swept: bool = False) -> Settings:
     checkpoint = given["checkpoint"]
     path = None if checkpoint is None else Path(checkpoint).expanduser()
     if path is not None and not path.exists():
-        raise SettingError("checkpoint", checkpoint, "a folder or a GGUF file that exists")
+        raise SettingError("checkpoint", checkpoint, "an existing folder or GGUF file")
     executables = given["executables"]
     return Settings(
         given=given,

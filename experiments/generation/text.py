@@ -44,7 +44,7 @@ def tokenizer_of(model: Model) -> Tokenizer:
       DataError: the checkpoint has no tokenizer.
     """
     if model.tokenizer is None:
-        raise DataError("checkpoint", "it has no tokenizer.json, so no text can go in or out")
+        raise DataError("checkpoint", "it has no tokenizer.json, which text generation needs")
     return model.tokenizer
 
 
@@ -66,7 +66,7 @@ def asked(model: Model, prompt: Prompt) -> Asked:
     for token in ids:
         if token >= model.spec.vocab:
             raise DataError(
-                "checkpoint", f"its tokenizer gives token {token}, the model has {model.spec.vocab}"
+                "checkpoint", f"its tokenizer has token {token}, its model only {model.spec.vocab}"
             )
     eos = frozenset((*model.eos_ids, *tokenizer.eos_ids) if prompt.stop_at_eos else ())
     return Asked(

@@ -102,7 +102,7 @@ def _fit(model: str, c: Mapping[str, np.ndarray]) -> StepFit:
         if which.sum() < _LEAST:
             raise DataError(
                 f"steps of {model}", f"{which.sum()} {kind} steps, expected at least {_LEAST}",
-                "Serve more requests of it.",
+                "Record a run with more requests of this model.",
             )  # fmt: skip
     seconds = c["seconds"] + c["host_s"]
     turns = c["is_turn"].astype(bool)

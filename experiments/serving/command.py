@@ -89,7 +89,7 @@ async def _serve(settings: Settings) -> int:
             starting.cancel()
             if told.is_set():
                 return 0
-            raise DataError("front", "did not come up", "Its last words are above.")
+            raise DataError("front", "did not start", "Its last output is above.")
         await starting
         await until_ready(front, url)
         failed = {info.name: info.failed for info in engine.models() if info.failed}

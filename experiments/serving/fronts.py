@@ -61,7 +61,7 @@ async def until_ready(front: subprocess.Popen[bytes], url: str) -> None:
     end_s = time.monotonic() + _FRONT_S
     while not await asyncio.to_thread(is_ready):
         if front.poll() is not None or time.monotonic() > end_s:
-            raise DataError("front", "did not come up", "Its last words are above.")
+            raise DataError("front", "did not start", "Its last output is above.")
         await asyncio.sleep(0.05)
 
 

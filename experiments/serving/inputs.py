@@ -65,16 +65,16 @@ def inputs_from(events: pa.Table, requests: pa.Table, names: Sequence[str]) -> I
     try:
         given: list[Any] = [event_of(row, names) for row in events.to_pylist()]
     except (KeyError, ValueError, TypeError) as error:
-        raise DataError("events", f"one that cannot be ({error})") from None
+        raise DataError("events", f"an event is invalid ({error})") from None
     asked = [event for event in given if isinstance(event, Arrival)]
     number = {event.request_id: k for k, event in enumerate(asked)}
     lengths = [event.max_output_tokens for event in asked]
     done = requests.filter(pa.array([status == "finished" for status in _list(requests, "status")]))
     if not len(done):
-        raise DataError("requests", "none was served to its end")
+        raise DataError("requests", "none was finished")
     missing = set(_list(done, "id")) - number.keys()
     if missing:
-        raise DataError("requests", f"{min(missing)} was served, and nobody asked for it")
+        raise DataError("requests", f"{min(missing)} was finished, but has no arrival")
     where = pa.array([number[request] for request in _list(done, "id")])
     served = done.set_column(done.column_names.index("id"), "id", where).sort_by("id")
     for k, length in zip(_list(served, "id"), _list(served, "output_tokens"), strict=True):

@@ -42,15 +42,15 @@ def laid_out(
     asked, node = given["system"].get("layout"), given.get("node")
     if not is_by_mechanism(asked):
         if node:
-            raise SettingError("node", node.get("name"), "none, as system.layout lies over none")
+            raise SettingError("node", node.get("name"), "none, as system.layout uses no node")
         return system, options
     if not node:
-        raise SettingError("node", None, "one that system.layout lies over, such as cpu_x4")
+        raise SettingError("node", None, "a node for system.layout, such as cpu_x4")
     run = {"system": {"start": None, **given["system"]}, "code": []}
     over, mechanisms = node_from_mapping(node), mechanisms_of(run)
     if not all(mechanism.is_live for mechanism in mechanisms):
         name = asked if isinstance(asked, str) else asked.get("mechanism")
-        raise SettingError("system.layout", name, "one that live workers serve by, as cocoserve's")
+        raise SettingError("system.layout", name, "a layout of live workers, such as cocoserve's")
     slo_s = (given["ttft_slo_s"], given["tpot_slo_s"])
     context = Context(
         system=as_workers_have_it(system, options),

@@ -95,7 +95,7 @@ def prepared_of(run: Path) -> tuple[Prepared, Options]:
     options = options_of(given)
     constants = load_constants(given["constants"])
     if is_over_several(given):
-        raise DataError(str(run), "was served over several devices, whose steps are not fitted")
+        raise DataError(str(run), "a worker had several devices, whose steps are not fitted")
     prepared = fleet_of(
         entries,
         options,
@@ -115,7 +115,7 @@ def served_requests(run: Path) -> pa.Table:
     table = _table(run / REQUESTS)
     table = table.filter(pa.array(np.asarray(table["status"].to_pylist()) == "finished"))
     if not len(table):
-        raise DataError(str(run / REQUESTS), "no request was served")
+        raise DataError(str(run / REQUESTS), "no request was finished")
     return table.sort_by("arrival_s")
 
 

@@ -270,7 +270,7 @@ def _check_store(folder: str) -> None:
     try:
         Repository(folder).make_folder()
     except RepositoryError as error:
-        raise SettingError("executables", folder, f"a folder that can be used ({error})") from None
+        raise SettingError("executables", folder, f"a usable folder ({error})") from None
 
 
 def _path(text: str | None) -> Path | None:
@@ -336,13 +336,11 @@ def check_address(given: Mapping[str, Any]) -> None:
     except ValueError:
         raise SettingError("host", host, "an address such as 127.0.0.1 or 0.0.0.0") from None
     if not address.is_loopback and not given["key"]:
-        raise SettingError("key", given["key"], f"a key, as anybody may reach {host}")
+        raise SettingError("key", given["key"], f"a key, as {host} is not a loopback address")
     kind = socket.AF_INET6 if address.version == 6 else socket.AF_INET
     with socket.socket(kind) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError as error:
-            raise SettingError(
-                "port", port, f"one that is free at {host} ({error.strerror})"
-            ) from None
+            raise SettingError("port", port, f"a free port of {host} ({error.strerror})") from None

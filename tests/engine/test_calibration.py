@@ -249,9 +249,9 @@ def test_cancels_and_wishes_about_weights_come_once_more() -> None:
     alone = replay(measured, inputs(live), fit)
     later_s = found["first_token_s"][0].as_py() - alone["first_token_s"][0].as_py()
     assert later_s > 0.9 * (fit["m"].cold_load_s - fit["m"].load_s)
-    with pytest.raises(DataError, match="none was served"):
+    with pytest.raises(DataError, match="none was finished"):
         inputs(live.set_column(7, "status", pa.array(["failed"])))
-    with pytest.raises(DataError, match="nobody asked for it"):
+    with pytest.raises(DataError, match="has no arrival"):
         inputs_from(Tape(is_kept=True).inputs(), live, ["m"])
 
 

@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (("system=tessera", "node=a100_l40s"), "one that live workers serve by"),
+        (("system=tessera", "node=a100_l40s"), "a layout of live workers"),
         (("system=cocoserve", "node=cpu_x4"), "replicated=30: expected at most 3 layers"),
         ((*SCALED, "system.layout.replicated=1", "workers=2"), "workers=2: expected 1"),
         ((*SCALED, "system.layout.replicated=1", "system.layout.firsts=[0,1]"), "layers over"),
@@ -145,5 +145,5 @@ def test_what_was_served_over_several_devices_is_not_replayed_by_fits_of_one(
 ) -> None:
     live.process.terminate()
     live.process.wait(60.0)
-    with pytest.raises(DataError, match="over several devices"):
+    with pytest.raises(DataError, match="had several devices"):
         prepared_of(folder / "out")

@@ -66,7 +66,7 @@ def test_an_answer_is_the_last_line_and_a_failure_says_why() -> None:
     with pytest.raises(DataError, match="division by zero"):
         answer_of([sys.executable, "-c", "1 / 0"], failed)
     slow = [sys.executable, "-c", "import time; time.sleep(20)"]
-    with pytest.raises(DataError, match="not done within 1 s"):
+    with pytest.raises(DataError, match="not finished within 1 s"):
         answer_of(slow, failed, limit_s=0.6)
 
 

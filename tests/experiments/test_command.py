@@ -26,4 +26,4 @@ def test_an_interrupt_inside_executed_source_text_ends_with_the_status_of_interr
         [sys.executable, "-m", "stopped"], cwd=tmp_path, capture_output=True, text=True
     )
     assert ended.returncode == 130, ended
-    assert "interrupted; the same command goes on" in ended.stderr
+    assert "interrupted; run the same command again" in ended.stderr

@@ -54,7 +54,7 @@ def test_the_whole_gpu_needs_no_mig(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_change_keeps_what_stays_at_its_place(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mig=3g_4x1g", "before=7x12gb", "gpu=1"]) == 0
     out = capsys.readouterr().out
-    assert "# stay and go on serving: 4x1g.12gb\n" in out
+    assert "# stay in service: 4x1g.12gb\n" in out
     assert [line.split("# ")[1] for line in out.splitlines() if "-dgi" in line] == [
         f"1g.12gb at {start}" for start in (4, 5, 6)
     ]

@@ -71,11 +71,11 @@ def test_values_are_set_without_composing_again() -> None:
         ("advise.most=0", "advise.most=0: expected a whole number above 0"),
         ("advise.within=0.5", "advise.within=0.5: expected a number, at least 1"),
         ("advise.x=1", "expected a key among error, fleets, keep"),
-        ("search.trials=4", "search.trials='4': expected a setting of advise"),
-        ("superchips=2", "the number is the answer. Set advise.most"),
+        ("search.trials=4", "search.trials='4': expected a setting of group advise"),
+        ("superchips=2", "no value, as it is the answer. Set advise.most"),
         ("seed=3", "Set advise.seeds"),
-        ("hardware=rubin", "a price, which rubin has not"),
-        ("advise.fleets=[gh200_l40s]", "a price, which l40s has not"),
+        ("hardware=rubin", "a price, which rubin lacks"),
+        ("advise.fleets=[gh200_l40s]", "a price, which l40s lacks"),
         ("advise.fleets=[nope]", "fleet='nope': expected one of"),
         ("hardware=gh200,nope", "hardware='nope': expected"),
         ("system=c2cserve,nope", "system='nope': expected"),
@@ -119,8 +119,8 @@ def test_the_answer_is_the_cheapest_of_all_fleets(
     best = found["fleets"][0]["usd_per_hour"] if found["fleets"] else None
     assert best == pytest.approx(min(serving)) if serving else best is None
     capsys.readouterr()
-    assert advise.main(given) == int(not found["fleets"])  # answered already
-    assert "answered already" in capsys.readouterr().out
+    assert advise.main(given) == int(not found["fleets"])  # already answered
+    assert "already answered" in capsys.readouterr().out
 
 
 def test_a_fleet_is_told_with_the_command_that_replays_it(

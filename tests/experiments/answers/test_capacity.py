@@ -110,7 +110,7 @@ def test_a_search_that_is_killed_goes_on_and_ends_as_if_undisturbed(tmp_path: Pa
         assert (tmp_path / "out" / "points" / row["run"] / "DONE").is_file()
     again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert again.stdout.splitlines() == [
-        found["answer"], found["note"], f"answered already: {answer.parent.relative_to(tmp_path)}",
+        found["answer"], found["note"], f"already answered: {answer.parent.relative_to(tmp_path)}",
     ]  # fmt: skip
     assert "the workload lasts" in found["note"]
 
@@ -121,10 +121,10 @@ def test_a_search_that_is_killed_goes_on_and_ends_as_if_undisturbed(tmp_path: Pa
         ("capacity.of=speed", "capacity.of='speed': expected one of rate, models, superchips"),
         ("capacity.off=rate", "expected a key among of, seeds, tolerance, workers"),
         ("capacity.seeds=x", "capacity.seeds='x': expected a value of type list"),
-        ("capacity.seeds=[", "capacity.seeds='[': expected a value that YAML understands"),
+        ("capacity.seeds=[", "capacity.seeds='[': expected valid YAML"),
         ("capacity.seeds=[1,1]", "expected whole numbers from 0 on, each once"),
         ("capacity.workers=0", "capacity.workers=0: expected a whole number above 0"),
-        ("seed=3", "seed='3': expected no value here. Set capacity.seeds"),
+        ("seed=3", "seed='3': expected no value. Set capacity.seeds"),
         ("slo.attainment=1.5", "slo.attainment=1.5: expected a share in (0, 1]"),
         ("-m", "option='-m': expected no sweep"),
     ],

@@ -36,7 +36,7 @@ def test_ctrl_c_during_imports_is_one_line(tmp_path: Path, module: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code, module], cwd=tmp_path, capture_output=True, text=True
     )
-    assert one_line(done).startswith("interrupted; the same command goes on")
+    assert one_line(done).startswith("interrupted; run the same command again")
     assert (done.returncode, done.stdout) == (130, "")
     assert not list(tmp_path.iterdir())
 
@@ -82,7 +82,7 @@ def test_memory_that_ends_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setattr(sys.modules["c2c.config.build"], "prepare", taken)
     assert simulate.main() == 2
     said = capsys.readouterr().err
-    assert said.startswith("error: memory: there is too little (Unable to allocate 12.7 GiB)")
+    assert said.startswith("error: memory: not enough (Unable to allocate 12.7 GiB)")
     assert said.count("\n") == 1
 
 
