@@ -61,7 +61,7 @@ def compute(context: Context) -> Computed:
 
     for model, published_s in STORE_S.items():
         row(f"ServerlessLLM, NVMe: {model}", "predicted", published_s, store_s(model), "s")
-        row(f"the same, copied as it is read: {model}", "bound", published_s,
+        row(f"ServerlessLLM, NVMe, pipelined copy: {model}", "bound", published_s,
             load_s(model, DRIVES_GBPS), "s")  # fmt: skip
     row(f"ServerlessLLM, host memory: {LARGE}", "predicted", FROM_MEMORY_S, load_s(LARGE), "s")
     row(f"safetensors, NVMe: {LARGE}", "fitted", PLAIN_S[LARGE], plain_s(LARGE, 0.0), "s")
@@ -70,9 +70,9 @@ def compute(context: Context) -> Computed:
     row("MoE-Infinity, Mixtral on A5000, a token", "predicted", MIXTRAL_S, mixtral_token_s(), "s")
     row("MoE-Infinity, DeepSeek-V2-Lite on A5000, a token", "fitted (host's work an expert)",
         DEEPSEEK_S, deepseek_token_s(HOST_S), "s")  # fmt: skip
-    row("the same, the host working for fetched ones", "fitted (host's work a fetch)",
+    row("DeepSeek-V2-Lite, host's work for fetches", "fitted (host's work a fetch)",
         DEEPSEEK_S, deepseek_token_s(FETCH_S, "fetch"), "s")  # fmt: skip
-    row("the same without the host's work", "bound", DEEPSEEK_S, deepseek_token_s(0.0), "s")
+    row("DeepSeek-V2-Lite without host's work", "bound", DEEPSEEK_S, deepseek_token_s(0.0), "s")
     models, rate, seconds, published = ACTIVE
     row("Aegaeon: active models of 100", "predicted", published,
         active_models(models, rate, seconds, context.seeds[0]), "models")  # fmt: skip
@@ -93,7 +93,7 @@ def compute(context: Context) -> Computed:
 
         ),
         report=(
-            ("measurement", "ours is", "published", "ours", "ratio"),
+            ("measurement", "kind of ours", "published", "ours", "ratio"),
             *(
                 (r["what"], r["kind"], f"{r['published']:.3g} {r['unit']}", f"{r['ours']:.3g}",
                  f"{r['ratio']:.2f}")

@@ -267,8 +267,8 @@ def _another_reading(rows: list[dict[str, Any]], system: str, what: str) -> str:
     )
     cut = f"{_cut(before, after):.0f}%"
     if by_mean:
-        return f" p95; of the mean it is {cut}."
-    return f" If the host works for fetched experts only, it is {cut} on {MIXTRAL}."
+        return f" This is p95; the mean falls by {cut}."
+    return f" If the host works for fetched experts only, TTFT falls by {cut} on {MIXTRAL}."
 
 
 def _would_take(rows: list[dict[str, Any]], system: str, what: str) -> str:
@@ -284,8 +284,8 @@ def _would_take(rows: list[dict[str, Any]], system: str, what: str) -> str:
     printed = float(claim(f"c2cserve.fig13.{SHORT[system]}.before").value)
     gbps = row["fetched_gb"] / (printed - row["hbm_s"])
     return (
-        f" What would it take: copies at {gbps:.0f} GB/s give the printed TTFT on {MIXTRAL}, of "
-        f"which {row['fetched_gb']:.0f} GB are fetched for a prompt; the link carries 375."
+        f" Copies at {gbps:.0f} GB/s would give the printed TTFT on {MIXTRAL}: a prompt fetches "
+        f"{row['fetched_gb']:.0f} GB, and the link carries 375 GB/s."
     )
 
 
@@ -293,7 +293,7 @@ def _seventy(context: Context, ttft_s: float) -> Result:
     return answer(
         "c2cserve.fig13.sllm_70b.after",
         ttft_s,
-        f"A prompt of {PROMPT} tokens, engine there; copied, the model fits no GPU.",
+        f"A prompt of {PROMPT} tokens, engine started; with copied weights the model fits no GPU.",
         link_variant=context.link_variant,
     )
 

@@ -236,7 +236,7 @@ def _results(rows: list[dict[str, Any]], context: Context) -> tuple[Result, ...]
         for n, where in ABLATED.items()
     }
     out = [
-        result("full.p99_ttft", full, "The load was set on this number.", by_seed(*WHOLE),
+        result("full.p99_ttft", full, "The load was fitted to this number.", by_seed(*WHOLE),
                fitted=True)
     ]  # fmt: skip
     for name, value in values.items():
@@ -277,7 +277,7 @@ def _said_of_placement(rows: list[dict[str, Any]]) -> str:
         f" The bandwidth-blind first idle slice gives {blind / aware:.2f}x. On one chip of unlike "
         f"slices with binding targets random has {ttft_random / ttft:.2f}x the p99 TTFT, meets the "
         f"TPOT target in {tpot_random:.0f}% for {tpot:.0f}% and both in {both_random:.0f}% for "
-        f"{both:.0f}%: what the link is not promised waits for answers under way to end."
+        f"{both:.0f}%: models without a promised rate of the link wait until open answers end."
     )
 
 

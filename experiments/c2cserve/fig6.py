@@ -168,7 +168,7 @@ def _needs(name: str, ours: Mapping[str, Any], capacity_gbps: float) -> str:
     printed = float(claim(f"c2cserve.fig6{name}").value)
     each = capacity_gbps / (1.0 - printed / 100.0) / 2.0
     return (
-        f"A gap of {printed:g}% of two that share {capacity_gbps:g} GB/s means that each draws "
+        f"A gap of {printed:g}% for two loads on {capacity_gbps:g} GB/s means that each draws "
         f"{each:.0f} GB/s alone; ours draw {ours['demand_gbps'] / 2.0:.0f}."
     )
 

@@ -163,7 +163,7 @@ def answered(context: Context, rows: Sequence[Mapping[str, Any]]) -> tuple[Resul
         answer(
             f"c2cserve.fig9.{name}",
             ours(),
-            notes.get(name, "One request at a time, engine there: the load is not printed."),
+            notes.get(name, "One request at a time, engine started; the load is not printed."),
             link_variant=context.link_variant,
         )
         for name, models, systems, ours in answers

@@ -172,7 +172,7 @@ def _draw_found(axes: Axes, rows: list[dict[str, Any]]) -> None:
 
 
 def draw_anchors(tables: Tables, caption: str) -> Figure:
-    """Draw our number over the published one, one line for each measurement."""
+    """Draw the ratio of our number to the published one, one bar for each measurement."""
     figure, (axes,) = canvas(8.4, 4.2)
     rows = rows_of(tables["anchors"])[::-1]
     colours = [BLUE if r["kind"] == "predicted" else GREY for r in rows]

@@ -1,1 +1,1 @@
-"""The live engine as a command: settings, processes, recorded runs and their simulation."""
+"""Live engine as a command: settings, processes, recorded runs and their simulation."""
