@@ -109,7 +109,7 @@ def calibrate(arguments: list[str]) -> int:
     worst = max(fit.residual for fit in fits.values())
     print(
         f"{to}: {len(fits)} models, {sum(fit.steps for fit in fits.values())} steps; "
-        f"decode steps deviate by up to {100 * worst:.0f} % from the fit, "
+        f"decode steps deviate from the fit by {100 * worst:.0f} % (standard deviation), "
         f"windows of ten seconds by up to {100 * max(d.worst for d in drifts):.1f} %"
     )
     return 0

@@ -102,8 +102,9 @@ def _replay(arguments: list[str]) -> int:
     drift = drift_of(recorded_steps(folder), fits)
     out.print(
         f"{'fitted to itself: no prediction' if not others else f'fitted to {len(others)} runs'}; "
-        f"decode steps deviate by up to {100 * worst:.0f} % from the fit, windows of ten seconds "
-        f"by {100 * drift.usual:.0f} % (median) and {100 * drift.worst:.0f} % (worst)"
+        f"decode steps deviate from the fit by {100 * worst:.0f} % (standard deviation), "
+        f"windows of ten seconds by {100 * drift.usual:.0f} % (median) and "
+        f"{100 * drift.worst:.0f} % (worst)"
     )
     write_json(
         folder / "replay.json",
