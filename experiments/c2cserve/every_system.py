@@ -206,7 +206,7 @@ def capacity_rps(rows: Sequence[Mapping[str, Any]]) -> float:
 
 def _report(rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], ...]:
     head = ("models", "system", f"load with {WITHIN_PERCENT:g} % within both, requests/s",
-            "most goodput, requests/s", "at load", "TTFT p99 s there", "TPOT p99 ms")  # fmt: skip
+            "largest goodput, requests/s", "at load", "TTFT p99 s", "TPOT p99 ms")  # fmt: skip
     body = []
     for family, system in dict.fromkeys((r["family"], r["system"]) for r in rows):
         mine = [r for r in rows if (r["family"], r["system"]) == (family, system)]

@@ -127,7 +127,7 @@ def _describe(context: Context) -> str:
 def _report(rows: list[dict[str, Any]]) -> tuple[tuple[str, ...], ...]:
     head = (
         "model, layout", "system", "TTFT p50 s", "p95", "p99", "TPOT p50 ms", "TTFT met %",
-        "TPOT met %", "both met %", "slices that worked", "link used %",
+        "TPOT met %", "both met %", "busy slices", "link used %",
     )  # fmt: skip
     body = [
         (

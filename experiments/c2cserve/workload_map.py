@@ -249,7 +249,7 @@ def _banded(best: dict[str, Any], whose: str) -> str:
 
 def _report(best: Sequence[dict[str, Any]]) -> tuple[tuple[str, ...], ...]:
     head = ("chip", "arrivals", "models", "requests/s", "best", "both met %",
-            "C2CServe % (range)", "plus %", "best opponent", "its %")  # fmt: skip
+            "C2CServe % (range)", "plus %", "best opponent", "opponent %")  # fmt: skip
     body = [
         (
             b["chip"], b["bursts"], f"{b['models']}", f"{b['rate_rps']:g}", b["best"],
