@@ -1,7 +1,7 @@
 """Scheduler process between reports: postponed work, and polling for reports that are due.
 
-Waking a process takes as long as a decision. So when a worker's report is due, the process polls
-for it instead of sleeping, shortly before and after that time and only while the core is idle.
+Waking a process takes as long as a decision. The process therefore polls for a report shortly
+before and after its due time, instead of sleeping, while the core is idle.
 """
 
 from __future__ import annotations

@@ -35,8 +35,9 @@ class Entry:
 def find_models(catalog: Path, note: Callable[[str], None] = lambda _: None) -> tuple[Entry, ...]:
     """Return the models of a catalog, by name; weights are not read.
 
-    A checkpoint has the name of its folder or file; in a folder of the catalog, `folder/name`. In
-    Hugging Face's cache it is `org/name`, with the snapshot of `refs/main`, else the newest.
+    A checkpoint has the name of its folder or file; within a folder of the catalog, `folder/name`.
+    A repository of Hugging Face's cache is `org/name`, with the snapshot of `refs/main`, else the
+    newest.
 
     Args:
       catalog: a folder of checkpoints, one checkpoint's folder, or a GGUF file.

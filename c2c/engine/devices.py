@@ -132,8 +132,8 @@ def pick(
       each: devices of a worker.
 
     Raises:
-      SettingError: a UUID is unknown or repeated, the number or the sizes of devices do not fit, or
-        a worker would have several MIG instances (CUDA shows a process only one).
+      SettingError: a UUID is unknown or repeated, the number or sizes of devices do not fit, or a
+        worker would have several MIG instances, of which CUDA shows only one.
     """
     by_uuid = {device.uuid: device for device in found}
     if asked is None:

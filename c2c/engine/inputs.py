@@ -1,7 +1,7 @@
 """External inputs of the serving loop, as a table.
 
-Inputs are requests, cancellations, lost workers and admin commands for weights. With the duration
-of each step they determine a run.
+Inputs are requests, cancellations, lost workers and admin commands for weights. They and the
+duration of each step determine a run.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ class Profiled(msgspec.Struct, kw_only=True):
     Attributes:
       on_gpu: whether a GPU computed.
       limit_bytes: GPU memory that a process of jax may take; 0 on a CPU.
-      held_bytes: most memory that the largest steps held beside the pool. On a CPU without weights
-        that workers share.
+      held_bytes: most memory that the largest steps held beside the pool; on a CPU without the
+        weights that workers share.
       argument_bytes: arguments of the largest executable, from the compiler.
       temporary_bytes: temporaries of the largest executable, from the compiler.
       failed: reason why nothing could be measured.

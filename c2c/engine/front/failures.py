@@ -20,7 +20,7 @@ _FOLDERS = re.compile(r"(?<![\w.:/])/(?:[^\s/:'\",;()]+/)*(?=[^\s/:'\",;()])")
 class ApiError(HTTPException):
     """HTTP error in OpenAI's form.
 
-    For clients that retry, its headers have the seconds to wait (`retry_s`), or that a retry is
+    Headers for clients that retry have the seconds to wait (`retry_s`), or mark a retry as
     useless.
     """
 
