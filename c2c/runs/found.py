@@ -164,7 +164,7 @@ def _status(folder: Path) -> tuple[Status, str]:
     if (crash := _json(folder / CRASH)) is not None:
         message = str(crash.get("message", "")).strip().splitlines()
         return "failed", ": ".join([str(crash.get("exception")), *message[:1]])
-    return "unfinished", "its process was killed; run the same command again to repeat it"
+    return "unfinished", "its process was killed; run the same command to repeat it"
 
 
 def _json(path: Path) -> dict[str, Any] | None:
