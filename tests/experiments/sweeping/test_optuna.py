@@ -111,7 +111,7 @@ def test_the_command_searches_on_two_cores_and_repeats_itself_on_one(tmp_path: P
     ]  # fmt: skip
     refused = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
-    assert "Such as objective=ttft_p99_s" in refused.stderr
+    assert "Set objective=ttft_p99_s" in refused.stderr
     assert not (tmp_path / "out").exists()
     command.append("objective=ttft_p99_s + tpot_p50_s")
     printed = []
