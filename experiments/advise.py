@@ -418,7 +418,7 @@ def _print(out: Console, fleets: Sequence[Mapping[str, Any]]) -> None:
     table = Table(title="Fleets that serve", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("fleet", overflow="fold")
     for name in (*COLUMNS, "load left"):
-        table.add_column(name, justify="right")
+        table.add_column(name.replace(" ", "\n", 1), justify="right", no_wrap=True)
     for one in fleets:
         left = f"{one['serves_load']:g}x" if "serves_load" in one else ""
         table.add_row(*_cells(one), left)
