@@ -328,6 +328,7 @@ KINDS: Final[Mapping[str, Any]] = get_type_hints(Traits) | {
     "recut": RecutTraits,
     "step": StepTraits,
 }
+_HINTS: Final = {kind: get_type_hints(kind) for kind in KINDS.values()}
 _BY_TYPE: Final[Mapping[type, Returns]] = {bool: YES_OR_NO, float: A_NUMBER, int: A_COUNT}
 
 
@@ -350,7 +351,7 @@ def traits_of(kind: Any, policy: Any) -> Any:
         raise PolicyError(
             name, f"{_where(type(policy))}: traits is {found!r}, not a {kind.__name__}"
         )
-    hints, values = get_type_hints(kind), {}
+    hints, values = _HINTS[kind], {}
     for field, value in found._asdict().items():
         allowed = _ALLOWED.get(field, _BY_TYPE[hints[field]])
         if not fits(value, allowed.kind) or (allowed.test and not allowed.test(value)):

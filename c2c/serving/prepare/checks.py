@@ -10,9 +10,9 @@ from c2c.cost import StepTable, step_time
 from c2c.errors import SettingError
 from c2c.hardware import Slice, slices
 from c2c.models import ModelSpec, weight_bytes
-from c2c.policies import policy_name
+from c2c.policies import Traits, policy_name
 from c2c.serving.prepare.parts import SliceKind
-from c2c.serving.prepare.settings import ServingSetup
+from c2c.serving.prepare.settings import ServingSetup, SystemSpec
 from c2c.serving.prepare.tables import expert_layers
 
 __all__ = ["check", "check_memory", "check_parts", "refusals"]
@@ -111,9 +111,10 @@ def refusals(
     arch_of = {spec: arch for arch, spec in enumerate(specs)}
     best_tpots = [min(_best_step_s(t, 0, 1) for t in row) for row in tables]
     best_ttfts = [min(_best_step_s(t, 1, 0) for t in row) for row in tables]
+    traits = setup.system.traits
     for m, (d, demand) in enumerate(zip(setup.deployments, demands, strict=True)):
         arch = arch_of[d.spec]
-        if error := _refused_experts(d.spec, d.name, setup, int(slots[arch].max())):
+        if error := _refused_experts(d.spec, d.name, setup.system, traits, int(slots[arch].max())):
             yield m, error
             continue
         if kv_capacity[arch].max() < 1 and setup.system.on_oom == "fail":
@@ -133,7 +134,9 @@ def refusals(
             continue
         if not setup.system.check_slo:
             continue
-        is_read = _fits_hbm(d.spec, setup, capacity_bytes[arch])
+        # All weights may be kept in a slice's HBM: no step need wait for the link then.
+        fits = capacity_bytes[arch].max() > weight_bytes(d.spec)
+        is_read = traits.keep.keeps_weights and fits
         most_gbps = max(k.hbm_gbps for k in kinds) if is_read else budget_gbps
         if demand > most_gbps:
             yield (
@@ -167,16 +170,10 @@ def refusals(
             )
 
 
-def _fits_hbm(spec: ModelSpec, setup: ServingSetup, room_bytes: np.ndarray) -> bool:
-    # Whether all weights may be kept in a slice's HBM: no step need wait for the link then.
-    return bool(setup.system.traits.keep.keeps_weights and room_bytes.max() > weight_bytes(spec))
-
-
 def _refused_experts(
-    spec: ModelSpec, name: str, setup: ServingSetup, slots: int
+    spec: ModelSpec, name: str, system: SystemSpec, traits: Traits, slots: int
 ) -> SettingError | None:
-    system = setup.system
-    if not system.traits.experts.caches_experts:
+    if not traits.experts.caches_experts:
         return None
     if not spec.experts:
         return SettingError(
@@ -191,7 +188,7 @@ def _refused_experts(
             f"a share that holds the {spec.experts_per_token} experts of a token of {spec.name} in "
             f"one layer; it holds {slots}",
         )
-    ahead = system.traits.prefetch.ahead
+    ahead = traits.prefetch.ahead
     if ahead >= expert_layers(spec):
         return SettingError(
             "system.prefetch.distance",
