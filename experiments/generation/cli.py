@@ -88,5 +88,5 @@ def _sweep(arguments: list[str]) -> int:
 def _check(shared: Shared) -> None:
     if not shared.is_grid:
         raise SettingError(
-            "hydra/sweeper", "another", "basic, as texts have no objective to optimise"
+            "hydra/sweeper", "another", "grid, as texts have no objective to optimise"
         )

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from hydra._internal.utils import get_args_parser
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
@@ -83,20 +84,35 @@ def fixed(arguments: Sequence[str]) -> list[str]:
     ]
 
 
-def grid(overrides: Sequence[str]) -> list[tuple[str, ...]]:
+def grid(overrides: Sequence[str], loader: ConfigLoader | None = None) -> list[tuple[str, ...]]:
     """Return the overrides of each point, in the order of Hydra's own sweeper.
 
     >>> grid(["seed=0,1", "link=measured"])
     [('seed=0', 'link=measured'), ('seed=1', 'link=measured')]
+
+    Args:
+      overrides: overrides, some with several values.
+      loader: Hydra's loader, which lists the choices of `group=glob(...)`.
+
+    Raises:
+      SettingError: an interval, or a pattern that no choice matches.
     """
     choices: dict[str, list[str]] = {}
-    for override in overrides:
-        swept, parsed = _parsed(override)
-        key = parsed.get_key_element()
-        if swept:
-            choices[key] = [f"{key}={value}" for value in parsed.sweep_string_iterator()]
-        else:
-            choices[key] = [f"{key}={parsed.get_value_element_as_str()}"]
+    for override in OverridesParser.create(config_loader=loader).parse_overrides([*overrides]):
+        key = override.get_key_element()
+        if override.is_interval_sweep():
+            raise SettingError(
+                key, str(override.input_line).partition("=")[2], "a list or a range of values",
+                "An interval is for a search: hydra/sweeper=optuna.",
+            )  # fmt: skip
+        if not override.is_sweep_override():
+            choices[key] = [f"{key}={override.get_value_element_as_str()}"]
+            continue
+        choices[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+        if not choices[key]:
+            raise SettingError(
+                key, str(override.input_line).partition("=")[2], "a pattern that a choice matches"
+            )
     return list(itertools.product(*choices.values()))
 
 

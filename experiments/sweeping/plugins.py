@@ -1,4 +1,4 @@
-"""Registration of this project's launcher and sweeper with Hydra."""
+"""Registration of this project's launcher and sweepers with Hydra."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def register_plugins() -> None:
     """Make `hydra_plugins.c2c_sweeping` importable and register its plug-ins."""
     if str(DOOR) not in sys.path:
         sys.path.append(str(DOOR))
-    from hydra_plugins.c2c_sweeping import C2cOptunaSweeper, C2cRayLauncher
+    from hydra_plugins.c2c_sweeping import C2cGridSweeper, C2cOptunaSweeper, C2cRayLauncher
 
-    for plugin in (C2cOptunaSweeper, C2cRayLauncher):
+    for plugin in (C2cGridSweeper, C2cOptunaSweeper, C2cRayLauncher):
         Plugins.instance().register(plugin)

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig
@@ -28,7 +30,10 @@ from experiments.sweeping.points import PointRecord, fail, finish, records
 
 __all__ = ["EmptySearch", "Found", "Shared", "sweep"]
 
-BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
+GRIDS = (
+    "hydra_plugins.c2c_sweeping.C2cGridSweeper",
+    "hydra._internal.core_plugins.basic_sweeper.BasicSweeper",  # hydra/sweeper=basic
+)
 SUBMITIT_LOCAL = "hydra_plugins.hydra_submitit_launcher.submitit_launcher.LocalLauncher"
 RAY = "hydra_plugins.c2c_sweeping.C2cRayLauncher"
 POLL_S = 0.2
@@ -40,15 +45,16 @@ class EmptySearch(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """Settings that all points share; `hydra` has Hydra's own."""
+    """Settings that all points share; `hydra` has Hydra's own, `loader` lists its groups."""
 
     cfg: DictConfig
     hydra: DictConfig
+    loader: ConfigLoader
 
     @property
     def is_grid(self) -> bool:
         """True if all points are known in advance."""
-        return str(self.hydra.sweeper._target_) == BASIC_SWEEPER
+        return str(self.hydra.sweeper._target_) in GRIDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +134,8 @@ def _shared(arguments: Sequence[str], config_name: str) -> Shared | None:
 
     def keep(cfg: DictConfig) -> None:
         whole: Any = HydraConfig.instance().cfg
-        kept.append(Shared(cfg=cfg, hydra=whole.copy().hydra))
+        loader = GlobalHydra.instance().config_loader()
+        kept.append(Shared(cfg=cfg, hydra=whole.copy().hydra, loader=loader))
 
     _with_arguments(fixed(arguments), lambda: _decorated(keep, config_name))
     return kept[0] if kept else None
@@ -141,7 +148,7 @@ def _expected(settings: Shared, arguments: Sequence[str]) -> list[tuple[str, ...
     given = [
         a for a in arguments if not a.startswith("-") and not a.lstrip("+~").startswith("hydra")
     ]
-    return grid([*(f"{k}={v}" for k, v in params.items()), *given])
+    return grid([*(f"{k}={v}" for k, v in params.items()), *given], settings.loader)
 
 
 def _launched(task: Callable[[DictConfig], Any], arguments: Sequence[str], config_name: str) -> str:

@@ -298,3 +298,22 @@ def test_the_console_says_what_a_prefix_cache_has_to_find(
     told = [line for line in capsys.readouterr().out.splitlines() if "prefix cache" in line]
     assert len(told) == 1
     assert said in told[0]
+
+
+def test_an_experiment_that_sweeps_is_refused_beside_others(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    swept = 'hydra: {sweeper: {params: {seed: "0,1"}}}'
+    for name, text in {"mine": "seed: 3", "swept": swept}.items():
+        file = tmp_path / "experiment" / f"{name}.yaml"
+        file.write_text(f"# @package _global_\n{text}\n", encoding="utf-8")
+    done = run(tmp_path, "-m", f"--config-dir={tmp_path}", "+experiment=mine,swept")
+    assert done.returncode == 2
+    assert "hydra.sweeper.params={'seed': '0,1'}: expected no sweep of its own" in done.stderr
+    assert "+experiment=swept" in done.stderr
+
+
+def test_a_pattern_sweeps_the_choices_that_it_matches(tmp_path: Path) -> None:
+    done = run(tmp_path, "-m", *SMALL, "system=glob([c2cserve_l*,c2cserve_r*])")
+    assert done.returncode == 0, done.stderr
+    names = {f.parent.name.partition("_gh200")[0] for f in tmp_path.rglob("summary.json")}
+    assert names == {"c2cserve_letter", "c2cserve_roofline"}

@@ -1,7 +1,8 @@
-"""This project's launcher and sweeper as plug-ins, which Hydra loads from `hydra_plugins` only.
+"""This project's launcher and sweepers as plug-ins, which Hydra loads from `hydra_plugins` only.
 
-Both exist because the published plug-ins for Hydra 1.3 do not work with the locked packages, see
-docs/design/experiments.md. Hydra imports this at every start, so heavy imports are made later.
+The published Optuna and Ray plug-ins for Hydra 1.3 do not work with the locked packages, and its
+own sweeper composes every point twice, see docs/design/experiments.md. Hydra imports this at
+every start, so heavy imports are made later.
 """
 
 from __future__ import annotations
@@ -16,12 +17,10 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
-__all__ = ["C2cOptunaSweeper", "C2cRayLauncher"]
+__all__ = ["C2cGridSweeper", "C2cOptunaSweeper", "C2cRayLauncher"]
 
 
-class C2cOptunaSweeper(Sweeper):
-    """Sweeper of `hydra/sweeper=optuna`; see `experiments.sweeping.optuna_search`."""
-
+class _C2cSweeper(Sweeper):
     def __init__(self, **settings: Any) -> None:
         self._settings = settings
 
@@ -34,6 +33,24 @@ class C2cOptunaSweeper(Sweeper):
         self.launcher = Plugins.instance().instantiate_launcher(
             hydra_context=hydra_context, task_function=task_function, config=config
         )
+
+
+class C2cGridSweeper(_C2cSweeper):
+    """Sweeper of all combinations of values; see `experiments.sweeping.grid_sweep`."""
+
+    def sweep(self, arguments: list[str]) -> Any:
+        """Run all points and return their results."""
+        from experiments.sweeping.grid_sweep import run_grid
+
+        assert self.config is not None
+        assert self.launcher is not None
+        assert self.hydra_context is not None
+        loader = self.hydra_context.config_loader
+        return run_grid(arguments, self.config, loader, self.launcher.launch, **self._settings)
+
+
+class C2cOptunaSweeper(_C2cSweeper):
+    """Sweeper of `hydra/sweeper=optuna`; see `experiments.sweeping.optuna_search`."""
 
     def sweep(self, arguments: list[str]) -> Any:
         """Run the search and return Optuna's study."""

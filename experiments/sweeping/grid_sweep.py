@@ -1,0 +1,72 @@
+"""Grid sweep: all combinations of the values of a command line, in batches for a launcher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.utils import JobReturn
+from omegaconf import DictConfig
+
+from c2c.errors import SettingError
+from experiments.sweeping.arguments import grid
+
+__all__ = ["run_grid"]
+
+
+def run_grid(
+    arguments: Sequence[str],
+    config: DictConfig,
+    loader: ConfigLoader,
+    launch: Callable[..., Sequence[JobReturn]],
+    *,
+    max_batch_size: int | None = None,
+    params: Mapping[str, Any] | None = None,
+) -> list[Sequence[JobReturn]]:
+    """Run all points of a grid; return the results of each batch.
+
+    The launcher composes each point. So that a wrong setting is found before any work, one point
+    of each combination of groups is composed here.
+
+    Args:
+      arguments: overrides of the command line.
+      config: configuration of the sweep.
+      loader: Hydra's loader.
+      launch: launcher's function for a batch of points and the number of the first.
+      max_batch_size: points that the launcher gets at once; None is all.
+      params: `hydra.sweeper.params`, more overrides.
+
+    Raises:
+      SettingError: a point that sweeps by itself beside others, or values that are no list.
+      HydraException: a point that cannot be composed.
+    """
+    points = grid([*(f"{k}={v}" for k, v in (params or {}).items()), *arguments], loader)
+    _check(points, config, loader)
+    size = max_batch_size or len(points)
+    batches = []
+    for first in range(0, len(points), size):
+        results = launch(points[first : first + size], initial_job_idx=first)
+        for result in results:
+            _ = result.return_value  # raises what ended the point's process
+        batches.append(results)
+    return batches
+
+
+def _check(points: Sequence[tuple[str, ...]], config: DictConfig, loader: ConfigLoader) -> None:
+    def is_group(override: str) -> bool:
+        return bool(loader.get_group_options(override.partition("=")[0].lstrip("+~")))
+
+    values = zip(*points, strict=True)
+    groups = [i for i, column in enumerate(values) if is_group(column[0])]
+    checked: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for point in points:
+        checked.setdefault(tuple(point[i] for i in groups), point)
+    for chosen, point in checked.items():
+        composed = loader.load_sweep_config(config, list(point))
+        own = composed.hydra.sweeper.params
+        if own and own != config.hydra.sweeper.params:
+            raise SettingError(
+                "hydra.sweeper.params", dict(own), "no sweep of its own beside others",
+                f"Run {' '.join(chosen)} in a command of its own.",
+            )  # fmt: skip
