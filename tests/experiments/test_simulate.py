@@ -317,3 +317,11 @@ def test_a_pattern_sweeps_the_choices_that_it_matches(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     names = {f.parent.name.partition("_gh200")[0] for f in tmp_path.rglob("summary.json")}
     assert names == {"c2cserve_letter", "c2cserve_roofline"}
+
+
+def test_a_command_starts_above_a_checkout_named_c2c(tmp_path: Path) -> None:
+    for name in ("runs", "models", "config"):
+        (tmp_path / "c2c" / name).mkdir(parents=True)
+    (tmp_path / "experiments").mkdir()
+    done = run(tmp_path, "--cfg", "job")
+    assert done.returncode == 0, done.stderr
