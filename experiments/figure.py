@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -23,6 +23,7 @@ import pyarrow as pa
 from c2c.errors import SettingError
 from c2c.hardware import LinkVariant
 from experiments.claims import Improvement, Result, Takes
+from experiments.imported import imported_files
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,7 +43,7 @@ __all__ = [
 ]
 
 PROFILES = ("quick", "full")
-# Packages that a result depends on, beside the packages with figures and `_SHARED`.
+# Packages that a result depends on, beside `experiments.claims` and the modules that it imports.
 MODEL: Final = ("c2c.hardware", "c2c.models", "c2c.cost")
 SYSTEMS: Final = (*MODEL, "c2c.systems")
 SIMULATOR: Final = (
@@ -54,7 +55,8 @@ SIMULATOR: Final = (
     "c2c.metrics",
     "c2c.config",
 )
-_SHARED: Final = ("experiments.claims", "experiments.figure", "experiments.figures")
+_CLAIMS: Final = "experiments.claims"
+_DRAWINGS: Final = "experiments.figures"
 _PAPER: Final = "c2cserve"  # its figures have names without a prefix
 # Order of the page and of `figures=all`; other figures follow.
 _ORDER: Final = tuple(
@@ -150,8 +152,18 @@ class FigureSpec:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Packages that the content key covers, including those of other figures' modules."""
-        return (*self.needs, *code())
+        """Packages that the content key covers whole."""
+        return (*self.needs, _CLAIMS)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Files of `experiments` that compute and draw it; the content key covers them too."""
+        if isinstance(self.draw, str):
+            drawn = f"{_DRAWINGS}.{self.draw.rpartition('.')[0]}"
+        else:
+            drawn = self.draw.__module__
+        compute = self.compute.func if isinstance(self.compute, partial) else self.compute
+        return imported_files([compute.__module__, drawn])
 
     @property
     def drawing(self) -> Draw:
@@ -159,7 +171,7 @@ class FigureSpec:
         if not isinstance(self.draw, str):
             return self.draw
         module, _, function = self.draw.rpartition(".")
-        found: Draw = getattr(import_module(f"experiments.figures.{module}"), function)
+        found: Draw = getattr(import_module(f"{_DRAWINGS}.{module}"), function)
         return found
 
 
@@ -218,8 +230,9 @@ def modules_with_figures(
 
 
 def code() -> tuple[str, ...]:
-    """Return the packages of `experiments` that a figure's result may depend on."""
-    return tuple(sorted({*_SHARED, *(m.rpartition(".")[0] for m in modules_with_figures())}))
+    """Return the packages of `experiments` that any figure's result may depend on."""
+    packages = (m.rpartition(".")[0] for m in modules_with_figures())
+    return tuple(sorted({_CLAIMS, "experiments.figure", _DRAWINGS, *packages}))
 
 
 def figures() -> dict[str, FigureSpec]:

@@ -112,7 +112,7 @@ def inputs_of(spec: FigureSpec, context: Context) -> dict[str, Any]:
     return {
         "config": {"figure": spec.name, **told(context)},
         "packages": spec.sources,
-        "files": [path for path in (*folders, *traces) if path.exists()],
+        "files": [*spec.files, *(path for path in (*folders, *traces) if path.exists())],
     }
 
 

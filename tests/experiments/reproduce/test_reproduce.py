@@ -1,3 +1,4 @@
+import inspect
 import json
 import subprocess
 import sys
@@ -52,7 +53,15 @@ def test_every_figure_has_a_drawing_and_its_modules_are_in_the_key() -> None:
     for spec in FIGURES.values():
         assert callable(spec.drawing)
         compute = spec.compute.func if isinstance(spec.compute, partial) else spec.compute
-        assert compute.__module__.rpartition(".")[0] in spec.sources
+        assert Path(inspect.getfile(compute)) in spec.files
+        assert Path(inspect.getfile(spec.drawing)) in spec.files
+
+
+def test_a_figure_depends_on_what_it_imports_and_not_on_its_neighbours() -> None:
+    names = {p.name for p in FIGURES["fig4"].files if p.parent.name == "c2cserve"}
+    assert {"fig4.py", "settings.py"} <= names
+    assert not names & {"fig5.py", "fig12.py"}
+    assert {p.name for p in FIGURES["takes.fig12"].files} >= {"takes.py", "fig12.py"}
 
 
 def test_a_figure_is_found_by_its_text_and_two_of_one_name_are_refused(
