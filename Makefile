@@ -14,11 +14,11 @@ ARGS ?=
 	notebooks bench gpu clean
 
 help: ## show the targets and their settings
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
 	@echo "Settings: PROFILE=quick|full FIGURES=all|name,name REQUESTS=n TESTS='paths' ARGS='more arguments'"
 	@echo "          JOBS=2 (test processes) C2C_PYTHON=path (the Python to build .venv with)"
-	@echo "Questions: .venv/bin/python -m experiments.NAME (--help): simulate, collect, capacity, search,"
-	@echo "          layout, generate; see docs/howto.md"
+	@echo "Questions: .venv/bin/python -m experiments.NAME --help, with NAME one of simulate, advise, capacity,"
+	@echo "          collect, layout, serve, generate; see docs/commands.md"
 
 env: ## make .venv, once (instant when it is up to date)
 	@.ci/make-venv

@@ -37,7 +37,7 @@ border-radius:8px}
 .scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:13px}
 th,td{text-align:left;padding:.35rem .6rem;border-bottom:1px solid var(--line);vertical-align:top}
 th{position:sticky;top:0;background:var(--back)}
-td,th,figcaption{overflow-wrap:anywhere}td:last-child{min-width:14rem}
+th{white-space:nowrap}td code,figcaption{overflow-wrap:anywhere}td:last-child{min-width:14rem}
 @media(max-width:600px){body{padding:1rem .6rem}h1{font-size:1.35rem}.tile{flex:1 1 40%}
 td,th{padding:.3rem .35rem}td code{font-size:11px}}
 td.n{text-align:right;font-variant-numeric:tabular-nums}

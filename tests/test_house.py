@@ -367,3 +367,16 @@ def test_readme_names_only_targets_that_exist() -> None:
     assert {"reproduce", "test", "check", "gpu", "bench", "notebooks", "clean"} <= targets
     named = set(re.findall(r"`make ([a-z-]+)", (ROOT / "README.md").read_text("utf-8")))
     assert named <= targets
+
+
+def test_the_help_of_make_names_commands_that_exist() -> None:
+    text = subprocess.run(
+        ["make", "--no-print-directory", "help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    names = re.findall(r"[a-z]+", text.partition("one of ")[2].partition(";")[0])
+    assert "simulate" in names
+    assert [n for n in names if not (ROOT / "experiments" / f"{n}.py").is_file()] == []

@@ -132,6 +132,9 @@ class Row:
         }
 
 
+_WIDTH_WITH_SAMPLE = 110  # characters of a terminal
+
+
 def fidelity_rows(
     claims: Mapping[str, Claim],
     results: Sequence[Result],
@@ -285,6 +288,7 @@ def misses_table(rows: Sequence[Row]) -> str:
 
 def print_fidelity(rows: Sequence[Row], console: Console, *, everything: bool = False) -> None:
     """Print the claims with a result, or with `everything` all claims, and the totals."""
+    from rich.box import SIMPLE_HEAD
     from rich.markup import escape
     from rich.table import Table
 
@@ -292,35 +296,35 @@ def print_fidelity(rows: Sequence[Row], console: Console, *, everything: bool = 
         console.print("no figure here answers a claim of a paper")
         return
 
-    table = Table(title="Claim by claim", title_justify="left", expand=False)
-    least = {"claim": 38, "ratio": 5, "agrees": 6, "sample": 13}
-    for name in ("claim", "published", "ours", "ratio", "agrees", "sample"):
-        wide = name in ("published", "ours")
-        table.add_column(
-            name,
-            justify="right" if name == "ratio" else "left",
-            overflow="ellipsis" if wide else "fold",
-            no_wrap=True,
-            min_width=least.get(name),
-            max_width=40 if wide else None,
-        )
     colour = {"out-of-sample": "green", "in-sample": "cyan"}
+
+    columns = ["claim", "published", "ours", "ratio", "agrees", "sample"]
+    if console.width < _WIDTH_WITH_SAMPLE:
+        columns.remove("sample")
+    table = Table(title="Claim by claim", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        wraps = name in ("published", "ours")
+        justify: Literal["left", "right"] = "right" if name == "ratio" else "left"
+        table.add_column(
+            name, no_wrap=not wraps, overflow="fold", justify=justify,
+            max_width=40 if wraps else None,
+        )  # fmt: skip
     for row in rows:
         if row.comparison is None and not everything:
             continue
         plain = row.as_dict()
-        ratio = "" if plain["ratio"] is None else f"{plain['ratio']:.2f}"
         agrees = {True: "yes", False: "[red]no[/red]", None: ""}[plain["agrees"]]
-        published = f"{plain['qualifier']} {brief(plain['published'])} {_unit(row.claim)}".strip()
+        published = f"{plain['qualifier']} {brief(plain['published'])} {_unit(row.claim)}"
         status = colour.get(row.status)
-        table.add_row(
+        cells = (
             row.claim.id,
-            escape(published),
+            escape(published.strip()),
             "" if plain["ours"] is None else escape(brief(plain["ours"])),
-            ratio,
+            "" if plain["ratio"] is None else f"{plain['ratio']:.2f}",
             agrees,
             f"[{status}]{row.status}[/{status}]" if status else row.status,
         )
+        table.add_row(*cells[: len(columns)])
     console.print(table)
     found = totals(rows)
     counts: dict[str, dict[str, int]] = {s: found[key] for s, key in ANSWERED.items()}

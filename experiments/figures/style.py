@@ -43,7 +43,7 @@ Tables = Mapping[str, pa.Table]
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
 SKY, VERMILION = "#56B4E9", "#D55E00"
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION)
-_COLOURS = 64  # of a picture for a page
+_COLOURS = 256  # of a picture for a page
 INK, GREY = "#222222", "#767676"
 
 PUBLISHED: dict[str, Any] = {
@@ -138,7 +138,8 @@ def finish(
 def bare_picture(figure: Figure) -> bytes:
     """Return the figure as WebP without the title and caption of `finish`, for a page with both.
 
-    A picture of 64 colours has a fifth of its PNG's size, so a page of all figures can be sent.
+    A picture of 256 colours has a quarter of its PNG's size, so a page of all figures can be sent. Of
+    64 colours some systems had another's.
     """
     written = figure.texts[-2:]
     for text in written:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -15,6 +16,7 @@ from c2c.policies import Profiled, policy_name
 from c2c.serving import ServingSetup
 from c2c.workloads import describe
 from experiments.simulation.execute import Outcome, chosen_chunks
+from experiments.tables import print_table
 
 __all__ = ["console", "layout_lines", "print_folder", "print_outcome", "print_setup"]
 
@@ -108,7 +110,7 @@ def _part_line(part: Mapping[str, Any]) -> str:
 def print_outcome(out: Console, outcome: Outcome) -> None:
     """Print the summary of a run."""
     summary, run = outcome.summary, outcome.summary["run"]
-    out.print(_latency_table(summary))
+    print_table(out, partial(_latency_table, summary), spare=("p95", "goodput"))
     out.print(_machine_table(summary, run, outcome))
     for line in layout_lines(run):
         out.print(line, markup=False, soft_wrap=True)
@@ -147,30 +149,34 @@ def print_folder(out: Console, outcome: Outcome) -> None:
     out.print(f"run folder ({state}): {outcome.folder}", markup=False, soft_wrap=True)
 
 
-def _latency_table(summary: Mapping[str, Any]) -> Table:
+def _latency_table(summary: Mapping[str, Any], without: frozenset[str]) -> Table:
+    goodput = "" if "goodput" in without else ", goodput in requests/s"
     table = Table(
-        title="TTFT in s, TPOT in ms, SLO attainment in %, goodput in requests/s",
+        title=f"TTFT in s, TPOT in ms, SLO attainment in %{goodput}",
         title_justify="left",
         box=SIMPLE_HEAD,
         pad_edge=False,
         padding=0,
     )
+    quantiles = [p for p in ("p50", "p95", "p99") if p not in without]
     table.add_column("model", no_wrap=True, min_width=14)
     for name in (
-        "requests", "failed", "TTFT\np50", "\np95", "\np99", "TPOT\np50", "\np95", "\np99",
-        "SLO\nTTFT", "\nTPOT", "\nboth", "goodput",
+        "requests", "failed",
+        *(f"{'TTFT' if p == 'p50' else ''}\n{p}" for p in quantiles),
+        *(f"{'TPOT' if p == 'p50' else ''}\n{p}" for p in quantiles),
+        "SLO\nTTFT", "\nTPOT", "\nboth", *(["goodput"] if goodput else []),
     ):  # fmt: skip
         table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
     models = sorted(summary["models"].items(), key=lambda item: -item[1]["requests"])
     for name, block in [("all", summary), *models[:_MODELS_SHOWN]]:
         table.add_row(
-            name,
+            escape(name),
             f"{block['requests']:,}",
             f"{block['failed']:,}",
-            *(_seconds(block["ttft_s"][p]) for p in ("p50", "p95", "p99")),
-            *(_millis(block["tpot_s"][p]) for p in ("p50", "p95", "p99")),
+            *(_seconds(block["ttft_s"][p]) for p in quantiles),
+            *(_millis(block["tpot_s"][p]) for p in quantiles),
             *(_percent(block["attainment"][t]) for t in ("ttft", "tpot", "both")),
-            f"{block['goodput_rps']:.3f}",
+            *([f"{block['goodput_rps']:.3f}"] if goodput else []),
             end_section=name == "all",
         )
     if len(models) > _MODELS_SHOWN:

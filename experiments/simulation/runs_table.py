@@ -13,15 +13,16 @@ from rich.table import Table
 
 from c2c.runs import FoundRun, read_run, settings_columns, tidy
 from experiments.sweeping import PointRecord
+from experiments.tables import print_table
 
 __all__ = ["print_runs", "print_sweep"]
 
 # Heading, column, factor, digits.
 _SHOWN = (
     ("TTFT p50 s", "ttft_p50_s", 1.0, 3),
-    ("p99 s", "ttft_p99_s", 1.0, 3),
+    ("TTFT p99 s", "ttft_p99_s", 1.0, 3),
     ("TPOT p50 ms", "tpot_p50_s", 1e3, 1),
-    ("p99 ms", "tpot_p99_s", 1e3, 1),
+    ("TPOT p99 ms", "tpot_p99_s", 1e3, 1),
     ("SLO %", "attainment_both", 100.0, 1),
     ("goodput/s", "goodput_rps", 1.0, 3),
 )
@@ -29,15 +30,18 @@ _STATES = {"complete": "", "failed": "error", "kept": "skipped", "elsewhere": "m
 
 
 def print_sweep(out: Console, points: Sequence[PointRecord]) -> None:
-    """Print a line for each point of a sweep, named by the overrides in which points differ."""
+    """Print a line for each point of a sweep, with a column for each varying override."""
     shared = set.intersection(*(set(point.overrides) for point in points))
-    names = [" ".join(o for o in p.overrides if o not in shared) or "all alike" for p in points]
-    found = [_of_point(point, name) for point, name in zip(points, names, strict=True)]
+    varying = [dict(o.partition("=")[::2] for o in p.overrides if o not in shared) for p in points]
+    found = [
+        _of_point(point, " ".join(f"{k}={v}" for k, v in values.items()))
+        for point, values in zip(points, varying, strict=True)
+    ]
     states = [
         run.status if run.status != "complete" else _STATES.get(point.state, "")
         for point, run in zip(points, found, strict=True)
     ]
-    print_runs(out, tidy(found), title="sweep", names=names, states=states)
+    print_runs(out, tidy(found), title="sweep", settings=varying, states=states)
 
 
 def print_runs(
@@ -45,7 +49,7 @@ def print_runs(
     table: pa.Table,
     *,
     title: str,
-    names: Sequence[str] | None = None,
+    settings: Sequence[Mapping[str, Any]] | None = None,
     states: Sequence[str] | None = None,
 ) -> None:
     """Print a table of `c2c.runs.tidy`, a line a run, then the errors of runs without a result.
@@ -54,29 +58,44 @@ def print_runs(
       out: console to print on.
       table: the runs.
       title: title of the table.
-      names: names of the runs; None names them by the settings in which they differ.
+      settings: settings of each run that get a column; None for those in which the runs differ.
       states: texts of the last column; None for the status of each run.
     """
     rows = table.to_pylist()
-    columns = settings_columns(table)
-    names = names or [_name(row, columns) for row in rows]
-    states = states or [row["status"] for row in rows]
-    shown = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=0)
-    shown.add_column("point", overflow="fold")
-    for heading, *_ in _SHOWN:
-        shown.add_column(heading, justify="right", overflow="fold")
-    shown.add_column("load", overflow="fold")
-    shown.add_column("", overflow="fold")
-    for row, name, state in zip(rows, names, states, strict=True):
-        values = (_number(row.get(column), f, d) for _, column, f, d in _SHOWN)
-        empty = row["status"] != "complete"
-        told = _STATES.get(state, state)
-        load = f"{row['verdict'] or '-'}{f' ({row["binds"]})' if row['binds'] else ''}"
-        shown.add_row(escape(name), *([""] * len(_SHOWN) if empty else values),
-                      "" if empty else load, told)  # fmt: skip
-    out.print(shown)
-    for row, name in zip(rows, names, strict=True):
+    if settings is None:
+        columns = settings_columns(table)
+        settings = [{c.removesuffix(".name"): row[c] for c in columns} for row in rows]
+    if not any(settings):
+        settings = [{"run": row["run"] or "all alike"} for row in rows]
+    said = [_STATES.get(state, state) for state in states or [row["status"] for row in rows]]
+
+    def draw(without: frozenset[str]) -> Table:
+        shown = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=0)
+        names = list(dict.fromkeys(name for values in settings for name in values))
+        numbers = [one for one in _SHOWN if one[0] not in without]
+        for name in names:
+            shown.add_column(escape(name.replace(".", ".\n")), no_wrap=True, vertical="bottom")
+        for heading, *_ in numbers:
+            shown.add_column(
+                heading.replace(" ", "\n", 1), justify="right", no_wrap=True, vertical="bottom"
+            )
+        for heading in ["load", ""] if any(said) else ["load"]:
+            shown.add_column(heading, no_wrap=True, vertical="bottom")
+        for row, values, state in zip(rows, settings, said, strict=True):
+            is_complete = row["status"] == "complete"
+            load = f"{row['verdict'] or '-'}{f' ({row["binds"]})' if row['binds'] else ''}"
+            shown.add_row(
+                *(escape(str(values.get(name, ""))) for name in names),
+                *(_number(row.get(c), f, d) if is_complete else "" for _, c, f, d in numbers),
+                load if is_complete else "",
+                *([state] if any(said) else []),
+            )
+        return shown
+
+    print_table(out, draw, spare=("goodput/s", "TPOT p50 ms", "TTFT p50 s"))
+    for row, values in zip(rows, settings, strict=True):
         if row["error"]:
+            name = " ".join(f"{k}={v}" for k, v in values.items())
             out.print(f"{name}: {row['error']}", markup=False, soft_wrap=True)
 
 
@@ -85,11 +104,6 @@ def _of_point(point: PointRecord, name: str) -> FoundRun:
     if found is None or point.state == "failed":
         return FoundRun(run=name, status="failed", error=point.error, settings={}, summary={})
     return found
-
-
-def _name(row: Mapping[str, Any], columns: Sequence[str]) -> str:
-    told = [f"{column.removesuffix('.name')}={row[column]}" for column in columns]
-    return " ".join(told) or str(row["run"])
 
 
 def _number(value: float | None, factor: float, digits: int) -> str:
