@@ -377,6 +377,6 @@ def test_the_help_of_make_names_commands_that_exist() -> None:
         text=True,
         check=True,
     ).stdout
-    names = re.findall(r"[a-z]+", text.partition("one of ")[2].partition(";")[0])
+    names = re.findall(r"[a-z]+", text.partition("NAME one of ")[2].partition(";")[0])
     assert "simulate" in names
     assert [n for n in names if not (ROOT / "experiments" / f"{n}.py").is_file()] == []
