@@ -10,7 +10,7 @@ AOT ?= 1
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env aot driver ray clients gateway peer peer-simulator peer-aisimulate referee peer-server peer-vllm warm reproduce test test-slow test-all soak docs browser check platforms lint format-check types imports notebook-sync \
+.PHONY: help env aot driver ray clients peer peer-simulator peer-aisimulate referee peer-server warm reproduce test test-slow test-all soak docs browser check platforms lint format-check types imports notebook-sync \
 	notebooks bench gpu clean
 
 help: ## show the targets and their settings
@@ -57,12 +57,6 @@ peer-server: env ## install llama.cpp's server, to compare with (.venv-peer-serv
 clients: env ## install clients of the live engine (2.3 GB, .venv-clients, .venv-aiperf), which make soak runs against it
 	@.ci/make-extra clients
 	@.ci/make-extra aiperf
-
-gateway: env ## install LiteLLM's proxy (0.7 GB, .venv-gateway), which make soak puts before simulated endpoints
-	@.ci/make-extra gateway
-
-peer-vllm: env ## install vLLM on the CPU (6 GB), to compare with (.venv-peer-vllm)
-	@.ci/make-extra peer-vllm
 
 # A test that hangs for a quarter of an hour fails, with every thread's stack; the slowest takes two minutes on a busy machine.
 TEST := $(PYTHON) -m pytest -q -n $(JOBS) --dist worksteal --durations=10 \
@@ -118,6 +112,6 @@ gpu: ## measure and check this machine's GPU and the kernels on it (ARGS="kernel
 	@.ci/gpu $(ARGS)
 
 clean: ## remove .venv and caches; run folders and results stay
-	rm -rf .venv .venv-aot .venv-aot.partial .venv-driver .venv-driver.partial .venv-ray .venv-ray.partial .venv-peer .venv-peer-simulator .venv-peer-aisimulate .venv-peer-server .venv-peer-vllm .venv-clients .venv-aiperf .venv-gateway .venv-docs .venv-browser .venv-lock .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis \
+	rm -rf .venv .venv-aot .venv-aot.partial .venv-driver .venv-driver.partial .venv-ray .venv-ray.partial .venv-peer .venv-peer-simulator .venv-peer-aisimulate .venv-peer-server .venv-clients .venv-aiperf .venv-docs .venv-browser .venv-lock .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis \
 		.benchmarks build dist c2c.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -46,7 +46,7 @@ def licence_of(package: str) -> str:
 
 def locked() -> list[str]:
     """Return the names of the locked packages."""
-    lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    lines = (ROOT / ".ci/constraints/main.txt").read_text("utf-8").splitlines()
     return [m.group() for line in lines if (m := re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", line))]
 
 
@@ -59,7 +59,7 @@ def page() -> str:
     rows = [f"| {licence} | {', '.join(packages)} |" for licence, packages in ordered]
     return (
         "# Licences of the dependencies\n\n"
-        "c2c is under Apache-2.0. `make env` installs the packages of `constraints.txt`, each\n"
+        "c2c is under Apache-2.0. `make env` installs the packages of `.ci/constraints/main.txt`, each\n"
         "under the licence that its metadata states. `.venv/bin/python .ci/licences.py` writes\n"
         "this page.\n"
         "\n"

@@ -1,4 +1,4 @@
-"""Connection to Ray, if it is installed (extra `ray`, see constraints-ray.txt)."""
+"""Connection to Ray, if it is installed (extra `ray`, see .ci/constraints/ray.txt)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 __all__ = ["INSTALL_RAY", "cluster_is_named", "started_ray"]
 
-INSTALL_RAY = "pip install -c constraints.txt -c constraints-ray.txt -e '.[ray]'"
+INSTALL_RAY = "pip install -c .ci/constraints/main.txt -c .ci/constraints/ray.txt -e '.[ray]'"
 
 
 def cluster_is_named() -> bool:

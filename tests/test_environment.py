@@ -110,7 +110,7 @@ def project(tmp_path: Path) -> Path:
     root = tmp_path / "project"
     shutil.copytree(CI, root / ".ci")
     (root / "pyproject.toml").write_text("[project]\n", encoding="utf-8")
-    (root / "constraints.txt").write_text("a==1\n", encoding="utf-8")
+    (root / ".ci/constraints/main.txt").write_text("a==1\n", encoding="utf-8")
     script(root / "base-python", BASE.format(root=root))
     return root
 
@@ -133,7 +133,7 @@ def test_environment_is_made_once(project: Path) -> None:
     assert make_venv(project) == (0, [])
 
 
-@pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt"])
+@pytest.mark.parametrize("name", ["pyproject.toml", ".ci/constraints/main.txt"])
 def test_changed_requirements_are_installed_into_it(project: Path, name: str) -> None:
     make_venv(project)
     with (project / name).open("a", encoding="utf-8") as file:

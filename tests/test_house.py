@@ -70,8 +70,11 @@ def direct_requirements() -> dict[str, list[Requirement]]:
     return {name: [Requirement(line) for line in lines] for name, lines in groups.items()}
 
 
-def constraints(name: str = "constraints.txt") -> dict[str, str]:
-    lines = (ROOT / name).read_text("utf-8").splitlines()
+CONSTRAINTS = ROOT / ".ci" / "constraints"
+
+
+def constraints(name: str = "main") -> dict[str, str]:
+    lines = (CONSTRAINTS / f"{name}.txt").read_text("utf-8").splitlines()
     pins = (line.split("==") for line in lines if line.strip() and not line.startswith("#"))
     return {canonicalize_name(name): version for name, version in pins}
 
@@ -238,8 +241,8 @@ def test_constraints_pin_every_requirement_within_its_range() -> None:
     for group, requirements in direct_requirements().items():
         if group == "gpu":
             continue  # wheels of one vendor's hardware, not part of the locked environment
-        own = f"constraints-{group}.txt"  # of an extra that is no part of `make env`
-        pins = constraints() | (constraints(own) if (ROOT / own).is_file() else {})
+        beside = (CONSTRAINTS / f"{group}.txt").is_file()  # an extra that is no part of `make env`
+        pins = constraints() | (constraints(group) if beside else {})
         for requirement in requirements:
             if requirement.name == "c2c":
                 continue  # its own extras
@@ -249,7 +252,7 @@ def test_constraints_pin_every_requirement_within_its_range() -> None:
 
 
 def test_constraints_are_plain_pins() -> None:
-    for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines():
+    for line in (CONSTRAINTS / "main.txt").read_text("utf-8").splitlines():
         assert re.fullmatch(r"#.*|[A-Za-z0-9_.-]+==[A-Za-z0-9_.!+-]+", line), line
 
 

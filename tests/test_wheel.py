@@ -76,7 +76,7 @@ def test_pip_installs_it_into_an_empty_environment(wheel: Path, tmp_path: Path) 
     here.mkdir()
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "env")], check=True)
     scripts = tmp_path / "env" / "bin"
-    constraints = str(ROOT / "constraints.txt")
+    constraints = str(ROOT / ".ci/constraints/main.txt")
     subprocess.run(
         [str(scripts / "pip"), "install", "-q", "-c", constraints, str(wheel)], check=True
     )

@@ -5,10 +5,6 @@
 The workload is the generator's, with the published volume of C2CServe's trace: 89 models, three
 weeks, 3.5 M requests. Smaller sizes run at the same request rate over less time. Each point is a
 process of its own. Writes JSON and Parquet with provenance to a folder in runs/bench.
-
-    python -m experiments.bench.simulator peer=vidur
-
-compares this simulator with another one instead: `experiments.bench.peers.side_by_side`.
 """
 
 from __future__ import annotations
@@ -29,7 +25,6 @@ from rich.table import Table
 from c2c.config import config_dir
 from c2c.errors import SettingError
 from c2c.runs import RunDir
-from experiments.bench.peers import side_by_side
 from experiments.benchmark import MeasurementSettings, benchmark
 from experiments.children import answer_of
 
@@ -315,9 +310,7 @@ def run(settings: BenchSettings, out: Console) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the benchmark that the command line asks for; return the exit status."""
-    if any(argument.startswith("peer=") for argument in arguments):
-        return side_by_side.main(arguments)
+    """Run the benchmark; return the exit status."""
 
     def work(settings: BenchSettings, folder: RunDir, out: Console) -> None:
         found = run(settings, out)

@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
     from c2c.config import build, load
     from c2c.serving import FAIL_NONE, prepare
     from c2c.simulator import simulate_in_memory
-    from experiments.bench.peers.case import TokenBudget
+    from experiments.referee.case import TokenBudget
 
     name, trace, result = arguments
     scenario = next(one for one in SCENARIOS if one.name == name)

@@ -1,4 +1,4 @@
-"""Vidur, with this project's step times as its prediction files (`experiments.bench.peers`)."""
+"""Vidur, with this project's step times as its prediction files (`experiments.referee`)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 
-from experiments.bench.peers import vidur_process
-from experiments.bench.peers.case import COLUMNS, CONTEXT, DATE, MODEL, PLATFORM, serving
-from experiments.bench.peers.vidur_costs import GRANULARITY, write_predictions
+from experiments.referee import vidur_process
+from experiments.referee.case import COLUMNS, CONTEXT, DATE, MODEL, PLATFORM, serving
 from experiments.referee.process import timed
 from experiments.referee.scenario import Ran, Requests, Scenario
+from experiments.referee.vidur_costs import GRANULARITY, write_predictions
 
 __all__ = ["NAME", "refuses", "run"]
 

@@ -10,18 +10,11 @@ import pytest
 from experiments.plain_settings import descriptions, read_settings
 
 COMMANDS = {
-    "bench.cocoserve": "CocoserveSettings",
-    "bench.decode": "DecodeSettings",
-    "bench.first_answer": "FirstAnswerSettings",
+    "bench.llama_cpp": "LlamaCppSettings",
     "bench.measured.__main__": "MeasuredSettings",
-    "bench.outside": "OutsideSettings",
-    "bench.peers.side_by_side": "SideBySideSettings",
     "bench.prediction.__main__": "PredictionSettings",
     "bench.scheduler": "SchedulerSettings",
-    "bench.servers.__main__": "ServersSettings",
     "bench.simulator": "BenchSettings",
-    "bench.start": "StartSettings",
-    "bench.weaver": "WeaverSettings",
     "cocoserve.plan": "PlanSettings",
     "cocoserve.scale": "ScaleSettings",
     "medusa.ranks": "RanksSettings",

@@ -32,11 +32,11 @@ from rich.table import Table
 
 from c2c.errors import SettingError
 from c2c.runs import RunDir, progress_bar
+from experiments.bench.checkpoints import SERVED_SHAPES, config_of, write_models
+from experiments.bench.live import Mix, check_span, trace
 from experiments.bench.prediction.drawing import draw
 from experiments.bench.prediction.live import Host, capacity_of
 from experiments.bench.prediction.verdict import Judged, judge, verdict
-from experiments.bench.servers.models import SERVED_SHAPES, config_of, write_models
-from experiments.bench.servers.traffic import Mix, check_span, trace
 from experiments.command import command
 from experiments.plain_settings import read_settings
 from experiments.serving.calibration import StepFit, with_costs

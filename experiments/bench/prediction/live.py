@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.bench.servers.servers import Engine, Request
-from experiments.bench.servers.traffic import send
+from experiments.bench.live import Engine, Request, send
 from experiments.serving.record import CATALOG
 from experiments.serving.replaying import served_requests
 

@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from experiments.bench.live import Request
 from experiments.bench.prediction import live
 from experiments.bench.prediction.__main__ import main
 from experiments.bench.prediction.live import Host
 from experiments.bench.prediction.verdict import FLOORS, TARGETS, judge, verdict
-from experiments.bench.servers.servers import Request
 from experiments.serving.record import CATALOG
 from experiments.serving.replaying import Comparison
 

@@ -1,4 +1,4 @@
-"""Interface of the benchmark's servers, and this engine as one of them."""
+"""Open-loop traffic to a live engine: requests, answers, and `experiments.serve` as a process."""
 
 from __future__ import annotations
 
@@ -6,16 +6,30 @@ import http.client
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from c2c.errors import DataError
+import numpy as np
+
+from c2c.errors import DataError, SettingError
+from experiments.bench.checkpoints import END
 from experiments.children import cpu_seconds
 
-__all__ = ["START_S", "Answer", "Engine", "Request", "Server", "launched", "streamed"]
+__all__ = [
+    "START_S",
+    "Answer",
+    "Engine",
+    "Mix",
+    "Request",
+    "check_span",
+    "send",
+    "streamed",
+    "trace",
+]
 
 START_S = 600.0
 """Longest start of a server, and longest pause in an answer."""
@@ -38,41 +52,10 @@ class Answer:
     first_s: float
     last_s: float
     tokens: tuple[int, ...]
-    head: Mapping[str, str] = field(default_factory=dict)
-    """Fields of the HTTP header, names in small letters."""
-
-
-class Server(Protocol):
-    """A server of several models by name."""
-
-    name: str
-
-    @property
-    def swaps_s(self) -> Sequence[float]:
-        """Seconds of each model load since the start, with the unload of another for it."""
-
-    def start(self) -> None:
-        """Start the server; return when it serves."""
-
-    def ask(self, request: Request) -> Answer:
-        """Send a request and return its answer; called from several threads at once."""
-
-    def processes(self) -> Sequence[int]:
-        """Return the ids of the server's present processes, without their children."""
-
-    def cpu_s(self) -> float:
-        """Return the CPU seconds of all its processes so far, ended ones included."""
-
-    def stop(self) -> None:
-        """Go away."""
 
 
 def streamed(
-    address: str,
-    path: str,
-    body: Mapping[str, Any],
-    tokens_in: Callable[[Any], Sequence[int]],
-    key: str = "none",
+    address: str, path: str, body: Mapping[str, Any], tokens_in: Callable[[Any], Sequence[int]]
 ) -> Answer:
     """Request a stream of events; return the tokens in them.
 
@@ -81,7 +64,6 @@ def streamed(
       path: path of the endpoint.
       body: JSON body of the request.
       tokens_in: function that returns the tokens of an event's JSON; many events have none.
-      key: API key, for servers that need one.
 
     Raises:
       DataError: the server answers with an error.
@@ -91,7 +73,7 @@ def streamed(
     tokens: list[int] = []
     connection = http.client.HTTPConnection(host, timeout=START_S)
     try:
-        head = {"content-type": "application/json", "authorization": f"Bearer {key}"}
+        head = {"content-type": "application/json"}
         connection.request("POST", path, json.dumps({**body, "stream": True}), head)
         answer = connection.getresponse()
         if answer.status != http.client.OK:
@@ -106,8 +88,7 @@ def streamed(
     finally:
         connection.close()
     last_s = time.perf_counter() - began_s
-    fields = {name.lower(): value for name, value in answer.getheaders()}
-    return Answer(first_s=first_s, last_s=last_s, tokens=tuple(tokens), head=fields)
+    return Answer(first_s=first_s, last_s=last_s, tokens=tuple(tokens))
 
 
 def _events(lines: Iterator[bytes] | http.client.HTTPResponse) -> Iterator[Any]:
@@ -116,38 +97,10 @@ def _events(lines: Iterator[bytes] | http.client.HTTPResponse) -> Iterator[Any]:
             yield json.loads(line.removeprefix(b"data: "))
 
 
-def launched(
-    name: str, command: Sequence[str], log: Path, failed: str
-) -> tuple[subprocess.Popen[bytes], str]:
-    """Start a process that serves until its input ends; return it and the address that it prints.
-
-    Args:
-      name: name of the server.
-      command: command to run.
-      log: file to which standard error is appended.
-      failed: message if the process ends before it serves.
-
-    Raises:
-      DataError: the process ended before it served.
-    """
-    with log.open("ab") as said:
-        process = subprocess.Popen(  # noqa: S603 (the user's Python, our script)
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said,
-            start_new_session=True,
-        )  # fmt: skip
-    assert process.stdout is not None
-    for line in process.stdout:  # a library may print lines too
-        if line.startswith(b"http"):
-            return process, line.decode().strip()
-    process.communicate()
-    raise DataError(name, log.read_text(errors="replace")[-2000:], failed)
-
-
 class Engine:
     """`experiments.serve` over a folder of checkpoints."""
 
     name = "engine"
-    swaps_s: Sequence[float] = ()
 
     def __init__(self, catalog: Path | str, log: Path, settings: Sequence[str]) -> None:
         """Store the settings of `experiments.serve`; start nothing."""
@@ -196,3 +149,85 @@ class Engine:
             self._process.terminate()
             self._process.wait(60.0)
             self._process = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mix:
+    """Distribution of the requests.
+
+    Attributes:
+      models: names of the models, the most popular first.
+      zipf: Zipf exponent of the models' popularity; 0: uniform.
+      prompt: tokens of a prompt, at least and at most.
+      new: tokens of an answer, at least and at most.
+      vocab: vocabulary size that all models have.
+    """
+
+    models: tuple[str, ...]
+    zipf: float
+    prompt: tuple[int, int]
+    new: tuple[int, int]
+    vocab: int
+
+
+def trace(mix: Mix, requests: int, rate: float, seed: int) -> list[Request]:
+    """Return requests of a Poisson process, in order of arrival.
+
+    Args:
+      mix: distribution of the requests.
+      requests: number of requests.
+      rate: requests a second; infinite: all arrive at once.
+      seed: seed of arrivals, models, lengths and token ids.
+    """
+    rng = np.random.default_rng(seed)
+    shares = np.arange(1, len(mix.models) + 1) ** -mix.zipf
+    at_s, found = 0.0, []
+    for _ in range(requests):
+        at_s += rng.exponential(1.0 / rate)
+        model = mix.models[rng.choice(len(mix.models), p=shares / shares.sum())]
+        ids = rng.integers(END + 1, mix.vocab, rng.integers(mix.prompt[0], mix.prompt[1] + 1))
+        new = int(rng.integers(mix.new[0], mix.new[1] + 1))
+        found.append(Request(at_s=at_s, model=model, ids=tuple(ids.tolist()), new=new))
+    return found
+
+
+def send[A](ask_one: Callable[[Request], A], requests: Sequence[Request]) -> tuple[list[A], float]:
+    """Send requests at their arrival times; return the answers and the seconds until the last.
+
+    Args:
+      ask_one: function that sends a request and returns its answer, called from several threads.
+      requests: requests in order of arrival.
+
+    Raises:
+      DataError: a request was answered with an error.
+    """
+    answers: dict[int, A] = {}
+    errors: list[BaseException] = []
+    began_s = time.perf_counter()
+
+    def ask(k: int) -> None:
+        try:
+            answers[k] = ask_one(requests[k])
+        except BaseException as error:  # noqa: BLE001 (raised below)
+            errors.append(error)
+
+    threads = []
+    for k, request in enumerate(requests):
+        time.sleep(max(0.0, began_s + request.at_s - time.perf_counter()))
+        threads.append(threading.Thread(target=ask, args=(k,), daemon=True))
+        threads[-1].start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return [answers[k] for k in range(len(requests))], time.perf_counter() - began_s
+
+
+def check_span(name: str, span: Sequence[int]) -> None:
+    """Check that a setting is a span of tokens, [least, most].
+
+    Raises:
+      SettingError: the span is empty, starts below 1 or is no pair; the error names the setting.
+    """
+    if len(span) != 2 or not 1 <= span[0] <= span[1]:
+        raise SettingError(name, list(span), "[least, most], tokens above 0")

@@ -1,1 +1,0 @@
-"""Comparison with other simulators: the same requests and step costs, in alternation."""
