@@ -1,12 +1,10 @@
 """Section `medusa`: graphs captured by two processes, restored by a third, outputs compared.
 
 Programs: random ones, whose kernels compute, so that every wrongly restored word shows in their
-output; a chain of cuBLAS products, whose kernels are not declared; decode steps of a transformer as
-XLA compiles them, at several batch sizes over one memory.
+output; decode steps of a transformer as XLA compiles them, at several batch sizes over one memory.
 
 Rivals: capture after one warm-up (`capture_s`); capture on demand (`first_capture_s`, against
-`first_graph_s` for restoring on demand); a process restored by the driver (`checkpoint`); XLA's own
-graphs, in the first decode steps of a process.
+`first_graph_s` for restoring on demand).
 
 Needs .venv-driver (`make driver`, can be copied) and a driver. jax compiles the steps in a process
 that ends before any other begins.
@@ -23,14 +21,11 @@ from typing import Any
 from c2c.errors import DataError
 from experiments.gpu.cases import Case, Context, Row, Scale, Unmeasurable
 from experiments.gpu.device import is_without_driver, with_bindings
-from experiments.medusa import checkpoint, steps
-from experiments.medusa.first_steps import MODES, seconds_of
+from experiments.medusa import steps
 from experiments.medusa.restore import measure as restored
 
 PROGRAMS: Mapping[Scale, int] = {"full": 16, "quick": 4, "tiny": 1}
 SIZES: Mapping[Scale, str] = {"full": "1 2 4 8 16 32 48 64", "quick": "1 8", "tiny": "1"}
-STEPS = 13  # the first three have columns of their own
-CHAIN: Mapping[Scale, int] = {"full": 32, "quick": 4, "tiny": 3}  # products by cuBLAS
 # Layers of Llama 8B's shape; two, since nodes of a layer are the same in all.
 LLAMA_8B: Mapping[str, int] = {
     "layers": 2, "context": 256, "hidden": 4096, "heads": 32, "kv_heads": 8, "head_dim": 128,
@@ -43,27 +38,17 @@ SMALL: Mapping[str, int] = {
 
 
 def cases(scale: Scale) -> list[Case]:
-    """List the programs: random ones, cuBLAS, XLA's steps; then checkpoint and first steps."""
+    """List the programs: random ones, then XLA's steps."""
     shape = SMALL if scale == "tiny" else LLAMA_8B
     spec = {"program": "xla", "batch_sizes": SIZES[scale], **shape}
     random = [Case(spec={"program": f"computing:{k}"}) for k in range(PROGRAMS[scale])]
-    chain = Case(spec={"program": f"cublas:{CHAIN[scale]}"})
-    steps = [
-        Case(spec={"program": "first_steps", "update": mode, "rows": 1, **shape}, limit_s=150.0)
-        for mode in MODES
-    ]
-    whole = Case(spec={"program": "checkpoint", "of": chain.spec["program"]}, limit_s=150.0)
-    return [*random, chain, Case(spec=spec, limit_s=300.0, least_s=60.0), whole, *steps]
+    return [*random, Case(spec=spec, limit_s=300.0, least_s=60.0)]
 
 
 def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
-    """Capture, analyse and restore one program in separate processes, or time a rival."""
+    """Capture, analyse and restore one program in separate processes."""
     del context
-    if spec["program"] == "first_steps":
-        return [_first_steps(spec)]
     env = {"PYTHONPATH": with_bindings()["PYTHONPATH"]}
-    if spec["program"] == "checkpoint":
-        return [_checkpointed(spec["of"], env)]
     if spec["program"] != "xla":
         return [_row(_restored(spec["program"], env))]
     with tempfile.TemporaryDirectory() as folder:
@@ -77,36 +62,9 @@ def _restored(what: str, env: Mapping[str, str]) -> dict[str, Any]:
     try:
         return restored("driver", what, env)
     except DataError as problem:
-        if is_without_driver(str(problem)) or "cuBLAS: none of" in str(problem):
+        if is_without_driver(str(problem)):
             raise Unmeasurable(str(problem)) from problem
         raise
-
-
-def _checkpointed(what: str, env: Mapping[str, str]) -> Row:
-    try:
-        return checkpoint.seconds_of(what, env)
-    except DataError as problem:
-        said = str(problem)
-        is_absent = any(word in said for word in (*checkpoint.ABSENT, "cuBLAS: none of"))
-        if is_absent or is_without_driver(said):
-            raise Unmeasurable(said) from problem
-        raise
-
-
-def _first_steps(spec: Mapping[str, Any]) -> Row:
-    """Time first steps with XLA's own graphs: the first step has none, the second builds one."""
-    step = {name: n for name, n in spec.items() if name not in ("program", "update")}
-    try:
-        found = seconds_of(step, spec["update"], STEPS)
-    except DataError as problem:
-        if "no such flag" in str(problem):
-            raise Unmeasurable(str(problem)) from problem
-        raise
-    first, second, third, *later = found
-    return {
-        "first_s": first, "second_s": second, "third_s": third,
-        "later_s": statistics.median(later),
-    }  # fmt: skip
 
 
 def _row(row: Mapping[str, Any]) -> Row:

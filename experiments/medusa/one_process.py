@@ -3,9 +3,8 @@
     python -m experiments.medusa.one_process ROLE DEVICE ADDRESSES EXECUTABLES WHAT FOLDER
 
 Roles: `capture` and `recapture` write captures, `analyse` the artefact, `restore` the results of
-its graphs. WHAT is a model of Table 1, `random:<seed>`, `computing:<seed>` (for a GPU),
-`xla:<folder>` with the steps of `experiments.medusa.steps`, or `cublas:<layers>`, a chain of
-products by cuBLAS (driver only).
+its graphs. WHAT is a model of Table 1, `random:<seed>`, `computing:<seed>` (for a GPU), or
+`xla:<folder>` with the steps of `experiments.medusa.steps`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from c2c.errors import DataError, SettingError, unknown_name
 from c2c.runs import write_json
@@ -51,15 +50,11 @@ from experiments.medusa.observing import (
 from experiments.medusa.processes import Process, emulated_device, key_of
 from experiments.medusa.synthetic import Shape, random_program
 
-if TYPE_CHECKING:  # needs the driver's calls
-    from experiments.medusa.blas import BlasProcess
-
 __all__ = [
     "ADDRESSES",
     "DEVICES",
     "EXECUTABLES",
     "ROLES",
-    "check_what",
     "main",
     "programs_of",
     "started",
@@ -73,32 +68,10 @@ SEEDS = {"capture": 1, "recapture": 2, "analyse": 1, "restore": 3}
 MEMORY_FRACTION = 0.9
 
 
-def check_what(device: str, what: str) -> None:
-    """Raise SettingError or DataError if `what` cannot be captured on a device."""
-    if not what.startswith("cublas:"):
-        programs_of(what)
-        return
-    layers_of_chain(what)
-    if device != "driver":
-        raise SettingError("device", device, f"driver, which {what} needs")
-
-
 def check_each(models: Sequence[str]) -> None:
     """Raise SettingError if the list of models is empty or has duplicates."""
     if not models or len(set(models)) < len(models):
         raise SettingError("models", list(models), "at least one, without duplicates")
-
-
-def layers_of_chain(what: str) -> int:
-    """Return the number of products of `cublas:<layers>`.
-
-    Raises:
-      SettingError: `layers` is no number above 0.
-    """
-    layers = what.partition(":")[2]
-    if not layers.isdigit() or not int(layers):
-        raise SettingError("models", what, "cublas:<layers> with a number above 0")
-    return int(layers)
 
 
 def programs_of(what: str) -> dict[int, Program]:
@@ -157,20 +130,9 @@ def work(role: str, device: str, ways: tuple[str, str], what: str, folder: Path)
         _capture(started(role, device, what, begins), role, device, folder)
 
 
-def started(
-    role: str, device: str, what: str, begins: Mapping[str, int] | None
-) -> Process | BlasProcess:
+def started(role: str, device: str, what: str, begins: Mapping[str, int] | None) -> Process:
     """Start a process; `begins`: starts of its address ranges, empty: chosen, None: no ranges."""
     has_guards, seed = role == "recapture", SEEDS[role]
-    if what.startswith("cublas:"):
-        from c2c.systems.program.driver import Driver
-        from experiments.medusa.blas import BlasProcess
-
-        driver = Driver()
-        return BlasProcess(
-            layers_of_chain(what), driver, seed, has_guards=has_guards,
-            arenas=_arenas(driver, begins),
-        )  # fmt: skip
     programs = programs_of(what)
     made = _device(device) or emulated_device(programs, seed)
     has_whims = device == "emulated" and begins is None  # memory in arenas has no history
@@ -184,7 +146,7 @@ def _arenas(device: Device, begins: Mapping[str, int] | None) -> Arenas | None:
     return None if begins is None else Arenas(device, begins or None)
 
 
-def _capture(process: Process | BlasProcess, role: str, device: str, folder: Path) -> None:
+def _capture(process: Process, role: str, device: str, folder: Path) -> None:
     begin = time.perf_counter()
     made = process.capture()
     write_capture(folder / f"{role}.capture", made)

@@ -32,7 +32,7 @@ from experiments.medusa.one_process import (
     EXECUTABLES,
     ROLES,
     check_each,
-    check_what,
+    programs_of,
 )
 
 __all__ = ["RestoreSettings", "main", "measure"]
@@ -47,8 +47,7 @@ class RestoreSettings(MeasurementSettings):
       addresses: patched: restored addresses are written into parameters; fixed: a restored process
         reserves the captured addresses and patches nothing.
       executables: own: one for each batch size; shared: one for all batch sizes of a topology.
-      models: models of Table 1, random:<seed>, xla:<folder> (see `experiments.medusa.steps`), or
-        cublas:<layers>, a chain of products by cuBLAS (device=driver).
+      models: models of Table 1, random:<seed>, or xla:<folder> (see `experiments.medusa.steps`).
     """
 
     device: str = "emulated"
@@ -133,7 +132,7 @@ def main(arguments: Sequence[str]) -> int:
                 raise unknown_name(name, getattr(settings, name), known)
         check_each(settings.models)
         for what in settings.models:
-            check_what(settings.device, what)
+            programs_of(what)
 
     work = measure_each(
         "models",

@@ -21,7 +21,6 @@ COMMANDS = {
     "medusa.restore": "RestoreSettings",
     "medusa.steps": "StepsSettings",
     "replay": "ReplaySettings",
-    "tessera.beyond": "BeyondSettings",
     "tessera.planner": "PlannerSettings",
     "tessera.ways": "WaysSettings",
     "weaver.pair": "PairSettings",

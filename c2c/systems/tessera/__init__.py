@@ -5,9 +5,7 @@ from c2c.systems.tessera.interpreted import Placed, run_interpreted
 from c2c.systems.tessera.lanes import PRICE, Costs, Lane, Lanes
 from c2c.systems.tessera.launched import Launched, running_on
 from c2c.systems.tessera.layouts import SWITCH_S, SYSTEM, PairLayout, pair_layout
-from c2c.systems.tessera.overlap import Overlapped, overlapped, overlapped_s
 from c2c.systems.tessera.pair import Pair, fitted_claims, load_pair, pair_of
-from c2c.systems.tessera.parametric import Range, cut_curve
 from c2c.systems.tessera.pipeline import Pipelined, Steps, pipelined, steps_of
 from c2c.systems.tessera.plan import (
     Options,
@@ -22,7 +20,6 @@ from c2c.systems.tessera.plan import (
 from c2c.systems.tessera.planner import blocks_of_layers, check_solver, plan, relaxation_s, sweep
 from c2c.systems.tessera.recording import Recording, Seen, recording_of
 from c2c.systems.tessera.rehearsal import Rehearsed, one_cut, rehearsed
-from c2c.systems.tessera.robust import Robust, robust_plan
 from c2c.systems.tessera.schedule import Schedule, Segment, Send, schedule
 from c2c.systems.tessera.streamed import StreamedWay, slice_gpu, streamed_ways, streamed_work
 from c2c.systems.tessera.touches import Touch, kernels_of, touches_of
@@ -44,17 +41,14 @@ __all__ = [
     "Lanes",
     "Launched",
     "Options",
-    "Overlapped",
     "Pair",
     "PairLayout",
     "Pipelined",
     "Placed",
     "Plan",
     "Policy",
-    "Range",
     "Recording",
     "Rehearsed",
-    "Robust",
     "Schedule",
     "Seen",
     "Segment",
@@ -70,7 +64,6 @@ __all__ = [
     "check_solver",
     "cost",
     "costs_of",
-    "cut_curve",
     "fitted_claims",
     "graph_of",
     "joined",
@@ -78,8 +71,6 @@ __all__ = [
     "load_pair",
     "memory_of",
     "one_cut",
-    "overlapped",
-    "overlapped_s",
     "pair_layout",
     "pair_of",
     "pipelined",
@@ -89,7 +80,6 @@ __all__ = [
     "recording_of",
     "rehearsed",
     "relaxation_s",
-    "robust_plan",
     "run_interpreted",
     "running_on",
     "schedule",

@@ -87,8 +87,6 @@ def test_without_a_driver_the_command_says_so(tmp_path: Path) -> None:
     [
         ("device=gpu", "device='gpu': expected one of driver, emulated"),
         ("addresses=moved", "addresses='moved': expected one of fixed, patched"),
-        ("models=[cublas:0]", "models='cublas:0': expected cublas:<layers> with a number above 0"),
-        ("models=[cublas:2]", "device='emulated': expected driver"),
         ("models=[llama9]", "models='llama9': expected one of"),
         ("models=[random:]", "models=[{'random': None}]: expected a list of plain values"),
         ("models=[[yi_6b]]", "models=[['yi_6b']]: expected a list of plain values"),

@@ -11,15 +11,11 @@ from pathlib import Path
 import pytest
 
 from c2c.systems.program import (
-    Access,
-    Entry,
     Library,
-    ParameterDeclaration,
     entries_of,
-    write_image,
 )
 
-__all__ = ["build", "build_blas", "environment"]
+__all__ = ["build", "environment"]
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[3]
@@ -45,18 +41,6 @@ def build(folder: Path, libraries: Iterable[Library]) -> None:
         source = folder / f"{library.path}.c"
         source.write_text(_source(library))
         _compile(compiler, source, folder / library.path, f"-L{folder}", "-lcuda")
-
-
-def build_blas(folder: Path) -> None:
-    """Build a cuBLAS over the fake driver, which has been built, into a folder."""
-    names = ("gemm_rows", "gemm_split", "split_reduce")
-    problem = ParameterDeclaration(40, 8)
-    accesses = tuple(Access(0, 8 * k, "pointer", mode, 64) for k, mode in enumerate("rrw"))
-    image = write_image([Entry(n, (problem,), accesses, allocates=False) for n in names])
-    library = Library("libcublas.so.13", (image,), is_hidden=True)
-    source = folder / f"{library.path}.c"
-    source.write_text(_source(library) + (HERE / "libcublas.c").read_text())
-    _compile(_compiler(), source, folder / library.path, f"-L{folder}", "-lcuda")
 
 
 def _compiler() -> str:

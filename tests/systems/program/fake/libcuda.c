@@ -344,19 +344,6 @@ static R f_eupdate(Graph *e, Graph *g, void *info) { /* the same kinds and edges
 static R f_launchg(Graph *e, void *s) { (void)s; return run_graph(e); }
 static R f_error(R r, const char **text) { static char out[32]; snprintf(out, sizeof out, "fake error %d", r); *text = out; return OK; }
 
-/* Freezing a process: states in their order, as the driver has them (0 runs, 1 locked, 2 taken). The
- * process itself, which has a driver of its own, goes on; FAKE_NO_CHECKPOINT: not supported. */
-static R turn(int from, int to) {
-    static int state = 0;
-    if (getenv("FAKE_NO_CHECKPOINT")) return NOT_SUPPORTED;
-    if (state != from) return ILLEGAL_STATE;
-    state = to; return OK;
-}
-static R f_cplock(int pid, void *a) { (void)a; return kill(pid, 0) ? INVALID : turn(0, 1); }
-static R f_cptake(int pid, void *a) { (void)pid; (void)a; return turn(1, 2); }
-static R f_cpback(int pid, void *a) { (void)pid; (void)a; return turn(2, 1); }
-static R f_cpfree(int pid, void *a) { (void)pid; (void)a; return turn(1, 0); }
-
 static R f_get(const char *name, void **out, int version, uint64_t flags, int *status);
 #define C(name, f) {name, (void *)f}
 static const struct { const char *name; void *f; } calls[] = {
@@ -380,8 +367,7 @@ static const struct { const char *name; void *f; } calls[] = {
     C("cuGraphAddChildGraphNode", f_addg), C("cuGraphAddEmptyNode", f_adde), C("cuGraphAddDependencies", f_depend),
     C("cuGraphInstantiateWithFlags", f_instantiate), C("cuGraphInstantiate", f_instantiate), C("cuGraphExecUpdate", f_eupdate), C("cuGraphUpload", f_ok), C("cuGraphLaunch", f_launchg),
     C("cuGraphDestroy", f_ok), C("cuGraphExecDestroy", f_ok), C("cuGetErrorName", f_error), C("cuGetErrorString", f_error), C("cuGetProcAddress", f_get),
-    C("cuCheckpointProcessLock", f_cplock), C("cuCheckpointProcessCheckpoint", f_cptake), C("cuCheckpointProcessRestore", f_cpback),
-    C("cuCheckpointProcessUnlock", f_cpfree), {0, 0}};
+    {0, 0}};
 static R f_get(const char *name, void **out, int version, uint64_t flags, int *status) {
     (void)version; (void)flags; *out = 0; if (status) *status = 1;
     for (int i = 0; calls[i].name; i++) if (!strcmp(calls[i].name, name)) { *out = calls[i].f; if (status) *status = 0; return OK; }
