@@ -59,9 +59,9 @@ def page() -> str:
     rows = [f"| {licence} | {', '.join(packages)} |" for licence, packages in ordered]
     return (
         "# Licences of the dependencies\n\n"
-        "c2c is under Apache-2.0. `make env` installs the packages of `.ci/constraints/main.txt`, each\n"
-        "under the licence that its metadata states. `.venv/bin/python .ci/licences.py` writes\n"
-        "this page.\n"
+        "c2c is under Apache-2.0. `make env` installs the packages of\n"
+        "`.ci/constraints/main.txt`, each under the licence that its metadata states.\n"
+        "`.venv/bin/python .ci/licences.py` writes this page.\n"
         "\n"
         "| licence | packages |\n| --- | --- |\n" + "\n".join(rows) + "\n"
     )

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from c2c.cost.kernel_graph import Batch, StepKernel, step_kernels
 from c2c.errors import SettingError
 from c2c.hardware import link_gbps, load_platform, slices
-from c2c.systems.tessera import (
-    streamed_ways,
-)
+from c2c.models import load_spec
+from c2c.systems.tessera import streamed_ways
+
+
+def decode(rows: int) -> tuple[StepKernel, ...]:
+    return step_kernels(load_spec("llama-3-3b"), Batch(rows=rows, chunk=1, context=1084))
 
 
 def test_kernels_over_two_slices_stream_each_weight_once() -> None:
