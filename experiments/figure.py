@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from c2c.errors import SettingError
 from c2c.hardware import LinkVariant
-from experiments.claims import Improvement, Result, Takes
+from experiments.claims import Improvement, Result
 from experiments.imported import imported_files
 
 if TYPE_CHECKING:
@@ -62,13 +62,13 @@ _PAPER: Final = "c2cserve"  # its figures have names without a prefix
 _ORDER: Final = tuple(
     """
     table1 table2 fig2 fig4 fig5 fig6 fig8 fig9 fig10 fig11 fig12 fig12moe fig13 anchors fig14
-    fleets ablation_plus one_service plus.alpha projection alpha_map
+    fleets projection
     medusa.fig8 medusa.fig9 medusa.fig10 medusa.switch
     cocoserve.table2 cocoserve.fig3 cocoserve.fig11 cocoserve.fig8 cocoserve.fig9 cocoserve.fig10
     cocoserve.fig6 cocoserve.host_copies cocoserve.two_cards
     weaver.model weaver.table1 weaver.fig4 weaver.fig5 weaver.fig6 weaver.fig7 weaver.cold_slices
     tessera.fig2 tessera.fig6 tessera.fig7 tessera.fig8 tessera.fig9 tessera.fig10 tessera.fig11
-    workload_map worth prefix every_system tornado left_out
+    workload_map worth prefix
     """.split()  # noqa: SIM905 - quotes would add a page
 )
 
@@ -121,7 +121,6 @@ class Computed:
       assumptions: sentences of their own that the report lists below the picture: setup, load,
         readings of the paper.
       report: rows of a table that the report folds below the picture, the header first.
-      takes: smallest change of the setup that makes a claim agree, by claim.
       improvements: additions to the paper's rules, where a figure compares the two.
     """
 
@@ -130,7 +129,6 @@ class Computed:
     caption: str
     assumptions: tuple[str, ...] = ()
     report: tuple[tuple[str, ...], ...] = ()
-    takes: Mapping[str, Takes] = field(default_factory=dict)
     improvements: tuple[Improvement, ...] = ()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from c2c.cost import load_constants
-from experiments.claims import NEAR, Improvement, Row, totals
+from experiments.claims import Improvement, Row, totals
 from experiments.claims.fidelity import brief
 from experiments.claims.nulls import beside
 from experiments.figures.claims import CAPTION, claims_picture
@@ -283,7 +283,7 @@ def _table(rows: Sequence[Row]) -> str:
 
 
 def _misses(rows: Sequence[Row]) -> str:
-    """Return a table of out-of-sample misses: reason, and smallest change that mends each."""
+    """Return a table of out-of-sample misses with the reason of each."""
     body = []
     for row in (r for r in rows if r.is_miss):
         plain = row.as_dict()
@@ -291,23 +291,13 @@ def _misses(rows: Sequence[Row]) -> str:
         body.append(
             f"<tr><td><code>{escape(row.claim.id)}</code></td>"
             f"<td>{escape(brief(plain['published']))}</td><td>{escape(brief(plain['ours']))}</td>"
-            f"<td>{why}</td><td>{escape(_how_far(row))}</td></tr>"
+            f"<td>{why}</td></tr>"
         )
-    head = "".join(f"<th>{h}</th>" for h in ("claim", "published", "ours", "reason", "distance"))
+    head = "".join(f"<th>{h}</th>" for h in ("claim", "published", "ours", "reason"))
     return (
-        "<p class='soft'>Out of sample. Distance: the smallest change of one constant, rate or "
-        f"setting that mends the miss; within {NEAR:g} it is a near miss, and its reason may be a "
-        "constant.</p><div class='scroll'><table>"
+        "<p class='soft'>Out of sample.</p><div class='scroll'><table>"
         f"<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
     )
-
-
-def _how_far(row: Row) -> str:
-    if not row.takes:
-        return "not searched in this profile"
-    if row.nearest is None:
-        return f"No single number mends it. {row.takes}"
-    return f"{'Near' if row.nearest <= NEAR else 'Far'}: {row.takes}"
 
 
 def _improvements(improvements: Sequence[Improvement]) -> str:
@@ -341,11 +331,9 @@ def _row(row: Row) -> str:
     if len(seeds) > 1 and all(isinstance(v, int | float) for v in seeds):
         ours += f" ({brief(min(seeds))} to {brief(max(seeds))})"
     says = escape(plain["says"], quote=True)
-    takes = plain["what_would_it_take"]
-    takes = f"<p><b>What it would take:</b> {escape(takes)}</p>" if takes else ""
     return (
         f"<tr><td title='{says}'><code>{escape(plain['id'])}</code></td>"
         f"<td>{escape(published)}</td><td>{escape(ours)}</td><td class='n'>{ratio}</td>"
         f"{agrees[plain['agrees']]}<td>{plain['status']}</td>"
-        f"<td>{escape(plain['link_variant'])}</td><td>{escape(plain['note'])}{takes}</td></tr>"
+        f"<td>{escape(plain['link_variant'])}</td><td>{escape(plain['note'])}</td></tr>"
     )

@@ -49,22 +49,3 @@ for row in answered:
     if row.is_miss:
         print(f"    {row.why}")
 assert {row.claim.id for row in answered} == {result.claim_id for result in computed.results}
-
-# %% [markdown]
-# ## The smallest change that mends a miss
-#
-# The search scales one number of the chip or of the cost model at a time, in a copy of the
-# settings' files, and computes the figure again. These six numbers matter most.
-
-# %%
-from experiments.sensitivity import LIMIT, Search, chip_knobs, constant_knobs
-
-wanted = ("link rate", "HBM rate", "SMs", "link_efficiency", "mma_efficiency", "prefill_efficiency")
-knobs = [knob for knob in (*chip_knobs(), *constant_knobs()) if knob.name in wanted]
-for miss in Search(compute=lambda: spec.compute(context).results, knobs=knobs).missed():
-    print(f"{miss.claim_id}: {miss.matter} of {miss.tried} numbers change it")
-    for change in miss.changes[:3]:
-        print(f"    {change.knob} x {change.factor:.3g}: {change.before:.4g} -> {change.after:.4g}")
-        assert 1 / LIMIT <= change.factor <= LIMIT
-    if not miss.changes:
-        print("    none of them alone")

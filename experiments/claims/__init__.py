@@ -2,12 +2,9 @@
 
 from experiments.claims.compare import Comparison, Result, Sample, answer, compare
 from experiments.claims.fidelity import (
-    NEAR,
     Row,
-    Takes,
     fidelity_rows,
     fidelity_table,
-    misses_table,
     print_fidelity,
     totals,
 )
@@ -16,7 +13,6 @@ from experiments.claims.load import Claim, Explanation, claim, explanations, loa
 from experiments.claims.trends import predicate_holds
 
 __all__ = [
-    "NEAR",
     "Better",
     "Claim",
     "Comparison",
@@ -25,7 +21,6 @@ __all__ = [
     "Result",
     "Row",
     "Sample",
-    "Takes",
     "answer",
     "claim",
     "compare",
@@ -34,7 +29,6 @@ __all__ = [
     "fidelity_table",
     "improvements_of",
     "load_claims",
-    "misses_table",
     "predicate_holds",
     "print_fidelity",
     "totals",

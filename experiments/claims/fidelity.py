@@ -22,12 +22,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 __all__ = [
-    "NEAR",
     "Row",
-    "Takes",
     "fidelity_rows",
     "fidelity_table",
-    "misses_table",
     "print_fidelity",
     "totals",
 ]
@@ -55,8 +52,6 @@ OF_CLASS: dict[ClassName, Status] = {
 }
 GIVEN: tuple[ClassName, ...] = ("input", "unprinted")  # nothing to answer
 # Change that mends a missed claim, in words, and the smallest factor of one number that suffices.
-type Takes = tuple[str, float | None]
-NEAR = 1.25  # a near miss is one that a change of one number by a quarter would mend
 STATUSES: tuple[Status, ...] = (*ANSWERED, "explained", "not-yet", "not-applicable")
 
 
@@ -68,8 +63,6 @@ class Row:
     status: Status
     result: Result | None
     comparison: Comparison | None
-    takes: str = ""  # of a miss: changes that would mend it, in words
-    nearest: float | None = None  # smallest factor of one number that mends it; None: none does
     why: str = ""  # reason for a miss, or for having no result
     missing_members: tuple[str, ...] = ()  # members of an order that do not agree
 
@@ -127,8 +120,6 @@ class Row:
             "link_variant": r.link_variant if r else "",
             "note": self.note,
             "why_missed": self.why if self.is_miss else "",
-            "what_would_it_take": self.takes,
-            "nearest_factor": self.nearest,
         }
 
 
@@ -139,7 +130,6 @@ def fidelity_rows(
     claims: Mapping[str, Claim],
     results: Sequence[Result],
     in_sample: AbstractSet[str],
-    takes: Mapping[str, Takes] | None = None,
 ) -> list[Row]:
     """Return one row per claim, in the order of the claims.
 
@@ -147,8 +137,6 @@ def fidelity_rows(
       claims: all claims by id.
       results: our results; the first one for a claim counts.
       in_sample: claims to which some constant was fitted; they are never out-of-sample.
-      takes: by claim, the changes that a search found to mend it, in words, and the smallest factor
-        of one number that suffices; None: no search was made.
 
     Raises:
       SettingError: a result for an unknown claim, or one that does not fit its claim.
@@ -179,7 +167,6 @@ def fidelity_rows(
             members = orders.get(item.id, ())
             missing = tuple(m for m in members if m not in compared or not compared[m].agrees)
         missed = comparison is not None and (not comparison.agrees or bool(missing))
-        told, nearest = (takes or {}).get(item.id, ("", None)) if missed else ("", None)
         why = reasons.get(item.id, "") if missed else ""
         rows.append(
             Row(
@@ -187,8 +174,6 @@ def fidelity_rows(
                 status=status,
                 result=found,
                 comparison=comparison,
-                takes=told,
-                nearest=nearest,
                 why=explained[item.id].why if status == "explained" else why,
                 missing_members=missing,
             )
@@ -219,7 +204,6 @@ def totals(rows: Sequence[Row]) -> dict[str, Any]:
     out["misses"] = {
         "all": len(misses),
         "with_a_reason": sum(bool(r.why) for r in misses),
-        "one_number_would_do": sum(r.nearest is not None and r.nearest <= NEAR for r in misses),
         "without_a_reason": [r.claim.id for r in misses if not r.why],
         # stale reasons, unless they are of another profile or of runs without the public traces
         "reasons_of_hits": [
@@ -262,28 +246,10 @@ def fidelity_table(rows: Sequence[Row]) -> pa.Table:
                 ("agrees", pa.bool_()),
                 *((n, pa.string()) for n in ("status", "standing", "by_reading")),
                 *((n, pa.string()) for n in ("by_seed", "link_variant", "note")),
-                *((n, pa.string()) for n in ("why_missed", "what_would_it_take")),
-                ("nearest_factor", pa.float64()),
+                ("why_missed", pa.string()),
             ]
         ),
     )
-
-
-def misses_table(rows: Sequence[Row]) -> str:
-    """Return the out-of-sample misses as Markdown: both values, and the change that mends each.
-
-    Claims that no search of the profile covers are marked.
-    """
-    lines = ["| claim | paper | ours | what it would take, one number alone |", "| --- " * 4 + "|"]
-    for row in rows:
-        if row.is_miss:
-            plain = row.as_dict()
-            cells = (
-                f"`{row.claim.id}`", brief(plain["published"]), brief(plain["ours"]),
-                row.takes or "not searched in this profile",
-            )  # fmt: skip
-            lines.append("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |")
-    return "\n".join(lines) + "\n"
 
 
 def print_fidelity(rows: Sequence[Row], console: Console, *, everything: bool = False) -> None:

@@ -1,20 +1,16 @@
-"""Figures of fleets with more models than slices, of the parts of plus, and of one hot model."""
+"""Figure of fleets with more models than slices."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
 
 from experiments.figures.style import (
     BLUE,
     GREEN,
-    GREY,
-    INK,
     ORANGE,
     PURPLE,
     SKY,
@@ -25,7 +21,7 @@ from experiments.figures.style import (
     rows_of,
 )
 
-__all__ = ["draw_ablation_plus", "draw_fleets", "draw_one_service"]
+__all__ = ["draw_fleets"]
 
 LINES: dict[str, tuple[str, str]] = {
     "plus": (BLUE, "-"),
@@ -102,73 +98,3 @@ def _pair(
             axes.plot(at, y, marker="o", markersize=3.5, linewidth=width, **look)
     below.set_xticks(range(len(values)), [v if isinstance(v, str) else f"{v:g}" for v in values])
     below.axhline(1.0, color=VERMILION, linestyle=":", linewidth=1.2)
-
-
-def draw_ablation_plus(tables: Tables, caption: str) -> Figure:
-    """Draw attainment and p99 TTFT of each variant, one column of panels for each load."""
-    rows = rows_of(tables["ablations"])
-    points = list(dict.fromkeys(r["point"] for r in rows))
-    variants = list(dict.fromkeys(r["variant"] for r in rows))
-    figure, panels = canvas(
-        3.6 * 2 * len(points) + 2.0, 0.3 * len(variants) + 2.6, columns=2 * len(points), sharey=True
-    )
-    y = np.arange(len(variants))
-    for k, point in enumerate(points):
-        chosen = [r for r in rows if r["point"] == point]
-        _spread(panels[2 * k], chosen, variants, "both_percent")
-        panels[2 * k].set_title(point, fontsize=9.5)
-        least = min(r["both_percent"] for r in chosen)
-        panels[2 * k].set(xlabel="both targets met (%)", xlim=(min(99.0, least - 0.5), 100.1))
-        _spread(panels[2 * k + 1], chosen, variants, "ttft_p99_s")
-        panels[2 * k + 1].set(xlabel="p99 TTFT (s)", xscale="log")
-        panels[2 * k + 1].xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        panels[2 * k + 1].xaxis.set_major_formatter("{x:g}")
-        panels[2 * k + 1].xaxis.set_minor_formatter(NullFormatter())
-    panels[0].set_yticks(y, variants)
-    panels[0].invert_yaxis()
-    for axes in panels:
-        axes.grid(visible=True, axis="x")
-    return finish(figure, "Worth of each part of plus", caption)
-
-
-def _spread(
-    axes: Axes, rows: Sequence[dict[str, Any]], variants: Sequence[str], column: str
-) -> None:
-    """Mark each variant's mean and range over seeds; a line marks the whole system."""
-    for at, name in enumerate(variants):
-        values = [r[column] for r in rows if r["variant"] == name]
-        if not values:
-            continue  # not asked for at this load
-        colour = BLUE if at == 0 else GREY
-        axes.plot([min(values), max(values)], [at, at], color=INK, linewidth=1.2)
-        axes.plot(float(np.mean(values)), at, "o", color=colour, markersize=6)
-        if at == 0:
-            axes.axvline(float(np.mean(values)), color=BLUE, linestyle=":", linewidth=1.0)
-
-
-def draw_one_service(tables: Tables, caption: str) -> Figure:
-    """Draw TTFT percentiles and attainment of one hot model, as groups of bars by setting."""
-    rows = rows_of(tables["services"])
-    settings = list(dict.fromkeys(r["setting"] for r in rows))
-    systems = list(dict.fromkeys(r["system"] for r in rows))
-    figure, (left, right) = canvas(9.0, 4.2, columns=2)
-    width = 0.8 / len(systems)
-    for k, system in enumerate(systems):
-        first = rows[0]["seed"]
-        chosen = {r["setting"]: r for r in rows if (r["system"], r["seed"]) == (system, first)}
-        x = np.arange(len(settings)) + (k - (len(systems) - 1) / 2) * width
-        colour = LINES[system][0] if system != "letter" else GREY
-        here = [chosen[s] for s in settings]
-        left.bar(x, [r["ttft_p50_s"] for r in here], 0.92 * width, color=colour, label=system)
-        left.vlines(x, [r["ttft_p50_s"] for r in here], [r["ttft_p99_s"] for r in here],
-                    color=INK, linewidth=1.2)  # fmt: skip
-        bars = right.bar(x, [r["both_percent"] for r in here], 0.92 * width, color=colour)
-        right.bar_label(bars, [f"{r['slices_used']} of {r['slices']}" for r in here],
-                        padding=2, fontsize=7)  # fmt: skip
-    left.set(ylabel="TTFT (s): bar p50, line to p99", yscale="log")
-    left.axhline(1.0, color=VERMILION, linestyle=":", linewidth=1.2)
-    right.set(ylabel="both targets met (%)", ylim=(0, 108))
-    right.set_title("Above the bars: slices that worked", fontsize=9.5)
-    for axes in (left, right):
-        axes.set_xticks(range(len(settings)), settings, fontsize=8.5)
-    return finish(figure, "One service on all slices", caption, left)

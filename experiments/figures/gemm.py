@@ -7,7 +7,6 @@ from matplotlib.figure import Figure
 
 from experiments.figures.style import (
     BLUE,
-    COLOURS,
     GREEN,
     GREY,
     INK,
@@ -20,7 +19,7 @@ from experiments.figures.style import (
     rows_of,
 )
 
-__all__ = ["draw_alpha_map", "draw_fig4", "draw_fig5", "draw_fig8"]
+__all__ = ["draw_fig4", "draw_fig5", "draw_fig8"]
 
 
 def draw_fig4(tables: Tables, caption: str) -> Figure:
@@ -122,47 +121,3 @@ def draw_fig8(tables: Tables, caption: str) -> Figure:
         x, [f"{n}\n{r['latency_ms']:.2f} ms" for n, r in zip(names, rows, strict=True)]
     )
     return finish(figure, "C2CServe, Fig. 8: M tile of AsymGEMM", caption)
-
-
-def draw_alpha_map(tables: Tables, caption: str) -> Figure:
-    """Draw the best alpha over M for every slice size, and the gain over the better pure path."""
-    figure, (left, middle, right) = canvas(11.4, 4.2, columns=3)
-    rows = rows_of(tables["alpha"])
-    sizes = {r["layout"]: r["sms"] for r in rows}
-    paper = [r for r in rows if r["kernel"] == "hybrid"]
-    grid = np.array([[r["best_alpha"] for r in paper if r["layout"] == n] for n in sizes])
-    m = [r["m"] for r in paper if r["layout"] == next(iter(sizes))]
-    picture = left.imshow(grid, aspect="auto", cmap="cividis", vmin=0, vmax=1, origin="upper")
-    ticks = [i for i, v in enumerate(m) if i % 8 == 0]
-    left.set_xticks(ticks, [str(m[i]) for i in ticks])
-    left.set_yticks(range(len(sizes)), [f"{n}\n{s} SMs" for n, s in sizes.items()], fontsize=7.5)
-    left.set(xlabel="rows M")
-    left.grid(visible=False)
-    left.set_title("Best α (1 = all SymGEMM)")
-    figure.colorbar(picture, ax=left, shrink=0.8)
-    for colour, layout in zip(COLOURS, sizes, strict=False):
-        chosen = [r for r in paper if r["layout"] == layout]
-        middle.plot(m, [min(r["sym_ms"], r["asym_ms"]) / r["best_ms"] for r in chosen],
-                    color=colour, label=layout,
-                    linestyle="--" if layout == "7x12gb" else "-")  # fmt: skip
-    middle.set_xscale("log", base=2)
-    middle.set(xlabel="rows M", ylabel="better pure dataflow / best α")
-    middle.set_title("Gain of mixing")
-    middle.legend(fontsize=7.5)
-    for colour, layout in zip(COLOURS, sizes, strict=False):
-        base = {r["m"]: r["best_ms"] for r in paper if r["layout"] == layout}
-        gain: dict[int, float] = {}
-        for r in rows:
-            if r["layout"] == layout and r["kernel"] != "hybrid":
-                gain[r["m"]] = max(gain.get(r["m"], 0.0), base[r["m"]] / r["best_ms"])
-        right.plot(
-            list(gain),
-            list(gain.values()),
-            color=colour,
-            label=layout,
-            linestyle="--" if layout == "7x12gb" else "-",
-        )
-    right.set_xscale("log", base=2)
-    right.set(xlabel="rows M", ylabel="paper's kernel / best multicast")
-    right.set_title("Gain of multicast (2, 4 or 8 CTAs)")
-    return finish(figure, "Best alpha over rows and slice size (beyond the paper)", caption)

@@ -3,7 +3,7 @@
     python -m experiments.reproduce figures=all profile=quick
     python -m experiments.reproduce figures=fig4,table1 link_variant=datasheet out=runs/try
 
-Results: runs/reproduce/<profile>/<figure>/ (Parquet, PNG, SVG, config), fidelity.json, misses.md,
+Results: runs/reproduce/<profile>/<figure>/ (Parquet, PNG, SVG, config), fidelity.json,
 index.html. Figures whose configuration, code and data have not changed are kept.
 """
 

@@ -169,7 +169,6 @@ def _compute_and_draw(spec: FigureSpec, context: Context, run: RunDir) -> None:
             "assumptions": computed.assumptions,
             "results": [asdict(r) for r in computed.results],
             "report": computed.report,
-            "takes": dict(computed.takes),
             "improvements": [asdict(i) for i in computed.improvements],
         },
     )

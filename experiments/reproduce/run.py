@@ -19,11 +19,9 @@ from experiments.claims import (
     Improvement,
     Result,
     Row,
-    Takes,
     fidelity_rows,
     fidelity_table,
     load_claims,
-    misses_table,
     print_fidelity,
     totals,
 )
@@ -33,7 +31,7 @@ from experiments.reproduce.making import Outcome, inputs_of, make_all, make_figu
 
 __all__ = ["reproduce"]
 
-REPORT = ("fidelity.json", "fidelity.parquet", "misses.md", "index.html")
+REPORT = ("fidelity.json", "fidelity.parquet", "index.html")
 
 
 def reproduce(
@@ -56,7 +54,7 @@ def reproduce(
       specs: figures to make.
       context: settings of the figures.
       out: folder of the results: one folder per figure, and fidelity.json, fidelity.parquet,
-        misses.md, index.html.
+        index.html.
       resume: whether to keep figures whose inputs have not changed.
       overwrite: whether to replace figures and a report of other settings in `out`.
       everything: whether to print all claims, not only compared ones.
@@ -94,7 +92,6 @@ def _report(
     out = report.path
     results: list[Result] = []
     shown: list[dict[str, Any]] = []
-    takes: dict[str, Takes] = {}
     improvements: list[Improvement] = []
     stale = []
     for spec in figures().values():
@@ -102,7 +99,6 @@ def _report(
         if made or RunDir.is_current(out / spec.name, **inputs_of(spec, context)):
             found = json.loads((out / spec.name / "figure.json").read_text(encoding="utf-8"))
             results += [Result(**r) for r in found.pop("results")]
-            takes |= {name: (said, nearest) for name, (said, nearest) in found.pop("takes").items()}
             improvements += [Improvement(**i) for i in found.pop("improvements")]
             shown.append({**found, "name": spec.name, "title": spec.title})
         elif (out / spec.name).is_dir():
@@ -112,7 +108,7 @@ def _report(
     in_sample = in_sample_claims().union(
         *(one.fitted_claims() for one in (cocoserve, tessera, weaver))
     )
-    rows = fidelity_rows(load_claims(), results, in_sample, takes)
+    rows = fidelity_rows(load_claims(), results, in_sample)
     report.write_json(
         "fidelity",
         {
@@ -124,7 +120,6 @@ def _report(
         },
     )
     report.write_table("fidelity", fidelity_table(rows))
-    report.write_text("misses.md", misses_table(rows))
     record = json.loads((out / "provenance.json").read_text(encoding="utf-8"))
     page = report_html(out, shown, rows, record, profile=context.profile, improvements=improvements)
     report.write_text("index.html", page)

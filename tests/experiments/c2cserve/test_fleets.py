@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +10,9 @@ from omegaconf import OmegaConf
 from c2c.config import SimulationResult, build, load, simulate
 from c2c.hardware import slices
 from c2c.serving import SystemSpec
-from experiments.c2cserve import ablation_plus, fleets, one_service, replay
+from experiments.c2cserve import fleets, replay
 from experiments.c2cserve.measures import MEASURES, measures
-from experiments.figure import Computed, Context
-from tests.tiers import tiered
+from experiments.figure import Context
 
 QUICK = Context(profile="quick", link_variant="measured", seeds=(0, 1))
 FULL = replace(QUICK, profile="full")
@@ -126,54 +124,6 @@ def system_of(*settings: str) -> SystemSpec:
     return SystemSpec(**plain(OmegaConf.to_container(load(settings).system)))
 
 
-@pytest.mark.parametrize("name", tiered(ablation_plus.VARIANTS, *list(ablation_plus.VARIANTS)[::5]))
-def test_each_variant_changes_the_system(name: str) -> None:
-    whole = system_of(*ablation_plus.PLUS)
-    variant = system_of(*ablation_plus.PLUS, *ablation_plus.VARIANTS[name])
-    # named tuples with equal fields are equal, whatever their types
-    is_equal = variant == whole and all(
-        type(a) is type(b) for a, b in zip(variant.policies, whole.policies, strict=True)
-    )
-    assert is_equal == (name == ablation_plus.WHOLE)
-
-
-@pytest.mark.slow
-def test_ablations_say_what_moves_more_than_seeds(tiny: Any) -> None:
-    calls = tiny(ablation_plus)
-    found = ablation_plus.compute(QUICK)
-    rows = found.tables["ablations"].to_pylist()
-    assert len(rows) == len(calls) == 2 * len(ablation_plus.QUICK_VARIANTS)
-    assert {r["seed"] for r in rows} == {0, 1}
-    assert len(found.report) == 1 + len(ablation_plus.QUICK_VARIANTS)
-    moved, still = ablation_plus._worth(
-        [
-            {"point": "p", "variant": v, "seed": seed, "both_percent": both + seed}
-            for v, both in (("plus", 90.0), ("less", 80.0), ("same", 90.5))
-            for seed in (0, 1)
-        ]
-    )
-    assert moved.endswith("than seeds do: less -10.00.")
-    assert still.endswith("at most 1.01 points, as seeds do: same.")
-
-
-def test_one_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(one_service, "QUICK_REQUESTS", 6)
-    monkeypatch.setattr(one_service, "simulate", lambda setup: simulate(setup, compiled=False))
-    found: Computed = one_service.compute(replace(QUICK, traces=tmp_path))
-    rows = found.tables["services"].to_pylist()
-    assert len(rows) == 2 * len(one_service.SETTINGS) * len(one_service.QUICK_SYSTEMS)
-    assert all(r["requests"] == 6 and 1 <= r["slices_used"] <= r["slices"] for r in rows)
-    assert "not at hand" in " ".join(found.assumptions)
-    assert len(found.caption.split()) <= 50
-
-
-def test_one_service_of_the_real_trace(shared: Path) -> None:
-    context = replace(FULL, traces=shared / "traces")
-    setup = build(load([*one_service._source(context), *fleets.catalog(2)]))
-    assert setup.workload.description["requests"] == one_service.REQUESTS
-    assert "Azure" in one_service._describe(context)
-
-
 def test_replays_have_one_door() -> None:
     # the tests above replace it in each module
-    assert fleets.replay is ablation_plus.replay is replay.replay
+    assert fleets.replay is replay.replay

@@ -10,7 +10,7 @@ from c2c.errors import SettingError
 from experiments.c2cserve import fig12, fig13, replay, starts
 from experiments.claims import claim, compare
 from experiments.figure import Context
-from experiments.sensitivity import changed, chip_knobs
+from tests.experiments.knobs import changed, chip_knobs
 
 QUICK = Context(profile="quick", link_variant="measured", seeds=(0,))
 

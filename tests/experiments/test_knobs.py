@@ -23,7 +23,7 @@ from c2c.hardware import link_gbps, load_platform, slices
 from c2c.models import load_spec
 from experiments.c2cserve.starts import cold_s, switch_s
 from experiments.figure import Context
-from experiments.sensitivity import Knob, changed, chip_knobs, constant_knobs, setting_knob
+from tests.experiments.knobs import Knob, changed, chip_knobs, constant_knobs, setting_knob
 from tests.tiers import tiered
 
 QUICK = Context(profile="quick", link_variant="measured", seeds=(0,))
