@@ -138,8 +138,8 @@ def finish(
 def bare_picture(figure: Figure) -> bytes:
     """Return the figure as WebP without the title and caption of `finish`, for a page with both.
 
-    A picture of 256 colours has a quarter of its PNG's size, so a page of all figures can be sent. Of
-    64 colours some systems had another's.
+    A picture of 256 colours has a quarter of its PNG's size, so a page of all figures can be sent.
+    With 64 colours some systems had another's.
     """
     written = figure.texts[-2:]
     for text in written:
