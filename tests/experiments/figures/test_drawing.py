@@ -171,7 +171,7 @@ def test_a_picture_for_the_page_has_neither_title_nor_caption() -> None:
             Image.open(io.BytesIO(data)) for data in (bare_picture(figure), drawn(figure))
         )
         assert bare.height < 0.9 * whole.height
-        assert len(bare.getcolors(maxcolors=65) or ()) > 1  # few, and more than its ground
+        assert len(bare.getcolors(maxcolors=257) or ()) > 1  # few, and more than its ground
         assert all(text.get_visible() for text in figure.texts)
 
 
