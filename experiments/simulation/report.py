@@ -13,7 +13,7 @@ from rich.table import Table
 from c2c.config import RunSetup
 from c2c.policies import Profiled, policy_name
 from c2c.serving import ServingSetup
-from c2c.workloads import describe
+from c2c.workloads import describe, shared_models
 from experiments.simulation.execute import Outcome, chosen_chunks
 
 __all__ = ["console", "layout_lines", "print_folder", "print_outcome", "print_setup"]
@@ -46,7 +46,8 @@ def print_setup(out: Console, setup: RunSetup) -> None:
         )
         first += part.count
     for note in setup.notes:
-        out.print(note, markup=False)
+        is_bold = note == shared_models(setup.workload)
+        out.print(note, markup=False, style="bold" if is_bold else "")
     for line in describe(setup.workload):
         out.print(line, markup=False)
     if line := _cache_line(setup):
