@@ -55,7 +55,7 @@ from c2c.hardware import (
     conf_folders,
     load_mig,
 )
-from c2c.models import Deployment, load_catalog
+from c2c.models import Deployment, load_catalog, spec_files
 from c2c.policies import DECISIONS
 from c2c.serving import (
     GROUPS,
@@ -198,6 +198,7 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
         timeline_rows=rows,
         files=(
             *sorted(set(workload_files(wanted).values())),
+            *(file for one in plain["catalog"]["models"] for file in spec_files(one["spec"])),
             *folders,
             *code,
             *source_folders((serving.system.policies, *(m.prepare for m in mechanisms))),
@@ -262,7 +263,8 @@ def _hint(hint: str) -> Iterator[None]:
         yield
     except SettingError as error:
         told = f"{error.hint} {hint}".strip()
-        raise SettingError(error.field, error.value, error.allowed, told) from None
+        value = len(error.value) if isinstance(error.value, list) else error.value
+        raise SettingError(error.field, value, error.allowed, told) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

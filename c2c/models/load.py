@@ -8,10 +8,10 @@ from pathlib import Path
 from c2c.errors import SettingError
 from c2c.models.huggingface import from_hf_config
 from c2c.models.json_file import json_object
-from c2c.models.quantisation import read_config
+from c2c.models.quantisation import config_files, read_config
 from c2c.models.spec import ModelSpec
 
-__all__ = ["catalog_names", "load_spec", "name_of"]
+__all__ = ["catalog_names", "load_spec", "name_of", "spec_files"]
 
 
 def catalog_names() -> tuple[str, ...]:
@@ -35,14 +35,23 @@ def load_spec(name_or_path: str | Path) -> ModelSpec:
     text = str(name_or_path)
     if text in catalog_names():
         return _shipped(text)
-    path = Path(text)
-    if path.is_dir():
-        path = path / "config.json"
+    path = _file(text)
     if not path.is_file():
         raise SettingError(
             "model", text, f"one of {', '.join(catalog_names())}, or the path of a config.json"
         )
     return from_hf_config(read_config(path), name_of(path))
+
+
+def spec_files(name_or_path: str | Path) -> tuple[Path, ...]:
+    """Return the files that `load_spec` reads; none for a shipped model."""
+    text = str(name_or_path)
+    return () if text in catalog_names() else config_files(_file(text))
+
+
+def _file(text: str) -> Path:
+    path = Path(text)
+    return path / "config.json" if path.is_dir() else path
 
 
 def name_of(path: Path) -> str:

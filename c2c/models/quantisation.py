@@ -13,7 +13,7 @@ from c2c.models.reader import Reader
 from c2c.models.spec import ModelSpec, WeightFormat
 from c2c.models.weights import gemms, is_quantised
 
-__all__ = ["quantised", "read_config"]
+__all__ = ["config_files", "quantised", "read_config"]
 
 # Files of a folder that quantisers write beside config.json, and their method.
 _BESIDE = {"hf_quant_config.json": "modelopt", "quantize_config.json": "gptq",
@@ -45,17 +45,22 @@ def read_config(file: Path) -> dict[str, Any]:
         quantisation and of no known name.
     """
     config = read_json_object(file)
-    if file.name != "config.json" or config.get("quantization_config"):
-        return config
-    for beside in sorted(file.parent.glob("*quant*.json")):
-        if beside.name not in _BESIDE:
+    _, *beside = config_files(file)
+    for other in () if config.get("quantization_config") else beside:
+        if other.name not in _BESIDE:
             raise DataError(
-                str(beside),
+                str(other),
                 f"it may say that the weights are quantised; read are {', '.join(_BESIDE)}",
             )
-        found = {"quant_method": _BESIDE[beside.name], **read_json_object(beside)}
+        found = {"quant_method": _BESIDE[other.name], **read_json_object(other)}
         return config | {"quantization_config": found}
     return config
+
+
+def config_files(file: Path) -> tuple[Path, ...]:
+    """Return a config, and files about quantisation beside it if it is a folder's config.json."""
+    is_folders = file.name == "config.json"
+    return file, *(sorted(file.parent.glob("*quant*.json")) if is_folders else ())
 
 
 def quantised(spec: ModelSpec, config: object, where: str) -> ModelSpec:
