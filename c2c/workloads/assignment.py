@@ -121,14 +121,15 @@ def _own(
 ) -> tuple[dict[str, str], dict[str, int]]:
     """Return id -> deployment, and deployment -> index in the catalog."""
     target, names, more = dict(explicit), list(index_of), dict[str, int]()
-    free = dict.fromkeys(k for name, k in index_of.items() if name not in explicit.values())
+    mapped = set(explicit.values())
+    free = dict.fromkeys(k for name, k in index_of.items() if name not in mapped)
 
-    def take(name: str, k: int | None, otherwise: int) -> None:
-        if k is None:
+    def take(name: str, place: int | None, otherwise: int) -> None:
+        if place is None:
             more[name] = otherwise
         else:
-            del free[k]
-            names[k] = name
+            del free[place]
+            names[place] = name
         target[name] = name
 
     for name in sorted(named, key=lambda name: name not in index_of):
@@ -140,12 +141,13 @@ def _own(
             take(name, next((j for j in free if specs[j] == specs[k]), None), k)
     turns = count()
     for name in rest:
-        k = next(iter(free), None)
+        place = next(iter(free), None)
         if name == unnamed:
-            target[name] = names[k or 0]
+            k = place or 0
             free.pop(k, None)
+            target[name] = names[k]
         else:
-            take(name, k, next(turns) % len(specs) if k is None else 0)
+            take(name, place, next(turns) % len(names) if place is None else 0)
     return target, {name: k for k, name in enumerate(names)} | more
 
 

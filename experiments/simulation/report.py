@@ -24,8 +24,9 @@ _WIDTH = 100  # if output is no terminal; no table is cut then
 
 def console() -> Console:
     """Return a console that writes to standard output, wide enough for the tables."""
-    found = Console(highlight=False)
-    return found if found.is_terminal else Console(highlight=False, width=_WIDTH)
+    plain: Any = {"highlight": False, "emoji": False}  # an id may hold ":free:"
+    found = Console(**plain)
+    return found if found.is_terminal else Console(**plain, width=_WIDTH)
 
 
 def print_setup(out: Console, setup: RunSetup) -> None:
@@ -156,7 +157,7 @@ def _latency_table(summary: Mapping[str, Any]) -> Table:
         pad_edge=False,
         padding=0,
     )
-    table.add_column("model", no_wrap=True, min_width=14)
+    table.add_column("model", overflow="fold", min_width=14)
     for name in (
         "requests", "failed", "TTFT\np50", "\np95", "\np99", "TPOT\np50", "\np95", "\np99",
         "SLO\nTTFT", "\nTPOT", "\nboth", "goodput",
@@ -165,7 +166,7 @@ def _latency_table(summary: Mapping[str, Any]) -> Table:
     models = sorted(summary["models"].items(), key=lambda item: -item[1]["requests"])
     for name, block in [("all", summary), *models[:_MODELS_SHOWN]]:
         table.add_row(
-            name,
+            escape(name),
             f"{block['requests']:,}",
             f"{block['failed']:,}",
             *(_seconds(block["ttft_s"][p]) for p in ("p50", "p95", "p99")),

@@ -118,6 +118,22 @@ def test_ids_that_share_models_are_named_in_bold(tmp_path: Path) -> None:
     assert "\x1b[1m3 ids of the trace are served by 1 model" in printed[1]
 
 
+def test_ids_are_printed_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("[/x]", "lab/m:free:", "hosted_vllm/" + 60 * "long")
+    rows = [f"{k},{name},20,5" for k, name in enumerate(names)]
+    trace = tmp_path / "t.csv"
+    trace.write_text("\n".join(["arrival_s,model,prompt_tokens,output_tokens", *rows[:2]]))
+    told = ["workload=file", f"workload.path={trace}", "figures=false", f"out={tmp_path}"]
+    setup = build(load(told))
+    print_setup(console(), setup)
+    print_outcome(console(), execute(setup))
+    said = capsys.readouterr().out
+    assert all(said.count(name) >= 2 for name in names[:2])
+    trace.write_text("\n".join(["arrival_s,model,prompt_tokens,output_tokens", *rows]))
+    with pytest.raises(SettingError, match=r"1 to 200 printable characters\. 3 models: each id of"):
+        build(load(told))
+
+
 def test_measured_latencies_of_a_benchmark_stand_beside_simulated_ones(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

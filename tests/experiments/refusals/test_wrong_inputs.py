@@ -41,6 +41,7 @@ FILES: Mapping[str, bytes] = {
     "traces/utf16.csv": COLUMNS.encode("utf-16"),
     "traces/columns.csv": b"when,what\n1,2\n",
     "traces/hub.csv": f"{COLUMNS}0,Qwen/Qwen3-32B,5,5\n".encode(),
+    "traces/escape.csv": f"{COLUMNS}0,\x1b[31mred,5,5\n".encode(),
     "quantised/config.json": b"{}",
     "quantised/quant_strategy.json": b"{}",
     "traces/good.csv": f"{COLUMNS}0,svc-0,5,5\n1,svc-1,6,6\n".encode(),
