@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Literal
@@ -179,32 +178,28 @@ def describe_assignment(
     }
 
 
-def _alike(name: str) -> str:
-    return re.sub(r"[-_.\s]+", "-", name.casefold())
+_SEPARATORS = str.maketrans("_. ", "---")
 
 
-_FORMS: Sequence[Callable[[str], str]] = (str, str.casefold, _alike)
+def _loose(name: str) -> str:
+    return name.casefold().translate(_SEPARATORS)
 
 
 class _Names:
-    """Index of names by their forms; a name that occurs again counts at its first place."""
+    """Index of names by their loosest form; a name that occurs again counts at its first place."""
 
     def __init__(self, names: Sequence[str]) -> None:
         first = {name: k for k, name in reversed(list(enumerate(names)))}
         # The first of several copies, x-000, is also x.
         copies = {n.removesuffix("-000"): k for n, k in first.items() if n.endswith("-000")}
         self._names = names
-        self._whole: list[dict[str, set[int]]] = []
-        self._ends: list[dict[str, set[int]]] = []
-        for form in _FORMS:
-            whole, ends = dict[str, set[int]](), dict[str, set[int]]()
-            for name, k in (copies | first).items():
-                first_end, *shorter = _ends(form(name))
-                whole.setdefault(first_end, set()).add(k)
-                for end in shorter:
-                    ends.setdefault(end, set()).add(k)
-            self._whole.append(whole)
-            self._ends.append(ends)
+        self._whole: dict[str, list[tuple[str, int]]] = {}
+        self._ends: dict[str, list[tuple[str, int]]] = {}
+        for name, k in (copies | first).items():
+            whole, *ends = _ends(_loose(name))
+            self._whole.setdefault(whole, []).append((name, k))
+            for end in ends:
+                self._ends.setdefault(end, []).append((name, k))
 
     def found(self, name: str) -> int | None:
         """Return the place of the name that an id is, or None.
@@ -212,19 +207,32 @@ class _Names:
         Raises:
           SettingError: the id is several names.
         """
-        for wanted in (name, re.sub(r"~\d+$", "", name)):  # a replica's id names its first's model
-            for form, whole, longer in zip(_FORMS, self._whole, self._ends, strict=True):
-                ends = _ends(form(wanted))
-                for places in (*(whole.get(e) for e in ends), longer.get(ends[0])):
-                    if places and len(places) > 1:
-                        both = " and ".join(self._names[k] for k in sorted(places))
-                        raise SettingError(
-                            "workload.assignment_map", name, "an entry for this id",
-                            f"It names several models of the catalog: {both}.",
-                        )  # fmt: skip
-                    if places:
-                        return min(places)
-        return None
+        ends = _ends(_loose(name))
+        near = [pair for end in ends for pair in self._whole.get(end, ())]
+        near += self._ends.get(ends[0], ())
+        if not near:
+            first, tilde, copy = name.rpartition("~")  # a replica's id names its first's model
+            return self.found(first) if tilde and copy.isdecimal() else None
+        likeness = [_likeness(name, other) for other, _ in near]
+        places = {k for (_, k), one in zip(near, likeness, strict=True) if one == min(likeness)}
+        if len(places) > 1:
+            both = " and ".join(self._names[k] for k in sorted(places))
+            raise SettingError(
+                "workload.assignment_map", name, "an entry for this id",
+                f"It names several models of the catalog: {both}.",
+            )  # fmt: skip
+        return min(places)
+
+
+def _likeness(name: str, other: str) -> tuple[int, int]:
+    """Return how far an id is from a name: by the form in which they agree, then by their ends."""
+    for k, form in enumerate((str, str.casefold, _loose)):
+        ends = _ends(form(name))
+        if form(other) in ends:
+            return k, ends.index(form(other))
+        if ends[0] in _ends(form(other)):
+            return k, len(ends)
+    raise AssertionError((name, other))
 
 
 def _ends(name: str) -> list[str]:
@@ -233,6 +241,8 @@ def _ends(name: str) -> list[str]:
     >>> _ends("hosted_vllm/Qwen/Qwen3-32B")
     ['hosted_vllm/Qwen/Qwen3-32B', 'Qwen/Qwen3-32B', 'Qwen3-32B']
     """
+    if "/" not in name:
+        return [name]
     parts = name.rsplit("/", 4)  # more are no organisation and provider, but cost their square
     return ["/".join(parts[k:]) for k in range(len(parts))]
 
