@@ -6,7 +6,7 @@ from typing import Any
 
 from c2c.errors import SettingError
 from c2c.models.families import FAMILIES, RECIPE, Family, nearest
-from c2c.models.quantisation import quantised
+from c2c.models.quantisation import FIELDS, quantised
 from c2c.models.reader import Reader
 from c2c.models.spec import ModelSpec, RopeScaling
 
@@ -51,8 +51,8 @@ def from_hf_config(
         values["rotary_fraction"] = 1.0
     values |= _windows(read, kind, values["layers"])
     spec = ModelSpec(name=name, family=str(family), **values)
-    form = config.get("quantization_config")
-    return spec if not form else quantised(spec, form, f"{read.where}.quantization_config")
+    field = next((name for name in FIELDS if config.get(name)), None)
+    return spec if field is None else quantised(spec, config[field], f"{read.where}.{field}")
 
 
 def _common(read: Reader) -> dict[str, Any]:

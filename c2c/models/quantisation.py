@@ -13,7 +13,10 @@ from c2c.models.reader import Reader
 from c2c.models.spec import ModelSpec, WeightFormat
 from c2c.models.weights import gemms, is_quantised
 
-__all__ = ["config_files", "quantised", "read_config"]
+__all__ = ["FIELDS", "config_files", "quantised", "read_config"]
+
+# Fields of a config.json: transformers', compressed-tensors' first, and MLX's, which is not read.
+FIELDS = ("quantization_config", "compression_config", "quantization")
 
 # Files of a folder that quantisers write beside config.json, and their method.
 _BESIDE = {"hf_quant_config.json": "modelopt", "quantize_config.json": "gptq",
@@ -46,7 +49,7 @@ def read_config(file: Path) -> dict[str, Any]:
     """
     config = read_json_object(file)
     _, *beside = config_files(file)
-    for other in () if config.get("quantization_config") else beside:
+    for other in () if any(config.get(name) for name in FIELDS) else beside:
         if other.name not in _BESIDE:
             raise DataError(
                 str(other),
@@ -68,7 +71,7 @@ def quantised(spec: ModelSpec, config: object, where: str) -> ModelSpec:
 
     Args:
       spec: spec of the same model without quantisation.
-      config: `quantization_config` of the model's config.
+      config: content of one of `FIELDS` of the model's config.
       where: name of that field, for errors.
 
     Raises:

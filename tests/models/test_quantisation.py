@@ -149,6 +149,14 @@ def test_an_unknown_quantisation_is_refused_by_name(config: dict[str, Any], mess
         from_hf_config(raw("llama-3-8b") | {"quantization_config": config}, "m")
 
 
+def test_other_fields_of_a_config_are_read_or_refused() -> None:
+    told = {"compression_config": packed("pack-quantized", INT4)}
+    assert weight_bytes(from_hf_config(raw("llama-3-8b") | told, "m")) < 5.8e9
+    mlx = {"quantization": {"group_size": 64, "bits": 4}}
+    with pytest.raises(SettingError, match=r"m\.quantization\.quant_method=None: expected fp8"):
+        from_hf_config(raw("llama-3-8b") | mlx, "m")
+
+
 def test_quantisation_beside_the_config_is_read(tmp_path: Path) -> None:
     told = {"quantization": FP8 | {"kv_cache_quant_algo": "FP8"}, "producer": {"name": "modelopt"}}
     spec = load_spec(folder(tmp_path / "nvidia", "llama-3-70b", hf_quant_config=told))
