@@ -51,8 +51,10 @@ def from_hf_config(
         values["rotary_fraction"] = 1.0
     values |= _windows(read, kind, values["layers"])
     spec = ModelSpec(name=name, family=str(family), **values)
-    field = next((name for name in FIELDS if config.get(name)), None)
-    return spec if field is None else quantised(spec, config[field], f"{read.where}.{field}")
+    for name_of_field in FIELDS:
+        if form := config.get(name_of_field):
+            return quantised(spec, form, f"{read.where}.{name_of_field}")
+    return spec
 
 
 def _common(read: Reader) -> dict[str, Any]:

@@ -226,13 +226,12 @@ class _Names:
 
 def _likeness(name: str, other: str) -> tuple[int, int]:
     """Return how far an id is from a name: by the form in which they agree, then by their ends."""
-    for k, form in enumerate((str, str.casefold, _loose)):
-        ends = _ends(form(name))
-        if form(other) in ends:
-            return k, ends.index(form(other))
-        if ends[0] in _ends(form(other)):
-            return k, len(ends)
-    raise AssertionError((name, other))
+    forms = ((name, other), (name.casefold(), other.casefold()), (_loose(name), _loose(other)))
+    for k, (mine, its) in enumerate(forms):
+        ends = _ends(mine)
+        if its in ends or mine in _ends(its):
+            return k, ends.index(its) if its in ends else len(ends)
+    return len(forms), 0
 
 
 def _ends(name: str) -> list[str]:
