@@ -46,6 +46,7 @@ from rich.table import Table
 from c2c.config import RunSetup, build
 from c2c.errors import SettingError
 from c2c.runs import RunDir, progress_bar
+from c2c.workloads import shared_models
 from experiments.answers.command import answer_folder, answering, own_settings, refuse_seed
 from experiments.answers.fleets import Arm, FleetSpace
 from experiments.answers.interval import interval_of
@@ -180,6 +181,8 @@ def _advise(arguments: list[str], folder: str | None) -> int:
             f"{len(base.serving.deployments)} models; comparing {len(arms)} kinds of fleets, "
             f"processes: {workers}"
         )
+        if line := shared_models(base.workload):
+            out.print(line, style="bold", markup=False)
         alone_first = needs_compiling(base)
         with PointRunner(workers) as runner:
             runs = Runs(space, arms, more, requests, runner, alone_first=alone_first)

@@ -7,11 +7,12 @@ from typing import Any
 
 from c2c.workloads.blocks import Workload
 
-__all__ = ["describe"]
+__all__ = ["describe", "shared_models"]
 
 _HOW = {"map": " (mapped)", "name": " (its name)", "spec": " (its architecture)", "rule": ""}
 _SHOWN_COLUMNS = 20
 _SHOWN_IDS = 6  # ids named for each catalog model
+_SHOWN_MODELS = 20
 
 
 def describe(workload: Workload) -> list[str]:
@@ -58,20 +59,44 @@ def describe(workload: Workload) -> list[str]:
             "output tokens"
         )
     lines.append(text)
-    assignment = said["assignment"]
-    how = assignment["how"]
+    return lines + _served(said["assignment"])
+
+
+def _served(assignment: Mapping[str, Any]) -> list[str]:
+    """Return the lines on the models that serve a workload's ids."""
+    how, made_of = assignment["how"], assignment["made_of"]
+    lines = ["models: assigned by name or assignment_map"]
     if "rule" in how.values():
-        lines.append(f"models: {assignment['rule']}: {assignment['rule_says']}")
-    else:
-        lines.append("models: assigned by name or assignment_map")
+        lines = [f"models: {assignment['rule']}: {assignment['rule_says']}"]
     of: dict[str, list[str]] = {}
     for name, target in assignment["map"].items():
         of.setdefault(target, []).append(name + _HOW[how[name]])
-    for target, requests in assignment["requests"].items():
+    counts = list(assignment["requests"].items())
+    for target, requests in counts[:_SHOWN_MODELS]:
+        if target in made_of:
+            lines.append(
+                f"  {target}: {requests:,} requests, spec and targets of {made_of[target]}"
+            )
+            continue
         names = of[target]
         more = f" and {len(names) - _SHOWN_IDS} more" if len(names) > _SHOWN_IDS else ""
         lines.append(f"  {target}: {requests:,} requests of {', '.join(names[:_SHOWN_IDS])}{more}")
+    if rest := counts[_SHOWN_MODELS:]:
+        lines.append(f"  {len(rest):,} more models: {sum(n for _, n in rest):,} requests")
     return lines
+
+
+def shared_models(workload: Workload) -> str:
+    """Return a line if several ids of a workload share a model, else ""."""
+    said = workload.description
+    ids, models = (len(said["assignment"][name]) for name in ("map", "requests"))
+    if ids == models:
+        return ""
+    origin = "trace" if said["kind"] == "trace" else "generator"
+    return (
+        f"{ids:,} ids of the {origin} are served by {models:,} model{'s'[: models != 1]}"
+        f" (workload.assignment={said['assignment']['rule']})"
+    )
 
 
 def _carried(said: Mapping[str, Any]) -> list[str]:

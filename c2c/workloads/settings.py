@@ -22,7 +22,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "time_unit": ("auto", *UNITS),
     "origin": ("auto", "first", "keep"),
     "replica_models": ("same", "distinct"),
-    "assignment": tuple(RULES),
+    "assignment": ("auto", *RULES),
 }
 
 
@@ -115,7 +115,9 @@ class WorkloadConfig:
       compression: factor by which arrivals are divided.
       max_requests: number of requests to keep, the first ones; 0: all.
 
-      assignment: rule for model ids that name no model of the catalog.
+      assignment: rule for model ids that name no model of the catalog: own (each id of a trace has
+        a deployment of its own), popularity_rank or round_robin_by_first_seen (ids share the
+        catalog's models); auto: own for a trace, popularity_rank for a generator.
       assignment_map: trace id -> catalog name, before the rule.
     """
 
@@ -164,7 +166,7 @@ class WorkloadConfig:
     compression: float = 1.0
     max_requests: int = 0
 
-    assignment: str = "popularity_rank"
+    assignment: str = "auto"
     assignment_map: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

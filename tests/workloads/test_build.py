@@ -18,6 +18,7 @@ from c2c.workloads import (
     concatenate,
     describe,
     shared_dir,
+    shared_models,
     source_models,
     workload_config,
     workload_files,
@@ -84,7 +85,7 @@ def test_without_any_lengths_the_synthetic_ones_are_used(arrivals: Path) -> None
 
 
 def test_assignment_is_recorded_and_printed(arrivals: Path) -> None:
-    workload = build(kind="trace", path=str(arrivals))
+    workload = build(kind="trace", path=str(arrivals), assignment="popularity_rank")
     said = workload.description["assignment"]
     assert said["map"] == {"a": "small", "b": "medium", "large": "large"}
     assert said["kept"] == ["large"]
@@ -93,6 +94,28 @@ def test_assignment_is_recorded_and_printed(arrivals: Path) -> None:
     text = "\n".join(describe(workload))
     assert "popularity_rank" in text
     assert "small: 180 requests of a" in text
+
+
+def test_ids_of_a_trace_have_deployments_of_their_own(arrivals: Path) -> None:
+    workload = build(catalog=("large", "small"), kind="trace", path=str(arrivals))
+    assert (workload.models, workload.made_of) == (("large", "a", "b"), (0, 1, 0))
+    text = "\n".join(describe(workload))
+    assert "  a: 180 requests, spec and targets of small\n" in text
+    assert "  large: 30 requests of large (its name)" in text
+    assert shared_models(workload) == ""
+    shares = build(catalog=("x",), kind="trace", path=str(arrivals), assignment="popularity_rank")
+    assert shared_models(shares).startswith("3 ids of the trace are served by 1 model (")
+    drawn = build(kind="poisson", requests=90, models=9)
+    assert drawn.models == CATALOG
+    assert shared_models(drawn).startswith("9 ids of the generator are served by 3 models (")
+
+
+def test_a_trace_without_ids_stays_with_the_catalog(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("arrival_s,prompt_tokens,output_tokens\n0,5,5\n1,6,6\n")
+    workload = build(kind="trace", path=str(path))
+    assert (workload.models, workload.made_of) == (CATALOG, (0, 1, 2))
+    assert workload.description["assignment"]["requests"] == {"small": 2}
 
 
 def test_window_compression_and_limit(arrivals: Path) -> None:

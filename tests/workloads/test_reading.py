@@ -261,7 +261,7 @@ def test_the_result_of_a_serving_benchmark_is_a_trace(tmp_path: Path, indent: in
     path.write_text(json.dumps(RESULT, indent=indent))
     workload = build(path)
     assert columns(workload) == ([0.0, 0.5, 2.0], [0, 0, 0], [200, 100, 300], [20, 10, 30])
-    assert workload.description["assignment"]["map"] == {"m": "small"}
+    assert workload.description["assignment"]["made_of"] == {"m": "small"}
     assert "columns not used: date, backend, completed, errors" in describe(workload)
     assert "measured latencies (TTFT, TPOT): 3 requests" in describe(workload)
     block = concatenate(workload.blocks())

@@ -40,6 +40,10 @@ FILES: Mapping[str, bytes] = {
     "traces/spelled.csv": b"arrival_s,input_tokens,output_tokens\n0,5,5\n",
     "traces/utf16.csv": COLUMNS.encode("utf-16"),
     "traces/columns.csv": b"when,what\n1,2\n",
+    "traces/hub.csv": f"{COLUMNS}0,Qwen/Qwen3-32B,5,5\n".encode(),
+    "traces/escape.csv": f"{COLUMNS}0,\x1b[31mred,5,5\n".encode(),
+    "quantised/config.json": b"{}",
+    "quantised/quant_strategy.json": b"{}",
     "traces/good.csv": f"{COLUMNS}0,svc-0,5,5\n1,svc-1,6,6\n".encode(),
 }
 PER_TEST = 20  # cases: shared between test processes, with little said where all is well
