@@ -34,6 +34,9 @@ def describe(workload: Workload) -> list[str]:
             + (f"; moved by sorting: {said['reordered_rows']}" if said["sorted"] else "")
         )
         lines.append(f"times: {said['times']}")
+        if guessed := said["columns_guessed"]:
+            took = ", ".join(f"{name} = {column}" for name, column in guessed.items())
+            lines.append(f"columns: took {took} (or set workload.columns)")
         if names := said["columns_not_used"]:
             more = f" and {len(names) - _SHOWN_COLUMNS} more" * (len(names) > _SHOWN_COLUMNS)
             lines.append(f"columns not used: {', '.join(names[:_SHOWN_COLUMNS])}{more}")

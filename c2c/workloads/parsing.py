@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -42,8 +42,17 @@ KINDS: tuple[str, ...] = (
 )
 GOOD = -1
 
-_DATE = r"^\d{4}-\d{2}-\d{2}"
+_DATE = r"^\d{4}[-/]\d{2}[-/]\d{2}"
+# Forms of a date that Arrow does not read, and their replacements.
+_DATE_FORMS = (
+    (r"^(\d{4})/(\d{2})/(\d{2})", r"\1-\2-\3"),
+    (r"(:\d{2}),(\d+)", r"\1.\2"),
+    (r"\s*(?:UTC|GMT|Z)$", "Z"),
+    (r"\s+([+-]\d{2}(?::?\d{2})?)$", r"\1"),
+)
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$|^[+-]?(nan|inf|infinity)$"
+_SEPARATOR = "[,'_ \u00a0\u202f]"
+_GROUPED = rf"^[+-]?[1-9]\d{{0,2}}({_SEPARATOR}\d{{3}})+(\.\d*)?$"
 
 
 def kind_code(kind: str) -> int:
@@ -230,21 +239,44 @@ def _plain(array: pa.Array) -> pa.Array:
     return array
 
 
-def _cast(array: pa.Array, kinds: tuple[pa.DataType, ...], looks_right: str) -> pa.Array:
+def _cast(
+    array: pa.Array,
+    kinds: tuple[pa.DataType, ...],
+    looks_right: str,
+    tidy: Callable[[pa.Array], pa.Array] = lambda array: array,
+) -> pa.Array:
     """Cast each cell of text to the first of `kinds` that fits; null if none does.
 
     Args:
       array: text.
       kinds: types to try; the result has the first.
       looks_right: pattern of cells that may fit; it only spares attempts.
+      tidy: rewrites cells of other forms, if some cell does not fit as it is.
     """
     import pyarrow.compute as pc
 
     try:
         return pc.cast(array, kinds[0])
     except pa.ArrowException:  # some cell does not fit
+        array = tidy(array)
         likely = pc.match_substring_regex(array, looks_right, ignore_case=True)
         return _cast_each(pc.if_else(likely, array, None), kinds)
+
+
+def _without_groups(array: pa.Array) -> pa.Array:
+    """Return numbers such as "1,234" without the separators of thousands."""
+    import pyarrow.compute as pc
+
+    plain = pc.replace_substring_regex(array, _SEPARATOR, "")
+    return pc.if_else(pc.match_substring_regex(array, _GROUPED), plain, array)
+
+
+def _with_iso_dates(array: pa.Array) -> pa.Array:
+    import pyarrow.compute as pc
+
+    for form, iso in _DATE_FORMS:
+        array = pc.replace_substring_regex(array, form, iso)
+    return array
 
 
 def _cast_each(array: pa.Array, kinds: tuple[pa.DataType, ...]) -> pa.Array:
@@ -272,7 +304,7 @@ def times(raw: pa.Array, verdict: NDArray[np.int8]) -> NDArray[np.int64] | NDArr
         array = array.cast(pa.timestamp("ns"))
     if _is_text(array) and _looks_like_date(array):
         utc = pa.timestamp("ns", "UTC")
-        parsed = _cast(array, (pa.timestamp("ns"), utc), _DATE)
+        parsed = _cast(array, (pa.timestamp("ns"), utc), _DATE, _with_iso_dates)
     elif pa.types.is_timestamp(array.type):
         parsed = array.cast(pa.timestamp("ns", array.type.tz), safe=False)
     else:
@@ -298,7 +330,7 @@ def _numbers(array: pa.Array, verdict: NDArray[np.int8], what: str) -> NDArray[n
 
     missing = array.is_null().to_numpy(zero_copy_only=False)
     if _is_text(array):
-        parsed = _cast(array, (pa.float64(),), _NUMBER)
+        parsed = _cast(array, (pa.float64(),), _NUMBER, _without_groups)
     else:
         try:
             parsed = pc.cast(array, pa.float64(), safe=False)

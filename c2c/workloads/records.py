@@ -24,9 +24,10 @@ _BATCH_ROWS = 65_536
 def json_table(path: Path) -> tuple[pa.Table, int]:
     """Return the records of a file, every value as text, and the number of malformed lines.
 
-    Objects within a record become columns such as "usage.prompt_tokens". A benchmark's result, one
-    object with a list for each of `input_lens`, `output_lens` and so on, becomes one record per
-    request. In these, `tpots`, the mean time per token after the first, replaces `itls`.
+    Objects within a record become columns such as "usage.prompt_tokens". A record with a list of
+    `requests`, as aibrix's workload generator writes, becomes one record per request; so does a
+    benchmark's result, one object with a list for each of `input_lens`, `output_lens` and so on. In
+    these, `tpots`, the mean time per token after the first, replaces `itls`.
 
     Raises:
       DataError: malformed or truncated JSON that is not in lines, lists of different lengths, or
@@ -39,7 +40,7 @@ def json_table(path: Path) -> tuple[pa.Table, int]:
         if record is None:
             broken += 1
             continue
-        several = _of_benchmark(path, record) if "input_lens" in record else [record]
+        several = _of_benchmark(path, record) if "input_lens" in record else _of_group(record)
         rows.extend(_texts(one) for one in several)
         if len(rows) >= _BATCH_ROWS:
             parts.append(_table(rows))
@@ -68,6 +69,13 @@ def _texts(record: Mapping[str, Any], within: str = "") -> dict[str, str | None]
         else:
             cells[name] = json.dumps(value)
     return cells
+
+
+def _of_group(record: dict[str, Any]) -> list[dict[str, Any]]:
+    requests = record.get("requests")
+    if not isinstance(requests, list) or not all(isinstance(one, dict) for one in requests):
+        return [record]
+    return [record | {"requests": one} for one in requests]
 
 
 def _of_benchmark(path: Path, result: Mapping[str, Any]) -> list[dict[str, Any]]:

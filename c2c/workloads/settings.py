@@ -11,7 +11,7 @@ from typing import Any, Final
 from c2c.errors import SettingError, unknown_name
 from c2c.workloads.assignment import RULES
 from c2c.workloads.formats import format_names
-from c2c.workloads.reading import UNITS
+from c2c.workloads.names import UNITS
 
 __all__ = ["WorkloadConfig", "shared_dir", "workload_config"]
 
