@@ -412,13 +412,14 @@ def _choose(
 ) -> tuple[TraceFormat, dict[str, list[str]]] | None:
     """Return the first format that fits, and its columns in the file; None if none does."""
     override: dict[str, Any] = {name: column or None for name, column in columns.items()}
-    for candidate in _known(format_name):
-        chosen = replace(candidate, **override)
-        if columns.get("arrival_s"):  # the zero and unit of a column named by hand are unknown
-            chosen = replace(chosen, keeps_origin=False, unit="")
-        if found := chosen.found(list(present)):
-            return chosen, found
-    return None
+    known, present, arrival = _known(format_name), list(present), columns.get("arrival_s")
+    fit = [f for f in known if not arrival or (alike(f.arrival_s, [arrival]) and f.found(present))]
+    tried = [replace(f, **override) for f in fit]
+    if arrival:  # the zero and the unit of a column that is no format's own are unknown
+        foreign = override | {"keeps_origin": False, "unit": ""}
+        tried += [replace(f, **foreign) for f in known]
+    each = ((one, one.found(present)) for one in tried)
+    return next(((one, found) for one, found in each if found), None)
 
 
 def _unfit(opened: TraceFile, format_name: str) -> DataError:
