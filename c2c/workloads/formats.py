@@ -28,6 +28,7 @@ __all__ = [
 
 _BATCH_ROWS = 65_536
 _LENGTHS = ("prompt_tokens", "output_tokens")
+_IDS = ("model", "session", "parent")
 _FIELDS = ("arrival_s", "model", *_LENGTHS)
 # Fields that any file may lack.
 _MORE = ("hash_ids", "session", "parent", "turn", "measured_ttft_s", "measured_tpot_s")
@@ -281,7 +282,14 @@ def open_trace(
     fields = ["model", *_LENGTHS * with_lengths]
     asked = [name for name in fields if name not in told and name not in single]
     guessed |= _guess(opened, [*single.values()], asked)
+    ids = [c for f, c in (single | guessed).items() if f in _IDS]
+    if opened.table is not None and not all(map(_is_id, opened.table.select(ids).schema.types)):
+        opened = replace(opened, table=json_table(path, as_text=True)[0])
     return replace(opened, format=chosen, columns=single | guessed, guessed=guessed)
+
+
+def _is_id(kind: pa.DataType) -> bool:
+    return not (pa.types.is_floating(kind) or pa.types.is_list(kind))
 
 
 def _guess(opened: TraceFile, used: list[str], fields: list[str]) -> dict[str, str]:

@@ -130,9 +130,11 @@ def _first_time(trace: TraceFile) -> tuple[float | None, bool]:
         if (good := verdict == GOOD).any():
             if found.dtype == np.int64:
                 return None, False
-            dotted = pa.types.is_string(column.type) and pc.any(pc.match_substring(column, "."))
+            dotted = trace.container == "json" and pa.types.is_floating(column.type)
+            if pa.types.is_string(column.type):
+                dotted = pc.any(pc.match_substring(column, ".")).as_py() is True
             whole = bool((found[good] == np.floor(found[good])).all())
-            return float(found[good][0]), not whole or (bool(dotted) and dotted.as_py() is True)
+            return float(found[good][0]), not whole or dotted
     return 0.0, False
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from c2c.errors import DataError
 from c2c.workloads.containers import open_bytes
+from c2c.workloads.json_lines import arrow_table
 
 __all__ = ["json_records", "json_table"]
 
@@ -21,18 +22,26 @@ _MOST = 1 << 27  # characters of a record: a benchmark's result is one record
 _BATCH_ROWS = 65_536
 
 
-def json_table(path: Path) -> tuple[pa.Table, int]:
-    """Return the records of a file, every value as text, and the number of malformed lines.
+def json_table(path: Path, *, as_text: bool = False) -> tuple[pa.Table, int]:
+    """Return the records of a file and the number of malformed lines.
+
+    Values are text; those of JSON lines are typed if that means the same.
 
     Objects within a record become columns such as "usage.prompt_tokens". A record with a list of
     `requests`, as aibrix's workload generator writes, becomes one record per request; so does a
     benchmark's result, one object with a list for each of `input_lens`, `output_lens` and so on. In
     these, `tpots`, the mean time per token after the first, replaces `itls`.
 
+    Args:
+      path: JSON file, plain or compressed.
+      as_text: whether all values are text, as ids must be: 1 and 1.0 are two.
+
     Raises:
       DataError: malformed or truncated JSON that is not in lines, lists of different lengths, or
         no record.
     """
+    if not as_text and (table := arrow_table(path)) is not None:
+        return table, 0
     parts: list[pa.Table] = []
     rows: list[dict[str, str | None]] = []
     broken = 0
