@@ -282,14 +282,18 @@ def open_trace(
     fields = ["model", *_LENGTHS * with_lengths]
     asked = [name for name in fields if name not in told and name not in single]
     guessed |= _guess(opened, [*single.values()], asked)
-    ids = [c for f, c in (single | guessed).items() if f in _IDS]
-    if opened.table is not None and not all(map(_is_id, opened.table.select(ids).schema.types)):
-        opened = replace(opened, table=json_table(path, as_text=True)[0])
-    return replace(opened, format=chosen, columns=single | guessed, guessed=guessed)
+    opened = replace(opened, format=chosen, columns=single | guessed, guessed=guessed)
+    if any(_must_be_text(opened, name) for name in opened.columns):
+        return replace(opened, table=json_table(path, as_text=True)[0])
+    return opened
 
 
-def _is_id(kind: pa.DataType) -> bool:
-    return not (pa.types.is_floating(kind) or pa.types.is_list(kind))
+def _must_be_text(opened: TraceFile, name: str) -> bool:
+    if opened.table is None:
+        return False
+    kind = opened.table.schema.field(opened.columns[name]).type
+    listed, fractional = pa.types.is_list(kind), pa.types.is_floating(kind)
+    return (listed and name != "hash_ids") or (fractional and name in _IDS)
 
 
 def _guess(opened: TraceFile, used: list[str], fields: list[str]) -> dict[str, str]:

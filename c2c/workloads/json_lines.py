@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from c2c.workloads.arrays import scalar
 from c2c.workloads.containers import open_bytes
 
 __all__ = ["arrow_table"]
@@ -23,20 +24,33 @@ _MOST_DEPTH = 500  # Arrow parses by recursion: a hundred thousand levels end th
 def arrow_table(path: Path) -> pa.Table | None:
     """Return the records of JSON lines with typed columns, objects within them as "outer.inner".
 
-    None: the file is for the slower reader. It has a line that is no object, one of several objects
-    or values that Arrow keeps otherwise: numbers beyond 64 bits, lists of other things than whole
-    numbers, names with spaces around them, records with lists of `requests` or of `input_lens`.
+    None: the file is for the slower reader. It has a line that is no object or several requests, or
+    values that Arrow keeps otherwise: numbers beyond 53 bits in a column with fractions, or lists
+    of other things than whole numbers.
     """
-    parts: list[pa.Table] = []
+    import pyarrow.compute as pc
+
     try:
-        for block in _blocks(path):
-            if text := block.replace(b"\r\n", b"\n").strip(b"\n"):
-                if (part := _part(text)) is None:
-                    return None
-                parts.append(part)
-        return pa.concat_tables(parts, promote_options="permissive") if parts else None
-    except (pa.ArrowException, UnicodeDecodeError):
+        blocks = (block.replace(b"\r\n", b"\n").strip(b"\n") for block in _blocks(path))
+        parts = [_part(text) for text in blocks if text]
+        table = pa.concat_tables(parts, promote_options="permissive").combine_chunks()
+        table.validate(full=True)  # texts are UTF-8
+        names = table.column_names
+    except (pa.ArrowException, UnicodeDecodeError, _OtherReader):
         return None
+    distinct = len(names) == len({name.strip() for name in names})
+    if not names or not distinct or not all(map(_is_plain, table.columns)):
+        return None
+    is_text = pa.types.is_boolean, pa.types.is_null
+    columns = [
+        pc.cast(column, pa.string()) if any(check(column.type) for check in is_text) else column
+        for column in table.columns
+    ]
+    return pa.Table.from_arrays(columns, names=[name.strip() for name in names])
+
+
+class _OtherReader(Exception):
+    """Lines that Arrow would read otherwise than Python."""
 
 
 def _blocks(path: Path) -> Iterator[bytes]:
@@ -48,16 +62,15 @@ def _blocks(path: Path) -> Iterator[bytes]:
             if end:
                 yield lines
             if len(rest) > _MOST_LINE_BYTES:
-                raise pa.ArrowInvalid("a line is too long")
+                raise _OtherReader
     yield rest
 
 
-def _part(text: bytes) -> pa.Table | None:
-    import pyarrow.compute as pc
+def _part(text: bytes) -> pa.Table:
     import pyarrow.json as pa_json
 
     if b"\r" in text or _is_deep(text):
-        return None
+        raise _OtherReader
     parse, dated = None, True
     while dated:
         table = pa_json.read_json(
@@ -69,21 +82,13 @@ def _part(text: bytes) -> pa.Table | None:
         schema = pa.schema([pa.field(f.name, _undated(f.type)) for f in table.schema])
         dated = schema != table.schema
         parse = pa_json.ParseOptions(explicit_schema=schema)
-    # Each record is one line, and each line one record.
-    if not table.num_rows - 1 == text.count(b"}\n{") == text.count(b"\n"):
-        return None
-    if _SEVERAL & {*table.column_names}:
-        return None
+    # Each record is one line and one request, and each line one record.
+    one_each = table.num_rows - 1 == text.count(b"}\n{") == text.count(b"\n")
+    if not one_each or _SEVERAL & {*table.column_names}:
+        raise _OtherReader
     while any(pa.types.is_struct(kind) for kind in table.schema.types):
         table = table.flatten()
-    table.validate(full=True)  # texts are UTF-8
-    names = table.column_names
-    if not names or len({*names}) < len(names) or any(name != name.strip() for name in names):
-        return None
-    if not all(map(_is_plain, table.columns)):
-        return None
-    texts = (pc.cast(c, pa.string()) if pa.types.is_boolean(c.type) else c for c in table.columns)
-    return pa.Table.from_arrays([*texts], names=names)
+    return table
 
 
 def _is_deep(text: bytes) -> bool:
@@ -108,8 +113,8 @@ def _is_plain(column: pa.ChunkedArray) -> bool:
 
     kind = column.type
     if pa.types.is_floating(kind):
-        bounds = pc.min_max(pc.abs(column)).as_py()
-        return bounds["max"] is not None and bool(bounds["max"] < _MOST_EXACT)
+        exact = pc.less(pc.abs(column), scalar(_MOST_EXACT, kind))
+        return bool(pc.all(exact).as_py())  # not so for NaN
     if pa.types.is_list(kind):
         kind = kind.value_type
         return pa.types.is_int64(kind) or pa.types.is_null(kind)

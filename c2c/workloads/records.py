@@ -57,7 +57,11 @@ def json_table(path: Path, *, as_text: bool = False) -> tuple[pa.Table, int]:
     if not parts and not rows:
         raise DataError(str(path), "it has no record")
     parts.append(_table(rows))
-    return pa.concat_tables(parts, promote_options="default"), broken
+    table = pa.concat_tables(parts, promote_options="default")
+    outer = {name[:at] for name in table.column_names for at, c in enumerate(name) if c == "."}
+    # A null in place of an object is no column beside those of the object.
+    absent = [n for n in table.column_names if n in outer and table[n].null_count == len(table)]
+    return table.drop_columns(absent), broken
 
 
 def _table(rows: list[dict[str, str | None]]) -> pa.Table:
