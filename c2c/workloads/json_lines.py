@@ -26,7 +26,7 @@ def arrow_table(path: Path) -> pa.Table | None:
 
     None: the file is for the slower reader. It has a line that is no object or several requests, or
     values that Arrow keeps otherwise: numbers beyond 53 bits in a column with fractions, or lists
-    of other things than whole numbers.
+    of other things than whole numbers, or names with spaces around them.
     """
     import pyarrow.compute as pc
 
@@ -38,15 +38,16 @@ def arrow_table(path: Path) -> pa.Table | None:
         names = table.column_names
     except (pa.ArrowException, UnicodeDecodeError, _OtherReader):
         return None
-    distinct = len(names) == len({name.strip() for name in names})
-    if not names or not distinct or not all(map(_is_plain, table.columns)):
+    spaced = any(part != part.strip() for name in names for part in name.split("."))
+    distinct = len(names) == len({*names})
+    if not names or spaced or not distinct or not all(map(_is_plain, table.columns)):
         return None
     is_text = pa.types.is_boolean, pa.types.is_null
     columns = [
         pc.cast(column, pa.string()) if any(check(column.type) for check in is_text) else column
         for column in table.columns
     ]
-    return pa.Table.from_arrays(columns, names=[name.strip() for name in names])
+    return pa.Table.from_arrays(columns, names=names)
 
 
 class _OtherReader(Exception):

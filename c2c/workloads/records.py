@@ -66,9 +66,14 @@ def json_table(path: Path, *, as_text: bool = False) -> tuple[pa.Table, int]:
 
 def _table(rows: list[dict[str, str | None]]) -> pa.Table:
     names = dict.fromkeys(name for row in rows for name in row)
-    return pa.table(
-        {name: pa.array([row.get(name) for row in rows], pa.string()) for name in names}
-    )
+    return pa.table({name: _column([row.get(name) for row in rows]) for name in names})
+
+
+def _column(cells: list[str | None]) -> pa.Array:
+    try:
+        return pa.array(cells, pa.string())
+    except UnicodeEncodeError:  # half of a surrogate pair, as in a text that was cut
+        return pa.array([c and c.encode("utf-8", "replace").decode() for c in cells], pa.string())
 
 
 def _texts(record: Mapping[str, Any], within: str = "") -> dict[str, str | None]:
