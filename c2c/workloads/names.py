@@ -49,7 +49,7 @@ _LOOKS: Mapping[str, tuple[str, ...]] = {
     ),
     "arrival_s": (
         "arriv",
-        rf"time ?stamp|\bts\b|^t$|^(date ?)?time{_AT}|creat|"
+        rf"time ?stamp|\bts\b|^t$|^(date ?)?time([mun]s)?{_AT}|creat|"
         rf"(start(ed)?|submit(ted)?|sent|send|received?|invocation)( at| time)?{_AT}",
     ),
 }
@@ -118,4 +118,4 @@ def _said(field: str, column: str) -> str:
     every = (looks for patterns in _LOOKS.values() for looks in patterns)
     name = last if any(re.search(looks, last) for looks in every) else whole
     unit = unit_of(name) if field == "arrival_s" else None
-    return re.sub(rf"\s(?:{_WORDS[unit]}){_ZERO}$", "", name) if unit else name
+    return re.sub(rf"\s(?:in )?(?:{_WORDS[unit]}){_ZERO}$", "", name) if unit else name
