@@ -40,7 +40,7 @@ def guessed_columns(
         free = [c for c in columns if c not in found.values() and _may_hold(field, batch, c)]
         fit = likely(field, free)
         if len(fit) > 1:
-            absent = f", or {mapping({field: ''})} for none" if field != "arrival_s" else ""
+            absent = f", or {mapping({field: ''})} for none" if field == "model" else ""
             raise DataError(
                 str(path),
                 f"{field} may be the column {' or '.join(map(repr, fit))}",
