@@ -133,7 +133,7 @@ def csv_batches(
     header = _header(path)
     numbers = [str(at) for at in range(len(header.names))]  # names may repeat
     parse = pa_csv.ParseOptions(
-        delimiter=header.delimiter.decode(), newlines_in_values=True, invalid_row_handler=skip
+        delimiter=header.delimiter, newlines_in_values=True, invalid_row_handler=skip
     )
     convert = pa_csv.ConvertOptions(
         column_types=dict.fromkeys(numbers, pa.string()), null_values=[""], strings_can_be_null=True
@@ -147,7 +147,7 @@ def csv_batches(
         )
         for batch in table.to_batches():
             cells = batch.columns
-            if header.delimiter == b";":
+            if header.delimiter == ";":
                 cells = [pc.replace_substring_regex(c, _DECIMAL, r"\1.\2") for c in cells]
             yield pa.RecordBatch.from_arrays(cells, header.names)
 
@@ -156,7 +156,7 @@ def csv_batches(
 class _Header:
     names: list[str]
     bytes: int
-    delimiter: bytes
+    delimiter: str
     spaced: bool  # spaces follow its delimiters
 
 
@@ -182,7 +182,7 @@ def _header(path: Path) -> _Header:
     line = io.StringIO(found[0].decode("utf-8"), newline="")
     names = next(csv.reader(line, delimiter=delimiter.decode(), skipinitialspace=True), [])
     spaced = re.search(re.escape(delimiter) + _space(delimiter), found[0]) is not None
-    return _Header([name.strip() for name in names], found.end(), delimiter, spaced)
+    return _Header([name.strip() for name in names], found.end(), delimiter.decode(), spaced)
 
 
 def _delimiter(text: bytes) -> bytes:
@@ -194,7 +194,7 @@ def _delimiter(text: bytes) -> bytes:
 
 def _blocks(path: Path, header: _Header, block_bytes: int) -> Iterator[bytes]:
     """Yield the bytes after the header in pieces of about `block_bytes` that hold whole records."""
-    delimiter = header.delimiter
+    delimiter = header.delimiter.encode()
     records = _pattern(delimiter, spaced=header.spaced, several=True)
     begin = b"(^|[" + re.escape(delimiter) + rb"\r\n])" + _space(delimiter) + b'+(?=")'
     with open_bytes(path) as stream:

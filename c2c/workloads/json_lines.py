@@ -118,6 +118,6 @@ def _is_plain(column: pa.ChunkedArray) -> bool:
         return bool(pc.all(exact).as_py())  # not so for NaN
     if pa.types.is_list(kind):
         kind = kind.value_type
-        return pa.types.is_int64(kind) or pa.types.is_null(kind)
+        return bool(pa.types.is_int64(kind) or pa.types.is_null(kind))
     several = pa.types.is_int64, pa.types.is_string, pa.types.is_boolean, pa.types.is_null
     return any(check(kind) for check in several)
