@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-__all__ = ["UNITS", "alike", "likely", "plain_name", "unit_of"]
+__all__ = ["UNITS", "alike", "likely", "unit_of"]
 
 # Units of time: number per second, and words for it at the end of a column's name.
 UNITS: Mapping[str, float] = {
@@ -35,13 +35,13 @@ _LOOKS: Mapping[str, tuple[str, ...]] = {
     "prompt_tokens": (
         rf"^(?=.*tok)(?=.*({_PROMPT}))",
         rf"^(?=.*({_LENGTH}))(?=.*({_PROMPT}))",
-        rf"^{_COUNT}(in|inputs?|prompts?|prefills?|context|ctx|isl)$",
+        rf"^{_COUNT}(in|input|prompt|prefill|context|ctx|isl)$",
         rf"^(?=.*({_LENGTH}))(?=.*({_WEAK}))(?!.*({_OUTPUT}))",
     ),
     "output_tokens": (
         rf"^(?=.*tok)(?=.*({_OUTPUT}))",
         rf"^(?=.*({_LENGTH}))(?=.*({_OUTPUT}))",
-        rf"^{_COUNT}(out|outputs?|decodes?|completions?|generated|gen|osl)$",
+        rf"^{_COUNT}(out|output|decode|completion|generated|gen|osl)$",
     ),
     "model": (
         rf"^(model|llm){_OF}",
@@ -55,8 +55,8 @@ _LOOKS: Mapping[str, tuple[str, ...]] = {
 }
 # A count or a duration is no model's name; a rate, a limit or a part is no length.
 _PART = (
-    r"(?<!gene)rate|time|latency|\bper\b|cache|limit|max|detail|char|byte|word|\bid\b|"
-    r"\b[mun]?s$|\bsec"
+    r"(?<!gene)rate|time|latency|throughput|speed|\bper\b|cache|limit|max|detail|char|byte|word|"
+    r"\bid\b|\b[mun]?s$|\bsec"
 )
 _UNLIKE: Mapping[str, str] = {
     "model": rf"time|latency|count|^num|{_LENGTH}|size|rate|price|cost|byte",
@@ -67,7 +67,7 @@ _UNLIKE: Mapping[str, str] = {
 }
 
 
-def plain_name(name: str) -> str:
+def _plain(name: str) -> str:
     """Return a name in lower case, with letters and digits only."""
     return re.sub(r"[\W_]", "", name.casefold())
 
@@ -95,8 +95,8 @@ def unit_of(name: str) -> str | None:
 def alike(name: str, present: Iterable[str]) -> list[str]:
     """Return the columns of this exact name; if none, those equal up to case and spelling."""
     present = list(present)
-    plain = plain_name(name)
-    return [c for c in present if c == name] or [c for c in present if plain_name(c) == plain]
+    plain = _plain(name)
+    return [c for c in present if c == name] or [c for c in present if _plain(c) == plain]
 
 
 def likely(field: str, columns: Iterable[str]) -> list[str]:

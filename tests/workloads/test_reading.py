@@ -108,6 +108,7 @@ def test_a_likely_column_is_taken_and_said(tmp_path: Path, header: str, delimite
          "it has no prompt_tokens and no output_tokens; whole numbers are in 'a', 'b'. Name their "
          "columns with 'workload.columns={prompt_tokens: <column>, output_tokens: <column>}'. "
          "workload.lengths=synthetic draws lengths."),
+        ("time,num_prompts,num_completions", "whole numbers are in 'num_prompts', "),
         ("time,request,response,status,id", "no output_tokens; whole numbers are in 'request', "),
         ("ts,prompt_chars,max_tokens,cached_input_tokens,output_tokens_per_second",
          "it has no prompt_tokens and no output_tokens; whole numbers are in 'prompt_chars', "),
