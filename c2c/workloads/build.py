@@ -25,8 +25,8 @@ from c2c.workloads.prefixes import root_of
 from c2c.workloads.reading import (
     block_tokens_of,
     clock_of,
-    has_lengths,
-    refuse_made_up,
+    refuse_sparse,
+    refuse_without_lengths,
     unused_columns,
 )
 from c2c.workloads.settings import WorkloadConfig, shared_dir, workload_config
@@ -224,13 +224,12 @@ def length_pool(config: WorkloadConfig) -> LengthPool:
 
 
 def _trace_origin(config: WorkloadConfig) -> _Origin:
-    trace = open_trace(_find(config.path), config.format, config.columns, config.chars_per_token)
-    own = config.lengths in {"auto", "trace"} and has_lengths(trace)
-    refuse_made_up(trace, config.columns, config.lengths in {"auto", "trace"} and not own)
-    if config.lengths == "trace" and not own:
-        raise DataError(
-            str(trace.path), "it has no token counts", "Choose workload.lengths=<source>."
-        )
+    own = config.lengths in {"auto", "trace"}
+    trace = open_trace(
+        _find(config.path), config.format, config.columns, config.chars_per_token, with_lengths=own
+    )
+    if own:
+        refuse_without_lengths(trace)
     clock = clock_of(trace, config.time_unit, config.origin)
     rules = RowRules(
         sort=config.sort,
@@ -244,6 +243,7 @@ def _trace_origin(config: WorkloadConfig) -> _Origin:
     found = scan(trace, rules)
     if config.on_bad_row == "reject":
         refuse_bad_rows(trace, found)
+    refuse_sparse(trace, clock, found.good, found.last_s - found.first_s)
     if not config.block_tokens and (other := found.fit.other_size()):
         rules = replace(rules, block_tokens=other)
         found = scan(trace, rules)
@@ -270,6 +270,7 @@ def _trace_origin(config: WorkloadConfig) -> _Origin:
             "source": trace.path.name,
             "format": trace.format.name,
             "times": clock.says,
+            "columns_guessed": dict(trace.guessed),
             "columns_not_used": unused_columns(trace, own),
             "rows": found.rows,
             "used_rows": found.good,

@@ -24,7 +24,7 @@ def describe(workload: Workload) -> list[str]:
     lines = [
         f"workload {said['name']}: {said['requests']:,} requests from {said['source']}, "
         + (_clients(said["closed_loop"]) if said["closed_loop"] else
-           f"{said['span_s'] / 3600:,.1f} h" + (f", {rate:.3g} requests/s" if rate else ""))
+           _duration(said["span_s"]) + (f", {rate:.3g} requests/s" if rate else ""))
     ]  # fmt: skip
     if "rows" in said:
         bad = ", ".join(f"{kind} {count}" for kind, count in said["bad_rows"].items()) or "none"
@@ -35,6 +35,9 @@ def describe(workload: Workload) -> list[str]:
             + (f"; moved by sorting: {said['reordered_rows']}" if said["sorted"] else "")
         )
         lines.append(f"times: {said['times']}")
+        if guessed := said["columns_guessed"]:
+            took = ", ".join(f"{name} = {column}" for name, column in guessed.items())
+            lines.append(f"columns: took {took} (or set workload.columns)")
         if names := said["columns_not_used"]:
             more = f" and {len(names) - _SHOWN_COLUMNS} more" * (len(names) > _SHOWN_COLUMNS)
             lines.append(f"columns not used: {', '.join(names[:_SHOWN_COLUMNS])}{more}")
@@ -122,3 +125,7 @@ def _carried(said: Mapping[str, Any]) -> list[str]:
 def _clients(loop: Mapping[str, Any]) -> str:
     thinks = f" that think for {loop['think_s']:g} s" if loop["think_s"] else ""
     return f"sent by {loop['concurrency']:,} clients{thinks}, one after another"
+
+
+def _duration(span_s: float) -> str:
+    return f"{span_s:,.3g} s" if span_s < 600 else f"{span_s / 3600:,.1f} h"

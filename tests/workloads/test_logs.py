@@ -125,7 +125,7 @@ def test_a_batch_that_is_handed_in_comes_all_at_once(tmp_path: Path) -> None:
     assert columns(workload) == ([0.0] * 3, [0] * 3, [2, 4, 6], [7] * 3)
     with pytest.raises(
         DataError,
-        match=r"lengths would be made up, although it has 'output_tokens'.*chars_per_token",
+        match=r"it has no prompt_tokens\. workload\.chars_per_token=4 .*lengths=synthetic draws",
     ):
         read(tmp_path / "in.jsonl", BATCH_IN, lengths="trace")
 
