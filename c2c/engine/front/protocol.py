@@ -28,7 +28,7 @@ Token = Annotated[StrictInt, Field(ge=0)]
 TokenKey = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,9})$")]
 Bias = Annotated[StrictFloat, Field(ge=-100, le=100)]
 Stop = Annotated[str, Field(min_length=1, max_length=1000)]
-Grammar = Annotated[str, Field(min_length=1, max_length=1 << 20)]
+Grammar = Annotated[str, Field(min_length=1, max_length=1 << 16)]
 _First = Field(fail_fast=True)  # reports the first fault, not a million
 Tokens = Annotated[list[Token], _First, Field(min_length=1)]
 Choices = Annotated[list[Annotated[str, Field(min_length=1)]], _First, Field(min_length=1)]

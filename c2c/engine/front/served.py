@@ -106,13 +106,13 @@ class Served:
             raise ApiError(400, str(error), param="messages") from None
         return self.encoded(text, "messages", add_special_tokens=bool(asked.add_special_tokens))
 
-    def grammar(self, asked: ChatRequest | CompletionRequest) -> str:
-        """Return the grammar of an answer, see `grammar_of`.
+    def grammar(self, asked: ChatRequest | CompletionRequest) -> tuple[str, str]:
+        """Return the grammar of an answer and its field, see `grammar_of`.
 
         Raises:
           ApiError: the grammar is invalid, or the model has no tokenizer.
         """
-        grammar = grammar_of(asked)
+        grammar, field = grammar_of(asked)
         if isinstance(asked, ChatRequest) and asked.is_forced and (form := self.form(asked)):
             if grammar:
                 raise ApiError(
@@ -122,10 +122,10 @@ class Served:
                 )
             assert self.tokenizer is not None  # `form` needs a template
             several = asked.tool_choice == "required" and asked.parallel_tool_calls
-            return forced(asked.callable_tools, form, self.tokenizer, several=several)
+            return forced(asked.callable_tools, form, self.tokenizer, several=several), "tools"
         if grammar and self.tokenizer is None:
             raise ApiError(400, f"{self.info.name} has no tokenizer for grammars", param="model")
-        return grammar
+        return grammar, field
 
     def as_its_checkpoint(
         self, asked: ChatRequest | CompletionRequest

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from c2c.engine.front.grammars import checked, schema_grammar
+from c2c.engine.front.grammars import schema_grammar
 from c2c.engine.front.marked import read_marked
 from c2c.transformer.text.tokenizer import Tokenizer
 
@@ -129,7 +129,7 @@ def forced(
       several: True to allow several calls.
 
     Raises:
-      ApiError: llguidance does not support a function's schema.
+      ApiError: a function's schema is invalid, see `schema_grammar`.
     """
 
     def mark(text: str) -> str:
@@ -139,7 +139,6 @@ def forced(
     rules, one = [], []
     for number, tool in enumerate(tools):
         schema = tool.get("parameters") or {"type": "object"}
-        checked(schema_grammar(schema, "tools"), "tools")
         own = json.loads(schema_grammar(schema, "tools"))["grammars"][0]["json_schema"]
         rules.append(f"a{number}: %json {json.dumps(own, ensure_ascii=False)}")
         name = json.dumps(tool["name"], ensure_ascii=False)
@@ -154,12 +153,8 @@ def forced(
     start = f"{call} ({between}{call})*" if several else call
     if form.name == "mistral":
         start = f'{mark(form.opening)} "[" {start} "]"'
-    return checked(
-        json.dumps({"grammars": [{"lark_grammar": "\n".join(
-            [f"start: {start}", f"call: {' | '.join(one)}", *rules]
-        )}]}),
-        "tools",
-    )  # fmt: skip
+    lines = [f"start: {start}", f"call: {' | '.join(one)}", *rules]
+    return json.dumps({"grammars": [{"lark_grammar": "\n".join(lines)}]})
 
 
 class Calls:
