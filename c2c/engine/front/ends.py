@@ -44,7 +44,7 @@ def _ends(schema: Any, root: Mapping[str, Any], ended: set[str], asked: set[str]
         ended.add(reference)
     for name in ("anyOf", "oneOf"):
         options = _list(schema, name)
-        if options and not any([_ends(option, root, ended, asked) for option in options]):
+        if options and not any(_ends(option, root, ended, asked) for option in options):
             return False
     needed = list(_list(schema, "allOf"))
     if schema.get("type") == "object":
@@ -56,7 +56,8 @@ def _ends(schema: Any, root: Mapping[str, Any], ended: set[str], asked: set[str]
         first = _list(schema, "prefixItems")
         needed += first[: max(0, least)]
         needed += [schema.get("items")] if least > len(first) else []
-    return all([_ends(one, root, ended, asked) for one in needed])
+    found = [_ends(one, root, ended, asked) for one in needed]  # all, as a pass adds their ends
+    return all(found)
 
 
 def _list(schema: Mapping[str, Any], name: str) -> list[Any]:

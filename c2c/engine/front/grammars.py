@@ -45,7 +45,7 @@ FORMS = {
 def grammar_of(asked: SharedFields) -> tuple[str, str]:
     """Return the grammar of an answer, in llguidance's form ("": free), and the field of it.
 
-    `c2c.engine.front.trials` finds the faults that llguidance tells only when it builds the grammar.
+    `c2c.engine.front.trials` finds the faults that appear when llguidance builds it.
 
     Raises:
       ApiError: the grammar is invalid, or several fields ask for one.

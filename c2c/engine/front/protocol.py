@@ -270,6 +270,9 @@ class Message(BaseModel):
         if isinstance(self.content, list):
             found["content"] = "".join(part.text for part in self.content)
         found.setdefault("content", "")
+        for name in ("tool_calls", "function_call"):  # empty ones of clients that send all fields
+            if found.get(name) in ([], {}):
+                del found[name]
         calls = found.get("tool_calls")
         calls = (
             [c.get("function") for c in calls if isinstance(c, dict)]
@@ -277,16 +280,18 @@ class Message(BaseModel):
             else []
         )
         for call in (*calls, found.get("function_call")):
-            if isinstance(call, dict) and isinstance(call.get("arguments"), str):
+            if isinstance(call, dict) and "arguments" in call:
                 call["arguments"] = _object(call["arguments"])
         return found
 
 
-def _object(arguments: str) -> Any:
-    """Return a call's arguments for templates: as an object if they are the JSON of one."""
+def _object(arguments: Any) -> Any:
+    """Return a call's arguments for templates: as an object if they are its JSON, or nothing."""
+    if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
+        return {}
     try:
         found = json.loads(arguments)
-    except (ValueError, RecursionError):
+    except (TypeError, ValueError, RecursionError):
         return arguments
     return found if isinstance(found, dict) else arguments
 

@@ -16,7 +16,7 @@ __all__ = ["MOST_BYTES", "MOST_CPU_S", "MOST_SYMBOLS", "fault"]
 MOST_SYMBOLS = 50_000
 """Most symbols of a grammar's rules; a worker builds them within some 60 ms."""
 
-MOST_CPU_S = 0.5
+MOST_CPU_S = 0.25
 """Most CPU time for a grammar."""
 
 MOST_BYTES = 1 << 30
