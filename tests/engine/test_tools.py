@@ -39,7 +39,8 @@ TEMPLATES = {
 }
 UNKNOWN = (
     "{% for m in messages %}{{ m.content }}{% endfor %}",
-    "<tool_call>{name}\n<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value></tool_call>",  # GLM
+    # GLM
+    "<tool_call>{name}\n<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value></tool_call>",
     '{"tool_name": title of the tool, "parameters": a dict of values}',  # Command R
 )
 ADD = '{"a": 2, "b": [1, "}</tool_call>"]}'
@@ -53,9 +54,12 @@ ANSWERS: list[tuple[str, str, str, list[tuple[str, str]]]] = [
      [("add", FLAT), ("sub", "{}")]),
     ("hermes", '<tool_call>{"name": "add", "arguments": "{\\"a\\": 1}"}</tool_call>', "",
      [("add", '{"a": 1}')]),
-    ("hermes", '<tool_call>{"name": "add", "arguments": null}</tool_call><tool_call>{"arguments": "", '
-     '"name": "add"}</tool_call><tool_call>{"name": "sub"}</tool_call>', "",
-     [("add", "{}"), ("add", "{}"), ("sub", "{}")]),
+    ("hermes", '<tool_call>{"name": "add", "arguments": null}</tool_call>'
+     '<tool_call>{"arguments": "", "name": "add"}</tool_call>'
+     '<tool_call>{"name": "sub"}</tool_call>', "", [("add", "{}"), ("add", "{}"), ("sub", "{}")]),
+    ("hermes", f'1 <tool_call>{{"name": "add", "arguments": {FLAT}}}</tool_call> then\n<tool_call>'
+     '{"name": "sub", "arguments": {}}</tool_call>\nat last', "1 then\nat last",
+     [("add", FLAT), ("sub", "{}")]),
     ("hermes", "a <tool_call>nonsense</tool_call> b", "a <tool_call>nonsense</tool_call> b", []),
     ("hermes", "1 <tool", "1 <tool", []),
     ("hermes", '<tool_call>{"name": "add", "arguments": {"a": ', "", [("add", '{"a": ')]),

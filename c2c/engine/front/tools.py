@@ -247,7 +247,7 @@ class Calls:
                 own, rest = _of_part(form, body)
             found += own
             if own:
-                content += (rest or "").partition(form.closing)[2].strip() if form.closing else ""
+                content += (rest or "").partition(form.closing)[2].lstrip() if form.closing else ""
             elif is_over or closed or number + 1 < len(parts):
                 content += form.opening + body + closed + after
         held = 0 if is_over else _begun(content, form.opening)
