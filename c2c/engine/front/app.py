@@ -139,7 +139,7 @@ class Front:
             await beginning
         yield
         beginning.cancel()
-        self._trials.close()
+        await self._trials.close()
         self._link.close()
 
     async def _begin(self) -> None:

@@ -7,9 +7,11 @@ that. So `c2c.engine.front.trial` builds it first, while other requests go on.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import hashlib
 import json
 import sys
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import DEVNULL, PIPE, Process
 
 from c2c.engine.front.failures import ApiError
 from c2c.engine.front.trial import MOST_BYTES, MOST_CPU_S
@@ -30,7 +32,7 @@ class Trials:
     def __init__(self) -> None:
         self._process: Process | None = None
         self._lock = asyncio.Lock()
-        self._known: dict[str, str] = {}
+        self._known: dict[bytes, str] = {}  # faults by digests
 
     async def check(self, grammar: str, param: str) -> None:
         """Check that a worker can build a grammar.
@@ -38,10 +40,11 @@ class Trials:
         Raises:
           ApiError: it is invalid or too large; or too many grammars wait for their trial.
         """
+        key = hashlib.blake2b(grammar.encode(errors="replace")).digest()
         if len(grammar) > MOST_CHARACTERS:
             why = f"{len(grammar)} characters, expected at most {MOST_CHARACTERS}"
-        elif grammar in self._known:
-            why = self._known[grammar]
+        elif key in self._known:
+            why = self._known[key]
         else:
             try:
                 await asyncio.wait_for(self._lock.acquire(), _WAIT_S)
@@ -50,18 +53,23 @@ class Trials:
                     503, f"{param}: too many new grammars", code="overloaded", retry_s=1.0
                 ) from None
             try:
-                why = await self._tried(grammar)
+                why = await self._tried(grammar, key)
             finally:
                 self._lock.release()
         if why:
             raise ApiError(400, f"{param}: {why}", param=param)
 
-    async def _tried(self, grammar: str) -> str:
+    async def _tried(self, grammar: str, key: bytes) -> str:
         """Return the fault of a grammar; the end of the process is one, too."""
         try:
-            if self._process is None or self._process.returncode is not None:
+            if self._process is None:
                 self._process = await asyncio.create_subprocess_exec(
-                    sys.executable, "-m", "c2c.engine.front.trial", stdin=PIPE, stdout=PIPE
+                    sys.executable,
+                    "-m",
+                    "c2c.engine.front.trial",
+                    stdin=PIPE,
+                    stdout=PIPE,
+                    stderr=DEVNULL,
                 )
             process = self._process
             assert process.stdin is not None
@@ -70,21 +78,23 @@ class Trials:
             line = await asyncio.wait_for(process.stdout.readline(), _MOST_S)
             found: str = json.loads(line)
         except (OSError, TimeoutError, ValueError):
-            self.close()
+            await self.close()
             return (
                 f"it takes more than {MOST_CPU_S} s or {MOST_BYTES >> 20} MiB to build, or nests "
                 "too deeply; expected a smaller grammar"
             )
         except BaseException:
-            self.close()  # its answer would be taken for the next one's
+            await self.close()  # its answer would be taken for the next one's
             raise
-        self._known[grammar] = found
+        self._known[key] = found
         if len(self._known) > _KNOWN:
             del self._known[next(iter(self._known))]
         return found
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """End the process."""
-        if self._process is not None and self._process.returncode is None:
-            self._process.kill()
-        self._process = None
+        process, self._process = self._process, None
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                process.kill()
+            await process.communicate()
