@@ -40,7 +40,7 @@ class Trials:
         Raises:
           ApiError: it is invalid or too large; or too many grammars wait for their trial.
         """
-        key = hashlib.blake2b(grammar.encode(errors="replace")).digest()
+        key = hashlib.blake2b(grammar.encode(errors="surrogatepass")).digest()
         if len(grammar) > MOST_CHARACTERS:
             why = f"{len(grammar)} characters, expected at most {MOST_CHARACTERS}"
         elif key in self._known:
