@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
+import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -418,3 +423,28 @@ def test_nobody_adds_or_removes_models_without_the_setting(live: Live) -> None:
         assert answer.status_code == 403
         assert "add_from" in answer.json()["error"]["message"]
     assert live.client.get("/v1/models/talking").status_code == 200
+
+
+def test_a_front_that_is_killed_is_replaced(live: Live) -> None:
+    plain = chat(live, max_tokens=40)[0]
+    folder = Path("/proc") / str(live.process.pid) / "task" / str(live.process.pid)
+    children = [int(pid) for pid in (folder / "children").read_text().split()]
+    (front,) = [
+        pid for pid in children if b"c2c.engine.front" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    with ThreadPoolExecutor(1) as pool:
+        lost = pool.submit(live.post, "completions", model="talking", prompt="T", max_tokens=3000)
+        live.until(lambda state: state["open"].get("talking", 0) == 1)
+        os.kill(front, signal.SIGKILL)
+        with pytest.raises(httpx.TransportError):
+            lost.result()
+    end_s = time.monotonic() + 60.0
+    while True:
+        with contextlib.suppress(httpx.TransportError):
+            if live.client.get("/ready").status_code == 200:
+                break
+        assert time.monotonic() < end_s
+        time.sleep(0.1)
+    assert chat(live, max_tokens=40)[0] == plain
+    live.until(lambda state: not state["open"].get("talking", 0))
+    assert chat(live, guided_json={"const": 5})[0] == "5"
