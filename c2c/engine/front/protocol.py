@@ -31,7 +31,7 @@ Stop = Annotated[str, Field(min_length=1, max_length=1000)]
 Grammar = Annotated[str, Field(min_length=1, max_length=1 << 16)]
 _First = Field(fail_fast=True)  # reports the first fault, not a million
 Tokens = Annotated[list[Token], _First, Field(min_length=1)]
-Choices = Annotated[list[Annotated[str, Field(min_length=1)]], _First, Field(min_length=1)]
+Choices = Annotated[list[Grammar], _First, Field(min_length=1)]
 _PLAIN = r"^[^\x00-\x1f\x7f-\x9f]*$"  # no control characters
 _MOST_STOPS = 4
 _MOST_CHOICES, _MOST_PROMPTS = 128, 2048

@@ -43,10 +43,14 @@ def fault(grammar: str) -> str:
 
 def main() -> None:
     """Try the grammars of the standard input, a line each; print the fault of each."""
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
-    resource.setrlimit(resource.RLIMIT_STACK, (_STACK_BYTES, resource.RLIM_INFINITY))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    fault('start: "a"')  # imports
+    for what, most in (
+        (resource.RLIMIT_AS, MOST_BYTES), (resource.RLIMIT_STACK, _STACK_BYTES),
+        (resource.RLIMIT_CORE, 0),
+    ):  # fmt: skip
+        hard = resource.getrlimit(what)[1]
+        limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(what, (limit, hard))
+    fault("start: 'a'")  # imports
     for line in sys.stdin.buffer:
         grammar = json.loads(line)
         signal.setitimer(signal.ITIMER_PROF, MOST_CPU_S)  # its signal ends the process

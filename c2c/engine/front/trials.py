@@ -40,12 +40,12 @@ class Trials:
         Raises:
           ApiError: it is invalid or too large; or too many grammars wait for their trial.
         """
-        key = hashlib.blake2b(grammar.encode(errors="surrogatepass")).digest()
         if len(grammar) > MOST_CHARACTERS:
             why = f"{len(grammar)} characters, expected at most {MOST_CHARACTERS}"
-        elif key in self._known:
-            why = self._known[key]
-        else:
+            raise ApiError(400, f"{param}: {why}", param=param)
+        key = hashlib.blake2b(grammar.encode(errors="surrogatepass")).digest()
+        why = self._known.get(key)
+        if why is None:
             try:
                 await asyncio.wait_for(self._lock.acquire(), _WAIT_S)
             except TimeoutError:
@@ -53,7 +53,9 @@ class Trials:
                     503, f"{param}: too many new grammars", code="overloaded", retry_s=1.0
                 ) from None
             try:
-                why = await self._tried(grammar, key)
+                why = self._known.get(key)  # another request's since
+                if why is None:
+                    why = await self._tried(grammar, key)
             finally:
                 self._lock.release()
         if why:
@@ -63,13 +65,9 @@ class Trials:
         """Return the fault of a grammar; the end of the process is one, too."""
         try:
             if self._process is None:
+                command = (sys.executable, "-m", "c2c.engine.front.trial")
                 self._process = await asyncio.create_subprocess_exec(
-                    sys.executable,
-                    "-m",
-                    "c2c.engine.front.trial",
-                    stdin=PIPE,
-                    stdout=PIPE,
-                    stderr=DEVNULL,
+                    *command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL
                 )
             process = self._process
             assert process.stdin is not None
