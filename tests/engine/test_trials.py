@@ -127,7 +127,7 @@ def test_a_schema_whose_references_have_no_end_is_refused(schema: Any, ends: boo
 
 @given(st.data())
 def test_a_schema_that_a_value_has_has_an_end(data: st.DataObject) -> None:
-    """What is found to have no end has no value: none of a few small ones."""
+    """A schema that is found to have no end has no value: none of a few small ones."""
     names = ["a", "b", "c"]
     refs = st.sampled_from([{"$ref": f"#/$defs/{name}"} for name in names])
     one = st.recursive(

@@ -44,18 +44,17 @@ class Trials:
             why = f"{len(grammar)} characters, expected at most {MOST_CHARACTERS}"
             raise ApiError(400, f"{param}: {why}", param=param)
         key = hashlib.blake2b(grammar.encode(errors="surrogatepass")).digest()
-        why = self._known.get(key)
-        if why is None:
+        if key in self._known:
+            why = self._known[key]
+        else:
             try:
                 await asyncio.wait_for(self._lock.acquire(), _WAIT_S)
             except TimeoutError:
                 raise ApiError(
                     503, f"{param}: too many new grammars", code="overloaded", retry_s=1.0
                 ) from None
-            try:
-                why = self._known.get(key)  # another request's since
-                if why is None:
-                    why = await self._tried(grammar, key)
+            try:  # another request may have had it tried since
+                why = self._known[key] if key in self._known else await self._tried(grammar, key)
             finally:
                 self._lock.release()
         if why:
