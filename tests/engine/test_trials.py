@@ -76,8 +76,8 @@ def test_a_schema_is_refused_if_and_only_if_it_counts_too_many_items(schema: Any
     ],
 )
 def test_items_are_counted_wherever_they_are(name: str, around: Any) -> None:
-    with pytest.raises(ApiError, match=f"guided_json: {name}: 10001, expected at most 10000"):
-        schema_grammar(around({"type": "array", "items": WHOLE, name: 10_001}), "guided_json")
+    with pytest.raises(ApiError, match=f"guided_json: {name}: 5001, expected at most 5000"):
+        schema_grammar(around({"type": "array", "items": WHOLE, name: 5_001}), "guided_json")
 
 
 def test_a_maximum_that_no_answer_reaches_is_none() -> None:
@@ -185,7 +185,7 @@ def test_grammars_are_tried_in_a_process_that_may_end() -> None:
     began_s = time.monotonic()
     told = tried(*((grammar, "any") for grammar in (
         fine, endless, deep, fine, slow, none, large, long, lark("start: <[70000]>"), lark("{"),
-        fine,
+        fine, lark('start: "a"~1000000'), lark('start: ""'), lark('start: "a"?'),
     )))  # fmt: skip
     assert time.monotonic() - began_s < 60.0
     killed = (
@@ -196,6 +196,8 @@ def test_grammars_are_tried_in_a_process_that_may_end() -> None:
     assert told[6] == f"400 any: {len(large)} characters, expected at most {MOST_CHARACTERS}"
     assert told[7] == killed or str(MOST_SYMBOLS) in told[7]
     assert (told[8], told[10]) == ("", "")  # a token that another vocabulary may have
+    assert told[11].startswith("400 any: parser error: Too many items")  # after its first letter
+    assert told[12:] == ["", ""]
     assert told[9].startswith("400 any: ")
 
 

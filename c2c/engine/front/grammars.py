@@ -19,7 +19,7 @@ _ONE_LINE: Mapping[str, Any] = {
     "item_separator": ", ?",
     "key_separator": ": ?",
 }
-MOST_ITEMS = 10_000
+MOST_ITEMS = 5_000
 """Most items of an array that a schema counts: llguidance writes a rule for each."""
 
 _OBJECT: Mapping[str, Any] = {"type": "object"}

@@ -193,7 +193,7 @@ class Served:
         """Return the chat template of a request; None if the model has none."""
         if self.tokenizer is None:
             return None
-        return self.tokenizer.template(has_tools="tools" in asked.for_template)
+        return self.tokenizer.template(has_tools=asked.has_tools)
 
     def room(self, ids: Sequence[int], asked: int | None, default: int | None) -> int:
         """Return the limit of new tokens.
