@@ -433,7 +433,8 @@ def test_a_front_that_is_killed_is_replaced(live: Live) -> None:
         pid for pid in children if b"c2c.engine.front" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
     with ThreadPoolExecutor(1) as pool:
-        lost = pool.submit(live.post, "completions", model="talking", prompt="T", max_tokens=3000)
+        long = {"model": "talking", "prompt": "T", "max_tokens": 4000, "ignore_eos": True}
+        lost = pool.submit(live.post, "completions", **long)
         live.until(lambda state: state["open"].get("talking", 0) == 1)
         os.kill(front, signal.SIGKILL)
         with pytest.raises(httpx.TransportError):
