@@ -318,6 +318,16 @@ def test_arguments_of_calls_are_objects_for_the_template(arguments: Any, seen: s
     assert rendered(messages=called(arguments)) == f"<assistant>{seen};<assistant>"
 
 
+def test_a_call_without_arguments_has_none() -> None:
+    messages = called(None)
+    del messages[0]["tool_calls"][0]["function"]["arguments"]
+    assert rendered(messages=messages) == "<assistant>{};<assistant>"
+    source = "{% if messages[0].function_call is defined %}call{% endif %}"
+    for empty in ({"function_call": {}}, {"tool_calls": []}, {"function_call": None}):
+        message = {"role": "assistant", "content": "so", **empty}
+        assert rendered(template=TEMPLATE + source, messages=[message]).endswith("<assistant>")
+
+
 @pytest.mark.parametrize("calls", [None, [], "add", 5, [1], [{"function": 7}], [{}]])
 def test_odd_calls_are_no_error_of_ours(calls: Any) -> None:
     message = {"role": "assistant", "tool_calls": calls}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import time
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from c2c.engine.front import trials as trying
 from c2c.engine.front.ends import has_end
 from c2c.engine.front.failures import ApiError
 from c2c.engine.front.grammars import MOST_ITEMS, schema_grammar
@@ -220,6 +222,47 @@ def test_one_grammar_is_tried_at_a_time_and_those_known_are_not() -> None:
     assert isinstance(other, ApiError)
     assert (other.status_code, other.code) == (503, "overloaded")
     assert took_s < 30.0
+
+
+def test_a_process_that_others_ended_refuses_nothing() -> None:
+    async def scenario() -> None:
+        trials = Trials()
+        await trials.check(lark('start: "a"'), "any")
+        assert trials._process is not None
+        trials._process.kill()
+        await trials._process.wait()
+        await trials.check(lark('start: "b"'), "any")
+        await trials.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_process_that_says_nothing_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        trials = Trials()
+        await trials.check(lark('start: "a"'), "any")
+        assert trials._process is not None
+        stopped = trials._process
+        stopped.send_signal(signal.SIGSTOP)
+        monkeypatch.setattr(trying, "_MOST_S", 0.2)
+        with pytest.raises(ApiError, match="takes more than") as found:
+            await trials.check(lark('start: "b"'), "any")
+        assert (found.value.status_code, stopped.returncode) == (400, -signal.SIGKILL)
+        monkeypatch.undo()
+        await trials.check(lark('start: "b"'), "any")
+        await trials.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_machine_without_room_is_no_fault_of_the_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
+    with pytest.raises(ApiError, match="Cannot allocate memory") as found:
+        asyncio.run(Trials().check(lark('start: "a"'), "any"))
+    assert found.value.status_code == 503
 
 
 def test_a_client_that_goes_leaves_no_answer_for_the_next_one() -> None:

@@ -36,6 +36,7 @@ Tokens = Annotated[list[Token], _First, Field(min_length=1)]
 Choices = Annotated[list[Grammar], _First, Field(min_length=1)]
 _PLAIN = r"^[^\x00-\x1f\x7f-\x9f]*$"  # no control characters
 _MOST_STOPS = 4
+_MOST_CHOICES, _MOST_PROMPTS = 128, 2048
 
 
 def _bounded(given: Any) -> Any:
@@ -53,7 +54,6 @@ def _bounded(given: Any) -> Any:
 
 _Bounded = BeforeValidator(_bounded)
 Schema = Annotated[str | dict[str, JsonValue] | None, _Bounded]
-_MOST_CHOICES, _MOST_PROMPTS = 128, 2048
 
 
 class StreamOptions(BaseModel):
@@ -297,8 +297,8 @@ class Message(BaseModel):
             else []
         )
         for call in (*calls, found.get("function_call")):
-            if isinstance(call, dict) and "arguments" in call:
-                call["arguments"] = _object(call["arguments"])
+            if isinstance(call, dict):
+                call["arguments"] = _object(call.get("arguments"))
         return found
 
 

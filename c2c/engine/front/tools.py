@@ -61,7 +61,7 @@ FORMS: Final = (
     Form("mistral", "[TOOL_CALLS]", "", ", ", re.compile(r"\[TOOL_CALLS\]")),
     Form(
         "hermes", "<tool_call>", "</tool_call>", "\n",
-        re.compile(r"<tool_call>(?!(?s:.*)<(?:function=|arg_key>))"),
+        re.compile(r"^(?!(?s:.*)<arg_key>)(?s:.*)<tool_call>(?!(?s:.*)<function=)"),
     ),
     Form(
         "llama", "<|python_tag|>", "", "; ",

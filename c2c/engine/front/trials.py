@@ -63,6 +63,8 @@ class Trials:
     async def _tried(self, grammar: str, key: bytes) -> str:
         """Return the fault of a grammar; the end of the process is one, too."""
         try:
+            if self._process is not None and self._process.returncode is not None:
+                await self.close()  # it was ended from outside
             if self._process is None:
                 command = (sys.executable, "-m", "c2c.engine.front.trial")
                 self._process = await asyncio.create_subprocess_exec(
@@ -74,12 +76,16 @@ class Trials:
             process.stdin.write(json.dumps(grammar).encode() + b"\n")
             line = await asyncio.wait_for(process.stdout.readline(), _MOST_S)
             found: str = json.loads(line)
-        except (OSError, TimeoutError, ValueError):
+        except (TimeoutError, ValueError):
             await self.close()
             return (
                 f"it takes more than {MOST_CPU_S} s or {MOST_BYTES >> 20} MiB to build, or nests "
                 "too deeply; expected a smaller grammar"
             )
+        except OSError as error:
+            raise ApiError(
+                503, f"no grammar can be tried: {error.strerror}", code="overloaded", retry_s=1.0
+            ) from None
         except BaseException:
             await self.close()  # its answer would be taken for the next one's
             raise
