@@ -58,6 +58,7 @@ def test_a_unit_in_a_name_is_taken_and_said(tmp_path: Path, name: str, mapped: b
     words = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds",
              "min": "minutes", "h": "hours", "d": "days"}  # fmt: skip
     assert times_line(workload).startswith(f"times: {words[NAMES[name]]} (")
+    assert "4 requests from t.csv, 7.25 s, " in describe(workload)[0]
 
 
 @pytest.mark.parametrize(
