@@ -77,7 +77,7 @@ from c2c.workloads import (
     workload_files,
 )
 
-__all__ = ["Layout", "RunSetup", "build", "build_layout"]
+__all__ = ["Layout", "RunSetup", "build", "build_layout", "data_folders", "plain_settings"]
 
 
 MOST_WALKED: Final = 1000  # requests with exact experts if `misses` is auto: 5 to 20 s
@@ -209,8 +209,6 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
     try_policies(prepared, workload)
     notes = (*notes, *of_misses, *_in_one(plain["shards"], prepared, workload))
     code = [Path(file).expanduser().resolve() for file in plain["code"]]
-    groups = ("hardware", "mig", "node", "fleet", "kernel", "calibration", "engines", "starts")
-    folders = [f / group for f in conf_folders() for group in groups if (f / group).is_dir()]
     return RunSetup(
         prepared=prepared,
         workload=workload,
@@ -218,7 +216,7 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
         timeline_rows=rows,
         files=(
             *sorted(set(workload_files(wanted).values())),
-            *folders,
+            *data_folders(plain),
             *code,
             *source_folders((system.policies, *(m.prepare for m in mechanisms))),
         ),
@@ -226,6 +224,21 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
         notes=(*notes, *said, *kept_off(prepared), *_on_disk(prepared)),
         plan=plan,
     )
+
+
+def data_folders(settings: Mapping[str, Any]) -> list[Path]:
+    """Return the folders of chips, calibrations and the like that a run of these settings reads."""
+    load_installed()
+    search_settings(settings["conf"])
+    groups = ("hardware", "mig", "node", "fleet", "kernel", "calibration", "engines", "starts")
+    return [f / group for f in conf_folders() for group in groups if (f / group).is_dir()]
+
+
+def plain_settings(composed: DictConfig) -> dict[str, Any]:
+    """Return a composed configuration as the plain data that `build` keeps in its `settings`."""
+    plain: Any = OmegaConf.to_container(composed, resolve=True)
+    shown: dict[str, Any] = _without_targets(plain)
+    return shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,7 @@ def file_key(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+@cache  # a process keeps the code that it has imported
 def source_key(package: str) -> str:
     """Return the SHA-256 of the source and data files of a package or module.
 
