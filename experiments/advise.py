@@ -243,7 +243,7 @@ def _fleet(runs: Runs, arm: int, chips: int, given: Sequence[str]) -> dict[str, 
     ]  # fmt: skip
     return {
         "arm": arm,
-        "fleet": f"{kind.name} superchips={chips}",
+        "fleet": kind.with_chips(chips),
         "params": dict(kind.params),
         "chips": chips,
         "usd_per_hour": usd,

@@ -38,6 +38,10 @@ class Arm:
         """Settings of the fleet, as part of a command line."""
         return " ".join(f"{key}={as_text(value)}" for key, value in self.params.items())
 
+    def with_chips(self, chips: int) -> str:
+        """Return the settings of the fleet with a number of chips."""
+        return f"{self.name} superchips={chips}".lstrip()
+
 
 class FleetSpace:
     """All kinds of fleets that a command line leaves open, and the settings of their runs.
@@ -83,7 +87,7 @@ class FleetSpace:
                 for values in product(*rest.values()):
                     params = {**chip, **layout, **dict(zip(rest, values, strict=True))}
                     every.append(self._priced(params))
-                    words = {f"{key}={as_text(value)}" for key, value in params.items()}
+                    words = {f"{key}={as_text(params[key])}" for key in self.open if key in params}
                     if not words <= tried:  # a choice that is new is validated
                         self.settings(params, {})
                         tried |= words

@@ -25,8 +25,8 @@ def left_out(
     """Return a row for each kind that is not told as serving, the best one first.
 
     A row has the kind's best run, of those with most requests: the fleet and its price, `met`
-    (share on target) of `requests`, `binds` and `text` (verdict), `out` (reason why the race ended
-    for it) and `error`.
+    (share on target) of `requests`, `out` (reason why the race ended for it) and `error`; and
+    `binds` and `text` of the verdict with the most chips.
     """
     rows = []
     for k, standing in standings.items():
@@ -34,11 +34,13 @@ def left_out(
             continue
         runs = {t: p for t, p in found.items() if t.arm == k}
         trial = max(runs, key=lambda t: (not runs[t].error, t.part, _met(runs[t]), -t.chips))
-        verdict = runs[trial].summary.get("verdict") or {}
+        # With the most chips, as more of the reason is not the lack of chips.
+        last = max((t for t in runs if t.part == trial.part), key=lambda t: t.chips)
+        verdict = runs[last].summary.get("verdict") or {}
         early = f"dearer than others on the first {standing.part:,} requests"
         rows.append(
             {
-                "arm": k, "fleet": f"{arms[k].name} superchips={trial.chips}",
+                "arm": k, "fleet": arms[k].with_chips(trial.chips),
                 "chips": trial.chips, "usd_per_hour": trial.chips * arms[k].usd_per_hour,
                 "requests": trial.part, "met": _met(runs[trial]), "binds": verdict.get("binds"),
                 "text": verdict.get("text", []), "out": standing.out or early,

@@ -12,10 +12,10 @@ from typing import Any, Self
 
 from c2c.config import RunSetup, build, prefers_compiled
 from c2c.errors import DataError, SettingError
-from c2c.runs import FolderInUse, is_in_use
+from c2c.runs import FolderInUse, is_in_use, source_key
 from c2c.simulator import is_compiled
 from experiments.children import worker_pool
-from experiments.simulation import Outcome, execute, finished, folder_of
+from experiments.simulation import CODE, Outcome, execute, finished, folder_of
 
 __all__ = ["Point", "PointRunner", "needs_compiling"]
 
@@ -47,7 +47,9 @@ class PointRunner:
             "resume",
         )
         self._waiting: dict[Future[Point], Any] = {}
+        self._code = {name: source_key(name) for name in CODE}
         self._known: deque[tuple[Any, Point]] = deque()
+        self._is_begun = False
 
     def __enter__(self) -> Self:
         self._pool = self._workers.__enter__()
@@ -57,10 +59,16 @@ class PointRunner:
         self._workers.__exit__(*error)
 
     def ask(self, token: Any, settings: Mapping[str, Any]) -> None:
-        """Read or queue a run of a configuration (plain data); `done` yields its token."""
-        if (outcome := finished(settings)) is not None:
+        """Read or queue a run of a configuration (plain data); `done` yields its token.
+
+        Until a run is queued, invalid settings are found here: a process starts in a second.
+        """
+        if (outcome := finished(settings, self._code)) is not None:
             self._known.append((token, _point(outcome)))
+        elif not self._is_begun and (refused := _refused(settings)) is not None:
+            self._known.append((token, refused))
         else:
+            self._is_begun = True
             self._waiting[self._pool.submit(_run, dict(settings))] = token
 
     def done(self) -> Iterator[tuple[Any, Point]]:
@@ -75,6 +83,14 @@ class PointRunner:
             for future in [f for f in self._waiting if f in over]:
                 token = self._waiting.pop(future)
                 yield token, future.result()
+
+
+def _refused(settings: Mapping[str, Any]) -> Point | None:
+    try:
+        build(settings)
+    except (SettingError, DataError) as error:
+        return Point(folder=None, summary={}, error=str(error))
+    return None
 
 
 def _run(settings: Mapping[str, Any]) -> Point:

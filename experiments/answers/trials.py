@@ -83,5 +83,5 @@ def outcome_of(point: Point) -> Outcome:
 
 
 def _results(point: Point) -> list[Any]:
-    names = ("attainment", "ttft_s", "tpot_s", "e2e_s", "span_s", "output_tokens", "run")
+    names = ("attainment", "ttft_s", "tpot_s", "e2e_s", "span_s", "output_tokens")
     return [point.error, *(point.summary.get(name) for name in names)]

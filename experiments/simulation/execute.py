@@ -118,11 +118,12 @@ def _digest(settings: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def finished(settings: Mapping[str, Any]) -> Outcome | None:
+def finished(settings: Mapping[str, Any], code: Mapping[str, str]) -> Outcome | None:
     """Return the outcome of a complete run, read without building the run; None if there is none.
 
     Args:
       settings: settings of the run as in `RunSetup.settings`, with a folder in `out`.
+      code: `source_key` of each package of `CODE`; hashing them takes longer than reading a run.
     """
     out = Path(settings["out"]).expanduser()
     if settings["folder"] or not settings["resume"]:
@@ -131,7 +132,7 @@ def finished(settings: Mapping[str, Any]) -> Outcome | None:
         try:
             known = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
             files = [Path(file) for file in known["files"]]
-            key = content_key(settings, packages=CODE, files=files, ignore=NOT_INPUTS)
+            key = content_key(settings, packages=code, files=files, ignore=NOT_INPUTS)
         except (OSError, ValueError, KeyError, SettingError):
             continue  # a damaged folder, or a file that is gone: building the run tells more
         folders = {found.absolute() for found in data_folders(settings)}

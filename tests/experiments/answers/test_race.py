@@ -32,7 +32,8 @@ def raced(
 
     arms = [Arm(params={"k": k}, usd_per_hour=p, power_w=None) for k, (_, p) in enumerate(kinds)]
     found = race(arms, parts_of(requests), serve, seeds=(0, 1, 2))
-    costs = [s.serves * kinds[a][1] for a, s in found.items() if s.serves <= 64]
+    last = parts_of(requests)[-1]
+    costs = [s.serves * kinds[a][1] for a, s in found.items() if s.part == last and s.serves <= 64]
     return min(costs, default=None), trials
 
 
