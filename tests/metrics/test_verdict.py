@@ -213,7 +213,9 @@ def test_a_model_that_waits_for_a_slice_has_no_sustainable_rate() -> None:
     starved = table("b", started_s=begun, service_s=0.4, **where)
     found = overload(pa.concat_tables([calm, starved]))
     assert (found["models"], found["sustainable_rps"], found["waiting"]) == (["b"], None, 300)
-    assert found["served_rps"] == pytest.approx(300 / (arrival[-1] + 121.0 - found["since_s"]), rel=0.05)
+    assert found["served_rps"] == pytest.approx(
+        300 / (arrival[-1] + 121.0 - found["since_s"]), rel=0.05
+    )
 
 
 def test_a_load_shorter_than_its_requests_is_not_called_stable() -> None:
