@@ -313,12 +313,12 @@ def _answer(
 ) -> str:  # fmt: skip
     wanted = f"{100 * float(base.settings['slo']['attainment']):g} % of the requests on target"
     if not fleets:
-        said = f"answer: none. No fleet of up to {asked.most} chips reaches {wanted}"
+        none = f"answer: none. No fleet of up to {asked.most} chips reaches {wanted}"
         if not left or left[0]["error"]:
-            return said
+            return none
         best = left[0]
         return (
-            f"{said}; best: {best['fleet']} with {100 * best['met']:.4g} % of "
+            f"{none}; best: {best['fleet']} with {100 * best['met']:.4g} % of "
             f"{best['requests']:,} requests ({why(best)})"
         )
     best = fleets[0]
