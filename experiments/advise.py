@@ -355,7 +355,7 @@ def _page(
     """Return the answer as Markdown: fleets, a paragraph on each, and kinds that fail."""
     lines = [f"# {answer[0].upper()}{answer[1:]}"]
     if fleets:
-        heads = ("", "fleet", *COLUMNS)
+        heads = ("#", "fleet", *COLUMNS)
         lines += ["", f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
     for k, one in enumerate(fleets, 1):
         lines.append(f"| {k} | {' | '.join(_cells(one))} |")
