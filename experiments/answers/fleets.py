@@ -95,11 +95,11 @@ class FleetSpace:
 
     def asked(self, arms: Sequence[Arm]) -> dict[str, list[int]]:
         """Return the numbers of the arms of each chip that the command line names."""
-        chips = map(as_text, self.open.get(_CHIP, ()))
-        return {
-            chip: [k for k, arm in enumerate(arms) if as_text(arm.params.get(_CHIP)) == chip]
-            for chip in chips
-        }
+        found: dict[str, list[int]] = {}
+        for k, arm in enumerate(arms):
+            if _CHIP in self.open and _CHIP in arm.params:
+                found.setdefault(as_text(arm.params[_CHIP]), []).append(k)
+        return found
 
     def settings(self, params: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
         """Return a run's settings as plain data.

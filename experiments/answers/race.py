@@ -184,7 +184,7 @@ def _settle(
             if chips is not None:
                 asked.append((arm, chips))
             elif not standing.is_settled:
-                standing.out = f"{most} chips fail" if limit >= most else DEAR
+                standing.out = f"fails up to advise.most={most}" if limit >= most else DEAR
         if not asked:
             return
         fails = _first_failures(standings, asked, serve, seeds)

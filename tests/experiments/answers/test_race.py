@@ -65,7 +65,7 @@ def test_a_part_that_asks_for_more_moves_the_answer() -> None:
     found = race(arms, parts_of(8000), serve, seeds=(0,))
     assert (found[0].serves, found[1].serves) == (4, 8)
     alone = race(arms[1:], parts_of(200_000), serve, seeds=(0,))
-    assert alone[0].out == "64 chips fail"
+    assert alone[0].out == "fails up to advise.most=64"
 
 
 @pytest.mark.parametrize(("bad", "out"), [("", SAME), ("it does not fit", "it does not fit")])
@@ -108,7 +108,7 @@ def test_a_kind_that_was_dear_on_a_part_is_tried_before_none_serves() -> None:
     arms = [Arm(params={}, usd_per_hour=p, power_w=None) for p in (1.0, 5.0)]
     found = race(arms, parts_of(8000), serve, seeds=(0,), keep=1)
     assert (found[1].part, found[1].serves) == (8000, 3)
-    assert found[0].out == "64 chips fail"
+    assert found[0].out == "fails up to advise.most=64"
 
 
 def test_the_best_kind_of_each_group_is_sized_at_any_price() -> None:
