@@ -80,7 +80,7 @@ from c2c.workloads import (
     workload_files,
 )
 
-__all__ = ["Layout", "RunSetup", "build", "build_layout"]
+__all__ = ["Layout", "RunSetup", "build", "build_layout", "data_folders", "plain_settings"]
 
 
 type _Notes = tuple[str, ...]
@@ -189,8 +189,6 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
     notes = (*notes, *of_misses, *_in_one(plain["shards"], prepared, workload))
     shared = shared_models(workload)
     code = [Path(file).expanduser().resolve() for file in plain["code"]]
-    groups = ("hardware", "mig", "node", "fleet", "kernel", "calibration", "engines", "starts")
-    folders = [f / group for f in conf_folders() for group in groups if (f / group).is_dir()]
     return RunSetup(
         prepared=prepared,
         workload=workload,
@@ -199,7 +197,7 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
         files=(
             *sorted(set(workload_files(wanted).values())),
             *(file for one in plain["catalog"]["models"] for file in spec_files(one["spec"])),
-            *folders,
+            *data_folders(plain),
             *code,
             *source_folders((serving.system.policies, *(m.prepare for m in mechanisms))),
         ),
@@ -265,6 +263,21 @@ def _hint(hint: str) -> Iterator[None]:
         told = f"{error.hint} {hint}".strip()
         value = len(error.value) if isinstance(error.value, list) else error.value
         raise SettingError(error.field, value, error.allowed, told) from None
+
+
+def data_folders(settings: Mapping[str, Any]) -> list[Path]:
+    """Return the folders of chips, calibrations and the like that a run of these settings reads."""
+    load_installed()
+    search_settings(settings["conf"])
+    groups = ("hardware", "mig", "node", "fleet", "kernel", "calibration", "engines", "starts")
+    return [f / group for f in conf_folders() for group in groups if (f / group).is_dir()]
+
+
+def plain_settings(composed: DictConfig) -> dict[str, Any]:
+    """Return a composed configuration as the plain data that `build` keeps in its `settings`."""
+    plain: Any = OmegaConf.to_container(composed, resolve=True)
+    shown: dict[str, Any] = _without_targets(plain)
+    return shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
