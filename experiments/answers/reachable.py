@@ -25,15 +25,12 @@ def check_reachable(setup: RunSetup) -> None:
     for block in setup.workload.blocks():
         tokens = block.prompt_tokens.astype(np.int64) + block.output_tokens
         requests += len(block)
-        over.update(deployments[m].name for m in block.model[tokens > longest[block.model]])
+        over.update(deployments[m].spec.name for m in block.model[tokens > longest[block.model]])
     count = over.total()
     if requests - count >= wanted * requests:
         return
-    models = ", ".join(
-        f"{name}: {one.spec.max_position:,} tokens"
-        for name in sorted(over)[:3]
-        for one in deployments if one.name == name
-    )  # fmt: skip
+    tokens_of = {one.spec.name: one.spec.max_position for one in deployments}
+    models = ", ".join(f"{name}: {tokens_of[name]:,} tokens" for name in sorted(over)[:3])
     raise SettingError(
         "slo.attainment", wanted, f"at most {_down(1.0 - count / requests)}",
         f"{count:,} of {requests:,} requests are longer than their model's context ({models}"
