@@ -9,12 +9,14 @@ value is fixed. Without settings of their own, these are compared: every chip wi
 (`hardware.gpu.usd_per_hour`), its layouts of equal slices, and `advise.systems`. A fleet serves if
 `slo.attainment` of the requests meet both targets and no queue grows without end. Kinds of fleets
 race over a sixteenth, a quarter and all of the requests, each with the fewest chips that serve.
-After each part the dearer half is out.
+After each part the dearer half is out, except the best kind of each chip that the command line
+names. Before the answer "none", those that are out run on all requests. Of fleets of one price, the
+first serves with the cost model's error, and has most load left.
 
     advise.systems=[...]    systems; default c2cserve_plus, c2cserve, serverlessllm_fast, aegaeon
     advise.fleets=[]        fleets of unlike chips to compare as well, files of conf/fleet
     advise.seeds=[0,1,2]    seeds of the last part, with each of which a fleet must serve; earlier
-                            parts use the first one
+                            parts use the first one. Equal runs of two seeds are one
     advise.most=64          most chips of a fleet
     advise.keep=4           fewest kinds that stay in the race
     advise.within=2         highest price that is still compared, as a multiple of the cheapest
@@ -33,7 +35,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
@@ -45,14 +47,18 @@ from rich.table import Table
 
 from c2c.config import RunSetup, build
 from c2c.errors import SettingError
-from c2c.runs import RunDir, progress_bar
+from c2c.runs import RunDir
+from c2c.workloads import shared_models
 from experiments.answers.command import answer_folder, answering, own_settings, refuse_seed
 from experiments.answers.fleets import Arm, FleetSpace
 from experiments.answers.interval import interval_of
+from experiments.answers.left_out import left_out, why, why_lines, why_table
 from experiments.answers.model_error import held_out_error
-from experiments.answers.points import Point, PointRunner, needs_compiling
+from experiments.answers.points import PointRunner, needs_compiling
 from experiments.answers.quantity import quantity_of, with_value
-from experiments.answers.race import Outcome, Trial, parts_of, race
+from experiments.answers.race import Standing, Trial, parts_of, race
+from experiments.answers.reachable import check_reachable
+from experiments.answers.trials import Runs, outcome_of
 from experiments.children import workers_of
 from experiments.simulation.execute import CODE
 from experiments.simulation.report import console
@@ -98,52 +104,6 @@ class AdviseSettings:
             raise SettingError("advise.error", self.error, "a share, at least 0")
 
 
-class Runs:
-    """Runs of a race: computes trials and keeps their results."""
-
-    def __init__(
-        self, space: FleetSpace, arms: Sequence[Arm], more: Mapping[str, Any], requests: int,
-        runner: PointRunner, *, alone_first: bool,
-    ) -> None:  # fmt: skip
-        self.space, self.arms, self.more = space, arms, more
-        self.requests, self.runner, self.alone_first = requests, runner, alone_first
-        self.found: dict[Trial, Point] = {}
-
-    def settings(self, trial: Trial) -> dict[str, Any]:
-        """Return the settings of a trial."""
-        more = {**self.more, "superchips": trial.chips, "seed": trial.seed}
-        if trial.part < self.requests:
-            more["workload.max_requests"] = trial.part
-        return self.space.settings(self.arms[trial.arm].params, more)
-
-    def serve(self, asked: Sequence[Trial]) -> list[Outcome]:
-        """Return the outcomes of trials; a trial runs once."""
-        new = [trial for trial in asked if trial not in self.found]
-        with progress_bar("runs", len(new)) as advance:
-            for some in (new[:1], new[1:]) if self.alone_first else (new,):
-                points = self.run([self.settings(t) for t in some], advance)
-                self.found.update(zip(some, points, strict=True))
-        self.alone_first = False
-        return [outcome_of(self.found[trial]) for trial in asked]
-
-    def run(self, settings: Sequence[Mapping[str, Any]], advance: Any = None) -> list[Point]:
-        """Run configurations, each in its own run folder."""
-        points: dict[int, Point] = {}
-        for number, one in enumerate(settings):
-            self.runner.ask(number, one)
-        for number, point in self.runner.done():
-            points[number] = point
-            if advance is not None:
-                advance(len(points))
-        return [points[number] for number in range(len(settings))]
-
-
-def outcome_of(point: Point) -> Outcome:
-    """Return the outcome of a run: targets met or missed, and its error."""
-    state = (point.summary.get("verdict") or {}).get("state")
-    return Outcome(meets=state == "served", error=point.error)
-
-
 def main(arguments: list[str]) -> int:
     """Run the command; return the exit status: 1 if no fleet serves, 2 for invalid settings."""
     return answering(_advise, arguments, str(__doc__), sweep="")
@@ -160,7 +120,9 @@ def _advise(arguments: list[str], folder: str | None) -> int:
     refuse_seed("advise", asked.seeds, given)
     space = FleetSpace([f"out={OUT}", *given], folder, systems=asked.systems, fleets=asked.fleets)
     arms = space.arms()
-    base = _first_that_builds(space, arms)
+    base = _first_that_builds(space, arms, asked.seeds[0])
+    if not any(key.startswith(("workload", "catalog", "slo")) for key in space.open):
+        check_reachable(base)
     out = console()
     root = Path(base.settings["out"]).expanduser()
     with answer_folder(
@@ -180,34 +142,46 @@ def _advise(arguments: list[str], folder: str | None) -> int:
             f"{len(base.serving.deployments)} models; comparing {len(arms)} kinds of fleets, "
             f"processes: {workers}"
         )
-        alone_first = needs_compiling(base)
+        if line := shared_models(base.workload):
+            out.print(line, style="bold", markup=False)
+        if space.unpriced:
+            print(
+                f"not compared, as conf/hardware has no price: {', '.join(space.unpriced)}; "
+                f"hardware={space.unpriced[0]} +hardware.gpu.usd_per_hour=<US dollars> sets one"
+            )
+        alone_first, chips = needs_compiling(base), space.asked(arms)
+        may_miss = (1.0 - float(base.settings["slo"]["attainment"])) * requests
         with PointRunner(workers) as runner:
-            runs = Runs(space, arms, more, requests, runner, alone_first=alone_first)
+            runs = Runs(space, arms, more, requests, asked.seeds, runner, alone_first=alone_first)
             standings = race(
                 arms, parts_of(requests), runs.serve, seeds=asked.seeds, most=asked.most,
-                keep=asked.keep, within=asked.within,
+                keep=asked.keep, within=asked.within, named=list(chips.values()),
+                may_miss=requests if "slo.attainment" in space.open else may_miss,
             )  # fmt: skip
-            fleets = sorted(
-                (
-                    _fleet(runs, arm, int(standing.serves), given)
-                    for arm, standing in standings.items()
-                    if standing.serves < float("inf")
-                ),
-                key=lambda one: (one["usd_per_hour"], one["ttft_p99_s"]),
-            )
-            for one in fleets[:MOST_TOLD]:
-                one.update(_margin(runs, one, asked))
-        answer = _answer(fleets, asked, base)
-        _write(run, base, runs, fleets, answer)
+            fleets = _ranked(runs, standings, chips, given, base, asked.error)
+        left = left_out(arms, standings, runs.found, {one["arm"] for one in fleets})
+        served = {one["arm"] for one in fleets}
+        shown = [
+            min((row for row in left if row["arm"] in mine), key=lambda row: -row["met"])
+            for mine in chips.values() if served.isdisjoint(mine)
+        ] if fleets else left  # fmt: skip
+        answer = _answer(fleets, left, asked, base)
+        _write(run, base, runs, fleets, left, shown, answer)
     if fleets:
         _print(out, fleets)
+    if shown:
+        out.print(why_table(shown[:MOST_TOLD]))
+    if len(shown) > MOST_TOLD:
+        print(f"and {len(shown) - MOST_TOLD} more kinds, see answer.md")
     if refused := _refused(runs):
         print(f"{len(refused)} of {len(arms)} kinds are invalid; first error: {refused[0]}")
+    if runs.seedless and len(asked.seeds) > 1:
+        print("seeds: equal runs, as nothing in them is drawn; one run each")
     print(f"{answer}\nwritten: {where} (runs in {root / 'points'})")
     return int(not fleets)
 
 
-def _first_that_builds(space: FleetSpace, arms: Sequence[Arm]) -> RunSetup:
+def _first_that_builds(space: FleetSpace, arms: Sequence[Arm], seed: int) -> RunSetup:
     """Return the setup of the first kind of fleet that can be built, with few chips or many.
 
     Raises:
@@ -217,11 +191,40 @@ def _first_that_builds(space: FleetSpace, arms: Sequence[Arm]) -> RunSetup:
     for chips in (1, 64):
         for arm in arms:
             try:
-                return build(space.settings(arm.params, {"superchips": chips}))
+                return build(space.settings(arm.params, {"superchips": chips, "seed": seed}))
             except SettingError as error:
                 wrong = wrong or error
     assert wrong is not None
     raise wrong
+
+
+def _ranked(
+    runs: Runs, standings: Mapping[int, Standing], chips: Mapping[str, Sequence[int]],
+    given: Sequence[str], base: RunSetup, error: float | None,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Return the fleets that serve: by price, then whether with longer steps, then load left."""
+    fleets = sorted(
+        (
+            _fleet(runs, arm, int(standing.serves), given)
+            for arm, standing in standings.items()
+            if standing.part == runs.requests and standing.serves < float("inf")
+        ),
+        key=lambda one: (one["usd_per_hour"], one["ttft_p99_s"]),
+    )
+    best_of_chip = {
+        next((one["arm"] for one in fleets if one["arm"] in mine), None) for mine in chips.values()
+    }
+    for k, one in enumerate(fleets):
+        is_tie = one["usd_per_hour"] == fleets[0]["usd_per_hour"]
+        if k < MOST_TOLD or is_tie or one["arm"] in best_of_chip:
+            one.update(_margin(runs, one, base, error))
+    return sorted(
+        fleets,
+        key=lambda one: (
+            one["usd_per_hour"], not one.get("serves_if_slower"), -one.get("serves_load", 0.0),
+            one["ttft_p99_s"],
+        ),
+    )  # fmt: skip
 
 
 def _fleet(runs: Runs, arm: int, chips: int, given: Sequence[str]) -> dict[str, Any]:
@@ -234,7 +237,7 @@ def _fleet(runs: Runs, arm: int, chips: int, given: Sequence[str]) -> dict[str, 
     }
     every = list(mine.values())
     met = interval_of([one["verdict"]["met"] for one in every])
-    usd = chips * kind.usd_per_hour
+    usd = round(chips * kind.usd_per_hour, 6)
     million_hours = 1e6 / fmean(one["output_tokens_per_s"] for one in every) / 3600.0
     power = None if kind.power_w is None else chips * kind.power_w * million_hours / 1e3
     fixed = [
@@ -243,7 +246,7 @@ def _fleet(runs: Runs, arm: int, chips: int, given: Sequence[str]) -> dict[str, 
     ]  # fmt: skip
     return {
         "arm": arm,
-        "fleet": f"{kind.name} superchips={chips}",
+        "fleet": kind.with_chips(chips),
         "params": dict(kind.params),
         "chips": chips,
         "usd_per_hour": usd,
@@ -272,26 +275,27 @@ def _quoted(word: str) -> str:
     return f"'{word}'" if re.search(r"[^\w.=/:@,+~-]", word) else word
 
 
-def _margin(runs: Runs, fleet: Mapping[str, Any], asked: AdviseSettings) -> dict[str, Any]:
+def _margin(
+    runs: Runs, fleet: Mapping[str, Any], base: RunSetup, error: float | None
+) -> dict[str, Any]:
     """Return a fleet's margins: the load at which it breaks, and the result with longer steps."""
-    trial = Trial(fleet["arm"], fleet["chips"], runs.requests, asked.seeds[0])
+    seeds = runs.seeds(fleet["arm"])
+    trial = Trial(fleet["arm"], fleet["chips"], runs.requests, seeds[0])
     settings = runs.settings(trial)
-    longer, why = asked.error, "advise.error"
+    longer, why = error, "advise.error"
     if longer is None:
         chips = [part["hardware"] for part in settings["fleet"]["parts"]]
         longer, why = max(map(held_out_error, chips or [settings["hardware"].get("name", "")]))
     slower = {"scale": {key: value / (1.0 + longer) for key, value in settings["scale"].items()}}
-    every = [
-        runs.settings(Trial(trial.arm, trial.chips, trial.part, s)) | slower for s in asked.seeds
-    ]
+    every = [runs.settings(replace(trial, seed=seed)) | slower for seed in seeds]
     served = [outcome_of(point).meets for point in runs.run(every)]
     found: dict[str, Any] = {
         "error": longer, "error_of": why, "serves_if_slower": all(served), "binds": None,
     }  # fmt: skip
     if settings["workload"]["kind"] == "closed_loop":
         return found
-    setup = build(settings)
-    quantity = quantity_of("rate", setup)
+    is_same = settings["workload"] == base.settings["workload"]
+    quantity = quantity_of("rate", base if is_same else build(settings))
     low, high = 0, len(LOADS)  # bisection, as more load never mends a fleet
     while low < high:
         load = LOADS[(low + high) // 2]
@@ -306,10 +310,20 @@ def _margin(runs: Runs, fleet: Mapping[str, Any], asked: AdviseSettings) -> dict
     return found
 
 
-def _answer(fleets: Sequence[Mapping[str, Any]], asked: AdviseSettings, base: RunSetup) -> str:
+def _answer(
+    fleets: Sequence[Mapping[str, Any]], left: Sequence[Mapping[str, Any]],
+    asked: AdviseSettings, base: RunSetup,
+) -> str:  # fmt: skip
     wanted = f"{100 * float(base.settings['slo']['attainment']):g} % of the requests on target"
     if not fleets:
-        return f"answer: none. No fleet of up to {asked.most} chips reaches {wanted}"
+        none = f"answer: none. No fleet of up to {asked.most} chips reaches {wanted}"
+        if not left or left[0]["error"]:
+            return none
+        best = left[0]
+        return (
+            f"{none}; best: {best['fleet']} with {100 * best['met']:.4g} % of "
+            f"{best['requests']:,} requests ({why(best)})"
+        )
     best = fleets[0]
     said = [
         f"answer: {best['fleet']}, {best['usd_per_hour']:.2f} USD/h, "
@@ -338,21 +352,27 @@ def _left(fleet: Mapping[str, Any]) -> str:
     )
 
 
-def _page(answer: str, fleets: Sequence[Mapping[str, Any]]) -> str:
-    """Return the answer as Markdown: a table of the fleets, and a paragraph on each."""
-    lines = [
-        f"# {answer[0].upper()}{answer[1:]}", "",
-        f"| | fleet | {' | '.join(COLUMNS)} |", f"|{' --- |' * (len(COLUMNS) + 2)}",
-    ]  # fmt: skip
+def _page(
+    answer: str, fleets: Sequence[Mapping[str, Any]], shown: Sequence[Mapping[str, Any]]
+) -> str:
+    """Return the answer as Markdown: fleets, a paragraph on each, and kinds that fail."""
+    lines = [f"# {answer[0].upper()}{answer[1:]}"]
+    if fleets:
+        heads = ("#", "fleet", *COLUMNS)
+        lines += ["", f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
     for k, one in enumerate(fleets, 1):
         lines.append(f"| {k} | {' | '.join(_cells(one))} |")
-    for k, one in enumerate(fleets[:MOST_TOLD], 1):
+    for k, one in enumerate(fleets, 1):
+        if "error" not in one:
+            continue
         left = f"Serves {_left(one)}. " if "serves_load" in one else ""
         word = "Still serves" if one["serves_if_slower"] else "Does not serve"
         longer = f"{100 * one['error']:.3g} % longer ({one['error_of']})"
         lines += [
             "", f"{k}. {left}{word} if every step takes {longer}.", "", f"    {one['command']}",
         ]  # fmt: skip
+    if shown:
+        lines += ["", *why_lines(shown)]
     return "\n".join(lines) + "\n"
 
 
@@ -389,15 +409,15 @@ def _rows(runs: Runs, fleets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
 
 def _write(
     run: RunDir, base: RunSetup, runs: Runs, fleets: Sequence[Mapping[str, Any]],
-    answer: str,
+    left: Sequence[Mapping[str, Any]], shown: Sequence[Mapping[str, Any]], answer: str,
 ) -> None:  # fmt: skip
     rows = _rows(runs, fleets)
     run.write_table("advise", pa.Table.from_pylist(rows))
     run.write_json(
         "answer",
-        {"answer": answer, "fleets": list(fleets), "runs": len(rows)},
+        {"answer": answer, "fleets": list(fleets), "left_out": list(left), "runs": len(rows)},
     )
-    run.write_text("answer.md", _page(answer, fleets))
+    run.write_text("answer.md", _page(answer, fleets, shown))
     if base.settings["figures"] is False:
         return
     from experiments.figures.advise import draw_advice

@@ -15,8 +15,8 @@
 # # My own trace on three systems
 #
 # A trace is a CSV or Parquet file with one row a request: arrival, model, and the lengths of prompt
-# and answer in tokens. This cell writes one; put the path of yours in its place. Models of the
-# trace that the catalog lacks are mapped to the catalog's models by popularity.
+# and answer in tokens. This cell writes one; put the path of yours in its place. Each model of the
+# trace is a deployment; those that the catalog does not name have its specs in turn.
 
 # %%
 import csv

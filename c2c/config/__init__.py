@@ -1,6 +1,13 @@
 """Configuration of a run: schemas from dataclasses, `load`, `build` and `simulate`."""
 
-from c2c.config.build import Layout, RunSetup, build, build_layout
+from c2c.config.build import (
+    Layout,
+    RunSetup,
+    build,
+    build_layout,
+    data_folders,
+    plain_settings,
+)
 from c2c.config.load import config_dir, load, register
 from c2c.config.refusals import SWEEP, as_setting_error, check_choices, choices
 from c2c.config.simulate import (
@@ -24,8 +31,10 @@ __all__ = [
     "choices",
     "code_in",
     "config_dir",
+    "data_folders",
     "load",
     "load_code",
+    "plain_settings",
     "prefers_compiled",
     "register",
     "run_totals",

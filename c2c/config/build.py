@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
@@ -49,11 +50,12 @@ from c2c.errors import SettingError, unknown_name
 from c2c.hardware import (
     LinkVariant,
     MigConfig,
+    Node,
     Platform,
     conf_folders,
     load_mig,
 )
-from c2c.models import Deployment, load_catalog
+from c2c.models import Deployment, load_catalog, spec_files
 from c2c.policies import DECISIONS
 from c2c.serving import (
     GROUPS,
@@ -67,18 +69,21 @@ from c2c.serving import (
 )
 from c2c.simulator import try_policies
 from c2c.simulator.groups import groups_of
-from c2c.systems.mechanism import Context
+from c2c.systems.mechanism import Context, Mechanism
 from c2c.workloads import (
     Router,
     Workload,
     WorkloadConfig,
     build_workload,
+    shared_models,
     workload_config,
     workload_files,
 )
 
-__all__ = ["Layout", "RunSetup", "build", "build_layout"]
+__all__ = ["Layout", "RunSetup", "build", "build_layout", "data_folders", "plain_settings"]
 
+
+type _Notes = tuple[str, ...]
 
 MOST_WALKED: Final = 1000  # requests with exact experts if `misses` is auto: 5 to 20 s
 
@@ -152,15 +157,70 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
     node = node_of(plain)
     given = given_parts(plain, node)
     measured = [_constants(part, plain["engine"]) for part in given]
-    platform, (constants, _) = given[0].platform, measured[0]
     said = tuple(dict.fromkeys(line for _, lines in measured for line in lines))
     deployments = _deployments(plain)
     mechanisms = mechanisms_of(plain)
+    to_plan = planned_requests(plain["mig"])
+
+    def fleet(models: tuple[Deployment, ...]) -> tuple[ServingSetup, _Notes, Prepared | None]:
+        parts = list(zip(given, (known for known, _ in measured), strict=True))
+        serving, notes = _serving(plain, node, parts, models, mechanisms)
+        check_memory(serving, rows, free)
+        return serving, notes, None if to_plan else prepare(serving)
+
+    wanted = _workload(plain["workload"])
+    check_workload(wanted, free)
+    serving, notes, prepared = fleet(deployments)
+    names, specs = tuple(d.name for d in deployments), [d.spec.name for d in deployments]
+    workload = build_workload(wanted, names, seed, specs)
+    if workload.models != names:
+        own = zip(workload.models, workload.made_of, strict=True)
+        with _hint(f"{len(workload.models):,} models: each id of the trace has a deployment of its "
+                   "own. workload.assignment=popularity_rank shares the catalog's."):  # fmt: skip
+            serving, notes, prepared = fleet(
+                tuple(replace(deployments[k], name=name) for name, k in own)
+            )
+    plan = None
+    if prepared is None:
+        plan = plan_layout(serving, given[0].platform.layouts, workload, requests=to_plan)
+        prepared, notes = plan.prepared, plan.notes
+    prepared, of_misses = _with_table(prepared, workload)
+    try_policies(prepared, workload)
+    notes = (*notes, *of_misses, *_in_one(plain["shards"], prepared, workload))
+    shared = shared_models(workload)
+    code = [Path(file).expanduser().resolve() for file in plain["code"]]
+    return RunSetup(
+        prepared=prepared,
+        workload=workload,
+        seed=seed,
+        timeline_rows=rows,
+        files=(
+            *sorted(set(workload_files(wanted).values())),
+            *(file for one in plain["catalog"]["models"] for file in spec_files(one["spec"])),
+            *data_folders(plain),
+            *code,
+            *source_folders((serving.system.policies, *(m.prepare for m in mechanisms))),
+        ),
+        settings=plain,
+        notes=(*filter(None, [shared]), *notes, *said, *kept_off(prepared), *_on_disk(prepared)),
+        plan=plan,
+    )
+
+
+def _serving(
+    plain: Mapping[str, Any],
+    node: Node | None,
+    given: Sequence[tuple[GivenPart, Constants]],
+    deployments: tuple[Deployment, ...],
+    mechanisms: Sequence[Mechanism],
+) -> tuple[ServingSetup, _Notes]:
+    """Return hardware, models and system of a run, and notes on the choice of layouts."""
+    one, constants = given[0]
     system = with_parts(
         mechanisms,
         Context(
             system=_system(plain["system"]),
-            platform=platform,
+            platform=one.platform,
             node=node,
             deployments=deployments,
             constants=constants,
@@ -168,18 +228,14 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
         ),
     )
     system = of_devices(system, plain["tensor_parallel"])
-    to_plan = planned_requests(plain["mig"])
-    layouts = [choose_layout(part.mig, part.platform, system) for part in given]
+    layouts = [choose_layout(part.mig, part.platform, system) for part, _ in given]
     notes = tuple(line for _, lines in layouts for line in lines)
     first, *beside = [
         FleetPart(platform=part.platform, mig=mig, count=part.count, constants=known)
-        for part, (mig, _), (known, _) in zip(given, layouts, measured, strict=True)
+        for (part, known), (mig, _) in zip(given, layouts, strict=True)
     ]
-    changes = layout_changes(plain["mig_changes"], plain["mig"])
-    if system.layout is not None:
-        notes = system.layout.notes
     serving = ServingSetup(
-        platform=platform,
+        platform=one.platform,
         mig=first.mig,
         superchips=first.count,
         link_variant=plain["link"],
@@ -191,41 +247,37 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
         router=Router(**plain["router"]),
         weights_start=plain["weights_start"],
         cells=plain["cells"],
-        seed=seed,
-        changes=changes,
+        seed=plain["seed"],
+        changes=layout_changes(plain["mig_changes"], plain["mig"]),
         failures=_failures(plain["failures"], plain["tensor_parallel"]),
     )
-    wanted = _workload(plain["workload"])
-    check_memory(serving, rows, free)
-    check_workload(wanted, free)
-    prepared = None if to_plan else prepare(serving)
-    names, specs = [d.name for d in deployments], [d.spec.name for d in deployments]
-    workload = build_workload(wanted, names, seed, specs)
-    plan = None
-    if prepared is None:
-        plan = plan_layout(serving, platform.layouts, workload, requests=to_plan)
-        prepared, notes = plan.prepared, plan.notes
-    prepared, of_misses = _with_table(prepared, workload)
-    try_policies(prepared, workload)
-    notes = (*notes, *of_misses, *_in_one(plain["shards"], prepared, workload))
-    code = [Path(file).expanduser().resolve() for file in plain["code"]]
+    return serving, notes if system.layout is None else system.layout.notes
+
+
+@contextmanager
+def _hint(hint: str) -> Iterator[None]:
+    """Add a hint to an invalid setting."""
+    try:
+        yield
+    except SettingError as error:
+        told = f"{error.hint} {hint}".strip()
+        value = len(error.value) if isinstance(error.value, list) else error.value
+        raise SettingError(error.field, value, error.allowed, told) from None
+
+
+def data_folders(settings: Mapping[str, Any]) -> list[Path]:
+    """Return the folders of chips, calibrations and the like that a run of these settings reads."""
+    load_installed()
+    search_settings(settings["conf"])
     groups = ("hardware", "mig", "node", "fleet", "kernel", "calibration", "engines", "starts")
-    folders = [f / group for f in conf_folders() for group in groups if (f / group).is_dir()]
-    return RunSetup(
-        prepared=prepared,
-        workload=workload,
-        seed=seed,
-        timeline_rows=rows,
-        files=(
-            *sorted(set(workload_files(wanted).values())),
-            *folders,
-            *code,
-            *source_folders((system.policies, *(m.prepare for m in mechanisms))),
-        ),
-        settings=plain,
-        notes=(*notes, *said, *kept_off(prepared), *_on_disk(prepared)),
-        plan=plan,
-    )
+    return [f / group for f in conf_folders() for group in groups if (f / group).is_dir()]
+
+
+def plain_settings(composed: DictConfig) -> dict[str, Any]:
+    """Return a composed configuration as the plain data that `build` keeps in its `settings`."""
+    plain: Any = OmegaConf.to_container(composed, resolve=True)
+    shown: dict[str, Any] = _without_targets(plain)
+    return shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -330,6 +330,7 @@ class Models(Frame):
     models: tuple[ModelInfo, ...]
     max_open: int  # most concurrent requests
     adds: bool = False  # True if models can be added and removed
+    first: int = 1  # number of the front's first message; no other front had it
 
 
 class Ask(Draws, kw_only=True):

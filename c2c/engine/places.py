@@ -64,6 +64,7 @@ class Place:
       generation: number of the process, increased at each start.
       process: running process; None if there is none.
       link: connection to the ready process; None if none is ready.
+      was_ready: whether the process was a standby that had connected.
       has_worked: whether the process has loaded or computed anything since it was ready.
       is_hung: whether the process was killed for its silence.
       is_over: whether the process has ended and its end was handled.
@@ -88,6 +89,7 @@ class Place:
     generation: int = 0
     process: subprocess.Popen[bytes] | None = None
     link: Connection | None = None
+    was_ready: bool = False
     has_worked: bool = False
     is_hung: bool = False
     is_over: bool = False

@@ -56,6 +56,7 @@ from c2c.transformer.pages import PAGE_TOKENS
 __all__ = ["Engine"]
 
 _log = logging.getLogger("c2c.engine")
+_FRONT = 1 << 40  # numbers of a front's messages
 _LOOKS = 100_000  # CPU readings that are kept: eleven days
 _ENDS = 64  # last ended requests, for the estimate of the next end
 
@@ -95,6 +96,7 @@ class Engine:
         self._backend: LiveBackend | None = None
         self._server: asyncio.Server | None = None
         self._front: Connection | None = None
+        self._fronts = 0  # so far
         self._connections: set[asyncio.Task[None]] = set()
         self._models: dict[str, int] = {}
         self.failure: Exception | None = None  # error that ended the loop
@@ -206,7 +208,8 @@ class Engine:
         if self._beginning:
             return say.Starting(what=self._beginning)
         adds, most = self._adding is not None, self._settings.max_open
-        return say.Models(models=self.models(), max_open=most, adds=adds)
+        first = (self._fronts - 1) * _FRONT + 1
+        return say.Models(models=self.models(), max_open=most, adds=adds, first=first)
 
     async def _begin_store(self, setup: say.Setup) -> None:
         """Create the store of host weights, if workers share weight files."""
@@ -350,7 +353,7 @@ class Engine:
         link.close()
 
     async def _serve_front(self, link: Connection) -> None:
-        self._front = link
+        self._front, self._fronts = link, self._fronts + 1
         link.send(self._hello())
         await link.each(self._heard)
         self._front = None

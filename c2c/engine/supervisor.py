@@ -77,7 +77,8 @@ class Supervisor:
           patience: consecutive processes without completed work after which a slot is given up.
           devices: number of devices that each process computes with.
           has_spare: True to keep a standby process with all modules imported.
-          start_s: silence after which a starting process is killed; None: ten times `hang_s`.
+          start_s: silence after which a starting process is killed; None: ten times `hang_s`. A
+            standby that connected before is killed after `hang_s`.
           worker: module that a process runs.
         """
         self._worker, self._devices = worker, devices
@@ -92,6 +93,7 @@ class Supervisor:
         self._watch: asyncio.Task[None] | None = None
         self._spare: tuple[int, subprocess.Popen[bytes]] | None = None
         self._spares = 0  # so far
+        self._is_spare_ready = False
         self._place_of: dict[int, asyncio.Future[Place | None]] = {}  # slot by standby number
         self._memory_kills = memory_kills()
         # A process is bound to its device before its imports, so no standby with GPUs.
@@ -197,6 +199,7 @@ class Supervisor:
         is_there = spare is not None and spare[1].poll() is None
         if spare is not None:
             self._place_of[spare[0]].set_result(place if is_there else None)
+        place.was_ready = is_there and self._is_spare_ready
         if spare is not None and is_there:
             place.process = spare[1]
         else:
@@ -214,13 +217,14 @@ class Supervisor:
                 process = self._process(say.SPARE, self._spares + 1)
                 self._spares += 1
                 self._place_of[self._spares] = asyncio.get_running_loop().create_future()
-                self._spare = self._spares, process
+                self._spare, self._is_spare_ready = (self._spares, process), False
 
         await started("a standby worker", start)
 
     async def serve(self, hello: say.WorkerHello, link: Connection) -> None:
         """Serve a worker's connection until it ends."""
         if hello.place == say.SPARE:
+            self._is_spare_ready |= hello.generation == self._spares
             given = self._place_of.get(hello.generation)
             assigned = None if given is None else await given
             if assigned is None:
@@ -325,7 +329,8 @@ class Supervisor:
                     place.link is not None and is_idle and not is_admitting
                 ):
                     continue
-                limit_s = self._start_s if place.link is None or is_idle else self._hang_s
+                starts = is_idle if place.link is not None else not place.was_ready
+                limit_s = self._start_s if starts else self._hang_s
                 if time.monotonic() - place.heard_s > limit_s:
                     _log.error("worker %d sent nothing for %.0f s: killed", place.device, limit_s)
                     place.is_hung = True

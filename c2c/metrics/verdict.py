@@ -9,12 +9,18 @@ The rule, for all requests together and for each model:
    time between first and last arrival (a burst that drains is shorter or over). Half-way the queue
    was well below W (a steady crowd does not grow). W is at least 20, and at least twice the square
    root of the arrivals during the growth (chance alone causes less at full load). Most of the
-   requests that arrived last missed a target.
-3. The offered rate is that of arrivals during the growth. The sustainable rate is that of finished
-   requests, without the first fifth of the growth, in which batches fill.
+   requests that arrived last missed a target. If all but a few have a first token, requests ended
+   at a steady rate during the growth (else they may just be long).
+3. The offered rate is that of arrivals during the growth, the served rate that of requests that end
+   from its start until the last one ends. The sustainable rate is that of requests that end during
+   the growth, without its first fifth, in which batches fill. It is unknown (None) if fewer than 20
+   end then, or twice as many in one half as in the other: requests take about as long as the
+   growth, or models wait for slices.
 4. If no queue grows, targets are missed (`missed`) if fewer requests met both than the goal
-   (`slo.attainment`); else the load is `served`. The misses are steady if three quarters of the
-   run's twentieths (by arrival) have more of them than allowed; else they came in bursts.
+   (`slo.attainment`); else the load is `served`. Queues are stable then, unless most requests are
+   unfinished at the last arrival: such a load is too short to show a growing queue. The misses are
+   steady if three quarters of the run's twentieths (by arrival) have more of them than allowed;
+   else they came in bursts.
 5. The bottleneck is that of the time in which the queue grew or targets were missed; if misses were
    not steady, of the worst twentieth. A long run is examined over about a million requests: the
    last ones of the growth, or those with most misses. A share counts as full from 90 %. The first
@@ -96,6 +102,10 @@ class _Run:
         return self.late | self.slow | self.failed
 
     @property
+    def begun_s(self) -> Floats:
+        return np.where(np.isfinite(self.first_s), self.first_s, self.ended_s)
+
+    @property
     def span(self) -> tuple[float, float]:
         return float(self.arrival_s.min()), float(self.arrival_s.max())
 
@@ -128,9 +138,10 @@ def judge(
       `state`: served, missed or overload; `met`: share of requests that met both targets; `wanted`:
       the goal; `binds`: key in `BINDS`, None if served; `text`: one or two lines. If not served,
       also `models`, `since_s`, `until_s` and the shares of `shares_of`. For an overload
-      `offered_rps`, `sustainable_rps` and `waiting`. For missed targets `late`, `slow` and `failed`
-      (shares of requests), `failures` (counts by reason) and `steady`. For several parts also their
-      number, `parts`, and the number of those as bad as the worst, `as_bad`.
+      `offered_rps`, `served_rps`, `sustainable_rps`, `waiting` (without a first token) and
+      `in_service`. For missed targets `late`, `slow` and `failed` (shares of requests), `failures`
+      (counts by reason) and `steady`. For several parts also their number, `parts`, and the number
+      of those as bad as the worst, `as_bad`.
     """
     held = Records((records,)) if isinstance(records, pa.Table) else records
     only = _run(held, room, 0) if len(held.parts) == 1 else None
@@ -144,10 +155,12 @@ def judge(
     told = {"met": met, "wanted": attainment}
     worst = max(range(len(looks)), key=lambda k: (looks[k].rank, looks[k].amount, -k))
     rank = looks[worst].rank
+    is_short = 2 * sum(look.unfinished for look in looks) > count
+    queues = "too short to show a growing queue" if is_short else "queues stable"
     if len(looks) > 1:
         told |= {"parts": len(looks), "as_bad": sum(look.rank >= rank for look in looks)}
     if rank == _SERVED or (rank == _MISSED and met >= attainment):
-        text = f"served: {_percent(met)} of requests met both targets; queues stable"
+        text = f"served: {_percent(met)} of requests met both targets; {queues}"
         return {"state": "served", **told, "binds": None, "text": [text]}
     run = _run(held, room, worst) if only is None else only
     most = max(1, MOST * len(run.arrival_s) // count)  # this part's; all parts are read
@@ -155,7 +168,7 @@ def judge(
         grown = _grown(run, room)
         assert grown is not None
         return {"state": "overload", **told, **_overload(run, room, held, most, *grown)}
-    return {"state": "missed", **told, **_misses(run, room, held, most, attainment)}
+    return {"state": "missed", **told, **_misses(run, room, held, most, attainment, queues)}
 
 
 _SERVED, _MISSED, _OVERLOAD = 0, 1, 2
@@ -163,12 +176,16 @@ _SERVED, _MISSED, _OVERLOAD = 0, 1, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """Badness of a part: its rank, then `amount`, the requests that waited or missed."""
+    """Badness of a part: its rank, then `amount`, the requests that waited or missed.
+
+    `unfinished` counts the requests that are unfinished at the part's last arrival.
+    """
 
     rank: int
     amount: int
     requests: int
     missed: int
+    unfinished: int
 
 
 def looks_at(
@@ -199,7 +216,10 @@ def _look(run: _Run, room: Room, attainment: float) -> Look:
         rank, amount = _OVERLOAD, grown[0].waiting
     elif count and missed > (1.0 - attainment) * count:
         rank, amount = _MISSED, missed
-    return Look(rank=rank, amount=amount, requests=count, missed=missed)
+    unfinished = int(np.count_nonzero(run.ended_s > run.span[1])) if count else 0
+    return Look(
+        rank=rank, amount=amount, requests=count, missed=missed, unfinished=unfinished
+    )  # fmt: skip
 
 
 def _run(records: Records, room: Room, part: int) -> _Run:
@@ -224,17 +244,14 @@ def _read(records: pa.Table, room: Room) -> _Run:
     )
 
 
-def _grown(run: _Run, room: Room) -> tuple[Growth, dict[str, Growth], Floats] | None:
-    """Return the growth, that of each model which fell behind, and when requests left the queue.
-
-    None if no queue grew.
-    """
+def _grown(run: _Run, room: Room) -> tuple[Growth, dict[str, Growth]] | None:
+    """Return the growth, and that of each model which fell behind; None if no queue grew."""
     span = run.span
     if np.count_nonzero(run.ended_s > span[1]) < FEWEST:
         return None
     late = run.late | run.failed
-    begun = np.where(np.isfinite(run.first_s), run.first_s, run.ended_s)
-    for left, missed in ((begun, late), (run.ended_s, late | run.slow)):
+    waiting = np.count_nonzero(run.begun_s > span[1])
+    for left, missed in ((run.begun_s, late), (run.ended_s, late | run.slow)):
         whole = growth_of(run.arrival_s, left, missed, span)
         behind: dict[str, Growth] = {}
         for m in np.flatnonzero(np.bincount(run.model[left > span[1]]) >= FEWEST):
@@ -242,8 +259,10 @@ def _grown(run: _Run, room: Room) -> tuple[Growth, dict[str, Growth], Floats] | 
             found = growth_of(run.arrival_s[rows], left[rows], missed[rows], span)
             if found is not None:
                 behind[room.models[m]] = found
-        if whole is not None or behind:
-            return whole or max(behind.values(), key=lambda g: g.waiting), behind, left
+        most = whole or max(behind.values(), key=lambda g: g.waiting, default=None)
+        # Without a queue for the first token, unfinished requests may just be long ones.
+        if most and (left is not run.ended_s or waiting >= FEWEST or _steady_rps(left, most)):
+            return most, behind
     return None
 
 
@@ -254,7 +273,6 @@ def _overload(
     most: int,
     window: Growth,
     behind: dict[str, Growth],
-    left: Floats,
 ) -> dict[str, Any]:
     models = np.array([room.models.index(name) for name in behind or room.models])
     concerned = np.isin(run.model, models)
@@ -263,28 +281,47 @@ def _overload(
     stretch = (float(last[0]) if len(last) == most else since, until)
     table = records.during(DETAIL_COLUMNS, *stretch)
     shares = shares_of(table, room, stretch, np.isin(models_of(table, room), models))
-    counted_from = since + FILLING * (until - since)
     inside = concerned & (run.arrival_s >= since) & (run.arrival_s <= until)
-    served = concerned & (run.finished_s > counted_from) & (run.finished_s <= until)
+    ends = run.finished_s[concerned & (run.finished_s > since)]
     verdict = {
         "models": sorted(behind) or "all together",
         "since_s": since,
         "until_s": until,
         "offered_rps": float(np.count_nonzero(inside) / (until - since)),
-        "sustainable_rps": float(np.count_nonzero(served) / (until - counted_from)),
-        "waiting": int(np.count_nonzero(concerned & (left > until))),
+        "served_rps": len(ends) / (float(ends.max(initial=until)) - since),
+        "sustainable_rps": _steady_rps(ends, window),
+        "waiting": int(np.count_nonzero(concerned & (run.begun_s > until))),
+        "in_service": int(
+            np.count_nonzero(concerned & (run.begun_s <= until) & (run.ended_s > until))
+        ),
         "binds": _idle(shares) or _full(shares) or _waiting(shares),
         **shares,
     }
+    rate = (
+        f"{verdict['served_rps']:.3g} served until the last one ended"
+        if verdict["sustainable_rps"] is None
+        else f"about {verdict['sustainable_rps']:.3g} sustainable"
+    )
     first = (
         f"overload: {verdict['offered_rps']:.3g} requests/s{_named(behind, room, ' of ')} offered, "
-        f"about {verdict['sustainable_rps']:.3g} sustainable; {verdict['waiting']:,} waited at the "
-        f"last arrival, the queue grew from {since:,.0f} s on, for {until - since:,.0f} s"
+        f"{rate}; {verdict['waiting']:,} waited and {verdict['in_service']:,} were in service at "
+        f"the last arrival, the queue grew from {since:,.0f} s on, for {until - since:,.0f} s"
     )
     return verdict | {"text": [first, _why(verdict)]}
 
 
-def _misses(run: _Run, room: Room, records: Records, most: int, wanted: float) -> dict[str, Any]:
+def _steady_rps(ends: Floats, window: Growth) -> float | None:
+    """Return the rate of ends in a growth; None for too few, or if its halves differ twofold."""
+    since = window.since_s + FILLING * (window.until_s - window.since_s)
+    halves, _ = np.histogram(ends, bins=np.linspace(since, window.until_s, 3))
+    if halves.sum() < FEWEST or halves.max() > 2 * halves.min():
+        return None
+    return float(halves.sum() / (window.until_s - since))
+
+
+def _misses(
+    run: _Run, room: Room, records: Records, most: int, wanted: float, queues: str
+) -> dict[str, Any]:
     missed = run.missed
     order = np.lexsort((run.model, run.arrival_s))
     parts = np.array_split(order, min(PARTS, len(order)))
@@ -320,7 +357,7 @@ def _misses(run: _Run, room: Room, records: Records, most: int, wanted: float) -
     when = "all the time" if steady else f"in bursts, the worst from {since:,.0f} to {until:,.0f} s"
     first = (
         f"targets missed {when}{_named(by_model, room, ', by ')}: {_percent(np.mean(~missed))} of "
-        f"requests met both (goal {_percent(wanted)}); {told}; queues stable"
+        f"requests met both (goal {_percent(wanted)}); {told}; {queues}"
     )
     return verdict | {"text": [first, _why(verdict)]}
 

@@ -4,7 +4,8 @@ from c2c.models.catalog import Deployment, catalogs, load_catalog
 from c2c.models.families import FAMILIES
 from c2c.models.huggingface import from_hf_config
 from c2c.models.json_file import json_object, read_json_object, read_text
-from c2c.models.load import catalog_names, load_spec
+from c2c.models.load import catalog_names, load_spec, name_of, spec_files
+from c2c.models.quantisation import read_config
 from c2c.models.ranks import rank_of
 from c2c.models.spec import Latent, LinearAttention, ModelSpec, RopeScaling, WeightFormat
 from c2c.models.weights import (
@@ -50,10 +51,13 @@ __all__ = [
     "kv_bytes_per_token",
     "load_catalog",
     "load_spec",
+    "name_of",
     "param_count",
     "rank_of",
+    "read_config",
     "read_json_object",
     "read_text",
+    "spec_files",
     "state_bytes",
     "streamed_bytes",
     "weight_bytes",

@@ -13,6 +13,7 @@ from c2c.models.spec import ModelSpec
 __all__ = ["Deployment", "catalogs", "load_catalog"]
 
 DEFAULT_TTFT_SLO_S = 1.0  # C2CServe section 9.3
+LONGEST_NAME = 200
 MOST_PRIORITY = 2**31 - 1
 DEFAULT_TPOT_SLO_S = 0.2  # five tokens a second, about reading speed; the paper prints none
 
@@ -30,8 +31,9 @@ class Deployment:
     priority: int = 0  # of its requests; a higher number is more urgent
 
     def __post_init__(self) -> None:
-        if not self.name:
-            raise SettingError("catalog.name", self.name, "a name")
+        if not (0 < len(self.name) <= LONGEST_NAME and self.name.isprintable()):
+            allowed = f"a name of 1 to {LONGEST_NAME} printable characters"
+            raise SettingError("catalog.name", self.name[: 2 * LONGEST_NAME], allowed)
         for field in ("ttft_slo_s", "tpot_slo_s"):
             value = getattr(self, field)
             if isinstance(value, bool) or not isinstance(value, int | float):

@@ -2,14 +2,13 @@
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from typing import Any
 
 from c2c.errors import SettingError
 from c2c.models.families import FAMILIES, RECIPE, Family, nearest
+from c2c.models.quantisation import FIELDS, quantised
 from c2c.models.reader import Reader
-from c2c.models.spec import ModelSpec, RopeScaling, WeightFormat
-from c2c.models.weights import gemms, is_quantised
+from c2c.models.spec import ModelSpec, RopeScaling
 
 __all__ = ["from_hf_config"]
 
@@ -52,8 +51,10 @@ def from_hf_config(
         values["rotary_fraction"] = 1.0
     values |= _windows(read, kind, values["layers"])
     spec = ModelSpec(name=name, family=str(family), **values)
-    form = config.get("quantization_config")
-    return spec if not form else replace(spec, weights=_weights(read, spec, form))
+    for name_of_field in FIELDS:
+        if form := config.get(name_of_field):
+            return quantised(spec, form, f"{read.where}.{name_of_field}")
+    return spec
 
 
 def _common(read: Reader) -> dict[str, Any]:
@@ -185,76 +186,3 @@ def _windows(read: Reader, family: Family, layers: int) -> dict[str, Any]:
         "partial_window_layers": len(windowed),
         "window_layers": tuple(windowed),
     }
-
-
-def _weights(read: Reader, spec: ModelSpec, config: Any) -> WeightFormat:
-    """Read the quantisation format of a published checkpoint."""
-    where = f"{read.where}.quantization_config"
-    if not isinstance(config, Mapping):
-        raise SettingError(where, config, "a mapping")
-    kind = config.get("quant_method")
-    inner = Reader(config, where)
-    if kind == "fp8":
-        block = config.get("weight_block_size")
-        if (
-            not isinstance(block, list)
-            or len(block) != 2
-            or not all(type(size) is int and size > 0 for size in block)
-        ):
-            raise SettingError(f"{where}.weight_block_size", block, "two whole numbers above 0")
-        form = WeightFormat(kind="fp8", bits=8, block=(block[0], block[1]))
-    elif kind == "mxfp4":
-        form = WeightFormat(kind="mxfp4", bits=4, block=(1, 32), experts_only=True)
-    elif kind in ("awq", "gptq"):
-        bits = inner.whole("bits", "w_bit")
-        if bits not in (4, 8):
-            raise SettingError(f"{where}.bits", bits, "4 or 8")
-        size = config.get("group_size", config.get("q_group_size"))
-        group = 0 if size == -1 else inner.whole("group_size", "q_group_size")
-        form = WeightFormat(kind=kind, bits=bits, block=(1, group))
-    else:
-        raise SettingError(
-            f"{where}.quant_method", kind, "fp8, mxfp4, awq or gptq",
-            "Use the config of the unquantised model.",
-        )  # fmt: skip
-    return replace(form, kept=_kept(where, spec, form, config.get("modules_to_not_convert") or ()))
-
-
-def _kept(where: str, spec: ModelSpec, form: WeightFormat, entries: Any) -> tuple[str, ...]:
-    """Return the unquantised modules of a layer, by their names below the layer."""
-    field = f"{where}.modules_to_not_convert"
-    if isinstance(entries, str) or not all(isinstance(entry, str) for entry in entries):
-        raise SettingError(field, entries, "a list of names")
-    every, some = set[str](), dict[str, set[int]]()
-    for entry in entries:
-        path = entry.removeprefix("model.").split(".")
-        layer = path[1] if path[0] == "layers" and len(path) > 2 else "*"
-        name = ".".join(path[2:] if layer != "*" or path[:2] == ["layers", "*"] else path)
-        if layer.isdigit():
-            some.setdefault(name, set()).add(int(layer))
-        else:
-            every.add(name)
-    kept = []
-    for gemm in gemms(spec):
-        for module, _ in gemm.parts:
-            if not is_quantised(form, gemm.kind, module):
-                continue
-            layers = set[int]().union(*(some[name] for name in some if _holds(name, module)))
-            if any(_holds(name, module) for name in every) or len(layers) == spec.layers:
-                kept.append(module)
-            elif layers and len(layers) < gemm.count:
-                raise SettingError(
-                    field, f"{module} of {len(layers)} layers", f"all {gemm.count} layers or none"
-                )
-            elif layers:
-                kept.append(module)
-    return tuple(kept)
-
-
-def _holds(name: str, module: str) -> bool:
-    """Return whether a name is the module itself or one of its parents.
-
-    >>> _holds("self_attn", "self_attn.q_proj"), _holds("gate", "mlp.gate_proj")
-    (True, False)
-    """
-    return f".{name}." in f".{module}."

@@ -1,15 +1,17 @@
 """Lookup of a model's config.json, by shipped name or by path."""
 
+import os
 from functools import cache
 from importlib import resources
 from pathlib import Path
 
 from c2c.errors import SettingError
 from c2c.models.huggingface import from_hf_config
-from c2c.models.json_file import json_object, read_text
+from c2c.models.json_file import json_object
+from c2c.models.quantisation import config_files, read_config
 from c2c.models.spec import ModelSpec
 
-__all__ = ["catalog_names", "load_spec"]
+__all__ = ["catalog_names", "load_spec", "name_of", "spec_files"]
 
 
 def catalog_names() -> tuple[str, ...]:
@@ -24,8 +26,7 @@ def load_spec(name_or_path: str | Path) -> ModelSpec:
     """Return a model's spec.
 
     Args:
-      name_or_path: one of `catalog_names()`, or the path of a config.json or its folder; the spec
-        then has the folder's name.
+      name_or_path: one of `catalog_names()`, or the path of a config or its folder, see `name_of`.
 
     Raises:
       SettingError: the argument is neither a known name nor a path, or the config is not supported.
@@ -34,14 +35,43 @@ def load_spec(name_or_path: str | Path) -> ModelSpec:
     text = str(name_or_path)
     if text in catalog_names():
         return _shipped(text)
-    path = Path(text)
-    if path.is_dir():
-        path = path / "config.json"
+    path = _file(text)
     if not path.is_file():
         raise SettingError(
             "model", text, f"one of {', '.join(catalog_names())}, or the path of a config.json"
         )
-    return from_hf_config(json_object(read_text(path), str(path)), path.resolve().parent.name)
+    return from_hf_config(read_config(path), name_of(path))
+
+
+def spec_files(name_or_path: str | Path) -> tuple[Path, ...]:
+    """Return the files that `load_spec` reads; none for a shipped model."""
+    text = str(name_or_path)
+    return () if text in catalog_names() else config_files(_file(text))
+
+
+def _file(text: str) -> Path:
+    path = Path(text)
+    return path / "config.json" if path.is_dir() else path
+
+
+def name_of(path: Path) -> str:
+    """Return the model's name of a config, a folder or a file of weights; links are not followed.
+
+    A config.json has its folder's name, another file its own; a snapshot in the Hub's cache has the
+    repository's.
+
+    >>> name_of(Path("models/mine/config.json")), name_of(Path("models/mine.json"))
+    ('mine', 'mine')
+    >>> name_of(Path("hub/models--Qwen--Qwen3-8B/snapshots/b968826/config.json"))
+    'Qwen3-8B'
+    """
+    whole = Path(os.path.abspath(path))  # noqa: PTH100 (resolve() follows links)
+    if whole.name != "config.json" and not whole.is_dir():
+        return whole.stem if whole.suffix in (".json", ".gguf") else whole.name
+    folder = whole if whole.name != "config.json" else whole.parent
+    cached = folder.parent.parent.name
+    is_cached = folder.parent.name == "snapshots" and cached.startswith("models--")
+    return cached.rpartition("--")[2] if is_cached else folder.name
 
 
 @cache

@@ -9,6 +9,7 @@ from c2c.errors import SettingError
 __all__ = ["Latent", "LinearAttention", "ModelSpec", "RopeScaling", "WeightFormat"]
 
 _AT_LEAST_ZERO = (
+    "kv_dtype_bytes",
     "shared_intermediate",
     "norm_offset",
     "attention_scale",
@@ -108,17 +109,24 @@ class WeightFormat:
     """Quantisation format of a published checkpoint's matrices.
 
     Attributes:
-      kind: "fp8" (a byte, a float32 scale a block), "mxfp4" (4 bits, a byte a block), "awq" or
-        "gptq" (4 or 8 bits; a float16 scale and a zero point a group; GPTQ also an int32 a column).
+      kind: method by its name in configs.
       bits: bits of one weight.
-      block: numbers of outputs and inputs that share a scale; 0 inputs: all of them.
+      block: numbers of outputs and inputs that share a scale; 0: all of them.
+      scale_bytes: bytes of a scale.
+      has_zeros: whether a zero point, as wide as a weight, is beside each scale.
+      input_bytes: further bytes for each input, such as GPTQ's order of groups.
+      matrix_bytes: further bytes for each matrix, such as NVFP4's scale of scales.
       experts_only: whether only experts are quantised.
       kept: unquantised modules, by their names below the layer.
     """
 
-    kind: Literal["fp8", "mxfp4", "awq", "gptq"]
+    kind: Literal["fp8", "mxfp4", "awq", "gptq", "modelopt", "compressed-tensors"]
     bits: int
     block: tuple[int, int]
+    scale_bytes: int = 4
+    has_zeros: bool = False
+    input_bytes: int = 0
+    matrix_bytes: int = 0
     experts_only: bool = False
     kept: tuple[str, ...] = ()
 
@@ -191,6 +199,7 @@ class ModelSpec:
     rotary_interleaved: bool = False  # pairs are neighbours, not half of the rotated part apart
     norm_eps: float = 1e-5
     dtype_bytes: int = 2
+    kv_dtype_bytes: int = 0  # of a cached value; 0: dtype_bytes
     weights: WeightFormat | None = None  # None: dtype_bytes per weight
 
     @property
@@ -204,6 +213,11 @@ class ModelSpec:
         if self.latent is not None:
             return self.latent.kv_rank + self.latent.rope_dim
         return 2 * self.kv_heads * self.head_dim
+
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes of a token in the cache of such a layer."""
+        return self.cached_values * (self.kv_dtype_bytes or self.dtype_bytes)
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -130,14 +130,10 @@ def _stored_bytes(spec: ModelSpec, gemm: Gemm, module: str, n: int) -> int:
     if form is None or not is_quantised(form, gemm.kind, module):
         return k * n * spec.dtype_bytes
     rows, columns = form.block
-    groups = -(-k // columns) if columns else 1
-    if form.kind == "fp8":
-        return k * n + 4 * -(-n // rows) * groups
-    packed = k * n * form.bits // 8
-    if form.kind == "mxfp4":
-        return packed + n * groups
-    beside = groups * (2 * n + n * form.bits // 8)  # scales, zero points
-    return packed + beside + (4 * k if form.kind == "gptq" else 0)
+    scales = (-(-n // rows) if rows else 1) * (-(-k // columns) if columns else 1)
+    zeros = scales * form.bits // 8 if form.has_zeros else 0
+    beside = scales * form.scale_bytes + zeros + k * form.input_bytes + form.matrix_bytes
+    return k * n * form.bits // 8 + beside
 
 
 def is_quantised(form: WeightFormat, kind: str, module: str) -> bool:
@@ -225,7 +221,7 @@ class CacheShape(NamedTuple):
 def cache_shape(spec: ModelSpec) -> CacheShape:
     """Return the cache shape, in units of kv_bytes_per_token / (full + windowed) bytes."""
     windowed, window = _windowed(spec)
-    each, state = spec.cached_values * spec.dtype_bytes, state_bytes(spec)
+    each, state = spec.cached_bytes, state_bytes(spec)
     full, windowed = (spec.cached_layers - windowed) * each, windowed * each
     place = math.gcd(full, windowed, state)
     return CacheShape(full // place, windowed // place, window if windowed else 0, state // place)
@@ -239,7 +235,7 @@ def kv_bytes_per_token(spec: ModelSpec, position: int = 0) -> int:
     """
     windowed, window = _windowed(spec)
     growing = spec.cached_layers - (windowed if position >= window else 0)
-    return growing * spec.cached_values * spec.dtype_bytes
+    return growing * spec.cached_bytes
 
 
 def kv_bytes(spec: ModelSpec, tokens: ArrayLike) -> NDArray[np.int64]:
@@ -255,7 +251,7 @@ def kv_bytes(spec: ModelSpec, tokens: ArrayLike) -> NDArray[np.int64]:
     count = _tokens(tokens).astype(np.int64)
     windowed, window = _windowed(spec)
     places = (spec.cached_layers - windowed) * count + windowed * np.minimum(count, window)
-    cached = places * (spec.cached_values * spec.dtype_bytes)
+    cached = places * spec.cached_bytes
     return np.asarray(cached + np.where(count > 0, state_bytes(spec), 0))
 
 

@@ -21,7 +21,7 @@ SOURCE_SUFFIXES = frozenset({".py", ".yaml", ".yml", ".json"})
 def content_key(
     config: Mapping[str, Any],
     *,
-    packages: Sequence[str] = (),
+    packages: Sequence[str] | Mapping[str, str] = (),
     files: Iterable[Path] = (),
     ignore: Sequence[str] = (),
 ) -> str:
@@ -29,14 +29,17 @@ def content_key(
 
     Args:
       config: the resolved configuration; the order of its keys does not matter.
-      packages: names of packages and modules whose source the result depends on.
+      packages: names of packages and modules whose source the result depends on, or their
+        `source_key` by name.
       files: data files and folders that the result depends on; their content counts.
       ignore: top-level keys of `config` that do not change the result, such as output folders.
     """
     kept = {k: v for k, v in config.items() if k not in ignore}
     parts = {
         "config": plain(kept),
-        "code": {name: source_key(name) for name in sorted(packages)},
+        "code": dict(packages)
+        if isinstance(packages, Mapping)
+        else {name: source_key(name) for name in packages},
         # A list, so that two files of one name in different folders both count.
         "files": sorted((path.name, file_key(path)) for path in files),
     }

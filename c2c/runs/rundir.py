@@ -126,7 +126,7 @@ class RunDir:
           SettingError: a folder that the run may not use, see `check_folder`; nothing is changed.
           DataError: a folder with a run of another format; nothing is changed.
         """
-        settings = plain(config)
+        settings, files = plain(config), tuple(files)
         key = content_key(settings, packages=packages, files=files, ignore=ignore)
 
         def check() -> None:
@@ -146,7 +146,8 @@ class RunDir:
                 if not is_complete:
                     _clear(root)
                     write_text(root / "config.yaml", yaml.safe_dump(settings, sort_keys=False))
-                    write_json(root / "provenance.json", {"key": key, **provenance(seed=seed)})
+                    known = {"key": key, "files": [str(file.absolute()) for file in files]}
+                    write_json(root / "provenance.json", known | provenance(seed=seed))
         except OSError as error:
             why = error.strerror or str(error)
             raise SettingError(field, str(root), f"a folder that can be written ({why})") from error

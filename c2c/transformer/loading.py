@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from c2c.errors import DataError, SettingError
 from c2c.hardware import memory_bytes
-from c2c.models import ModelSpec, from_hf_config, param_count, read_json_object
+from c2c.models import ModelSpec, from_hf_config, name_of, param_count, read_config
 from c2c.transformer.executables import Executables, executables_at
 from c2c.transformer.generate import Wanted, warm
 from c2c.transformer.linear import Hybrid, Linear, linear_by_name
@@ -222,11 +222,11 @@ def _open_gguf(path: Path) -> _Opened:
 
 
 def _open_folder(path: Path, config: Path) -> _Opened:
-    spec = _spec(read_json_object(config), path.resolve().name, config)
+    spec = _spec(read_config(config), name_of(path), config)
     source = SafetensorsCheckpoint(path)
     form = spec.weights
     source.scale(None if form is None else form.block)
-    spec = replace(spec, weights=None)  # widened on reading
+    spec = replace(spec, weights=None, kv_dtype_bytes=0)  # widened on reading
     split_experts(source, spec.family)
     if spec.tie_embeddings and HEAD in source.names and not source.are_equal(HEAD, EMBEDDING):
         # Transformers 5 also computes with the head if the file has one with its own values.
@@ -249,9 +249,10 @@ def _spec(config: Mapping[str, Any], name: str, file: Path) -> ModelSpec:
     try:
         spec = from_hf_config(config, name, families=FAMILIES)
         check_supported(spec)
-        if spec.weights is not None and spec.weights.kind != "fp8":
+        form = spec.weights
+        if form is not None and not (form.kind == "fp8" and all(form.block)):
             raise SettingError(
-                f"model.{name}.quantization_config.quant_method", spec.weights.kind,
+                f"model.{name}.quantization_config.quant_method", form.kind,
                 "fp8 with weight_block_size, or none", "For 4-bit weights load the "
                 "unquantised checkpoint with quantize='int4', or a GGUF file.",
             )  # fmt: skip

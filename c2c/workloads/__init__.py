@@ -2,7 +2,7 @@
 
 from c2c.workloads.blocks import MEASURED, ClosedLoop, RequestBlock, Workload, concatenate
 from c2c.workloads.build import build_workload, source_models
-from c2c.workloads.describe import describe
+from c2c.workloads.describe import describe, shared_models
 from c2c.workloads.files import workload_files
 from c2c.workloads.routing import (
     EMBEDDING,
@@ -35,6 +35,7 @@ __all__ = [
     "embed",
     "router_tables",
     "shared_dir",
+    "shared_models",
     "source_models",
     "token_key",
     "topic_of",

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Literal
 
 from c2c.errors import SettingError
 from c2c.models import catalog_names
 
-__all__ = ["RULES", "Assigned", "assign_models", "describe_assignment"]
+__all__ = ["OWN", "RULES", "Assigned", "assign_models", "describe_assignment"]
 
 type How = Literal["map", "name", "spec", "rule"]
 
+OWN = "own"
 RULES: Mapping[str, str] = {
+    OWN: "each id has a deployment of its own; by popularity, ids take the catalog's models, then "
+    "copies of them in turn",
     "popularity_rank": "the id of popularity rank r (from 0; ties by first appearance) goes to "
     "catalog[r % len(catalog)]",
     "round_robin_by_first_seen": "the r-th id to appear goes to catalog[r % len(catalog)]",
 }
+
+MOST_OWN = 10_000  # ids with a deployment each: more are users or requests, not models
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,13 +31,15 @@ class Assigned:
     """Models assigned to the ids of a trace, in order of first appearance.
 
     Attributes:
-      target: id -> catalog name.
+      target: id -> deployment.
       how: id -> "map" (explicit), "name" (of a catalog model), "spec" (of its architecture) or
         "rule".
+      made_of: deployment -> index in the catalog of the model whose spec and targets it has.
     """
 
     target: Mapping[str, str]
     how: Mapping[str, How]
+    made_of: Mapping[str, int]
 
 
 def assign_models(
@@ -40,12 +48,15 @@ def assign_models(
     rule: str = "popularity_rank",
     explicit: Mapping[str, str] | None = None,
     specs: Sequence[str] = (),
+    unnamed: str = "",
 ) -> Assigned:
-    """Assign each model id of a trace to a model of the catalog.
+    """Assign each model id of a trace to a model of the catalog, or to a deployment of its own.
 
-    `explicit` comes first. Next, an id that equals a catalog name or the name of a spec, ignoring
-    case, goes to that model; among several copies, to the first. The rule assigns the remaining
-    ids, ranked among themselves.
+    `explicit` comes first. Next, an id that names a catalog model or its spec goes to that model;
+    among several copies, to the first. Names are equal as written, or if one is the other's end
+    after a slash, then case aside, then with `_`, `.` and `-` alike. The rule assigns the remaining
+    ids, ranked among themselves. By the rule "own" an id that names a taken model, and one that
+    names none, has a deployment named after it.
 
     Args:
       requests_of: model id -> requests, in order of first appearance.
@@ -53,87 +64,186 @@ def assign_models(
       rule: a name in `RULES`.
       explicit: trace id -> catalog name.
       specs: name of the architecture of each catalog model.
+      unnamed: id of requests without a model id, whose deployment keeps the catalog's name.
 
     Raises:
       SettingError: unknown rule; an explicit target outside the catalog; an explicit id that the
-        trace lacks; an id that names a shipped model outside the catalog.
+        trace lacks; an id that names several models, or a shipped model outside the catalog; too
+        many ids for the rule "own".
     """
     if rule not in RULES:
         raise SettingError("workload.assignment", rule, f"one of {', '.join(RULES)}")
     explicit = explicit or {}
     _check_explicit(explicit, requests_of, catalog)
-    target: dict[str, str] = dict(explicit)
     how: dict[str, How] = dict.fromkeys(explicit, "map")
-    names = _Names.of(catalog, specs)
+    named: dict[str, int] = {}
+    among: Sequence[tuple[How, _Names]] = (
+        ("name", _Names(catalog)), ("spec", _Names(specs[: len(catalog)])),
+    )  # fmt: skip
     for name in requests_of:
-        if name not in target and (found := names.named(name)):
-            target[name], how[name] = found
-    rest = [name for name in requests_of if name not in target]
+        for kind, names in among:
+            if name not in how and (k := names.found(name)) is not None:
+                named[name], how[name] = k, kind
+    rest = [name for name in requests_of if name not in how]
+    how |= dict.fromkeys(rest, "rule")
     _check_unserved(rest, catalog)
-    if rule == "popularity_rank":
+    if rule != "round_robin_by_first_seen":
         rest.sort(key=lambda name: -requests_of[name])  # stable: ties stay by first appearance
-    for r, name in enumerate(rest):
-        target[name], how[name] = catalog[r % len(catalog)], "rule"
+    made_of = {name: k for k, name in enumerate(catalog)}
+    if rule == OWN:
+        if len(how) > MOST_OWN:
+            raise SettingError(
+                "workload.assignment", rule,
+                f"at most {MOST_OWN:,} model ids, of which each has a deployment",
+                f"The trace has {len(how):,}, such as {_few(list(requests_of)[:3])}. "
+                "workload.columns={model: <column>} names another column, "
+                "workload.assignment=popularity_rank shares the catalog's models.",
+            )  # fmt: skip
+        target, made_of = _own(explicit, named, rest, made_of, specs or catalog, unnamed)
+    else:
+        target = {**explicit, **{name: catalog[k] for name, k in named.items()}}
+        target |= {name: catalog[r % len(catalog)] for r, name in enumerate(rest)}
     return Assigned(
         target={name: target[name] for name in requests_of},
         how={name: how[name] for name in requests_of},
+        made_of=made_of,
     )
+
+
+def _own(
+    explicit: Mapping[str, str],
+    named: Mapping[str, int],
+    rest: Sequence[str],
+    index_of: Mapping[str, int],
+    specs: Sequence[str],
+    unnamed: str,
+) -> tuple[dict[str, str], dict[str, int]]:
+    """Return id -> deployment, and deployment -> index in the catalog."""
+    target, names, more = dict(explicit), list(index_of), dict[str, int]()
+    mapped = set(explicit.values())
+    free = dict.fromkeys(k for name, k in index_of.items() if name not in mapped)
+
+    def take(name: str, place: int | None, otherwise: int) -> None:
+        if place is None:
+            more[name] = otherwise
+        else:
+            del free[place]
+            names[place] = name
+        target[name] = name
+
+    for name in sorted(named, key=lambda name: name not in index_of):
+        k = named[name]
+        if k in free or name in index_of:
+            free.pop(k, None)
+            target[name] = names[k]
+        else:
+            take(name, next((j for j in free if specs[j] == specs[k]), None), k)
+    turns = count()
+    for name in rest:
+        place = next(iter(free), None)
+        if name == unnamed:
+            k = place or 0
+            free.pop(k, None)
+            target[name] = names[k]
+        else:
+            take(name, place, next(turns) % len(names) if place is None else 0)
+    return target, {name: k for k, name in enumerate(names)} | more
 
 
 def describe_assignment(
     requests_of: Mapping[str, int],
     assigned: Assigned,
+    catalog: Sequence[str],
     rule: str,
     explicit: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return rule, mapping (by popularity) and requests per catalog model as plain data."""
+    """Return rule, mapping (by popularity) and requests per model as plain data.
+
+    `made_of` has the catalog model of each deployment that the catalog does not name.
+    """
     by_popularity = sorted(assigned.target, key=lambda name: -requests_of[name])
     requests: dict[str, int] = {}
     for name, target in assigned.target.items():
         requests[target] = requests.get(target, 0) + requests_of[name]
+    made_of = {name: catalog[k] for name, k in assigned.made_of.items() if name != catalog[k]}
     return {
         "rule": rule,
         "rule_says": RULES[rule],
-        "kept": [name for name, target in assigned.target.items() if name == target],
+        "kept": [n for n, t in assigned.target.items() if n == t and n not in made_of],
         "explicit": dict(explicit or {}),
         "map": {name: assigned.target[name] for name in by_popularity},
         "how": {name: assigned.how[name] for name in by_popularity},
+        "made_of": made_of,
         "requests": dict(sorted(requests.items(), key=lambda item: -item[1])),
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+_SEPARATORS = str.maketrans("_. ", "---")
+
+
+def _loose(name: str) -> str:
+    return name.casefold().translate(_SEPARATORS)
+
+
 class _Names:
-    """Case-insensitive index of the catalog by the models' names and their architectures' names."""
+    """Index of names by their loosest form; a name that occurs again counts at its first place."""
 
-    catalog: Sequence[str]
-    exact: frozenset[str]
-    first: Mapping[str, int]  # the first model of this name
-    first_of_spec: Mapping[str, int]
+    def __init__(self, names: Sequence[str]) -> None:
+        first = {name: k for k, name in reversed(list(enumerate(names)))}
+        # The first of several copies, x-000, is also x.
+        copies = {n.removesuffix("-000"): k for n, k in first.items() if n.endswith("-000")}
+        self._names = names
+        self._whole: dict[str, list[tuple[str, int]]] = {}
+        self._ends: dict[str, list[tuple[str, int]]] = {}
+        for name, k in (copies | first).items():
+            whole, *ends = _ends(_loose(name))
+            self._whole.setdefault(whole, []).append((name, k))
+            for end in ends:
+                self._ends.setdefault(end, []).append((name, k))
 
-    @classmethod
-    def of(cls, catalog: Sequence[str], specs: Sequence[str]) -> _Names:
-        first: dict[str, int] = {}
-        first_of_spec: dict[str, int] = {}
-        for k, name in enumerate(catalog):
-            first.setdefault(name.casefold(), k)
-        for k, spec in enumerate(specs[: len(catalog)]):
-            first_of_spec.setdefault(spec.casefold(), k)
-        return cls(
-            catalog=catalog, exact=frozenset(catalog), first=first, first_of_spec=first_of_spec
-        )
+    def found(self, name: str) -> int | None:
+        """Return the place of the name that an id is, or None.
 
-    def named(self, name: str) -> tuple[str, How] | None:
-        """Return the model that an id names; an exact match precedes one in another case."""
-        if name in self.exact:
-            return name, "name"
-        wanted = name.casefold()
-        # The first of several copies has the suffix -000.
-        found = [self.first[n] for n in (wanted, f"{wanted}-000") if n in self.first]
-        if found:
-            return self.catalog[min(found)], "name"
-        spec = self.first_of_spec.get(wanted)
-        return None if spec is None else (self.catalog[spec], "spec")
+        Raises:
+          SettingError: the id is several names.
+        """
+        ends = _ends(_loose(name))
+        near = [pair for end in ends for pair in self._whole.get(end, ())]
+        near += self._ends.get(ends[0], ())
+        if not near:
+            first, tilde, copy = name.rpartition("~")  # a replica's id names its first's model
+            return self.found(first) if tilde and copy.isdecimal() else None
+        likeness = [_likeness(name, other) for other, _ in near]
+        places = {k for (_, k), one in zip(near, likeness, strict=True) if one == min(likeness)}
+        if len(places) > 1:
+            both = " and ".join(self._names[k] for k in sorted(places))
+            raise SettingError(
+                "workload.assignment_map", name, "an entry for this id",
+                f"It names several models of the catalog: {both}.",
+            )  # fmt: skip
+        return min(places)
+
+
+def _likeness(name: str, other: str) -> tuple[int, int]:
+    """Return how far an id is from a name: by the form in which they agree, then by their ends."""
+    forms = ((name, other), (name.casefold(), other.casefold()), (_loose(name), _loose(other)))
+    for k, (mine, its) in enumerate(forms):
+        ends = _ends(mine)
+        if its in ends or mine in _ends(its):
+            return k, ends.index(its) if its in ends else len(ends)
+    return len(forms), 0
+
+
+def _ends(name: str) -> list[str]:
+    """Return a name and its ends after each slash, the longest first.
+
+    >>> _ends("hosted_vllm/Qwen/Qwen3-32B")
+    ['hosted_vllm/Qwen/Qwen3-32B', 'Qwen/Qwen3-32B', 'Qwen3-32B']
+    """
+    if "/" not in name:
+        return [name]
+    parts = name.rsplit("/", 4)  # more are no organisation and provider, but cost their square
+    return ["/".join(parts[k:]) for k in range(len(parts))]
 
 
 def _check_explicit(
@@ -159,15 +269,17 @@ def _check_unserved(rest: Sequence[str], catalog: Sequence[str]) -> None:
 
     Other ids, such as single letters, name no particular model and may be assigned to any.
     """
-    known = {name.casefold(): name for name in catalog_names()}
+    known = catalog_names()
+    shipped = _Names(known)
     for name in rest:
-        if name.casefold() in known:
+        if (k := shipped.found(name)) is not None:
             raise SettingError(
                 "workload.assignment_map",
                 name,
                 f"a model of the catalog that serves it: {_few(catalog)}",
-                f"The trace asks for {known[name.casefold()]}, which the catalog lacks. Add it, or "
-                f"set ++workload.assignment_map.{name}=<model>.",
+                f"The trace asks for {known[k]}, which the catalog lacks. Add it "
+                f"('catalog.models=[{{spec: {known[k]}}}, ...]'), or set "
+                f"'++workload.assignment_map={{{name}: <model>}}'.",
             )
 
 

@@ -161,18 +161,20 @@ class Workload:
     """A stream of requests that can be read any number of times.
 
     Attributes:
-      models: catalog names; `RequestBlock.model` indexes them.
+      models: names of deployments; `RequestBlock.model` indexes them.
       source: function that returns a new iterator over the same blocks.
       description: origin of the requests: source, factors, model assignment, counts of bad rows.
         Plain data (JSON-serialisable).
       loop: clients that send the requests when they are free, ignoring `RequestBlock.arrival_s`;
         None: requests arrive at their times.
+      made_of: index in the catalog of the model that each deployment is, or is a copy of.
     """
 
     models: tuple[str, ...]
     source: Callable[[], Iterator[RequestBlock]] = field(repr=False)
     description: Mapping[str, Any] = field(default_factory=dict)
     loop: ClosedLoop | None = None
+    made_of: tuple[int, ...] = ()
 
     def blocks(self) -> Iterator[RequestBlock]:
         """Yield the blocks from the first on, after checks of order and range.

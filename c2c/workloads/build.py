@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from c2c.errors import DataError, SettingError
-from c2c.workloads.assignment import assign_models, describe_assignment
+from c2c.workloads.assignment import OWN, assign_models, describe_assignment
 from c2c.workloads.blocks import ClosedLoop, RequestBlock, Workload
 from c2c.workloads.conversations import Conversations, conversations
 from c2c.workloads.formats import open_trace
@@ -25,8 +25,8 @@ from c2c.workloads.prefixes import root_of
 from c2c.workloads.reading import (
     block_tokens_of,
     clock_of,
-    has_lengths,
-    refuse_made_up,
+    refuse_sparse,
+    refuse_without_lengths,
     unused_columns,
 )
 from c2c.workloads.settings import WorkloadConfig, shared_dir, workload_config
@@ -67,7 +67,8 @@ class _Origin:
     """Requests of a trace or generator before any transformation.
 
     `source` yields blocks whose `model` indexes `ids`. `counted` holds the requests per id, by
-    first appearance, and the last arrival; None: a pass over the source must count them.
+    first appearance, and the last arrival; None: a pass over the source must count them. `unnamed`
+    is the id of requests of a trace without one.
     """
 
     source: Source
@@ -76,6 +77,7 @@ class _Origin:
     description: dict[str, Any]
     lengths: Mapping[str, Any] = field(default_factory=lambda: {"name": "the trace's own"})
     counted: tuple[dict[str, int], float] | None = None
+    unnamed: str = ""
 
 
 def build_workload(
@@ -91,7 +93,8 @@ def build_workload(
 
     Args:
       settings: a `WorkloadConfig`, or a mapping with its keys.
-      deployments: names of the catalog's models, which become `Workload.models`.
+      deployments: names of the catalog's models, which become `Workload.models`, up to ids of a
+        trace with a deployment of their own (`Workload.made_of`).
       seed: seed of this workload; each cause of randomness has its own stream split from it.
       specs: names of the models' architectures, which a trace may use, too.
 
@@ -129,11 +132,16 @@ def build_workload(
     ids = origin.ids
     if config.replicas > 1:
         source, ids, requests_of = _replicated(config, source, ids, requests_of, last_s, seed)
-    assigned = assign_models(requests_of, catalog, config.assignment, config.assignment_map, specs)
-    index_of = {name: i for i, name in enumerate(catalog)}
-    target = assigned.target
+    rule = config.assignment
+    if rule == "auto":
+        has_ids = config.kind == "trace" and any(name != origin.unnamed for name in requests_of)
+        rule = OWN if has_ids else "popularity_rank"
+    explicit = config.assignment_map
+    assigned = assign_models(requests_of, catalog, rule, explicit, specs, origin.unnamed)
+    models, target = tuple(assigned.made_of), assigned.target
+    index_of = {name: i for i, name in enumerate(models)}
     lookup = np.array([index_of[target[n]] if n in target else -1 for n in ids], np.int32)
-    source = _renamed(source, lookup, len(catalog))
+    source = _renamed(source, lookup, len(models))
     if config.compression != 1:
         source = compressed(source, config.compression)
     requests = sum(requests_of.values())
@@ -168,11 +176,9 @@ def build_workload(
         "compression": config.compression,
         "max_requests": config.max_requests or None,
         "lengths": origin.lengths if pool is None else pool.describe(),
-        "assignment": describe_assignment(
-            requests_of, assigned, config.assignment, config.assignment_map
-        ),
+        "assignment": describe_assignment(requests_of, assigned, catalog, rule, explicit),
     }
-    return Workload(catalog, source, description, loop)
+    return Workload(models, source, description, loop, tuple(assigned.made_of.values()))
 
 
 def source_models(settings: WorkloadConfig | Mapping[str, Any]) -> tuple[str, ...]:
@@ -218,13 +224,12 @@ def length_pool(config: WorkloadConfig) -> LengthPool:
 
 
 def _trace_origin(config: WorkloadConfig) -> _Origin:
-    trace = open_trace(_find(config.path), config.format, config.columns, config.chars_per_token)
-    own = config.lengths in {"auto", "trace"} and has_lengths(trace)
-    refuse_made_up(trace, config.columns, config.lengths in {"auto", "trace"} and not own)
-    if config.lengths == "trace" and not own:
-        raise DataError(
-            str(trace.path), "it has no token counts", "Choose workload.lengths=<source>."
-        )
+    own = config.lengths in {"auto", "trace"}
+    trace = open_trace(
+        _find(config.path), config.format, config.columns, config.chars_per_token, with_lengths=own
+    )
+    if own:
+        refuse_without_lengths(trace)
     clock = clock_of(trace, config.time_unit, config.origin)
     rules = RowRules(
         sort=config.sort,
@@ -238,6 +243,7 @@ def _trace_origin(config: WorkloadConfig) -> _Origin:
     found = scan(trace, rules)
     if config.on_bad_row == "reject":
         refuse_bad_rows(trace, found)
+    refuse_sparse(trace, clock, found.good, found.last_s - found.first_s)
     if not config.block_tokens and (other := found.fit.other_size()):
         rules = replace(rules, block_tokens=other)
         found = scan(trace, rules)
@@ -264,6 +270,7 @@ def _trace_origin(config: WorkloadConfig) -> _Origin:
             "source": trace.path.name,
             "format": trace.format.name,
             "times": clock.says,
+            "columns_guessed": dict(trace.guessed),
             "columns_not_used": unused_columns(trace, own),
             "rows": found.rows,
             "used_rows": found.good,
@@ -280,6 +287,8 @@ def _trace_origin(config: WorkloadConfig) -> _Origin:
             "measured": found.measured,
         },
         counted=(found.requests_of, found.last_s),
+        # A log's lines without a model have the log's name.
+        unnamed=trace.format.name if trace.container == "log" else trace.format.label,
     )
 
 

@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pyarrow as pa
@@ -33,13 +34,29 @@ _REFUSED = {
     b"\xff\xfe": ("UTF-16 text", "Store it as UTF-8."),
     b"\xfe\xff": ("UTF-16 text", "Store it as UTF-8."),
 }
+_DECIMAL = r"^\s*([+-]?\d+),(\d+)\s*$"
+_DELIMITERS = b",;\t|"
 # A quote opens a cell only as its first character; line breaks before the closing one are text.
 _CELL = rb'SPACE(?:"[^"]*+(?:""[^"]*+)*+"[^,\r\n]*+|[^",\r\n][^,\r\n]*+|)'
 _RECORD = rb"CELL(?:,CELL)*+(?:\r\n|[\r\n])".replace(b"CELL", _CELL)
-_RECORDS = re.compile(rb"(?:RECORD)*+".replace(b"RECORD", _RECORD.replace(b"SPACE", b"")))
-# The same where spaces precede the quotes, as in `, "a"`.
-_SPACED_RECORDS = re.compile(_RECORDS.pattern.replace(_CELL[5:], rb"[ \t]*+" + _CELL[5:]))
-_SPACED_RECORD = re.compile(_RECORD.replace(b"SPACE", rb"[ \t]*+"))
+
+
+@cache
+def _pattern(delimiter: bytes, *, spaced: bool, several: bool) -> re.Pattern[bytes]:
+    """Return the pattern of a record, or of as many as there are.
+
+    Args:
+      delimiter: what separates the cells.
+      spaced: whether spaces may precede the quotes, as in `, "a"`.
+      several: whether it matches any number of records.
+    """
+    record = _RECORD.replace(b",", re.escape(delimiter))
+    record = record.replace(b"SPACE", _space(delimiter) + b"*+" if spaced else b"")
+    return re.compile(b"(?:" + record + b")*+" if several else record)
+
+
+def _space(delimiter: bytes) -> bytes:
+    return b"[ ]" if delimiter == b"\t" else rb"[ \t]"
 
 
 def open_bytes(path: Path) -> pa.NativeFile:
@@ -90,6 +107,9 @@ def csv_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows, every cell as text, so that an unreadable cell costs one row, not the file.
 
+    Cells are separated by commas, semicolons, tabs or bars, as in the header. A comma in a number
+    of a file with semicolons is a decimal point.
+
     Blocks end at record boundaries, and pyarrow parses each in the caller's thread. pyarrow's
     streaming reader parses ahead in threads of its own. They call `on_malformed` even while the
     interpreter exits, and the process then aborts or hangs.
@@ -102,6 +122,7 @@ def csv_batches(
     Raises:
       DataError: a quote is not closed, or a row is too long.
     """
+    import pyarrow.compute as pc
     import pyarrow.csv as pa_csv
 
     def skip(_row: object) -> str:
@@ -111,7 +132,9 @@ def csv_batches(
 
     header = _header(path)
     numbers = [str(at) for at in range(len(header.names))]  # names may repeat
-    parse = pa_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip)
+    parse = pa_csv.ParseOptions(
+        delimiter=header.delimiter, newlines_in_values=True, invalid_row_handler=skip
+    )
     convert = pa_csv.ConvertOptions(
         column_types=dict.fromkeys(numbers, pa.string()), null_values=[""], strings_can_be_null=True
     )
@@ -123,14 +146,18 @@ def csv_batches(
             pa.py_buffer(block), read_options=read, parse_options=parse, convert_options=convert
         )
         for batch in table.to_batches():
-            yield pa.RecordBatch.from_arrays(batch.columns, header.names)
+            cells = batch.columns
+            if header.delimiter == ";":
+                cells = [pc.replace_substring_regex(c, _DECIMAL, r"\1.\2") for c in cells]
+            yield pa.RecordBatch.from_arrays(cells, header.names)
 
 
 @dataclass(frozen=True, slots=True)
 class _Header:
     names: list[str]
     bytes: int
-    spaced: bool  # spaces follow its commas
+    delimiter: str
+    spaced: bool  # spaces follow its delimiters
 
 
 def _header(path: Path) -> _Header:
@@ -141,24 +168,35 @@ def _header(path: Path) -> _Header:
             text += more or b"\n"
             start = len(_BOM) if text.startswith(_BOM) else 0
             start += len(text[start:]) - len(text[start:].lstrip(b"\r\n"))
-            found = _SPACED_RECORD.match(text, start)
+            delimiter = _delimiter(text[start:])
+            found = _pattern(delimiter, spaced=True, several=False).match(text, start)
             if not more or len(text) > _MOST_RECORD_BYTES:
                 break
     if found is None:
         what = "a quote in its header is not closed"
         too_long = f"its header is longer than {_MOST_RECORD_BYTES} bytes"
         raise DataError(str(path), too_long if len(text) > _MOST_RECORD_BYTES else what)
-    if (columns := found[0].count(b",")) >= _MOST_COLUMNS:
-        raise DataError(str(path), f"its header has {columns} commas, at most {_MOST_COLUMNS} fit")
-    line = found[0].decode("utf-8")
-    names = next(csv.reader(io.StringIO(line, newline=""), skipinitialspace=True), [])
-    spaced = re.search(r",[ \t]", line) is not None
-    return _Header([name.strip() for name in names], found.end(), spaced)
+    if (columns := found[0].count(delimiter)) >= _MOST_COLUMNS:
+        said = "commas" if delimiter == b"," else f"{delimiter.decode()!r}"
+        raise DataError(str(path), f"its header has {columns} {said}, at most {_MOST_COLUMNS} fit")
+    line = io.StringIO(found[0].decode("utf-8"), newline="")
+    names = next(csv.reader(line, delimiter=delimiter.decode(), skipinitialspace=True), [])
+    spaced = re.search(re.escape(delimiter) + _space(delimiter), found[0]) is not None
+    return _Header([name.strip() for name in names], found.end(), delimiter.decode(), spaced)
+
+
+def _delimiter(text: bytes) -> bytes:
+    """Return the delimiter that is most frequent in the first line outside quotes."""
+    line = re.sub(rb'"[^"]*+"', b"", text).splitlines() or [b""]
+    counts = {_DELIMITERS[k : k + 1]: line[0].count(_DELIMITERS[k]) for k in range(4)}
+    return max(counts, key=lambda one: counts[one])
 
 
 def _blocks(path: Path, header: _Header, block_bytes: int) -> Iterator[bytes]:
     """Yield the bytes after the header in pieces of about `block_bytes` that hold whole records."""
-    records = _SPACED_RECORDS if header.spaced else _RECORDS
+    delimiter = header.delimiter.encode()
+    records = _pattern(delimiter, spaced=header.spaced, several=True)
+    begin = b"(^|[" + re.escape(delimiter) + rb"\r\n])" + _space(delimiter) + b'+(?=")'
     with open_bytes(path) as stream:
         stream.read(header.bytes)
         rest, more = b"", b" "
@@ -175,11 +213,11 @@ def _blocks(path: Path, header: _Header, block_bytes: int) -> Iterator[bytes]:
             if len(rest) > _MOST_RECORD_BYTES:
                 break
             if header.spaced:
-                block = re.sub(rb'(^|[,\r\n])[ \t]+(?=")', rb"\1", block)
+                block = re.sub(begin, rb"\1", block)
             if block.strip(b"\r\n"):
                 yield block
     if rest:
-        begin = rest[:40].decode("utf-8", "replace")
+        shown = rest[:40].decode("utf-8", "replace")
         too_long = f"there are more than {_MOST_RECORD_BYTES} bytes in the row"
         what = "a quote is not closed in the row" if len(rest) <= _MOST_RECORD_BYTES else too_long
-        raise DataError(str(path), f"{what} that begins with {begin!r}")
+        raise DataError(str(path), f"{what} that begins with {shown!r}")

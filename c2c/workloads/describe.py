@@ -7,11 +7,12 @@ from typing import Any
 
 from c2c.workloads.blocks import Workload
 
-__all__ = ["describe"]
+__all__ = ["describe", "shared_models"]
 
 _HOW = {"map": " (mapped)", "name": " (its name)", "spec": " (its architecture)", "rule": ""}
 _SHOWN_COLUMNS = 20
 _SHOWN_IDS = 6  # ids named for each catalog model
+_SHOWN_MODELS = 20
 
 
 def describe(workload: Workload) -> list[str]:
@@ -23,7 +24,7 @@ def describe(workload: Workload) -> list[str]:
     lines = [
         f"workload {said['name']}: {said['requests']:,} requests from {said['source']}, "
         + (_clients(said["closed_loop"]) if said["closed_loop"] else
-           f"{said['span_s'] / 3600:,.1f} h" + (f", {rate:.3g} requests/s" if rate else ""))
+           _duration(said["span_s"]) + (f", {rate:.3g} requests/s" if rate else ""))
     ]  # fmt: skip
     if "rows" in said:
         bad = ", ".join(f"{kind} {count}" for kind, count in said["bad_rows"].items()) or "none"
@@ -34,6 +35,9 @@ def describe(workload: Workload) -> list[str]:
             + (f"; moved by sorting: {said['reordered_rows']}" if said["sorted"] else "")
         )
         lines.append(f"times: {said['times']}")
+        if guessed := said["columns_guessed"]:
+            took = ", ".join(f"{name} = {column}" for name, column in guessed.items())
+            lines.append(f"columns: took {took} (or set workload.columns)")
         if names := said["columns_not_used"]:
             more = f" and {len(names) - _SHOWN_COLUMNS} more" * (len(names) > _SHOWN_COLUMNS)
             lines.append(f"columns not used: {', '.join(names[:_SHOWN_COLUMNS])}{more}")
@@ -58,20 +62,44 @@ def describe(workload: Workload) -> list[str]:
             "output tokens"
         )
     lines.append(text)
-    assignment = said["assignment"]
-    how = assignment["how"]
+    return lines + _served(said["assignment"])
+
+
+def _served(assignment: Mapping[str, Any]) -> list[str]:
+    """Return the lines on the models that serve a workload's ids."""
+    how, made_of = assignment["how"], assignment["made_of"]
+    lines = ["models: assigned by name or assignment_map"]
     if "rule" in how.values():
-        lines.append(f"models: {assignment['rule']}: {assignment['rule_says']}")
-    else:
-        lines.append("models: assigned by name or assignment_map")
+        lines = [f"models: {assignment['rule']}: {assignment['rule_says']}"]
     of: dict[str, list[str]] = {}
     for name, target in assignment["map"].items():
         of.setdefault(target, []).append(name + _HOW[how[name]])
-    for target, requests in assignment["requests"].items():
+    counts = list(assignment["requests"].items())
+    for target, requests in counts[:_SHOWN_MODELS]:
+        if target in made_of:
+            lines.append(
+                f"  {target}: {requests:,} requests, spec and targets of {made_of[target]}"
+            )
+            continue
         names = of[target]
         more = f" and {len(names) - _SHOWN_IDS} more" if len(names) > _SHOWN_IDS else ""
         lines.append(f"  {target}: {requests:,} requests of {', '.join(names[:_SHOWN_IDS])}{more}")
+    if rest := counts[_SHOWN_MODELS:]:
+        lines.append(f"  {len(rest):,} more models: {sum(n for _, n in rest):,} requests")
     return lines
+
+
+def shared_models(workload: Workload) -> str:
+    """Return a line if several ids of a workload share a model, else ""."""
+    said = workload.description
+    ids, models = (len(said["assignment"][name]) for name in ("map", "requests"))
+    if ids == models:
+        return ""
+    origin = "trace" if said["kind"] == "trace" else "generator"
+    return (
+        f"{ids:,} ids of the {origin} are served by {models:,} model{'s'[: models != 1]}"
+        f" (workload.assignment={said['assignment']['rule']})"
+    )
 
 
 def _carried(said: Mapping[str, Any]) -> list[str]:
@@ -97,3 +125,7 @@ def _carried(said: Mapping[str, Any]) -> list[str]:
 def _clients(loop: Mapping[str, Any]) -> str:
     thinks = f" that think for {loop['think_s']:g} s" if loop["think_s"] else ""
     return f"sent by {loop['concurrency']:,} clients{thinks}, one after another"
+
+
+def _duration(span_s: float) -> str:
+    return f"{span_s:,.3g} s" if span_s < 600 else f"{span_s / 3600:,.1f} h"

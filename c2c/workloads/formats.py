@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,9 @@ import pyarrow.parquet as pq
 
 from c2c.errors import DataError, SettingError
 from c2c.workloads.containers import container_of, csv_batches, csv_names
+from c2c.workloads.guesses import guessed_columns, mapping
 from c2c.workloads.logs import LOGS, log_format_of, read_log
-from c2c.workloads.names import alike, like_fields
+from c2c.workloads.names import alike, likely
 from c2c.workloads.records import json_table
 
 __all__ = [
@@ -22,13 +22,14 @@ __all__ = [
     "TraceFile",
     "TraceFormat",
     "format_names",
-    "mapping",
     "open_lengths",
     "open_trace",
 ]
 
 _BATCH_ROWS = 65_536
-_FIELDS = ("arrival_s", "model", "prompt_tokens", "output_tokens")
+_LENGTHS = ("prompt_tokens", "output_tokens")
+_IDS = ("model", "session", "parent")
+_FIELDS = ("arrival_s", "model", *_LENGTHS)
 # Fields that any file may lack.
 _MORE = ("hash_ids", "session", "parent", "turn", "measured_ttft_s", "measured_tpot_s")
 
@@ -48,7 +49,7 @@ class TraceFormat:
       optional: fields whose column may be absent; those from `hash_ids` on always may.
       label: model id of all requests if there is no column of model ids.
       keeps_origin: whether times are already relative to the start of the trace.
-      unit: unit of numeric times.
+      unit: unit of numeric times; "": the column's name or nothing tells it.
       marks: further columns that distinguish the format from others.
       hash_ids: column of lists with one hash for each block of the prompt.
       block_tokens: tokens of a block; 0: the format defines none.
@@ -159,6 +160,18 @@ FORMATS: dict[str, TraceFormat] = {
             session="session_id",
             turn="turn",
         ),
+        # aibrix's workload generator: lines with a time and a list of requests.
+        TraceFormat(
+            name="aibrix",
+            arrival_s="timestamp",
+            model="requests.model",
+            prompt_tokens="requests.Prompt Length",
+            output_tokens="requests.Output Length",
+            optional=frozenset({"model"}),
+            label="aibrix",
+            unit="ms",
+            session="requests.session_id",
+        ),
         # vLLM's and SGLang's serving benchmarks, with details of each request.
         TraceFormat(
             name="benchmark",
@@ -188,6 +201,7 @@ class TraceFile:
     container: str  # "parquet", "csv", "json" or "log"
     format: TraceFormat
     columns: Mapping[str, str]  # field -> column present in the file
+    guessed: Mapping[str, str] = field(default_factory=dict)  # those of `columns` that are guesses
     present: tuple[str, ...] = ()  # the file's columns, without spaces around their names
     table: pa.Table | None = None  # all requests of a log or of JSON; None: read in batches
     malformed: int = 0  # malformed lines of that log or JSON
@@ -224,8 +238,12 @@ def open_trace(
     format_name: str = "auto",
     columns: Mapping[str, str] | None = None,
     chars_per_token: float = 0.0,
+    *,
+    with_lengths: bool = True,
 ) -> TraceFile:
     """Open a trace: detect its kind of file and its format, and map fields to its columns.
+
+    A column of another name is taken for a field if it is the only likely one.
 
     Args:
       path: Parquet, CSV or JSON (plain or compressed), or a log.
@@ -233,10 +251,12 @@ def open_trace(
       columns: field -> column, for files of unknown format or to override the format's column; an
         empty name means that the file has no such column.
       chars_per_token: see `read_log`.
+      with_lengths: whether lengths are read from the trace, hence guessed.
 
     Raises:
       SettingError: no such file, unknown format name, or unknown field in `columns`.
-      DataError: the file is empty, corrupt, or its columns fit no format.
+      DataError: the file is empty, corrupt, its columns fit no format, or several columns are
+        likely ones of a field.
     """
     path = Path(path).expanduser()
     if not path.is_file():
@@ -245,11 +265,41 @@ def open_trace(
         raise SettingError("workload.format", format_name, f"one of {', '.join(format_names())}")
     if format_name in LOGS:
         return _open_log(path, format_name, chars_per_token)
-    opened = _open(path, chars_per_token, format_name == "auto", dict(columns or {}))
+    told = dict(columns or {})
+    opened = _open(path, chars_per_token, format_name == "auto", told)
     if opened.container == "log":
         return opened
-    chosen, found = _choose(path, list(opened.present), format_name, dict(columns or {}))
-    return replace(opened, format=chosen, columns=_single(path, found))
+    _check_columns(path, opened.present, told)
+    guessed: dict[str, str] = {}
+    fit = _choose(opened.present, format_name, told)
+    if fit is None and format_name == "auto" and "arrival_s" not in told:
+        guessed = _guess(opened, [*told.values()], ["arrival_s"])
+        fit = _choose(opened.present, format_name, told | guessed)
+    if fit is None:
+        raise _unfit(opened, format_name)
+    chosen, found = fit
+    single = _single(path, found)
+    fields = ["model", *_LENGTHS * with_lengths]
+    asked = [name for name in fields if name not in told and name not in single]
+    guessed |= _guess(opened, [*single.values()], asked)
+    opened = replace(opened, format=chosen, columns=single | guessed, guessed=guessed)
+    if any(_must_be_text(opened, name) for name in opened.columns):
+        return replace(opened, table=json_table(path, as_text=True)[0])
+    return opened
+
+
+def _must_be_text(opened: TraceFile, name: str) -> bool:
+    if opened.table is None:
+        return False
+    kind = opened.table.schema.field(opened.columns[name]).type
+    listed, fractional = pa.types.is_list(kind), pa.types.is_floating(kind)
+    return (listed and name != "hash_ids") or (fractional and name in _IDS)
+
+
+def _guess(opened: TraceFile, used: list[str], fields: list[str]) -> dict[str, str]:
+    free = [c for c in opened.present if c not in used and opened.present.count(c) == 1]
+    first = next((batch for batch in opened.batches() if batch.num_rows), None) if fields else None
+    return guessed_columns(opened.path, first, free, fields)
 
 
 def open_lengths(path: Path, chars_per_token: float = 0.0) -> TraceFile:
@@ -354,67 +404,62 @@ def _single(path: Path, found: Mapping[str, list[str]]) -> dict[str, str]:
     return {field: columns[0] for field, columns in found.items()}
 
 
-def _choose(
-    path: Path, present: list[str], format_name: str, columns: dict[str, str]
-) -> tuple[TraceFormat, dict[str, list[str]]]:
-    """Return the first format that fits, and its columns in the file."""
-    if unknown := sorted(set(columns) - {*_FIELDS, *_MORE}):
+def _check_columns(path: Path, present: Iterable[str], told: Mapping[str, str]) -> None:
+    if unknown := sorted(set(told) - {*_FIELDS, *_MORE}):
         known_fields = ", ".join((*_FIELDS, *_MORE))
         raise SettingError("workload.columns", unknown, f"fields among {known_fields}")
-    for field, column in columns.items():
+    for name, column in told.items():
         if column and not alike(column, present):
             raise DataError(
-                str(path), f"no column {column!r} (workload.columns.{field})", _shown(present)
+                str(path), f"no column {column!r} (workload.columns.{name})", _shown(present)
             )
-    override: dict[str, Any] = {field: column or None for field, column in columns.items()}
-    known = [FORMATS[format_name]] if format_name != "auto" else list(FORMATS.values())
-    for candidate in known:
-        chosen = replace(candidate, **override)
-        if columns.get("arrival_s"):  # the zero and unit of a column named by hand are unknown
-            chosen = replace(chosen, keeps_origin=False, unit="s")
-        if found := chosen.found(present):
-            return chosen, found
-    if format_name == "auto" and columns.get("arrival_s"):
-        named = TraceFormat(name="columns", **override)
-        return named, named.found(present) or {}
+
+
+def _known(format_name: str) -> list[TraceFormat]:
+    return [FORMATS[format_name]] if format_name != "auto" else list(FORMATS.values())
+
+
+def _choose(
+    present: Iterable[str], format_name: str, columns: Mapping[str, str]
+) -> tuple[TraceFormat, dict[str, list[str]]] | None:
+    """Return the first format that fits, and its columns in the file; None if none does."""
+    override: dict[str, Any] = {name: column or None for name, column in columns.items()}
+    known, present, arrival = _known(format_name), list(present), columns.get("arrival_s")
+    fit = [f for f in known if not arrival or (alike(f.arrival_s, [arrival]) and f.found(present))]
+    tried = [replace(f, **override) for f in fit]
+    if arrival:  # the zero and the unit of a column that is no format's own are unknown
+        foreign = override | {"keeps_origin": False, "unit": ""}
+        tried += [replace(f, **foreign) for f in known]
+    each = ((one, one.found(present)) for one in tried)
+    return next(((one, found) for one, found in each if found), None)
+
+
+def _unfit(opened: TraceFile, format_name: str) -> DataError:
     wanted = "; ".join(
         f"{f.name}: "
         + ", ".join(
             [*(c for k, c in f.columns().items() if k not in {*f.optional, *_MORE}), *f.marks]
         )
-        for f in known
+        for f in _known(format_name)
     )
-    like = like_fields(present, _FIELDS)
-    bare = "arrival_s" not in like and {"prompt_tokens", "output_tokens"} & {*like}
-    if format_name == "auto" and (bare or _pair(present) or "conversations" in present):
-        hint = (
-            "Use it as workload.lengths=<path> beside a trace of arrivals, or name its arrivals: "
-        )
-        raise DataError(
-            str(path),
+    path, shown = str(opened.path), _shown(opened.present)
+    arrivals = likely("arrival_s", opened.present)
+    lengths = _pair(opened.present) or any(likely(name, opened.present) for name in _LENGTHS)
+    if format_name == "auto" and not arrivals and (lengths or "conversations" in opened.present):
+        return DataError(
+            path,
             "it has lengths but no arrivals",
-            f"{hint}{mapping({'arrival_s': '<column>'} | like)}. {_shown(present)}",
+            "Use it as workload.lengths=<path> beside a trace of arrivals, or name its arrivals: "
+            f"{mapping({'arrival_s': '<column>'})}. {shown}",
         )
-    apart = len(present) == 1 and re.search(r"[;\t|]", present[0])
-    example = mapping(like if "arrival_s" in like and not apart else {"arrival_s": "time"})
-    remedy = (
-        f"Its cells are separated by {apart[0]!r}: separate them by commas."
-        if apart
-        else f"Name them with workload.columns, e.g. {example}."
-    )
-    raise DataError(
-        str(path),
+    example = mapping({"arrival_s": arrivals[0] if arrivals else "<column>"})
+    return DataError(
+        path,
         f"its columns fit no known format (needed: {wanted})",
-        f"{_shown(present)} {remedy}",
+        f"{shown} Name them with workload.columns, e.g. {example}.",
     )
 
 
-def mapping(columns: Mapping[str, str]) -> str:
-    """Return the setting `workload.columns` with this mapping, quoted for a shell."""
-    quoted = {f: c if re.fullmatch(r"[\w .<>-]+", c) else f'"{c}"' for f, c in columns.items()}
-    pairs = ", ".join(f"{field}: {column}" for field, column in quoted.items())
-    return f"'workload.columns={{{pairs}}}'"
-
-
-def _shown(present: list[str]) -> str:
-    return f"Its columns: {', '.join(present[:20])}{', ...' if len(present) > 20 else ''}."
+def _shown(present: Iterable[str]) -> str:
+    shown = list(present)
+    return f"Its columns: {', '.join(shown[:20])}{', ...' if len(shown) > 20 else ''}."

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from c2c.workloads.arrays import filled, nulls, scalar, values
 from c2c.workloads.blocks import MEASURED
 from c2c.workloads.prefixes import Hashes
 
@@ -42,8 +43,17 @@ KINDS: tuple[str, ...] = (
 )
 GOOD = -1
 
-_DATE = r"^\d{4}-\d{2}-\d{2}"
+_DATE = r"^\d{4}[-/]\d{2}[-/]\d{2}"
+# Forms of a date that Arrow does not read, and their replacements.
+_DATE_FORMS = (
+    (r"^(\d{4})/(\d{2})/(\d{2})", r"\1-\2-\3"),
+    (r"(:\d{2}),(\d+)", r"\1.\2"),
+    (r"\s*(?:UTC|GMT|Z)$", "Z"),
+    (r"\s+([+-]\d{2}(?::?\d{2})?)$", r"\1"),
+)
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$|^[+-]?(nan|inf|infinity)$"
+_SEPARATOR = "[,'_ \u00a0\u202f]"
+_GROUPED = rf"^[+-]?[1-9]\d{{0,2}}({_SEPARATOR}\d{{3}})+(\.\d*)?$"
 
 
 def kind_code(kind: str) -> int:
@@ -147,25 +157,25 @@ def hash_lists(raw: pa.Array, verdict: NDArray[np.int8]) -> Hashes:
     import pyarrow.compute as pc
 
     array = _plain(raw)
-    none = array.is_null().to_numpy(zero_copy_only=False)
+    none = nulls(array)
     if _is_text(array):
-        empty = pc.fill_null(pc.match_substring_regex(array, r"^\[\s*\]$"), fill_value=False)
-        none |= empty.to_numpy(zero_copy_only=False)
+        empty = filled(pc.match_substring_regex(array, r"^\[\s*\]$"), value=False)
+        none = none | values(empty)
         looks = pc.match_substring_regex(array, r"(?s)^\[.*\]$")
-        array = pc.if_else(pc.and_not(looks, empty), array, None)
+        array = pc.if_else(pc.and_not(looks, empty), array, pa.nulls(1, array.type)[0])
         array = pc.split_pattern(pc.utf8_slice_codeunits(array, 1, -1), ",")
     elif not (pa.types.is_list(array.type) or pa.types.is_large_list(array.type)):
         array = pa.nulls(len(array), pa.list_(pa.uint64()))
-    _judge(verdict, array.is_null().to_numpy(zero_copy_only=False) & ~none, "unreadable_hash_ids")
-    counts = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
-    values, negative = _whole_numbers(_plain(pc.list_flatten(array)))
+    _judge(verdict, nulls(array) & ~none, "unreadable_hash_ids")
+    counts = values(filled(pc.list_value_length(array), 0))
+    flat, negative = _whole_numbers(_plain(pc.list_flatten(array)))
     row = np.repeat(np.arange(len(array)), counts)
-    for bad, kind in ((negative, "negative"), (values.is_null(), "unreadable")):
-        at = row[bad.to_numpy(zero_copy_only=False)]
+    for bad, kind in ((negative, "negative"), (flat.is_null(), "unreadable")):
+        at = row[values(bad)]
         _judge(verdict, np.bincount(at, minlength=len(array)) > 0, f"{kind}_hash_ids")
     return Hashes(
         first=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)]),
-        values=pc.fill_null(values, 0).to_numpy(zero_copy_only=False),
+        values=values(filled(flat, 0)),
     )
 
 
@@ -175,20 +185,20 @@ def _whole_numbers(flat: pa.Array) -> tuple[pa.Array, pa.Array]:
 
     unsigned = pa.uint64()
     if _is_text(flat):
-        negative = pc.fill_null(pc.match_substring_regex(flat, r"^-\d+$"), fill_value=False)
+        negative = filled(pc.match_substring_regex(flat, r"^-\d+$"), value=False)
         return _cast(flat, (unsigned,), r"^\d+$"), negative
     if pa.types.is_signed_integer(flat.type):
-        negative = pc.fill_null(pc.less(flat, 0), fill_value=False)
-        return pc.cast(pc.if_else(negative, None, flat), unsigned), negative
+        negative = filled(pc.less(flat, scalar(0, flat.type)), value=False)
+        return pc.cast(pc.if_else(negative, pa.nulls(1, flat.type)[0], flat), unsigned), negative
     if not pa.types.is_unsigned_integer(flat.type):
         flat = pa.nulls(len(flat), unsigned)
-    return pc.cast(flat, unsigned), pa.repeat(pa.scalar(value=False), len(flat))
+    return pc.cast(flat, unsigned), pa.repeat(scalar(False, pa.bool_()), len(flat))
 
 
 def _measured(raw: pa.Array) -> NDArray[np.float64]:
     judged = np.full(len(raw), GOOD, np.int8)  # apart: a row without measurement is not bad
-    values = _numbers(_plain(raw), judged, "tokens")
-    return np.where(judged == GOOD, values, np.nan)
+    found = _numbers(_plain(raw), judged, "tokens")
+    return np.where(judged == GOOD, found, np.nan)
 
 
 def _turns(raw: pa.Array, verdict: NDArray[np.int8]) -> NDArray[np.float64]:
@@ -196,7 +206,7 @@ def _turns(raw: pa.Array, verdict: NDArray[np.int8]) -> NDArray[np.float64]:
 
     array = _plain(raw)
     if _is_text(array) or pa.types.is_primitive(array.type):  # 0: unknown
-        array = pc.fill_null(array, "0" if _is_text(array) else 0)
+        array = pc.fill_null(array, scalar(0, array.type))
     return _numbers(array, verdict, "turn")
 
 
@@ -226,25 +236,49 @@ def _plain(array: pa.Array) -> pa.Array:
         array = array.dictionary_decode()
     if _is_text(array):
         array = pc.utf8_trim_whitespace(array)
-        array = pc.if_else(pc.equal(array, ""), None, array)
+        empty = pc.equal(array, scalar("", array.type))
+        array = pc.if_else(empty, pa.nulls(1, array.type)[0], array)
     return array
 
 
-def _cast(array: pa.Array, kinds: tuple[pa.DataType, ...], looks_right: str) -> pa.Array:
+def _cast(
+    array: pa.Array,
+    kinds: tuple[pa.DataType, ...],
+    looks_right: str,
+    tidy: Callable[[pa.Array], pa.Array] = lambda array: array,
+) -> pa.Array:
     """Cast each cell of text to the first of `kinds` that fits; null if none does.
 
     Args:
       array: text.
       kinds: types to try; the result has the first.
       looks_right: pattern of cells that may fit; it only spares attempts.
+      tidy: rewrites cells of other forms, if some cell does not fit as it is.
     """
     import pyarrow.compute as pc
 
     try:
         return pc.cast(array, kinds[0])
     except pa.ArrowException:  # some cell does not fit
+        array = tidy(array)
         likely = pc.match_substring_regex(array, looks_right, ignore_case=True)
-        return _cast_each(pc.if_else(likely, array, None), kinds)
+        return _cast_each(pc.if_else(likely, array, pa.nulls(1, array.type)[0]), kinds)
+
+
+def _without_groups(array: pa.Array) -> pa.Array:
+    """Return numbers such as "1,234" without the separators of thousands."""
+    import pyarrow.compute as pc
+
+    plain = pc.replace_substring_regex(array, _SEPARATOR, "")
+    return pc.if_else(pc.match_substring_regex(array, _GROUPED), plain, array)
+
+
+def _with_iso_dates(array: pa.Array) -> pa.Array:
+    import pyarrow.compute as pc
+
+    for form, iso in _DATE_FORMS:
+        array = pc.replace_substring_regex(array, form, iso)
+    return array
 
 
 def _cast_each(array: pa.Array, kinds: tuple[pa.DataType, ...]) -> pa.Array:
@@ -264,25 +298,22 @@ def _cast_each(array: pa.Array, kinds: tuple[pa.DataType, ...]) -> pa.Array:
 
 def times(raw: pa.Array, verdict: NDArray[np.int8]) -> NDArray[np.int64] | NDArray[np.float64]:
     """Parse a column of times for `RawRows.time`, and judge its cells."""
-    import pyarrow.compute as pc
-
     array = _plain(raw)
     parsed: pa.Array
     if pa.types.is_date(array.type):
         array = array.cast(pa.timestamp("ns"))
     if _is_text(array) and _looks_like_date(array):
         utc = pa.timestamp("ns", "UTC")
-        parsed = _cast(array, (pa.timestamp("ns"), utc), _DATE)
+        parsed = _cast(array, (pa.timestamp("ns"), utc), _DATE, _with_iso_dates)
     elif pa.types.is_timestamp(array.type):
         parsed = array.cast(pa.timestamp("ns", array.type.tz), safe=False)
     else:
         return _numbers(array, verdict, "arrival")
-    missing = array.is_null().to_numpy(zero_copy_only=False)
-    unreadable = parsed.is_null().to_numpy(zero_copy_only=False) & ~missing
+    missing = nulls(array)
+    unreadable = nulls(parsed) & ~missing
     _judge(verdict, missing, "missing_arrival")
     _judge(verdict, unreadable, "unreadable_arrival")
-    ns: NDArray[np.int64] = pc.fill_null(parsed.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
-    return ns
+    return values(filled(parsed.cast(pa.int64()), 0))
 
 
 def _looks_like_date(array: pa.Array) -> bool:
@@ -296,27 +327,27 @@ def _numbers(array: pa.Array, verdict: NDArray[np.int8], what: str) -> NDArray[n
     """Return f64 values and judge missing, unreadable, NaN, infinite and negative cells."""
     import pyarrow.compute as pc
 
-    missing = array.is_null().to_numpy(zero_copy_only=False)
+    missing = nulls(array)
     if _is_text(array):
-        parsed = _cast(array, (pa.float64(),), _NUMBER)
+        parsed = _cast(array, (pa.float64(),), _NUMBER, _without_groups)
     else:
         try:
             parsed = pc.cast(array, pa.float64(), safe=False)
         except pa.ArrowException:  # a type that is not numeric, such as a list
             parsed = pa.nulls(len(array), pa.float64())
-    unreadable = parsed.is_null().to_numpy(zero_copy_only=False) & ~missing
-    values: NDArray[np.float64] = pc.fill_null(parsed, 0.0).to_numpy(zero_copy_only=False)
+    unreadable = nulls(parsed) & ~missing
+    found: NDArray[np.float64] = values(filled(parsed, 0.0))
     _judge(verdict, missing, f"missing_{what}")
     _judge(verdict, unreadable, f"unreadable_{what}")
-    _judge(verdict, np.isnan(values), f"nan_{what}")
-    _judge(verdict, np.isinf(values), f"infinite_{what}")
-    _judge(verdict, values < 0, f"negative_{what}")
-    return values
+    _judge(verdict, np.isnan(found), f"nan_{what}")
+    _judge(verdict, np.isinf(found), f"infinite_{what}")
+    _judge(verdict, found < 0, f"negative_{what}")
+    return found
 
 
 def _tokens(raw: pa.Array, verdict: NDArray[np.int8], zero_kind: str) -> NDArray[np.int32]:
-    values = _numbers(_plain(raw), verdict, "tokens")
-    finite = np.where(np.isfinite(values), values, 0.0)
+    found = _numbers(_plain(raw), verdict, "tokens")
+    finite = np.where(np.isfinite(found), found, 0.0)
     _judge(verdict, finite != np.floor(finite), "fractional_tokens")
     _judge(verdict, finite == 0, zero_kind)
     _judge(verdict, finite > _MAX_TOKENS, "too_many_tokens")
@@ -324,11 +355,10 @@ def _tokens(raw: pa.Array, verdict: NDArray[np.int8], zero_kind: str) -> NDArray
 
 
 def _models(raw: pa.Array) -> tuple[tuple[str, ...], NDArray[np.int32]]:
-    import pyarrow.compute as pc
 
     array = _plain(raw)
     if not _is_text(array):
         array = array.cast(pa.string())
     encoded = array.dictionary_encode()
-    codes = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False).astype(np.int32)
+    codes = values(filled(encoded.indices, -1)).astype(np.int32)
     return tuple(encoded.dictionary.to_pylist()), codes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,24 +9,28 @@ import pyarrow as pa
 
 from c2c.errors import DataError, SettingError
 from c2c.workloads.blocks import MEASURED
-from c2c.workloads.formats import TraceFile, mapping
-from c2c.workloads.names import like_fields, plain_name
-from c2c.workloads.parsing import GOOD, times, token_counts
+from c2c.workloads.formats import TraceFile
+from c2c.workloads.guesses import mapping, numeric
+from c2c.workloads.names import UNITS, unit_of
+from c2c.workloads.parsing import GOOD, times
 
 __all__ = [
-    "UNITS",
     "Clock",
     "block_tokens_of",
     "clock_of",
-    "has_lengths",
-    "refuse_made_up",
+    "refuse_sparse",
+    "refuse_without_lengths",
     "unused_columns",
 ]
 
-UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
-_WORDS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+_WORDS = {
+    "s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds",
+    "min": "minutes", "h": "hours", "d": "days",
+}  # fmt: skip
+_EPOCH_UNITS = ("s", "ms", "us", "ns")
 _EPOCH_S = (1e9, 1e10)  # seconds since 1970 of the years from 2001 to 2286
 _FAR_S = 3600.0  # a later first arrival counts from another zero than the trace's start
+_SPARSE_S = 3600.0  # mean gap of a load so low that its unit was probably another
 _LENGTHS = ("prompt_tokens", "output_tokens")
 
 
@@ -39,11 +42,13 @@ class Clock:
       per_second: units of a numeric time per second, such as 1e3 for ms.
       keeps_origin: whether time 0 is the file's own zero, not the first request.
       says: description of both in words.
+      assumed: whether nothing told the unit, which is then a second.
     """
 
     per_second: float
     keeps_origin: bool
     says: str
+    assumed: bool = False
 
 
 def clock_of(trace: TraceFile, unit: str, origin: str) -> Clock:
@@ -51,8 +56,8 @@ def clock_of(trace: TraceFile, unit: str, origin: str) -> Clock:
 
     Args:
       trace: opened trace.
-      unit: a name in `UNITS`; "auto": the unit in which the first time is an epoch time between
-        2001 and 2286, else the format's.
+      unit: a name in `UNITS`; "auto": that of the format; if it tells none, that of the column's
+        name. Times that in some unit are between 2001 and 2286 are of that unit.
       origin: "keep", "first", or "auto": keep if the format's times count from the trace's start
         and the first request is at most an hour after it.
 
@@ -64,13 +69,22 @@ def clock_of(trace: TraceFile, unit: str, origin: str) -> Clock:
         if unit != "auto":
             raise SettingError("workload.time_unit", unit, "auto, as times are dates")
         return Clock(1.0, False, "dates; 0 is the first request")
+    assumed = False
     told = f"{_WORDS.get(unit, '')} (workload.time_unit)"
     if unit == "auto":
-        for name, per_second in UNITS.items():
-            if _EPOCH_S[0] <= first / per_second < _EPOCH_S[1]:
-                unit, told = name, f"{_WORDS[name]} since 1970"
-                break
-        else:
+        column = trace.columns["arrival_s"]
+        of_name = None if trace.format.unit else unit_of(column)
+        epochs = [u for u in _EPOCH_UNITS if _EPOCH_S[0] <= first / UNITS[u] < _EPOCH_S[1]]
+        if of_name in epochs or (epochs and not of_name):
+            unit = of_name or epochs[0]
+            told = f"{_WORDS[unit]} since 1970"
+        elif of_name and first / UNITS[of_name] < _EPOCH_S[1]:
+            unit = of_name
+            told = f"{_WORDS[unit]} (column {column})"
+        elif epochs:
+            unit = epochs[0]
+            told = f"{_WORDS[unit]} since 1970 (although the column is {column})"
+        elif trace.format.unit:
             unit = trace.format.unit
             told = f"{_WORDS[unit]} (format {trace.format.name}; or set workload.time_unit)"
             if unit != "s" and fractional:
@@ -79,13 +93,30 @@ def clock_of(trace: TraceFile, unit: str, origin: str) -> Clock:
                     f"{trace.path.name} has times with fractions; the format "
                     f"{trace.format.name} has whole milliseconds.",
                 )  # fmt: skip
+        else:
+            unit, assumed = "s", True
+            told = f"seconds (assumed for column {column}; or set workload.time_unit)"
     first_s = first / UNITS[unit]
     near = trace.format.keeps_origin and first_s <= _FAR_S
     keeps = origin == "keep" or (origin == "auto" and near)
     zero = "0 is the file's own zero" if keeps else "0 is the first request"
     if first_s and not keeps:
         zero += f", at {first_s:,.15g} s"
-    return Clock(UNITS[unit], keeps, f"{told}; {zero}")
+    return Clock(UNITS[unit], keeps, f"{told}; {zero}", assumed)
+
+
+def refuse_sparse(trace: TraceFile, clock: Clock, requests: int, span_s: float) -> None:
+    """Refuse an assumed unit with which a request arrives less than once an hour.
+
+    Raises:
+      SettingError: nothing told the unit of such times.
+    """
+    if clock.assumed and span_s > requests * _SPARSE_S:
+        raise SettingError(
+            "workload.time_unit", "auto", f"one of {', '.join(UNITS)}",
+            f"Nothing tells the unit of column {trace.columns['arrival_s']!r}: in seconds, "
+            f"{requests:,} requests would take {span_s / 3600:,.0f} h.",
+        )  # fmt: skip
 
 
 def _first_time(trace: TraceFile) -> tuple[float | None, bool]:
@@ -99,9 +130,11 @@ def _first_time(trace: TraceFile) -> tuple[float | None, bool]:
         if (good := verdict == GOOD).any():
             if found.dtype == np.int64:
                 return None, False
-            dotted = pa.types.is_string(column.type) and pc.any(pc.match_substring(column, "."))
+            dotted = trace.container == "json" and pa.types.is_floating(column.type)
+            if pa.types.is_string(column.type):
+                dotted = pc.any(pc.match_substring(column, ".")).as_py() is True
             whole = bool((found[good] == np.floor(found[good])).all())
-            return float(found[good][0]), not whole or (bool(dotted) and dotted.as_py() is True)
+            return float(found[good][0]), not whole or dotted
     return 0.0, False
 
 
@@ -130,11 +163,6 @@ def block_tokens_of(trace: TraceFile, told: int) -> int:
     return tokens
 
 
-def has_lengths(trace: TraceFile) -> bool:
-    """Return whether the trace has token counts (GenTD26 has the columns, all null)."""
-    return len(_filled_lengths(trace)) == len(_LENGTHS)
-
-
 def _filled_lengths(trace: TraceFile) -> dict[str, str]:
     return {
         field: column
@@ -144,43 +172,35 @@ def _filled_lengths(trace: TraceFile) -> dict[str, str]:
     }
 
 
-def refuse_made_up(trace: TraceFile, told: Container[str], lengths_too: bool) -> None:
-    """Refuse to make up models or lengths if an unused column seems to hold them.
-
-    Args:
-      trace: opened trace.
-      told: fields that `workload.columns` names, with a column or as absent.
-      lengths_too: whether lengths would be made up, not only models.
+def refuse_without_lengths(trace: TraceFile) -> None:
+    """Refuse a trace whose lengths would have to be drawn, as no setting asks for that.
 
     Raises:
-      DataError: a column seems to hold them; names it and the setting that maps it.
+      DataError: it lacks token counts; names columns that may hold them, and the settings.
     """
-    like: dict[str, str] = {}
-    otherwise = []
-    if lengths_too:
-        numeric = _numeric(trace)
-        found = _filled_lengths(trace)
-        found |= like_fields(numeric, [f for f in _LENGTHS if f not in found and f not in told])
-        if not found and (tokens := [c for c in numeric if "token" in plain_name(c)]):
-            found = {"prompt_tokens": tokens[0]}
-        if found:
-            like = {f: found.get(f, "<column>") for f in _LENGTHS}
-            otherwise.append("workload.lengths=synthetic draws lengths")
-            if trace.container == "log":
-                otherwise.append("workload.chars_per_token=4 counts texts")
-    unused = unused_columns(trace, with_lengths=True)
-    asked = "model" not in trace.columns and "model" not in told
-    if asked and (models := like_fields(unused, ["model"])):
-        like |= models
-        otherwise.append(f"{mapping({'model': ''})} gives all requests one model")
-    if like:
-        made_up = ["lengths"] * ("prompt_tokens" in like) + ["models"] * ("model" in like)
-        columns = ", ".join(repr(c) for c in like.values() if c in trace.present)
-        raise DataError(
-            str(trace.path),
-            f"{' and '.join(made_up)} would be made up, although it has {columns}",
-            f"To read that, set {mapping(like)}; otherwise {', and '.join(otherwise)}.",
-        )
+    absent = [field for field in _LENGTHS if field not in _filled_lengths(trace)]
+    first = next((batch for batch in trace.batches() if batch.num_rows), None)
+    if not absent or first is None:
+        return
+    free = [c for c in unused_columns(trace, with_lengths=True) if trace.present.count(c) == 1]
+    holds = ""
+    if numbers := numeric(first, free):
+        holds += f"; whole numbers are in {', '.join(map(repr, numbers))}"
+    if lists := [c for c in free if _has_records(first.column(c))]:
+        holds += f"; lists of records are in {', '.join(map(repr, lists))}"
+    remedy = f"Name their columns with {mapping(dict.fromkeys(absent, '<column>'))}."
+    if trace.container == "log":
+        remedy = "workload.chars_per_token=4 counts texts."
+    raise DataError(
+        str(trace.path),
+        f"it has no {' and no '.join(absent)}{holds}",
+        f"{remedy} workload.lengths=synthetic draws lengths.",
+    )
+
+
+def _has_records(cells: pa.Array) -> bool:
+    text = str(next((cell for cell in cells.slice(0, 100).to_pylist() if cell), ""))
+    return text.startswith("[{")
 
 
 def unused_columns(trace: TraceFile, with_lengths: bool) -> list[str]:
@@ -193,16 +213,3 @@ def unused_columns(trace: TraceFile, with_lengths: bool) -> list[str]:
     of_lengths = (*_LENGTHS, "hash_ids", *MEASURED)
     used = {c for f, c in trace.columns.items() if with_lengths or f not in of_lengths}
     return [column for column in trace.present if column not in used]
-
-
-def _numeric(trace: TraceFile) -> list[str]:
-    """Return the unused columns with positive numbers in at least half of the first batch."""
-    batch = next((b for b in trace.batches() if b.num_rows), None)
-    if batch is None:
-        return []
-    return [
-        name
-        for name in unused_columns(trace, with_lengths=True)
-        if trace.present.count(name) == 1
-        and 2 * np.count_nonzero(token_counts(batch.column(name)) > 0) >= batch.num_rows
-    ]

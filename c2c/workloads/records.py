@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from c2c.errors import DataError
 from c2c.workloads.containers import open_bytes
+from c2c.workloads.json_lines import arrow_table
 
 __all__ = ["json_records", "json_table"]
 
@@ -21,17 +22,26 @@ _MOST = 1 << 27  # characters of a record: a benchmark's result is one record
 _BATCH_ROWS = 65_536
 
 
-def json_table(path: Path) -> tuple[pa.Table, int]:
-    """Return the records of a file, every value as text, and the number of malformed lines.
+def json_table(path: Path, *, as_text: bool = False) -> tuple[pa.Table, int]:
+    """Return the records of a file and the number of malformed lines.
 
-    Objects within a record become columns such as "usage.prompt_tokens". A benchmark's result, one
-    object with a list for each of `input_lens`, `output_lens` and so on, becomes one record per
-    request. In these, `tpots`, the mean time per token after the first, replaces `itls`.
+    Values are text; those of JSON lines are typed if that means the same.
+
+    Objects within a record become columns such as "usage.prompt_tokens". A record with a list of
+    `requests`, as aibrix's workload generator writes, becomes one record per request; so does a
+    benchmark's result, one object with a list for each of `input_lens`, `output_lens` and so on. In
+    these, `tpots`, the mean time per token after the first, replaces `itls`.
+
+    Args:
+      path: JSON file, plain or compressed.
+      as_text: whether all values are text, as ids must be: 1 and 1.0 are two.
 
     Raises:
       DataError: malformed or truncated JSON that is not in lines, lists of different lengths, or
         no record.
     """
+    if not as_text and (table := arrow_table(path)) is not None:
+        return table, 0
     parts: list[pa.Table] = []
     rows: list[dict[str, str | None]] = []
     broken = 0
@@ -39,7 +49,7 @@ def json_table(path: Path) -> tuple[pa.Table, int]:
         if record is None:
             broken += 1
             continue
-        several = _of_benchmark(path, record) if "input_lens" in record else [record]
+        several = _of_benchmark(path, record) if "input_lens" in record else _of_group(record)
         rows.extend(_texts(one) for one in several)
         if len(rows) >= _BATCH_ROWS:
             parts.append(_table(rows))
@@ -47,14 +57,23 @@ def json_table(path: Path) -> tuple[pa.Table, int]:
     if not parts and not rows:
         raise DataError(str(path), "it has no record")
     parts.append(_table(rows))
-    return pa.concat_tables(parts, promote_options="default"), broken
+    table = pa.concat_tables(parts, promote_options="default")
+    outer = {name[:at] for name in table.column_names for at, c in enumerate(name) if c == "."}
+    # A null in place of an object is no column beside those of the object.
+    absent = [n for n in table.column_names if n in outer and table[n].null_count == len(table)]
+    return table.drop_columns(absent), broken
 
 
 def _table(rows: list[dict[str, str | None]]) -> pa.Table:
     names = dict.fromkeys(name for row in rows for name in row)
-    return pa.table(
-        {name: pa.array([row.get(name) for row in rows], pa.string()) for name in names}
-    )
+    return pa.table({name: _column([row.get(name) for row in rows]) for name in names})
+
+
+def _column(cells: list[str | None]) -> pa.Array:
+    try:
+        return pa.array(cells, pa.string())
+    except UnicodeEncodeError:  # half of a surrogate pair, as in a text that was cut
+        return pa.array([c and c.encode("utf-8", "replace").decode() for c in cells], pa.string())
 
 
 def _texts(record: Mapping[str, Any], within: str = "") -> dict[str, str | None]:
@@ -68,6 +87,13 @@ def _texts(record: Mapping[str, Any], within: str = "") -> dict[str, str | None]
         else:
             cells[name] = json.dumps(value)
     return cells
+
+
+def _of_group(record: dict[str, Any]) -> list[dict[str, Any]]:
+    requests = record.get("requests")
+    if not isinstance(requests, list) or not all(isinstance(one, dict) for one in requests):
+        return [record]
+    return [record | {"requests": one} for one in requests]
 
 
 def _of_benchmark(path: Path, result: Mapping[str, Any]) -> list[dict[str, Any]]:

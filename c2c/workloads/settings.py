@@ -11,7 +11,7 @@ from typing import Any, Final
 from c2c.errors import SettingError, unknown_name
 from c2c.workloads.assignment import RULES
 from c2c.workloads.formats import format_names
-from c2c.workloads.reading import UNITS
+from c2c.workloads.names import UNITS
 
 __all__ = ["WorkloadConfig", "shared_dir", "workload_config"]
 
@@ -22,7 +22,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "time_unit": ("auto", *UNITS),
     "origin": ("auto", "first", "keep"),
     "replica_models": ("same", "distinct"),
-    "assignment": tuple(RULES),
+    "assignment": ("auto", *RULES),
 }
 
 
@@ -65,7 +65,8 @@ class WorkloadConfig:
         among the shared traces (`<shared>/traces`).
       format: a known format (of logs: vllm, sglang, openai_batch), or auto (by columns or lines).
       columns: field -> column for other files, e.g. {arrival_s: time, model: service}; an empty
-        name means that the file has no such column, e.g. {model: ""}.
+        name means that the file has no such column, e.g. {model: ""}. For a field that neither
+        this nor the format names, the only likely column is taken.
       on_bad_row: reject (list the counts and stop) or skip (drop the rows and record the counts).
       on_duplicate: keep (rows equal in all columns are separate requests, and counted) or refuse
         (a row equal to an earlier one is a bad row).
@@ -76,8 +77,8 @@ class WorkloadConfig:
         format's size. conversations: tokens of the blocks that prompts share.
       turns_wait: trace: a turn arrives after the previous answer of its session and the file's
         time to think; false: at its time in the file.
-      time_unit: unit of numeric times: s, ms, us or ns; auto: inferred for times since 1970, else
-        the format's.
+      time_unit: unit of numeric times: s, ms, us, ns, min, h or d; auto: inferred for times since
+        1970, else the format's, else that at the end of the column's name, else seconds.
       origin: time 0 is the first request (first) or the file's own zero (keep, only for numeric
         times); auto: keep for `arrival_s` files whose first request is within an hour, else first.
 
@@ -98,8 +99,8 @@ class WorkloadConfig:
       system_tokens: conversations: length of the system prompt, shared by a model's requests.
       ramp_s: closed_loop: time over which the clients start, evenly spaced; 0: all at once.
 
-      lengths: auto (the trace's own, else synthetic), trace, synthetic, fixed, sharegpt, azure2023
-        or a file of pairs. All but auto and trace replace the trace's own lengths.
+      lengths: auto (a trace's own; synthetic for generators), trace, synthetic, fixed, sharegpt,
+        azure2023 or a file of pairs. All but auto and trace replace the trace's own lengths.
       prompt_tokens: prompt length of each request, with lengths=fixed.
       output_tokens: output length of each request, with lengths=fixed.
       chars_per_token: characters per token, to convert texts of a log or of JSON; 0: not converted.
@@ -115,7 +116,9 @@ class WorkloadConfig:
       compression: factor by which arrivals are divided.
       max_requests: number of requests to keep, the first ones; 0: all.
 
-      assignment: rule for model ids that name no model of the catalog.
+      assignment: rule for model ids that name no model of the catalog: own (each id of a trace has
+        a deployment of its own), popularity_rank or round_robin_by_first_seen (ids share the
+        catalog's models); auto: own for a trace, popularity_rank for a generator.
       assignment_map: trace id -> catalog name, before the rule.
     """
 
@@ -164,7 +167,7 @@ class WorkloadConfig:
     compression: float = 1.0
     max_requests: int = 0
 
-    assignment: str = "popularity_rank"
+    assignment: str = "auto"
     assignment_map: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from c2c.errors import DataError
+from c2c.workloads.arrays import to_arrow
 from c2c.workloads.blocks import RequestBlock
 from c2c.workloads.formats import TraceFile
 from c2c.workloads.parsing import GOOD, KINDS, RawRows, kind_code, parse
@@ -295,7 +296,7 @@ def _batches(
     good = np.concatenate([p.verdict for p in parsed]) == GOOD
     tally.reordered += int(np.count_nonzero(good & (times < seen)))
     order = np.argsort(times, kind="stable")
-    table = pa.Table.from_batches(batches).take(pa.array(order))
+    table = pa.Table.from_batches(batches).take(to_arrow(order))
     done = 0
     for batch in table.to_batches(max_chunksize=65_536):
         yield batch, order[done : done + batch.num_rows] + 1
@@ -333,7 +334,7 @@ def _judge_duplicates(
     run = np.cumsum(~same)
     # The last run may continue in the next batch, so its rows are remembered.
     compare = np.flatnonzero(same | np.append(same[1:], True) | (run == run[-1]))
-    texts = [repr(row) for row in batch.take(pa.array(good[compare])).to_pylist()]
+    texts = [repr(row) for row in batch.take(to_arrow(good[compare])).to_pylist()]
     seen = set(earlier) if same[0] else set()
     current = run[compare[0]]
     for at, text in zip(compare.tolist(), texts, strict=True):
@@ -366,7 +367,7 @@ def _with_more(
 ) -> RequestBlock:
     """Return the requests with the keys of their blocks, sessions and measured latencies."""
     if rows.session is not None:
-        chosen = pa.array(good)
+        chosen = to_arrow(good)
         parents = None if rows.parent is None else rows.parent.take(chosen).to_pylist()
         session, turn = tally.sessions.add(rows.session.take(chosen).to_pylist(), parents)
         if rows.turn is not None:

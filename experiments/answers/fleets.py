@@ -9,9 +9,7 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
 
-from omegaconf import OmegaConf
-
-from c2c.config import load
+from c2c.config import load, plain_settings
 from c2c.errors import SettingError
 from c2c.hardware import load_platform, platforms
 from experiments.sweeping.search_space import as_text, choices_of
@@ -40,13 +38,18 @@ class Arm:
         """Settings of the fleet, as part of a command line."""
         return " ".join(f"{key}={as_text(value)}" for key, value in self.params.items())
 
+    def with_chips(self, chips: int) -> str:
+        """Return the settings of the fleet with a number of chips."""
+        return f"{self.name} superchips={chips}".lstrip()
+
 
 class FleetSpace:
     """All kinds of fleets that a command line leaves open, and the settings of their runs.
 
     A setting with one value is fixed, a sweep (`system.max_batch=64,256`) is compared. Without a
     setting of their own, these are compared: `systems`, every chip that has a price, each chip's
-    layouts of equal slices, and `fleets` of unlike chips.
+    layouts of equal slices, and `fleets` of unlike chips. `unpriced` has the chips that `arms` left
+    out.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class FleetSpace:
         fleets: Sequence[str] = (),
     ) -> None:
         self.folder, self.fleets = folder, fleets
+        self.unpriced: list[str] = []
         self.open, self.fixed = choices_of(overrides)
         self.named = {o.partition("=")[0].lstrip("+~") for o in self.fixed} | set(self.open)
         if _COUNT in self.named:
@@ -77,15 +81,25 @@ class FleetSpace:
         """
         every = []
         rest = {k: v for k, v in self.open.items() if k not in (_CHIP, _LAYOUT, _FLEET)}
-        for key, choices in rest.items():
-            for choice in choices:
-                self.settings({key: choice}, {})
+        tried: set[str] = set()
         for chip in self._chips():
             for layout in self._layouts(chip):
                 for values in product(*rest.values()):
                     params = {**chip, **layout, **dict(zip(rest, values, strict=True))}
                     every.append(self._priced(params))
+                    words = {f"{key}={as_text(params[key])}" for key in self.open if key in params}
+                    if not words <= tried:  # a choice that is new is validated
+                        self.settings(params, {})
+                        tried |= words
         return every
+
+    def asked(self, arms: Sequence[Arm]) -> dict[str, list[int]]:
+        """Return the numbers of the arms of each chip that the command line names."""
+        found: dict[str, list[int]] = {}
+        for k, arm in enumerate(arms):
+            if _CHIP in self.open and _CHIP in arm.params:
+                found.setdefault(as_text(arm.params[_CHIP]), []).append(k)
+        return found
 
     def settings(self, params: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
         """Return a run's settings as plain data.
@@ -99,10 +113,8 @@ class FleetSpace:
         """
         words = tuple(f"{key}={as_text(value)}" for key, value in params.items())
         if words not in self._cached:
-            made: Any = OmegaConf.to_container(
-                load([*self.fixed, *words], folder=self.folder), resolve=True
-            )
-            self._cached[words] = made
+            composed = load([*self.fixed, *words], folder=self.folder)
+            self._cached[words] = plain_settings(composed)
         plain = copy.deepcopy(self._cached[words])
         for key, value in more.items():
             *parents, last = key.split(".")
@@ -121,8 +133,9 @@ class FleetSpace:
         if {_CHIP, "node", _FLEET, f"{_FLEET}.parts"} & self.named:
             return [{}, *fleets]
         names = [name for name in platforms() if name != "cpu"]
-        priced = [{_CHIP: n} for n in names if self._gpu({_CHIP: n}).get("usd_per_hour")]
-        return [*priced, *fleets]
+        priced = [n for n in names if self._gpu({_CHIP: n}).get("usd_per_hour")]
+        self.unpriced = [name for name in names if name not in priced]
+        return [*({_CHIP: name} for name in priced), *fleets]
 
     def _layouts(self, chip: Mapping[str, Any]) -> list[dict[str, Any]]:
         if self.settings(chip, {})["fleet"]["parts"]:  # each part names its layout

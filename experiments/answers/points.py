@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
@@ -11,10 +12,10 @@ from typing import Any, Self
 
 from c2c.config import RunSetup, build, prefers_compiled
 from c2c.errors import DataError, SettingError
-from c2c.runs import FolderInUse, is_in_use
+from c2c.runs import FolderInUse, is_in_use, source_key
 from c2c.simulator import is_compiled
 from experiments.children import worker_pool
-from experiments.simulation import execute, folder_of
+from experiments.simulation import CODE, Outcome, execute, finished, folder_of
 
 __all__ = ["Point", "PointRunner", "needs_compiling"]
 
@@ -46,6 +47,9 @@ class PointRunner:
             "resume",
         )
         self._waiting: dict[Future[Point], Any] = {}
+        self._code = {name: source_key(name) for name in CODE}
+        self._known: deque[tuple[Any, Point]] = deque()
+        self._is_begun = False
 
     def __enter__(self) -> Self:
         self._pool = self._workers.__enter__()
@@ -55,17 +59,38 @@ class PointRunner:
         self._workers.__exit__(*error)
 
     def ask(self, token: Any, settings: Mapping[str, Any]) -> None:
-        """Queue a run of a configuration (plain data); `done` yields its token."""
-        self._waiting[self._pool.submit(_run, dict(settings))] = token
+        """Read or queue a run of a configuration (plain data); `done` yields its token.
+
+        Until a run is queued, invalid settings are found here: a process starts in a second.
+        """
+        if (outcome := finished(settings, self._code)) is not None:
+            self._known.append((token, _point(outcome)))
+        elif not self._is_begun and (refused := _refused(settings)) is not None:
+            self._known.append((token, refused))
+        else:
+            self._is_begun = True
+            self._waiting[self._pool.submit(_run, dict(settings))] = token
 
     def done(self) -> Iterator[tuple[Any, Point]]:
         """Yield tokens and results as runs end, until no run is queued any more."""
-        while self._waiting:
+        while self._known or self._waiting:
+            while self._known:
+                yield self._known.popleft()
+            if not self._waiting:
+                return
             over, _ = wait(self._waiting, return_when=FIRST_COMPLETED)
             # Runs that ended together are yielded as queued, so that the output is reproducible.
             for future in [f for f in self._waiting if f in over]:
                 token = self._waiting.pop(future)
                 yield token, future.result()
+
+
+def _refused(settings: Mapping[str, Any]) -> Point | None:
+    try:
+        build(settings)
+    except (SettingError, DataError) as error:
+        return Point(folder=None, summary={}, error=str(error))
+    return None
 
 
 def _run(settings: Mapping[str, Any]) -> Point:
@@ -78,13 +103,12 @@ def _run(settings: Mapping[str, Any]) -> Point:
                 while is_in_use(folder_of(setup)):
                     time.sleep(POLL_S)
                 continue
-            return Point(
-                folder=outcome.folder, summary=_lean(outcome.summary), was_there=outcome.skipped
-            )
+            return _point(outcome)
     except (SettingError, DataError) as error:
         return Point(folder=None, summary={}, error=str(error))
 
 
-def _lean(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out the entries of single models, of which thousands would pass between processes."""
-    return {k: v for k, v in summary.items() if k != "models"}
+def _point(outcome: Outcome) -> Point:
+    # Without the entries of single models, of which thousands would pass between processes.
+    lean = {k: v for k, v in outcome.summary.items() if k != "models"}
+    return Point(folder=outcome.folder, summary=lean, was_there=outcome.skipped)

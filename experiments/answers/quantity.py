@@ -43,7 +43,8 @@ def quantity_of(name: str, setup: RunSetup) -> Quantity:
     """Return the quantity with this name, starting at its value in the settings.
 
     Raises:
-      SettingError: the quantity does not exist, or the workload has no rate.
+      SettingError: the quantity does not exist, the workload has no rate, or each id of a trace
+        has a model of its own.
     """
     if name == "rate":
         rate = _rate_rps(setup)
@@ -52,6 +53,11 @@ def quantity_of(name: str, setup: RunSetup) -> Quantity:
             lowest=rate / 4096, highest=rate * 4096,
         )  # fmt: skip
     if name == "models":
+        if setup.workload.description["assignment"]["rule"] == "own":
+            raise SettingError(
+                "capacity.of", name, "another quantity, as each id of the trace is a model",
+                "workload.assignment=popularity_rank lets ids share any number of models.",
+            )  # fmt: skip
         count = len(setup.serving.deployments)
         return Quantity(
             name=name, unit="models", is_whole=True, more_is_harder=True, start=count,

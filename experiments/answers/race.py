@@ -1,7 +1,8 @@
 """Race of fleets: successive halving to the cheapest kinds of fleet that meet the targets.
 
 Each round finds the smallest number of chips of each kind on a growing part of the requests.
-After each part the dearer half of the kinds is out.
+After each part the dearer half of the kinds is out. Before "none serves", kinds that are out are
+tried on all requests.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ __all__ = ["Outcome", "Standing", "Trial", "parts_of", "race"]
 
 _LEAST = 300  # requests of a part
 _SHARES = (16, 4, 1)
+_ALIKE = 0.02  # relative difference of results that are alike
+DEAR, SAME = "dearer than others that serve", "more chips change nothing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,25 +33,44 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Outcome of a run: targets met or missed, or the error of invalid settings."""
+    """Outcome of a run: targets met or missed, or the error of invalid settings.
+
+    Attributes:
+      meets: True if the fleet serves.
+      missed: requests that missed a target.
+      latencies: latencies that more chips would lower, if they helped.
+      error: error of invalid settings, "" for none.
+    """
 
     meets: bool
+    missed: int = 0
+    latencies: tuple[float, ...] = ()
     error: str = ""
+
+    def is_like(self, other: Outcome) -> bool:
+        """Return whether two numbers of chips have the same result, except for chance."""
+        if self.error or other.error:
+            return self.error == other.error
+        pairs = zip(
+            (self.missed, *self.latencies), (other.missed, *other.latencies), strict=True
+        )  # fmt: skip
+        return bool(self.latencies) and all(math.isclose(a, b, rel_tol=_ALIKE) for a, b in pairs)
 
 
 @dataclass(slots=True)
 class Standing:
     """Standing of an arm within a part: the most chips that fail, and the fewest that serve.
 
-    `out` is the reason why the arm is out of the race. `error` is that of the last number of chips
-    tried; more chips may work.
+    `out` is the reason why the arm is out of the race, and `last` the outcome with the most chips
+    that fail; more chips may work.
     """
 
+    part: int
     start: int
     fails: int = 0
     serves: float = math.inf
     out: str = ""
-    error: str = ""
+    last: Outcome | None = None
     tried: set[int] = field(default_factory=set)
 
     @property
@@ -75,11 +97,14 @@ def race(
     most: int = 64,
     keep: int = 4,
     within: float = 2.0,
+    named: Sequence[Sequence[int]] = (),
+    may_miss: float = 0.0,
 ) -> dict[int, Standing]:
-    """Return the standing of each arm that reached the last part.
+    """Return the standing of each arm in the last part that it reached.
 
     An arm is out if its next number of chips costs more than `within` times the cheapest fleet that
-    serves. A fleet is assumed to serve whatever a smaller one of its kind serves.
+    serves, or if more chips change nothing. A fleet is assumed to serve whatever a smaller one of
+    its kind serves.
 
     Args:
       arms: kinds of fleets.
@@ -90,28 +115,60 @@ def race(
       most: largest number of chips of a fleet.
       keep: smallest number of arms that stay in after a part.
       within: largest price of a fleet that is still sized, as a multiple of the cheapest.
+      named: groups of arms; if none of a group serves the last part, its best arm is sized there at
+        any price.
+      may_miss: requests that may miss a target. An arm that has more misses on an early part with
+        any number of chips cannot serve the last part.
     """
-    starts = dict.fromkeys(range(len(arms)), 1)
     standings: dict[int, Standing] = {}
+
+    def settle(starts: dict[int, int], part: int, limit: float) -> None:
+        mine = {arm: Standing(part=part, start=chips) for arm, chips in starts.items()}
+        standings.update(mine)
+        _settle(mine, arms, serve, seeds if part == parts[-1] else seeds[:1],
+                most=most, within=limit)  # fmt: skip
+
+    starts = dict.fromkeys(range(len(arms)), 1)
     for part in parts:
-        is_last = part == parts[-1]
-        standings = {arm: Standing(start=chips) for arm, chips in starts.items()}
-        _settle(
-            standings, arms, part, serve, seeds if is_last else seeds[:1],
-            most=most, within=within,
-        )  # fmt: skip
-        serving = {a: int(s.serves) for a, s in standings.items() if s.serves < math.inf}
+        settle(starts, part, within)
+        serving = {a: int(standings[a].serves) for a in starts if standings[a].serves < math.inf}
         order = sorted(serving, key=lambda a: (serving[a] * arms[a].usd_per_hour, a))
         starts = {arm: serving[arm] for arm in order[: max(keep, math.ceil(len(order) / 2))]}
-        if not starts:
-            break
+
+    def serves(some: Iterable[int]) -> bool:
+        return any(standings[a].part == parts[-1] and standings[a].serves < math.inf for a in some)
+
+    def again(some: Iterable[int]) -> dict[int, int]:
+        """Return the arms that may yet serve the last part, cheapest first, and their chips."""
+        may = {a: _restart(standings[a]) for a in some if _may_serve(standings[a], parts, may_miss)}
+        return dict(sorted(may.items(), key=lambda pair: pair[1] * arms[pair[0]].usd_per_hour))
+
+    if not serves(standings):
+        settle(again(standings), parts[-1], within)
+    for group in named:
+        if not serves(group):
+            settle(dict(list(again(group).items())[:1]), parts[-1], math.inf)
     return standings
+
+
+def _may_serve(standing: Standing, parts: Sequence[int], may_miss: float) -> bool:
+    if standing.out == DEAR:
+        return True
+    last = standing.last if standing.serves == math.inf else None
+    return standing.part < parts[-1] and (
+        last is None or (not last.error and last.missed <= may_miss)
+    )
+
+
+def _restart(standing: Standing) -> int:
+    if standing.serves < math.inf:
+        return int(standing.serves)
+    return standing.fails + 1 if standing.out == DEAR else 1
 
 
 def _settle(
     standings: dict[int, Standing],
     arms: Sequence[Arm],
-    part: int,
     serve: Callable[[Sequence[Trial]], Sequence[Outcome]],
     seeds: Sequence[int],
     *,
@@ -120,25 +177,45 @@ def _settle(
 ) -> None:
     """Find each arm's smallest number of chips, in rounds of trials of all arms."""
     while True:
-        asked = []
+        asked: list[tuple[int, int]] = []
         for arm, standing in standings.items():
             limit = min(most, within * _best(standings, arms) / arms[arm].usd_per_hour + 1e-9)
             chips = None if standing.is_settled else _next(standing, int(limit))
-            if chips is None and not standing.is_settled:
-                dear = "dearer than others that serve"
-                standing.out = standing.error or (f"{most} chips fail" if limit >= most else dear)
             if chips is not None:
-                asked += [Trial(arm, chips, part, seed) for seed in seeds]
+                asked.append((arm, chips))
+            elif not standing.is_settled:
+                standing.out = f"fails up to advise.most={most}" if limit >= most else DEAR
         if not asked:
             return
-        for arm, chips, found in _by_arm(asked, serve(asked)):
-            standing = standings[arm]
+        fails = _first_failures(standings, asked, serve, seeds)
+        for arm, chips in asked:
+            standing, found = standings[arm], fails.get((arm, chips))
             standing.tried.add(chips)
-            standing.error = next((o.error for o in found if o.error), "")
-            if all(o.meets for o in found):
+            if found is None:
                 standing.serves = min(standing.serves, chips)
-            else:
-                standing.fails = max(standing.fails, chips)
+            elif chips > standing.fails:
+                if standing.last and standing.serves == math.inf and found.is_like(standing.last):
+                    standing.out = found.error or SAME
+                standing.fails, standing.last = chips, found
+
+
+def _first_failures(
+    standings: dict[int, Standing],
+    asked: Sequence[tuple[int, int]],
+    serve: Callable[[Sequence[Trial]], Sequence[Outcome]],
+    seeds: Sequence[int],
+) -> dict[tuple[int, int], Outcome]:
+    """Return the outcome of the first seed that each fleet fails with; later seeds do not run."""
+    fails: dict[tuple[int, int], Outcome] = {}
+    for some in (seeds[:1], seeds[1:2], seeds[2:]):
+        trials = [
+            Trial(arm, chips, standings[arm].part, seed)
+            for arm, chips in asked if (arm, chips) not in fails for seed in some
+        ]  # fmt: skip
+        for trial, outcome in zip(trials, serve(trials) if trials else (), strict=True):
+            if not outcome.meets:
+                fails.setdefault((trial.arm, trial.chips), outcome)
+    return fails
 
 
 def _best(standings: dict[int, Standing], arms: Sequence[Arm]) -> float:
@@ -156,12 +233,3 @@ def _next(standing: Standing, limit: int) -> int | None:
     if low > limit:
         return None
     return min(limit, standing.start if not standing.tried else 2 * standing.fails)
-
-
-def _by_arm(
-    asked: Sequence[Trial], found: Sequence[Outcome]
-) -> Iterable[tuple[int, int, list[Outcome]]]:
-    grouped: dict[tuple[int, int], list[Outcome]] = {}
-    for trial, outcome in zip(asked, found, strict=True):
-        grouped.setdefault((trial.arm, trial.chips), []).append(outcome)
-    return ((arm, chips, outcomes) for (arm, chips), outcomes in grouped.items())

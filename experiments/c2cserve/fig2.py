@@ -23,6 +23,7 @@ PUBLISHED: dict[str, Any] = {
     "on_bad_row": "skip",
     "on_duplicate": "keep",
     "lengths": "fixed",
+    "assignment": "popularity_rank",
 }
 
 

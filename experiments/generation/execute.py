@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from c2c.models import name_of
 from c2c.runs import RunDir, check_folder
 from c2c.transformer import Hybrid, Linear, Model, Request, load
 from c2c.transformer.linear import linear_by_name
@@ -230,8 +231,7 @@ def _folder(settings: Settings, path: Path, config: Mapping[str, Any]) -> Path:
         return settings.folder
     kept = {k: v for k, v in config.items() if k not in (*_NOT_INPUTS, *_DATA)}
     digest = hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:8]
-    name = path.stem if path.is_file() else path.resolve().name
-    parts = (name, settings.linear.name, f"s{settings.prompts[0].seed}", digest)
+    parts = (name_of(path), settings.linear.name, f"s{settings.prompts[0].seed}", digest)
     return settings.out / "_".join(re.sub(r"[^\w.-]+", "-", part) for part in parts)
 
 

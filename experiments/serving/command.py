@@ -7,8 +7,10 @@ import contextlib
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from c2c.config import load
 from c2c.engine import Engine, EngineSettings, find_models, run_in_loop, settle_memory
@@ -31,6 +33,7 @@ from experiments.serving.settings import (
 __all__ = ["serve"]
 
 _AT_ONCE = 64  # choices of one request under way, so that other requests come in between
+_FRONT_S = 10.0  # a front that ends sooner is not replaced: the next one would end, too
 
 
 def serve(arguments: Sequence[str]) -> int:
@@ -72,12 +75,13 @@ async def _serve(settings: Settings) -> int:
         stopping = asyncio.create_task(told.wait())
         await engine.listen()
         port = settings.port or free_port(settings.host)
-        front = begin_front(  # early, as it reports the start's progress
-            "c2c.engine.front", engine.socket, settings.host, port, settings.choices,
+        begin = partial(
+            begin_front, "c2c.engine.front", engine.socket, settings.host, port, settings.choices,
             min(_AT_ONCE, settings.engine.max_open),
             "checkpoint" if settings.has_own_sampling else "neutral",
             key=settings.key,
         )  # fmt: skip
+        front = begin()  # early, as it reports the start's progress
         url = f"http://{settings.host}:{port}"
         with _progress() as progress:
             starting = asyncio.create_task(engine.start(_say, progress))
@@ -97,12 +101,16 @@ async def _serve(settings: Settings) -> int:
             _say(f"{name} is not served: {why}")
         settle_memory()
         _say(f"{len(entries) - len(failed)} models at {url}/v1 (page: {url}/)")
-        while not told.is_set() and front.poll() is None and engine.failure is None:
+        begun_s = time.monotonic()
+        while not told.is_set() and engine.failure is None:
+            if front.poll() is not None:
+                if time.monotonic() - begun_s < _FRONT_S:
+                    raise DataError("front", f"ended with status {front.returncode}")
+                _say(f"the front ended with status {front.returncode}: another one begins")
+                front, begun_s = begin(), time.monotonic()
             await asyncio.wait([stopping], timeout=0.2)
         if engine.failure is not None:
             raise engine.failure
-        if front.poll() is not None:
-            raise DataError("front", f"ended with status {front.returncode}")
         _say("stopping")
         await engine.drain(settings.drain_s)
         await asyncio.sleep(0.1)  # the last answers reach the clients

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from omegaconf import DictConfig, OmegaConf
 
-from c2c.config import RunSetup, prefers_compiled, run_totals, summary_of
+from c2c.config import RunSetup, data_folders, prefers_compiled, run_totals, summary_of
+from c2c.errors import SettingError
 from c2c.metrics import SUMMARY_COLUMNS, Records, write_timeline
 from c2c.runs import NOT_INPUTS, RunDir, check_room, content_key
 from c2c.simulator import RunStats, phases_table
@@ -32,6 +33,7 @@ __all__ = [
     "check_disk",
     "chosen_chunks",
     "execute",
+    "finished",
     "folder_of",
     "run_key",
 ]
@@ -98,8 +100,6 @@ def folder_of(setup: RunSetup) -> Path:
     s = setup.settings
     if s["folder"]:
         return Path(s["folder"]).expanduser()
-    settings = {k: v for k, v in s.items() if k not in NOT_INPUTS}
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
     serving = setup.serving
     chips = [f"{part.platform.name}_{part.layout}" for part in serving.parts]
     parts = (
@@ -108,9 +108,38 @@ def folder_of(setup: RunSetup) -> Path:
         s["catalog"].get("name", f"{len(serving.deployments)}models"),
         s["workload"]["name"],
         f"s{setup.seed}",
-        digest,
+        _digest(s),
     )
     return Path(s["out"]).expanduser() / "_".join(re.sub(r"[^\w.-]+", "-", p) for p in parts)
+
+
+def _digest(settings: Mapping[str, Any]) -> str:
+    kept = {k: v for k, v in settings.items() if k not in NOT_INPUTS}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def finished(settings: Mapping[str, Any], code: Mapping[str, str]) -> Outcome | None:
+    """Return the outcome of a complete run, read without building the run; None if there is none.
+
+    Args:
+      settings: settings of the run as in `RunSetup.settings`, with a folder in `out`.
+      code: `source_key` of each package of `CODE`; hashing them takes longer than reading a run.
+    """
+    out = Path(settings["out"]).expanduser()
+    if settings["folder"] or not settings["resume"]:
+        return None
+    for folder in sorted(out.glob(f"*_{_digest(settings)}")):
+        try:
+            known = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
+            files = [Path(file) for file in known["files"]]
+            key = content_key(settings, packages=code, files=files, ignore=NOT_INPUTS)
+        except (OSError, ValueError, KeyError, SettingError):
+            continue  # a damaged folder, or a file that is gone: building the run tells more
+        folders = {found.absolute() for found in data_folders(settings)}
+        if folders <= set(files) and RunDir.holds(folder, key):
+            summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+            return Outcome(folder=folder, summary=summary, speed=None)
+    return None
 
 
 def execute(

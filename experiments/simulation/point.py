@@ -21,7 +21,6 @@ from c2c.runs import FolderInUse, is_in_use, progress_bar, storage_error
 from c2c.simulator import is_compiled
 from experiments.command import in_one_line
 from experiments.simulation.execute import Outcome, check_disk, execute, folder_of, run_key
-from experiments.simulation.load import estimate_load
 from experiments.simulation.objective import check_objective, known_fields, objective_of
 from experiments.simulation.report import console, print_folder, print_outcome, print_setup
 from experiments.stopping import told_to_stop
@@ -123,8 +122,6 @@ def _run(setup: RunSetup, out: Console, *, terse: bool) -> Outcome:
             if compiled and not is_compiled():
                 out.print("compiling the event loop, once on this machine: about 20 s ...")
             if not terse:
-                if compiled and (load := estimate_load(setup)) is not None:
-                    out.print(load.line(), markup=False, soft_wrap=True)
                 total = float(setup.workload.description["requests"])
                 bars.append(drawn.enter_context(progress_bar("simulating", total)))
 

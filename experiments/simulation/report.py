@@ -14,7 +14,7 @@ from rich.table import Table
 from c2c.config import RunSetup
 from c2c.policies import Profiled, policy_name
 from c2c.serving import ServingSetup
-from c2c.workloads import describe
+from c2c.workloads import describe, shared_models
 from experiments.simulation.execute import Outcome, chosen_chunks
 from experiments.tables import print_table
 
@@ -26,8 +26,9 @@ _WIDTH = 100  # if output is no terminal; no table is cut then
 
 def console() -> Console:
     """Return a console that writes to standard output, wide enough for the tables."""
-    found = Console(highlight=False)
-    return found if found.is_terminal else Console(highlight=False, width=_WIDTH)
+    plain: Any = {"highlight": False, "emoji": False}  # an id may hold ":free:"
+    found = Console(**plain)
+    return found if found.is_terminal else Console(**plain, width=_WIDTH)
 
 
 def print_setup(out: Console, setup: RunSetup) -> None:
@@ -48,7 +49,8 @@ def print_setup(out: Console, setup: RunSetup) -> None:
         )
         first += part.count
     for note in setup.notes:
-        out.print(note, markup=False)
+        is_bold = note == shared_models(setup.workload)
+        out.print(note, markup=False, style="bold" if is_bold else "")
     for line in describe(setup.workload):
         out.print(line, markup=False)
     if line := _cache_line(setup):
@@ -159,7 +161,7 @@ def _latency_table(summary: Mapping[str, Any], without: frozenset[str]) -> Table
         padding=0,
     )
     quantiles = [p for p in ("p50", "p95", "p99") if p not in without]
-    table.add_column("model", no_wrap=True, min_width=14)
+    table.add_column("model", overflow="fold", min_width=14, max_width=32)
     for name in (
         "requests", "failed",
         *(f"{'TTFT' if p == 'p50' else ''}\n{p}" for p in quantiles),

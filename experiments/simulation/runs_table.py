@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from c2c.runs import FoundRun, read_run, settings_columns, tidy
+from c2c.runs import FoundRun, read_run, settings_columns, summary_fields, tidy
 from experiments.sweeping import PointRecord
 from experiments.tables import print_table
 
@@ -42,6 +42,15 @@ def print_sweep(out: Console, points: Sequence[PointRecord]) -> None:
         for point, run in zip(points, found, strict=True)
     ]
     print_runs(out, tidy(found), title="sweep", settings=varying, states=states)
+    seeds: dict[tuple[str, ...], list[FoundRun]] = {}
+    for point, run in zip(points, found, strict=True):
+        seeds.setdefault(tuple(o for o in point.overrides if not _is_seed(o)), []).append(run)
+    alike = [runs for runs in seeds.values() if len(runs) > 1 and _are_equal(runs)]
+    if alike:
+        out.print(
+            f"equal runs for all seeds: {len(alike)} of {len(seeds)} settings, as nothing is drawn",
+            markup=False, soft_wrap=True,
+        )  # fmt: skip
 
 
 def print_runs(
@@ -97,6 +106,18 @@ def print_runs(
         if row["error"]:
             name = " ".join(f"{k}={v}" for k, v in values.items())
             out.print(f"{name}: {row['error']}", markup=False, soft_wrap=True)
+
+
+def _is_seed(override: str) -> bool:
+    return override.lstrip("+").startswith("seed=")
+
+
+def _are_equal(runs: Sequence[FoundRun]) -> bool:
+    fields = [
+        {k: v for k, v in summary_fields(run.summary).items() if not k.endswith("seed")}
+        for run in runs
+    ]
+    return bool(fields[0]) and all(each == fields[0] for each in fields)
 
 
 def _of_point(point: PointRecord, name: str) -> FoundRun:

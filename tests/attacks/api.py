@@ -125,6 +125,19 @@ def _api() -> Sequence[tuple[str, bytes, str]]:
          "400 logit_bias: Dictionary should have at most 1024 items after validation, not more"),
         ("a text of 24 MB", posted({"model": _MODEL, "prompt": "w5 " * 8_000_000}, "/tokenize"),
          "400 prompt: expected at most ... characters"),
+        ("an array of 3,000,000 items", _text(guided_json={"type": "array", "maxItems": 3_000_000}),
+         "400 guided_json: maxItems: 3000000, expected at most 5000"),
+        ("a schema that is its own reference", _text(guided_json={"$ref": "#"}),
+         "400 guided_json: its references lead in a circle, so no value ends"),
+        ("patterns that take minutes",
+         _text(guided_json={"allOf": [
+             {"type": "string", "pattern": f"^(a|b)*a(a|b){{{k}}}$"} for k in range(5, 30)
+         ]}),
+         "400 guided_json: it takes more than ... s or ... MiB to build, or nests too deeply; "
+         "expected a smaller grammar"),
+        ("a grammar of 2^31 items", _text(guided_grammar='start: %json {"minItems": 2147483647}'),
+         "400 guided_grammar: it takes more than ... s or ... MiB to build, or nests too deeply; "
+         "expected a smaller grammar"),
         ("5 million strings and an emoji",
          posted(b'{"model":"three","x":[' + b'"a",' * 5_000_000 + b'"\\ud83d\\ude00"]}'),
          "400 prompt: Field required"),

@@ -54,7 +54,8 @@ def _parquet(harm: Callable[[bytearray], Any]) -> Callable[[Path], None]:
     """Write a small Parquet file whose bytes were changed."""
 
     def make(path: Path) -> None:
-        pq.write_table(pa.table({"arrival_s": np.arange(9.0)}), path)
+        names = ("arrival_s", "prompt_tokens", "output_tokens")
+        pq.write_table(pa.table(dict.fromkeys(names, np.arange(1.0, 10.0))), path)
         raw = bytearray(path.read_bytes())
         harm(raw)
         path.write_bytes(raw)

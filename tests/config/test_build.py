@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
 
+import c2c.models
 from c2c.config import RunSetup, build, load, prefers_compiled, run_totals, simulate
 from c2c.cost import load_engine
 from c2c.hardware import MigConfig
@@ -113,6 +115,66 @@ def test_files_of_a_run_are_those_it_reads(tmp_path: Path) -> None:
     groups = {"hardware", "mig", "node", "fleet", "kernel", "calibration", "engines", "starts"}
     assert names == groups | {"t.csv"}
     assert trace not in made().files
+
+
+def many_ids(path: Path, requests: int = 200, ids: int = 40) -> Path:
+    rows = "".join(f"{k * 0.5},svc-{(k * k) % ids},300,60\n" for k in range(requests))
+    path.write_text(f"arrival_s,model,prompt_tokens,output_tokens\n{rows}")
+    return path
+
+
+def test_each_id_of_a_trace_is_a_model_unless_ids_share_the_catalogs(tmp_path: Path) -> None:
+    trace = many_ids(tmp_path / "t.csv")
+    told = ["workload=file", f"workload.path={trace}", "mig=7x12gb", "system=c2cserve"]
+    own = build(load(told))
+    ids = own.workload.description["assignment"]["map"]
+    assert {d.name for d in own.serving.deployments} == set(ids)
+    assert len(ids) > 7
+    assert {d.spec.name for d in own.serving.deployments} == {"llama-3-8b", "llama-3-3b"}
+    for d in own.serving.deployments:  # targets of the catalog's model with this spec
+        assert d.tpot_slo_s == {"llama-3-8b": 0.2, "llama-3-3b": 0.1}[d.spec.name]
+    shared = build(load([*told, "workload.assignment=popularity_rank"]))
+    (line,) = [note for note in shared.notes if "ids of the trace" in note]
+    assert line.startswith(f"{len(ids)} ids of the trace are served by 2 models (")
+    assert not any("ids of the trace" in note for note in own.notes)
+    switches = [simulate(s, compiled=False).summary["run"]["switches"] for s in (own, shared)]
+    assert switches[0] > 5 * switches[1]
+
+
+def test_ids_of_the_hub_are_the_catalogs_models(tmp_path: Path) -> None:
+    trace = tmp_path / "t.csv"
+    names = ["Qwen/Qwen3-30B-A3B"] * 3 + ["hosted_vllm/Qwen/Qwen3-32B"]
+    rows = "".join(f"{k},{name},50,5\n" for k, name in enumerate(names))
+    trace.write_text(f"arrival_s,model,prompt_tokens,output_tokens\n{rows}")
+    catalog = "catalog.models=[{spec: qwen3-32b}, {spec: qwen3-30b-a3b}]"
+    setup = build(load(["workload=file", f"workload.path={trace}", catalog, "mig=1x96gb"]))
+    said = setup.workload.description["assignment"]["requests"]
+    assert said == {"qwen3-30b-a3b": 3, "qwen3-32b": 1}
+    assert [d.name for d in setup.serving.deployments] == ["qwen3-32b", "qwen3-30b-a3b"]
+
+
+def test_the_shared_trace_of_hub_ids_is_served_by_its_models(shared: Path) -> None:
+    trace = shared / "cases2" / "simulator" / "hub_ids.csv"
+    if not trace.is_file():
+        pytest.skip("no shared trace with ids of the Hub")
+    catalog = "catalog.models=[{spec: qwen3-32b}, {spec: qwen3-30b-a3b}]"
+    setup = build(load(["workload=file", f"workload.path={trace}", catalog, "mig=1x96gb"]))
+    said = setup.workload.description["assignment"]["requests"]
+    assert said == {"qwen3-30b-a3b": 12, "qwen3-32b": 4}
+
+
+def test_configs_of_models_count_among_a_runs_files(tmp_path: Path) -> None:
+    config = Path(c2c.models.__file__).parent / "configs" / "llama-3-8b.json"
+    (tmp_path / "mine").mkdir()
+    for name in ("config.json", "weights.safetensors"):
+        (tmp_path / "mine" / name).write_text(config.read_text())
+    told = {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}}
+    (tmp_path / "mine" / "hf_quant_config.json").write_text(json.dumps(told))
+    setup = made(f"catalog.models=[{{spec: {tmp_path / 'mine'}}}]")
+    mine = {file.name for file in setup.files if tmp_path in file.parents}
+    assert mine == {"config.json", "hf_quant_config.json"}
+    whole = made("catalog.models=[{spec: llama-3-8b}]").prepared.fleet.costs.kv_bytes
+    assert (2 * setup.prepared.fleet.costs.kv_bytes).tolist() == whole.tolist()
 
 
 def test_simulation_in_memory_accounts_for_every_request() -> None:

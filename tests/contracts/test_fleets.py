@@ -208,7 +208,7 @@ def test_a_summary_tells_by_part() -> None:
     both = sum(p["attainment"]["both"] * p["requests"] for p in (here, there) if p["requests"])
     assert both / 60 == pytest.approx(got.summary["attainment"]["both"])
     assert here["usd_per_hour"] == load_platform("gh200").gpu.usd_per_hour
-    assert there["usd_per_hour"] is None  # no file has a price of it
+    assert there["usd_per_hour"] == 2 * (load_platform("l40s").gpu.usd_per_hour or 0.0)
     assert there["power_w"] == 2 * 350.0
     alone = build(load(["workload=poisson", "workload.requests=5"]))
     assert "parts" not in simulate(alone, compiled=False).summary["run"]

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
+import signal
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -179,6 +185,46 @@ def test_a_form_with_faults_is_refused_by_its_field(
     asked = {"model": "talking", "prompt": "T", **body}
     answer = live.post("completions", **asked)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
+
+
+COSTLY: tuple[dict[str, Any], ...] = (
+    {"guided_json": {"type": "array", "items": {"type": "integer"}, "maxItems": 3_000_000}},
+    {"guided_json": {"type": "array", "items": {"type": "integer"}, "minItems": 2**31 - 1}},
+    {"guided_json": {"allOf": [
+        {"type": "string", "pattern": f"^(a|b)*a(a|b){{{k}}}$"} for k in range(5, 30)
+    ]}},
+    {"guided_json": {"patternProperties": {f"^a{k}(b|c)*$": True for k in range(300)}}},
+    {"guided_json": {
+        "type": "object", "properties": {f"v{k}": True for k in range(20_000)}, "minProperties": 1,
+        "additionalProperties": False,
+    }},
+    {"guided_json": {"enum": [f"v{k}" for k in range(500_000)]}},
+    {"guided_choice": ["a" * 1_000_000]},
+    {"guided_regex": "a" * 1_000_000},
+    {"guided_grammar": 'start: %json {"type": "array", "items": {}, "maxItems": 2147483647}'},
+    {"guided_json": {"$ref": "#"}, "stream": True},
+)  # fmt: skip
+
+
+def test_a_grammar_that_costs_too_much_is_refused_and_others_go_on(live: Live) -> None:
+    plain = chat(live, max_tokens=40)[0]
+    asked = {"model": "talking", "prompt": "T", "max_tokens": 2}
+    with ThreadPoolExecutor(len(COSTLY)) as pool:
+        costly = [pool.submit(live.post, "completions", **asked, **body) for body in COSTLY]
+        for _ in range(4):
+            assert chat(live, max_tokens=40)[0] == plain
+    for answer in costly:
+        assert answer.result().status_code in (400, 503), answer.result().text
+    for body in COSTLY:  # one after the other, each has its turn
+        began_s = time.monotonic()
+        refused = live.post("completions", **asked, **body)
+        assert time.monotonic() - began_s < 20.0  # 0.1 to 0.6 where nothing else runs
+        assert (refused.status_code, refused.json()["error"]["param"]) == (
+            400, "guided_json" if "guided_json" in body else next(iter(body)),
+        )  # fmt: skip
+    assert chat(live, guided_json={"const": 5})[0] == "5"
+    endless = {"type": "array", "items": {"const": 1}, "maxItems": 2**31 - 1}
+    assert chat(live, guided_json=endless, max_tokens=9)[0].startswith("[")
 
 
 ADD = {
@@ -377,3 +423,29 @@ def test_nobody_adds_or_removes_models_without_the_setting(live: Live) -> None:
         assert answer.status_code == 403
         assert "add_from" in answer.json()["error"]["message"]
     assert live.client.get("/v1/models/talking").status_code == 200
+
+
+def test_a_front_that_is_killed_is_replaced(live: Live) -> None:
+    plain = chat(live, max_tokens=40)[0]
+    folder = Path("/proc") / str(live.process.pid) / "task" / str(live.process.pid)
+    children = [int(pid) for pid in (folder / "children").read_text().split()]
+    (front,) = [
+        pid for pid in children if b"c2c.engine.front" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    with ThreadPoolExecutor(1) as pool:
+        long = {"model": "talking", "prompt": "T", "max_tokens": 4000, "ignore_eos": True}
+        lost = pool.submit(live.post, "completions", **long)
+        live.until(lambda state: state["open"].get("talking", 0) == 1)
+        os.kill(front, signal.SIGKILL)
+        with pytest.raises(httpx.TransportError):
+            lost.result()
+    end_s = time.monotonic() + 60.0
+    while True:
+        with contextlib.suppress(httpx.TransportError):
+            if live.client.get("/ready").status_code == 200:
+                break
+        assert time.monotonic() < end_s
+        time.sleep(0.1)
+    assert chat(live, max_tokens=40)[0] == plain
+    live.until(lambda state: not state["open"].get("talking", 0))
+    assert chat(live, guided_json={"const": 5})[0] == "5"

@@ -193,12 +193,16 @@ TEMPLATE = (
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"default": None}}}
 
 
-def served(template: str = TEMPLATE) -> Served:
+def served(template: str = TEMPLATE, for_tools: str | None = None) -> Served:
     """A model whose tokens are characters."""
     vocab = {chr(code): code for code in range(128)}
     backend = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token="?"))
-    backend.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex("."), "isolated")
-    tokenizer = Tokenizer(backend=backend, chat_template=ChatTemplate(source=template))
+    backend.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(r"[\s\S]"), "isolated")
+    tokenizer = Tokenizer(
+        backend=backend,
+        chat_template=ChatTemplate(source=template),
+        tool_template=None if for_tools is None else ChatTemplate(source=for_tools),
+    )
     info = ModelInfo(name="any", path="", context=4096, vocab=128)
     return Served(info=info, tokenizer=tokenizer, eos=frozenset(), longest=None)
 
@@ -235,6 +239,61 @@ def test_what_is_for_the_template_gets_there() -> None:
     assert served().unused(asked) == ["chat_template_kwargs.other"]
 
 
+KNOWS = TEMPLATE + "{# system or developer #}"
+LAST = "{% if messages[-1].role == 'user' %}{{ messages[-1].content }}{% endif %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "messages", "seen"),
+    [
+        (TEMPLATE, ["developer: brief", "user: Hi"], "<system>brief;<user>Hi;<assistant>"),
+        (KNOWS, ["developer: brief", "user: Hi"], "<developer>brief;<user>Hi;<assistant>"),
+        (TEMPLATE, ["system: a", "developer: b", "system: ", "user: Hi"],
+         "<system>a\n\nb;<user>Hi;<assistant>"),
+        (KNOWS, ["developer: b", "system: a"], "<developer>b\n\na;<assistant>"),
+        (TEMPLATE, ["user: Hi", "system: now", "developer: b"],
+         "<user>Hi;<system>now;<system>b;<assistant>"),
+        (LAST, ["user: Hi"], "Hi"),
+        (LAST, ["system: ", "user: Hi"], "Hi"),
+        (LAST, ["system: a", "user: Hi"], None),
+        (LAST, ["developer: a", "user: Hi"], None),
+        (LAST, ["user: 1", "system: no", "user: Hi"], None),
+    ],
+)  # fmt: skip
+def test_no_instruction_is_dropped(template: str, messages: list[str], seen: str | None) -> None:
+    parts = [message.partition(": ") for message in messages]
+    given = [{"role": role, "content": content} for role, _, content in parts]
+    if seen is None:
+        assert refused(template=template, messages=given) == "messages"
+    else:
+        assert rendered(template=template, messages=given) == seen
+
+
+def test_a_chat_with_tools_has_the_template_for_tools() -> None:
+    model = served("{{ messages[0].content }}", "{{ tools | length }}{{ messages[0].content }}")
+
+    def seen(**body: Any) -> str:
+        return "".join(map(chr, model.chat(ChatRequest.model_validate(CHAT | body))))
+
+    assert seen() == seen(tools=[TOOL], tool_choice="none") == "Hi"
+    assert seen(tools=[TOOL]) == "1Hi"
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+def test_a_template_of_one_call_has_no_second_one_forced(refuses: bool) -> None:
+    raises = "{% if m.tool_calls | length > 1 %}{{ raise_exception('one') }}{% endif %}"
+    source = (
+        '{% if tools %}{% endif %}{# {"name": , "parameters": } #}{% for m in messages %}'
+        + raises * refuses
+        + "{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.name }}{% endfor %}"
+        "{% endfor %}"
+    )
+    body = {"tools": [TOOL], "tool_choice": "required"}
+    grammar, field = served(source).grammar(ChatRequest.model_validate(CHAT | body))
+    assert field == "tools"
+    assert (")*" in grammar) == (not refuses)
+
+
 def called(arguments: Any) -> list[dict[str, Any]]:
     function = {"name": "add", "arguments": arguments}
     call = {"id": "call_1", "type": "function", "function": function}
@@ -247,7 +306,9 @@ def called(arguments: Any) -> list[dict[str, Any]]:
         ('{"a": 2, "b": null}', '{"a": 2, "b": null}'),
         ({"a": 2}, '{"a": 2}'),
         ("{}", "{}"),
-        ("", '""'),
+        ("", "{}"),
+        (" ", "{}"),
+        (None, "{}"),
         ("{a: 2", '"{a: 2"'),
         ("[1]", '"[1]"'),
         ("[" * 9, '"[[[[[[[[["'),
@@ -255,6 +316,16 @@ def called(arguments: Any) -> list[dict[str, Any]]:
 )
 def test_arguments_of_calls_are_objects_for_the_template(arguments: Any, seen: str) -> None:
     assert rendered(messages=called(arguments)) == f"<assistant>{seen};<assistant>"
+
+
+def test_a_call_without_arguments_has_none() -> None:
+    messages = called(None)
+    del messages[0]["tool_calls"][0]["function"]["arguments"]
+    assert rendered(messages=messages) == "<assistant>{};<assistant>"
+    source = "{% if messages[0].function_call is defined %}call{% endif %}"
+    for empty in ({"function_call": {}}, {"tool_calls": []}, {"function_call": None}):
+        message = {"role": "assistant", "content": "so", **empty}
+        assert rendered(template=TEMPLATE + source, messages=[message]).endswith("<assistant>")
 
 
 @pytest.mark.parametrize("calls", [None, [], "add", 5, [1], [{"function": 7}], [{}]])

@@ -284,6 +284,39 @@ def test_a_process_that_is_silent_before_it_is_ready_is_ended(machine: Machine) 
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("was_ready", [True, False])
+def test_a_standby_that_was_ready_has_no_time_to_start(machine: Machine, was_ready: bool) -> None:
+    class Silent(FakeLink):
+        async def each(self, take: Any) -> None:
+            await asyncio.Event().wait()
+
+    async def scenario() -> None:
+        place = Place(device=0, process=FakeProcess())  # type: ignore[arg-type]
+        supervisor = supervisor_of(place, hang_s=0.02, start_s=1000.0, has_spare=True)
+        supervisor._setup = SETUP
+        supervisor.watch(Told())
+        await soon(lambda: supervisor._spare is not None)
+        standby, connected = machine.processes[0], None
+        if was_ready:
+            hello = say.WorkerHello(place=say.SPARE, generation=1)
+            connected = asyncio.create_task(
+                supervisor.serve(hello, Silent())  # type: ignore[arg-type]
+            )
+            await asyncio.sleep(0.0)
+        supervisor._lost(place)
+        await soon(lambda: place.process is standby)
+        if was_ready:
+            await soon(lambda: standby.status == -9)
+        else:
+            await asyncio.sleep(0.2)
+            assert standby.status is None
+        if connected is not None:
+            connected.cancel()
+        await supervisor.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_start_ends_where_the_first_process_says_nothing(machine: Machine) -> None:
     async def scenario() -> None:
         supervisor = supervisor_of(Place(device=0), start_s=0.03)

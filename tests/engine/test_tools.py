@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from c2c.engine.constraint import Grammars
 from c2c.engine.front.failures import ApiError
-from c2c.engine.front.tools import FORMS, Calls, Form, forced, forced_form, form_of
+from c2c.engine.front.tools import FORMS, Calls, Form, forced, forced_form, form_of, takes_several
+from c2c.engine.front.trial import fault
+from c2c.transformer.text.chat import ChatTemplate
 from c2c.transformer.text.tokenizer import Tokenizer
 from tests.engine.talking import HERMES, byte_tokenizer
 
@@ -35,7 +37,12 @@ TEMPLATES = {
         "<tool_call>\n<function=example>\n<parameter=a>\n1\n</parameter>\n</function>",
     ),
 }
-UNKNOWN = ("{% for m in messages %}{{ m.content }}{% endfor %}",)
+UNKNOWN = (
+    "{% for m in messages %}{{ m.content }}{% endfor %}",
+    # GLM
+    "<tool_call>{name}\n<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value></tool_call>",
+    '{"tool_name": title of the tool, "parameters": a dict of values}',  # Command R
+)
 ADD = '{"a": 2, "b": [1, "}</tool_call>"]}'
 FLAT = '{"a": 2, "b": "é"}'
 ANSWERS: list[tuple[str, str, str, list[tuple[str, str]]]] = [
@@ -47,6 +54,12 @@ ANSWERS: list[tuple[str, str, str, list[tuple[str, str]]]] = [
      [("add", FLAT), ("sub", "{}")]),
     ("hermes", '<tool_call>{"name": "add", "arguments": "{\\"a\\": 1}"}</tool_call>', "",
      [("add", '{"a": 1}')]),
+    ("hermes", '<tool_call>{"name": "add", "arguments": null}</tool_call>'
+     '<tool_call>{"arguments": "", "name": "add"}</tool_call>'
+     '<tool_call>{"name": "sub"}</tool_call>', "", [("add", "{}"), ("add", "{}"), ("sub", "{}")]),
+    ("hermes", f'1 <tool_call>{{"name": "add", "arguments": {FLAT}}}</tool_call> then\n<tool_call>'
+     '{"name": "sub", "arguments": {}}</tool_call>\nat last', "1 then\nat last",
+     [("add", FLAT), ("sub", "{}")]),
     ("hermes", "a <tool_call>nonsense</tool_call> b", "a <tool_call>nonsense</tool_call> b", []),
     ("hermes", "1 <tool", "1 <tool", []),
     ("hermes", '<tool_call>{"name": "add", "arguments": {"a": ', "", [("add", '{"a": ')]),
@@ -279,7 +292,24 @@ def in_pieces_of(form: Form, text: str) -> list[tuple[str, Any]]:
 
 def test_parameters_that_are_no_schema_are_refused() -> None:
     tokenizer = Tokenizer(backend=byte_tokenizer())
-    tools = [{"name": "add", "parameters": {"type": "sum"}}]
-    with pytest.raises(ApiError, match="sum") as found:
-        forced(tools, FORMS[0], tokenizer, several=True)
-    assert (found.value.status_code, found.value.param) == (400, "tools")
+
+    def grammar(schema: Any) -> str:
+        tools = [{"name": "add", "parameters": schema}]
+        return forced(tools, BY_NAME["llama"], tokenizer, several=True)
+
+    assert "sum" in fault(grammar({"type": "sum"}))
+    for schema in ({"maxItems": 10**5}, {"$ref": "#"}):
+        with pytest.raises(ApiError) as found:
+            grammar(schema)
+        assert (found.value.status_code, found.value.param) == (400, "tools")
+
+
+def test_a_template_takes_several_calls_or_one() -> None:
+    each = "{% for c in m.tool_calls %}{{ c.function.name }}{% endfor %}"
+    single = "{% if m.tool_calls | length > 1 %}{{ raise_exception('one') }}{% endif %}"
+    loop = "{%% for m in messages if m.tool_calls %%}%s{%% endfor %%}"
+    for body, several in (
+        (each, True), (single + each, False), ("{{ m.tool_calls[0].function.name }}", False),
+        ("", True), ("{{ raise_exception('no calls') }}", True),
+    ):  # fmt: skip
+        assert takes_several(ChatTemplate(source=loop % body)) == several

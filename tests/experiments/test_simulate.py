@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from rich.console import Console
 
 from c2c.config import build, load
 from c2c.errors import SettingError
@@ -80,7 +82,7 @@ def test_a_trace_nobody_prepared_becomes_a_run_folder(tmp_path: Path) -> None:
     done = run(tmp_path, "workload=file", "workload.path=trace.csv", "system=c2cserve_letter",
                "hardware=gh200", "mig=7x12gb", "figures=true")  # fmt: skip
     assert done.returncode == 0, done.stderr
-    for said in ("variant measured, 375 GB/s", "svc-0", "popularity_rank", "profile table",
+    for said in ("variant measured, 375 GB/s", "svc-0", "models: own: each id", "profile table",
                  "TTFT", "evictions"):  # fmt: skip
         assert said in done.stdout
     folder = only_folder(tmp_path)
@@ -95,13 +97,41 @@ def test_a_trace_nobody_prepared_becomes_a_run_folder(tmp_path: Path) -> None:
     config = yaml.safe_load((folder / "config.yaml").read_text())
     assert (config["system"]["name"], config["link"]) == ("c2cserve_letter", "measured")
     summary = json.loads((folder / "summary.json").read_text())
-    assert summary["run"]["workload"]["assignment"]["map"]["svc-0"] == "llama-3-8b"
+    assert summary["run"]["workload"]["assignment"]["made_of"]["svc-0"] == "llama-3-8b"
     events = json.loads(gzip.decompress((folder / "timeline.json.gz").read_bytes()))["traceEvents"]
     assert {e["ph"] for e in events} == {"M", "X", "C"}
 
     again = run(tmp_path, "workload=file", "workload.path=trace.csv", "system=c2cserve_letter",
                 "mig=7x12gb", "figures=true")  # fmt: skip
     assert "complete already, skipped" in again.stdout
+
+
+def test_ids_that_share_models_are_named_in_bold(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "t.csv")
+    told = ["workload=file", f"workload.path={trace}", "catalog.models=[{spec: llama-3-3b}]"]
+    printed = []
+    for rule in ("auto", "popularity_rank"):
+        out = Console(force_terminal=True, highlight=False, width=200, file=StringIO())
+        print_setup(out, build(load([*told, f"workload.assignment={rule}"])))
+        printed.append(out.file.getvalue())  # type: ignore[attr-defined]
+    assert "are served by" not in printed[0]
+    assert "\x1b[1m3 ids of the trace are served by 1 model" in printed[1]
+
+
+def test_ids_are_printed_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("[/x]", "lab/m:free:", "hosted_vllm/" + 60 * "long")
+    rows = [f"{k},{name},20,5" for k, name in enumerate(names)]
+    trace = tmp_path / "t.csv"
+    trace.write_text("\n".join(["arrival_s,model,prompt_tokens,output_tokens", *rows[:2]]))
+    told = ["workload=file", f"workload.path={trace}", "figures=false", f"out={tmp_path}"]
+    setup = build(load(told))
+    print_setup(console(), setup)
+    print_outcome(console(), execute(setup))
+    said = capsys.readouterr().out
+    assert all(said.count(name) >= 2 for name in names[:2])
+    trace.write_text("\n".join(["arrival_s,model,prompt_tokens,output_tokens", *rows]))
+    with pytest.raises(SettingError, match=r"1 to 200 printable characters\. 3 models: each id of"):
+        build(load(told))
 
 
 def test_measured_latencies_of_a_benchmark_stand_beside_simulated_ones(

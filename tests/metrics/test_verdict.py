@@ -183,6 +183,49 @@ def test_a_steady_crowd_that_misses_its_target_is_no_growth() -> None:
     assert (found["late"], found["met"], found["steady"]) == (1.0, 0.0, True)
 
 
+def batch_of(size: int, arrival_s: np.ndarray) -> pa.Table:
+    """Requests of 30 s, at most `size` at a time; each has its first token at its start."""
+    runs = served(arrival_s, servers=size, service_s=30.0) | {
+        "slice": np.zeros(len(arrival_s), np.int32)
+    }
+    return table(first_token_s=runs["started_s"] + 0.01, **runs)
+
+
+@pytest.mark.parametrize(("size", "waited"), [(256, 44), (200, 100)])
+def test_no_rate_is_sustainable_if_requests_take_longer_than_the_load(
+    size: int, waited: int
+) -> None:
+    found = overload(batch_of(size, np.linspace(0.0, 29.0, 300)))
+    assert found["sustainable_rps"] is None
+    assert (found["waiting"], found["in_service"]) == (waited, size)
+    assert 4.0 < found["served_rps"] < size / 30.0
+    assert f"{waited} waited and {size} were in service" in found["text"][0]
+    assert "sustainable" not in found["text"][0]
+    longer = overload(batch_of(size, np.linspace(0.0, 300.0, 3000)))
+    assert longer["sustainable_rps"] == pytest.approx(size / 30.0, rel=0.15)
+
+
+def test_a_model_that_waits_for_a_slice_has_no_sustainable_rate() -> None:
+    calm = table("a", **served(poisson(0.5 / SERVICE_S, 600, 6)))
+    arrival = poisson(0.5, 300, 3)
+    begun = arrival[-1] + 1.0 + 0.4 * np.arange(300)
+    where = {"arrival_s": arrival, "slice": np.ones(300, np.int32), "start_kind": "switch"}
+    starved = table("b", started_s=begun, service_s=0.4, **where)
+    found = overload(pa.concat_tables([calm, starved]))
+    assert (found["models"], found["sustainable_rps"], found["waiting"]) == (["b"], None, 300)
+    assert found["served_rps"] == pytest.approx(
+        300 / (arrival[-1] + 121.0 - found["since_s"]), rel=0.05
+    )
+
+
+def test_a_load_shorter_than_its_requests_is_not_called_stable() -> None:
+    arrival = np.linspace(0.0, 29.0, 100)
+    short = verdict(batch_of(256, arrival))
+    assert short["state"] == "missed"  # TPOT of 3 s
+    assert short["text"][0].endswith("too short to show a growing queue")
+    assert verdict(batch_of(256, 10.0 * arrival))["text"][0].endswith("queues stable")
+
+
 def test_a_run_without_requests_has_no_verdict() -> None:
     none = table(**served(np.zeros(0)))
     assert judge(none, ROOM) is None

@@ -341,8 +341,8 @@ def test_more_layers_cost_what_a_layer_does(name: str) -> None:
         ("deepseek_v3", {"n_group": 4, "topk_group": 8}, "groups_per_token=8: expected at most"),
         (
             "deepseek_v3",
-            {"quantization_config": {"quant_method": "fp8"}},
-            "weight_block_size=None: expected two whole numbers",
+            {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128]}},
+            r"weight_block_size=\[128\]: expected two whole numbers",
         ),
         ("phi4", {"quantization_config": {"quant_method": "awq", "bits": 3}}, "bits=3"),
         ("phi4", {"quantization_config": {"quant_method": "hqq"}}, "quant_method='hqq': expected"),

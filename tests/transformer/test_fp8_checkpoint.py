@@ -70,6 +70,9 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
     broken = stored[name].copy()
     broken.view(np.uint8)[0, 0] = 0x7F
     refused(fp8, stored | {name: broken}, f"{name} holds NaN")
-    for kind in ({"quant_method": "mxfp4"}, {"quant_method": "awq", "bits": 4, "group_size": 32}):
+    for kind in (
+        {"quant_method": "mxfp4"}, {"quant_method": "awq", "bits": 4, "group_size": 32},
+        {"quant_method": "fp8"}, {"quant_method": "modelopt", "quant_algo": "FP8"},
+    ):  # fmt: skip
         packed = config | {"quantization_config": kind}
         refused(packed, tensors_of(config), "expected fp8 with weight_block_size, or none. For 4-b")

@@ -107,6 +107,29 @@ def test_chat_templates_in_the_files_of_both_versions(tmp_path: Path) -> None:
     assert tokenizer_from_folder(folder).apply_chat(messages) == "three"
 
 
+def test_chats_with_tools_have_a_template_of_their_own(tmp_path: Path) -> None:
+    def shown(**more: Any) -> list[str]:
+        tokenizer = tokenizer_from_folder(folder)
+        messages = [{"role": "user", "content": "x"}]
+        return [tokenizer.apply_chat(messages, tools=tools, **more) for tools in ([], [{"a": 1}])]
+
+    several = [{"name": "default", "template": "x"}, {"name": "tool_use", "template": "calls"}]
+    folder = folder_of(tmp_path, {"chat_template": several})
+    assert shown() == ["x", "calls"]
+    (folder / "chat_template.jinja").write_text("plain", "utf-8")
+    assert shown() == ["plain", "plain"]  # the list gives way, as in transformers
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "tool_use.jinja").write_text("{{ tools }}", "utf-8")
+    assert shown() == ["plain", "[{'a': 1}]"]
+    (folder / "chat_template.jinja").unlink()
+    folder_of(tmp_path, {"chat_template": several[1:]})
+    with pytest.raises(DataError, match="no chat template"):
+        shown()
+    folder_of(tmp_path, {"chat_template": [{"name": "default", "template": 1}]})
+    with pytest.raises(DataError, match="expected a text"):
+        shown()
+
+
 def test_tokens_that_only_the_config_lists(tmp_path: Path) -> None:
     size = BYTE_LEVEL.get_vocab_size()
     new = {"content": "<|new|>", "special": True, "normalized": False, "lstrip": False}
@@ -207,12 +230,15 @@ def test_gguf_special_ids_and_template() -> None:
         "tokenizer.ggml.add_bos_token": True,
         "tokenizer.ggml.add_eos_token": True,
         "tokenizer.chat_template": "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}",
+        "tokenizer.chat_template.tool_use": "{{ tools }}{{ eos_token }}",
     }
     tokenizer = tokenizer_from_gguf(metadata, "m.gguf")
     assert (tokenizer.bos_id, tokenizer.eos_ids, tokenizer.pad_id) == (a, (end, 5), a)
     plain = tokenizer.encode("ab", add_special_tokens=False)
     assert tokenizer.encode("ab") == [a, *plain, end]
     assert tokenizer.encode_chat([{"role": "user", "content": "ab"}]) == [a, *plain, end]
+    text = tokenizer.apply_chat([{"role": "user", "content": "ab"}], tools=[1])
+    assert text == "[1]<|end of text|>"
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from c2c.workloads import (
     concatenate,
     describe,
     shared_dir,
+    shared_models,
     source_models,
     workload_config,
     workload_files,
@@ -50,7 +51,7 @@ def same(one: RequestBlock, two: RequestBlock) -> bool:
 def test_every_shipped_setting_builds(path: Path, arrivals: Path) -> None:
     settings = yaml.safe_load(path.read_text())
     if settings.get("path") == "???":
-        settings["path"] = str(arrivals)
+        settings |= {"path": str(arrivals), "lengths": "synthetic"}
     elif settings["kind"] == "trace" and not (shared_dir() / "traces" / settings["path"]).is_file():
         pytest.skip("shared traces absent; set C2C_SHARED")
     settings["max_requests"] = 500
@@ -78,13 +79,19 @@ def test_arrivals_from_one_trace_lengths_from_another(arrivals: Path, tmp_path: 
     assert whole.prompt_tokens.tobytes() != other.prompt_tokens.tobytes()
 
 
-def test_without_any_lengths_the_synthetic_ones_are_used(arrivals: Path) -> None:
-    workload = build(kind="trace", path=str(arrivals))
+def test_lengths_are_drawn_only_when_asked_for(arrivals: Path) -> None:
+    for lengths in ("auto", "trace"):
+        with pytest.raises(DataError) as refused:
+            build(kind="trace", path=str(arrivals), lengths=lengths)
+        assert "it has no prompt_tokens and no output_tokens." in str(refused.value)
+        assert "workload.lengths=synthetic draws lengths" in str(refused.value)
+    workload = build(kind="trace", path=str(arrivals), lengths="synthetic")
     assert workload.description["lengths"]["name"].startswith("synthetic")
 
 
 def test_assignment_is_recorded_and_printed(arrivals: Path) -> None:
-    workload = build(kind="trace", path=str(arrivals))
+    shares = {"lengths": "synthetic", "assignment": "popularity_rank"}
+    workload = build(kind="trace", path=str(arrivals), **shares)
     said = workload.description["assignment"]
     assert said["map"] == {"a": "small", "b": "medium", "large": "large"}
     assert said["kept"] == ["large"]
@@ -95,20 +102,45 @@ def test_assignment_is_recorded_and_printed(arrivals: Path) -> None:
     assert "small: 180 requests of a" in text
 
 
+def test_ids_of_a_trace_have_deployments_of_their_own(arrivals: Path) -> None:
+    drawn = {"kind": "trace", "path": str(arrivals), "lengths": "synthetic"}
+    workload = build(catalog=("large", "small"), **drawn)
+    assert (workload.models, workload.made_of) == (("large", "a", "b"), (0, 1, 0))
+    text = "\n".join(describe(workload))
+    assert "  a: 180 requests, spec and targets of small\n" in text
+    assert "  large: 30 requests of large (its name)" in text
+    assert shared_models(workload) == ""
+    shares = build(catalog=("x",), **drawn, assignment="popularity_rank")
+    assert shared_models(shares).startswith("3 ids of the trace are served by 1 model (")
+    generated = build(kind="poisson", requests=90, models=9)
+    assert generated.models == CATALOG
+    assert shared_models(generated).startswith("9 ids of the generator are served by 3 models (")
+
+
+def test_a_trace_without_ids_stays_with_the_catalog(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("arrival_s,prompt_tokens,output_tokens\n0,5,5\n1,6,6\n")
+    workload = build(kind="trace", path=str(path))
+    assert (workload.models, workload.made_of) == (CATALOG, (0, 1, 2))
+    assert workload.description["assignment"]["requests"] == {"small": 2}
+
+
 def test_window_compression_and_limit(arrivals: Path) -> None:
-    config = {"kind": "trace", "path": str(arrivals), "start_s": 100.0, "duration_s": 50.0}
+    config = {"kind": "trace", "path": str(arrivals), "lengths": "synthetic"}
+    config |= {"start_s": 100.0, "duration_s": 50.0}
     workload = build(**config, compression=10.0)
     assert concatenate(workload.blocks()).arrival_s.tolist() == [i / 10 for i in range(50)]
     assert workload.description["compression"] == 10
     limited = build(**config, max_requests=7)
     assert len(concatenate(limited.blocks())) == limited.description["requests"] == 7
     with pytest.raises(SettingError, match="window with requests"):
-        build(kind="trace", path=str(arrivals), start_s=301.0)
+        build(kind="trace", path=str(arrivals), lengths="synthetic", start_s=301.0)
 
 
 @pytest.mark.parametrize("models", ["same", "distinct"])
 def test_replicas_multiply_the_load(arrivals: Path, models: str) -> None:
-    config = {"kind": "trace", "path": str(arrivals), "replica_models": models}
+    config = {"kind": "trace", "path": str(arrivals), "lengths": "synthetic"}
+    config |= {"replica_models": models}
     once, thrice = (build(**config, replicas=k) for k in (1, 3))
     one, three = concatenate(once.blocks()), concatenate(thrice.blocks())
     assert len(three) == thrice.description["requests"] == 3 * len(one)
@@ -252,7 +284,8 @@ def test_files_and_models_of_a_source_are_known_before_it_is_built(arrivals: Pat
         "workload.lengths": Path("pairs.json"),
     }
     assert workload_files(WorkloadConfig(kind="synthetic")) == {}
-    assert source_models({"kind": "trace", "path": str(arrivals)}) == ("large", "a", "b")
+    drawn = {"kind": "trace", "path": str(arrivals), "lengths": "synthetic"}
+    assert source_models(drawn) == ("large", "a", "b")
     assert source_models({"kind": "poisson", "models": 2}) == ("model-01", "model-02")
     with pytest.raises(SettingError, match=r"workload\.models=0"):
         source_models({"kind": "poisson", "models": 0})

@@ -87,8 +87,8 @@ def test_vllm_counts_ids_and_where_there_are_none_characters(tmp_path: Path) -> 
     log = tmp_path / "server.log"
     workload = read(log, VLLM, chars_per_token=4)
     assert workload.description["format"] == "vllm"
-    assert columns(workload) == ([0.0, 1.0], [0, 0], [3, 3], [2, 2])
-    assert workload.description["assignment"]["map"] == {"vllm": "small", "small": "small"}
+    assert columns(workload) == ([0.0, 1.0], [1, 0], [3, 3], [2, 2])
+    assert workload.description["assignment"]["map"] == {"vllm": "large", "small": "small"}
     with pytest.raises(DataError, match=r"1 of 2 rows are bad: missing_tokens 1 "):
         read(log, VLLM)
     assert columns(read(log, VLLM, lengths="fixed"))[2] == [128, 128]
@@ -125,7 +125,7 @@ def test_a_batch_that_is_handed_in_comes_all_at_once(tmp_path: Path) -> None:
     assert columns(workload) == ([0.0] * 3, [0] * 3, [2, 4, 6], [7] * 3)
     with pytest.raises(
         DataError,
-        match=r"lengths would be made up, although it has 'output_tokens'.*chars_per_token",
+        match=r"it has no prompt_tokens\. workload\.chars_per_token=4 .*lengths=synthetic draws",
     ):
         read(tmp_path / "in.jsonl", BATCH_IN, lengths="trace")
 

@@ -127,14 +127,16 @@ def test_keys_are_equal_where_model_and_all_hashes_before_are(
     folder = tmp_path_factory.mktemp("t")
     path = lines(folder / "t.jsonl", rows)
     full = [{"hash_ids": [], **row} for row in rows]
-    told = {"block_tokens": size, "compression": 2.0}
+    told = {"block_tokens": size, "compression": 2.0, "assignment": "popularity_rank"}
     block = concatenate(build(path, **told).blocks())
     same_as(keys_of(block), expected(full, size))
     few = concatenate(build(path, **told, max_requests=cut).blocks())
     assert keys_of(few) == keys_of(block)[:cut]
     late = [k for k, row in enumerate(full) if row["timestamp"] >= full[0]["timestamp"] + 2]
     if late:
-        window = concatenate(build(path, block_tokens=size, start_s=0.002, models=("x",)).blocks())
+        window = concatenate(
+            build(path, ("x",), **told | {"compression": 1.0}, start_s=0.002).blocks()
+        )
         wanted = expected([{**row, "model": "a"} for row in full], size)
         same_as(keys_of(window), [wanted[k] for k in late])
     write_trace(folder / "t.parquet", build(path, **told))

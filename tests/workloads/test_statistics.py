@@ -100,6 +100,7 @@ def test_gentd26_gives_the_published_numbers() -> None:
     config = {
         "kind": "trace",
         "path": "gentd26_requests.parquet",
+        "lengths": "fixed",
         "on_bad_row": "skip",
         "on_duplicate": "keep",
     }

@@ -30,6 +30,7 @@ from c2c.engine.front.protocol import ChatRequest, CompletionRequest, ManageRequ
 from c2c.engine.front.scores import Written
 from c2c.engine.front.served import Served, served_models
 from c2c.engine.front.texts import Texts
+from c2c.engine.front.trials import Trials
 from c2c.engine.messages import ModelInfo
 from c2c.transformer.drawing import BIASED
 
@@ -126,7 +127,7 @@ class Front:
         self._link, self._read = link, read
         self._most_choices, self._at_once = most_choices, at_once
         self._served: dict[str, Served] | None = None  # None: not known yet
-        self._metrics = Metrics()
+        self._metrics, self._trials = Metrics(), Trials()
         self._ignored: set[str] = set()
 
     @contextlib.asynccontextmanager
@@ -138,6 +139,7 @@ class Front:
             await beginning
         yield
         beginning.cancel()
+        await self._trials.close()
         self._link.close()
 
     async def _begin(self) -> None:
@@ -226,7 +228,9 @@ class Front:
                 "tokens",
                 param="logprobs",
             )
-        grammar = await asyncio.to_thread(served.grammar, asked)
+        grammar, param = await asyncio.to_thread(served.grammar, asked)
+        if grammar:
+            await self._trials.check(grammar, param)
         calls_of, marks = served.reading_calls(asked, is_formed=bool(grammar))
         headers = extra_headers(request)
         ends = frozenset(asked.stop_token_ids) | (frozenset() if asked.ignore_eos else served.eos)

@@ -6,10 +6,12 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from c2c.engine.front.ends import has_end
 from c2c.engine.front.failures import ApiError
 from c2c.engine.front.protocol import SharedFields
+from c2c.engine.front.trials import MOST_CHARACTERS
 
-__all__ = ["FORMS", "checked", "grammar_of", "schema_grammar"]
+__all__ = ["FORMS", "MOST_ITEMS", "grammar_of", "schema_grammar"]
 
 # JSON on one line, as models with free white space may never end an answer.
 _ONE_LINE: Mapping[str, Any] = {
@@ -17,12 +19,19 @@ _ONE_LINE: Mapping[str, Any] = {
     "item_separator": ", ?",
     "key_separator": ": ?",
 }
+MOST_ITEMS = 5_000
+"""Most items of an array that a schema counts: llguidance writes a rule for each."""
+
 _OBJECT: Mapping[str, Any] = {"type": "object"}
 _MOST_SHOWN = 300
 _LARGEST = 10**18 - 1
+_NO_BOUND = 1 << 24  # items that no answer has room for
 _BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "enum", "const"}
-_ONE_SCHEMA = ("items", "additionalProperties", "not", "if", "then", "else")
+_ONE_SCHEMA = (
+    "items", "additionalItems", "additionalProperties", "not", "if", "then", "else",
+)  # fmt: skip
 _SCHEMAS = ("items", "prefixItems", "anyOf", "oneOf", "allOf")
+_ITEMS = ("minItems", "maxItems")
 _NAMED_SCHEMAS = ("properties", "patternProperties", "$defs", "definitions")
 
 FORMS = {
@@ -33,8 +42,10 @@ FORMS = {
 """Fields of vLLM's, SGLang's and llama.cpp's requests, with the kind of grammar."""
 
 
-def grammar_of(asked: SharedFields) -> str:
-    """Return the grammar of an answer, in llguidance's form; "" if it is free.
+def grammar_of(asked: SharedFields) -> tuple[str, str]:
+    """Return the grammar of an answer, in llguidance's form ("": free), and the field of it.
+
+    `c2c.engine.front.trials` finds the faults that appear when llguidance builds it.
 
     Raises:
       ApiError: the grammar is invalid, or several fields ask for one.
@@ -44,8 +55,8 @@ def grammar_of(asked: SharedFields) -> str:
         names = " and ".join(sorted({name for name, *_ in found}))
         raise ApiError(400, f"{names}: expected only one of these fields", param=found[1][0])
     for name, kind, value in found:
-        return checked(_compiled(name, kind, value, asked.guided_whitespace_pattern), name)
-    return ""
+        return _compiled(name, kind, value, asked.guided_whitespace_pattern), name
+    return "", ""
 
 
 def _forms(asked: SharedFields) -> Iterator[tuple[str, str, Any]]:
@@ -93,7 +104,7 @@ def schema_grammar(schema: Any, name: str, space: str | None = None) -> str:
       space: regular expression of white space; None: JSON on one line.
 
     Raises:
-      ApiError: the schema is no JSON object, or llguidance cannot compile it.
+      ApiError: the schema is no JSON object, is too large, or has no value that ends.
     """
     import llguidance
 
@@ -103,6 +114,10 @@ def schema_grammar(schema: Any, name: str, space: str | None = None) -> str:
         if not isinstance(given, dict):
             raise ValueError("expected a schema as a JSON object")
         text = json.dumps(_bounded(given))
+        if len(text) > MOST_CHARACTERS:
+            raise ValueError(f"{len(text)} characters, expected at most {MOST_CHARACTERS}")
+        if not has_end(given):
+            raise ValueError("its references lead in a circle, so no value ends")
         return llguidance.LLMatcher.grammar_from_json_schema(text, overrides=more)
     except (ValueError, RecursionError) as error:
         raise ApiError(400, f"{name}: {error}"[:_MOST_SHOWN], param=name) from None
@@ -112,6 +127,9 @@ def _bounded(schema: Any) -> Any:
     """Return a schema in which integers without bounds have at most 18 digits.
 
     Models with unlimited digits may never end a number.
+
+    Raises:
+      ValueError: an array has too many items.
     """
     if not isinstance(schema, dict):  # true and false are also schemas
         return schema
@@ -123,21 +141,10 @@ def _bounded(schema: Any) -> Any:
             found[name] = [_bounded(each) for each in value]
         elif name in _NAMED_SCHEMAS and isinstance(value, dict):
             found[name] = {key: _bounded(each) for key, each in value.items()}
+        elif name == "maxItems" and isinstance(value, int | float) and value >= _NO_BOUND:
+            del found[name]
+        elif name in _ITEMS and isinstance(value, int | float) and value > MOST_ITEMS:
+            raise ValueError(f"{name}: {value}, expected at most {MOST_ITEMS}")
     if schema.get("type") == "integer" and not _BOUNDS & schema.keys():
         found |= {"minimum": -_LARGEST, "maximum": _LARGEST}
     return found
-
-
-def checked(grammar: str, name: str) -> str:
-    """Return a grammar after a check by llguidance.
-
-    Raises:
-      ApiError: llguidance refuses it; the message has the reason.
-    """
-    import llguidance
-
-    has_failed, said = llguidance.LLMatcher.validate_grammar_with_warnings(grammar)
-    if has_failed:
-        why = " ".join(" ".join(said).split())[:_MOST_SHOWN]
-        raise ApiError(400, f"{name}: {why}", param=name)
-    return grammar

@@ -79,6 +79,8 @@ class Link:
         if not isinstance(first, say.Models | say.Starting):
             raise ConnectionError("the scheduler's first message has neither models nor progress")
         self._link, self.is_up = link, True
+        if isinstance(first, say.Models):
+            self._numbers = itertools.count(first.first)
         self._heard(first)
         self._reading = asyncio.create_task(self._read(link))
 

@@ -1,7 +1,8 @@
 """Request fields: supported, refused by name, or without effect.
 
 Supported fields are those of the request models (`c2c.engine.front.protocol`), with descriptions.
-This module has the other fields of OpenAI's and vLLM's schemas. `check` refuses by these tables,
+This module has the other fields of OpenAI's and vLLM's schemas, and those of other APIs that would
+change an answer. `check` refuses by these tables,
 `table` prints them for docs/engine/api.md.
 """
 
@@ -14,7 +15,7 @@ from typing import Any, Final
 from c2c.engine.front.failures import ApiError
 from c2c.engine.front.protocol import ChatRequest, CompletionRequest
 
-__all__ = ["NO_EFFECT", "REFUSED", "check", "table", "unknown"]
+__all__ = ["INSTEAD", "NO_EFFECT", "REFUSED", "check", "table", "unknown"]
 
 _MOST_SHOWN = 60  # characters of a value that is refused
 
@@ -24,31 +25,63 @@ REFUSED: Final[Mapping[str, tuple[Any, ...]]] = MappingProxyType({
     "bad_words": ([],),
     "chat_template": (),
     "detokenize": (True,),
+    "do_sample": (True,),
+    "dry_multiplier": (0,),
+    "dynatemp_range": (0,),
     "early_stopping": (False,),
+    "enable_thinking": (),
+    "format": ("",),
     "function_call": ("none", "auto"),
     "functions": ([],),
     "include_reasoning": (True,),
     "kv_transfer_params": ({},),
     "length_penalty": (1,),
     "logits_processors": ([],),
+    "lora": ([],),
     "lora_path": (),
+    "max_length": (),
+    "max_new_tokens": (),
     "mirostat": (0,),
     "modalities": (["text"],),
+    "n_predict": (-1,),
+    "num_beams": (1,),
+    "num_predict": (-1,),
+    "num_return_sequences": (1,),
+    "options": ({},),
     "prediction": (),
     "priority": (0,),
     "prompt_embeds": (),
     "prompt_logprobs": (),
+    "random_seed": (),
+    "repeat_penalty": (1,),
+    "stop_sequences": ([],),
     "structural_tag": (),
     "suffix": ("",),
+    "system": ("",),
+    "tfs_z": (1,),
+    "thinking": (),
     "thinking_token_budget": (),
+    "top_a": (0,),
+    "top_n_sigma": (-1, 0),
     "truncate_prompt_tokens": (),
+    "typ_p": (1,),
     "typical_p": (1,),
     "use_beam_search": (False,),
     "verbosity": ("medium",),
     "vllm_xargs": ({},),
     "web_search_options": (),
+    "xtc_probability": (0,),
 })  # fmt: skip
 """Fields that are not supported, and their values that have no effect and are accepted."""
+
+INSTEAD: Final[Mapping[str, str]] = MappingProxyType({
+    "do_sample": "temperature", "enable_thinking": "chat_template_kwargs",
+    "format": "response_format", "max_length": "max_tokens", "max_new_tokens": "max_tokens",
+    "n_predict": "max_tokens", "num_predict": "max_tokens", "num_return_sequences": "n",
+    "random_seed": "seed", "repeat_penalty": "repetition_penalty", "stop_sequences": "stop",
+    "system": "messages", "thinking": "chat_template_kwargs",
+})  # fmt: skip
+"""Refused fields of other APIs, and the fields here that do the same."""
 
 NO_EFFECT: Final = frozenset({
     "cache_salt", "guided_decoding_backend", "media_io_kwargs", "metadata",
@@ -72,7 +105,9 @@ def check(asked: ChatRequest | CompletionRequest) -> None:
         if name in REFUSED or (name.startswith("guided_") and name not in NO_EFFECT):
             fine = REFUSED.get(name, ())
             if value not in fine:
-                raise ApiError(400, f"{name}: {_shown(value)} {_allowed(fine)}", param=name)
+                hint = f"; use {INSTEAD[name]}" if name in INSTEAD else ""
+                message = f"{name}: {_shown(value)} {_allowed(fine)}{hint}"
+                raise ApiError(400, message, param=name)
         elif name in other.model_fields and value and value != other.model_fields[name].default:
             raise ApiError(
                 400, f"{name}: {_shown(value)}: not a field of this endpoint", param=name
@@ -96,12 +131,14 @@ def table() -> Iterator[str]:
     for (name, description), kinds in sorted(rows.items()):
         yield f"| `{name}` | {', '.join(kinds)} | {description} |"
     unbuilt = [
-        f"`{name}`" + (f" ({' or '.join(f'`{_shown(v)}`' for v in fine)})" if fine else "")
+        f"`{name}`"
+        + (f" ({' or '.join(f'`{_shown(v)}`' for v in fine)})" if fine else "")
+        + (f": `{INSTEAD[name]}`" if name in INSTEAD else "")
         for name, fine in sorted(REFUSED.items())
     ]
     yield (
         f"| {', '.join(unbuilt)} | text, chat | refused, as not supported; values in brackets have "
-        "no effect and are accepted |"
+        "no effect and are accepted, and after a colon is the field to use instead |"
     )
     none = ", ".join(f"`{name}`" for name in sorted(NO_EFFECT))
     yield f"| {none} | text, chat | no effect |"

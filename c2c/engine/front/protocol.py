@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     JsonValue,
@@ -28,13 +29,31 @@ Token = Annotated[StrictInt, Field(ge=0)]
 TokenKey = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,9})$")]
 Bias = Annotated[StrictFloat, Field(ge=-100, le=100)]
 Stop = Annotated[str, Field(min_length=1, max_length=1000)]
-Grammar = Annotated[str, Field(min_length=1, max_length=1 << 20)]
+Grammar = Annotated[str, Field(min_length=1, max_length=1 << 16)]
+_MOST_VALUES = 1 << 17  # of a schema or of all tools; their check takes seconds a million
 _First = Field(fail_fast=True)  # reports the first fault, not a million
 Tokens = Annotated[list[Token], _First, Field(min_length=1)]
-Choices = Annotated[list[Annotated[str, Field(min_length=1)]], _First, Field(min_length=1)]
+Choices = Annotated[list[Grammar], _First, Field(min_length=1)]
 _PLAIN = r"^[^\x00-\x1f\x7f-\x9f]*$"  # no control characters
 _MOST_STOPS = 4
 _MOST_CHOICES, _MOST_PROMPTS = 128, 2048
+
+
+def _bounded(given: Any) -> Any:
+    """Return what is given if it has few enough values, within one another and beside."""
+    left, inner = _MOST_VALUES, [given]
+    while inner:
+        one = inner.pop()
+        if isinstance(one, dict | list):
+            left -= len(one)
+            if left < 0:
+                raise ValueError(f"expected at most {_MOST_VALUES} values")
+            inner += one.values() if isinstance(one, dict) else one
+    return given
+
+
+_Bounded = BeforeValidator(_bounded)
+Schema = Annotated[str | dict[str, JsonValue] | None, _Bounded]
 
 
 class StreamOptions(BaseModel):
@@ -52,7 +71,7 @@ class JsonSchema(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    schema_: dict[str, JsonValue] | None = Field(None, alias="schema")
+    schema_: Annotated[dict[str, JsonValue] | None, _Bounded] = Field(None, alias="schema")
 
 
 class ResponseFormat(BaseModel):
@@ -69,7 +88,7 @@ class StructuredOutputs(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    json_: str | dict[str, JsonValue] | None = Field(None, alias="json")
+    json_: Schema = Field(None, alias="json")
     json_object: bool | None = None
     regex: Grammar | None = None
     choice: Choices | None = None
@@ -144,10 +163,8 @@ class SharedFields(BaseModel):
     response_format: ResponseFormat | None = Field(
         None, description="`json_object`, or `json_schema` with the answer's schema; `text`: any"
     )
-    guided_json: str | dict[str, JsonValue] | None = Field(
-        None, description="JSON schema of the answer"
-    )
-    json_schema: str | dict[str, JsonValue] | None = Field(None, description="as `guided_json`")
+    guided_json: Schema = Field(None, description="JSON schema of the answer")
+    json_schema: Schema = Field(None, description="as `guided_json`")
     guided_json_object: bool | None = Field(None, description="the answer is a JSON object")
     guided_regex: Grammar | None = Field(None, description="regular expression of the answer")
     regex: Grammar | None = Field(None, description="as `guided_regex`")
@@ -270,6 +287,9 @@ class Message(BaseModel):
         if isinstance(self.content, list):
             found["content"] = "".join(part.text for part in self.content)
         found.setdefault("content", "")
+        for name in ("tool_calls", "function_call"):  # empty ones of clients that send all fields
+            if found.get(name) in ([], {}):
+                del found[name]
         calls = found.get("tool_calls")
         calls = (
             [c.get("function") for c in calls if isinstance(c, dict)]
@@ -277,16 +297,18 @@ class Message(BaseModel):
             else []
         )
         for call in (*calls, found.get("function_call")):
-            if isinstance(call, dict) and isinstance(call.get("arguments"), str):
-                call["arguments"] = _object(call["arguments"])
+            if isinstance(call, dict):
+                call["arguments"] = _object(call.get("arguments"))
         return found
 
 
-def _object(arguments: str) -> Any:
-    """Return a call's arguments for templates: as an object if they are the JSON of one."""
+def _object(arguments: Any) -> Any:
+    """Return a call's arguments for templates: as an object if they are its JSON, or nothing."""
+    if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
+        return {}
     try:
         found = json.loads(arguments)
-    except (ValueError, RecursionError):
+    except (TypeError, ValueError, RecursionError):
         return arguments
     return found if isinstance(found, dict) else arguments
 
@@ -335,7 +357,7 @@ class ChatRequest(SharedFields):
         le=SCORED,
         description="with `logprobs`: number of likeliest tokens to report, up to 20",
     )
-    tools: Annotated[list[Tool], _First] | None = Field(
+    tools: Annotated[list[Tool], _First, _Bounded] | None = Field(
         None, description="passed to a template that uses them; calls are parsed from the text"
     )
     tool_choice: Literal["none", "auto", "required"] | NamedTool = Field(
@@ -381,9 +403,14 @@ class ChatRequest(SharedFields):
         return [tool for tool in found if named in (None, tool["name"])]
 
     @property
+    def has_tools(self) -> bool:
+        """True if the template gets tools."""
+        return bool(self.tools) and self.tool_choice != "none"
+
+    @property
     def for_template(self) -> dict[str, Any]:
         """Template variables from request fields that only some templates use."""
-        tools = [] if self.tool_choice == "none" else self.tools or []
+        tools = self.tools if self.tools and self.has_tools else []
         given = {
             "tools": [tool.model_dump() for tool in tools],
             "documents": self.documents,

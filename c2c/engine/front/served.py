@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ from pydantic import ValidationError
 
 from c2c.engine.front.failures import ApiError, without_paths
 from c2c.engine.front.grammars import grammar_of
-from c2c.engine.front.protocol import ChatRequest, CompletionRequest
-from c2c.engine.front.tools import Calls, Form, forced, forced_form, form_of
+from c2c.engine.front.protocol import ChatRequest, CompletionRequest, Message
+from c2c.engine.front.tools import Calls, Form, forced, forced_form, form_of, takes_several
 from c2c.engine.messages import ModelInfo
 from c2c.errors import DataError, SettingError
 from c2c.models import read_json_object
 from c2c.transformer import describe
+from c2c.transformer.text.chat import ChatTemplate
 from c2c.transformer.text.tokenizer import Tokenizer
 
 __all__ = ["Served", "served_models", "shown"]
@@ -25,6 +27,8 @@ __all__ = ["Served", "served_models", "shown"]
 _log = logging.getLogger("c2c.engine.front")
 _MOST_CHARACTERS = 1 << 22  # of a text; more for a long context, 8 a token
 _DRAWS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+
+_INSTRUCTIONS = ("system", "developer")  # roles
 
 _SET_OTHERWISE = {  # template variables that other fields set
     "messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "now",
@@ -81,10 +85,11 @@ class Served:
         Raises:
           ApiError: there is no template, or it does not accept the messages or another field.
         """
-        if self.tokenizer is None or self.tokenizer.chat_template is None:
+        template = self._template(asked)
+        if template is None or self.tokenizer is None:
             raise ApiError(400, f"{self.info.name} has no chat template", param="model")
         own, more = asked.for_template, asked.chat_template_kwargs
-        for name in own.keys() - self.tokenizer.chat_template.variables:
+        for name in own.keys() - template.variables:
             raise ApiError(
                 400, f"{name}: not used by the chat template of {self.info.name}", param=name
             )
@@ -92,7 +97,7 @@ class Served:
             raise ApiError(
                 400, f"chat_template_kwargs: {name} is set elsewhere", param="chat_template_kwargs"
             )
-        messages = [message.plain() for message in asked.messages]
+        messages = _messages(asked.messages, template)
         opens = asked.add_generation_prompt
         try:
             text = self.tokenizer.apply_chat(
@@ -104,15 +109,23 @@ class Served:
             )
         except (DataError, SettingError) as error:
             raise ApiError(400, str(error), param="messages") from None
+        for message in messages:
+            if message["role"] in _INSTRUCTIONS and message["content"].strip() not in text:
+                raise ApiError(
+                    400,
+                    f"messages: the chat template of {self.info.name} leaves out a message of role "
+                    f"{message['role']!r}",
+                    param="messages",
+                )
         return self.encoded(text, "messages", add_special_tokens=bool(asked.add_special_tokens))
 
-    def grammar(self, asked: ChatRequest | CompletionRequest) -> str:
-        """Return the grammar of an answer, see `grammar_of`.
+    def grammar(self, asked: ChatRequest | CompletionRequest) -> tuple[str, str]:
+        """Return the grammar of an answer and its field, see `grammar_of`.
 
         Raises:
           ApiError: the grammar is invalid, or the model has no tokenizer.
         """
-        grammar = grammar_of(asked)
+        grammar, field = grammar_of(asked)
         if isinstance(asked, ChatRequest) and asked.is_forced and (form := self.form(asked)):
             if grammar:
                 raise ApiError(
@@ -122,10 +135,12 @@ class Served:
                 )
             assert self.tokenizer is not None  # `form` needs a template
             several = asked.tool_choice == "required" and asked.parallel_tool_calls
-            return forced(asked.callable_tools, form, self.tokenizer, several=several)
+            if several and (template := self._template(asked)) is not None:
+                several = takes_several(template)
+            return forced(asked.callable_tools, form, self.tokenizer, several=several), "tools"
         if grammar and self.tokenizer is None:
             raise ApiError(400, f"{self.info.name} has no tokenizer for grammars", param="model")
-        return grammar
+        return grammar, field
 
     def as_its_checkpoint(
         self, asked: ChatRequest | CompletionRequest
@@ -138,9 +153,10 @@ class Served:
         """Return the format of an answer's tool calls; None if calls are not parsed."""
         if not isinstance(asked, ChatRequest) or not asked.callable_tools:
             return None
-        if self.tokenizer is None or self.tokenizer.chat_template is None:
+        template = self._template(asked)
+        if template is None:
             return None
-        known = form_of(self.tokenizer.chat_template.source)
+        known = form_of(template.source)
         return forced_form(known) if asked.is_forced else known
 
     def reading_calls(
@@ -167,11 +183,17 @@ class Served:
 
     def unused(self, asked: ChatRequest) -> list[str]:
         """Return the sent template variables that the template does not use."""
-        template = None if self.tokenizer is None else self.tokenizer.chat_template
+        template = self._template(asked)
         known = frozenset[str]() if template is None else template.variables
         return sorted(
             f"chat_template_kwargs.{n}" for n in asked.chat_template_kwargs.keys() - known
         )
+
+    def _template(self, asked: ChatRequest) -> ChatTemplate | None:
+        """Return the chat template of a request; None if the model has none."""
+        if self.tokenizer is None:
+            return None
+        return self.tokenizer.template(has_tools=asked.has_tools)
 
     def room(self, ids: Sequence[int], asked: int | None, default: int | None) -> int:
         """Return the limit of new tokens.
@@ -213,6 +235,20 @@ class Served:
                 param=param,
                 code="context_length_exceeded",
             )
+
+
+def _messages(given: Sequence[Message], template: ChatTemplate) -> list[dict[str, Any]]:
+    """Return messages for a template: its role for instructions, and the leading ones as one."""
+    found = [message.plain() for message in given]
+    if "developer" not in template.source:
+        for message in found:
+            if message["role"] == "developer":
+                message["role"] = "system"
+    leading = list(takewhile(lambda message: message["role"] in _INSTRUCTIONS, found))
+    if len(leading) > 1:
+        texts = [message["content"] for message in leading if message["content"]]
+        found = [leading[0] | {"content": "\n\n".join(texts)}, *found[len(leading) :]]
+    return found
 
 
 def served_models(

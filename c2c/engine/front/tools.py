@@ -15,11 +15,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from c2c.engine.front.grammars import checked, schema_grammar
+from c2c.engine.front.grammars import schema_grammar
 from c2c.engine.front.marked import read_marked
+from c2c.errors import DataError
+from c2c.transformer.text.chat import ChatTemplate
 from c2c.transformer.text.tokenizer import Tokenizer
 
-__all__ = ["FORMS", "Call", "Calls", "Delta", "Form", "forced", "forced_form", "form_of"]
+__all__ = [
+    "FORMS", "Call", "Calls", "Delta", "Form", "forced", "forced_form", "form_of", "takes_several",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +61,12 @@ FORMS: Final = (
     Form("mistral", "[TOOL_CALLS]", "", ", ", re.compile(r"\[TOOL_CALLS\]")),
     Form(
         "hermes", "<tool_call>", "</tool_call>", "\n",
-        re.compile(r"<tool_call>(?!(?s:.*)<function=)"),
+        re.compile(r"^(?!(?s:.*)<arg_key>)(?s:.*)<tool_call>(?!(?s:.*)<function=)"),
     ),
     Form(
         "llama", "<|python_tag|>", "", "; ",
-        re.compile(r"""<\|python_tag\|>|["']parameters["']\s*:"""), "parameters",
+        re.compile(r"""<\|python_tag\|>|^(?!(?s:.*)tool_name)(?s:.*)["']parameters["']\s*:"""),
+        "parameters",
     ),
 )  # fmt: skip
 _HEAD = re.compile(
@@ -98,7 +103,7 @@ class Delta:
         return {"index": self.index, **_shown(self.id, self.name, self.arguments)}
 
 
-def _shown(number: str, name: str, arguments: str) -> dict[str, Any]:
+def _shown(number: str, name: str, arguments: Any) -> dict[str, Any]:
     function = {"name": name, "arguments": arguments}
     return {"id": number, "type": "function", "function": function}
 
@@ -117,6 +122,25 @@ def forced_form(form: Form | None) -> Form:
     return FORMS[-1] if form is None or form.name == "qwen_coder" else form
 
 
+def takes_several(template: ChatTemplate) -> bool:
+    """Return False if a template refuses or drops the second of two calls in a message."""
+
+    def shown(*names: str) -> str:
+        calls = [_shown("abcdefghi", name, {}) for name in names]  # of Mistral's length
+        call = {"role": "assistant", "content": "", "tool_calls": calls}
+        return template.render([{"role": "user", "content": "a"}, call], tools=[])
+
+    try:
+        if "call_one" not in shown("call_one"):
+            return True  # no calls at all
+    except DataError:
+        return True
+    try:
+        return "call_two" in shown("call_one", "call_two")
+    except DataError:
+        return False
+
+
 def forced(
     tools: Sequence[Mapping[str, Any]], form: Form, tokenizer: Tokenizer, *, several: bool
 ) -> str:
@@ -129,7 +153,7 @@ def forced(
       several: True to allow several calls.
 
     Raises:
-      ApiError: llguidance does not support a function's schema.
+      ApiError: a function's schema is invalid, see `schema_grammar`.
     """
 
     def mark(text: str) -> str:
@@ -139,7 +163,6 @@ def forced(
     rules, one = [], []
     for number, tool in enumerate(tools):
         schema = tool.get("parameters") or {"type": "object"}
-        checked(schema_grammar(schema, "tools"), "tools")
         own = json.loads(schema_grammar(schema, "tools"))["grammars"][0]["json_schema"]
         rules.append(f"a{number}: %json {json.dumps(own, ensure_ascii=False)}")
         name = json.dumps(tool["name"], ensure_ascii=False)
@@ -154,12 +177,8 @@ def forced(
     start = f"{call} ({between}{call})*" if several else call
     if form.name == "mistral":
         start = f'{mark(form.opening)} "[" {start} "]"'
-    return checked(
-        json.dumps({"grammars": [{"lark_grammar": "\n".join(
-            [f"start: {start}", f"call: {' | '.join(one)}", *rules]
-        )}]}),
-        "tools",
-    )  # fmt: skip
+    lines = [f"start: {start}", f"call: {' | '.join(one)}", *rules]
+    return json.dumps({"grammars": [{"lark_grammar": "\n".join(lines)}]})
 
 
 class Calls:
@@ -228,7 +247,7 @@ class Calls:
                 own, rest = _of_part(form, body)
             found += own
             if own:
-                content += (rest or "").partition(form.closing)[2].strip() if form.closing else ""
+                content += (rest or "").partition(form.closing)[2].lstrip() if form.closing else ""
             elif is_over or closed or number + 1 < len(parts):
                 content += form.opening + body + closed + after
         held = 0 if is_over else _begun(content, form.opening)
@@ -284,7 +303,7 @@ def _object(text: str, at: int) -> tuple[Call | None, int | None]:
         return call, None if end is None else _end(text, at)
     end = _end(text, at)
     value = json.loads(text[at:end]) if end is not None else {}
-    name, given = value.get("name"), value.get("arguments", value.get("parameters", {}))
+    name, given = value.get("name"), value.get("arguments") or value.get("parameters") or {}
     if not isinstance(name, str):
         return None, None
     return Call(name, given if isinstance(given, str) else json.dumps(given)), end

@@ -32,6 +32,7 @@ class Tokenizer:
       eos_ids: end-of-sequence tokens, the most usual first.
       pad_id: padding token; None if the model has none.
       chat_template: chat template; None if the checkpoint has none.
+      tool_template: template of chats with tools (transformers' `tool_use`); None: `chat_template`.
       spelling: bytes of the tokens.
     """
 
@@ -40,6 +41,7 @@ class Tokenizer:
     eos_ids: tuple[int, ...] = ()
     pad_id: int | None = None
     chat_template: ChatTemplate | None = None
+    tool_template: ChatTemplate | None = None
     spelling: Spelling = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -92,6 +94,10 @@ class Tokenizer:
             raise SettingError("token", token, "a token of the vocabulary")
         return index
 
+    def template(self, *, has_tools: bool) -> ChatTemplate | None:
+        """Return the template of a chat with or without tools; None if there is none."""
+        return (self.tool_template if has_tools else None) or self.chat_template
+
     def apply_chat(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -99,16 +105,15 @@ class Tokenizer:
         add_generation_prompt: bool = True,
         **variables: Any,
     ) -> str:
-        """Render messages with the checkpoint's chat template, see `ChatTemplate.render`.
+        """Render messages with the template of their chat, see `ChatTemplate.render`.
 
         Raises:
           DataError: the checkpoint has no template, or the template rejects the messages.
         """
-        if self.chat_template is None:
+        template = self.template(has_tools=bool(variables.get("tools")))
+        if template is None:
             raise DataError("checkpoint", "no chat template", "Use a plain prompt.")
-        return self.chat_template.render(
-            messages, add_generation_prompt=add_generation_prompt, **variables
-        )
+        return template.render(messages, add_generation_prompt=add_generation_prompt, **variables)
 
     def encode_chat(
         self,
@@ -127,7 +132,8 @@ def tokenizer_from_folder(folder: Path | str) -> Tokenizer:
 
     Args:
       folder: folder with tokenizer.json and, if present, tokenizer_config.json,
-        special_tokens_map.json, generation_config.json, config.json, chat_template.jinja.
+        special_tokens_map.json, generation_config.json, config.json, chat_template.jinja,
+        additional_chat_templates/tool_use.jinja.
 
     Raises:
       DataError: tokenizer.json is missing, or a file is damaged.
@@ -149,12 +155,14 @@ def tokenizer_from_folder(folder: Path | str) -> Tokenizer:
     special = {name: text for name in _NAMED if (text := _text(names.get(name))) is not None}
     ids = {name: backend.token_to_id(text) for name, text in special.items()}
     ends = (*eos_ids(folder), ids.get("eos_token"))
+    templates = _templates(folder, config, special)
     return Tokenizer(
         backend=backend,
         bos_id=ids.get("bos_token"),
         eos_ids=tuple(dict.fromkeys(end for end in ends if end is not None)),
         pad_id=ids.get("pad_token"),
-        chat_template=_chat_template(folder, config, special),
+        chat_template=templates.get("default"),
+        tool_template=templates.get("tool_use"),
     )
 
 
@@ -174,15 +182,18 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any], source: str) -> Tokenizer:
     ids = {name: special_id(metadata, key, source) for name, key in files.items()}
     special = {name: tokens[index] for name, index in ids.items() if index is not None}
     ends = (special_id(metadata, name, source) for name in ("eos", "eot", "eom"))
-    template = metadata.get("tokenizer.chat_template")
+
+    def template(key: str) -> ChatTemplate | None:
+        text = metadata.get(key)
+        return None if text is None else ChatTemplate(source=str(text), special_tokens=special)
+
     return Tokenizer(
         backend=backend,
         bos_id=ids["bos_token"],
         eos_ids=tuple(dict.fromkeys(end for end in ends if end is not None)),
         pad_id=ids["pad_token"],
-        chat_template=None
-        if template is None
-        else ChatTemplate(source=str(template), special_tokens=special),
+        chat_template=template("tokenizer.chat_template"),
+        tool_template=template("tokenizer.chat_template.tool_use"),
     )
 
 
@@ -220,14 +231,26 @@ def _add_declared(backend: tokenizers.Tokenizer, config: Mapping[str, Any], sour
             )  # fmt: skip
 
 
-def _chat_template(
+def _templates(
     folder: Path, config: Mapping[str, Any], special: Mapping[str, str]
-) -> ChatTemplate | None:
+) -> dict[str, ChatTemplate]:
+    """Return the chat templates by transformers' names; an only one is `default`."""
     path = folder / "chat_template.jinja"
-    template = read_text(path) if path.is_file() else config.get("chat_template")
-    if isinstance(template, list):  # several, by name
-        named = [entry for entry in template if isinstance(entry, Mapping)]
-        template = {entry.get("name"): entry.get("template") for entry in named}.get("default")
-    if template is not None and not isinstance(template, str):
-        raise DataError(str(folder / "tokenizer_config.json"), "chat_template: expected a text")
-    return None if template is None else ChatTemplate(source=template, special_tokens=special)
+    given = read_text(path) if path.is_file() else config.get("chat_template")
+    named = {"default": given}
+    if isinstance(given, list):
+        entries = [entry for entry in given if isinstance(entry, Mapping)]
+        named = {str(entry.get("name")): entry.get("template") for entry in entries}
+    more = folder / "additional_chat_templates" / "tool_use.jinja"
+    if more.is_file():
+        named["tool_use"] = read_text(more)
+    found = {}
+    for name in ("default", "tool_use"):
+        source = named.get(name)
+        if source is None:
+            continue
+        if not isinstance(source, str):
+            where = str(folder / "tokenizer_config.json")
+            raise DataError(where, "chat_template: expected a text")
+        found[name] = ChatTemplate(source=source, special_tokens=special)
+    return found

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -13,9 +16,12 @@ import pytest
 from c2c.config import build, load, simulate
 from c2c.errors import SettingError
 from c2c.hardware import load_platform
+from c2c.runs import source_key
 from experiments import advise
+from experiments.answers import points
 from experiments.answers.fleets import FleetSpace
 from experiments.answers.model_error import held_out_error
+from experiments.simulation import CODE, execute, finished
 
 # Two chips, two systems and two layouts of each chip: eight kinds of fleets.
 TINY = (
@@ -75,7 +81,7 @@ def test_values_are_set_without_composing_again() -> None:
         ("superchips=2", "no value, as it is the answer. Set advise.most"),
         ("seed=3", "Set advise.seeds"),
         ("hardware=rubin", "a price, which rubin lacks"),
-        ("advise.fleets=[gh200_l40s]", "a price, which l40s lacks"),
+        ("fleet.parts=[{hardware:gh200},{hardware:rubin}]", "a price, which rubin lacks"),
         ("advise.fleets=[nope]", "fleet='nope': expected one of"),
         ("hardware=gh200,nope", "hardware='nope': expected"),
         ("system=c2cserve,nope", "system='nope': expected"),
@@ -158,3 +164,132 @@ def test_a_chip_has_the_error_of_measurements_that_nothing_was_fitted_to() -> No
     assert errors["gh200"] == errors["h100_sxm"]  # whose constants it has
     assert held_out_error("gh200_144") == held_out_error("rubin")  # nobody measured either
     assert errors["rubin"] > errors["h100_sxm"]
+
+
+def answered(
+    arguments: Sequence[str], out: Path, capsys: pytest.CaptureFixture[str]
+) -> tuple[dict[str, Any], str]:
+    """Run the command; return its answer.json, and all that it printed."""
+    advise.main([*arguments, "figures=false", f"out={out}"])
+    (file,) = out.glob("*/answer.json")
+    return json.loads(file.read_text()), capsys.readouterr().out
+
+
+def trace(folder: Path, prompts: Sequence[int]) -> str:
+    rows = [f"{0.5 * k},m,{prompt},20" for k, prompt in enumerate(prompts)]
+    file = folder / "my.csv"
+    file.write_text("\n".join(["arrival_s,model,prompt_tokens,output_tokens", *rows]))
+    return f"workload.path={file}"
+
+
+ONE_MODEL = ("catalog.models=[{spec: llama-3-8b}]", "slo.ttft_s=1", "slo.tpot_s=0.1")
+
+
+def test_a_goal_that_no_fleet_reaches_is_refused_before_the_race(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = trace(tmp_path, [9000 if k % 40 == 7 else 200 for k in range(400)])
+    words = ["workload=file", path, *ONE_MODEL, "hardware=gh200", "mig=1x96gb", "system=aegaeon"]
+    assert advise.main([*words, f"out={tmp_path / 'runs'}"]) == 2
+    assert capsys.readouterr().err == (
+        "error: slo.attainment=0.99: expected at most 0.975. 10 of 400 requests are longer than "
+        "their model's context (llama-3-8b: 8,192 tokens), so at most 97.5 % can be on target with "
+        "any fleet. Set it lower, or take models with a longer context.\n"
+    )
+    assert not (tmp_path / "runs").exists()
+    found, said = answered([*words, "slo.attainment=0.975"], tmp_path / "runs", capsys)
+    # Nothing of this trace is drawn: two of the three seeds are asked, and one is kept.
+    assert (found["fleets"][0]["met"], found["fleets"][0]["met_half"]) == (0.975, None)
+    assert "seeds: equal runs" in said
+    rows = pq.read_table(next((tmp_path / "runs").glob("*/advise.parquet"))).to_pylist()
+    assert {row["seed"] for row in rows} == {0}
+
+
+def test_none_has_the_best_fleet_and_a_reason_for_each_kind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One engine a model: more chips stand idle."""
+    words = [
+        "workload=poisson", "workload.rate_rps=60", "workload.requests=600", *ONE_MODEL,
+        "slo.tpot_s=0.05", "hardware=gh200", "mig=1x96gb,7x12gb", "system=serverlessllm_fast",
+        "advise.seeds=[0]",
+    ]  # fmt: skip
+    found, said = answered(words, tmp_path, capsys)
+    assert found["fleets"] == []
+    rows = pq.read_table(next(tmp_path.glob("*/advise.parquet"))).to_pylist()
+    assert {row["chips"] for row in rows} == {1, 2}
+    served, refused = found["left_out"]
+    assert (served["fleet"], served["binds"]) == ("mig=1x96gb superchips=1", "idle_slices")
+    assert 0.5 < served["met"] < 0.99
+    assert served["out"] == "more chips change nothing"
+    assert "leaves room for a KV cache" in refused["error"]
+    assert found["answer"].startswith(
+        f"answer: none. No fleet of up to 64 chips reaches 99 % of the requests on target; best: "
+        f"mig=1x96gb superchips=1 with {100 * served['met']:.4g} %"
+    )
+    assert "kind that does not serve" in said
+    assert "leaves room for a KV cache" in next(tmp_path.glob("*/answer.md")).read_text()
+
+
+def test_fleets_of_one_price_are_ranked_by_what_they_have_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [
+        "workload=poisson", "workload.requests=400", "catalog=dense6", *ONE_MODEL[1:],
+        "slo.tpot_s=0.15", "hardware=gh200,h100_sxm", "system=c2cserve_plus,aegaeon",
+        "mig=1x96gb,4x24gb,1x80gb", "system.max_batch=64", "advise.seeds=[0]", "advise.keep=1",
+    ]  # fmt: skip
+    found, said = answered(words, tmp_path, capsys)
+    keys = [
+        (one["usd_per_hour"], not one["serves_if_slower"], -one["serves_load"], one["ttft_p99_s"])
+        for one in found["fleets"]
+    ]
+    assert keys == sorted(keys)
+    assert len({key[0] for key in keys}) < len(keys)
+    # Each chip that was asked for has a row, though one is dearer.
+    assert {one["params"]["hardware"] for one in found["fleets"]} == {"gh200", "h100_sxm"}
+    assert "hardware=h100_sxm" in said
+
+
+def test_chips_without_a_price_are_named() -> None:
+    found = space("workload=poisson")
+    chips = {arm.params["hardware"] for arm in found.arms()}
+    assert {"rubin", "gb300"} <= set(found.unpriced)
+    assert chips.isdisjoint(found.unpriced)
+    assert chips >= {"l40s", "gb200"}
+    assert not space("workload=poisson", "hardware=gh200").unpriced
+
+
+def test_finished_runs_are_read_and_not_built(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [
+        "workload=poisson", "workload.requests=100", "workload.rate_rps=1", *ONE_MODEL,
+        "hardware=gh200", "mig=1x96gb", "system=aegaeon", "advise.seeds=[0,1]",
+    ]  # fmt: skip
+    before, _ = answered(words, tmp_path, capsys)
+    for folder in tmp_path.glob("poisson_*"):
+        shutil.rmtree(folder)
+
+    def never(settings: object) -> None:
+        raise AssertionError(settings)
+
+    monkeypatch.setattr(points, "build", never)
+    assert answered(words, tmp_path, capsys)[0] == before
+
+
+def test_a_finished_run_is_not_read_if_its_data_or_code_changed(tmp_path: Path) -> None:
+    path = trace(tmp_path, [100] * 20)
+    words = ["workload=file", path, *ONE_MODEL, "figures=false", f"out={tmp_path / 'runs'}"]
+    setup = build(load(words))
+    code = {name: source_key(name) for name in CODE}
+    assert finished(setup.settings, code) is None
+    outcome = execute(setup)
+    found = finished(setup.settings, code)
+    assert found is not None
+    assert (found.folder, found.summary) == (outcome.folder, outcome.summary)
+    assert finished({**setup.settings, "seed": 1}, code) is None
+    assert finished({**setup.settings, "resume": False}, code) is None
+    assert finished(setup.settings, code | {CODE[0]: "other"}) is None
+    trace(tmp_path, [100] * 21)
+    assert finished(setup.settings, code) is None

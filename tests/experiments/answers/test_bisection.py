@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -83,6 +84,16 @@ def test_a_quantity_begins_where_the_settings_are() -> None:
     assert override_of(trace.settings, quantity_of("superchips", trace), 5) == "superchips=5"
     with pytest.raises(SettingError, match=r"capacity\.of='chips': expected one of rate, models"):
         quantity_of("chips", trace)
+
+
+def test_ids_of_a_trace_are_no_number_of_models_to_search(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("arrival_s,model,prompt_tokens,output_tokens\n0,a,5,5\n1,b,5,5\n2,c,5,5\n")
+    told = ["workload=file", f"workload.path={path}"]
+    with pytest.raises(SettingError, match=r"capacity\.of='models': .* each id of the trace is"):
+        quantity_of("models", build(load(told)))
+    shared = build(load([*told, "workload.assignment=popularity_rank"]))
+    assert quantity_of("models", shared).start == 2
 
 
 @given(st.integers(1, 60))

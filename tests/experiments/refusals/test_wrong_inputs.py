@@ -37,9 +37,15 @@ FILES: Mapping[str, bytes] = {
     "traces/corrupt.parquet": b"PAR1 and then nothing of the kind",
     "traces/not.parquet": b"hello",
     "traces/negative.csv": f"{COLUMNS}0,a,5,-5\n".encode(),
-    "traces/spelled.csv": b"arrival_s,input_tokens,output_tokens\n0,5,5\n",
+    "traces/unclear.csv": b"time,input_tokens,prompt_token_count,output_tokens\n0,5,5,5\n",
+    "traces/arrivals.csv": b"time,size\n0,5\n1,5\n",
+    "traces/sparse.csv": b"when,in,out\n0,5,5\n1000000,5,5\n",
     "traces/utf16.csv": COLUMNS.encode("utf-16"),
     "traces/columns.csv": b"when,what\n1,2\n",
+    "traces/hub.csv": f"{COLUMNS}0,Qwen/Qwen3-32B,5,5\n".encode(),
+    "traces/escape.csv": f"{COLUMNS}0,\x1b[31mred,5,5\n".encode(),
+    "quantised/config.json": b"{}",
+    "quantised/quant_strategy.json": b"{}",
     "traces/good.csv": f"{COLUMNS}0,svc-0,5,5\n1,svc-1,6,6\n".encode(),
 }
 PER_TEST = 20  # cases: shared between test processes, with little said where all is well

@@ -1,0 +1,81 @@
+"""Ends of JSON schemas: whether some finite value is of a schema with references to itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote
+
+__all__ = ["has_end"]
+
+_MOST_PASSES = 64  # over all references; each passes at least one end on
+
+
+def has_end(schema: Mapping[str, Any]) -> bool:
+    """Return whether references leave a finite value.
+
+    Other faults of a schema count as ends, and so do references that are not `#/...`. A schema
+    whose ends need more than 64 passes over its references counts as one without.
+
+    >>> tree = {"properties": {"child": {"$ref": "#"}}}
+    >>> has_end(tree), has_end(tree | {"type": "object", "required": ["child"]})
+    (True, False)
+    """
+    ended: set[str] = set()  # references
+    return any(_ends(schema, schema, ended, set()) for _ in range(_MOST_PASSES))
+
+
+def _ends(schema: Any, root: Mapping[str, Any], ended: set[str], asked: set[str]) -> bool:
+    """Return whether a schema's value ends if only values of `ended` references do.
+
+    Ends that are found are added to `ended`. A pass looks at each reference once (`asked`).
+    """
+    if not isinstance(schema, dict):
+        return True
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and reference not in ended:
+        target = _target(reference, root)
+        if target is not None:
+            if reference in asked:
+                return False
+            asked.add(reference)
+            if not _ends(target, root, ended, asked):
+                return False
+        ended.add(reference)
+    for name in ("anyOf", "oneOf"):
+        options = _list(schema, name)
+        if options and not any(_ends(option, root, ended, asked) for option in options):
+            return False
+    needed = list(_list(schema, "allOf"))
+    if schema.get("type") == "object":
+        own = schema.get("properties")
+        names = [n for n in _list(schema, "required") if isinstance(n, str)]
+        needed += [own[name] for name in names if name in own] if isinstance(own, dict) else []
+    least = schema.get("minItems", 0)
+    if schema.get("type") == "array" and isinstance(least, int):
+        first = _list(schema, "prefixItems")
+        needed += first[: max(0, least)]
+        needed += [schema.get("items")] if least > len(first) else []
+    found = [_ends(one, root, ended, asked) for one in needed]  # all, as a pass adds their ends
+    return all(found)
+
+
+def _list(schema: Mapping[str, Any], name: str) -> list[Any]:
+    found = schema.get(name)
+    return found if isinstance(found, list) else []
+
+
+def _target(reference: str, root: Mapping[str, Any]) -> Any:
+    """Return the schema of a reference such as `#/$defs/node`; None if there is none."""
+    if reference != "#" and not reference.startswith("#/"):
+        return None
+    found: Any = root
+    for part in reference.split("/")[1:]:
+        name = unquote(part).replace("~1", "/").replace("~0", "~")
+        if isinstance(found, list) and name.isdigit() and int(name) < len(found):
+            found = found[int(name)]
+        elif isinstance(found, dict) and name in found:
+            found = found[name]
+        else:
+            return None
+    return found

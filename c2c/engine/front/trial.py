@@ -1,0 +1,70 @@
+"""Process that builds grammars: `python -m c2c.engine.front.trial`.
+
+It reads grammars, a line of JSON each, and prints the fault of each. The kernel ends it at its
+limits of CPU time, memory and stack, since llguidance has none that holds for every grammar.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import sys
+
+__all__ = ["MOST_BYTES", "MOST_CPU_S", "MOST_SYMBOLS", "fault"]
+
+MOST_SYMBOLS = 25_000
+"""Most symbols of a grammar's rules; a worker builds them within some 30 ms."""
+
+MOST_CPU_S = 0.25
+"""Most CPU time for a grammar."""
+
+MOST_BYTES = 1 << 30
+"""Most memory of the process."""
+
+_STACK_BYTES = 4 << 20  # half of a worker's, as llguidance recurses
+_MOST_SHOWN = 300
+_BYTES = 256
+
+
+def fault(grammar: str) -> str:
+    """Return the reason why a grammar cannot be built, by llguidance; "" if it can be."""
+    from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+    limits = LLParserLimits(max_grammar_size=MOST_SYMBOLS)
+    has_failed, said = LLMatcher.validate_grammar_with_warnings(grammar, limits=limits)
+    if has_failed:
+        return " ".join(" ".join(said).split())[:_MOST_SHOWN]
+    matcher = LLMatcher(LLTokenizer("byte"), grammar, log_level=0, limits=limits)
+    if matcher.is_error():  # by tokens that only the model has
+        return ""
+    allowed = int.from_bytes(matcher.compute_bitmask(), "little")
+    if matcher.is_error():
+        return "no text is of this form"
+    first = (allowed & -allowed).bit_length() - 1
+    if 0 <= first < _BYTES:  # not an end token
+        matcher.consume_token(first)
+        matcher.compute_bitmask()
+    return matcher.get_error().partition("\n")[0][:_MOST_SHOWN] if matcher.is_error() else ""
+
+
+def main() -> None:
+    """Try the grammars of the standard input, a line each; print the fault of each."""
+    for what, most in (
+        (resource.RLIMIT_AS, MOST_BYTES), (resource.RLIMIT_STACK, _STACK_BYTES),
+        (resource.RLIMIT_CORE, 0),
+    ):  # fmt: skip
+        hard = resource.getrlimit(what)[1]
+        limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(what, (limit, hard))
+    fault("start: 'a'")  # imports
+    for line in sys.stdin.buffer:
+        grammar = json.loads(line)
+        signal.setitimer(signal.ITIMER_PROF, MOST_CPU_S)  # its signal ends the process
+        found = fault(grammar)
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+        print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()

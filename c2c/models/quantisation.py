@@ -1,0 +1,274 @@
+"""Quantisation of a published checkpoint: bytes of weights and of cached values."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from c2c.errors import DataError, SettingError
+from c2c.models.json_file import read_json_object
+from c2c.models.reader import Reader
+from c2c.models.spec import ModelSpec, WeightFormat
+from c2c.models.weights import gemms, is_quantised
+
+__all__ = ["FIELDS", "config_files", "quantised", "read_config"]
+
+# Fields of a config.json: transformers', compressed-tensors' first, and MLX's, which is not read.
+FIELDS = ("quantization_config", "compression_config", "quantization")
+
+# Files of a folder that quantisers write beside config.json, and their method.
+_BESIDE = {"hf_quant_config.json": "modelopt", "quantize_config.json": "gptq",
+           "quant_config.json": "awq"}  # fmt: skip
+
+# Numbers of outputs and inputs that share a scale; 0: all of them.
+_MATRIX, _ROW = (0, 0), (1, 0)
+
+_MODELOPT: Mapping[str, WeightFormat] = {
+    "FP8": WeightFormat(kind="modelopt", bits=8, block=_MATRIX),
+    "FP8_PER_CHANNEL_PER_TOKEN": WeightFormat(kind="modelopt", bits=8, block=_ROW),
+    "FP8_PB_WO": WeightFormat(kind="modelopt", bits=8, block=(128, 128)),
+    "MXFP8": WeightFormat(kind="modelopt", bits=8, block=(1, 32), scale_bytes=1),
+    "NVFP4": WeightFormat(kind="modelopt", bits=4, block=(1, 16), scale_bytes=1, matrix_bytes=4),
+}
+_CACHED = {"FP8": 1, "INT8": 1, "NONE": 0}  # bytes of a cached value; 0: those of the model's type
+_PACKED = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized",
+           "nvfp4-pack-quantized", "mxfp4-pack-quantized")  # fmt: skip
+
+
+_KEPT = ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules")
+
+
+def read_config(file: Path) -> dict[str, Any]:
+    """Return the content of a config.json, with the quantisation of a file beside it.
+
+    Raises:
+      DataError: a file cannot be read, or is not a JSON object; a file of the folder is about
+        quantisation and of no known name.
+    """
+    config = read_json_object(file)
+    _, *beside = config_files(file)
+    for other in () if any(config.get(name) for name in FIELDS) else beside:
+        if other.name not in _BESIDE:
+            raise DataError(
+                str(other),
+                f"it may say that the weights are quantised; read are {', '.join(_BESIDE)}",
+            )
+        found = {"quant_method": _BESIDE[other.name], **read_json_object(other)}
+        return config | {"quantization_config": found}
+    return config
+
+
+def config_files(file: Path) -> tuple[Path, ...]:
+    """Return a config, and files about quantisation beside it if it is a folder's config.json."""
+    is_folders = file.name == "config.json"
+    return file, *(sorted(file.parent.glob("*quant*.json")) if is_folders else ())
+
+
+def quantised(spec: ModelSpec, config: object, where: str) -> ModelSpec:
+    """Return an unquantised spec with the quantisation that its config has.
+
+    Args:
+      spec: spec of the same model without quantisation.
+      config: content of one of `FIELDS` of the model's config.
+      where: name of that field, for errors.
+
+    Raises:
+      SettingError: the quantisation is not supported, or a field is missing or wrong.
+    """
+    if not isinstance(config, Mapping):
+        raise SettingError(where, config, "a mapping")
+    kind, read = config.get("quant_method"), Reader(config, where)
+    kept: Any = next((config[name] for name in _KEPT if config.get(name)), ())
+    form: WeightFormat | None
+    cached = _cached(where, config)
+    if kind == "fp8":
+        form = WeightFormat(kind="fp8", bits=8, block=_block(config, where, "weight_block_size"))
+    elif kind == "mxfp4":
+        form = WeightFormat(kind="mxfp4", bits=4, block=(1, 32), scale_bytes=1, experts_only=True)
+    elif kind in ("awq", "gptq"):
+        bits = read.whole("bits", "w_bit")
+        if bits not in (4, 8):
+            raise SettingError(f"{where}.bits", bits, "4 or 8")
+        size = config.get("group_size", config.get("q_group_size"))
+        group = 0 if size == -1 else read.whole("group_size", "q_group_size")
+        form = WeightFormat(
+            kind=kind, bits=bits, block=(1, group), scale_bytes=2, has_zeros=True,
+            input_bytes=4 if kind == "gptq" else 0,
+        )  # fmt: skip
+    elif isinstance(kind, str) and kind.startswith("modelopt"):
+        inner = config.get("quantization", config)
+        if not isinstance(inner, Mapping):
+            raise SettingError(f"{where}.quantization", inner, "a mapping")
+        form, cached = _modelopt(inner, where), _cached(where, inner)
+        kept = inner.get("exclude_modules") or kept
+    elif kind == "compressed-tensors":
+        form = _compressed(spec, config, where)
+    else:
+        raise SettingError(
+            f"{where}.quant_method", kind, "fp8, mxfp4, awq, gptq, modelopt or compressed-tensors",
+            "Use the config of the unquantised model.",
+        )  # fmt: skip
+    if form is not None:
+        form = replace(form, kept=_kept(where, spec, form, kept))
+    return replace(spec, weights=form, kv_dtype_bytes=cached)
+
+
+def _block(config: Mapping[str, Any], where: str, name: str) -> tuple[int, int]:
+    block = config.get(name)
+    if block is None:
+        return _MATRIX
+    sizes = block if isinstance(block, list) else []
+    if len(sizes) != 2 or not all(type(size) is int and size > 0 for size in sizes):
+        raise SettingError(f"{where}.{name}", block, "two whole numbers above 0, or null")
+    return sizes[0], sizes[1]
+
+
+def _modelopt(config: Mapping[str, Any], where: str) -> WeightFormat | None:
+    """Read ModelOpt's format, of hf_quant_config.json or of config.json."""
+    algorithm = config.get("quant_algo")
+    if algorithm is None and config.get("kv_cache_quant_algo"):
+        return None  # only the cache
+    form = _MODELOPT.get(str(algorithm).upper())
+    if form is None:
+        raise SettingError(f"{where}.quant_algo", algorithm, f"one of {', '.join(_MODELOPT)}")
+    group = config.get("group_size") if form.matrix_bytes else None
+    if group is None:
+        return form
+    return replace(form, block=(1, Reader(config, where).whole("group_size")))
+
+
+def _cached(where: str, config: Mapping[str, Any]) -> int:
+    """Return the bytes of a cached value; 0 for those of the model's type."""
+    name = config.get("kv_cache_quant_algo")
+    if name is not None:
+        if str(name).upper() not in _CACHED:
+            raise SettingError(
+                f"{where}.kv_cache_quant_algo", name, f"{', '.join(_CACHED)} or null"
+            )
+        return _CACHED[str(name).upper()]
+    scheme = config.get("kv_cache_scheme")
+    if not isinstance(scheme, Mapping):  # AutoFP8's "static" has scales, and leaves the choice open
+        return 0
+    if scheme.get("num_bits") != 8:
+        raise SettingError(f"{where}.kv_cache_scheme.num_bits", scheme.get("num_bits"), "8")
+    return 1
+
+
+def _compressed(spec: ModelSpec, config: Mapping[str, Any], where: str) -> WeightFormat | None:
+    """Read the format of compressed-tensors; None if only the cache is quantised."""
+    groups = config.get("config_groups") or {}
+    if not isinstance(groups, Mapping) or not all(isinstance(g, Mapping) for g in groups.values()):
+        raise SettingError(f"{where}.config_groups", groups, "a mapping of mappings")
+    sparsity = config.get("sparsity_config") or {}
+    if not isinstance(sparsity, Mapping) or sparsity.get("format", "dense") != "dense":
+        raise SettingError(f"{where}.sparsity_config", sparsity, "none, or format dense")
+    if not groups and config.get("kv_cache_scheme"):
+        return None
+    if len(groups) != 1:
+        raise SettingError(f"{where}.config_groups", list(groups), "one group")
+    ((name, group),) = groups.items()
+    field = f"{where}.config_groups.{name}"
+    if group.get("targets") != ["Linear"]:
+        raise SettingError(f"{field}.targets", group.get("targets"), "['Linear']")
+    packing = group.get("format") or config.get("format")
+    if packing not in _PACKED:
+        raise SettingError(f"{where}.format", packing, f"one of {', '.join(_PACKED)}")
+    weights = group.get("weights")
+    if not isinstance(weights, Mapping):
+        raise SettingError(f"{field}.weights", weights, "a mapping")
+    field = f"{field}.weights"
+    read = Reader(weights, field)
+    bits, kind, strategy = read.whole("num_bits"), weights.get("type"), weights.get("strategy")
+    if bits not in (4, 8):
+        raise SettingError(f"{field}.num_bits", bits, "4 or 8")
+    if kind not in ("int", "float"):
+        raise SettingError(f"{field}.type", kind, "int or float")
+    if strategy in ("group", "tensor_group"):
+        block = 1, read.whole("group_size")
+    elif strategy == "block" and weights.get("block_structure") is not None:
+        block = _block(weights, field, "block_structure")
+    elif strategy in ("tensor", "channel"):
+        block = _MATRIX if strategy == "tensor" else _ROW
+    else:
+        allowed = "tensor, channel, group, tensor_group, or block with block_structure"
+        raise SettingError(f"{field}.strategy", strategy, allowed)
+    return WeightFormat(
+        kind="compressed-tensors", bits=bits, block=block,
+        scale_bytes=1 if (kind, bits) == ("float", 4) else spec.dtype_bytes,
+        has_zeros=kind == "int" and weights.get("symmetric") is False,
+        input_bytes=4 if weights.get("actorder") == "group" else 0,
+        matrix_bytes=4 if strategy == "tensor_group" else 0,
+    )  # fmt: skip
+
+
+def _kept(where: str, spec: ModelSpec, form: WeightFormat, entries: Any) -> tuple[str, ...]:
+    """Return the unquantised modules of a layer, by their names below the layer."""
+    field = f"{where}.modules_to_not_convert"
+    if isinstance(entries, str) or not all(isinstance(entry, str) for entry in entries):
+        raise SettingError(field, entries, "a list of names")
+    every, some, patterns = set[str](), dict[str, set[int]](), set[str]()
+    for entry in (re.sub(r"^((language_|text_)?model\.)+", "", each) for each in entries):
+        path = entry.split(".")
+        if entry.startswith("re:"):
+            patterns.add(_glob(field, entry))
+        elif path[0] == "layers" and len(path) > 2 and path[1].isdigit() and "*" not in entry:
+            some.setdefault(".".join(path[2:]), set()).add(int(path[1]))
+        elif "*" in entry and path[:2] != ["layers", "*"]:
+            patterns.add(entry)
+        else:
+            name = ".".join(path[2:] if path[0] == "layers" else path)
+            patterns.add(f"*.{name}") if "*" in name else every.add(name)
+    kept = []
+    for gemm in gemms(spec):
+        for module, _ in gemm.parts:
+            if not is_quantised(form, gemm.kind, module):
+                continue
+            layers = set[int]().union(*(some[name] for name in some if _holds(name, module)))
+            layers |= {
+                layer for layer in range(spec.layers)
+                if any(_matches(pattern, layer, module) for pattern in patterns)
+            }  # fmt: skip
+            if any(_holds(name, module) for name in every) or len(layers) == spec.layers:
+                kept.append(module)
+            elif layers and len(layers) < gemm.count:
+                raise SettingError(
+                    field, f"{module} of {len(layers)} layers", f"all {gemm.count} layers or none"
+                )
+            elif layers:
+                kept.append(module)
+    return tuple(kept)
+
+
+def _glob(field: str, entry: str) -> str:
+    r"""Return the pattern of a regular expression of names and `.*`.
+
+    >>> _glob("ignore", r"re:.*mlp\.gate$"), _glob("ignore", "re:.*self_attn")
+    ('*mlp.gate', '*self_attn*')
+    """
+    text = entry.removeprefix("re:").removeprefix("^")
+    whole = text.removesuffix("$")
+    parts = [re.fullmatch(r"(?:\w|\\\.|\.)*", part) for part in whole.split(".*")]
+    if not all(parts):
+        raise SettingError(field, entry, "a name, or an expression of names and .*")
+    found = "*".join(p[0].replace("\\.", "\0").replace(".", "?") for p in parts if p)
+    return found.replace("\0", ".") + ("" if text.endswith("$") else "*")
+
+
+def _matches(pattern: str, layer: int, module: str) -> bool:
+    """Return whether a pattern holds a layer's module, in any of the names of its path."""
+    one = module.replace("experts.", "experts.0.") if ".experts." in f".{module}" else module
+    return any(
+        fnmatchcase(f"{start}layers.{layer}.{name}", pattern)
+        for start in ("", "model.") for name in (module, one)
+    )  # fmt: skip
+
+
+def _holds(name: str, module: str) -> bool:
+    """Return whether a name is the module itself or one of its parents.
+
+    >>> _holds("self_attn", "self_attn.q_proj"), _holds("gate", "mlp.gate_proj")
+    (True, False)
+    """
+    return f".{name}." in f".{module}."

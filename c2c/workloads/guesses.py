@@ -1,0 +1,79 @@
+"""Columns taken for fields that neither a format nor a setting names: one likely column each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from c2c.errors import DataError
+from c2c.workloads.names import likely
+from c2c.workloads.parsing import GOOD, times, token_counts
+
+__all__ = ["guessed_columns", "mapping", "numeric"]
+
+_SAMPLE_ROWS = 1000
+
+
+def guessed_columns(
+    path: Path, batch: pa.RecordBatch | None, columns: Sequence[str], fields: Iterable[str]
+) -> dict[str, str]:
+    """Return field -> the one column that its name and cells make the likeliest.
+
+    A field without a likely column is left out. Lengths are whole numbers; arrivals are numbers or
+    dates, not all the same.
+
+    Args:
+      path: the file, for errors.
+      batch: its first rows; None: it has none, and names alone count.
+      columns: columns that hold nothing else.
+      fields: the fields to find.
+
+    Raises:
+      DataError: several columns are as likely.
+    """
+    found: dict[str, str] = {}
+    for field in fields:
+        free = [c for c in columns if c not in found.values() and _may_hold(field, batch, c)]
+        fit = likely(field, free)
+        if len(fit) > 1:
+            absent = f", or {mapping({field: ''})} for none" if field == "model" else ""
+            raise DataError(
+                str(path),
+                f"{field} may be the column {' or '.join(map(repr, fit))}",
+                f"Name it with {mapping({field: fit[0]})}{absent}.",
+            )
+        if fit:
+            found[field] = fit[0]
+    return found
+
+
+def numeric(batch: pa.RecordBatch | None, columns: Iterable[str]) -> list[str]:
+    """Return the columns with positive whole numbers in at least half of the first rows."""
+    return [c for c in columns if batch is not None and _may_hold("prompt_tokens", batch, c)]
+
+
+def mapping(columns: Mapping[str, str]) -> str:
+    """Return the setting `workload.columns` with this mapping, quoted for a shell."""
+    quoted = {f: c if re.fullmatch(r"[\w .<>-]+", c) else f'"{c}"' for f, c in columns.items()}
+    pairs = ", ".join(f"{field}: {column}" for field, column in quoted.items())
+    return f"'workload.columns={{{pairs}}}'"
+
+
+def _may_hold(field: str, batch: pa.RecordBatch | None, column: str) -> bool:
+    if batch is None or field == "model":
+        return True
+    cells = batch.column(column).slice(0, _SAMPLE_ROWS)
+    if field == "arrival_s":
+        verdict = np.full(len(cells), GOOD, np.int8)
+        found = times(cells, verdict)
+        good = verdict == GOOD
+        if len(cells) > 1 and np.unique(found[good]).size < 2:
+            return False
+    else:
+        counts = token_counts(cells)
+        good = (counts > 0) & (counts == np.floor(counts))
+    return bool(2 * np.count_nonzero(good) >= len(cells))

@@ -1,0 +1,42 @@
+"""Points of a sweep that differ in their seed alone and are equal: one line says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from c2c.config import build, load
+from experiments.simulation import execute
+from experiments.simulation.runs_table import print_sweep
+from experiments.sweeping import PointRecord
+
+
+def swept(workload: list[str], out: Path) -> list[PointRecord]:
+    """Run two systems with two seeds each."""
+    words = [("system=dedicated", "seed=0"), ("system=dedicated", "seed=1"),
+             ("system=aegaeon", "seed=0"), ("system=aegaeon", "seed=1")]  # fmt: skip
+    common = ["catalog.models=[{spec: llama-3-8b}]", "mig=1x96gb", "figures=false", f"out={out}"]
+    return [
+        PointRecord(
+            number=k, overrides=one, at=out, state="made",
+            folder=execute(build(load([*workload, *common, *one]))).folder,
+        )
+        for k, one in enumerate(words)
+    ]  # fmt: skip
+
+
+def test_equal_runs_of_seeds_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "my.csv"
+    rows = [f"{0.5 * k},m,100,20" for k in range(30)]
+    file.write_text("\n".join(["arrival_s,model,prompt_tokens,output_tokens", *rows]))
+    own = swept(["workload=file", f"workload.path={file}"], tmp_path / "own")
+    print_sweep(Console(width=120), own)
+    assert (
+        "equal runs for all seeds: 2 of 2 settings, as nothing is drawn" in capsys.readouterr().out
+    )
+    print_sweep(Console(width=120), swept(["workload=poisson", "workload.requests=30"], tmp_path))
+    assert "equal runs" not in capsys.readouterr().out
+    print_sweep(Console(width=120), own[::2])  # one seed each
+    assert "equal runs" not in capsys.readouterr().out
