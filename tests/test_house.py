@@ -272,7 +272,7 @@ OF_EXTRAS = {
     ),
     "engine": (
         "c2c/engine", "c2c/transformer", "experiments/bench", "experiments/gpu",
-        "experiments/serving", "experiments/simulated", "experiments/vopr",
+        "experiments/serving", "experiments/simulated",
     ),
     "sweep": ("experiments/answers", "experiments/sweeping"),
     "ray": ("experiments/answers", "experiments/ray_cluster.py", "experiments/sweeping"),

@@ -63,7 +63,7 @@ class MutantsSettings:
     tests: list[str] = field(
         default_factory=lambda: [
             *("tests/policies", "tests/contracts", "tests/simulator", "tests/golden"),
-            *("tests/engine", "tests/experiments/vopr", "tests/config", "tests/workloads"),
+            *("tests/engine", "tests/vopr", "tests/config", "tests/workloads"),
             "tests/rooms",
         ]
     )

@@ -18,8 +18,8 @@ from experiments import simulate
 from experiments.bench import simulator
 from experiments.cocoserve import plan
 from experiments.reproduce import __main__ as reproduce_main
-from experiments.vopr import __main__ as vopr
 from experiments.weaver import plan as weaving
+from tests.vopr import __main__ as vopr
 
 TABLE: Mapping[str, list[tuple[str, str]]] = yaml.safe_load(
     (Path(__file__).parent / "wrong_inputs.yaml").read_text("utf-8")

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any, Protocol
 
 from c2c.engine import worker
-from experiments.vopr.loop import Loop, Pipe
+from tests.vopr.loop import Loop, Pipe
 
 __all__ = ["Died", "Fibre", "Process", "Reader", "Socket", "Surroundings"]
 

@@ -30,7 +30,7 @@ from c2c.engine import (
     worker,
 )
 from c2c.engine.front import guard, link
-from experiments.vopr.processes import Process, Reader, Socket, Surroundings
+from tests.vopr.processes import Process, Reader, Socket, Surroundings
 
 __all__ = ["Outside", "behind"]
 

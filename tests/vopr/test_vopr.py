@@ -15,9 +15,9 @@ import pytest
 from c2c.engine.backend import LiveBackend
 from c2c.engine.keeper import Keeper
 from c2c.transformer import OnDevice
-from experiments.vopr.plan import Plan, plan_from, plan_of
-from experiments.vopr.runs import outcome_of, outcomes, shrunk
 from tests.tiers import tiered
+from tests.vopr.plan import Plan, plan_from, plan_of
+from tests.vopr.runs import outcome_of, outcomes, shrunk
 
 PLANS = sorted((Path(__file__).parent / "plans").glob("*.json"))
 
@@ -25,7 +25,7 @@ PLANS = sorted((Path(__file__).parent / "plans").glob("*.json"))
 @pytest.mark.parametrize("first", tiered(range(0, 200, 20)))
 def test_nothing_is_wrong_with_a_seed(first: int) -> None:
     wrong = {found.seed: found.wrong for found in outcomes(first, 20, 1) if found.wrong}
-    assert not wrong, "again: python -m experiments.vopr seed=... lines=40"
+    assert not wrong, "again: python -m tests.vopr seed=... lines=40"
 
 
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
@@ -38,7 +38,7 @@ def test_a_seed_is_the_same_to_the_byte_in_another_process() -> None:
     here = outcome_of(plan_of(7), keeps_lines=True)
     again = outcome_of(plan_of(7))
     there = subprocess.run(
-        [sys.executable, "-m", "experiments.vopr", "seed=7", "lines=3"],
+        [sys.executable, "-m", "tests.vopr", "seed=7", "lines=3"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     *lines, verdict, last = there.stdout.splitlines()
@@ -108,6 +108,6 @@ def test_laws_see_an_engine_that_is_wrong(
 @pytest.mark.soak
 def test_ten_thousand_seeds() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "experiments.vopr", "seeds=10000"], capture_output=True, text=True
+        [sys.executable, "-m", "tests.vopr", "seeds=10000"], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout

@@ -10,7 +10,7 @@ from typing import Any, Final
 from c2c.engine import messages as say
 from c2c.engine.places import requests_in
 from c2c.serving import FAIL_DEADLINE
-from experiments.vopr.plan import Ask
+from tests.vopr.plan import Ask
 
 __all__ = ["Books", "check_after", "check_left", "may_end"]
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from c2c.engine import messages as say
-from experiments.vopr.clients import Client, called
-from experiments.vopr.device import score, undisturbed
-from experiments.vopr.laws import may_end
-from experiments.vopr.plan import EOS, Ask, Wish
+from tests.vopr.clients import Client, called
+from tests.vopr.device import score, undisturbed
+from tests.vopr.laws import may_end
+from tests.vopr.plan import EOS, Ask, Wish
 
 __all__ = ["ask_for", "unpin", "wish_for"]
 

@@ -24,13 +24,13 @@ from c2c.engine.settings import EngineSettings
 from c2c.errors import DataError
 from c2c.models import ModelSpec, from_hf_config, weight_bytes
 from c2c.serving import SystemSpec
-from experiments.vopr.asking import ask_for, unpin, wish_for
-from experiments.vopr.device import Executables, Model
-from experiments.vopr.laws import Books, check_after, check_left
-from experiments.vopr.loop import Endless, Loop, Streams, Stuck
-from experiments.vopr.plan import EOS, MODELS, SYSTEMS, VOCAB, Fault, Plan
-from experiments.vopr.ports import behind
-from experiments.vopr.processes import Died, Process, Reader
+from tests.vopr.asking import ask_for, unpin, wish_for
+from tests.vopr.device import Executables, Model
+from tests.vopr.laws import Books, check_after, check_left
+from tests.vopr.loop import Endless, Loop, Streams, Stuck
+from tests.vopr.plan import EOS, MODELS, SYSTEMS, VOCAB, Fault, Plan
+from tests.vopr.ports import behind
+from tests.vopr.processes import Died, Process, Reader
 
 __all__ = ["Shared", "World", "shared_parts"]
 
@@ -94,7 +94,7 @@ def shared_parts() -> Shared:
 
 
 class World:
-    """Surroundings of an engine; `experiments.vopr.ports.Outside` lists its calls to them.
+    """Surroundings of an engine; `tests.vopr.ports.Outside` lists its calls to them.
 
     Attributes:
       plan: plan of the run.

@@ -12,8 +12,8 @@ from functools import cache
 from itertools import batched
 from typing import Any, Final
 
-from experiments.vopr.plan import Plan, plan_of
-from experiments.vopr.world import Shared, World, shared_parts
+from tests.vopr.plan import Plan, plan_of
+from tests.vopr.world import Shared, World, shared_parts
 
 __all__ = ["Outcome", "outcome_of", "outcomes", "shrunk"]
 

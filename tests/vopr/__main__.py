@@ -1,9 +1,9 @@
 """The live engine in a simulated world: a seed fixes a run, so a failure is named by its seed.
 
-    python -m experiments.vopr seeds=10000
-    python -m experiments.vopr seed=17 lines=40          # again, to the byte, with its last events
-    python -m experiments.vopr seed=17 shrink=17.json    # the shortest plan that fails like it
-    python -m experiments.vopr plan=17.json lines=40
+    python -m tests.vopr seeds=10000
+    python -m tests.vopr seed=17 lines=40          # again, to the byte, with its last events
+    python -m tests.vopr seed=17 shrink=17.json    # the shortest plan that fails like it
+    python -m tests.vopr plan=17.json lines=40
 
 Front, scheduler, supervisor, store and workers run unchanged in one process, over a simulated
 network, clock, disk and device. Faults are drawn from the seed: see docs/laws.md.
@@ -22,7 +22,7 @@ from pathlib import Path
 from c2c.errors import SettingError
 from c2c.runs import progress_bar
 from experiments.plain_settings import run_settings
-from experiments.vopr.plan import plan_from, plan_of
+from tests.vopr.plan import plan_from, plan_of
 
 __all__ = ["VoprSettings", "main"]
 
@@ -76,7 +76,7 @@ def _one(settings: VoprSettings) -> int:
         plan = plan_of(settings.seed)
     else:
         plan = plan_from(Path(settings.plan).read_text("utf-8"))
-    from experiments.vopr.runs import outcome_of, shrunk  # takes seconds
+    from tests.vopr.runs import outcome_of, shrunk  # takes seconds
 
     found = outcome_of(plan, keeps_lines=settings.lines > 0)
     if settings.shrink is not None:
@@ -93,7 +93,7 @@ def _one(settings: VoprSettings) -> int:
 
 
 def _many(settings: VoprSettings) -> int:
-    from experiments.vopr.runs import outcomes
+    from tests.vopr.runs import outcomes
 
     jobs = settings.jobs or len(os.sched_getaffinity(0))
     began_s, wrong, turns = time.perf_counter(), 0, 0
@@ -105,7 +105,7 @@ def _many(settings: VoprSettings) -> int:
             if found.wrong:
                 wrong += 1
                 print(f"seed {found.seed}: {found.kind}", flush=True)
-                print(f"  again: python -m experiments.vopr seed={found.seed} lines=40", flush=True)
+                print(f"  again: python -m tests.vopr seed={found.seed} lines=40", flush=True)
             advance(k + 1)
     print(", ".join(f"{what} {count}" for what, count in sorted(counts.items()) if count))
     took_s = time.perf_counter() - began_s

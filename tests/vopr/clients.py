@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import Any
 
-from experiments.vopr.plan import Ask
+from tests.vopr.plan import Ask
 
 __all__ = ["Answer", "Client", "called"]
 
