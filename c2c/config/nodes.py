@@ -46,7 +46,7 @@ def node_of(plain: Mapping[str, Any]) -> Node | None:
         if factor != 1.0:
             raise SettingError(f"scale.{name}", factor, "1 with a node")
     chip = platform_from_mapping(plain["hardware"])
-    if not (is_default_hardware(plain) or chip == node.platforms[0]):
+    if not (is_default_hardware(plain) or chip == load_platform(node.gpus[0])):
         raise SettingError(
             "hardware", plain["hardware"].get("name"),
             f"no value beside a node of {' and '.join(node.gpus)}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -476,6 +477,10 @@ class ServingSetup:
     @property
     def fleet_name(self) -> str:
         """Description of chips and layouts."""
+        if self.system.layout is not None:
+            gpus = Counter(platform.name for _, platform in self.system.layout.gpus)
+            named = " + ".join(f"{count} {name}" for name, count in gpus.items())
+            return f"{self.superchips} x {self.system.layout.name}" + (f" ({named})" if gpus else "")
         return " + ".join(f"{p.count} x {p.chip_name}, mig {p.layout}" for p in self.parts)
 
     def _check_roles_and_moves(self) -> None:
