@@ -54,7 +54,9 @@ def bill(
     seconds, tokens = totals["end_s"], sum(row["output_tokens"] for row in models.values())
     used = _used(prepared, totals)
     every = sum(one.hbm_bytes for one in used)
-    watts = [_watts(one, flops * (one.hbm_bytes / every if every else 0.0), seconds) for one in used]
+    watts = [
+        _watts(one, flops * (one.hbm_bytes / every if every else 0.0), seconds) for one in used
+    ]
     known = [w for w in watts if w is not None]
     no_watts = dict.fromkeys(
         one.platform.name for one, w in zip(used, watts, strict=True) if w is None

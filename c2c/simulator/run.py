@@ -56,7 +56,9 @@ class RunStats:
     drains: int
     preempted: int  # times that a request was set aside
     moves: int  # engines that went to another slice, or would have
-    variant_changes: int  # variants of steps that came into force, at most one a kind of lane a time
+    variant_changes: (
+        int  # variants of steps that came into force, at most one a kind of lane a time
+    )
     relayouts: int  # changes of a lane's variant that had room, where lanes share memories
     relayout_bytes: float  # that they sent
     relayout_s: float  # while they sent

@@ -480,7 +480,9 @@ class ServingSetup:
         if self.system.layout is not None:
             gpus = Counter(platform.name for _, platform in self.system.layout.gpus)
             named = " + ".join(f"{count} {name}" for name, count in gpus.items())
-            return f"{self.superchips} x {self.system.layout.name}" + (f" ({named})" if gpus else "")
+            return f"{self.superchips} x {self.system.layout.name}" + (
+                f" ({named})" if gpus else ""
+            )
         return " + ".join(f"{p.count} x {p.chip_name}, mig {p.layout}" for p in self.parts)
 
     def _check_roles_and_moves(self) -> None:
