@@ -156,7 +156,7 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
     said = tuple(dict.fromkeys(line for _, lines in measured for line in lines))
     deployments = _deployments(plain)
     mechanisms = mechanisms_of(plain)
-    system = with_parts(
+    system, of_mechanisms = with_parts(
         mechanisms,
         Context(
             system=_system(plain["system"]),
@@ -223,7 +223,7 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
             *source_folders((system.policies, *(m.prepare for m in mechanisms))),
         ),
         settings=plain,
-        notes=(*notes, *said, *kept_off(prepared), *_on_disk(prepared)),
+        notes=(*notes, *said, *of_mechanisms, *kept_off(prepared), *_on_disk(prepared)),
         plan=plan,
     )
 

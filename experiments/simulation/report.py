@@ -12,7 +12,6 @@ from rich.table import Table
 
 from c2c.config import RunSetup
 from c2c.policies import Profiled, policy_name
-from c2c.serving import ServingSetup
 from c2c.workloads import describe
 from experiments.simulation.execute import Outcome, chosen_chunks
 

@@ -82,6 +82,8 @@ class SystemSpec:
       recut: choice of a chip's layout while it serves.
       start: start of an engine as a graph of works (`c2c.serving.Work`, or a mapping each); () is
         one work set by `load` and the calibration. In settings also the mechanism that makes it.
+      launch_s: host seconds to launch a decode step's kernels one by one, by the name of a model's
+        spec; such a step takes at least as long. {}: each step is launched as one graph.
       layout: layout of an instance over several devices (`c2c.serving.StepLayout`); None: an
         instance has one slice, and its step is one work. In settings the mechanism that makes it.
       engines: engines of a slice, which take turns.
@@ -119,6 +121,7 @@ class SystemSpec:
     load: Any = field(default=_DEFAULTS["load"])
     recut: Any = field(default=_DEFAULTS["recut"])
     start: Any = ()
+    launch_s: Mapping[str, float] = field(default_factory=dict)
     layout: Any = None
     engines: Engines = field(default_factory=Engines)
     disaggregation: Disaggregation = field(default_factory=Disaggregation)
@@ -147,6 +150,9 @@ class SystemSpec:
             raise SettingError("system.hbm_reserve_bytes", self.hbm_reserve_bytes, "at least 0")
         copied = weights_in(self.load) == "hbm"
         object.__setattr__(self, "start", start_works(self.start, copied))
+        for name, seconds in self.launch_s.items():
+            if not 0.0 <= seconds < math.inf:
+                raise SettingError(f"system.launch_s.{name}", seconds, "seconds, at least 0")
         if self.start and self.load.start_s is not None:
             raise SettingError(
                 "system.load.start_s", self.load.start_s, "null where system.start says how long"

@@ -13,8 +13,8 @@ which equals the mean of max(K, W + N). N is a work on the cold GPU with priorit
 model's steps, which therefore grow by N; polls after each operator and splits lengthen them too. W
 is computed as if the cold model always ran.
 
-Prompts are computed on their model's GPU, whose step they lengthen by their time alone; or on devices
-of their own that send their keys and values; or they take no time.
+Prompts are computed on their model's GPU, whose step they lengthen by their time alone; or on
+devices of their own that send their keys and values; or they take no time.
 """
 
 from __future__ import annotations
