@@ -43,8 +43,8 @@ def refuse_constant(w: jax.Array) -> None:
     if isinstance(_host_ref_p.bind(w), jax.core.Tracer):
         sizes = "x".join(map(str, w.shape))
         raise HostMemoryError(
-            f"w ({sizes} {w.dtype}) in host memory is closed over by a jitted function and would be "
-            "a constant of its program, in device memory: pass it as an argument of the jitted "
+            f"w ({sizes} {w.dtype}) in host memory is closed over by a jitted function and would "
+            "be a constant of its program, in device memory: pass it as an argument of the jitted "
             "function."
         )
 
