@@ -2,7 +2,7 @@
 
 from c2c.config.build import Layout, RunSetup, build, build_layout
 from c2c.config.load import config_dir, load, register
-from c2c.config.refusals import SWEEP, as_setting_error, check_choices, choices
+from c2c.config.refusals import SWEEP, as_setting_error, check_choices, choices, spelled
 from c2c.config.simulate import (
     SimulationResult,
     prefers_compiled,
@@ -31,5 +31,6 @@ __all__ = [
     "run_totals",
     "settings_folder",
     "simulate",
+    "spelled",
     "summary_of",
 ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal, get_args
 
 from c2c.errors import SettingError, unknown_name
-from c2c.hardware.conf import check_positive, conf_names, read_fields, read_yaml
+from c2c.hardware.conf import check_positive, conf_name, read_fields, read_yaml
 from c2c.hardware.platform import Platform, load_platform
 
 __all__ = ["Node", "PeerLink", "load_node", "node_from_mapping"]
@@ -56,12 +56,11 @@ class Node:
     usd_per_hour: float | None = None
 
     def __post_init__(self) -> None:
-        where, known, count = f"node.{self.name}", conf_names("hardware"), len(self.gpus)
+        where, count = f"node.{self.name}", len(self.gpus)
         if count < 2:
             raise SettingError(f"{where}.gpus", list(self.gpus), "two or more names")
-        for gpu in self.gpus:
-            if gpu not in known:
-                raise unknown_name(f"{where}.gpus", gpu, known)
+        named = tuple(conf_name("hardware", gpu, f"{where}.gpus") for gpu in self.gpus)
+        object.__setattr__(self, "gpus", named)
         if self.usd_per_hour is not None:
             check_positive(f"{where}.usd_per_hour", self.usd_per_hour)
         for link in self.links:

@@ -19,8 +19,8 @@ __all__ = ["Sampling", "SamplingRows", "penalised", "sample", "sampling_rows"]
 
 
 _ALL = 2**31 - 1  # more tokens than any vocabulary has
-# Beyond these float32 overflows. A colder row takes the largest logit anyway, and a stronger penalty
-# orders tokens alike.
+# Beyond these float32 overflows. A colder row takes the largest logit anyway, and a stronger
+# penalty orders tokens alike.
 _COLDEST = 1e-25
 _REPETITION = (1e-6, 1e6)
 _REALS = (
