@@ -75,7 +75,7 @@ class FleetSpace:
         Raises:
           SettingError: a choice does not exist, or a chip has no price.
         """
-        every = []
+        every: dict[str, Arm] = {}
         rest = {k: v for k, v in self.open.items() if k not in (_CHIP, _LAYOUT, _FLEET)}
         for key, choices in rest.items():
             for choice in choices:
@@ -83,9 +83,12 @@ class FleetSpace:
         for chip in self._chips():
             for layout in self._layouts(chip):
                 for values in product(*rest.values()):
-                    params = {**chip, **layout, **dict(zip(rest, values, strict=True))}
-                    every.append(self._priced(params))
-        return every
+                    params: dict[str, Any] = dict(zip(rest, values, strict=True))
+                    if not self.settings(params, {})["node"]:  # whose GPUs are its chips
+                        params = {**chip, **layout, **params}
+                    if str(params) not in every:
+                        every[str(params)] = self._priced(params)
+        return list(every.values())
 
     def settings(self, params: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
         """Return a run's settings as plain data.
