@@ -44,11 +44,11 @@ from c2c.serving.prepare.groups import (
     as_group,
 )
 from c2c.serving.prepare.lanes import StepLayout
-from c2c.serving.prepare.parts import FleetPart
+from c2c.serving.prepare.parts import FleetPart, LayoutChange
 from c2c.serving.prepare.starting import start_works
 from c2c.workloads import Router
 
-__all__ = ["LayoutChange", "ServingSetup", "SystemSpec"]
+__all__ = ["ServingSetup", "SystemSpec"]
 
 _DEFAULTS = System()._asdict() | dict(PREPARATION)
 
@@ -309,31 +309,6 @@ class SystemSpec:
         """Constant traits of the `recut` policy."""
         found: RecutTraits = traits_of(RecutTraits, self.recut)
         return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutChange:
-    """A change of every chip's MIG layout during a run.
-
-    Attributes:
-      at_s: time at which the first chip begins.
-      mig: new layout, or its name in `conf/mig`.
-      drain: whether requests that compute on a removed slice end there; else they are set aside at
-        the next step boundary and recomputed elsewhere.
-      stagger_s: delay of each further chip after the one before.
-    """
-
-    at_s: float
-    mig: MigConfig | str
-    drain: bool = True
-    stagger_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("at_s", "stagger_s"):
-            if not 0.0 <= getattr(self, name) < math.inf:
-                raise SettingError(
-                    f"mig_changes.{name}", getattr(self, name), "seconds, at least 0"
-                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
