@@ -284,13 +284,15 @@ def _margin(
     settings = runs.settings(trial)
     longer, why = error, "advise.error"
     if longer is None:
-        chips = [part["hardware"] for part in settings["fleet"]["parts"]]
+        parts = [part["hardware"] for part in settings["fleet"]["parts"]]
+        chips = parts or settings["node"].get("gpus")
         longer, why = max(map(held_out_error, chips or [settings["hardware"].get("name", "")]))
     slower = {"scale": {key: value / (1.0 + longer) for key, value in settings["scale"].items()}}
     every = [runs.settings(replace(trial, seed=seed)) | slower for seed in seeds]
-    served = [outcome_of(point).meets for point in runs.run(every)]
+    served = [] if settings["node"] else [outcome_of(point).meets for point in runs.run(every)]
     found: dict[str, Any] = {
-        "error": longer, "error_of": why, "serves_if_slower": all(served), "binds": None,
+        "error": longer, "error_of": why, "serves_if_slower": all(served) if served else None,
+        "binds": None,
     }  # fmt: skip
     if settings["workload"]["kind"] == "closed_loop":
         return found
@@ -332,9 +334,7 @@ def _answer(
     ]
     if "serves_load" in best:
         said.append(f"it serves {_left(best)}")
-    word = "still serves" if best["serves_if_slower"] else "does not serve"
-    longer = f"{100 * best['error']:.3g} % longer ({best['error_of']})"
-    said.append(f"it {word} if every step takes {longer}")
+    said.append(f"it {_if_slower(best)}")
     sure = next((one for one in fleets if one.get("serves_if_slower")), None)
     if sure is not None and sure is not best:
         usd = f"{sure['usd_per_hour']:.2f} USD/h"
@@ -352,6 +352,13 @@ def _left(fleet: Mapping[str, Any]) -> str:
     )
 
 
+def _if_slower(fleet: Mapping[str, Any]) -> str:
+    """Return the end of a sentence: does the fleet serve if its steps take the error longer?"""
+    words = {True: "still serves", False: "does not serve", None: "was not tried, as a node,"}
+    longer = f"{100 * fleet['error']:.3g} % longer ({fleet['error_of']})"
+    return f"{words[fleet['serves_if_slower']]} if every step takes {longer}"
+
+
 def _page(
     answer: str, fleets: Sequence[Mapping[str, Any]], shown: Sequence[Mapping[str, Any]]
 ) -> str:
@@ -366,10 +373,9 @@ def _page(
         if "error" not in one:
             continue
         left = f"Serves {_left(one)}. " if "serves_load" in one else ""
-        word = "Still serves" if one["serves_if_slower"] else "Does not serve"
-        longer = f"{100 * one['error']:.3g} % longer ({one['error_of']})"
+        slower = _if_slower(one)
         lines += [
-            "", f"{k}. {left}{word} if every step takes {longer}.", "", f"    {one['command']}",
+            "", f"{k}. {left}{slower[0].upper()}{slower[1:]}.", "", f"    {one['command']}",
         ]  # fmt: skip
     if shown:
         lines += ["", *why_lines(shown)]

@@ -11,8 +11,8 @@ import numpy as np
 
 from pallas_kernels.capability import Backend, device, missing, require
 from pallas_kernels.counting import div
-from pallas_kernels.hopper import CLUSTERS, HOPPER_SMS, INPUT_DTYPES
-from pallas_kernels.host_memory import in_host_memory, weight_operand
+from pallas_kernels.hopper import CLUSTERS, HOPPER_SMS, INPUT_DTYPES, expect
+from pallas_kernels.host_memory import in_host_memory, refuse_constant, weight_operand
 
 Choice = Literal["auto", "sm90", "interpret", "reference"]
 Number = Any  # a Python or NumPy number, or a scalar array, concrete or traced
@@ -177,8 +177,19 @@ def check_cluster(cluster: Any) -> None:
 
 
 def operand(array: Any, backend: Backend) -> jax.Array:
-    """Return stored weights as an array that the backend can read; "sm90" reads them in place."""
-    array = jnp.asarray(array) if isinstance(array, np.ndarray) else array
+    """Return stored weights as an array that the backend can read; "sm90" reads them in place.
+
+    Raises:
+      ValueError: a NumPy array for "sm90", which jax would copy to device memory at each call.
+      HostMemoryError: a jitted function closes over weights in host memory.
+    """
+    if isinstance(array, np.ndarray):
+        expect(
+            backend != "sm90", "weights", "a NumPy array",
+            "a HostArray (place it once with to_host) or a jax array",
+        )  # fmt: skip
+        array = jnp.asarray(array)
+    refuse_constant(array)
     return array if backend == "sm90" else weight_operand(array, backend=backend)
 
 

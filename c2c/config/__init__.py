@@ -9,7 +9,7 @@ from c2c.config.build import (
     plain_settings,
 )
 from c2c.config.load import config_dir, load, register
-from c2c.config.refusals import SWEEP, as_setting_error, check_choices, choices
+from c2c.config.refusals import SWEEP, as_setting_error, check_choices, choices, spelled
 from c2c.config.simulate import (
     SimulationResult,
     prefers_compiled,
@@ -40,5 +40,6 @@ __all__ = [
     "run_totals",
     "settings_folder",
     "simulate",
+    "spelled",
     "summary_of",
 ]

@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from c2c.hardware import Gpu
+from c2c.hardware import Platform
 from c2c.models import flops_per_token
 from c2c.serving import Prepared
 
-__all__ = ["bill"]
+__all__ = ["bill", "unpriced"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Use:
+    """Use of equal GPUs: their number, mean busy share, and bytes of HBM and link."""
+
+    platform: Platform
+    count: int
+    busy: float
+    hbm_bytes: float
+    link_bytes: float = 0.0
 
 
 def bill(
     prepared: Prepared, totals: Mapping[str, Any], models: Mapping[str, Mapping[str, Any]]
-) -> dict[str, float | None]:
-    """Return the price and energy of all chips of a run from its start to its end.
+) -> dict[str, Any]:
+    """Return the price and energy of all GPUs of a run from its start to its end.
 
-    A chip draws `idle_w`, plus a constant energy for each byte that HBM or the link carries and for
+    A GPU draws `idle_w`, plus a constant energy for each byte that HBM or the link carries and for
     each operation of the tensor cores. While it computes it draws at most `power_w`.
-    Operations are those of the models' prompt and output tokens; parts of a fleet share them in
+    Operations are those of the models' prompt and output tokens; unlike GPUs share them in
     proportion to their HBM bytes. A byte on the link costs as much energy as one of HBM, because
-    no figure for the link is published.
+    no figure for the link is published. Steps over a node count seconds, not bytes: its GPUs read
+    HBM at the full rate while they compute, so that their energy is an upper bound.
 
     Args:
       prepared: fleet of the run.
@@ -29,8 +42,9 @@ def bill(
       models: rows of the summary's models, with prompt_tokens and output_tokens.
 
     Returns:
-      usd, usd_per_million_tokens, energy_j, power_w (mean) and joules_per_million_tokens. Tokens
-      are output tokens. None: a chip lacks a price or watts, or no token was made.
+      usd, usd_per_million_tokens, energy_j, power_w (mean), joules_per_million_tokens and unknown,
+      the reasons for missing values. Tokens are output tokens. None: a GPU lacks a price or watts,
+      or no token was made.
     """
     names = {d.name: d.spec for d in prepared.setup.deployments}
     flops = sum(
@@ -38,39 +52,76 @@ def bill(
         for name, row in models.items()
     )
     seconds, tokens = totals["end_s"], sum(row["output_tokens"] for row in models.values())
-    parts = totals.get("parts") or [{"chips": totals["chips"], **totals}]
-    bytes_of_all = totals["hbm_bytes"]
-    usd: float | None = 0.0
-    watts: float | None = 0.0
-    for part, used in zip(prepared.setup.parts, parts, strict=True):
-        gpu, chips = part.platform.gpu, used["chips"]
-        share = used["hbm_bytes"] / bytes_of_all if bytes_of_all else 0.0
-        drawn = _watts(gpu, chips, used, flops * share, seconds)
-        watts = None if watts is None or drawn is None else watts + drawn
-        if usd is not None:
-            price = gpu.usd_per_hour
-            usd = None if price is None else usd + chips * price * seconds / 3600
-    energy_j = None if watts is None else watts * seconds
+    used = _used(prepared, totals)
+    every = sum(one.hbm_bytes for one in used)
+    watts = [
+        _watts(one, flops * (one.hbm_bytes / every if every else 0.0), seconds) for one in used
+    ]
+    known = [w for w in watts if w is not None]
+    no_watts = dict.fromkeys(
+        one.platform.name for one, w in zip(used, watts, strict=True) if w is None
+    )
+    no_price = unpriced([one.platform for one in used])
+    prices = [one.count * (one.platform.gpu.usd_per_hour or 0.0) for one in used]
+    usd = None if no_price or not used else sum(prices) * seconds / 3600
+    power_w = None if no_watts or not used else sum(known)
+    energy_j = None if power_w is None else power_w * seconds
+    reasons = [
+        f"no {what} of {', '.join(lacking)}"
+        for what, lacking in (("price", no_price), ("watts", no_watts))
+        if lacking and seconds
+    ]
     return {
         "usd": usd,
         "usd_per_million_tokens": _a_million(usd, tokens),
         "energy_j": energy_j,
-        "power_w": watts,
+        "power_w": power_w,
         "joules_per_million_tokens": _a_million(energy_j, tokens),
+        "unknown": reasons if used else ["the layout does not name its GPUs (StepLayout.gpus)"],
     }
 
 
-def _watts(
-    gpu: Gpu, chips: int, used: Mapping[str, Any], flops: float, seconds: float
-) -> float | None:
+def unpriced(platforms: Sequence[Platform]) -> tuple[str, ...]:
+    """Return the names of the platforms without a price."""
+    return tuple(dict.fromkeys(p.name for p in platforms if p.gpu.usd_per_hour is None))
+
+
+def _used(prepared: Prepared, totals: Mapping[str, Any]) -> list[_Use]:
+    """Return the use of each part of a fleet, or of each GPU of a layout's nodes."""
+    layout = prepared.setup.system.layout
+    if layout is not None:
+        shares, nodes = totals.get("resources", {}), totals["chips"]
+        return [
+            _Use(
+                platform=platform,
+                count=nodes,
+                busy=(busy := shares.get(resource, 0.0)),
+                hbm_bytes=nodes * busy * totals["end_s"] * platform.gpu.hbm_gbps * 1e9,
+            )
+            for resource, platform in layout.gpus
+        ]
+    parts = totals.get("parts") or [totals]
+    return [
+        _Use(
+            platform=part.platform,
+            count=used["chips"],
+            busy=used["utilisation"]["instance_busy_mean"],
+            hbm_bytes=used["hbm_bytes"],
+            link_bytes=used["link_bytes"],
+        )
+        for part, used in zip(prepared.setup.parts, parts, strict=True)
+    ]
+
+
+def _watts(used: _Use, flops: float, seconds: float) -> float | None:
+    gpu = used.platform.gpu
     if gpu.idle_w is None or gpu.pj_per_byte is None or gpu.pj_per_flop is None or not seconds:
         return None
-    moved = used["hbm_bytes"] + used["link_bytes"]
+    moved = used.hbm_bytes + used.link_bytes
     more_w = (gpu.pj_per_byte * moved + gpu.pj_per_flop * flops) * 1e-12 / seconds
     if gpu.power_w is not None:
-        busy = used["utilisation"]["instance_busy_mean"]
-        more_w = min(more_w, chips * busy * (gpu.power_w - gpu.idle_w))
-    return float(chips * gpu.idle_w + more_w)
+        more_w = min(more_w, used.count * used.busy * (gpu.power_w - gpu.idle_w))
+    return float(used.count * gpu.idle_w + more_w)
 
 
 def _a_million(amount: float | None, tokens: int) -> float | None:

@@ -162,22 +162,24 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
     mechanisms = mechanisms_of(plain)
     to_plan = planned_requests(plain["mig"])
 
-    def fleet(models: tuple[Deployment, ...]) -> tuple[ServingSetup, _Notes, Prepared | None]:
+    def fleet(
+        models: tuple[Deployment, ...],
+    ) -> tuple[ServingSetup, _Notes, _Notes, Prepared | None]:
         parts = list(zip(given, (known for known, _ in measured), strict=True))
-        serving, notes = _serving(plain, node, parts, models, mechanisms)
+        serving, notes, of_mechanisms = _serving(plain, node, parts, models, mechanisms)
         check_memory(serving, rows, free)
-        return serving, notes, None if to_plan else prepare(serving)
+        return serving, notes, of_mechanisms, None if to_plan else prepare(serving)
 
     wanted = _workload(plain["workload"])
     check_workload(wanted, free)
-    serving, notes, prepared = fleet(deployments)
+    serving, notes, of_mechanisms, prepared = fleet(deployments)
     names, specs = tuple(d.name for d in deployments), [d.spec.name for d in deployments]
     workload = build_workload(wanted, names, seed, specs)
     if workload.models != names:
         own = zip(workload.models, workload.made_of, strict=True)
         with _hint(f"{len(workload.models):,} models: each id of the trace has a deployment of its "
                    "own. workload.assignment=popularity_rank shares the catalog's."):  # fmt: skip
-            serving, notes, prepared = fleet(
+            serving, notes, of_mechanisms, prepared = fleet(
                 tuple(replace(deployments[k], name=name) for name, k in own)
             )
     plan = None
@@ -202,7 +204,14 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
             *source_folders((serving.system.policies, *(m.prepare for m in mechanisms))),
         ),
         settings=plain,
-        notes=(*filter(None, [shared]), *notes, *said, *kept_off(prepared), *_on_disk(prepared)),
+        notes=(
+            *filter(None, [shared]),
+            *notes,
+            *said,
+            *of_mechanisms,
+            *kept_off(prepared),
+            *_on_disk(prepared),
+        ),
         plan=plan,
     )
 
@@ -213,10 +222,10 @@ def _serving(
     given: Sequence[tuple[GivenPart, Constants]],
     deployments: tuple[Deployment, ...],
     mechanisms: Sequence[Mechanism],
-) -> tuple[ServingSetup, _Notes]:
-    """Return hardware, models and system of a run, and notes on the choice of layouts."""
+) -> tuple[ServingSetup, _Notes, _Notes]:
+    """Return hardware, models and system of a run; notes on its layouts and on its mechanisms."""
     one, constants = given[0]
-    system = with_parts(
+    system, of_mechanisms = with_parts(
         mechanisms,
         Context(
             system=_system(plain["system"]),
@@ -251,7 +260,7 @@ def _serving(
         changes=layout_changes(plain["mig_changes"], plain["mig"]),
         failures=_failures(plain["failures"], plain["tensor_parallel"]),
     )
-    return serving, notes if system.layout is None else system.layout.notes
+    return serving, notes if system.layout is None else system.layout.notes, of_mechanisms
 
 
 @contextmanager

@@ -12,11 +12,11 @@ from c2c.errors import SettingError, unknown_name
 from c2c.hardware import (
     Node,
     Platform,
+    conf_name,
     grouped,
     load_platform,
     mig_configs,
     platform_from_mapping,
-    platforms,
     scaled,
 )
 from c2c.hardware.conf import read_yaml
@@ -152,11 +152,9 @@ def kept_off(prepared: Prepared) -> tuple[str, ...]:
 
 def _part(given: Mapping[str, Any], where: str, plain: Mapping[str, Any]) -> GivenPart:
     name, count, mig = given["hardware"], given["count"], given["mig"]
-    if name not in platforms():
-        raise unknown_name(f"{where}hardware", name, platforms())
     if count < 1:
         raise SettingError(f"{where}count", count, "a whole number above 0")
-    platform = load_platform(name)
+    platform = load_platform(conf_name("hardware", name, f"{where}hardware"))
     known = mig_configs(platform)
     is_list = isinstance(mig, Sequence) and not isinstance(mig, str)
     if mig == PLANNED or not (is_list or isinstance(mig, str)):

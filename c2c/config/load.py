@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from c2c.config.installed import load_installed, search_settings
 from c2c.config.layout import NAMELESS
-from c2c.config.refusals import SWEEP, as_setting_error, check_choices
+from c2c.config.refusals import SWEEP, as_setting_error, check_choices, spelled
 from c2c.config.schema import RunConf
 from c2c.config.user_code import code_in, load_code, settings_folder
 from c2c.hardware import conf_dir
@@ -84,6 +84,7 @@ def load(
     Raises:
       SettingError: an unknown choice or key, a value of the wrong type, or a malformed override.
     """
+    overrides = spelled(overrides, folder)
     chosen, code, found = list(overrides), None, None
     if folder is not None:
         found = settings_folder(folder, "folder")

@@ -50,8 +50,10 @@ def mechanisms_of(run: Mapping[str, Any]) -> tuple[Mechanism, ...]:
     )
 
 
-def with_parts(mechanisms: Sequence[Mechanism], context: Context) -> SystemSpec:
-    """Return the system of a context with its parts filled by mechanisms.
+def with_parts(
+    mechanisms: Sequence[Mechanism], context: Context
+) -> tuple[SystemSpec, tuple[str, ...]]:
+    """Return the system of a context with its parts filled by mechanisms, and their notes.
 
     Args:
       mechanisms: result of `mechanisms_of`.
@@ -61,9 +63,12 @@ def with_parts(mechanisms: Sequence[Mechanism], context: Context) -> SystemSpec:
       SettingError: an invalid setting of a mechanism.
       DataError: a mechanism from outside the package that fails.
     """
+    notes: tuple[str, ...] = ()
     for mechanism in mechanisms:
         settings = _settings(mechanism, context.run["system"][mechanism.part])
-        context = replace(context, system=_prepared(mechanism, replace(context, settings=settings)))
+        own = replace(context, settings=settings)
+        notes += mechanism.notes(own)
+        context = replace(context, system=_prepared(mechanism, own))
     layout = context.system.layout
     window_s = getattr(context.system.vary, "window_s", math.inf)
     if layout is not None and window_s < layout.switch_s:
@@ -71,7 +76,7 @@ def with_parts(mechanisms: Sequence[Mechanism], context: Context) -> SystemSpec:
             f"system.vary.window_s={window_s}: shorter than a switch, {layout.switch_s} s",
             stacklevel=2,
         )
-    return context.system
+    return context.system, notes
 
 
 def _paths(run: Mapping[str, Any]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -45,7 +46,7 @@ def node_of(plain: Mapping[str, Any]) -> Node | None:
         if factor != 1.0:
             raise SettingError(f"scale.{name}", factor, "1 with a node")
     chip = platform_from_mapping(plain["hardware"])
-    if not (is_default_hardware(plain) or chip == node.platforms[0]):
+    if not (is_default_hardware(plain) or chip == load_platform(node.gpus[0])):
         raise SettingError(
             "hardware", plain["hardware"].get("name"),
             f"no value beside a node of {' and '.join(node.gpus)}",
@@ -61,9 +62,17 @@ def is_default_hardware(plain: Mapping[str, Any]) -> bool:
 
 
 def _laid_out_systems() -> list[str]:
-    """Return the systems of `conf/system` that have a layout over a node."""
-    files = sorted((conf_dir() / "system").glob("*.yaml"))
-    return [file.stem for file in files if "\nlayout:" in file.read_text(encoding="utf-8")]
+    """Return the systems of `conf/system` that have a layout over a node, by a mechanism's file."""
+    folder = conf_dir() / "system"
+
+    def lays_out(file: Path) -> bool:
+        data: Any = OmegaConf.load(file)
+        defaults = [d for d in data.get("defaults", ()) if isinstance(d, Mapping)]
+        names = [name for one in defaults for name in one.get("mechanism", ())]
+        parts = [folder / "mechanism" / f"{name}.yaml" for name in names]
+        return "layout" in data or any("layout" in OmegaConf.load(part) for part in parts)
+
+    return [file.stem for file in sorted(folder.glob("*.yaml")) if lays_out(file)]
 
 
 def _hardware_by_default() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -25,7 +26,7 @@ from omegaconf.errors import (
 )
 
 from c2c.errors import DataError, SettingError, unknown_name
-from c2c.hardware import conf_dir, conf_folders
+from c2c.hardware import conf_dir, conf_folders, unknown_file
 from c2c.policies import DECISIONS
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "check_choices",
     "check_renamed",
     "choices",
+    "spelled",
     "wrong_kind",
 ]
 
@@ -106,7 +108,7 @@ def as_setting_error(
         if isinstance(one, MissingConfigException) and one.missing_cfg_file:
             group, _, name = str(one.missing_cfg_file).rpartition("/")
             options = sorted(set(one.options or ())) or choices(group)
-            return unknown_name(group or "config", name, options)
+            return unknown_file(group or "config", name, options)
         if isinstance(one, OverrideParseException):
             return SettingError(
                 "override", one.override, "key=value", "Quote values with special characters."
@@ -158,6 +160,34 @@ def check_choices(overrides: Sequence[str], sweep: str | None = SWEEP) -> None:
                 _check_together(given[1], names)
             elif len(names) != 1 and not (names and all(_is_overlay(given[1], n) for n in names)):
                 raise _several(given[1], given[2], ",".join(names), sweep)
+
+
+def spelled(overrides: Sequence[str], folder: str | Path | None = None) -> list[str]:
+    """Return the overrides with chosen files as the files spell them, which may differ in case.
+
+    >>> spelled(["hardware=L40S,GH200", "seed=3"])
+    ['hardware=l40s,gh200', 'seed=3']
+
+    Args:
+      overrides: arguments of a command line.
+      folder: folder of the user's settings; None: that of `--config-dir=`, if given.
+    """
+    given = [one.partition("=")[2] for one in overrides if one.startswith("--config-dir=")]
+    own = [Path(one).expanduser() for one in (*given, folder) if one]
+
+    def in_full(found: re.Match[str]) -> str:
+        plus, group, sign, value = found.groups()
+        if value.islower() or not _is_group(group):
+            return found[0]
+        known = {*choices(group), *(p.stem for f in own for p in (f / group).glob("*.yaml"))}
+        by_case = {name.casefold(): name for name in known}
+
+        def choice(word: re.Match[str]) -> str:
+            return word[0] if word[0] in known else by_case.get(word[0].casefold(), word[0])
+
+        return plus + group + sign + re.sub(r"[\w.-]+", choice, value)
+
+    return [re.sub(r"\A(\+*)([\w/]+)((?:@[^=]*)?=)(.*)\Z", in_full, one) for one in overrides]
 
 
 def check_renamed(key: str, value: object) -> None:
@@ -223,7 +253,7 @@ def _of_message(text: str, given: Mapping[str, str]) -> SettingError:
             if not key:
                 return SettingError("override", f"={value}", "key=value")
             if (conf_dir() / key).is_dir() and _NO_NAME.fullmatch(value):
-                return unknown_name(key, value, choices(key))
+                return unknown_file(key, value, choices(key))
     named = re.search(r"Could not (?:override|append) '([^']+)'", text)
     if named is None:
         return SettingError("config", None, f"a setting that exists ({text})")

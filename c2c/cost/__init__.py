@@ -42,6 +42,7 @@ from c2c.cost.step import (
     StepCost,
     StepTable,
     elementwise_bytes_per_token,
+    launched,
     step_table,
     step_time,
 )
@@ -92,6 +93,7 @@ __all__ = [
     "in_sample_claims",
     "kernel_link_gbps",
     "kernel_names",
+    "launched",
     "load_constants",
     "load_engine",
     "load_kernel",

@@ -5,7 +5,7 @@ its rows. `step_time` is the closed form of a whole step.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -41,6 +41,7 @@ __all__ = [
     "StepCost",
     "StepTable",
     "elementwise_bytes_per_token",
+    "launched",
     "step_table",
     "step_time",
 ]
@@ -138,6 +139,21 @@ def elementwise_bytes_per_token(spec: ModelSpec) -> int:
         values = linear.value_heads * linear.value_dim
         total += len(linear.layers) * (3 * linear.channels + 4 * values)
     return int(spec.dtype_bytes * (total + 3 * spec.hidden))
+
+
+def launched(table: StepTable, launch_s: float) -> StepTable:
+    """Return the costs of steps whose decodes the host launches kernel by kernel in `launch_s`.
+
+    Launches are asynchronous: a step takes the longer of host and GPU, the latter without reads of
+    the KV cache. Steps without decodes do not change, as no graph launches them in any case.
+    """
+    rows = np.arange(len(table.decode_attention_s))
+    head_s = table.head_s.min(axis=1)[np.minimum(rows, table.max_rows)]
+    gpu_s = table.body_s.min(axis=1)[rows] + head_s + table.decode_attention_s
+    more_s = np.maximum(0.0, launch_s - gpu_s) * (rows > 0)
+    if not more_s.any():
+        return table
+    return replace(table, decode_attention_s=table.decode_attention_s + more_s)
 
 
 def step_table(

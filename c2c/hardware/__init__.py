@@ -4,9 +4,11 @@ from c2c.hardware.conf import (
     conf_dir,
     conf_file,
     conf_folders,
+    conf_name,
     conf_names,
     read_yaml,
     search_also,
+    unknown_file,
 )
 from c2c.hardware.cutting import Placed, Slice, joined, placed, profiles, slices
 from c2c.hardware.kv_record import KvRecord, check_memory_fraction, kv_bytes_of
@@ -55,6 +57,7 @@ __all__ = [
     "conf_dir",
     "conf_file",
     "conf_folders",
+    "conf_name",
     "conf_names",
     "cpu_platform",
     "free_memory_bytes",
@@ -79,4 +82,5 @@ __all__ = [
     "scaled",
     "search_also",
     "slices",
+    "unknown_file",
 ]

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -19,10 +20,12 @@ __all__ = [
     "conf_dir",
     "conf_file",
     "conf_folders",
+    "conf_name",
     "conf_names",
     "read_fields",
     "read_yaml",
     "search_also",
+    "unknown_file",
 ]
 
 SOURCE_KINDS = ("datasheet", "paper", "measured", "derived", "assumption")
@@ -64,15 +67,56 @@ def conf_names(group: str) -> tuple[str, ...]:
     return tuple(sorted({p.stem for f in conf_folders() for p in (f / group).glob("*.yaml")}))
 
 
+def conf_name(group: str, name: str, field: str | None = None) -> str:
+    """Return the name of a setting as its file spells it; an exact match, or one by case aside.
+
+    Args:
+      group: group of the setting.
+      name: name as given.
+      field: field of the error; None: the group.
+
+    Raises:
+      SettingError: there is no such file; lists those that exist.
+    """
+    known = conf_names(group)
+    alike = [one for one in known if one.casefold() == name.casefold()]
+    if name in known or len(alike) == 1:
+        return name if name in known else alike[0]
+    raise unknown_file(group, name, known, field)
+
+
+def unknown_file(
+    group: str, name: object, known: Iterable[str], field: str | None = None
+) -> SettingError:
+    """Return the error for a setting without a file.
+
+    Chips' names are codes, of which similar letters mean another chip: only those with the same
+    first letters and number are suggested.
+    """
+    if group != "hardware":
+        return unknown_name(field or group, name, known)
+    names, recipe = sorted(known), "docs/recipes.md#a-chip adds another."
+    near = [one for one in names if _codes(one) & _codes(str(name))]
+    if not near:
+        return SettingError(field or group, name, f"one of {', '.join(names)}", recipe)
+    meant = f"Did you mean {' or '.join(near)}? {recipe}"
+    return SettingError(field or group, name, f"a name that exists (of {len(names)})", meant)
+
+
+def _codes(name: str) -> set[str]:
+    """Return the codes in a chip's name: letters and a number, such as h100 of h100_sxm."""
+    words = re.split(r"[^a-z0-9]+", name.casefold())
+    found = (re.match(r"[a-z]+\d+", word) for word in (*words, "".join(words)))
+    return {code[0] for code in found if code}
+
+
 def conf_file(group: str, name: str) -> Path:
     """Return the path of `<group>/<name>.yaml` in the first folder that has it.
 
     Raises:
       SettingError: there is no such file; lists those that exist.
     """
-    known = conf_names(group)
-    if name not in known:
-        raise unknown_name(group, name, known)
+    name = conf_name(group, name)
     files = (folder / group / f"{name}.yaml" for folder in conf_folders())
     return next(file for file in files if file.is_file())
 

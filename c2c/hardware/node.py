@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal, get_args
 
 from c2c.errors import SettingError, unknown_name
-from c2c.hardware.conf import check_positive, conf_names, read_fields, read_yaml
+from c2c.hardware.conf import check_positive, conf_name, read_fields, read_yaml
 from c2c.hardware.platform import Platform, load_platform
 
 __all__ = ["Node", "PeerLink", "load_node", "node_from_mapping"]
@@ -47,19 +47,22 @@ class Node:
       name: name of the node's file.
       gpus: platforms' names in `conf/hardware`, in order.
       links: links between the GPUs; if several join two GPUs, the first is used.
+      usd_per_hour: rent of all GPUs with their host; None: the sum of the GPUs' prices.
     """
 
     name: str
     gpus: tuple[str, ...]
     links: tuple[PeerLink, ...] = ()
+    usd_per_hour: float | None = None
 
     def __post_init__(self) -> None:
-        where, known, count = f"node.{self.name}", conf_names("hardware"), len(self.gpus)
+        where, count = f"node.{self.name}", len(self.gpus)
         if count < 2:
             raise SettingError(f"{where}.gpus", list(self.gpus), "two or more names")
-        for gpu in self.gpus:
-            if gpu not in known:
-                raise unknown_name(f"{where}.gpus", gpu, known)
+        named = tuple(conf_name("hardware", gpu, f"{where}.gpus") for gpu in self.gpus)
+        object.__setattr__(self, "gpus", named)
+        if self.usd_per_hour is not None:
+            check_positive(f"{where}.usd_per_hour", self.usd_per_hour)
         for link in self.links:
             here = f"{where}.links.{link.name}"
             if link.kind not in get_args(LinkKind):
@@ -76,8 +79,12 @@ class Node:
 
     @property
     def platforms(self) -> tuple[Platform, ...]:
-        """Platforms of the GPUs, in order."""
-        return tuple(map(load_platform, self.gpus))
+        """Platforms of the GPUs, in order; a price of the node is divided equally among them."""
+        found = tuple(map(load_platform, self.gpus))
+        if self.usd_per_hour is None:
+            return found
+        each = self.usd_per_hour / len(found)
+        return tuple(replace(one, gpu=replace(one.gpu, usd_per_hour=each)) for one in found)
 
     def link(self, source: int, target: int) -> PeerLink | None:
         """Return the link between two GPUs; None if there is none or they are the same GPU."""
@@ -131,7 +138,7 @@ def node_from_mapping(data: Mapping[str, Any]) -> Node:
     if not isinstance(links, Mapping):
         raise SettingError(f"node.{name}.links", links, "a mapping from names to links")
     made = tuple(_link(str(k), v, f"node.{name}.links.{k}") for k, v in links.items())
-    return Node(name=name, gpus=named, links=made)
+    return Node(name=name, gpus=named, links=made, usd_per_hour=data.get("usd_per_hour"))
 
 
 def _link(name: str, data: Any, where: str) -> PeerLink:

@@ -208,7 +208,6 @@ class Waits(NamedTuple):
       latency_s: sum of their latencies.
       execution_s: sum of their execution times.
       chosen: variant in force.
-      changes: number of changes so far.
     """
 
     ends_s: Any
@@ -216,13 +215,12 @@ class Waits(NamedTuple):
     latency_s: Any
     execution_s: Any
     chosen: Any
-    changes: Any
 
 
 def _no_waits(fleet: Any, window_s: float) -> Waits:
     n = len(fleet.chip_first) - 1
-    counts = [np.zeros(n, np.int64) for _ in range(3)]
-    return Waits(np.full(n, window_s), counts[0], np.zeros(n), np.zeros(n), counts[1], counts[2])
+    requests, chosen = np.zeros(n, np.int64), np.zeros(n, np.int64)
+    return Waits(np.full(n, window_s), requests, np.zeros(n), np.zeros(n), chosen)
 
 
 def _check_positive(policy: Any, where: str, *names: str) -> None:
@@ -282,9 +280,7 @@ def _end_window(own: Any, chip: int, window_s: float, now_s: float, chosen: int)
     own.requests[chip] = 0
     own.latency_s[chip] = 0.0
     own.execution_s[chip] = 0.0
-    if chosen != own.chosen[chip]:
-        own.chosen[chip] = chosen
-        own.changes[chip] += 1
+    own.chosen[chip] = chosen
 
 
 @variant.by(ByWait)

@@ -269,6 +269,7 @@ def _begin_version(fleet: Fleet, s: Serving, i: int) -> None:
     # Put the variant of instance i in force that its relayout has made; no step is under way.
     inst = s.instance[i]
     move = s.relayout[inst.on_device]
+    s.count[0].variant_changes += 1
     move.version, move.state = move.wanted, SETTLED
     inst.alpha = move.version / max(1, len(s.alone_s) - 1)
     for k in range(inst.n_prefill):

@@ -379,6 +379,7 @@ COUNT_DTYPE = np.dtype(
         ("preempted", "i8"),  # requests set aside
         ("moves", "i8"),  # engines that began to move
         ("handed", "i8"),  # handovers of requests to decode
+        ("variant_changes", "i8"),  # variants of steps that came into force
         ("relayouts", "i8"),  # relayouts that began
         ("out", "i8"),  # records in the buffer
         ("free_slots", "i8"),

@@ -38,6 +38,7 @@ def vary_now(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> in
     alpha = chosen / max(1, variants - 1)
     if inst.alpha == alpha:
         return int(chosen)
+    s.count[0].variant_changes += 1
     chip = s.chip[inst.chip]
     for d in range(chip.first, chip.last):
         if s.device[d].kind != inst.kind:

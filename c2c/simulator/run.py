@@ -56,7 +56,9 @@ class RunStats:
     drains: int
     preempted: int  # times that a request was set aside
     moves: int  # engines that went to another slice, or would have
-    variant_changes: int  # of steps, where a policy chooses their variant by how long requests wait
+    variant_changes: (
+        int  # variants of steps that came into force, at most one a kind of lane a time
+    )
     relayouts: int  # changes of a lane's variant that had room, where lanes share memories
     relayout_bytes: float  # that they sent
     relayout_s: float  # while they sent
@@ -384,7 +386,7 @@ class Simulation:
             drains=int(count[0].drains),
             preempted=int(count[0].preempted),
             moves=int(count[0].moves),
-            variant_changes=int(np.sum(getattr(self.rules.own.vary, "changes", 0))),
+            variant_changes=int(count[0].variant_changes),
             handed=int(count[0].handed),
             relayouts=int(count[0].relayouts),
             relayout_bytes=float(relayouts.total_link.sum()),

@@ -49,6 +49,7 @@ class Mechanism:
       settings: dataclass of its settings; it checks their values.
       prepare: function that returns the system with the part filled.
       ways: allowed values of the setting `way`; empty: there is no such setting.
+      notes: function that returns lines to print with the run, such as one on a substitute value.
       is_live: True if live workers can serve it as well: its lanes have `layers` and `paths`.
     """
 
@@ -56,4 +57,5 @@ class Mechanism:
     settings: type
     prepare: Callable[[Context], SystemSpec]
     ways: tuple[str, ...] = ()
+    notes: Callable[[Context], tuple[str, ...]] = lambda _: ()
     is_live: bool = False

@@ -19,6 +19,10 @@ __all__ = ["Sampling", "SamplingRows", "penalised", "sample", "sampling_rows"]
 
 
 _ALL = 2**31 - 1  # more tokens than any vocabulary has
+# Beyond these float32 overflows. A colder row takes the largest logit anyway, and a stronger
+# penalty orders tokens alike.
+_COLDEST = 1e-25
+_REPETITION = (1e-6, 1e6)
 _REALS = (
     "temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
 )  # fmt: skip
@@ -102,8 +106,12 @@ class SamplingRows:
 
 def sampling_rows(rows: Sequence[Sampling]) -> SamplingRows:
     """Return the settings of a batch as arrays."""
+    reals = np.array([[getattr(r, name) for name in _REALS] for r in rows], np.float64)
+    temperature, repetition = (_REALS.index(n) for n in ("temperature", "repetition_penalty"))
+    reals[:, temperature] *= reals[:, temperature] >= _COLDEST
+    reals[:, repetition] = reals[:, repetition].clip(*_REPETITION)
     return SamplingRows(
-        reals=np.array([[getattr(r, name) for name in _REALS] for r in rows], np.float32),
+        reals=reals.astype(np.float32),
         words=np.array(
             [(min(r.top_k, _ALL), r.seed >> 32, r.seed & 0xFFFFFFFF) for r in rows], np.uint32
         ),
@@ -172,9 +180,10 @@ def _kept(scaled: jax.Array, settings: SamplingRows) -> jax.Array:
     falling = jnp.where(falling >= falling[count - 1], falling, -jnp.inf)
     chances = jax.nn.softmax(falling)
     before = jnp.cumsum(chances) - chances
-    # The first token always stays. At 1 all do: rounding must not cut the tail off.
+    # The first token always stays: float32 takes a small top_p for 0. At 1 all do: rounding must
+    # not cut the tail off.
     top_p = settings.real("top_p")
-    keep = (falling > -jnp.inf) & ((before < top_p) | (top_p >= 1))
+    keep = (falling > -jnp.inf) & ((before < top_p) | (top_p >= 1) | (jnp.arange(vocab) == 0))
     return jnp.zeros(vocab, bool).at[order].set(keep, unique_indices=True)
 
 

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException, ValidationError
 from yaml import YAMLError
 
-from c2c.config import SWEEP, RunSetup, as_setting_error
+from c2c.config import SWEEP, RunSetup, as_setting_error, spelled
 from c2c.errors import SettingError
 from c2c.runs import NOT_INPUTS, RunDir, storage_error
 from experiments.command import command
@@ -47,7 +47,7 @@ def answering(
         return 0
 
     def run() -> int:
-        given = with_own_settings(arguments)
+        given = spelled(with_own_settings(arguments))
         folder = next((a.removeprefix(CONFIG_DIR) for a in given if a.startswith(CONFIG_DIR)), None)
         settings = [a for a in given if not a.startswith(CONFIG_DIR)]
         if is_sweep(settings):

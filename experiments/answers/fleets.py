@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
 
-from c2c.config import load, plain_settings
+from c2c.config import build, load, plain_settings
 from c2c.errors import SettingError
-from c2c.hardware import load_platform, platforms
+from c2c.hardware import Platform, load_platform, node_from_mapping, platforms
 from experiments.sweeping.search_space import as_text, choices_of
 
 __all__ = ["Arm", "FleetSpace"]
@@ -25,7 +25,7 @@ class Arm:
 
     Attributes:
       params: values of the settings in which kinds differ.
-      usd_per_hour: price of one chip, or of all chips of a fleet of unlike chips.
+      usd_per_hour: price of one chip, or of all chips of a fleet of unlike chips or of a node.
       power_w: largest power of the same chips; None if no file states it.
     """
 
@@ -79,19 +79,22 @@ class FleetSpace:
         Raises:
           SettingError: a choice does not exist, or a chip has no price.
         """
-        every = []
+        every: dict[str, Arm] = {}
         rest = {k: v for k, v in self.open.items() if k not in (_CHIP, _LAYOUT, _FLEET)}
         tried: set[str] = set()
         for chip in self._chips():
             for layout in self._layouts(chip):
                 for values in product(*rest.values()):
-                    params = {**chip, **layout, **dict(zip(rest, values, strict=True))}
-                    every.append(self._priced(params))
+                    params: dict[str, Any] = dict(zip(rest, values, strict=True))
+                    if not self.settings(params, {})["node"]:  # whose GPUs are its chips
+                        params = {**chip, **layout, **params}
                     words = {f"{key}={as_text(params[key])}" for key in self.open if key in params}
                     if not words <= tried:  # a choice that is new is validated
                         self.settings(params, {})
                         tried |= words
-        return every
+                    if str(params) not in every:
+                        every[str(params)] = self._priced(params)
+        return list(every.values())
 
     def asked(self, arms: Sequence[Arm]) -> dict[str, list[int]]:
         """Return the numbers of the arms of each chip that the command line names."""
@@ -138,13 +141,14 @@ class FleetSpace:
         return [*({_CHIP: name} for name in priced), *fleets]
 
     def _layouts(self, chip: Mapping[str, Any]) -> list[dict[str, Any]]:
-        if self.settings(chip, {})["fleet"]["parts"]:  # each part names its layout
+        settings = self.settings(chip, {})
+        if settings["fleet"]["parts"] or settings["node"]:  # which name their layouts, or have none
             return [{}]
         if _LAYOUT in self.open:
             return [{_LAYOUT: layout} for layout in self.open[_LAYOUT]]
         if _LAYOUT in self.named:
             return [{}]
-        return [{_LAYOUT: name} for name in self.settings(chip, {})["hardware"]["mig"]]
+        return [{_LAYOUT: name} for name in settings["hardware"]["mig"]]
 
     def _gpu(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
         found: Mapping[str, Any] = self.settings(params, {})["hardware"].get("gpu", {})
@@ -155,9 +159,12 @@ class FleetSpace:
         for name, count, gpu in self._gpus(params):
             price, power = gpu.get("usd_per_hour"), gpu.get("power_w")
             if price is None:
+                field, of = "hardware.gpu.usd_per_hour", ""
+                if self.settings(params, {})["node"]:
+                    field, of = "node.usd_per_hour", " of all its GPUs"
                 raise SettingError(
-                    "hardware.gpu.usd_per_hour", None, f"a price, which {name} lacks",
-                    "Set +hardware.gpu.usd_per_hour=<US dollars an hour>.",
+                    field, None, f"a price, which {name} lacks",
+                    f"Set +{field}=<US dollars an hour{of}>.",
                 )  # fmt: skip
             usd += count * float(price)
             watts += math.nan if power is None else count * power
@@ -172,5 +179,17 @@ class FleetSpace:
         if parts := settings["fleet"]["parts"]:
             names = [(part["hardware"], part["count"]) for part in parts]
             return [(name, count, asdict(load_platform(name).gpu)) for name, count in names]
+        if settings["node"]:
+            return [(p.name, 1, asdict(p.gpu)) for p in _rented(self.settings(params, {}))]
         chip = settings["hardware"]
-        return [(chip.get("name", "of a node"), 1, chip.get("gpu", {}))]
+        return [(chip["name"], 1, chip["gpu"])]
+
+
+def _rented(settings: Mapping[str, Any]) -> list[Platform]:
+    """Return the GPUs of a run with a node: its layout's, which may have more than the node."""
+    try:
+        layout = build(settings).serving.system.layout
+    except SettingError:  # which the run will say
+        layout = None
+    named = [] if layout is None else [platform for _, platform in layout.gpus]
+    return named or list(node_from_mapping(settings["node"]).platforms)

@@ -74,8 +74,8 @@ def compute(context: Context) -> Computed:
     assumptions = (
         f"The GEMM has K={k}, N={n}.",
         f"Both kernels wait for memory at M={DECODE_M}.",
-        "The measured link variant of GB200 and Rubin is the datasheet's rate times GH200's "
-        "measured share.",
+        "The measured link variant is the datasheet's rate times a measured share: GB300's for "
+        "GB200, GH200's for Rubin.",
         "HybridGEMM has GH200's efficiencies on every chip.",
         "A GEMM with weights in HBM has its chip's own calibration; Rubin, a projection, has the "
         "middle of those measured.",

@@ -57,7 +57,8 @@ def compute(context: Context) -> Computed:
         "The cells are inputs (conf/hardware, transcribed from Table 2).",
         "The paper's C2C column adds up both directions; a kernel that reads weights uses one.",
         "The link has two variants: the datasheet's rate and the measured one.",
-        "Only GH200's link was measured; the others get the same share of their datasheet's rate.",
+        "Only GH200's link was measured; GB200 gets GB300's share of the datasheet's rate, Rubin "
+        "GH200's.",
     )
     return Computed(
         tables={"superchips": pa.Table.from_pylist(rows)},

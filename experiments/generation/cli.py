@@ -11,7 +11,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from c2c.config import as_setting_error, config_dir
+from c2c.config import as_setting_error, config_dir, spelled
 from c2c.errors import SettingError
 from experiments.generation import note, protected, register
 from experiments.generation.point import PipeClosed, generate_point
@@ -46,7 +46,7 @@ def run_command_line(given: Sequence[str]) -> int:
     try:
         register()
         register_plugins()
-        arguments = protected(given)
+        arguments = protected(spelled(given))
         check_arguments(arguments, sweep="-m")
         if is_sweep(arguments):
             return _sweep(arguments)

@@ -60,6 +60,6 @@ def laid_out(
         constants=constants,
         run=run,
     )
-    system = with_parts(mechanisms, context)
+    system, _ = with_parts(mechanisms, context)
     assert system.layout is not None  # a mechanism set it
     return system, replace(options, devices=len(system.layout.memories) or 1)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import hydra
 from omegaconf import DictConfig
 
-from c2c.config import config_dir, load
+from c2c.config import config_dir, load, spelled
 from c2c.errors import SettingError
 from experiments.simulation.help import help_text
 from experiments.simulation.own_settings import with_own_settings
@@ -52,7 +52,7 @@ def run_command_line(given: Sequence[str]) -> int:
         except Exception as error:  # noqa: BLE001 (raised again: Hydra would print a line of its own)
             raised.append(error)
 
-    arguments = sys.argv[1:] = options_first(with_own_settings(given))
+    arguments = sys.argv[1:] = options_first(spelled(with_own_settings(given)))
     register_plugins()
     check_arguments(arguments)
     if HELP.intersection(arguments):

@@ -13,7 +13,6 @@ from rich.table import Table
 
 from c2c.config import RunSetup
 from c2c.policies import Profiled, policy_name
-from c2c.serving import ServingSetup
 from c2c.workloads import describe, shared_models
 from experiments.simulation.execute import Outcome, chosen_chunks
 from experiments.tables import print_table
@@ -35,7 +34,7 @@ def print_setup(out: Console, setup: RunSetup) -> None:
     """Print the system, fleet and workload of a run, and the choices made for the user."""
     serving, prepared = setup.serving, setup.prepared
     out.print(
-        f"[bold]{serving.system.name}[/] on {_chips(serving)}, {int(prepared.present.sum())} "
+        f"[bold]{serving.system.name}[/] on {serving.fleet_name}, {int(prepared.present.sum())} "
         f"instances, seed {setup.seed}"
     )
     first = 0
@@ -90,12 +89,6 @@ def layout_lines(run: Mapping[str, Any]) -> Iterator[str]:
                 f"{line}; the others were drained at {one['left_s']:,.1f} s, "
                 f"the new ones ready at {one['there_s']:,.1f} s"
             )
-
-
-def _chips(serving: ServingSetup) -> str:
-    if serving.system.layout is not None:
-        return f"{serving.superchips} x {serving.system.layout.name}"
-    return serving.fleet_name
 
 
 def _part_line(part: Mapping[str, Any]) -> str:
@@ -187,10 +180,11 @@ def _latency_table(summary: Mapping[str, Any], without: frozenset[str]) -> Table
 
 
 def _cost_row(cost: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the row with the cost of a million output tokens; empty if it is unknown."""
+    """Return the row with the cost of a million output tokens, or why a part of it is unknown."""
     usd, joules = cost["usd_per_million_tokens"], cost["joules_per_million_tokens"]
     told = [] if usd is None else [f"{usd:.3g} USD"]
     told += [] if joules is None else [f"{joules / 1e6:.3g} MJ (mean {cost['power_w']:,.0f} W)"]
+    told += cost["unknown"]
     return [("a million tokens", ", ".join(told))] if told else []
 
 

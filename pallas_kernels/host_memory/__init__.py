@@ -21,7 +21,12 @@ from pallas_kernels.host_memory.pool import SharedPool
 
 if TYPE_CHECKING:
     from pallas_kernels.host_memory.arrays import HostArray
-    from pallas_kernels.host_memory.operand import host_ref, in_host_memory, weight_operand
+    from pallas_kernels.host_memory.operand import (
+        host_ref,
+        in_host_memory,
+        refuse_constant,
+        weight_operand,
+    )
     from pallas_kernels.host_memory.placement import (
         Placed,
         PlacementReport,
@@ -32,7 +37,7 @@ if TYPE_CHECKING:
 
 _LAZY = {
     "HostArray": "arrays",
-    **dict.fromkeys(("host_ref", "in_host_memory", "weight_operand"), "operand"),
+    **dict.fromkeys(("host_ref", "in_host_memory", "refuse_constant", "weight_operand"), "operand"),
     **dict.fromkeys(
         ("Placed", "PlacementReport", "placement_report", "refs", "to_host"), "placement"
     ),
@@ -57,6 +62,7 @@ __all__ = [
     "in_host_memory",
     "placement_report",
     "refs",
+    "refuse_constant",
     "remove_partial",
     "remove_pool",
     "shared_memory_path",

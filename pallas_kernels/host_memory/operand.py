@@ -12,7 +12,7 @@ from jax.interpreters import batching, mlir
 from pallas_kernels.capability import Backend
 from pallas_kernels.host_memory.errors import HostMemoryError
 
-__all__ = ["Backend", "host_ref", "in_host_memory", "weight_operand"]
+__all__ = ["Backend", "host_ref", "in_host_memory", "refuse_constant", "weight_operand"]
 
 _UNLIKE_NUMPY = ("int4", "uint4", "int2", "uint2")  # jax packs several into a byte
 
@@ -29,6 +29,26 @@ def in_host_memory(w: jax.Array) -> bool:
     return bool(jax.typeof(w).memory_space == jax.memory.Space.Host)
 
 
+def refuse_constant(w: jax.Array) -> None:
+    """Raise if `w` would become a constant of a traced program, which leaves host memory.
+
+    Args:
+      w: an array of any shape, concrete or traced.
+
+    Raises:
+      HostMemoryError: `w` is concrete and in host memory, and jax is tracing a function around it.
+    """
+    if isinstance(w, jax.core.Tracer) or not in_host_memory(w):
+        return
+    if isinstance(_host_ref_p.bind(w), jax.core.Tracer):
+        sizes = "x".join(map(str, w.shape))
+        raise HostMemoryError(
+            f"w ({sizes} {w.dtype}) in host memory is closed over by a jitted function and would "
+            "be a constant of its program, in device memory: pass it as an argument of the jitted "
+            "function."
+        )
+
+
 def host_ref(w: jax.Array) -> jax.Array:
     """Change only the traced type of a host array to device space, without a copy.
 
@@ -40,9 +60,13 @@ def host_ref(w: jax.Array) -> jax.Array:
 
     Args:
       w: an array of any shape, concrete or traced.
+
+    Raises:
+      HostMemoryError: a jitted function closes over `w`.
     """
     if not in_host_memory(w):
         return w
+    refuse_constant(w)
     retyped: jax.Array = _host_ref_p.bind(w)
     return retyped
 
@@ -62,9 +86,11 @@ def weight_operand(w: Any, *, backend: Backend) -> jax.Array:
       backend: one of `pallas_kernels.BACKENDS`.
 
     Raises:
-      HostMemoryError: `backend` is "interpret" and `w` is traced and in host memory.
+      HostMemoryError: a jitted function closes over `w`; or `backend` is "interpret" and `w` is
+        traced and in host memory.
     """
     w = getattr(w, "data", w)
+    refuse_constant(w)
     if backend == "sm90" or not in_host_memory(w):
         return host_ref(w)
     target: Any = jax.memory.Space.Device

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from c2c.config import build, load, simulate
+from c2c.hardware import load_platform
 from c2c.models import flops_per_token, load_spec
 
 ONE = "catalog={name: one, models: [{spec: llama-3-8b}]}"
@@ -48,3 +49,42 @@ def test_what_no_file_states_is_not_made_up() -> None:
     cost = summary("hardware=a100_40", "mig=1x40gb", *own)["cost"]
     assert cost["power_w"] > 50
     assert cost["usd"] > 0
+
+
+def node(*overrides: str) -> dict[str, Any]:
+    words = [
+        "workload=poisson", "workload.rate_rps=8", "workload.requests=20",
+        "workload.output_tokens=20", "workload.lengths=fixed", *overrides,
+    ]  # fmt: skip
+    return dict(simulate(build(load(words)), compiled=False).summary)
+
+
+def test_a_node_costs_all_its_gpus() -> None:
+    found = node("system=tessera", "node=b200_h100")
+    cost, hours = found["cost"], found["run"]["end_s"] / 3600
+    assert cost["usd"] == pytest.approx((6.0 + 3.2) * hours)
+    assert cost["unknown"] == []
+    shares, idle_w = found["run"]["resources"], 140 + 70
+    b200, h100 = (load_platform(name).gpu for name in ("b200", "h100_sxm"))
+    at_most = sum(
+        shares[name] * (gpu.power_w - gpu.idle_w)  # type: ignore[operator]
+        for name, gpu in (("b200", b200), ("h100_sxm", h100))
+    )
+    assert idle_w < cost["power_w"] <= idle_w + at_most
+
+
+def test_two_nodes_cost_twice_and_a_node_may_have_a_price_of_its_own() -> None:
+    words = ["system=cocoserve", "node=a100_40_pcie_x4", "system.layout.replicated=2"]
+    found = node(*words)
+    assert found["cost"]["usd"] is None
+    assert found["cost"]["unknown"] == ["no price of a100_40", "no watts of a100_40"]
+    found = node(*words, "+node.usd_per_hour=5", "superchips=2")
+    assert found["cost"]["usd"] == pytest.approx(2 * 5 * found["run"]["end_s"] / 3600)
+    assert found["cost"]["unknown"] == ["no watts of a100_40"]
+
+
+def test_devices_beside_the_node_are_paid_for() -> None:
+    words = ["system=weaver", "+node.usd_per_hour=2"]
+    found = [node(*words, f"system.layout.prompt_devices={n}") for n in (0, 1)]
+    usd = [one["cost"]["usd"] / one["run"]["end_s"] * 3600 for one in found]
+    assert usd == pytest.approx([2.0, 4.0])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
 
-from c2c.config import check_choices, choices, load, register
+from c2c.config import check_choices, choices, load, register, spelled
 from c2c.errors import SettingError
 from c2c.hardware import conf_dir
 from c2c.policies import DECISIONS, Feedback
@@ -130,3 +131,17 @@ def test_lists_of_settings_that_are_no_groups_pass() -> None:
         "mig={name: x, parts: []}",
     ]
     check_choices([*given, "no override", "--config-dir=a,b", "=[a,b]", "hardware=[gh200"])
+
+
+def test_choices_are_found_case_aside(tmp_path: Path) -> None:
+    assert load(["hardware=L40S", "mig=Auto"]).hardware.name == "l40s"
+    assert load(["system=C2CServe", "system/alpha=Priced"]).system.alpha.policy == "priced"
+    assert spelled(["hardware=L40S,GH200", "-m", "out=Runs"]) == [
+        "hardware=l40s,gh200", "-m", "out=Runs",
+    ]  # fmt: skip
+    own = tmp_path / "hardware" / "L40S.yaml"
+    own.parent.mkdir()
+    own.write_text("name: L40S\n")
+    assert spelled(["hardware=L40S"], tmp_path) == ["hardware=L40S"]
+    words = [f"--config-dir={tmp_path}", "hardware=L40S"]
+    assert spelled(words) == words

@@ -10,6 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from c2c.config import RunSetup, build, load
+from c2c.config import simulate as simulated
 from c2c.errors import DataError, SettingError
 from c2c.policies import ByWait
 from tests.simulator.worlds import requests, simulate
@@ -95,6 +96,31 @@ def test_a_door_that_cannot_be_used_is_one_line(
     with pytest.raises(error, match=said) as caught:
         made(doors, "system.layout=mine_doors/copies", door=DOOR.replace(old, new))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("system", "mechanism", "setting"),
+    [
+        ("cocoserve", "copies", "system.layout.replicated=20"),
+        ("tessera", "kernels", "system.layout.expert_bytes=0.5"),
+        ("weaver", "woven", "system.layout.ratio=0.3"),
+    ],
+)
+def test_a_mechanism_alone_is_its_system(system: str, mechanism: str, setting: str) -> None:
+    """Equal records to the byte, with a setting that needs no `+`."""
+    alone = ["system=composed", f"system/mechanism=[{mechanism}]"]
+    found = []
+    for words in ([f"system={system}"], alone):
+        words += [setting, "workload=poisson", "workload.rate_rps=8", "workload.requests=20"]
+        found.append(simulated(build(load(words)), compiled=False).requests)
+    assert found[0].equals(found[1])
+
+
+def test_changes_of_variants_are_counted_by_the_loop_not_by_a_policy() -> None:
+    words = ["system=cocoserve", "workload=poisson", "workload.rate_rps=8", "workload.requests=40"]
+    setup = build(load([*words, "system/vary=by_vacancy"]))
+    run = simulated(setup, compiled=False).summary["run"]
+    assert 0 < run["variant_changes"] <= run["relayouts"]
 
 
 def test_two_mechanisms_of_one_name_are_refused(tmp_path: Path) -> None:

@@ -209,3 +209,17 @@ def test_the_case_of_a_sentencepiece_model(shared: Path) -> None:
     assert text == expected["text"]
     assert [model.tokenizer.spelling.text(token) for token in tokens] == expected["tokens"]
     assert offsets == expected["text_offset"]
+
+
+def test_the_case_of_a_prompt_that_ends_within_a_character(shared: Path) -> None:
+    case = shared / "cases2" / "engine" / "part_of_a_character_before_the_answer"
+    if not case.is_dir():
+        pytest.skip("the shared data holds no such case")
+    asked = json.loads((case / "request.json").read_text())
+    expected = json.loads((case / "expected.json").read_text())
+    model = load(shared / "checkpoints" / asked["model"], "float32")
+    assert model.tokenizer is not None
+    tokens = model.generate(asked["prompt"], asked["max_tokens"])
+    stream = model.tokenizer.stream(after=asked["prompt"])
+    text = "".join(map(stream.push, tokens)) + stream.finish()
+    assert (list(tokens), text) == (expected["token_ids"], expected["text"])

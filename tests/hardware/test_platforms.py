@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 
 from c2c.errors import DataError, SettingError
 from c2c.hardware import (
+    Node,
     Platform,
     conf_dir,
     cpu_platform,
@@ -81,9 +82,16 @@ def test_the_measured_link_lies_in_the_public_range() -> None:
     assert not link.measured_is_derived
 
 
-@pytest.mark.parametrize("name", ["gb200", "rubin"])
-def test_an_unmeasured_link_takes_gh200s_efficiency_and_says_so(name: str) -> None:
-    link, model = load_platform(name).link, load_platform("gh200").link
+def test_gb300s_link_is_what_nvbandwidth_copies_with_all_gpus_reading() -> None:
+    """168.60 to 175.41 GB/s in NVIDIA/Megatron-LM issue 6491."""
+    link = load_platform("gb300").link
+    assert 168.60 <= link_gbps(link, "measured") <= 175.41
+    assert not link.measured_is_derived
+
+
+@pytest.mark.parametrize(("name", "of"), [("gb200", "gb300"), ("rubin", "gh200")])
+def test_an_unmeasured_link_takes_anothers_efficiency_and_says_so(name: str, of: str) -> None:
+    link, model = load_platform(name).link, load_platform(of).link
     assert link.measured_gbps is None
     assert link.measured_is_derived
     efficiency = link_gbps(model, "measured") / link_gbps(model, "datasheet")
@@ -118,9 +126,33 @@ def test_the_cpu_platform_is_this_machine() -> None:
     assert one[0].sm_count == platform.gpu.sm_count
 
 
-def test_an_unknown_platform_is_answered_with_the_nearest() -> None:
-    with pytest.raises(SettingError, match=r"hardware='gh20': expected .*gh200 or gb200"):
-        load_platform("gh20")
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("H100", "Did you mean h100_nvl or h100_sxm?"),
+        ("h100_pcie", "Did you mean h100_nvl or h100_sxm?"),
+        ("NVIDIA H200", "Did you mean h200_pcie5?"),
+        ("gh200-288", "Did you mean gh200 or gh200_144?"),
+        *((name, "expected one of a100_40, ") for name in (
+            "h20", "mi300x", "a10g", "l4", "t4", "rtx_4090", "rtx_5090", "tpu_v5e", "gh20", "b20",
+        )),
+    ],
+)  # fmt: skip
+def test_similar_letters_mean_another_chip_so_only_its_own_code_is_suggested(
+    name: str, said: str
+) -> None:
+    with pytest.raises(SettingError) as caught:
+        load_platform(name)
+    assert str(caught.value).startswith(f"hardware={name!r}: expected ")
+    assert said in str(caught.value)
+    assert "docs/recipes.md#a-chip" in str(caught.value)
+
+
+def test_names_of_chips_are_found_case_aside() -> None:
+    assert load_platform("L40S") == load_platform("l40s")
+    assert Node(name="mine", gpus=("H100_SXM", "l40s")).gpus == ("h100_sxm", "l40s")
+    with pytest.raises(SettingError, match=r"node\.mine\.gpus='h20': expected one of"):
+        Node(name="mine", gpus=("h20", "l40s"))
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,6 @@ def test_queueing_asks_for_throughput() -> None:
     assert rule.end(3.0, 1.5).at(0.9) == 0  # the window has not ended
     assert rule.at(1.0) == 1
     assert rule.end(1.5, 1.5).at(2.0) == 0
-    assert rule.own.changes[0] == 2
 
 
 @pytest.mark.parametrize("before", [0, 1])
@@ -65,7 +64,6 @@ def test_equality_and_empty_windows_keep_the_variant(before: int) -> None:
     assert rule.at(1.5) == before
     assert rule.end(2.0, 2.0).at(2.5) == before
     assert rule.at(7.5) == before
-    assert rule.own.changes[0] == 0
 
 
 def test_a_band_keeps_the_variant_near_the_threshold() -> None:
@@ -84,7 +82,6 @@ def test_prompts_that_wait_may_decide_instead() -> None:
     assert rule.at(2.0, waiting=5) == 1
     assert rule.end(9.0).at(3.0, waiting=4) == 1
     assert rule.at(4.0, waiting=3) == 0
-    assert rule.own.changes[0] == 2
 
 
 def test_windows_end_one_after_the_other() -> None:
@@ -103,10 +100,10 @@ def test_a_window_changes_the_variant_at_most_once(
     rule, now = Rule(ByWait(window_s=1.0)), 0.0
     for gap, latency in requests:
         now += gap * step
-        changes, ends_s = int(rule.own.changes[0]), float(rule.own.ends_s[0])
+        before, ends_s = int(rule.own.chosen[0]), float(rule.own.ends_s[0])
         chosen = rule.at(now)
         assert chosen == rule.at(now)
-        assert rule.own.changes[0] - changes <= (rule.own.ends_s[0] > ends_s)
+        assert (chosen != before) <= (rule.own.ends_s[0] > ends_s)
         rule.end(latency)
 
 

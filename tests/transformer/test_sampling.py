@@ -106,6 +106,26 @@ def test_min_p_cuts_what_is_far_less_likely_than_the_best() -> None:
     assert set(draw(300, temperature=1.0, min_p=1.0, logits=tied)) == {0, 1}
 
 
+@pytest.mark.parametrize("tiny", [1e-5, 1e-20, 1e-37, 1e-38, 1e-40, 1e-300, 5e-324])
+@pytest.mark.parametrize("logits", [LOGITS, LOGITS - 50, LOGITS + 50])
+def test_tiny_settings_are_the_limits_that_they_go_to(tiny: float, logits: np.ndarray) -> None:
+    """float32 takes a number below 1e-38 for 0, and a quotient by one beyond its range."""
+    best = {logits.argmax()}
+    assert set(draw(20, temperature=1.0, top_p=tiny, logits=logits)) == best
+    assert set(draw(20, temperature=tiny, logits=logits)) == best
+    assert set(draw(20, temperature=tiny, top_p=tiny, min_p=tiny, top_k=3, logits=logits)) == best
+    free = draw(200, temperature=2.0, logits=logits)
+    assert (draw(200, temperature=2.0, min_p=tiny, logits=logits) == free).all()
+    # A held token with a positive logit beats all others, one with a negative logit loses nothing.
+    held = [int(np.argsort(logits)[-2])]
+    wanted = {held[0]} if logits[held[0]] > 0 or logits.max() < 0 else best
+    for settings in ({}, {"temperature": 1.0, "top_k": 1}, {"temperature": tiny}):
+        found = draw(5, held, repetition_penalty=tiny, logits=logits, **settings)
+        assert set(found) == wanted, settings
+    huge = draw(5, np.arange(VOCAB), repetition_penalty=1 / max(tiny, 1e-300), logits=logits)
+    assert np.isin(huge, np.flatnonzero((logits > 0) | (logits == logits.max()))).all()
+
+
 def test_both_halves_of_a_seed_count_and_small_ones_are_keys_of_jax() -> None:
     seeds = (5, 5 + (1 << 32), 5 << 32, 2**64 - 1)
     assert len({tuple(draw(12, temperature=5.0, seed=seed)) for seed in seeds}) == len(seeds)

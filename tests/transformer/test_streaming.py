@@ -91,6 +91,37 @@ def test_a_character_that_the_prompt_began_comes_whole(kind: str) -> None:
     assert streamed(kind, rest) == REPLACEMENT * 3
 
 
+@pytest.mark.parametrize("kind", IN_BYTES)
+def test_what_the_prompt_left_incomplete_is_no_part_of_a_text_that_does_not_complete_it(
+    kind: str,
+) -> None:
+    """The prompt's own text has the U+FFFD of its bytes."""
+    first, second, *_ = in_bytes(kind, "🙂")
+    a = KINDS[kind].token_to_id("a")
+    assert streamed(kind, [a], after=[first]) == "a"
+    assert streamed(kind, in_bytes(kind, "é"), after=[first]) == "é"
+    assert streamed(kind, [second, a], after=[first]) == REPLACEMENT + "a"
+    assert streamed(kind, [second], after=[first]) == REPLACEMENT
+    assert streamed(kind, [], after=[first]) == ""
+
+
+@given(st.text(st.sampled_from(ALIKE), min_size=1, max_size=3).map(str.encode), st.data())
+def test_any_bytes_after_any_part_of_a_character(prompt: bytes, data: st.DataObject) -> None:
+    """The character whole if the text's bytes complete it, else the text's bytes alone."""
+    cut = data.draw(st.integers(0, len(prompt)))
+    answer = data.draw(st.just(prompt[cut:]) | st.binary(max_size=6))
+    letters = {byte: letter for letter, byte in byte_alphabet().items()}
+    ids = [[KINDS["byte level"].token_to_id(letters[b]) for b in part] for part in (
+        prompt[:cut], answer)]  # fmt: skip
+    decoded = prompt[:cut].decode(errors="replace")
+    begun = prompt[:cut][len(decoded.rstrip(REPLACEMENT).encode()) :]
+    whole = (begun + answer).decode(errors="replace")
+    wanted = answer.decode(errors="replace")
+    if begun and not whole.startswith(REPLACEMENT):
+        wanted = whole
+    assert streamed("byte level", ids[1], after=ids[0]) == wanted
+
+
 @given(found=any_texts(IN_BYTES), skip=st.booleans())
 def test_whole_tokens_begin_at_their_offsets(found: tuple[str, list[int]], skip: bool) -> None:
     kind, tokens = found

@@ -35,9 +35,9 @@ from c2c.serving.prepare.lanes import Copy, Lane, StepLayout, Way
 from c2c.serving.prepare.layouts import Change, ChipLayouts, chip_layouts, layouts_to_choose
 from c2c.serving.prepare.memories import kv_homes
 from c2c.serving.prepare.memory import copied, own_memory
-from c2c.serving.prepare.parts import FleetPart, SliceKind
+from c2c.serving.prepare.parts import FleetPart, LayoutChange, SliceKind
 from c2c.serving.prepare.prompts_apart import prompts_apart
-from c2c.serving.prepare.settings import LayoutChange, ServingSetup, SystemSpec
+from c2c.serving.prepare.settings import ServingSetup, SystemSpec
 from c2c.serving.prepare.starting import start_plan
 from c2c.serving.prepare.tables import (
     DEPLOYMENT_DTYPE,

@@ -16,7 +16,7 @@ import numpy as np
 
 from c2c.cost import StepTable
 from c2c.errors import SettingError
-from c2c.hardware import Slice
+from c2c.hardware import Platform, Slice
 from c2c.models import CacheShape, ModelSpec, kv_bytes_per_token
 from c2c.serving.plans import DRAWS, RESOURCES, Cost, Plan, Work, path_ends
 
@@ -102,6 +102,8 @@ class StepLayout:
     Attributes:
       name: name of the layout.
       resources: devices and their links.
+      gpus: each rented GPU, with the name of the resource that counts its busy seconds, or of none
+        if it never computes; for price and energy, which (): leaves unknown.
       lanes: slots for batches in flight.
       memories: bytes by memory that lanes with `kv_homes` share, beside fixed contents.
       ways: paths between memories.
@@ -116,6 +118,7 @@ class StepLayout:
     name: str
     resources: tuple[str, ...]
     lanes: tuple[Lane, ...]
+    gpus: tuple[tuple[str, Platform], ...] = ()
     by_age: bool = True
     by_turns: bool = False
     switch_s: float = 0.0

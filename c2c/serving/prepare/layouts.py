@@ -9,7 +9,7 @@ import numpy as np
 
 from c2c.errors import SettingError
 from c2c.hardware import MigConfig, Platform, Slice, placed, reconfiguration, slices
-from c2c.serving.prepare.settings import LayoutChange
+from c2c.serving.prepare.parts import LayoutChange
 
 __all__ = ["Change", "ChipLayouts", "chip_layouts", "layouts_to_choose"]
 

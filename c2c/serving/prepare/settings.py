@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -43,11 +44,11 @@ from c2c.serving.prepare.groups import (
     as_group,
 )
 from c2c.serving.prepare.lanes import StepLayout
-from c2c.serving.prepare.parts import FleetPart
+from c2c.serving.prepare.parts import FleetPart, LayoutChange
 from c2c.serving.prepare.starting import start_works
 from c2c.workloads import Router
 
-__all__ = ["LayoutChange", "ServingSetup", "SystemSpec"]
+__all__ = ["ServingSetup", "SystemSpec"]
 
 _DEFAULTS = System()._asdict() | dict(PREPARATION)
 
@@ -81,6 +82,8 @@ class SystemSpec:
       recut: choice of a chip's layout while it serves.
       start: start of an engine as a graph of works (`c2c.serving.Work`, or a mapping each); () is
         one work set by `load` and the calibration. In settings also the mechanism that makes it.
+      launch_s: host seconds to launch a decode step's kernels one by one, by the name of a model's
+        spec; such a step takes at least as long. {}: each step is launched as one graph.
       layout: layout of an instance over several devices (`c2c.serving.StepLayout`); None: an
         instance has one slice, and its step is one work. In settings the mechanism that makes it.
       engines: engines of a slice, which take turns.
@@ -118,6 +121,7 @@ class SystemSpec:
     load: Any = field(default=_DEFAULTS["load"])
     recut: Any = field(default=_DEFAULTS["recut"])
     start: Any = ()
+    launch_s: Mapping[str, float] = field(default_factory=dict)
     layout: Any = None
     engines: Engines = field(default_factory=Engines)
     disaggregation: Disaggregation = field(default_factory=Disaggregation)
@@ -146,6 +150,9 @@ class SystemSpec:
             raise SettingError("system.hbm_reserve_bytes", self.hbm_reserve_bytes, "at least 0")
         copied = weights_in(self.load) == "hbm"
         object.__setattr__(self, "start", start_works(self.start, copied))
+        for name, seconds in self.launch_s.items():
+            if not 0.0 <= seconds < math.inf:
+                raise SettingError(f"system.launch_s.{name}", seconds, "seconds, at least 0")
         if self.start and self.load.start_s is not None:
             raise SettingError(
                 "system.load.start_s", self.load.start_s, "null where system.start says how long"
@@ -305,31 +312,6 @@ class SystemSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutChange:
-    """A change of every chip's MIG layout during a run.
-
-    Attributes:
-      at_s: time at which the first chip begins.
-      mig: new layout, or its name in `conf/mig`.
-      drain: whether requests that compute on a removed slice end there; else they are set aside at
-        the next step boundary and recomputed elsewhere.
-      stagger_s: delay of each further chip after the one before.
-    """
-
-    at_s: float
-    mig: MigConfig | str
-    drain: bool = True
-    stagger_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("at_s", "stagger_s"):
-            if not 0.0 <= getattr(self, name) < math.inf:
-                raise SettingError(
-                    f"mig_changes.{name}", getattr(self, name), "seconds, at least 0"
-                )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ServingSetup:
     """Setup of serving: hardware, models, system, constants.
 
@@ -476,6 +458,12 @@ class ServingSetup:
     @property
     def fleet_name(self) -> str:
         """Description of chips and layouts."""
+        if self.system.layout is not None:
+            gpus = Counter(platform.name for _, platform in self.system.layout.gpus)
+            named = " + ".join(f"{count} {name}" for name, count in gpus.items())
+            return f"{self.superchips} x {self.system.layout.name}" + (
+                f" ({named})" if gpus else ""
+            )
         return " + ".join(f"{p.count} x {p.chip_name}, mig {p.layout}" for p in self.parts)
 
     def _check_roles_and_moves(self) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from c2c.cost import Constants, Routing, StepTable, chunk_profile, ranks_table, step_table
+from c2c.cost import Constants, Routing, StepTable, chunk_profile, launched, ranks_table, step_table
 from c2c.hardware import Ranks, Slice, one_rank
 from c2c.models import (
     CacheShape,
@@ -116,7 +116,7 @@ def _table(
     if system.layout is not None:
         largest = largest_step_chunk(system) + system.max_batch
         return layout_table(system.layout, spec, kind.slice, largest)
-    return _streamed_table(
+    table = _streamed_table(
         spec,
         kind.slice,
         kind.constants,
@@ -128,6 +128,7 @@ def _table(
         setup.routing,
         resident,
     )
+    return launched(table, system.launch_s.get(spec.name, 0.0))
 
 
 @lru_cache(maxsize=KEPT_TABLES)

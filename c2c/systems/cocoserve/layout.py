@@ -244,6 +244,7 @@ class _Over:
             name=f"{self.given.way} over {self.node.name}",
             resources=(*map(_name, used), *links),
             lanes=tuple(self._lane(each) for each in self.placements),
+            gpus=tuple((_name(d), one) for d, one in enumerate(self.node.platforms)),
             switch_s=self.costs.coordination_s,
             notes=tuple(self._note(each[-1]) for each in self.placements),
             memories=self._memories(used),

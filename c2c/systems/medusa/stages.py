@@ -15,6 +15,7 @@ __all__ = [
     "MeasuredStart",
     "Stages",
     "graph_nodes",
+    "launch_s",
     "launched_extra_s",
     "load_measured_start",
     "loaded_bytes",
@@ -32,6 +33,7 @@ class MeasuredStart:
     """Measured stages of one model's start on one GPU, see `conf/starts`."""
 
     name: str
+    chip: str  # file of conf/hardware
     model: str
     hbm_gbps: float
     batch_sizes: int
@@ -49,7 +51,7 @@ class MeasuredStart:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name in ("name", "model"):
+            if field.name in ("name", "chip", "model"):
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
                 raise SettingError(f"starts.{self.name}.{field.name}", value, "a number above 0")
@@ -160,15 +162,21 @@ def stages_of(spec: ModelSpec, measured: MeasuredStart) -> Stages:
     )
 
 
-def launched_extra_s(spec: ModelSpec, measured: MeasuredStart) -> float:
-    """Return the extra seconds of a decode step whose kernels the host launches one by one.
+def launch_s(spec: ModelSpec, measured: MeasuredStart) -> float:
+    """Return the host seconds to launch the kernels of a step one by one.
 
-    Launches are asynchronous, so that a step takes the longer of host and GPU time. A launch takes
-    half of a captured node's host time, which covers two passes (warm-up and capture).
+    A launch takes half of a captured node's host time, which covers two passes (warm-up and
+    capture).
     """
-    launches = NODES_A_LAYER * spec.layers + NODES_OUTSIDE
-    host_s = launches * stages_of(spec, measured).host_s / 2
-    return max(0.0, host_s - loaded_bytes(spec) / (measured.hbm_gbps * 1e9))
+    return (NODES_A_LAYER * spec.layers + NODES_OUTSIDE) * stages_of(spec, measured).host_s / 2
+
+
+def launched_extra_s(spec: ModelSpec, measured: MeasuredStart) -> float:
+    """Return the extra seconds of a decode step on the measured GPU without a graph.
+
+    Launches are asynchronous, so that a step takes the longer of host and GPU time.
+    """
+    return max(0.0, launch_s(spec, measured) - loaded_bytes(spec) / (measured.hbm_gbps * 1e9))
 
 
 def _first_token_s(spec: ModelSpec, host_s: float, hbm: float) -> float:

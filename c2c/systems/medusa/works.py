@@ -7,11 +7,18 @@ from dataclasses import dataclass, replace
 from typing import Final, cast
 
 from c2c.errors import unknown_name
+from c2c.hardware import conf_names
 from c2c.models import ModelSpec
 from c2c.policies import weights_in
 from c2c.serving import Plan, SystemSpec, Weights, Work
 from c2c.systems.mechanism import Context, Mechanism
-from c2c.systems.medusa.stages import MeasuredStart, Stages, load_measured_start, stages_of
+from c2c.systems.medusa.stages import (
+    MeasuredStart,
+    Stages,
+    launch_s,
+    load_measured_start,
+    stages_of,
+)
 from c2c.systems.medusa.start import STARTS, plan_of
 
 __all__ = ["SYSTEM", "NamedStart", "start_works"]
@@ -23,13 +30,17 @@ class NamedStart:
 
     Attributes:
       way: name of the start, one of `STARTS`.
+      measured: file of `conf/starts` with one model's measured stages on one chip.
     """
 
     way: str = "medusa"
+    measured: str = "a100_40_vllm"
 
     def __post_init__(self) -> None:
         if self.way not in STARTS:
             raise unknown_name("system.start.way", self.way, STARTS)
+        if self.measured not in conf_names("starts"):
+            raise unknown_name("system.start.measured", self.measured, conf_names("starts"))
 
 
 def start_works(
@@ -106,15 +117,33 @@ def _names(stage: str) -> tuple[str, ...]:
 
 
 def _prepare(context: Context) -> SystemSpec:
-    constants, system = context.constants, context.system
+    constants, system, way = context.constants, context.system, context.settings.way
+    specs = [d.spec for d in context.deployments]
+    measured = load_measured_start(context.settings.measured)
     works = start_works(
-        context.settings.way,
-        [d.spec for d in context.deployments],
-        load_measured_start(),
+        way,
+        specs,
+        measured,
         is_copied=weights_in(system.load) == "hbm",
         switch_s=lambda spec: constants.switch_moe_s if spec.experts else constants.switch_dense_s,
     )
-    return replace(system, start=works)
+    launches = {s.name: launch_s(s, measured) for s in specs} if way == "no_graph" else {}
+    return replace(system, start=works, launch_s=launches)
 
 
-SYSTEM: Final = Mechanism(part="start", settings=NamedStart, prepare=_prepare, ways=STARTS)
+def _notes(context: Context) -> tuple[str, ...]:
+    """Return a line if the stages of one chip stand for those of another."""
+    measured = load_measured_start(context.settings.measured)
+    chips = [part["hardware"] for part in context.run["fleet"]["parts"]] or [context.platform.name]
+    others = [name for name in dict.fromkeys(chips) if name != measured.chip]
+    if not others:
+        return ()
+    return (
+        f"starts {measured.name}: host and GPU stages measured on {measured.chip} stand for those "
+        f"of {', '.join(others)} (system.start.measured); weights move at each chip's own rates",
+    )
+
+
+SYSTEM: Final = Mechanism(
+    part="start", settings=NamedStart, prepare=_prepare, ways=STARTS, notes=_notes
+)

@@ -134,6 +134,7 @@ class _Over:
             name=f"{self.given.way} over {self.pair.name}",
             resources=self.resources,
             lanes=made,
+            gpus=tuple(zip(self.pair.node.gpus, self.pair.node.platforms, strict=True)),
             switch_s=SWITCH_S,
             notes=(f"pair {self.pair.name}: {detail}",),
         )

@@ -13,7 +13,8 @@ which equals the mean of max(K, W + N). N is a work on the cold GPU with priorit
 model's steps, which therefore grow by N; polls after each operator and splits lengthen them too. W
 is computed as if the cold model always ran.
 
-Prompts take no time, or have devices of their own that send their keys and values.
+Prompts are computed on their model's GPU, whose step they lengthen by their time alone; or on
+devices of their own that send their keys and values; or they take no time.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ import numpy as np
 from c2c.cost import Constants, calibration_for, load_constants
 from c2c.cost.kernel_graph import Batch, TimedGpu
 from c2c.errors import SettingError, unknown_name
-from c2c.hardware import Node, joined
+from c2c.hardware import Node, Platform, joined
 from c2c.models import Deployment, ModelSpec, kv_bytes_per_token, rank_of, weight_bytes
 from c2c.policies import AsAlpha, ByRatio
-from c2c.serving import Cost, Lane, Plan, StepLayout, SystemSpec, Work, prompts_apart
+from c2c.serving import Cost, Curve, Lane, Plan, StepLayout, SystemSpec, Work, prompts_apart
 from c2c.systems.mechanism import Context, Mechanism
 from c2c.systems.weaver.profile import Pair, payload_bytes, profile_of
 from c2c.systems.weaver.splitting import (
@@ -42,7 +43,7 @@ from c2c.systems.weaver.splitting import (
     guarded_cut,
     printed_cut,
 )
-from c2c.systems.weaver.times import JOINS_S, Times, curve, fitted, flat, times_of
+from c2c.systems.weaver.times import Times, curve, fitted, times_of
 
 __all__ = ["SYSTEM", "Weaving", "cut_of", "pair_times", "woven_layout"]
 
@@ -69,7 +70,8 @@ class Weaving:
       split_s: seconds that a split adds to an operator.
       ahead_s: seconds that the CPU issues ahead, for which tasks wait if it controls them; None:
         the GPU controls them.
-      prompt_devices: number of devices for each model's prompts; None: prompts take no time.
+      prompt_devices: number of devices for each model's prompts; 0: prompts are computed where the
+        model decodes; None: prompts take no time.
       kv_share: share of a GPU's memory for weights, keys, values and `reserve_bytes`.
       reserve_bytes: bytes of each GPU for other uses.
       cold_share: share of the models' common room for keys and values, kept for the cold model.
@@ -90,7 +92,7 @@ class Weaving:
     poll_s: float = 2e-6
     split_s: float = 3e-6
     ahead_s: float | None = None
-    prompt_devices: int | None = None
+    prompt_devices: int | None = 0
     kv_share: float = 0.9
     reserve_bytes: float = 1e9
     cold_share: float = 0.1
@@ -119,8 +121,11 @@ class Weaving:
                 raise SettingError(f"{where}.{name}", getattr(self, name), "a number, at least 0")
         if self.ahead_s is not None and not 0.0 <= self.ahead_s < np.inf:
             raise SettingError(f"{where}.ahead_s", self.ahead_s, "seconds, at least 0, or null")
-        if self.prompt_devices is not None and not 1 <= self.prompt_devices <= 8:
-            raise SettingError(f"{where}.prompt_devices", self.prompt_devices, "1 to 8, or null")
+        apart = self.way in ("dedicated", "woven")
+        most = 8 if apart else 0
+        if self.prompt_devices is not None and not 0 <= self.prompt_devices <= most:
+            allowed = "0 to 8, or null" if apart else f"0 or null with way={self.way}"
+            raise SettingError(f"{where}.prompt_devices", self.prompt_devices, allowed)
 
     @property
     def of(self) -> ThresholdOf:
@@ -231,7 +236,7 @@ class _Over:
         tokens: int, constants: Constants | None,
     ) -> None:  # fmt: skip
         self.given, self.hot, self.cold, self.node, self.rows = given, *specs, node, rows
-        self.tokens = tokens if given.prompt_devices else 0
+        self.tokens = 0 if given.prompt_devices is None else tokens
         if len(node.platforms) < 2 or not node.link(0, 1) or not node.link(1, 0):
             raise SettingError("node", node.name, "two GPUs with links in both directions")
         first, second = node.platforms[:2]
@@ -252,7 +257,7 @@ class _Over:
         memories = {"gpu0": self._room(0, self.hot), "gpu1": self._room(1, self.cold)}
         more_s, said = 0.0, "each model on a GPU"
         homes: tuple[dict[str, float], ...] = ({"gpu0": 1.0},)
-        step: Plan = (_on("gpu0", "rest", hot.rest()),
+        step: Plan = (_on("gpu0", "rest", self._own(hot.rest(), hot)),
                       _on("gpu0", "own", hot.attention, home=0, after=("rest",)))  # fmt: skip
         reserve: dict[str, float] = {}
         if self.given.way == "woven":
@@ -262,14 +267,17 @@ class _Over:
         lanes = (
             self._lane("hot", self.hot, (0,), step, homes),
             replace(
-                self._lane("cold", self.cold, (1,), (_on("gpu1", "step", cold.step(more_s)),),
-                           ({"gpu1": 1.0},)), reserve=reserve,
+                self._lane(
+                    "cold", self.cold, (1,),
+                    (_on("gpu1", "step", self._own(cold.step(more_s), cold)),), ({"gpu1": 1.0},),
+                ), reserve=reserve,
             ),
         )  # fmt: skip
         return self._with_prompts(
             StepLayout(
                 name=f"{self.given.way} over {self.node.name}", resources=("gpu0", "gpu1"),
-                lanes=lanes, by_age=False, memories=memories, notes=(said,),
+                lanes=lanes, gpus=self._gpus(), by_age=False, memories=memories,
+                notes=(said, self._of_prompts()),
             ), (hot, cold),
         )  # fmt: skip
 
@@ -290,10 +298,13 @@ class _Over:
             stall = [expected_stall(cut.lengths, s) for s in late]
         else:
             stall = [max(0.0, given.ahead_s - s) for s in late]
+        sizes = np.array([1, max(2, self.tokens)])
+        token_s = kv_bytes_per_token(self.hot) / (gbps * 1e9) * (given.prompt_devices == 0)
         step = (
             *own,
             Work(name="sent", home=1, after=("rest",),
-                 seconds=Cost(decode=curve(n, layers * sent_s))),
+                 seconds=Cost(prefill=curve(sizes, token_s * sizes),
+                              decode=curve(n, layers * sent_s))),
             replace(_on("gpu1", "away", away.attention, home=1, after=("sent",)), rank=1),
             Work(name="stall", home=1, after=("own", "away"),
                  seconds=Cost(decode=curve(n, layers * np.array(stall)))),
@@ -320,13 +331,14 @@ class _Over:
             gpu = self.gpus[0]
             rank, collective_s = rank_of(spec, 2), fitted()["collective_s"]
             parts = [gpu.part, *([_share_of(gpu, share)] if spatial else [])]
-            whole, *few = [
+            times = [
                 times_of(
-                    rank, part, gpu.constants, rows=self.rows, host_s=given.host_s,
-                    collective_s=collective_s, gbps=gbps,
-                ).step()
+                    rank, part, gpu.constants, rows=self.rows, tokens=self.tokens,
+                    host_s=given.host_s, collective_s=collective_s, gbps=gbps,
+                )
                 for part in parts
             ]  # fmt: skip
+            whole, *few = [self._own(one.step(), one) for one in times]
             cost = few[0] if few else whole
             drawn = _least(whole, cost) if few else whole
             step = (Work(name="step", seconds=cost, draws={"both": drawn}),)
@@ -335,22 +347,20 @@ class _Over:
             lanes.append(replace(lane, reserve={"both": kept}))
         how = "on shares of the SMs" if spatial else "in turn"
         said = f"both models over both GPUs, {how}"
-        if given.prompt_devices is not None:
-            raise SettingError("system.layout.prompt_devices", given.prompt_devices,
-                               f"null with way={given.way}")  # fmt: skip
         return StepLayout(
             name=f"{given.way} over {self.node.name}", resources=("both",), lanes=tuple(lanes),
-            by_age=not spatial, by_turns=not spatial, memories=memory, notes=(said,),
+            gpus=self._gpus("both"), by_age=not spatial, by_turns=not spatial, memories=memory,
+            notes=(said, self._of_prompts()),
         )  # fmt: skip
 
     def _with_prompts(self, made: StepLayout, times: tuple[Times, Times]) -> StepLayout:
         """Return the layout with further devices, equal to its GPU, for each model's prompts."""
         count = self.given.prompt_devices
-        if count is None:
+        if not count:
             return made
         _, gbps = _wire(self.node)
         lanes: list[Lane] = []
-        resources = list(made.resources)
+        resources, gpus = list(made.resources), list(made.gpus)
         for lane, spec, one, gpu in zip(
             made.lanes, (self.hot, self.cold), times, (0, 1), strict=True
         ):
@@ -358,6 +368,7 @@ class _Over:
             for number in range(count):
                 device = f"{lane.place.name} prompts {number}"
                 resources += [device, f"{device} out"]
+                gpus.append((device, self.node.platforms[gpu]))
                 plan = (Work(name="prompts", seconds=one.prompts(), draws={device: one.prompts()}),)
                 made_here = self._lane(f"{lane.place.name} prompts", spec, (gpu,), plan, ())
                 each.append(replace(made_here, kv_bytes=self._room(gpu, spec)))
@@ -366,7 +377,26 @@ class _Over:
             sent = {spec.name: Cost(prefill=curve(sizes, token_s * sizes))}
             ways = [[f"{lane.place.name} prompts {k} out"] for k in range(count)]
             lanes += [*prompts_apart(lane, each, sent, ways), lane]
-        return replace(made, resources=tuple(resources), lanes=tuple(lanes))
+        return replace(made, resources=tuple(resources), lanes=tuple(lanes), gpus=tuple(gpus))
+
+    def _own(self, cost: Cost, times: Times) -> Cost:
+        """Return a step's cost, with the time of prompts if the model's GPU computes them."""
+        if self.given.prompt_devices != 0:
+            return cost
+        return replace(cost, prefill=times.prompts().prefill)
+
+    def _of_prompts(self) -> str:
+        count = self.given.prompt_devices
+        if count is None:
+            return "prompts take no time (system.layout.prompt_devices=null)"
+        return f"prompts: {f'{count} further GPUs a model' if count else 'on the GPU that decodes'}"
+
+    def _gpus(self, together: str = "") -> tuple[tuple[str, Platform], ...]:
+        """Return the node's GPUs with their resources; `together` is that of the first two."""
+        return tuple(
+            (together if together and d < 2 else f"gpu{d}", platform)
+            for d, platform in enumerate(self.node.platforms)
+        )
 
     def _times(self, spec: ModelSpec, gpu: int) -> Times:
         on = self.gpus[gpu]
@@ -427,9 +457,12 @@ def _share_of(gpu: TimedGpu, share: float) -> Any:
 
 def _least(whole: Cost, cost: Cost) -> Cost:
     """Return the memory time of a step on some of the SMs: that on all SMs, at most its own."""
-    sizes = np.array(cost.decode.sizes)
+
+    def least(all_sms: Curve, some: Curve) -> Curve:
+        return Curve(some.sizes, np.minimum(all_sms.at(some.sizes), some.values))
+
     return Cost(
-        prefill=flat(JOINS_S),
-        decode=curve(sizes, np.minimum(whole.decode.at(sizes), cost.decode.at(sizes))),
+        prefill=least(whole.prefill, cost.prefill),
+        decode=least(whole.decode, cost.decode),
         cached=min(whole.cached, cost.cached),
     )

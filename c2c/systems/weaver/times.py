@@ -97,6 +97,8 @@ class Times:
         pairs = tokens * np.minimum(tokens, _PAIRS) / 2
         seconds = table.body_s[tokens, 0] + table.prefill_attention_s[tokens]
         seconds = seconds + pairs * table.attn_s_per_pair + table.head_s[1, 0]
+        if self.collectives_s:
+            seconds = seconds + np.array(self.collectives_s)[tokens]
         return Cost(prefill=curve(tokens, seconds + table.step_overhead_s + self.host_s))
 
 

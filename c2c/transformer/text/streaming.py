@@ -41,7 +41,8 @@ class TextStream:
           spelling: spelling of the tokens.
           skip_special_tokens: whether special tokens have no text.
           kept: special tokens that have a text nevertheless.
-          after: tokens before the text, whose own text is not emitted.
+          after: tokens before the text, whose own text is not emitted. If their last character is
+            incomplete and the text completes it, that character is emitted.
         """
         self._spelling = spelling
         self._skipped = (
@@ -51,11 +52,14 @@ class TextStream:
         self._errors = "replace" if spelling.is_byte_level else "surrogateescape"
         self._decoder = codecs.getincrementaldecoder("utf-8")(self._errors)
         self._before: str | None = None
+        self._open = b""
         self.length = self._begin = 0
         last = islice((token for token in reversed(after) if self._name(token)), _LONGEST)
         for token in reversed(list(last)):
             self.push(token)
         self.length = self._begin = 0
+        self._open = self._decoder.getstate()[0]  # part of a character, of `after`
+        self._since = b""  # bytes of the text while it is incomplete
 
     def push(self, token: int) -> str:
         """Add one token id; return the new text, often empty."""
@@ -83,6 +87,23 @@ class TextStream:
         return None if token in self._skipped else self._spelling.name(token)
 
     def _taken(self, data: bytes, *, final: bool = False) -> str:
+        if self._open:
+            data = self._after_open(data, final=final)
         text = _ESCAPED.sub("\N{REPLACEMENT CHARACTER}", self._decoder.decode(data, final))
         self.length += len(text)
         return text
+
+    def _after_open(self, data: bytes, *, final: bool) -> bytes:
+        """Return the bytes to decode next; all since the incomplete character if they break it."""
+        self._since += data
+        strict = codecs.getincrementaldecoder("utf-8")()
+        try:
+            is_over = strict.decode(self._open + self._since, final) != ""
+        except UnicodeDecodeError as error:
+            is_over = True
+            if error.start == 0:
+                self._decoder.reset()
+                data = self._since
+        if is_over:
+            self._open = b""
+        return data

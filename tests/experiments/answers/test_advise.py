@@ -49,6 +49,31 @@ def test_what_the_command_line_leaves_open_is_compared() -> None:
     assert own[0].usd_per_hour == 9.0
 
 
+def test_a_node_is_one_candidate_at_the_price_of_all_its_gpus() -> None:
+    drawn = ("workload=poisson", "workload.requests=10")
+    (tessera,) = space("system=tessera", "node=h100_rtx", *drawn).arms()
+    assert "mig" not in tessera.params
+    gpus = [load_platform(name).gpu for name in ("h100_sxm", "rtx_pro_6000")]
+    assert tessera.usd_per_hour == sum(gpu.usd_per_hour or 0.0 for gpu in gpus)
+    assert tessera.power_w == sum(gpu.power_w or 0.0 for gpu in gpus)
+    with pytest.raises(
+        SettingError, match=r"node\.usd_per_hour=None: expected a price, which a100"
+    ):
+        space("system=cocoserve", *drawn).arms()
+    for more, usd in (
+        ("system.layout.prompt_devices=0", 3.0),
+        ("system.layout.prompt_devices=1", 6.0),
+    ):
+        (weaver,) = space("system=weaver", "+node.usd_per_hour=3", more, *drawn).arms()
+        assert weaver.usd_per_hour == usd
+    mixed = space("system=tessera,c2cserve_plus", "hardware=gh200", "mig=7x12gb", *drawn)
+    assert [dict(arm.params) for arm in mixed.arms()] == [
+        {"system": "tessera"}, {"system": "c2cserve_plus"},
+    ]  # fmt: skip
+    with pytest.raises(SettingError, match=r"usd_per_hour='free': expected a number above 0"):
+        space("system=weaver", "+node.usd_per_hour=free", *drawn).arms()
+
+
 def test_a_fleet_of_unlike_chips_is_one_candidate_at_the_price_of_its_chips() -> None:
     found = FleetSpace(
         ["hardware=gh200", "mig=7x12gb"], None, systems=["c2cserve_plus"], fleets=["h100_rtx"]

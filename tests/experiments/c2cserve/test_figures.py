@@ -119,7 +119,8 @@ def test_co_run_is_between_the_slower_solo_and_the_sum() -> None:
 def test_speed_ups_stay_within_the_bandwidths() -> None:
     for r in computed("projection").tables["scaling"].to_pylist():
         assert r["hbm_gemm"] <= r["hbm_bandwidth"] * (1 + 1e-9)
-        assert r["hybrid_gemm"] <= r["link_bandwidth"] * (1 + 1e-9)
+        low, high = sorted((1.0, r["link_bandwidth"]))  # what is no link does not slow down
+        assert low * (1 - 1e-9) <= r["hybrid_gemm"] <= high * (1 + 1e-9)
 
 
 def test_one_tile_does_not_keep_up_with_hbm_where_a_gemm_has_few_columns() -> None:

@@ -12,7 +12,16 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.host_memory import HostMemoryError, host_ref, refs, to_host, weight_operand
+from pallas_kernels.arguments import operand
+from pallas_kernels.gather_rows import gather_rows
+from pallas_kernels.host_memory import (
+    HostArray,
+    HostMemoryError,
+    host_ref,
+    refs,
+    to_host,
+    weight_operand,
+)
 from pallas_kernels.hybrid_gemm import hybrid_gemm
 from tests.pallas_kernels.interpreting import SMALL, operands, within
 
@@ -131,3 +140,42 @@ def test_hybrid_gemm_takes_refs() -> None:
     np.testing.assert_array_equal(np.asarray(a, np.float32), np.asarray(b, np.float32))
     c = within(lambda: hybrid_gemm(x, params["w"], 1.0, config=SMALL, backend="interpret"))
     np.testing.assert_array_equal(np.asarray(c, np.float32), np.asarray(a, np.float32))
+
+
+def _multiplied(w: Any) -> Any:
+    return lambda x: hybrid_gemm(x, w, 1.0, backend="reference")
+
+
+def _gathered(w: Any) -> Any:
+    return lambda x: gather_rows(w, jnp.zeros(1, jnp.int32), backend="reference") + x[0, 0]
+
+
+@pytest.mark.parametrize("raw", [True, False], ids=["an array in pinned memory", "a HostArray"])
+@pytest.mark.parametrize("use", [_multiplied, _gathered])
+def test_weights_that_a_jitted_function_closes_over_are_refused(use: Any, raw: bool) -> None:
+    """They would be constants of its program, in device memory; as arguments they stay."""
+    x, stored, _ = operands(8, 128, 64)
+    held = to_host(stored)
+    w = held.data if raw else held
+    with pytest.raises(HostMemoryError, match=r"w \(128x64 bfloat16\).*pass it as an argument of"):
+        jax.jit(use(w)).trace(x)
+    assert use(w)(x).shape[1] == 64  # outside of jit it is no constant
+    text = jax.jit(lambda x, w: use(w)(x)).trace(x, w).lower().as_text()
+    assert 'mhlo.memory_kind = "pinned_host"' in text
+
+
+@pytest.mark.parametrize("taken", [HostArray.ref, HostArray.to_device])
+def test_operands_taken_within_jit_are_no_constants_either(taken: Any) -> None:
+    w = to_host(W)
+    with pytest.raises(HostMemoryError, match="pass it as an argument of the jitted function"):
+        jax.jit(lambda: taken(w)).trace()
+    assert jax.vmap(lambda _: taken(w).shape[0])(jnp.zeros(2)).shape == (2,)
+    assert jax.eval_shape(taken, w).shape == W.shape
+
+
+def test_the_kernel_takes_no_numpy_weights() -> None:
+    """jax would copy them to device memory at each call; on a CPU nothing leaves host memory."""
+    _, stored, _ = operands(8, 128, 64)
+    with pytest.raises(ValueError, match=r"weights='a NumPy array': expected a HostArray"):
+        operand(np.asarray(stored), "sm90")
+    assert operand(np.asarray(stored), "reference").shape == stored.shape

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from c2c.config import build, load, simulate
+from c2c.config import RunSetup, build, load, simulate
+from c2c.cost import launched
 from c2c.errors import SettingError
 from c2c.models import load_spec
 from c2c.systems.medusa import (
@@ -109,3 +110,50 @@ def test_wrong_names_and_numbers_are_refused() -> None:
         replace(MEASURED, weights_s=0)
     with pytest.raises(SettingError, match=r"beside_weights_s=1"):
         replace(MEASURED, beside_weights_s=1.0)
+
+
+def run_of(*words: str) -> RunSetup:
+    return build(
+        load(
+            ["system=serverlessllm", "catalog.models=[{spec: qwen1.5-0.5b}]", "workload=poisson",
+             "workload.requests=10", "workload.rate_rps=0.5", "workload.output_tokens=50",
+             "workload.prompt_tokens=100", "workload.lengths=fixed", *words]
+        )
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("hardware", ["a100_40", "h100_sxm"])
+def test_decodes_without_graphs_take_as_long_as_their_launches(hardware: str) -> None:
+    """266 launches of 0.5B take the host longer than the GPU's 2 ms; other ways have graphs."""
+    spec = load_spec("qwen1.5-0.5b")
+    host_s = (11 * spec.layers + 2) * OWN.host_s / 2
+    tpot = {}
+    for way in ("vllm", "no_graph"):
+        setup = run_of(f"hardware={hardware}", f"system.start=medusa/{way}")
+        tpot[way] = simulate(setup, compiled=False).summary["tpot_s"]["p50"]
+    assert tpot["vllm"] < 0.5 * host_s
+    assert host_s < tpot["no_graph"] < host_s + tpot["vllm"]
+
+
+def test_steps_longer_than_their_launches_do_not_change() -> None:
+    prepared = run_of("hardware=a100_40").prepared
+    table = prepared.tables[0][0]
+    assert launched(table, 1e-6) is table
+    slow = launched(table, 5e-3)
+    assert slow.decode_attention_s[0] == 0.0
+    gpu_s = table.body_s[1, 0] + table.head_s[1, 0]
+    assert gpu_s + slow.decode_attention_s[1] == pytest.approx(5e-3)
+    assert (slow.decode_attention_s >= table.decode_attention_s).all()
+
+
+def test_stages_of_another_chip_are_named() -> None:
+    def named(*words: str) -> list[str]:
+        setup = run_of("system.start=medusa", *words)
+        return [note for note in setup.notes if note.startswith("starts a100_40_vllm")]
+
+    assert not named("hardware=a100_40")
+    assert "measured on a100_40 stand for those of gh200" in named()[0]
+    unlike = "fleet.parts=[{hardware: l40s, count: 1}, {hardware: a100_40, count: 1}]"
+    assert "stand for those of l40s (" in named(unlike)[0]
+    with pytest.raises(SettingError, match=r"system\.start\.measured='mine': expected one of"):
+        run_of("system.start={mechanism: medusa, measured: mine}")

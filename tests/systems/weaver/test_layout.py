@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from c2c.errors import SettingError
 from c2c.hardware import load_node
 from c2c.models import Deployment, kv_bytes_per_token, load_catalog
-from c2c.policies import ByRatio
+from c2c.policies import ByRatio, Fixed
 from c2c.serving import ServingSetup, StepLayout, Work, path_ends, prepare
 from c2c.systems.weaver import Weaving, expected_stall, woven_layout
 from c2c.systems.weaver.layout import _Over, cut_of, pair_times
@@ -54,16 +54,46 @@ def two_models(n: int, rate: float, seed: int) -> Any:
 
 
 @pytest.mark.parametrize("way", ["dedicated", "spatial", "temporal", "woven"])
-@pytest.mark.parametrize("prompt_devices", [None, 1, 2])
+@pytest.mark.parametrize("prompt_devices", [None, 0, 1, 2])
 def test_both_models_are_served(way: str, prompt_devices: int | None) -> None:
     if prompt_devices and way in ("spatial", "temporal"):
-        with pytest.raises(SettingError, match=r"prompt_devices=[12]: expected null"):
+        with pytest.raises(SettingError, match=r"prompt_devices=[12]: expected 0 or null"):
             layout(way=way, prompt_devices=prompt_devices)
         return
     made = layout(way=way, prompt_devices=prompt_devices)
     found, stats, _ = simulate(setup(made), two_models(40, 20.0, 3))
     assert len(found) == 40
     assert stats.failed == 0
+
+
+@pytest.mark.parametrize("way", ["dedicated", "spatial", "temporal", "woven"])
+def test_prompts_take_time_unless_asked_otherwise(way: str) -> None:
+    """A prompt of 2,000 tokens takes 2 * parameters * tokens at the tensor cores' peak at least."""
+    block = requests([0.0], model=[1], prompt=2000, output=2)
+    cores = 2 if way == "temporal" else 1
+    least_s = 2 * 6.9e9 * 2000 / (cores * 312e12)  # llama-3-8b without embedding and head
+    for given_, low, high in (
+        ({}, least_s, 3 * least_s), ({"prompt_devices": None}, 0.0, 0.1 * least_s),
+    ):  # fmt: skip
+        made = setup(layout(way=way, **given_), chunk=Fixed(2048))
+        found, _, _ = simulate(made, block)
+        assert low < float(found["first_token_s"][0]) < high
+
+
+def test_keys_of_a_prompt_that_is_away_cross_the_link() -> None:
+    block = requests([0.0], model=[0], prompt=2000, output=2)
+    one_s = 2000 * kv_bytes_per_token(MODELS[0].spec) / 100e9
+    ttft = [
+        float(simulate(setup(layout(ratio=r), r), block)[0]["first_token_s"][0]) for r in (0.0, 1.0)
+    ]
+    assert ttft[1] - ttft[0] == pytest.approx(one_s, rel=0.05)
+
+
+def test_the_layout_names_its_gpus() -> None:
+    assert [name for name, _ in layout(way="temporal").gpus] == ["both", "both"]
+    apart = layout(prompt_devices=2)
+    assert {name for name, _ in apart.gpus} < {*apart.resources}
+    assert [platform.name for _, platform in apart.gpus] == ["a100_40"] * 6
 
 
 @settings(max_examples=4, deadline=None)
@@ -167,7 +197,7 @@ def test_the_largest_batch_uses_the_cold_gpu() -> None:
 
 def test_steps_of_multiplexed_models_take_turns() -> None:
     """While both have a batch, each waits for one step of the other."""
-    made = layout(way="temporal")
+    made = layout(way="temporal", prompt_devices=None)
     plans: Any = [lane.steps[m.spec.name][0] for lane, m in zip(made.lanes, MODELS, strict=True)]
     block = requests([0.0] * 21, model=[0] * 20 + [1], prompt=300, output=[300] * 20 + [20])
     found, _, _ = simulate(setup(made), block)
@@ -202,7 +232,7 @@ def test_the_hot_model_may_be_the_second() -> None:
         ({"hot": "llama"}, r"system\.layout\.hot='llama': expected one of cold, hot"),
         ({"kv_share": 0.2}, r"GPUs with room for llama-3-8b-hot; a100_40 lacks"),
         ({"way": "temporal", "kv_share": 0.4}, r"GPUs with room for both models; they lack"),
-        ({"prompt_devices": 0}, r"prompt_devices=0: expected 1 to 8, or null"),
+        ({"prompt_devices": 9}, r"prompt_devices=9: expected 0 to 8, or null"),
         ({"poll_s": -1.0}, r"poll_s=-1\.0: expected a number, at least 0"),
         ({"ahead_s": -1.0}, r"ahead_s=-1\.0: expected seconds, at least 0, or null"),
         ({"threshold_of": "step"}, r"system\.layout\.threshold_of='step': expected one of"),
