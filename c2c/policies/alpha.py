@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from c2c.compiling.decision import decision, jitable
 from c2c.compiling.guard import Returns
-from c2c.cost import max_min_rates
 from c2c.errors import SettingError
 from c2c.policies.returns import SECONDS
 from c2c.policies.traits import AlphaTraits
@@ -16,14 +15,12 @@ __all__ = [
     "AlphaObservation",
     "AlphaState",
     "Feedback",
-    "Predictive",
     "Priced",
     "Roofline",
     "Static",
     "adjust_alpha",
     "alpha_index",
     "best_alpha_index",
-    "least_lost",
     "link_price",
 ]
 
@@ -202,49 +199,11 @@ def _congestion(policy: Priced, link_utilisation: float) -> float:
     return policy.price * used / (1.0 - used)
 
 
-class Predictive(NamedTuple):
-    """The variant with the least total delay of the chip's steps, over a receding horizon.
-
-    Ours: model-predictive control. The model is the cost model and the max-min shares of the link;
-    the plant's state is the steps under way on the chip and the link rate of each. For each variant
-    it predicts the own step's time at its share, and the delay of the others' steps. The choice is
-    repeated at every step with prompt tokens, and every `horizon` decode steps, as the other steps
-    change.
-
-    Attributes:
-      initial: alpha before the first step, and for the profiling of chunks.
-      others: weight of a second lost by others, relative to an own second.
-      horizon: decode steps between two choices.
-    """
-
-    initial: float = 0.0
-    others: float = 1.0
-    horizon: int = 8
-
-    def check(self, where: str) -> None:
-        """Raise SettingError for a setting that cannot work."""
-        _check_unit(Static(self.initial), where)
-        if not 0.0 <= self.others < math.inf:
-            raise SettingError(f"{where}.others", self.others, "a number, at least 0")
-        if self.horizon < 1:
-            raise SettingError(f"{where}.horizon", self.horizon, "a whole number above 0")
-
-    @property
-    def traits(self) -> AlphaTraits:
-        """Constant traits of this policy."""
-        return AlphaTraits(
-            initial=self.initial,
-            knows_costs=True,
-            others_weight=self.others,
-            horizon_steps=self.horizon,
-        )
-
-
 def _leave(policy: Any, state: AlphaState, seen: AlphaObservation) -> AlphaState:
     return state
 
 
-for _knowing in (Roofline, Priced, Predictive):
+for _knowing in (Roofline, Priced):
     adjust_alpha.by(_knowing)(_leave)
 
 
@@ -275,52 +234,3 @@ def best_alpha_index(
             best = a
             best_s = seconds
     return best
-
-
-@jitable
-def least_lost(
-    alone_s: Any,
-    link_bytes: Any,
-    demands_gbps: Any,
-    others: int,
-    link_gbps: float,
-    weight: float,
-    shares_gbps: Any,
-) -> tuple[int, float]:
-    """Return the variant with the least own plus weighted lost seconds, and both seconds.
-
-    Args:
-      alone_s: [A] seconds of a step for each variant with the link to itself.
-      link_bytes: [A] bytes each variant moves over the link.
-      demands_gbps: link demands, of which the first `others` belong to steps under way on the chip;
-        one more entry is written.
-      others: number of steps under way.
-      link_gbps: rate of the chip's link, shared max-min.
-      weight: weight of a second by which another step is delayed.
-      shares_gbps: scratch of the same length.
-    """
-    max_min_rates(demands_gbps, others, link_gbps, shares_gbps)
-    without = _held_up(demands_gbps, shares_gbps, others)
-    best = 0
-    best_s = math.inf
-    for a in range(len(alone_s)):
-        demands_gbps[others] = link_bytes[a] / alone_s[a] / 1e9
-        max_min_rates(demands_gbps, others + 1, link_gbps, shares_gbps)
-        seconds = alone_s[a]
-        if demands_gbps[others] > 0.0:
-            seconds *= demands_gbps[others] / shares_gbps[others]
-        seconds *= 1.0 + weight * (_held_up(demands_gbps, shares_gbps, others) - without)
-        if seconds < best_s:
-            best = a
-            best_s = seconds
-    return best, best_s
-
-
-@jitable
-def _held_up(demands_gbps: Any, shares_gbps: Any, count: int) -> float:
-    # Number of steps whose speed the link limits.
-    total = 0.0
-    for j in range(count):
-        if demands_gbps[j] > 0.0:
-            total += 1.0 - shares_gbps[j] / demands_gbps[j]
-    return total

@@ -9,17 +9,14 @@ import numpy.typing as npt
 
 from c2c.compiling.decision import decision
 from c2c.errors import SettingError
-from c2c.policies.returns import A_CHUNK, A_NUMBER
-from c2c.policies.traits import ChunkTraits
+from c2c.policies.returns import A_CHUNK
 
 __all__ = [
-    "ByCost",
     "ByQueue",
     "ChunkChoice",
     "Fixed",
     "Profiled",
     "choose_chunk",
-    "chunk_cost",
     "chunk_tokens",
     "largest_chunk",
 ]
@@ -49,35 +46,6 @@ def largest_chunk(policy: Any, candidates: tuple[int, ...]) -> int:
     """Return the largest possible chunk, given the profiling table's candidates.
 
     The cost tables end there: the rest of a larger chunk is left for the next step.
-    """
-
-
-def _nothing(
-    policy: Any, seconds: float, steps: int, prompts: int, decodes: int, decode_s: float,
-    ttft_slo_s: float, tpot_slo_s: float,
-) -> float:  # fmt: skip
-    return 0.0
-
-
-@decision(default=_nothing, returns=A_NUMBER)
-def chunk_cost(
-    policy: Any, seconds: float, steps: int, prompts: int, decodes: int, decode_s: float,
-    ttft_slo_s: float, tpot_slo_s: float,
-) -> float:  # fmt: skip
-    """Return the cost of a size of the next chunk; the cheapest is chosen, of equals the largest.
-
-    Called for policies that compare sizes, for each size with its best alpha.
-
-    Args:
-      policy: policy that decides.
-      seconds: seconds of a step with such a chunk, plus those that alpha's policy counts for
-        others.
-      steps: steps of this size until the instance's waiting prompts are done.
-      prompts: number of waiting prompts.
-      decodes: sequences that decode in the same steps, or wait for their end.
-      decode_s: seconds of a step without prompt tokens, alone; 0 if decodes wait.
-      ttft_slo_s: TTFT target.
-      tpot_slo_s: TPOT target.
     """
 
 
@@ -145,59 +113,6 @@ def _by_queue(policy: ByQueue, profiled_tokens: int, backlog_tokens: int, decode
 @largest_chunk.by(ByQueue)
 def _largest_by_queue(policy: ByQueue, candidates: tuple[int, ...]) -> int:
     return max(policy.limit_tokens, *candidates)
-
-
-class ByCost(NamedTuple):
-    """The chunk size, with its best alpha, that makes prompts and decodes least late.
-
-    Ours. The horizon is the time until the waiting prompts are done: `steps` steps of the same
-    size. Each prompt waits for half of them on average, and each decode is late by the steps' time
-    beyond decoding alone. Both count as shares of a response's budget: the TTFT target, and the
-    TPOT target times `response_tokens`.
-
-    Attributes:
-      smallest: smallest size in tokens; doubled up to `largest`.
-      largest: largest size in tokens.
-      response_tokens: assumed length of a response, which is unknown.
-    """
-
-    smallest: int = 256
-    largest: int = 4096
-    response_tokens: int = 128
-
-    def check(self, where: str) -> None:
-        """Raise SettingError for a setting that cannot work."""
-        for name, value in zip(self._fields, self, strict=True):
-            if value < 1:
-                raise SettingError(f"{where}.{name}", value, "a whole number above 0")
-        if self.smallest > self.largest:
-            raise SettingError(f"{where}.smallest", self.smallest, f"at most {self.largest}")
-
-    @property
-    def traits(self) -> ChunkTraits:
-        """Constant traits of this policy."""
-        return ChunkTraits(smallest_chunk=self.smallest)
-
-
-@chunk_tokens.by(ByCost)
-def _largest_size(policy: ByCost, profiled_tokens: int, backlog_tokens: int, decodes: int) -> int:
-    return policy.largest
-
-
-@chunk_cost.by(ByCost)
-def _lateness(
-    policy: ByCost, seconds: float, steps: int, prompts: int, decodes: int, decode_s: float,
-    ttft_slo_s: float, tpot_slo_s: float,
-) -> float:  # fmt: skip
-    waits_s = seconds * (steps + 1) / 2.0
-    late_s = max(0.0, seconds - decode_s) * steps
-    budget_s = policy.response_tokens * tpot_slo_s
-    return prompts * waits_s / ttft_slo_s + decodes * late_s / budget_s
-
-
-@largest_chunk.by(ByCost)
-def _largest_by_cost(policy: ByCost, candidates: tuple[int, ...]) -> int:
-    return policy.largest
 
 
 def choose_chunk(

@@ -17,7 +17,6 @@ __all__ = [
     "BandwidthAware",
     "FirstIdle",
     "LeastLoaded",
-    "LeastPredicted",
     "LeastStartTime",
     "RandomIdle",
     "link_demand_gbps",
@@ -271,46 +270,6 @@ def _least_loaded(policy: LeastLoaded, own: Any, row: Any, tokens: int, demand_g
     if row.in_host == 0:
         seconds += policy.cold_s
     return seconds, 0.0, 0.0, 0.0
-
-
-class LeastPredicted(NamedTuple):
-    """The slice with the earliest predicted service of the request, including link load.
-
-    Ours. The prediction is the time of the prompt and a first decode step alone on that type of
-    slice. If the promised link rates, including the model's own, exceed the link, it is scaled by
-    their ratio. A full link is no reason to wait: an alpha that knows costs draws less from it.
-
-    Attributes:
-      evict_s: charge for an eviction.
-      cold_s: charge for weights on disk.
-    """
-
-    evict_s: float = 0.01
-    cold_s: float = 5.0
-
-    def check(self, where: str) -> None:
-        """Raise SettingError for a setting that cannot work."""
-        for name, value in zip(self._fields, self, strict=True):
-            if not value >= 0.0:
-                raise SettingError(f"{where}.{name}", value, "seconds, at least 0")
-
-
-place.by(LeastPredicted)(_least)
-
-
-@rank.by(LeastPredicted)
-def _least_predicted(
-    policy: LeastPredicted, own: Any, row: Any, tokens: int, demand_gbps: float
-) -> Rank:
-    if not _can_start(row, tokens):
-        return _out_of_question()
-    promised = (row.budget_gbps - row.link_left_gbps + demand_gbps) / row.budget_gbps
-    seconds = (tokens * row.prompt_s + row.decode_s) * max(1.0, promised)
-    if row.is_free == 0:
-        seconds += policy.evict_s
-    if row.in_host == 0:
-        seconds += policy.cold_s
-    return seconds, row.last_used_s, 0.0, 0.0
 
 
 class LoaderQueue(NamedTuple):

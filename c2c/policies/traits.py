@@ -31,7 +31,6 @@ __all__ = [
     "KINDS",
     "AdmitTraits",
     "AlphaTraits",
-    "ChunkTraits",
     "ExpertsTraits",
     "ForgetTraits",
     "KeepTraits",
@@ -140,16 +139,6 @@ class TurnTraits(NamedTuple):
     reads_token_lines: bool = True
 
 
-class ChunkTraits(NamedTuple):
-    """Traits of a `chunk` policy.
-
-    Attributes:
-      smallest_chunk: smallest size compared with `chunk_tokens` and its halves; 0: no comparison.
-    """
-
-    smallest_chunk: int = 0
-
-
 class AlphaTraits(NamedTuple):
     """Traits of an `alpha` policy.
 
@@ -157,15 +146,10 @@ class AlphaTraits(NamedTuple):
       initial: alpha when a model is activated. Source: C2CServe section 6.4, alpha = 0; section 6.1
         step 4 would read it from the profiling table, as `Roofline` does at every step.
       knows_costs: whether alpha is chosen at every step from the cost model's predictions.
-      others_weight: weight of a second by which another step under way is delayed; 0: other steps
-        are ignored. Read only with `knows_costs`.
-      horizon_steps: decode steps of a run between two choices.
     """
 
     initial: float = 0.0
     knows_costs: bool = False
-    others_weight: float = 0.0
-    horizon_steps: int = 1 << 60
 
 
 class VaryTraits(NamedTuple):
@@ -290,7 +274,6 @@ class Traits(NamedTuple):
     preempt: PreemptTraits
     admit: AdmitTraits
     turn: TurnTraits
-    chunk: ChunkTraits
     alpha: AlphaTraits
     vary: VaryTraits
     keep: KeepTraits
@@ -307,11 +290,8 @@ _ALLOWED: Final[Mapping[str, Returns]] = {
     "kv_ceiling": A_SHARE,
     "link_gate": SHARE_OR_NEVER,
     "protected_share": A_SHARE_OR_NONE,
-    "smallest_chunk": A_COUNT,
     "looks_at": A_CHUNK,
     "initial": UNIT,
-    "others_weight": SECONDS,
-    "horizon_steps": A_CHUNK,
     "timer_s": SHARE_OR_NEVER,
     "engines_kept": A_COUNT,
     "displacing_share": SHARE_OR_NEVER,

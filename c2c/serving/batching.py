@@ -8,12 +8,10 @@ from c2c.cost import cache_pairs, chunk_places
 from c2c.policies import (
     alpha_index,
     best_alpha_index,
-    chunk_cost,
     chunk_tokens,
     inlined,
     jitable,
     layers_to_keep,
-    least_lost,
     link_price,
     may_join,
     prefill_share,
@@ -219,53 +217,23 @@ def _plan_weights(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) 
     plan.steps = 1
 
 
-@inlined
-def _draws_of_others(s: Serving, d: int) -> int:
-    # Writes what the steps under way beside device d draw alone, and returns how many there are.
-    chip = s.chip[s.device[d].chip]
-    n = 0
-    for other in range(chip.first, chip.last):
-        if other != d and s.device[other].running >= 0:
-            s.drawn_gbps[n] = s.plan[other].link_gbps
-            n += 1
-    return n
-
-
 @jitable
-def _best_variant(
-    fleet: Fleet, rules: Rules, s: Serving, i: int, pair: int
-) -> tuple[int, float]:  # fmt: skip
-    # Of the step as planned, the variant and its seconds, by what alpha's policy counts.
+def _best_variant(fleet: Fleet, rules: Rules, s: Serving, i: int, pair: int) -> int:
+    # Of the step as planned, by the cost model and what alpha's policy pays for the link.
     inst = s.instance[i]
     plan = s.plan[inst.on_device]
-    variants = len(s.alone_s)
     layers = fleet.layers[fleet.deployment[inst.model].arch]
     report = s.report[inst.on_device]
-    first, last = 0, variants
-    if not rules.traits.alpha.knows_costs:
-        first = alpha_index(inst.alpha, variants)
-        last = first + 1
     differ = depends_on_alpha(fleet.costs, plan, layers)
-    for a in range(first, last):
-        if a == first or differ:
+    for a in range(len(s.alone_s)):
+        if a == 0 or differ:
             s.alone_s[a] = step_alone_s(fleet.costs, pair, plan, layers, a)
             s.link_bytes[a] = step_bytes(fleet.costs, pair, plan, layers, a)[0]
         else:
-            s.alone_s[a] = s.alone_s[first]
-            s.link_bytes[a] = s.link_bytes[first]
-    if first + 1 == last:
-        return first, max(s.alone_s[first], s.link_bytes[first] / (report.available_gbps * 1e9))
-    link_gbps = s.chip[inst.chip].link_gbps
-    weight = rules.traits.alpha.others_weight
-    if weight > 0.0:
-        others = _draws_of_others(s, inst.on_device)
-        return least_lost(
-            s.alone_s, s.link_bytes, s.drawn_gbps, others, link_gbps, weight, s.share_gbps
-        )
-    gb_s = link_price(rules.system.alpha, report.c2c) / link_gbps
-    best = best_alpha_index(s.alone_s, s.link_bytes, report.available_gbps, gb_s)
-    seconds = max(s.alone_s[best], s.link_bytes[best] / (report.available_gbps * 1e9))
-    return best, seconds + gb_s * s.link_bytes[best] / 1e9
+            s.alone_s[a] = s.alone_s[0]
+            s.link_bytes[a] = s.link_bytes[0]
+    gb_s = link_price(rules.system.alpha, report.c2c) / s.chip[inst.chip].link_gbps
+    return int(best_alpha_index(s.alone_s, s.link_bytes, report.available_gbps, gb_s))
 
 
 @inlined
@@ -275,53 +243,23 @@ def _plan_alpha(fleet: Fleet, rules: Rules, s: Serving, i: int, pair: int) -> No
     variants = len(s.alone_s)
     layers = fleet.layers[fleet.deployment[inst.model].arch]
     if rules.traits.alpha.knows_costs:
-        plan.alpha = _best_variant(fleet, rules, s, i, pair)[0]
+        plan.alpha = _best_variant(fleet, rules, s, i, pair)
         inst.alpha = plan.alpha / max(1, variants - 1)
     else:
         plan.alpha = alpha_index(inst.alpha, variants)
-    if rules.traits.turn.link_gate < math.inf or rules.traits.alpha.others_weight > 0.0:
+    if rules.traits.turn.link_gate < math.inf:
         alone_s = step_alone_s(fleet.costs, pair, plan, layers, plan.alpha)
         plan.link_gbps = step_bytes(fleet.costs, pair, plan, layers, plan.alpha)[0] / alone_s / 1e9
 
 
-@jitable
-def _weigh_chunks(
-    fleet: Fleet, rules: Rules, s: Serving, i: int, pair: int, least: int, most: int
-) -> int:
-    # The size of the next chunk that costs least, each with the alpha that is best for it.
-    inst = s.instance[i]
-    plan = s.plan[inst.on_device]
-    model = fleet.deployment[inst.model]
-    plan.kept, plan.copied = inst.kept, 0
-    best, best_cost = most, math.inf
-    tokens = most
-    while tokens >= least:
-        _plan_prefill(fleet, s, i, pair, tokens)
-        if plan.prefill == 0:
-            break
-        _plan_decode(fleet, s, i, pair)
-        cost = chunk_cost(
-            rules.system.chunk, _best_variant(fleet, rules, s, i, pair)[1],
-            -(-inst.backlog // plan.prefill), inst.n_prefill + inst.n_wait, inst.n_decode,
-            fleet.costs.decode_s[pair] if fleet.mixes else 0.0, model.ttft_slo_s, model.tpot_slo_s,
-        )  # fmt: skip
-        if cost < best_cost:
-            best, best_cost = tokens, cost
-        tokens //= 2
-    return best
-
-
 @inlined
-def _chunk(fleet: Fleet, rules: Rules, s: Serving, i: int, pair: int) -> int:
+def _chunk(fleet: Fleet, rules: Rules, s: Serving, i: int) -> int:
     inst = s.instance[i]
     profiled = fleet.chunk[fleet.deployment[inst.model].arch, inst.kind]
     decodes = inst.n_decode if fleet.mixes else 0
     tokens = chunk_tokens(rules.system.chunk, profiled, inst.backlog, decodes)
-    tokens = min(tokens, fleet.costs.body_s.shape[1] - 1 - fleet.max_batch)  # tables end there
-    least = rules.traits.chunk.smallest_chunk
-    if least > 0 and inst.n_prefill > 0:
-        return _weigh_chunks(fleet, rules, s, i, pair, least, tokens)
-    return int(tokens)
+    # tables end there
+    return int(min(tokens, fleet.costs.body_s.shape[1] - 1 - fleet.max_batch))
 
 
 @inlined
@@ -346,10 +284,10 @@ def compose(fleet: Fleet, rules: Rules, s: Serving, i: int, most: int, now_s: fl
         _admit(fleet, rules, s, i, now_s)
     pair = pair_of(fleet, s, i)
     plan.instance = i
-    _plan_prefill(fleet, s, i, pair, _chunk(fleet, rules, s, i, pair))
+    _plan_prefill(fleet, s, i, pair, _chunk(fleet, rules, s, i))
     _note_starts(s, i, now_s)
     _plan_decode(fleet, s, i, pair)
-    plan.steps = min(plan.steps, most, rules.traits.alpha.horizon_steps)
+    plan.steps = min(plan.steps, most)
     if rules.traits.experts.caches_experts and not fleet.folds_experts:
         plan.steps = 1  # each takes other experts
     plan.part = 0

@@ -126,6 +126,4 @@ def new_serving(
         ranked=np.zeros((widest, 2)),
         alone_s=np.zeros(fleet.costs.body_s.shape[2]),
         link_bytes=np.zeros(fleet.costs.body_s.shape[2]),
-        drawn_gbps=np.zeros(widest),
-        share_gbps=np.zeros(widest),
     )

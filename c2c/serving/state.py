@@ -494,5 +494,3 @@ class Serving(NamedTuple):
     ranked: Any  # scratch
     alone_s: Any  # scratch f8[A]
     link_bytes: Any  # scratch f8[A]
-    drawn_gbps: Any  # scratch f8, a place a device of a chip
-    share_gbps: Any  # scratch, likewise

@@ -69,7 +69,7 @@ def test_every_experiment_composes_with_quick(name: str) -> None:
             "system/alpha=nope",
             "system/alpha",
             "nope",
-            "feedback, predictive, priced, roofline, static",
+            "feedback, priced, roofline, static",
         ),
         ("system.max_batch=x", "system.max_batch", "x", "whole number"),
         ("workload.rate_rps=fast", "workload.rate_rps", "fast", "number"),

@@ -15,7 +15,6 @@ from c2c.models import load_catalog, load_spec
 from c2c.policies import (
     AtBacklog,
     AtOutstanding,
-    ByCost,
     ByLayer,
     ByPriority,
     ByQueue,
@@ -218,8 +217,6 @@ def prepared(system: str, fleet: str) -> Prepared:
     # A larger chunk takes memory for activations.
     if isinstance(made.system.chunk, ByQueue):
         changes["chunk"] = ByQueue(limit_tokens=512)
-    elif isinstance(made.system.chunk, ByCost):
-        changes["chunk"] = ByCost(smallest=128, largest=512)
     elif where != "hbm" and isinstance(made.system.chunk, Fixed):
         changes["chunk"] = Fixed(512)
     if tight:  # the smallest model that must fit leaves room for two or three requests
