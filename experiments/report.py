@@ -11,7 +11,7 @@ from typing import Any
 
 from c2c.cost import load_constants
 from experiments.claims import Improvement, Row, totals
-from experiments.claims.fidelity import brief
+from experiments.claims.fidelity import brief, shown_unit
 from experiments.claims.nulls import beside
 from experiments.figures.claims import CAPTION, claims_picture
 from experiments.gpu.cli import RESULTS
@@ -25,7 +25,7 @@ STYLE = """
 @media(prefers-color-scheme:dark){:root{--ink:#ececf1;--soft:#a0a0a8;--line:#3a3a40;--back:#17171a;
 --card:#202024;--good:#3ccf9e;--bad:#ff9a5c;--cool:#6cb8f0}}
 *{box-sizing:border-box}
-body{margin:0 auto;max-width:1120px;padding:2rem 1.2rem;background:var(--back);color:var(--ink);
+body{margin:0 auto;max-width:1240px;padding:2rem 1.2rem;background:var(--back);color:var(--ink);
 font:15px/1.5 system-ui,sans-serif}
 h1{font-size:1.7rem;margin:0 0 .2rem}h2{font-size:1.15rem;margin:2.4rem 0 .6rem}
 p{margin:.4rem 0}.soft{color:var(--soft)}a{color:var(--cool)}
@@ -37,9 +37,11 @@ border-radius:8px}
 .scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:13px}
 th,td{text-align:left;padding:.35rem .6rem;border-bottom:1px solid var(--line);vertical-align:top}
 th{position:sticky;top:0;background:var(--back)}
-th{white-space:nowrap}td code,figcaption{overflow-wrap:anywhere}td:last-child{min-width:14rem}
+th{white-space:nowrap}td code,figcaption{overflow-wrap:anywhere}
+td:has(>code){min-width:13rem}td:last-child{min-width:14rem}
 @media(max-width:600px){body{padding:1rem .6rem}h1{font-size:1.35rem}.tile{flex:1 1 40%}
-td,th{padding:.3rem .35rem}td code{font-size:11px}}
+td,th{padding:.3rem .35rem}td code{font-size:11px}
+td:has(>code){min-width:9rem}}
 td.n{text-align:right;font-variant-numeric:tabular-nums}
 code{font-size:12.5px}.yes{color:var(--good)}.no{color:var(--bad);font-weight:600}
 details{margin:.8rem 0}summary{cursor:pointer}
@@ -325,7 +327,7 @@ def _row(row: Row) -> str:
     plain = row.as_dict()
     agrees = {True: "<td class='yes'>yes</td>", False: "<td class='no'>no</td>", None: "<td></td>"}
     ratio = "" if plain["ratio"] is None else f"{plain['ratio']:.2f}"
-    published = f"{plain['qualifier']} {brief(plain['published'])} {plain['unit']}".strip()
+    published = f"{plain['qualifier']} {brief(plain['published'])} {shown_unit(row.claim)}".strip()
     ours = "" if plain["ours"] is None else brief(plain["ours"])
     seeds = row.result.by_seed if row.result else ()
     if len(seeds) > 1 and all(isinstance(v, int | float) for v in seeds):

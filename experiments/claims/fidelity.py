@@ -280,7 +280,7 @@ def print_fidelity(rows: Sequence[Row], console: Console, *, everything: bool = 
             continue
         plain = row.as_dict()
         agrees = {True: "yes", False: "[red]no[/red]", None: ""}[plain["agrees"]]
-        published = f"{plain['qualifier']} {brief(plain['published'])} {_unit(row.claim)}"
+        published = f"{plain['qualifier']} {brief(plain['published'])} {shown_unit(row.claim)}"
         status = colour.get(row.status)
         cells = (
             row.claim.id,
@@ -343,5 +343,6 @@ def brief(value: Any) -> str:
     return str(value)
 
 
-def _unit(item: Claim) -> str:
+def shown_unit(item: Claim) -> str:
+    """Return the unit of a claim, "" for texts and values of several units."""
     return "" if item.unit in ("mixed", "relation", "rule", "bool") else item.unit
