@@ -91,14 +91,15 @@ def _used(prepared: Prepared, totals: Mapping[str, Any]) -> list[_Use]:
     layout = prepared.setup.system.layout
     if layout is not None:
         shares, nodes = totals.get("resources", {}), totals["chips"]
+        busy_of = [(platform, shares.get(resource, 0.0)) for resource, platform in layout.gpus]
         return [
             _Use(
                 platform=platform,
                 count=nodes,
-                busy=(busy := shares.get(resource, 0.0)),
+                busy=busy,
                 hbm_bytes=nodes * busy * totals["end_s"] * platform.gpu.hbm_gbps * 1e9,
             )
-            for resource, platform in layout.gpus
+            for platform, busy in busy_of
         ]
     parts = totals.get("parts") or [totals]
     return [

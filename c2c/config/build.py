@@ -172,6 +172,7 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
 
     wanted = _workload(plain["workload"])
     check_workload(wanted, free)
+    # The catalog's fleet first: a wrong setting is refused before a long trace is read.
     serving, notes, of_mechanisms, prepared = fleet(deployments)
     names, specs = tuple(d.name for d in deployments), [d.spec.name for d in deployments]
     workload = build_workload(wanted, names, seed, specs)
