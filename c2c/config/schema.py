@@ -219,7 +219,7 @@ class RunConf:
       seed: seed of all random streams, one a cause.
       timeline: size of the timeline for Perfetto.
       figures: draw PNG, SVG and PDF, which takes longer than a short run; null: only
-        `experiments.advise` and `experiments.capacity` draw.
+        `c2c advise` and `c2c capacity` draw.
       resume: false: run again even if the run folder is complete.
       overwrite: accept a `folder` with other files, which stay, or another run's results, which are
         replaced.

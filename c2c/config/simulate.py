@@ -58,7 +58,7 @@ class SimulationResult:
 
 
 def simulate(setup: RunSetup, *, compiled: bool | None = None) -> SimulationResult:
-    """Simulate a run in memory (`python -m experiments.simulate` streams to disk instead).
+    """Simulate a run in memory (`c2c simulate` streams to disk instead).
 
     Args:
       setup: result of `build`.

@@ -1,4 +1,4 @@
-"""`python -m experiments.simulate` from outside: run folders, resume, errors, kills, sweeps."""
+"""`c2c simulate` from outside: run folders, resume, errors, kills, sweeps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from c2c.metrics import RECORD_SCHEMA
 from experiments.simulation import execute, folder_of, point
 from experiments.simulation.report import console, print_outcome, print_setup
 
-COMMAND = [sys.executable, "-m", "experiments.simulate"]
+COMMAND = [sys.executable, "-m", "c2c", "simulate"]
 SMALL = ["workload=poisson", "workload.requests=60", "workload.rate_rps=2", "figures=false"]
 RESULTS = ("requests.parquet", "summary.json", "timeline.json.gz")
 
