@@ -85,7 +85,6 @@ from c2c.policies.place import (
     place,
 )
 from c2c.policies.quota import Quota, quota_s, round_alpha
-from c2c.policies.recut import LAYOUT_DTYPE, ByRegret, LayoutStays, next_layout
 from c2c.policies.route import (
     ROUTE_DTYPE,
     EndsFirst,
@@ -122,7 +121,6 @@ from c2c.policies.traits import (
     PlaceTraits,
     PreemptTraits,
     PrefetchTraits,
-    RecutTraits,
     RouteTraits,
     ScaleTraits,
     StepTraits,
@@ -162,7 +160,6 @@ __all__ = [
     "DECISIONS",
     "ENGINE_DTYPE",
     "HOME_DTYPE",
-    "LAYOUT_DTYPE",
     "PREPARATION",
     "ROUTE_DTYPE",
     "WATCH_DTYPE",
@@ -183,7 +180,6 @@ __all__ = [
     "ByProbability",
     "ByQueue",
     "ByRatio",
-    "ByRegret",
     "ByScore",
     "ByShare",
     "ByVacancy",
@@ -201,7 +197,6 @@ __all__ = [
     "GateAndTriage",
     "KeepAlive",
     "KeepTraits",
-    "LayoutStays",
     "LeastFrequentlyUsed",
     "LeastLoaded",
     "LeastOutstanding",
@@ -227,7 +222,6 @@ __all__ = [
     "PromptsAlone",
     "Quota",
     "RandomIdle",
-    "RecutTraits",
     "ReserveAll",
     "Resident",
     "Roofline",
@@ -278,7 +272,6 @@ __all__ = [
     "mass_to_fetch",
     "may_join",
     "move_s",
-    "next_layout",
     "note_end",
     "outside_policies",
     "place",
