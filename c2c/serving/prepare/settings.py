@@ -55,7 +55,7 @@ _DEFAULTS = System()._asdict() | dict(PREPARATION)
 class SystemSpec:
     """A serving system: one policy for each decision, and further settings.
 
-    Each of the first eighteen is a policy (`c2c.policies`), or a mapping of settings for
+    Each of the first seventeen is a policy (`c2c.policies`), or a mapping of settings for
     `c2c.policies.make_policy`.
 
     Attributes:
