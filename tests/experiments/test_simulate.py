@@ -56,27 +56,6 @@ def executed(tmp_path: Path, *overrides: str) -> Any:
     return execute(build(load([*SMALL, f"out={tmp_path}", *overrides])))
 
 
-def test_a_layout_that_changes_is_told_of(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    change = "mig_changes=[{at_s: 5, mig: 3g_4x1g, drain: false}]"
-    done = executed(tmp_path, "mig=7x12gb", change)
-    layouts = done.summary["run"]["layouts"]
-    (row,) = layouts["changes"]
-    assert (row["before"], row["after"], row["kept"]) == ("7x12gb", "3g_4x1g", 4)
-    assert 5.0 <= row["left_s"] < row["there_s"]
-    assert layouts["since_s"] == [0.0] * 7 + [row["there_s"]]
-    assert sum(s is None for s in layouts["until_s"]) == 5
-    assert done.summary["requests"] == 60
-    assert done.summary["failed"] == 0
-    with gzip.open(done.folder / "timeline.json.gz") as file:
-        names = [event["name"] for event in json.load(file)["traceEvents"]]
-    assert "7x12gb to 3g_4x1g: cut" in names
-    print_outcome(console(), done)
-    said = capsys.readouterr().out
-    assert "layout: chip 0, 7x12gb to 3g_4x1g at 5.0 s, slices kept 4" in said
-
-
 def test_a_trace_nobody_prepared_becomes_a_run_folder(tmp_path: Path) -> None:
     write_trace(tmp_path / "trace.csv")
     done = run(tmp_path, "workload=file", "workload.path=trace.csv", "system=c2cserve_letter",
