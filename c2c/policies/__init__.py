@@ -59,12 +59,7 @@ from c2c.policies.experts import (
     prefetch_weight,
 )
 from c2c.policies.forget import LongestIdle, SessionsOver, block_worth
-from c2c.policies.keep import (
-    ByShare,
-    NothingKept,
-    WhileRoom,
-    layers_to_keep,
-)
+from c2c.policies.keep import NothingKept, WhileRoom, layers_to_keep
 from c2c.policies.load import (
     Resident,
     Staged,
@@ -185,7 +180,6 @@ __all__ = [
     "ByRatio",
     "ByRegret",
     "ByScore",
-    "ByShare",
     "ByVacancy",
     "ByWait",
     "ByWaiting",

@@ -173,13 +173,11 @@ class KeepTraits(NamedTuple):
       displacing_share: share of its weights in HBM from which a model may take the room of others'
         kept layers; inf: never. It then keeps its room as long as the turn policy sets
         (`c2c.policies.stay_s`).
-      spreads_kept: whether a number of layers means the same share of every matrix.
     """
 
     keeps_weights: bool = True
     engines_kept: int = 0
     displacing_share: float = math.inf
-    spreads_kept: bool = False
 
 
 class ExpertsTraits(NamedTuple):

@@ -18,7 +18,7 @@ from c2c.policies import (
 )
 from c2c.serving.actions import ACT_RUN, emit
 from c2c.serving.batch import batch_size, generated, kv_tokens, tokens_left
-from c2c.serving.costs import depends_on_alpha, shape_of, step_alone_s, step_bytes
+from c2c.serving.costs import shape_of, step_alone_s, step_bytes
 from c2c.serving.handover import has_prompt_done, join_come, join_decodes
 from c2c.serving.hbm import (
     drop_older,
@@ -224,9 +224,9 @@ def _best_variant(fleet: Fleet, rules: Rules, s: Serving, i: int, pair: int) -> 
     plan = s.plan[inst.on_device]
     layers = fleet.layers[fleet.deployment[inst.model].arch]
     report = s.report[inst.on_device]
-    differ = depends_on_alpha(fleet.costs, plan, layers)
+    streams = plan.kept + plan.copied < layers
     for a in range(len(s.alone_s)):
-        if a == 0 or differ:
+        if a == 0 or streams:  # else alpha changes nothing
             s.alone_s[a] = step_alone_s(fleet.costs, pair, plan, layers, a)
             s.link_bytes[a] = step_bytes(fleet.costs, pair, plan, layers, a)[0]
         else:

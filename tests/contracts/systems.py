@@ -18,7 +18,6 @@ from c2c.policies import (
     ByLayer,
     ByPriority,
     ByQueue,
-    ByShare,
     ExpertMap,
     Feedback,
     Fixed,
@@ -113,7 +112,7 @@ MIXES: dict[str, dict[str, Any]] = {
         "engines__turn_s": 0.002,
         "admit": WithinQuota(floor=0.2, ceiling=0.6),
     },
-    "triage_1": TURNS | {"engines__residents": 1, "keep": ByShare(spare_bytes=0.05e9)},
+    "triage_1": TURNS | {"engines__residents": 1},
     "triage_3": TURNS | {"engines__residents": 3},
     "alone_3": TURNS | {"engines__residents": 3, "step": PromptsAlone()},
     "parked_3": TURNS
