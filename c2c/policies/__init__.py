@@ -57,7 +57,6 @@ from c2c.policies.experts import (
     mass_to_fetch,
     prefetch_weight,
 )
-from c2c.policies.forget import LongestIdle, SessionsOver, block_worth
 from c2c.policies.keep import NothingKept, WhileRoom, layers_to_keep
 from c2c.policies.load import (
     Resident,
@@ -110,7 +109,6 @@ from c2c.policies.traits import (
     AdmitTraits,
     AlphaTraits,
     ExpertsTraits,
-    ForgetTraits,
     KeepTraits,
     LoadTraits,
     PlaceTraits,
@@ -190,7 +188,6 @@ __all__ = [
     "FirstCome",
     "FirstIdle",
     "Fixed",
-    "ForgetTraits",
     "GateAndTriage",
     "KeepAlive",
     "KeepTraits",
@@ -201,7 +198,6 @@ __all__ = [
     "LeastSlack",
     "LeastStartTime",
     "LoadTraits",
-    "LongestIdle",
     "LongestUnused",
     "MostVisited",
     "MovesAway",
@@ -226,7 +222,6 @@ __all__ = [
     "RoundRobin",
     "RouteTraits",
     "ScaleTraits",
-    "SessionsOver",
     "ShortestFirst",
     "Staged",
     "Static",
@@ -248,7 +243,6 @@ __all__ = [
     "answer",
     "apart",
     "best_alpha_index",
-    "block_worth",
     "check_policy",
     "choose_chunk",
     "chunk_tokens",

@@ -14,7 +14,6 @@ from c2c.policies.alpha import Feedback, adjust_alpha
 from c2c.policies.chunk import Profiled, chunk_tokens
 from c2c.policies.evict import AfterWaiting, LeastRecentlyUsed, goes_before, should_drain
 from c2c.policies.experts import AllExperts, NoPrefetch, expert_worth, prefetch_weight
-from c2c.policies.forget import LongestIdle, block_worth
 from c2c.policies.keep import NothingKept, layers_to_keep
 from c2c.policies.load import Stream, weights_in
 from c2c.policies.order import FirstCome, rank
@@ -55,7 +54,6 @@ class System(NamedTuple):
     keep: Any = NothingKept()
     experts: Any = AllExperts()
     prefetch: Any = NoPrefetch()
-    forget: Any = LongestIdle()
     order: Any = FirstCome()
 
     def decision(self, setting: str) -> DecisionPoint:
@@ -90,7 +88,6 @@ DECISIONS: Final[Mapping[str, DecisionPoint]] = {
     "keep": layers_to_keep,
     "experts": expert_worth,
     "prefetch": prefetch_weight,
-    "forget": block_worth,
     "order": rank,
     "step": step_parts,
     "load": weights_in,

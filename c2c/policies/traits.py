@@ -16,7 +16,6 @@ from c2c.compiling.decision import implementations
 from c2c.compiling.guard import Returns, fits, located, where_is
 from c2c.errors import PolicyError
 from c2c.policies.returns import (
-    A_CHUNK,
     A_COUNT,
     A_NUMBER,
     A_SHARE,
@@ -32,7 +31,6 @@ __all__ = [
     "AdmitTraits",
     "AlphaTraits",
     "ExpertsTraits",
-    "ForgetTraits",
     "KeepTraits",
     "LoadTraits",
     "PlaceTraits",
@@ -211,18 +209,6 @@ class PrefetchTraits(NamedTuple):
     ahead: int = 0
 
 
-class ForgetTraits(NamedTuple):
-    """Traits of a `forget` policy.
-
-    Attributes:
-      weights_first: whether kept weights take HBM from unused blocks.
-      looks_at: number of longest-unused blocks that are compared.
-    """
-
-    weights_first: bool = True
-    looks_at: int = 1
-
-
 class LoadTraits(NamedTuple):
     """Traits of a `load` policy, read before the start.
 
@@ -277,7 +263,6 @@ class Traits(NamedTuple):
     keep: KeepTraits
     experts: ExpertsTraits
     prefetch: PrefetchTraits
-    forget: ForgetTraits
 
 
 _ALLOWED: Final[Mapping[str, Returns]] = {
@@ -288,7 +273,6 @@ _ALLOWED: Final[Mapping[str, Returns]] = {
     "kv_ceiling": A_SHARE,
     "link_gate": SHARE_OR_NEVER,
     "protected_share": A_SHARE_OR_NONE,
-    "looks_at": A_CHUNK,
     "initial": UNIT,
     "timer_s": SHARE_OR_NEVER,
     "engines_kept": A_COUNT,

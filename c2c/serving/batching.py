@@ -188,14 +188,13 @@ def _plan_weights(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) 
     if left == 0:
         return
     d = inst.on_device
-    blocks = 0.0 if rules.traits.forget.weights_first else s.blocks.pool[d].idle_bytes
-    room = room_bytes(s, d) + idle_weight_bytes(fleet, s, d) - blocks
+    room = room_bytes(s, d) + idle_weight_bytes(fleet, s, d)
     fill = layers_to_keep(rules.system.keep, room, fleet.layer_bytes[arch], left)
     displaces = False
     least = rules.traits.keep.displacing_share * fleet.layers[arch]
     if fill < left and inst.kept + left >= least:
         others = s.device[d].weight_bytes - kept_bytes(fleet, s, i)
-        all_room = room_bytes(s, d) + others - blocks
+        all_room = room_bytes(s, d) + others
         most = layers_to_keep(rules.system.keep, all_room, fleet.layer_bytes[arch], left)
         if most > fill and inst.kept + most >= least:
             is_last = s.device[d].holder == i
@@ -207,7 +206,7 @@ def _plan_weights(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) 
     if fill <= 0:
         return
     need = fill * fleet.layer_bytes[arch] + (fleet.head_bytes[arch] if fill == left else 0.0)
-    drop_weights(fleet, rules, s, d, need + blocks, not displaces, i)
+    drop_weights(fleet, rules, s, d, need, not displaces, i)
     if displaces and s.device[d].holder != i:
         s.device[d].holder, s.device[d].held_since_s = i, now_s
     before = kept_bytes(fleet, s, i)
@@ -296,7 +295,7 @@ def compose(fleet: Fleet, rules: Rules, s: Serving, i: int, most: int, now_s: fl
         plan.parts = fleet.parts[fleet.deployment[inst.model].arch]
     _plan_weights(fleet, rules, s, i, now_s)
     if s.blocks.pool[inst.on_device].idle_bytes > 0.0:
-        trim_prefixes(fleet, rules, s, inst.on_device, now_s)
+        trim_prefixes(fleet, rules, s, inst.on_device)
     _plan_alpha(fleet, rules, s, i, pair)
     if rules.traits.vary.follows_waits:
         plan.alpha = vary_now(fleet, rules, s, i, now_s)

@@ -126,7 +126,7 @@ def take_arrival(
     """Handle an arrival; `ends_after_s` is its deadline from now, `blocks` its own block keys."""
     slot = s.free_slots[s.count[0].free_slots - 1]  # that it gets
     if fleet.caches_prefixes:
-        begin_blocks(s, slot, blocks, 0, len(blocks), len(blocks), 0)
+        begin_blocks(s, slot, blocks, 0, len(blocks), len(blocks))
     req = s.request[slot]
     req.ends_by_s = now_s + ends_after_s
     req.ending = FAIL_NONE

@@ -330,7 +330,6 @@ REQUEST_DTYPE = np.dtype(
         ("reused", "i8"),  # tokens that it found when it joined its batch
         ("found_hbm", "i8"),  # when it first did
         ("found_host", "i8"),
-        ("is_over", "i8"),  # 1: its session ends with it
         # what only requests of the port have (`c2c.serving.loop`)
         ("ends_by_s", "f8"),  # its deadline; inf: none
         ("ending", "i8"),  # why it ends at the end of the step under way; FAIL_NONE: it does not

@@ -97,7 +97,7 @@ def _launch(fleet: Fleet, rules: Rules, s: Serving, i: int, most: int, now_s: fl
     plan.kv_in_bytes, plan.kv_out_bytes = 0.0, 0.0
     make_room_for(fleet, rules, s, i, 0.0, now_s)
     if s.blocks.pool[inst.on_device].idle_bytes > 0.0:
-        trim_prefixes(fleet, rules, s, inst.on_device, now_s)
+        trim_prefixes(fleet, rules, s, inst.on_device)
     inst.state = LOADING
     plan.instance = i
     plan.link_gbps = 0.0

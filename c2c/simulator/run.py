@@ -33,7 +33,6 @@ from c2c.simulator.sessions import (
     Sessions,
     begin_turns,
     new_sessions,
-    session_ends,
     turns_ended,
 )
 from c2c.simulator.world import Machine, World, new_world
@@ -185,7 +184,7 @@ class Simulation:
         is_whole = is_last and self.next_id == 0
         if block.think_s is not None and is_whole:
             self.sessions = begin_turns(block, ids)
-        blocks = self._blocks(block, order, is_whole)
+        blocks = self._blocks(block, order)
         arrivals = tuple(
             np.ascontiguousarray(a[order], dtype)
             for a, dtype in (
@@ -271,21 +270,17 @@ class Simulation:
             return block.ids
         return np.arange(self.next_id, self.next_id + len(block))
 
-    def _blocks(self, block: RequestBlock, order: Any, is_whole: bool) -> tuple[Any, ...]:
-        """Return the arguments of `drive` for the requests' prefix blocks.
-
-        Ends of sessions are known only if the block holds all requests.
-        """
+    def _blocks(self, block: RequestBlock, order: Any) -> tuple[Any, ...]:
+        """Return the arguments of `drive` for the requests' prefix blocks."""
         if not self.prepared.fleet.caches_prefixes or block.block_first is None:
-            return (np.zeros(0, np.int64),) * 5
+            return (np.zeros(0, np.int64),) * 4
         assert block.block_keys is not None
         first, count = block.block_first[:-1], np.diff(block.block_first)
         self.state = with_blocks(
             self.prepared, self.state, block.block_tokens, int(count.max(initial=1))
         )
         keys = np.ascontiguousarray(block.block_keys).view(np.int64)
-        over = session_ends(block) if is_whole else np.zeros(len(block), np.int64)
-        columns = (first, count, block.prompt_blocks(), over)
+        columns = (first, count, block.prompt_blocks())
         return *(column[order].astype(np.int64) for column in columns), keys
 
     def _driven(self, arguments: Any) -> int:

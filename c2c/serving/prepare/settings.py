@@ -57,7 +57,7 @@ _DEFAULTS = System()._asdict() | dict(PREPARATION)
 class SystemSpec:
     """A serving system: one policy for each decision, and further settings.
 
-    Each of the first eighteen is a policy (`c2c.policies`), or a mapping of settings for
+    Those before `start` are policies (`c2c.policies`), or mappings of settings for
     `c2c.policies.make_policy`.
 
     Attributes:
@@ -74,7 +74,6 @@ class SystemSpec:
       keep: choice of the streamed weights to keep in HBM.
       experts: eviction order of a mixture's experts, if HBM holds only some.
       prefetch: choice of the experts to fetch ahead of their layer.
-      forget: eviction order of prefix blocks, if `prefix_cache` keeps some.
       order: order of waiting requests of equal priority.
       step: whether alpha may change within a step with prompt tokens, and whether such a step
         decodes.
@@ -115,7 +114,6 @@ class SystemSpec:
     keep: Any = field(default=_DEFAULTS["keep"])
     experts: Any = field(default=_DEFAULTS["experts"])
     prefetch: Any = field(default=_DEFAULTS["prefetch"])
-    forget: Any = field(default=_DEFAULTS["forget"])
     order: Any = field(default=_DEFAULTS["order"])
     step: Any = field(default=_DEFAULTS["step"])
     load: Any = field(default=_DEFAULTS["load"])
