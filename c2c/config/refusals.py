@@ -61,6 +61,7 @@ _TOGETHER = {
 # Old names of settings and their present names.
 _RENAMED = {
     "pair": "node",
+    "system/step": "system.prompts_alone",
     "system.chunk_candidates": "system.profile.chunks",
     "system.profile_prompt_tokens": "system.profile.prompt_tokens",
     "system.profile_ttft_share": "system.profile.ttft_share",

@@ -21,7 +21,6 @@ from c2c.policies.place import BandwidthAware, place
 from c2c.policies.recut import LayoutStays, next_layout
 from c2c.policies.route import LeastOutstanding, route
 from c2c.policies.scale import OneInstance, wants_another
-from c2c.policies.step import Whole, step_parts
 from c2c.policies.traits import KINDS, Traits, traits_of
 from c2c.policies.turn import One, urgency
 from c2c.policies.vary import AsAlpha, variant
@@ -68,7 +67,6 @@ class System(NamedTuple):
 
 # Policies called outside the event loop: before the start, or between two events.
 PREPARATION: Final[Mapping[str, Any]] = {
-    "step": Whole(),
     "load": Stream(),
     "recut": LayoutStays(),
 }
@@ -89,7 +87,6 @@ DECISIONS: Final[Mapping[str, DecisionPoint]] = {
     "experts": expert_worth,
     "prefetch": prefetch_weight,
     "order": rank,
-    "step": step_parts,
     "load": weights_in,
     "recut": next_layout,
 }
@@ -156,9 +153,9 @@ def make_policy(setting: str, values: Mapping[str, Any], where: str = "system") 
 def check_policy(setting: str, policy: Any, where: str = "system") -> None:
     """Raise SettingError for a value that is no policy of a decision, or has invalid settings.
 
-    >>> check_policy("place", Whole())
+    >>> check_policy("place", FirstCome())
     Traceback (most recent call last):
-    c2c.errors.SettingError: system.place=Whole(): expected a policy of place.
+    c2c.errors.SettingError: system.place=FirstCome(): expected a policy of place.
     """
     point, place_of = DECISIONS[setting], f"{where}.{setting}"
     if not point.knows(type(policy)):

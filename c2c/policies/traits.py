@@ -39,7 +39,6 @@ __all__ = [
     "RecutTraits",
     "RouteTraits",
     "ScaleTraits",
-    "StepTraits",
     "Traits",
     "TurnTraits",
     "VaryTraits",
@@ -239,16 +238,6 @@ class RecutTraits(NamedTuple):
     drain: bool = True
 
 
-class StepTraits(NamedTuple):
-    """Traits of a `step` policy, read before the start.
-
-    Attributes:
-      mixes: whether a step with prompt tokens also computes decodes; else they wait.
-    """
-
-    mixes: bool = True
-
-
 class Traits(NamedTuple):
     """Traits of a system's policies, by setting."""
 
@@ -288,7 +277,6 @@ _ALLOWED: Final[Mapping[str, Returns]] = {
 KINDS: Final[Mapping[str, Any]] = get_type_hints(Traits) | {
     "load": LoadTraits,
     "recut": RecutTraits,
-    "step": StepTraits,
 }
 _HINTS: Final = {kind: get_type_hints(kind) for kind in KINDS.values()}
 _BY_TYPE: Final[Mapping[type, Returns]] = {bool: YES_OR_NO, float: A_NUMBER, int: A_COUNT}

@@ -40,7 +40,7 @@ from c2c.serving.queues import pop_waiting
 from c2c.serving.state import RUNNING, Fleet, Rules, Serving
 from c2c.serving.variants import vary_now
 
-__all__ = ["compose", "next_part"]
+__all__ = ["compose"]
 
 
 @jitable
@@ -289,10 +289,6 @@ def compose(fleet: Fleet, rules: Rules, s: Serving, i: int, most: int, now_s: fl
     plan.steps = min(plan.steps, most)
     if rules.traits.experts.caches_experts and not fleet.folds_experts:
         plan.steps = 1  # each takes other experts
-    plan.part = 0
-    plan.parts = 1
-    if plan.prefill > 0:
-        plan.parts = fleet.parts[fleet.deployment[inst.model].arch]
     _plan_weights(fleet, rules, s, i, now_s)
     if s.blocks.pool[inst.on_device].idle_bytes > 0.0:
         trim_prefixes(fleet, rules, s, inst.on_device)
@@ -313,17 +309,3 @@ def compose(fleet: Fleet, rules: Rules, s: Serving, i: int, most: int, now_s: fl
     dev.running = i
     dev.last = i
     emit(s, ACT_RUN, inst.on_device)
-
-
-@inlined
-def next_part(fleet: Fleet, rules: Rules, s: Serving, d: int) -> bool:
-    """Start the next part of the step of device `d`; return False if it was the last."""
-    plan = s.plan[d]
-    if plan.part + 1 >= plan.parts:
-        return False
-    plan.part += 1
-    plan.is_turn = 0
-    plan.kv_in_bytes, plan.kv_out_bytes = 0.0, 0.0
-    _plan_alpha(fleet, rules, s, plan.instance, pair_of(fleet, s, plan.instance))
-    emit(s, ACT_RUN, d)
-    return True

@@ -197,8 +197,6 @@ PLAN_DTYPE = np.dtype(
         ("rows", "i8"),  # rows that need logits
         ("steps", "i8"),  # at most this many identical steps
         ("alpha", "i8"),  # variant on the alpha grid
-        ("part", "i8"),  # index of the part, for steps in parts (layers)
-        ("parts", "i8"),
         ("kept", "i8"),  # layers read from HBM
         ("copied", "i8"),  # layers copied into HBM ahead of their products
         ("is_turn", "i8"),  # 1: change of engine
@@ -422,7 +420,6 @@ class Fleet(NamedTuple):
     kv_capacity: Any  # i8[arch, kind] tokens of the longest request
     kv_capacity_bytes: Any  # f8[arch, kind] KV-cache bytes of all requests together
     chunk: Any  # i8[arch, kind] prefill tokens a step, of the profiling table
-    parts: Any  # i8[arch] parts a prefill step is run in, alpha may change between them
     mixes: bool  # whether a prefill step also computes decodes; else they wait
     layers: Any  # i8[arch]
     layer_bytes: Any  # f8[arch] weights of one layer

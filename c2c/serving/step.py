@@ -20,7 +20,6 @@ from c2c.policies import (
 )
 from c2c.serving.actions import ask
 from c2c.serving.batch import batch_size, keep_decode
-from c2c.serving.batching import next_part
 from c2c.serving.charges import spare_decodes
 from c2c.serving.costs import decode_alone_s, prompt_alone_s
 from c2c.serving.decode_target import hand_on
@@ -372,7 +371,7 @@ def _end_prefills(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) 
 def _control_alpha(rules: Rules, s: Serving, i: int) -> None:
     inst = s.instance[i]
     plan, report = s.plan[inst.on_device], s.report[inst.on_device]
-    seen = AlphaObservation(report.latency_s * plan.parts, plan.slo_s, report.hbm, report.c2c)
+    seen = AlphaObservation(report.latency_s, plan.slo_s, report.hbm, report.c2c)
     state = AlphaState(inst.alpha, inst.seen_latency_s, inst.seen_hbm, inst.seen_c2c)
     state = adjust_alpha(rules.system.alpha, state, seen)
     inst.alpha = state.alpha
@@ -400,11 +399,11 @@ def _count_alone(fleet: Fleet, s: Serving, d: int, steps: float) -> None:
 
 
 @inlined
-def account_step(fleet: Fleet, rules: Rules, s: Serving, d: int) -> bool:
-    """Account the report of device `d` and control alpha; return True if the next part runs now."""
+def account_step(fleet: Fleet, rules: Rules, s: Serving, d: int) -> None:
+    """Account the report of device `d` and control alpha."""
     plan, report = s.plan[d], s.report[d]
     inst = s.instance[plan.instance]
-    steps = report.steps / float(plan.parts)
+    steps = float(report.steps)
     participants = float(plan.decodes + plan.prefills)
     alpha = steps * plan.alpha / max(1, len(s.alone_s) - 1)
     link, hbm = report.link_bytes / participants, report.hbm_bytes / participants
@@ -417,7 +416,6 @@ def account_step(fleet: Fleet, rules: Rules, s: Serving, d: int) -> bool:
     if rules.traits.vary.follows_waits:
         _count_alone(fleet, s, d, steps)
     _control_alpha(rules, s, plan.instance)
-    return next_part(fleet, rules, s, d)
 
 
 @inlined
@@ -457,5 +455,5 @@ def end_step(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> No
 @inlined
 def on_step_end(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:
     """Handle the end of the reported steps on device `d`: account, control alpha, continue."""
-    if not account_step(fleet, rules, s, d):
-        end_step(fleet, rules, s, d, now_s)
+    account_step(fleet, rules, s, d)
+    end_step(fleet, rules, s, d, now_s)

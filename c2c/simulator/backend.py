@@ -190,10 +190,6 @@ def _begin_run(
         )
         p.base_s += waits_s
         p.link_bytes += fetched
-    if plan.parts > 1:
-        p.base_s /= plan.parts
-        p.link_bytes /= plan.parts
-        p.hbm_bytes /= plan.parts
     computed_s, streamed, read = p.base_s, p.link_bytes, p.hbm_bytes
     if plan.is_turn != 0:
         p.base_s += machine.turn_s
@@ -337,7 +333,7 @@ def end_phase(
     p.total_link += report.link_bytes
     p.total_hbm += report.hbm_bytes
     p.total_runs += 1 - p.is_load
-    if p.is_load == 0 and plan.part + 1 == plan.parts:
+    if p.is_load == 0:
         p.total_steps += p.steps
         p.total_prefill += plan.prefill
         p.total_decode += plan.decodes * p.steps

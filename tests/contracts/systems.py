@@ -15,16 +15,13 @@ from c2c.models import load_catalog, load_spec
 from c2c.policies import (
     AtBacklog,
     AtOutstanding,
-    ByLayer,
     ByPriority,
     ByQueue,
     ExpertMap,
-    Feedback,
     Fixed,
     GateAndTriage,
     LeastLoaded,
     MovesAway,
-    PromptsAlone,
     RandomIdle,
     Resident,
     Roofline,
@@ -104,7 +101,6 @@ LAYOUTS = {
 _LIKE_THEM = {"af", "replicas", "composed", "vllm_sleep"}
 
 MIXES: dict[str, dict[str, Any]] = {
-    "by_layer": {"alpha": Feedback(initial=1.0), "step": ByLayer()},
     "round_robin_1": SPREAD | {"engines__residents": 1},
     "round_robin_3": SPREAD
     | {
@@ -114,7 +110,7 @@ MIXES: dict[str, dict[str, Any]] = {
     },
     "triage_1": TURNS | {"engines__residents": 1},
     "triage_3": TURNS | {"engines__residents": 3},
-    "alone_3": TURNS | {"engines__residents": 3, "step": PromptsAlone()},
+    "alone_3": TURNS | {"engines__residents": 3, "prompts_alone": True},
     "parked_3": TURNS
     | {
         "engines__residents": 3,
@@ -162,8 +158,7 @@ def _case(system: str, *fleet: str) -> Any:
 
 
 EACH = [_case(system) for system in SYSTEMS]
-# A prefill by layers is tens of steps: once is enough.
-ON_FLEETS = [_case(s, f) for s in SYSTEMS for f in FLEETS if (s, f) != ("by_layer", "tight")]
+ON_FLEETS = [_case(s, f) for s in SYSTEMS for f in FLEETS]
 
 
 def models(system: str) -> int:

@@ -22,14 +22,12 @@ from c2c.policies import (
     LoadTraits,
     RecutTraits,
     Static,
-    StepTraits,
     System,
     Traits,
     check_policy,
     make_policy,
     move_s,
     policy_name,
-    step_parts,
     traits_of,
     weights_in,
 )
@@ -75,8 +73,6 @@ class SystemSpec:
       experts: eviction order of a mixture's experts, if HBM holds only some.
       prefetch: choice of the experts to fetch ahead of their layer.
       order: order of waiting requests of equal priority.
-      step: whether alpha may change within a step with prompt tokens, and whether such a step
-        decodes.
       load: path of weights to a slice.
       recut: choice of a chip's layout while it serves.
       start: start of an engine as a graph of works (`c2c.serving.Work`, or a mapping each); () is
@@ -91,6 +87,8 @@ class SystemSpec:
       prefix_cache: KV-cache blocks for later prompts with the same beginning.
       profile: table from which `chunk` chooses.
       max_batch: maximum requests in an instance's batch.
+      prompts_alone: whether steps with prompt tokens have no decodes, which wait until no prompt is
+        left, as in SGLang without `enable_mixed_chunk`.
       on_oom: action if a model's weights fit no slice: stop the run before it starts (refuse), or
         fail the model's requests (fail).
       one_each: whether every model has a permanent slice; more models than slices are refused.
@@ -115,7 +113,6 @@ class SystemSpec:
     experts: Any = field(default=_DEFAULTS["experts"])
     prefetch: Any = field(default=_DEFAULTS["prefetch"])
     order: Any = field(default=_DEFAULTS["order"])
-    step: Any = field(default=_DEFAULTS["step"])
     load: Any = field(default=_DEFAULTS["load"])
     recut: Any = field(default=_DEFAULTS["recut"])
     start: Any = ()
@@ -127,6 +124,7 @@ class SystemSpec:
     prefix_cache: PrefixCache = field(default_factory=PrefixCache)
     profile: Profile = field(default_factory=Profile)
     max_batch: int = 128
+    prompts_alone: bool = False
     on_oom: str = "refuse"
     one_each: bool = False
     hbm_reserve_bytes: float = 1.0e9
@@ -179,7 +177,6 @@ class SystemSpec:
             ("engines.residents", self.engines.residents == 1, "1", shared),
             ("keep", not self.traits.keep.keeps_weights, "nothing_kept", shared),
             ("experts", not self.traits.experts.caches_experts, "all_experts", shared),
-            ("step", step_parts(self.step, 2) == 1, "whole", shared),
             ("starts_active", self.starts_active, "true", there),
             (
                 "prefix_cache",
@@ -294,12 +291,6 @@ class SystemSpec:
     def load_traits(self) -> LoadTraits:
         """Constant traits of the `load` policy."""
         found: LoadTraits = traits_of(LoadTraits, self.load)
-        return found
-
-    @property
-    def step_traits(self) -> StepTraits:
-        """Constant traits of the `step` policy."""
-        found: StepTraits = traits_of(StepTraits, self.step)
         return found
 
     @property
