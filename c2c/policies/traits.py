@@ -38,7 +38,6 @@ __all__ = [
     "PrefetchTraits",
     "RecutTraits",
     "RouteTraits",
-    "ScaleTraits",
     "Traits",
     "TurnTraits",
     "VaryTraits",
@@ -57,16 +56,6 @@ class RouteTraits(NamedTuple):
     reads_end_times: bool = False
 
 
-class ScaleTraits(NamedTuple):
-    """Traits of a `scale` policy.
-
-    Attributes:
-      keep_alive_s: seconds for which an idle instance still accepts requests; inf: always.
-    """
-
-    keep_alive_s: float = math.inf
-
-
 class PlaceTraits(NamedTuple):
     """Traits of a `place` policy.
 
@@ -76,14 +65,11 @@ class PlaceTraits(NamedTuple):
       reads_promises: whether the policy reads `link_left_gbps`, `is_alone` and `unpromised_gbps`,
         which cost a pass over the chip's instances; else they are not filled in.
       link_headroom: share of the link that may be promised.
-      assumes_one_link: whether it assumes equal links and disks on all chips; other fleets are
-        refused.
     """
 
     link_is_promised: bool = False
     reads_promises: bool = True
     link_headroom: float = 1.0
-    assumes_one_link: bool = False
 
 
 class PreemptTraits(NamedTuple):
@@ -92,13 +78,10 @@ class PreemptTraits(NamedTuple):
     Attributes:
       look_every_s: seconds between a chip's checks for models that have waited too long.
       sets_aside: whether requests give up their slice for a more urgent one that finds none.
-      assumes_one_link: whether it assumes equal links and disks on all chips; other fleets are
-        refused.
     """
 
     look_every_s: float
     sets_aside: bool = False
-    assumes_one_link: bool = False
 
 
 class AdmitTraits(NamedTuple):
@@ -242,7 +225,6 @@ class Traits(NamedTuple):
     """Traits of a system's policies, by setting."""
 
     route: RouteTraits
-    scale: ScaleTraits
     place: PlaceTraits
     preempt: PreemptTraits
     admit: AdmitTraits
@@ -255,7 +237,6 @@ class Traits(NamedTuple):
 
 
 _ALLOWED: Final[Mapping[str, Returns]] = {
-    "keep_alive_s": SECONDS,
     "link_headroom": A_SHARE,
     "look_every_s": SECONDS,
     "kv_floor": A_SHARE_OR_NONE,

@@ -14,7 +14,6 @@ from c2c.serving.batch import batch_size, generated, member
 from c2c.serving.block_table import clear
 from c2c.serving.device_exit import has_left
 from c2c.serving.early_end import fail_unserved, place_again
-from c2c.serving.engine_move import place_after_moves
 from c2c.serving.handover import begin_again, has_prompt_done, let_go
 from c2c.serving.hbm import request_places
 from c2c.serving.instances import vacate
@@ -74,7 +73,6 @@ def lose_devices(
         after_leaving(fleet, rules, s, i, now_s)
     for c in chips:
         place_pending(fleet, rules, s, c, now_s)
-    place_after_moves(fleet, rules, s, now_s)
 
 
 def lose_memory(fleet: Fleet, s: Serving, chips: Sequence[int]) -> None:

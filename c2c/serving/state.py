@@ -137,8 +137,6 @@ INSTANCE_DTYPE = np.dtype(
         ("aside", "i8"),  # 1: sets its requests aside at the next step boundary
         ("deals", "i8"),  # 1: routes them anew there (`rebalance`)
         ("last_used_s", "f8"),
-        ("goes_to", "i8"),  # instance that its engine moves to, or -1
-        ("comes_from", "i8"),  # instance that its engine moves from, or -1
         ("next_same", "i8"),  # next active instance of the same model
         ("wait_head", "i8"),
         ("wait_tail", "i8"),
@@ -374,7 +372,6 @@ COUNT_DTYPE = np.dtype(
         ("dropped", "i8"),  # models evicted from host memory
         ("drains", "i8"),
         ("preempted", "i8"),  # requests set aside
-        ("moves", "i8"),  # engines that began to move
         ("handed", "i8"),  # handovers of requests to decode
         ("variant_changes", "i8"),  # variants of steps that came into force
         ("relayouts", "i8"),  # relayouts that began

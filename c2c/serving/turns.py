@@ -84,7 +84,7 @@ def has_work(fleet: Fleet, rules: Rules, s: Serving, i: int) -> bool:
     inst = s.instance[i]
     if batch_size(s, i) > 0:
         return True
-    return bool(inst.n_wait > 0 or inst.comes_from >= 0) and _could_begin(fleet, rules, s, i)
+    return bool(inst.n_wait > 0) and _could_begin(fleet, rules, s, i)
 
 
 @inlined

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from c2c.cost import max_min_rates
@@ -113,8 +111,6 @@ def _begin_load(
     p.link_bytes = machine.load_link_bytes[m, dev.kind]
     p.base_s = machine.load_s[m, dev.kind] + p.link_bytes / machine.link_cap[dev.kind]
     p.turned_s = now_s
-    if machine.tick_s > 0.0:
-        p.base_s += math.ceil(now_s / machine.tick_s) * machine.tick_s - now_s
     if inst.cold != 0:
         # Checkpoints are read from a chip's disk one after another, in order of request.
         link = world.link[dev.chip]

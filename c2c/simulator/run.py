@@ -54,7 +54,6 @@ class RunStats:
     dropped: int  # models that gave way in host memory
     drains: int
     preempted: int  # times that a request was set aside
-    moves: int  # engines that went to another slice, or would have
     variant_changes: (
         int  # variants of steps that came into force, at most one a kind of lane a time
     )
@@ -380,7 +379,6 @@ class Simulation:
             dropped=int(count[0].dropped),
             drains=int(count[0].drains),
             preempted=int(count[0].preempted),
-            moves=int(count[0].moves),
             variant_changes=int(count[0].variant_changes),
             handed=int(count[0].handed),
             relayouts=int(count[0].relayouts),

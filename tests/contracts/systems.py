@@ -21,7 +21,6 @@ from c2c.policies import (
     Fixed,
     GateAndTriage,
     LeastLoaded,
-    MovesAway,
     RandomIdle,
     Resident,
     Roofline,
@@ -128,7 +127,6 @@ MIXES: dict[str, dict[str, Any]] = {
     },
     "apart_turns": TURNS | {"engines__residents": 3, "disaggregation__prompt_share": 0.3},
     "graph_start": {"load": Resident(), "start": START},
-    "moves_away": {"preempt": MovesAway(after_s=2.0)},
     "by_priority": {"preempt": ByPriority(after_s=2.0)},
 }
 _FILES = {p.stem for p in (config_dir() / "system").glob("*.yaml")}

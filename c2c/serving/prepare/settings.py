@@ -26,7 +26,6 @@ from c2c.policies import (
     Traits,
     check_policy,
     make_policy,
-    move_s,
     policy_name,
     traits_of,
     weights_in,
@@ -184,12 +183,6 @@ class SystemSpec:
                 "off",
                 "The homes of KV caches in a layout are not blocks that requests share.",
             ),
-            (
-                "scale",
-                self.traits.scale.keep_alive_s == math.inf,
-                "a policy without keep-alive",
-                there,
-            ),
         ):
             if not works:
                 given = attrgetter(setting)(self)
@@ -202,19 +195,11 @@ class SystemSpec:
 
     def _check_engines(self, copied: bool) -> None:
         engines, where = self.engines, "system.engines"
-        if self.start and engines.tick_s > 0.0:
-            raise SettingError(f"{where}.tick_s", engines.tick_s, "0 where system.start is a graph")
         if engines.kv_host_bytes > 0.0 and (self.start or engines.residents == 1):
             raise SettingError(
                 f"{where}.kv_host_bytes",
                 engines.kv_host_bytes,
                 "0 where a slice has one engine, or system.start is a graph",
-            )
-        if move_s(self.preempt, 0, 0.0, True) < math.inf and self.traits.turn.takes_turns:
-            raise SettingError(
-                "system.preempt.policy",
-                policy_name(type(self.preempt)),
-                "one that moves no engine where engines of a slice take turns",
             )
         if self.traits.admit.kv_floor * engines.residents > 1.0:
             raise SettingError(
@@ -336,7 +321,7 @@ class ServingSetup:
             raise SettingError("weights_start", self.weights_start, "'host' or 'disk'")
         if self.seed < 0:
             raise SettingError("seed", self.seed, "a whole number, at least 0")
-        self._check_roles_and_moves()
+        self._check_roles()
         self._check_failures()
         for k, (one, following) in enumerate(pairwise(self.changes)):
             if not one.at_s < following.at_s:
@@ -375,7 +360,6 @@ class ServingSetup:
             (system.one_each, "with system.one_each"),
             (system.layout is not None, "over a pair of GPUs"),
             (system.disaggregation.prompt_share > 0.0, "with system.disaggregation.prompt_share"),
-            (move_s(system.preempt, 0, 0.0, True) < math.inf, "where engines move"),
         ):
             if what:
                 raise SettingError(field, value, f"{none} {why}")
@@ -455,17 +439,13 @@ class ServingSetup:
             )
         return " + ".join(f"{p.count} x {p.chip_name}, mig {p.layout}" for p in self.parts)
 
-    def _check_roles_and_moves(self) -> None:
-        moves = move_s(self.system.preempt, 0, 0.0, True) < math.inf
+    def _check_roles(self) -> None:
         if self.system.layout is not None and self.system.disaggregation.prompt_share > 0.0:
             share = self.system.disaggregation.prompt_share
             raise SettingError(
                 "system.disaggregation.prompt_share", share, "0 with system.layout",
                 "The layout assigns devices to prompts.",
             )  # fmt: skip
-        if self.system.layout is not None and moves:
-            name = policy_name(type(self.system.preempt))
-            raise SettingError("system.preempt.policy", name, "another policy with system.layout")
 
     @property
     def weight_memory_bytes(self) -> np.ndarray:
