@@ -81,11 +81,11 @@ def _admit(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None
             return
         slot = pop_waiting(s, i)
         if s.request[slot].blocks > 0 and not is_done:
-            places -= claim_prefix(fleet, rules, s, i, slot, now_s)
+            places -= claim_prefix(fleet, rules, s, i, slot)
         inst.kv_used += places
         dev.kv_bytes += place_bytes(fleet, s, i, places)
         if is_done:
-            join_decodes(fleet, rules, s, i, slot, now_s)
+            join_decodes(fleet, rules, s, i, slot)
         else:
             s.request[slot].admitted_s = now_s
             s.prefilling[i, inst.n_prefill] = slot

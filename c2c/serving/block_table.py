@@ -36,7 +36,6 @@ NO_ROW = -1
 ENTRY_DTYPE = np.dtype(
     [
         ("key", "i8"),  # of the prefix that ends with this block
-        ("used_s", "f8"),
         ("bytes", "f8"),
         ("tokens", "i4"),  # fewer than a block's at the end of a prompt
         ("parent", "i4"),  # the row of the block before it in the same pool; NO_ROW: none
@@ -198,22 +197,21 @@ def pin(b: Blocks, k: int) -> None:
 
 
 @jitable
-def unpin(b: Blocks, k: int, now_s: float) -> bool:
+def unpin(b: Blocks, k: int) -> bool:
     """Unpin an entry; return True if no request uses it any more."""
     e = b.entry[k]
     e.pins -= 1
     if e.pins > 0:
         return False
-    e.used_s = now_s
     _append_idle(b, k)
     return True
 
 
 @jitable
-def touch(b: Blocks, k: int, now_s: float) -> None:
-    """Record a use of an unpinned entry."""
+def touch(b: Blocks, k: int) -> None:
+    """Make an unpinned entry the last used."""
     pin(b, k)
-    unpin(b, k, now_s)
+    unpin(b, k)
 
 
 @jitable
@@ -259,7 +257,7 @@ def add(b: Blocks, p: int, key: int, parent: int, tokens: int, nbytes: float) ->
         return NO_ROW
     e = b.entry[k]
     e.key, e.pool, e.tokens, e.bytes, e.parent = key, p, tokens, nbytes, parent
-    e.children, e.pins, e.used_s = 0, 1, 0.0
+    e.children, e.pins = 0, 1
     e.older, e.newer = NO_ROW, NO_ROW
     if parent >= 0:
         b.entry[parent].children += 1

@@ -114,7 +114,7 @@ def _send_off(fleet: Fleet, rules: Rules, s: Serving, i: int, drain: bool, now_s
             if s.plan[d].steps > 1:
                 emit(s, ACT_INTERRUPT, d)
         else:
-            set_aside(fleet, rules, s, i, now_s)
+            set_aside(fleet, rules, s, i)
             has_batch = False
     if inst.state == IDLE or (inst.state == READY and not has_batch):
         take_out(fleet, s, i, now_s)

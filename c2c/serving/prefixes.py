@@ -131,7 +131,6 @@ def claim_prefix(
     s: Serving,
     i: int,
     slot: int,
-    now_s: float,
 ) -> int:
     """Assign a request that joins the batch of instance `i` the prefix blocks in memory.
 
@@ -160,7 +159,7 @@ def claim_prefix(
         moved += e.bytes
         held += 1
     for j in range(held - 1, here - 1, -1):
-        touch(b, find(b, len(s.device) + int(inst.chip), b.keys[slot, j]), now_s)
+        touch(b, find(b, len(s.device) + int(inst.chip), b.keys[slot, j]))
     reused = min(tokens, req.prompt - 1)  # the last token's step makes the first one
     if req.again == 0 and req.carried == 0:
         req.found_hbm = min(tokens_here, reused)
@@ -224,7 +223,7 @@ def _note_answer(fleet: Fleet, s: Serving, i: int, slot: int) -> None:
 
 
 @jitable
-def _store(s: Serving, host: int, slot: int, now_s: float) -> None:
+def _store(s: Serving, host: int, slot: int) -> None:
     # Host memory keeps the blocks of a request as well, from the first on, as far as they fit.
     b, parent, stored = s.blocks, NO_ROW, 0
     while stored < s.request[slot].held:
@@ -233,7 +232,7 @@ def _store(s: Serving, host: int, slot: int, now_s: float) -> None:
             break
         stored += 1
     for j in range(stored - 1, -1, -1):
-        unpin(b, find(b, host, b.keys[slot, j]), now_s)
+        unpin(b, find(b, host, b.keys[slot, j]))
 
 
 @apart("let_prefix_go", needed=caches_prefixes)
@@ -243,7 +242,6 @@ def let_prefix_go(
     s: Serving,
     i: int,
     slot: int,
-    now_s: float,
     is_lost: bool,
     is_done: bool,
 ) -> int:
@@ -253,7 +251,6 @@ def let_prefix_go(
       fleet, rules, s: fleet, rules and state of the loop.
       i: instance that the request leaves.
       slot: slot of the request.
-      now_s: current time.
       is_lost: whether the device is lost with all its memory.
       is_done: whether the answer is complete, so that others may find its blocks.
 
@@ -265,11 +262,11 @@ def let_prefix_go(
     if is_done and req.held == req.prompt_blocks:
         _note_answer(fleet, s, i, slot)
     if b.pool[host].capacity_bytes > 0.0 and not is_lost:
-        _store(s, host, slot, now_s)
+        _store(s, host, slot)
     is_kept = b.table[0].keeps_hbm != 0 and inst.parked_bytes == 0.0 and not is_lost
     for j in range(req.held - 1, -1, -1):
         k = int(b.rows[slot, j])
-        if not unpin(b, k, now_s):
+        if not unpin(b, k):
             stays += b.entry[k].tokens
         elif not is_kept and b.entry[k].children == 0:
             drop(b, k)

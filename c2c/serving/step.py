@@ -184,7 +184,7 @@ def _clear(fleet: Fleet, rules: Rules, s: Serving, m: int, now_s: float) -> None
     i = clear_for(fleet, rules, s, m)
     if i >= 0:
         before = int(s.instance[i].model)
-        set_aside(fleet, rules, s, i, now_s)
+        set_aside(fleet, rules, s, i)
         if not holds_on(fleet, s, i):
             s.instance[i].state = IDLE
             after_idle(fleet, rules, s, i, now_s)
@@ -241,7 +241,7 @@ def on_carried(fleet: Fleet, rules: Rules, s: Serving, slot: int, now_s: float) 
     req.held_by = -1
     req.handed_s = now_s
     s.inbound[req.instance].come += 1
-    leave(fleet, rules, s, i, slot, now_s)
+    leave(fleet, rules, s, i, slot)
     wake(fleet, rules, s, req.instance)
     after_leaving(fleet, rules, s, i, now_s)
 
@@ -391,7 +391,7 @@ def end_step(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> No
     if (fleet.role[d] != EVERYTHING or fleet.hands_to[inst.kind] >= 0) and not is_given_up:
         hand_on(fleet, rules, s, i, now_s)
     if is_given_up:
-        set_aside(fleet, rules, s, i, now_s)
+        set_aside(fleet, rules, s, i)
     elif s.count[0].pending > 0:
         drained = make_room(fleet, rules, s, inst.chip, now_s)
         if drained >= 0:

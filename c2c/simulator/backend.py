@@ -80,7 +80,6 @@ def _begin(world: World, state: Serving, d: int, now_s: float) -> None:
     p.done = 0
     p.part = 0.0
     p.limit_s = 0.0
-    p.lead_s = 0.0
     p.lead_link = 0.0
     p.lead_hbm = 0.0
     p.moved_at_start = world.link[c].moved
@@ -208,7 +207,6 @@ def _lead(
 ) -> None:
     # Several steps begin after what is paid once, on a chip whose link nobody else uses.
     p, link = world.phase[d], world.link[state.device[d].chip]
-    p.lead_s = seconds
     p.lead_link = link_bytes
     p.lead_hbm = hbm_bytes
     p.at_s += seconds
