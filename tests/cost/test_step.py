@@ -270,8 +270,6 @@ def test_a_full_table(
         {"max_tokens": 0},
         {"max_rows": 0},
         {"weights": "disk"},
-        {"resident": 1.5},
-        {"resident": 0.5, "weights": "hbm"},
     ],
 )
 def test_settings_that_cannot_work_are_refused(
