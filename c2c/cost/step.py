@@ -169,7 +169,6 @@ def step_table(
     cluster: int = 1,
     tiles: KernelTiles | None = None,
     routing: Routing | None = None,
-    resident: float = 0.0,
     experts_over: int = 1,
 ) -> StepTable:
     """Return a model's step costs on a slice for all token counts up to `max_tokens`.
@@ -191,7 +190,6 @@ def step_table(
       cluster: CTAs along M that share a weight tile by multicast.
       tiles: tile shapes of HybridGEMM; default `KernelTiles(cluster=cluster)`.
       routing: distribution of tokens over experts; default: independent.
-      resident: share of every matrix in HBM while the rest is streamed, in [0, 1]; only for "host".
       experts_over: number of GPUs that share a layer's experts; this one has their mean load.
 
     Raises:
@@ -205,8 +203,6 @@ def step_table(
             raise SettingError(name, size, "a whole number above 0")
     if weights not in ("host", "hbm", "staged"):
         raise SettingError("weights", weights, "'host', 'hbm' or 'staged'")
-    if not (0.0 <= resident <= 1.0 and (weights == "host" or resident == 0.0)):
-        raise SettingError("resident", resident, "a share in [0, 1], and 0 unless weights='host'")
     if link_gbps <= 0:
         raise SettingError("link_gbps", link_gbps, "a number above 0")
     tiles = KernelTiles(cluster=cluster) if tiles is None else tiles
@@ -226,7 +222,7 @@ def step_table(
             cost = gemm_time(
                 m, gemm.n, gemm.k, split, slice_=slice_, constants=constants,
                 link_gbps=link_gbps, tiles=tiles, element_bytes=spec.dtype_bytes, groups=groups,
-                resident=resident, stored=_stored(gemm, spec),
+                stored=_stored(gemm, spec),
             )  # fmt: skip
             moved = cost.traffic
             into.add(gemm.count, cost.time_s, moved.link_bytes, moved.hbm_bytes)

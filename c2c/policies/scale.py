@@ -7,12 +7,10 @@ from typing import Any, NamedTuple
 from c2c.compiling.decision import decision
 from c2c.errors import SettingError
 from c2c.policies.returns import YES_OR_NO
-from c2c.policies.traits import ScaleTraits
 
 __all__ = [
     "AtBacklog",
     "AtOutstanding",
-    "KeepAlive",
     "OneInstance",
     "wants_another",
 ]
@@ -74,36 +72,3 @@ class AtBacklog(NamedTuple):
 @wants_another.by(AtBacklog)
 def _at_backlog(policy: AtBacklog, outstanding: int, backlog_s: float, is_full: bool) -> bool:
     return is_full or backlog_s >= policy.seconds
-
-
-class KeepAlive(NamedTuple):
-    """One instance for each `target` requests; idle ones are removed after `seconds`.
-
-    Source: ServerlessLLM's autoscaler, at most one instance a slice.
-
-    Attributes:
-      target: ongoing requests of an instance.
-      seconds: lifetime of an idle instance.
-    """
-
-    target: int = 2
-    seconds: float = 0.0
-
-    def check(self, where: str) -> None:
-        """Raise SettingError for a setting that cannot work."""
-        if self.target < 1:
-            raise SettingError(f"{where}.target", self.target, "a whole number above 0")
-        if not self.seconds >= 0.0:
-            raise SettingError(f"{where}.seconds", self.seconds, "seconds, at least 0")
-
-    @property
-    def traits(self) -> ScaleTraits:
-        """Constant traits of this policy."""
-        return ScaleTraits(keep_alive_s=self.seconds)
-
-
-@wants_another.by(KeepAlive)
-def _above_target(
-    policy: KeepAlive, outstanding: int, backlog_s: float, is_full: bool
-) -> bool:  # fmt: skip
-    return outstanding >= policy.target

@@ -34,7 +34,6 @@ class Engines:
       kv_windows: whether a layer with a window reserves at most its window of a request; False: all
         tokens, as every other layer.
       turn_s: seconds that a change of the engine between two steps takes.
-      tick_s: period whose whole multiples are the times at which engines may start; 0: at once.
     """
 
     residents: int = 1
@@ -43,19 +42,16 @@ class Engines:
     kv_host_bytes: float = 0.0
     kv_windows: bool = True
     turn_s: float = 0.0
-    tick_s: float = 0.0
 
     def __post_init__(self) -> None:
         where = "system.engines"
         if self.residents < 1:
             raise SettingError(f"{where}.residents", self.residents, "a whole number above 0")
-        for name in ("bytes", "kv_host_bytes", "turn_s", "tick_s"):
+        for name in ("bytes", "kv_host_bytes", "turn_s"):
             if not getattr(self, name) >= 0.0:
                 raise SettingError(f"{where}.{name}", getattr(self, name), "at least 0")
         if not (0.0 < self.share <= 1.0 or self.share == math.inf):
             raise SettingError(f"{where}.share", self.share, "a number in (0, 1], or inf")
-        if not self.tick_s < math.inf:
-            raise SettingError(f"{where}.tick_s", self.tick_s, "seconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
