@@ -13,7 +13,6 @@ COMMANDS = {
     "bench.llama_cpp": "LlamaCppSettings",
     "bench.measured.__main__": "MeasuredSettings",
     "bench.prediction.__main__": "PredictionSettings",
-    "bench.scheduler": "SchedulerSettings",
     "bench.simulator": "BenchSettings",
     "cocoserve.plan": "PlanSettings",
     "cocoserve.scale": "ScaleSettings",

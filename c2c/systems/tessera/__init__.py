@@ -6,7 +6,7 @@ from c2c.systems.tessera.lanes import PRICE, Costs, Lane, Lanes
 from c2c.systems.tessera.launched import Launched, running_on
 from c2c.systems.tessera.layouts import SWITCH_S, SYSTEM, PairLayout, pair_layout
 from c2c.systems.tessera.pair import Pair, fitted_claims, load_pair, pair_of
-from c2c.systems.tessera.pipeline import Pipelined, Steps, pipelined, steps_of
+from c2c.systems.tessera.pipeline import MODES, Pipelined, Steps, pipelined, steps_of
 from c2c.systems.tessera.plan import (
     Options,
     Plan,
@@ -28,6 +28,7 @@ from c2c.systems.tessera.work import Gpus, Work, joined, work_of
 from c2c.systems.tessera.xla_kernels import program_work, xla_kernels
 
 __all__ = [
+    "MODES",
     "PRICE",
     "SWITCH_S",
     "SYSTEM",
