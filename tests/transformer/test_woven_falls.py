@@ -29,11 +29,12 @@ from c2c.transformer import (
 )
 from c2c.transformer.hosting import KvHost
 from c2c.transformer.linear import Reference
-from c2c.transformer.links import QueueLink, SlotInbox, SlotLink, check_slot, slot_shape
+from c2c.transformer.links import SlotInbox, SlotLink, check_slot, slot_shape
 from c2c.transformer.woven import Woven, is_away
 from experiments.random_requests import random_requests
 from pallas_kernels.woven import Slot
 from tests.tiers import tiered
+from tests.transformer.queue_link import QueueLink
 
 SHAPES = Shapes(rows=(4,), budgets=(64,), width=2, mixes=False)
 LIMIT_S = 0.05

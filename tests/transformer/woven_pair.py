@@ -25,9 +25,9 @@ from c2c.transformer import (
     superblock_elements,
 )
 from c2c.transformer.hosting import KvHost
-from c2c.transformer.links import QueueLink
 from c2c.transformer.woven import Woven, is_away
 from experiments.random_requests import random_requests
+from tests.transformer.queue_link import QueueLink
 
 SEED = 3
 COLD = Shapes(rows=(2,), budgets=(16,), width=1, mixes=False)

@@ -1,7 +1,6 @@
 """Tessera: placement of one model's kernels over unlike GPUs, from their machine code."""
 
 from c2c.systems.tessera.ddg import Carried, Dependency, Graph, graph_of, program_key
-from c2c.systems.tessera.interpreted import Placed, run_interpreted
 from c2c.systems.tessera.lanes import PRICE, Costs, Lane, Lanes
 from c2c.systems.tessera.launched import Launched, running_on
 from c2c.systems.tessera.layouts import SWITCH_S, SYSTEM, PairLayout, pair_layout
@@ -45,7 +44,6 @@ __all__ = [
     "Pair",
     "PairLayout",
     "Pipelined",
-    "Placed",
     "Plan",
     "Policy",
     "Recording",
@@ -81,7 +79,6 @@ __all__ = [
     "recording_of",
     "rehearsed",
     "relaxation_s",
-    "run_interpreted",
     "running_on",
     "schedule",
     "slice_gpu",
