@@ -10,7 +10,7 @@ from c2c.config import build, load
 from c2c.errors import SettingError
 from c2c.hardware import conf_dir
 
-__all__ = ["as_markdown", "mechanisms", "pairs", "refusal", "settings_of", "shapley", "subsets"]
+__all__ = ["mechanisms", "pairs", "refusal", "settings_of", "shapley", "subsets"]
 
 type Set = frozenset[str]
 
@@ -100,19 +100,3 @@ def _largest(names: Set, worth: Mapping[Set, float]) -> Set:
     if any(not each <= largest for each in inside):
         raise ValueError(f"{sorted(names)} has several largest sets that can work")
     return largest
-
-
-def as_markdown() -> str:
-    """Return the table of pairs for docs/systems/composed.md."""
-    names, found = mechanisms(), pairs()
-    why = {pair: error.hint or str(error) for pair, error in found.items() if error}
-    reasons = list(dict.fromkeys(why.values()))
-    lines = [f"| | {' | '.join(names[1:])} |", f"| --- |{' --- |' * (len(names) - 1)}"]
-    for k, one in enumerate(names[:-1]):
-        cells = ["" for _ in names[1 : k + 1]]
-        for other in names[k + 1 :]:
-            reason = why.get((one, other))
-            cells.append("yes" if reason is None else f"no ({reasons.index(reason) + 1})")
-        lines.append(f"| {one} | {' | '.join(cells)} |")
-    lines += ["", *(f"{k + 1}. {reason}" for k, reason in enumerate(reasons))]
-    return "\n".join(lines)

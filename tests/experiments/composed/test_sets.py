@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from c2c.config import check_choices, load
 from c2c.errors import SettingError
 from experiments.composed.sets import (
-    as_markdown,
     mechanisms,
+    pairs,
     refusal,
     settings_of,
     shapley,
@@ -76,6 +76,22 @@ def test_unlike_chips_take_all_mechanisms_but_those_left_out(fleet: str) -> None
         error = refusal(every | {name}, here.settings)
         assert error is not None
         assert "in a fleet of several parts" in str(error)
+
+
+def as_markdown() -> str:
+    """Return the table of pairs for docs/systems/composed.md."""
+    names, found = mechanisms(), pairs()
+    why = {pair: error.hint or str(error) for pair, error in found.items() if error}
+    reasons = list(dict.fromkeys(why.values()))
+    lines = [f"| | {' | '.join(names[1:])} |", f"| --- |{' --- |' * (len(names) - 1)}"]
+    for k, one in enumerate(names[:-1]):
+        cells = ["" for _ in names[1 : k + 1]]
+        for other in names[k + 1 :]:
+            reason = why.get((one, other))
+            cells.append("yes" if reason is None else f"no ({reasons.index(reason) + 1})")
+        lines.append(f"| {one} | {' | '.join(cells)} |")
+    lines += ["", *(f"{k + 1}. {reason}" for k, reason in enumerate(reasons))]
+    return "\n".join(lines)
 
 
 def test_the_page_has_the_table_of_pairs() -> None:
