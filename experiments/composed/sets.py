@@ -8,16 +8,10 @@ from math import factorial
 
 from c2c.config import build, load
 from c2c.errors import SettingError
-from c2c.hardware import conf_dir
 
-__all__ = ["mechanisms", "pairs", "refusal", "settings_of", "shapley", "subsets"]
+__all__ = ["refusal", "settings_of", "shapley", "subsets"]
 
 type Set = frozenset[str]
-
-
-def mechanisms() -> tuple[str, ...]:
-    """Return the names of all mechanisms, the files of `conf/system/mechanism`."""
-    return tuple(sorted(f.stem for f in (conf_dir() / "system" / "mechanism").glob("*.yaml")))
 
 
 def settings_of(names: Collection[str]) -> tuple[str, ...]:
@@ -49,20 +43,6 @@ def subsets(names: Collection[str]) -> Iterator[Set]:
     ordered = sorted(names)
     for count in range(len(ordered) + 1):
         yield from map(frozenset, combinations(ordered, count))
-
-
-def pairs() -> dict[tuple[str, str], SettingError | None]:
-    """Return the error of each pair of mechanisms, None if both can work together.
-
-    `streamed` is added if one of the two needs it.
-    """
-    names = mechanisms()
-    alone = {n: refusal({n}) for n in names}
-    found = {}
-    for one, other in combinations(names, 2):
-        need = {"streamed"} if alone[one] or alone[other] else set()
-        found[one, other] = refusal({one, other} | need)
-    return found
 
 
 def shapley(worth: Mapping[Set, float]) -> dict[str, float]:
