@@ -267,8 +267,7 @@ CORE = (
 # Where an extra may be imported; all other modules are the core's, which no extra is needed for.
 OF_EXTRAS = {
     "kernels": (
-        "pallas_kernels", "c2c/cost/calibration.py", "c2c/systems/workers", "experiments/cocoserve",
-        "experiments/weaver",
+        "pallas_kernels", "c2c/cost/calibration.py", "experiments/cocoserve", "experiments/weaver",
     ),
     "engine": (
         "c2c/engine", "c2c/transformer", "experiments/bench", "experiments/gpu",

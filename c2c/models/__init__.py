@@ -11,7 +11,6 @@ from c2c.models.spec import Latent, LinearAttention, ModelSpec, RopeScaling, Wei
 from c2c.models.weights import (
     CacheShape,
     Gemm,
-    active_param_count,
     cache_shape,
     check_plain_layers,
     expected_active_experts,
@@ -36,7 +35,6 @@ __all__ = [
     "ModelSpec",
     "RopeScaling",
     "WeightFormat",
-    "active_param_count",
     "cache_shape",
     "catalog_names",
     "catalogs",

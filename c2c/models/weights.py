@@ -15,7 +15,6 @@ from c2c.models.spec import ModelSpec, WeightFormat
 __all__ = [
     "CacheShape",
     "Gemm",
-    "active_param_count",
     "cache_shape",
     "check_plain_layers",
     "expected_active_experts",
@@ -146,20 +145,6 @@ def is_quantised(form: WeightFormat, kind: str, module: str) -> bool:
 def param_count(spec: ModelSpec) -> int:
     """Return the number of parameters; tied embeddings count once."""
     return _matrices(spec) + _others(spec) + _router_biases(spec)
-
-
-def active_param_count(spec: ModelSpec) -> int:
-    """Return the number of parameters used for one token, without its row of the embedding.
-
-    Inactive experts are excluded, and so is an embedding that is not also the head.
-    """
-    idle = sum(
-        g.k * g.n * g.count * (spec.experts - spec.experts_per_token)
-        for g in gemms(spec)
-        if g.kind == "expert"
-    )
-    looked_up = 0 if spec.tie_embeddings else spec.hidden * spec.vocab
-    return param_count(spec) - idle - looked_up
 
 
 def _copies(spec: ModelSpec, gemm: Gemm) -> int:

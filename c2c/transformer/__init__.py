@@ -1,6 +1,6 @@
 """Functional transformer whose weights may stay in host memory."""
 
-from c2c.transformer.batch import Drawn, Request
+from c2c.transformer.batch import Drawn, Request, Served, serve
 from c2c.transformer.cache import Cache, new_cache
 from c2c.transformer.executables import Executables
 from c2c.transformer.executor import Executor, OnDevice
@@ -48,6 +48,7 @@ __all__ = [
     "Runner",
     "Sampling",
     "SamplingRows",
+    "Served",
     "Shapes",
     "Staged",
     "Step",
@@ -68,6 +69,7 @@ __all__ = [
     "sample",
     "sampling_rows",
     "save_model",
+    "serve",
     "superblock_elements",
     "superblocks_for",
 ]

@@ -1,4 +1,4 @@
-"""Continuous batching: decode steps and prompt chunks of many requests in one call.
+"""Continuous batching over a runner: a prompt chunk and the decode steps of other requests.
 
 The tokens of a request depend only on its prompt, settings and seed, not on other requests, their
 order or the cache size. Rounding is an exception: larger GEMMs sum in another order, which can
@@ -7,27 +7,17 @@ decide between two almost equally likely tokens.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from c2c.errors import SettingError
-from c2c.models import ModelSpec
-from c2c.transformer.executables import Executables
-from c2c.transformer.executor import OnDevice
-from c2c.transformer.generate import CHUNK, budgets_for
-from c2c.transformer.kv_pool import KvPool, block_elements, check_room
-from c2c.transformer.linear import Linear
-from c2c.transformer.pages import PAGE_TOKENS
-from c2c.transformer.params import Params
-from c2c.transformer.runner import Runner, Step
+from c2c.transformer.executor import GaveWay, blocks_for
+from c2c.transformer.runner import Resumable, Runner, Step
 from c2c.transformer.sampling import Sampling
-from c2c.transformer.schedule import Schedule, Size, begin, end, next_step
-from c2c.transformer.shapes import Shapes, bucket, pieces
+from c2c.transformer.shapes import pieces
 
-__all__ = ["ROWS", "Drawn", "Request", "stream_batch"]
-
-ROWS = 8  # concurrent requests
-_LEAST_PAGES = 8  # of a block table: as in generation of one
+__all__ = ["Drawn", "Request", "Served", "serve"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +42,11 @@ class Request:
         if self.max_new_tokens < 0:
             raise SettingError("max_new_tokens", self.max_new_tokens, "a whole number from 0")
 
+    @property
+    def pages(self) -> int:
+        """Cache pages of the prompt and all new tokens but the last."""
+        return blocks_for(len(self.ids) + self.max_new_tokens - 1)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
@@ -62,139 +57,98 @@ class Drawn:
     last: bool
 
 
-def stream_batch(
-    params: Params,
+@dataclass(slots=True)
+class Served:
+    """Results so far.
+
+    Attributes:
+      texts: new tokens of each request.
+      ended: number of times that each request ended.
+      drawn: tokens of the last step.
+      steps: number of computed steps.
+      fallen: requests that lost their KV cache and began again, in order.
+    """
+
+    texts: list[list[int]]
+    ended: list[int]
+    drawn: tuple[Drawn, ...] = ()
+    steps: int = 0
+    fallen: list[int] = field(default_factory=list)
+
+
+def serve(
+    runner: Runner,
     requests: Sequence[Request],
-    spec: ModelSpec,
-    linear: Linear,
     *,
-    rows: int = ROWS,
-    cache_tokens: int | None = None,
-    chunk: int = CHUNK,
     ends: Callable[[int, int], bool] = lambda request, token: False,  # noqa: ARG005
-    executables: Executables | None = None,
-) -> Iterator[Drawn]:
-    """Yield the tokens of all requests as they are drawn, in order within a request.
+) -> Iterator[Served]:
+    """Serve all requests; yield the results after each step.
+
+    Requests are admitted in order, each if a seat and the pages of its prompt and answer are free.
+    A chunk of a prompt is computed with all decodes if the runner's shapes mix, else before them.
 
     Args:
-      params: parameters of the model.
-      requests: requests in the order of admission.
-      spec: the model.
-      linear: strategy for projections.
-      rows: maximum number of concurrent requests; the others wait.
-      cache_tokens: positions in the cache, rounded down to whole pages of 64; by default enough for
-        the largest `rows` requests. Requests that do not fit wait.
-      chunk: maximum prompt tokens of one call; models whose rotary frequencies depend on the length
-        compute a prompt in one call.
+      runner: runner without requests.
+      requests: requests in the order of admission; `stop_at_eos` is not used.
       ends: called once with each request and token; returns whether the request ends with it.
-      executables: source of compiled stages; by default jax compiles for this process.
 
     Raises:
-      SettingError: before any computation, if a size is invalid or a request does not fit into an
-        empty cache.
+      OutOfPages: a request does not fit into the free cache.
     """
-    sizes = {
-        number: Size(prompt=len(request.ids), new=request.max_new_tokens)
+    served = Served(texts=[[] for _ in requests], ended=[0] * len(requests))
+    waiting = deque(
+        (number, Resumable(ids=tuple(request.ids), drawn=0))
         for number, request in enumerate(requests)
         if request.max_new_tokens
-    }
-    if rows < 1:
-        raise SettingError("rows", rows, "a whole number above 0")
-    rows = min(rows, bucket(max(1, len(sizes))))
-    budgets = budgets_for(spec, max((size.prompt for size in sizes.values()), default=1), chunk)
-    pages = _pages(list(sizes.values()), rows, cache_tokens)
-    nbytes = 2 * pages * block_elements(spec) * params.dtype.itemsize
-    check_room(nbytes, device=params.device)
-    numbers = tuple(sizes)
-    schedule = begin(
-        tuple(sizes.values()), rows=rows, chunk=budgets[-1], pages=pages, page_tokens=PAGE_TOKENS
     )
-    longest = max((-(-size.stored // PAGE_TOKENS) for size in sizes.values()), default=1)
-    classes = (1, rows) if rows > 1 else (1,)
-    shapes = Shapes(rows=classes, budgets=budgets, width=bucket(longest, _LEAST_PAGES))
-    batch = _Batch(
-        requests=[requests[number] for number in numbers],
-        schedule=schedule,
-        made=lambda: Runner(
-            OnDevice(
-                params,
-                spec,
-                linear,
-                KvPool.for_one(
-                    spec, pages, dtype=params.dtype, executables=executables, device=params.device
-                ),
-                executables=executables,
-            ),
-            shapes,
-        ),
-    )
-    return _drawn(batch, numbers, ends)
+    pages = runner.executor.available
+    filling = -1  # request in prefill
+    chunks: list[int] = []  # of the rest of its prompt
+    decoding: dict[int, None] = {}
 
+    def has_room(number: int) -> bool:
+        held = sum(requests[each].pages for each in runner.requests)
+        fits = held + requests[number].pages <= pages or not runner.requests
+        return fits and len(runner.requests) < runner.seats
 
-def _drawn(
-    batch: _Batch, numbers: Sequence[int], ends: Callable[[int, int], bool]
-) -> Iterator[Drawn]:
-    while not batch.schedule.over:
-        for request, token, is_over in batch.step():
-            number = numbers[request]
-            told = ends(number, token)  # of every token, also where it is the last anyway
-            last = told or is_over
-            if last:
-                batch.end(request)
-            yield Drawn(request=number, token=token, last=last)
-
-
-def _pages(sizes: Sequence[Size], rows: int, cache_tokens: int | None) -> int:
-    """Return the number of cache pages; by default a power of two, to limit compiled shapes."""
-    if cache_tokens is not None:
-        if cache_tokens < PAGE_TOKENS:
-            raise SettingError(
-                "cache_tokens", cache_tokens, f"at least {PAGE_TOKENS}, one page of the cache"
-            )
-        return cache_tokens // PAGE_TOKENS
-    needed = sorted((-(-size.stored // PAGE_TOKENS) for size in sizes), reverse=True)
-    return bucket(max(1, sum(needed[:rows])), _LEAST_PAGES)
-
-
-class _Batch:
-    """A schedule and the runner that computes its steps."""
-
-    def __init__(
-        self, *, requests: Sequence[Request], schedule: Schedule, made: Callable[[], Runner]
-    ) -> None:
-        self.requests = requests
-        self.schedule = schedule
-        self._made = made
-        self._runner: Runner | None = None  # with its cache, made by the first step
-
-    def step(self) -> list[tuple[int, int, bool]]:
-        """Compute the schedule's next step; return request, token and whether it was the last."""
-        schedule, step = next_step(self.schedule)
-        runner = self._runner = self._runner or self._made()
-        calls: list[Step] = []
-        for chunk in step.chunks:
-            if chunk.first == 0:
-                asked = self.requests[chunk.request]
-                runner.submit(
-                    chunk.request,
-                    asked.ids,
-                    new=asked.max_new_tokens,
-                    sampling=asked.sampling,
-                    stop=asked.stop,
-                )
-            cut = pieces(chunk.tokens, runner.shapes.budgets)
-            calls += [Step(fill=(chunk.request, tokens)) for tokens in cut]
-        first = calls[0].fill if calls else None
-        found: list[tuple[int, int, bool]] = []
-        for call in (Step(fill=first, decode=step.decode), *calls[1:]):
-            result = runner.finish(runner.start(call))
-            found += [(request, token, why is not None) for request, token, why in result.tokens]
-        self.schedule = schedule
-        return found
-
-    def end(self, request: int) -> None:
-        """Free the cache and row of a request."""
-        self.schedule = end(self.schedule, request)
-        assert self._runner is not None  # it ran there
-        if request in self._runner.requests:  # told that it is over, before the runner knew
-            self._runner.cancel(request)
+    while waiting or runner.requests:
+        if not chunks and waiting and has_room(waiting[0][0]):
+            filling, rest = waiting.popleft()
+            request = requests[filling]
+            runner.submit(
+                filling, rest.ids, new=request.max_new_tokens - rest.drawn,
+                sampling=request.sampling, stop=request.stop, drawn=rest.drawn,
+            )  # fmt: skip
+            chunks = pieces(len(rest.ids), runner.shapes.budgets)
+        fill = (filling, chunks[0]) if chunks else None
+        if fill is None or runner.shapes.mixes:
+            steps = [Step(fill=fill, decode=tuple(decoding))]
+        else:
+            steps = [Step(fill=fill), *([Step(decode=tuple(decoding))] if decoding else [])]
+        for step in steps:
+            try:
+                result = runner.finish(runner.start(step))
+            except GaveWay as gone:  # the step computed nothing
+                for number in gone.requests:
+                    waiting.appendleft((number, runner.preempt(number)))
+                    decoding.pop(number, None)
+                    served.fallen.append(number)
+                served.drawn = ()
+                yield served
+                break
+            if step.fill is not None:
+                del chunks[0]
+            drawn = []
+            for number, token, why in result.tokens:
+                last = ends(number, token) or why is not None
+                if last and why is None:
+                    runner.cancel(number)
+                drawn.append(Drawn(request=number, token=token, last=last))
+                served.texts[number].append(token)
+                served.ended[number] += last
+                decoding[number] = None
+                if last:
+                    del decoding[number]
+            served.drawn = tuple(drawn)
+            served.steps += 1
+            yield served

@@ -21,12 +21,23 @@ from c2c.transformer.pages import PAGE_TOKENS
 from c2c.transformer.params import Params
 from c2c.transformer.stays import Laid, Stay
 
-__all__ = ["Executor", "OnDevice", "SharesNothing", "Stored", "blocks_for", "bound"]
+__all__ = ["Executor", "GaveWay", "OnDevice", "SharesNothing", "Stored", "blocks_for", "bound"]
 
 _jax: Any = jax  # partly untyped
 
 Stored = Sequence[tuple[Stay, int]]
 """Requests, and the positions of each whose keys and values are there after a step."""
+
+
+class GaveWay(RuntimeError):
+    """Requests lost their keys and values on another device; the step has no effect.
+
+    The caller preempts them (`Runner.preempt`) and computes them again.
+    """
+
+    def __init__(self, requests: Sequence[int], why: str) -> None:
+        super().__init__(f"{len(requests)} requests are computed again at home: {why}")
+        self.requests = tuple(requests)
 
 
 class Executor(Protocol):
@@ -70,7 +81,11 @@ class Executor(Protocol):
         ...
 
     def compute(self, laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
-        """Return the logits of the wanted tokens, or the output of the last layer."""
+        """Return the logits of the wanted tokens, or the output of the last layer.
+
+        Raises:
+          GaveWay: requests lost their keys and values.
+        """
         ...
 
     def end(self, x: Any, wanted: Any) -> Any:

@@ -1,25 +1,25 @@
-"""Generation of one sequence, with a runner that holds one request."""
+"""Generation with a runner and a cache of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from c2c.errors import SettingError
 from c2c.models import ModelSpec
+from c2c.transformer.batch import Drawn, Request, serve
 from c2c.transformer.cache import Cache, new_cache
 from c2c.transformer.executables import Executables
 from c2c.transformer.executor import OnDevice
 from c2c.transformer.forward import run
-from c2c.transformer.kv_pool import KvPool, block_elements, check_room
+from c2c.transformer.kv_pool import KvPool
 from c2c.transformer.linear import Linear
 from c2c.transformer.pages import PAGE_TOKENS
 from c2c.transformer.params import Params
 from c2c.transformer.rope import depends_on_length
-from c2c.transformer.runner import Runner, Step
-from c2c.transformer.sampling import Sampling
+from c2c.transformer.runner import Runner
 from c2c.transformer.shapes import BUDGETS, Shapes, bucket, pieces
 
 __all__ = [
@@ -30,12 +30,12 @@ __all__ = [
     "buckets_up_to",
     "budgets_for",
     "prompt_logits",
-    "stream",
+    "stream_batch",
     "warm",
 ]
 
 CHUNK = BUDGETS[-1]  # prompt tokens of a call
-_LEAST_PAGES = 8
+_LEAST_PAGES = 8  # of a cache and of a block table
 
 
 def budgets_for(spec: ModelSpec, longest: int, chunk: int = CHUNK) -> tuple[int, ...]:
@@ -78,71 +78,78 @@ def prompt_logits(
     return np.concatenate(parts)
 
 
-def stream(
+def stream_batch(
     params: Params,
-    ids: Sequence[int],
+    requests: Sequence[Request],
     spec: ModelSpec,
     linear: Linear,
     *,
-    max_new_tokens: int,
-    sampling: Sampling,
-    stop: Collection[int] = (),
+    rows: int = 8,
+    cache_tokens: int | None = None,
     chunk: int = CHUNK,
+    ends: Callable[[int, int], bool] = lambda request, token: False,  # noqa: ARG005
     executables: Executables | None = None,
-) -> Iterator[int]:
-    """Return an iterator over new tokens as they are drawn, a final stop token included.
+) -> Iterator[Drawn]:
+    """Return an iterator over the tokens of all requests, in order within a request.
 
     Args:
       params: parameters of the model.
-      ids: the prompt, at least one token.
+      requests: requests in the order of admission.
       spec: the model.
       linear: strategy for projections.
-      max_new_tokens: maximum number of new tokens.
-      sampling: sampling settings.
-      stop: tokens that end the sequence.
-      chunk: prompt tokens in one call.
+      rows: maximum number of concurrent requests; the others wait.
+      cache_tokens: positions in the cache, rounded down to whole pages of 64; by default enough for
+        the largest `rows` requests. Requests that do not fit wait.
+      chunk: maximum prompt tokens of one call; models whose rotary frequencies depend on the length
+        compute a prompt in one call.
+      ends: called once with each request and token; returns whether the request ends with it.
       executables: source of compiled stages; by default jax compiles for this process.
 
     Raises:
-      SettingError: the cache does not fit in memory.
+      SettingError: before any computation, if a size is invalid, a request does not fit into an
+        empty cache, or the cache not into memory.
     """
-    budgets = budgets_for(spec, len(ids), chunk)
-    pages = _pages(len(ids) + max_new_tokens)
-    nbytes = 2 * pages * block_elements(spec) * params.dtype.itemsize
-    check_room(nbytes, device=params.device)
-
-    def begun() -> Runner:
-        runner = _runner(params, spec, linear, budgets, pages, executables)
-        runner.submit(0, ids, new=max_new_tokens, sampling=sampling, stop=stop)
-        return runner
-
-    return _drawn(begun, pieces(len(ids), budgets)) if max_new_tokens else iter(())
-
-
-def _drawn(begun: Callable[[], Runner], prompt: Sequence[int]) -> Iterator[int]:
-    """Yield the tokens of a runner's one request, whose prompt is computed in these chunks."""
-    runner = begun()
-    steps = [Step(fill=(0, tokens)) for tokens in prompt]
-    while True:
-        step = steps.pop(0) if steps else Step(decode=(0,))
-        for _, token, ended in runner.finish(runner.start(step)).tokens:
-            yield token
-            if ended is not None:
-                return
+    if rows < 1:
+        raise SettingError("rows", rows, "a whole number above 0")
+    if chunk != bucket(chunk, BUDGETS[0]):
+        raise SettingError("chunk", chunk, f"a power of two from {BUDGETS[0]}")
+    if cache_tokens is not None and cache_tokens < PAGE_TOKENS:
+        allowed = f"at least {PAGE_TOKENS}, one page of the cache"
+        raise SettingError("cache_tokens", cache_tokens, allowed)
+    asked = [request for request in requests if request.max_new_tokens]
+    if not asked:
+        return iter(())
+    rows = min(rows, bucket(len(asked)))
+    needed = sorted((request.pages for request in asked), reverse=True)
+    pages = bucket(sum(needed[:rows]), _LEAST_PAGES)
+    if cache_tokens is not None:
+        pages = cache_tokens // PAGE_TOKENS
+    for number, request in enumerate(requests):
+        if request.max_new_tokens and request.pages > pages:
+            raise SettingError(
+                f"requests[{number}]", f"{len(request.ids)} + {request.max_new_tokens} tokens",
+                f"at most {pages * PAGE_TOKENS + 1} together, the size of the cache",
+                "Request fewer new tokens or a larger cache.",
+            )  # fmt: skip
+    budgets = budgets_for(spec, max(len(request.ids) for request in asked), chunk)
+    width = bucket(needed[0], _LEAST_PAGES)
+    classes = (1, rows) if rows > 1 else (1,)
+    shapes = Shapes(rows=classes, budgets=budgets, width=width, mixes=rows > 1)
+    runner = _runner(params, spec, linear, shapes, pages, executables)
+    return (drawn for served in serve(runner, requests, ends=ends) for drawn in served.drawn)
 
 
 def _runner(
     params: Params,
     spec: ModelSpec,
     linear: Linear,
-    budgets: tuple[int, ...],
+    shapes: Shapes,
     pages: int,
     executables: Executables | None,
 ) -> Runner:
-    """Return a runner of one request with a cache of its own."""
+    """Return a runner with a cache of its own."""
     device = params.device
     pool = KvPool.for_one(spec, pages, dtype=params.dtype, executables=executables, device=device)
-    shapes = Shapes(rows=(1,), budgets=budgets, width=pages, mixes=False)
     return Runner(OnDevice(params, spec, linear, pool, executables=executables), shapes)
 
 
@@ -207,18 +214,18 @@ class Wanted:
 
 
 def buckets_of(prompt: int, new: int) -> tuple[Bucket, ...]:
-    """Return the shapes that `stream` runs for a prompt and a number of new tokens.
+    """Return the shapes that `stream_batch` runs for one prompt and a number of new tokens.
 
     >>> buckets_of(300, 8)
     (Bucket(tokens=0, context=512), Bucket(tokens=64, context=512), Bucket(tokens=256, context=512))
     """
-    context = _pages(prompt + new) * PAGE_TOKENS
+    context = _pages(prompt + new - 1) * PAGE_TOKENS
     widths = {next(b for b in BUDGETS if b >= part) for part in pieces(prompt, BUDGETS)}
     return tuple(Bucket(tokens, context) for tokens in sorted(widths | ({0} if new > 1 else set())))
 
 
 def buckets_up_to(context: int) -> tuple[Bucket, ...]:
-    """Return all shapes that `stream` may run for sequences of this many positions.
+    """Return all shapes that `stream_batch` may run for one sequence of this many positions.
 
     Raises:
       SettingError: the number of positions is below 1.
@@ -241,7 +248,7 @@ def warm(
     *,
     done: Callable[[Bucket], None] = lambda _: None,
 ) -> None:
-    """Prepare the executables of `stream` for these shapes; nothing is computed.
+    """Prepare the executables of `stream_batch` for these shapes; nothing is computed.
 
     Args:
       params: parameters of the model.
@@ -254,7 +261,9 @@ def warm(
     for context in dict.fromkeys(each.context for each in wanted.buckets):
         here = [each for each in wanted.buckets if each.context == context]
         budgets = tuple(sorted({each.tokens for each in here} - {0})) or BUDGETS[:1]
-        runner = _runner(params, spec, linear, budgets, context // PAGE_TOKENS, executables)
+        pages = context // PAGE_TOKENS
+        shapes = Shapes(rows=(1,), budgets=budgets, width=pages, mixes=False)
+        runner = _runner(params, spec, linear, shapes, pages, executables)
         runner.warm(
             decodes=any(not each.tokens for each in here), draws=wanted.draws, scores=wanted.scores
         )

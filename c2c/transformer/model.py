@@ -11,10 +11,17 @@ import numpy as np
 
 from c2c.errors import SettingError
 from c2c.models import ModelSpec, param_count
-from c2c.transformer.batch import Drawn, Request, stream_batch
+from c2c.transformer.batch import Drawn, Request
 from c2c.transformer.executables import Executables
 from c2c.transformer.executor import OnDevice
-from c2c.transformer.generate import Bucket, Wanted, buckets_up_to, prompt_logits, stream, warm
+from c2c.transformer.generate import (
+    Bucket,
+    Wanted,
+    buckets_up_to,
+    prompt_logits,
+    stream_batch,
+    warm,
+)
 from c2c.transformer.kv_pool import KvPool, Lease
 from c2c.transformer.linear import Linear
 from c2c.transformer.params import Params
@@ -165,21 +172,15 @@ class Model:
         else:
             ids = prompt
         is_text = isinstance(prompt, str)
-        if max_new_tokens < 0:
-            raise SettingError("max_new_tokens", max_new_tokens, "a whole number from 0")
-        drawn = Sampling(temperature=temperature, **sampling)
         ends = is_text if stop_at_eos is None else stop_at_eos
-        stop = {*stop_tokens, *(self._all_eos() if ends else ())}
-        tokens = stream(
-            self.params,
-            self._fitting(ids, max_new_tokens),
-            self.spec,
-            self.linear,
+        stop = frozenset((*stop_tokens, *(self._all_eos() if ends else ())))
+        request = Request(
+            ids=ids,
             max_new_tokens=max_new_tokens,
-            sampling=drawn,
+            sampling=Sampling(temperature=temperature, **sampling),
             stop=stop,
-            executables=self.executables,
         )
+        tokens = (drawn.token for drawn in self.stream_batch([request]))
         return self._texts(tokens, stop, ids) if is_text else tokens
 
     @overload
@@ -249,11 +250,11 @@ class Model:
         return "".join(self._texts(tokens, stop))
 
     def stream_batch(self, requests: Sequence[Request], **settings: Any) -> Iterator[Drawn]:
-        """Yield the tokens of many requests as they are drawn; see `stream_batch` in batch.py.
+        """Yield the tokens of many requests as they are drawn; see `stream_batch` in generate.py.
 
         Args:
           requests: requests, each with its prompt, sampling, seed and stops.
-          settings: rows, cache_tokens, chunk and ends; see `stream_batch` in batch.py.
+          settings: rows, cache_tokens, chunk and ends; see `stream_batch` in generate.py.
 
         Raises:
           SettingError: a token or a setting is outside its range, or a request can never fit.

@@ -28,7 +28,7 @@ from c2c.errors import SettingError
 from c2c.models import ModelSpec
 from c2c.transformer.cache import Rows
 from c2c.transformer.executables import Stage
-from c2c.transformer.executor import OnDevice, SharesNothing, Stored, bound
+from c2c.transformer.executor import GaveWay, OnDevice, SharesNothing, Stored, bound
 from c2c.transformer.forward import BEGIN, nameless
 from c2c.transformer.hosting import ATTEND, TAKE, bare
 from c2c.transformer.layer import (
@@ -48,7 +48,7 @@ from c2c.transformer.weights.layout import feed_forward_places
 from pallas_kernels.arguments import Choice
 from pallas_kernels.woven import Status, TaskFailed
 
-__all__ = ["GaveWay", "Woven", "check_ratio", "is_away"]
+__all__ = ["Woven", "check_ratio", "is_away"]
 
 _jax: Any = jax  # partly untyped
 _log = logging.getLogger("c2c.transformer")
@@ -74,18 +74,6 @@ def check_ratio(ratio: float) -> None:
     """
     if not 0 <= ratio <= 1:
         raise SettingError("ratio", ratio, "a share from 0 to 1")
-
-
-class GaveWay(RuntimeError):
-    """Requests lost their keys and values on the receiver; the step has no effect.
-
-    The caller preempts them (`Runner.preempt`) and computes them again; they stay at home from then
-    on.
-    """
-
-    def __init__(self, requests: Sequence[int], why: str) -> None:
-        super().__init__(f"{len(requests)} requests are computed again at home: {why}")
-        self.requests = tuple(requests)
 
 
 class Woven(SharesNothing):

@@ -1,7 +1,7 @@
 """Requests: trace readers, synthetic generators, composition and trace statistics."""
 
 from c2c.workloads.blocks import MEASURED, ClosedLoop, RequestBlock, Workload, concatenate
-from c2c.workloads.build import build_workload, source_models
+from c2c.workloads.build import build_workload
 from c2c.workloads.describe import describe, shared_models
 from c2c.workloads.files import workload_files
 from c2c.workloads.routing import (
@@ -36,7 +36,6 @@ __all__ = [
     "router_tables",
     "shared_dir",
     "shared_models",
-    "source_models",
     "token_key",
     "topic_of",
     "trace_statistics",

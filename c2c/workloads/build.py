@@ -52,7 +52,7 @@ from c2c.workloads.synthetic import SyntheticTrace, count_requests, synthetic_bl
 from c2c.workloads.traces import RowRules, refuse_bad_rows, scan, stream
 from c2c.workloads.turns import after_answers
 
-__all__ = ["build_workload", "length_pool", "source_models"]
+__all__ = ["build_workload", "length_pool"]
 
 LONGEST_S = 1e10  # a workload's length, three centuries: a double of more has no microseconds
 _HELD_REQUESTS = 1 << 20  # 20 MB: a replicated trace of at most this many is kept in memory
@@ -179,20 +179,6 @@ def build_workload(
         "assignment": describe_assignment(requests_of, assigned, catalog, rule, explicit),
     }
     return Workload(models, source, description, loop, tuple(assigned.made_of.values()))
-
-
-def source_models(settings: WorkloadConfig | Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the source's own model ids, by first appearance.
-
-    With these ids as `deployments`, `build_workload` assigns each id to itself. Statistics of the
-    trace (C2CServe's Fig. 2) need this.
-    """
-    config = workload_config(settings)
-    if config.kind == "trace":
-        return _trace_origin(config).ids
-    if not config.models:
-        raise SettingError("workload.models", 0, "a number above 0 without a catalog")
-    return _generated_origin(config, config.models, 0).ids
 
 
 def length_pool(config: WorkloadConfig) -> LengthPool:

@@ -20,7 +20,6 @@ from experiments.bench.checkpoints import END
 from experiments.children import cpu_seconds
 
 __all__ = [
-    "START_S",
     "Answer",
     "Engine",
     "Mix",
@@ -31,7 +30,7 @@ __all__ = [
     "trace",
 ]
 
-START_S = 600.0
+_START_S = 600.0
 """Longest start of a server, and longest pause in an answer."""
 
 
@@ -71,7 +70,7 @@ def streamed(
     host = address.removeprefix("http://").split("/")[0]
     began_s, first_s = time.perf_counter(), 0.0
     tokens: list[int] = []
-    connection = http.client.HTTPConnection(host, timeout=START_S)
+    connection = http.client.HTTPConnection(host, timeout=_START_S)
     try:
         head = {"content-type": "application/json"}
         connection.request("POST", path, json.dumps({**body, "stream": True}), head)
@@ -118,7 +117,7 @@ class Engine:
                 ],
                 stdout=subprocess.DEVNULL, stderr=log,
             )  # fmt: skip
-        end_s = time.monotonic() + START_S
+        end_s = time.monotonic() + _START_S
         while " at http" not in (said := self._log.read_text()):
             if self._process.poll() is not None or time.monotonic() > end_s:
                 raise DataError("c2c serve", said[-2000:], "It did not start.")

@@ -10,12 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from c2c.config import SimulationResult
-from c2c.errors import SettingError
 from experiments.c2cserve.replay import TRACES, busy_share, describe, fit_load, load_of_half, replay
 from experiments.claims import Result, answer, claim
 from experiments.figure import SIMULATOR, Computed, Context, figure
 
-__all__ = ["TARGET_S", "compute", "results_at", "totals"]
+__all__ = ["TARGET_S", "compute", "totals"]
 
 # For comparison, another rule for the load: ServerlessLLM's latency closest to the printed band.
 BY_LATENCY = (2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
@@ -74,25 +73,6 @@ def compute(context: Context) -> Computed:
         assumptions=assumptions,
         report=_report(context, compression, summary),
     )
-
-
-def results_at(context: Context, compression: float) -> tuple[Result, ...]:
-    """Return the answers to the claims under a load, without the figure.
-
-    A system that refuses the settings has no answers, as C2CServe with a link too slow for the
-    targets; those of the other systems are returned.
-    """
-    summary: list[dict[str, Any]] = []
-    for name in COMPARED:
-        try:
-            got = [totals(replay(context, compression, SYSTEMS[name], s)) for s in context.seeds]
-        except SettingError:
-            continue
-        summary += [
-            {"system": name, "seed": seed, **one}
-            for seed, one in zip(context.seeds, got, strict=True)
-        ]
-    return _results(summary, context)
 
 
 def _report(
@@ -208,9 +188,7 @@ def _results(summary: list[dict[str, Any]], context: Context) -> tuple[Result, .
         ("abstract.slo_attainment", "C2CServe", both,
          lambda s: middle(s, "attainment_both_percent")),
     )  # fmt: skip
-    there = {r["system"] for r in summary}
     return tuple(
         answer(f"c2cserve.{name}", of(system), note, link_variant=context.link_variant)
         for name, system, note, of in answers
-        if system in there
     )

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from c2c.config import SimulationResult
-from c2c.errors import SettingError
 from experiments.c2cserve.anchors import FETCH_S
 from experiments.c2cserve.baselines import MOE, NAMES, PROMPT, serve_alone
 from experiments.c2cserve.fig12 import SYSTEMS as REPLAYED
@@ -17,7 +16,7 @@ from experiments.c2cserve.replay import TRACES, describe, load_of_half, replay
 from experiments.claims import Result, answer, claim
 from experiments.figure import SIMULATOR, Computed, Context, figure
 
-__all__ = ["compute", "results_at"]
+__all__ = ["compute"]
 
 SHORT: Final = {"aegaeon": "aegaeon", "moe_infinity": "moeinf", "finemoe": "finemoe"}
 DENSE: Final = ("catalog=dense6", "mig=1x96gb")
@@ -120,24 +119,6 @@ def compute(context: Context) -> Computed:
     )
 
 
-def results_at(context: Context, compression: float) -> tuple[Result, ...]:
-    """Return the answers to the claims on systems with turns and with caches, without the figure.
-
-    A system that refuses the settings has no answers: a link can be too slow for the targets with
-    HybridGEMM, and only lengthen turns without it.
-    """
-    rows = []
-    for system in TURNS:
-        try:
-            rows.append(_replayed(context, compression, system))
-        except SettingError:
-            continue
-    for system in ("moe_infinity", "finemoe"):
-        for kind in (system, f"{system}_hybrid"):
-            rows += [_of_one(context, kind, model, 0.0, 0.0, swept=True) for model in MOE]
-    return _results(context, rows)
-
-
 def _replayed(context: Context, compression: float, system: str) -> dict[str, Any]:
     settings = [*DENSE, f"system={system}", f"timeline.rows={PHASES}"]
     return _of_replay(system, replay(context, compression, settings, context.seeds[0]))
@@ -224,17 +205,15 @@ def _by_model(
 
 def _results(context: Context, rows: list[dict[str, Any]]) -> tuple[Result, ...]:
     found = []
-    there = {r["system"] for r in rows}
     for system, short in SHORT.items():
-        parts: list[tuple[str, float, dict[str, float]]] = []
-        for what, name in (("before", system), ("after", f"{system}_hybrid")):
-            if name in there:
-                parts.append((what, _mean(rows, name), _by_model(rows, name)))
-        if len(parts) == 2:
-            (_, before, befores), (_, after, afters) = parts
-            cuts = {model: _cut(befores[model], afters[model]) for model in befores}
-            parts.append(("reduction", _cut(before, after), cuts))
-        for what, ours, by_model in parts:
+        before, after = _mean(rows, system), _mean(rows, f"{system}_hybrid")
+        befores, afters = _by_model(rows, system), _by_model(rows, f"{system}_hybrid")
+        cuts = {model: _cut(befores[model], afters[model]) for model in befores}
+        for what, ours, by_model in (
+            ("before", before, befores),
+            ("after", after, afters),
+            ("reduction", _cut(before, after), cuts),
+        ):
             found.append(
                 answer(
                     f"c2cserve.fig13.{short}.{what}",

@@ -13,7 +13,7 @@ from experiments.c2cserve.replay import TRACES, describe, fit_load, replay
 from experiments.claims import Improvement, Result, answer, claim, improvements_of
 from experiments.figure import SIMULATOR, Computed, Context, figure
 
-__all__ = ["LONG", "UNLIKE", "Loads", "compute", "fitted_loads", "results_at"]
+__all__ = ["LONG", "UNLIKE", "compute"]
 
 # The paper states no load. Ours brings the full system closest to its printed p99 TTFT, which all
 # three panels show.
@@ -77,14 +77,14 @@ ABLATED = {  # claim's name -> (panel, variant)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loads:
+class _Loads:
     """Time compression of the trace's replay, on one chip and on `CHIPS`."""
 
     one: float
     four: float
 
 
-def fitted_loads(context: Context) -> Loads:
+def _fitted_loads(context: Context) -> _Loads:
     """Return the loads that bring the full system closest to its printed p99 TTFT."""
 
     def fitted(candidates: Sequence[float], overrides: Sequence[str]) -> float:
@@ -96,23 +96,14 @@ def fitted_loads(context: Context) -> Loads:
             lambda got: [got.summary["ttft_s"]["p99"]],
         )
 
-    return Loads(one=fitted(COMPRESSIONS, FULL), four=fitted(OF_FOUR_CHIPS, CLUSTER))
+    return _Loads(one=fitted(COMPRESSIONS, FULL), four=fitted(OF_FOUR_CHIPS, CLUSTER))
 
 
-def results_at(context: Context, loads: Loads) -> tuple[Result, ...]:
-    """Return the answers to the claims under loads, without variants that no claim is about."""
-    asked = {WHOLE, AWARE, *ABLATED.values()}
-    rows, _ = _rows(context, loads, [v for v in VARIANTS if v[:2] in asked])
-    return _results(rows, context)
-
-
-def _rows(
-    context: Context, loads: Loads, variants: Sequence[Variant]
-) -> tuple[list[dict[str, Any]], float]:
+def _rows(context: Context, loads: _Loads) -> tuple[list[dict[str, Any]], float]:
     """Return one row a variant and seed, and the link's rate in GB/s."""
     rows: list[dict[str, Any]] = []
     prompts, link_gbps = 0.0, 0.0
-    runs = [(variant, seed) for variant in variants for seed in context.seeds]
+    runs = [(variant, seed) for variant in VARIANTS for seed in context.seeds]
     for (panel, name, overrides), seed in context.each(runs):
         base, load = {
             "placement": (CLUSTER, loads.four),
@@ -147,8 +138,8 @@ def _rows(
         needs=SIMULATOR, traces=TRACES)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return p99 TTFT and attainment of every variant and seed."""
-    loads = fitted_loads(context)
-    rows, link_gbps = _rows(context, loads, VARIANTS)
+    loads = _fitted_loads(context)
+    rows, link_gbps = _rows(context, loads)
     printed = {("all", "full system"): "full", **{v: k for k, v in ABLATED.items()}}
     for row in rows:
         if known := printed.get((row["panel"], row["variant"])):

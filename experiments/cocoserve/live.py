@@ -21,16 +21,18 @@ from c2c.transformer import (
     KvPool,
     Model,
     OnDevice,
+    Request,
     Runner,
     Shapes,
     block_elements,
-)  # fmt: skip
+    serve,
+)
 from c2c.transformer.executables import in_host_memory
 from c2c.transformer.pages import PAGE_TOKENS, OutOfPages
 from c2c.transformer.relayout import Moved, Relayout, ready_to_move
 from c2c.transformer.spread import OverDevices, Path, Spread, layer_bytes
 from c2c.transformer.stays import Laid
-from experiments.answering import Asked, asked_by, serve
+from experiments.random_requests import random_requests
 
 __all__ = ["Change", "Done", "Load", "scaled"]
 
@@ -120,7 +122,7 @@ def shapes_of(settings: Load) -> Shapes:
     return Shapes(rows=(settings.rows,), budgets=(64,), width=width, mixes=False)
 
 
-def _done(runner: Runner, asked: Sequence[Asked]) -> Iterator[Done]:
+def _done(runner: Runner, asked: Sequence[Request]) -> Iterator[Done]:
     """Serve all requests; yield at step boundaries."""
     done = Done(texts=[])
     _record(runner, done.logits)
@@ -164,7 +166,7 @@ def scaled(
     executables = model.executables
     assert executables is not None
     spec, shapes, dtype = model.spec, shapes_of(settings), model.params.dtype
-    asked = asked_by(
+    asked = random_requests(
         settings.requests, prompt=settings.prompt, new=settings.new, vocab=spec.vocab,
         seed=settings.seed,
     )  # fmt: skip

@@ -8,16 +8,10 @@ from math import factorial
 
 from c2c.config import build, load
 from c2c.errors import SettingError
-from c2c.hardware import conf_dir
 
-__all__ = ["as_markdown", "mechanisms", "pairs", "refusal", "settings_of", "shapley", "subsets"]
+__all__ = ["refusal", "settings_of", "shapley", "subsets"]
 
 type Set = frozenset[str]
-
-
-def mechanisms() -> tuple[str, ...]:
-    """Return the names of all mechanisms, the files of `conf/system/mechanism`."""
-    return tuple(sorted(f.stem for f in (conf_dir() / "system" / "mechanism").glob("*.yaml")))
 
 
 def settings_of(names: Collection[str]) -> tuple[str, ...]:
@@ -49,20 +43,6 @@ def subsets(names: Collection[str]) -> Iterator[Set]:
     ordered = sorted(names)
     for count in range(len(ordered) + 1):
         yield from map(frozenset, combinations(ordered, count))
-
-
-def pairs() -> dict[tuple[str, str], SettingError | None]:
-    """Return the error of each pair of mechanisms, None if both can work together.
-
-    `streamed` is added if one of the two needs it.
-    """
-    names = mechanisms()
-    alone = {n: refusal({n}) for n in names}
-    found = {}
-    for one, other in combinations(names, 2):
-        need = {"streamed"} if alone[one] or alone[other] else set()
-        found[one, other] = refusal({one, other} | need)
-    return found
 
 
 def shapley(worth: Mapping[Set, float]) -> dict[str, float]:
@@ -100,19 +80,3 @@ def _largest(names: Set, worth: Mapping[Set, float]) -> Set:
     if any(not each <= largest for each in inside):
         raise ValueError(f"{sorted(names)} has several largest sets that can work")
     return largest
-
-
-def as_markdown() -> str:
-    """Return the table of pairs for docs/systems/composed.md."""
-    names, found = mechanisms(), pairs()
-    why = {pair: error.hint or str(error) for pair, error in found.items() if error}
-    reasons = list(dict.fromkeys(why.values()))
-    lines = [f"| | {' | '.join(names[1:])} |", f"| --- |{' --- |' * (len(names) - 1)}"]
-    for k, one in enumerate(names[:-1]):
-        cells = ["" for _ in names[1 : k + 1]]
-        for other in names[k + 1 :]:
-            reason = why.get((one, other))
-            cells.append("yes" if reason is None else f"no ({reasons.index(reason) + 1})")
-        lines.append(f"| {one} | {' | '.join(cells)} |")
-    lines += ["", *(f"{k + 1}. {reason}" for k, reason in enumerate(reasons))]
-    return "\n".join(lines)

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from c2c.systems.tessera import (
+    MODES,
     PRICE,
     Options,
     Plan,
@@ -22,7 +23,6 @@ from c2c.systems.tessera import (
     steps_of,
     work_of,
 )
-from c2c.systems.workers import MODES
 from experiments.figure import SYSTEMS, Computed, Context, figure
 from experiments.tessera.answering import answer
 from experiments.tessera.workloads import GPT_OSS, workload

@@ -32,8 +32,8 @@ from c2c.transformer.pages import PAGE_TOKENS
 from c2c.transformer.polled import check_columns
 from c2c.transformer.weights.default_checkpoint import default_checkpoint
 from c2c.transformer.woven import check_ratio
-from experiments.answering import asked_by
 from experiments.plain_settings import run_settings
+from experiments.random_requests import random_requests
 from experiments.weaver.workers import Ended, Side, Together, cold_process, hot_process
 from pallas_kernels.woven import Slot
 
@@ -147,7 +147,7 @@ def together_of(settings: PairSettings, folder: Path) -> Together:
 
     def side(path: str, vocab: int, count: int) -> Side:
         lengths = {"prompt": settings.prompt, "new": settings.new}
-        asked = asked_by(count, **lengths, vocab=vocab, seed=settings.seed)
+        asked = random_requests(count, **lengths, vocab=vocab, seed=settings.seed)
         return Side(checkpoint=path, asked=asked, shapes=shapes)
 
     return Together(

@@ -14,12 +14,21 @@ from typing import Any
 import jax
 
 from c2c.models import ModelSpec
-from c2c.transformer import KvPool, Model, OnDevice, Runner, Shapes, load
+from c2c.transformer import (
+    KvPool,
+    Model,
+    OnDevice,
+    Request,
+    Runner,
+    Served,
+    Shapes,
+    load,
+    serve,
+)
 from c2c.transformer.hosting import KvHost, Polls
 from c2c.transformer.links import SlotInbox, SlotLink
 from c2c.transformer.polled import InPieces
 from c2c.transformer.woven import Woven
-from experiments.answering import Asked, Served, serve
 from pallas_kernels.woven import Slot, SlotShape
 
 __all__ = ["Ended", "Side", "Together", "cold_process", "hot_process"]
@@ -38,7 +47,7 @@ class Side:
     """
 
     checkpoint: str
-    asked: Sequence[Asked]
+    asked: Sequence[Request]
     shapes: Shapes
 
 

@@ -14,7 +14,6 @@ import numpy as np
 
 from c2c.models import (
     ModelSpec,
-    active_param_count,
     from_hf_config,
     kv_bytes_per_token,
     param_count,
@@ -26,7 +25,7 @@ from tests.models.published import CONFIGS
 __all__ = ["rows"]
 
 HEAD = (
-    "| model | family | parameters | of a token | weights, bytes | KV, bytes a token | "
+    "| model | family | parameters | weights, bytes | KV, bytes a token | "
     "beyond its windows | state, bytes | largest error of a logit |"
 )
 # the small checkpoint of a family that the engine runs
@@ -47,7 +46,7 @@ def rows(error: Callable[[str], str]) -> list[str]:
 
 def _row(spec: ModelSpec, error: Callable[[str], str]) -> str:
     numbers = (
-        param_count(spec), active_param_count(spec), weight_bytes(spec), kv_bytes_per_token(spec),
+        param_count(spec), weight_bytes(spec), kv_bytes_per_token(spec),
         kv_bytes_per_token(spec, spec.max_position), state_bytes(spec),
     )  # fmt: skip
     small = SMALL.get(spec.name)

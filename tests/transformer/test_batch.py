@@ -15,8 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from c2c.errors import SettingError
-from c2c.transformer import Executables, Model, Request, Sampling
-from c2c.transformer.generate import stream
+from c2c.transformer import (
+    Executables,
+    KvPool,
+    Model,
+    Request,
+    Runner,
+    Sampling,
+    Shapes,
+    serve,
+)
 from tests.tiers import tiered
 
 HOT = Sampling(temperature=1.3, top_k=30, top_p=0.9, repetition_penalty=1.2)
@@ -35,15 +43,6 @@ REQUESTS = tuple(
 Kept = Callable[[str], tuple[Model, list[list[int]]]]
 
 
-def alone(model: Model, request: Request) -> list[int]:
-    return list(
-        stream(
-            model.params, request.ids, model.spec, model.linear, sampling=request.sampling,
-            max_new_tokens=request.max_new_tokens, chunk=16, executables=model.executables,
-        )
-    )  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 def kept(made: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Kept:
     """Family -> a model with executables of its own, and what it draws for each request alone."""
@@ -53,7 +52,7 @@ def kept(made: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> 
         folder = tmp_path_factory.mktemp("kept")
         folder.chmod(0o700)
         model = replace(made(family)[0], executables=Executables(folder / "repository"))
-        return model, [alone(model, request) for request in REQUESTS]
+        return model, [model.generate_batch([request], chunk=16)[0] for request in REQUESTS]
 
     return make
 
@@ -74,6 +73,21 @@ def test_order_company_and_room_make_no_difference(
             over.add(drawn.request)
     assert [found[at] for at in range(count)] == [expected[number] for number in chosen]
     assert over == {at for at, number in enumerate(chosen) if expected[number]}
+
+
+@pytest.mark.parametrize("mixes", [True, False])
+def test_requests_are_admitted_in_order_with_all_their_pages(kept: Kept, mixes: bool) -> None:
+    model, expected = kept("llama")
+    pool = KvPool.for_one(model.spec, 3, dtype="float32", executables=model.executables)
+    shapes = Shapes(rows=(1, 4), budgets=(16,), width=8, mixes=mixes)
+    runner, admitted = Runner(model.executor(pool), shapes), [-1]
+    for served in serve(runner, REQUESTS):
+        assert sum(REQUESTS[number].pages for number in runner.requests) <= 3
+        admitted += [number for number in runner.requests if number > admitted[-1]]
+        assert {*runner.requests, *(each.request for each in served.drawn)} <= {*admitted}
+    assert served.texts == expected
+    assert served.ended == [bool(text) for text in expected]
+    assert len(pool.free) == pool.superblocks == 3
 
 
 @pytest.mark.slow
@@ -113,7 +127,11 @@ def test_what_cannot_work_is_refused_before_anything_runs(kept: Kept) -> None:
     model = kept("llama")[0]
     with pytest.raises(SettingError, match=r"at most 129"):
         model.stream_batch([Request(ids=[1] * 90, max_new_tokens=40)], cache_tokens=128)
-    for wrong, name in (({"rows": 0}, "rows"), ({"cache_tokens": 63}, "cache_tokens")):
+    for wrong, name in (
+        ({"rows": 0}, "rows"),
+        ({"cache_tokens": 63}, "cache_tokens"),
+        ({"chunk": 24}, "chunk"),
+    ):
         with pytest.raises(SettingError, match=name):
             model.stream_batch(REQUESTS, **wrong)
     with pytest.raises(SettingError, match="max_new_tokens"):

@@ -14,7 +14,6 @@ import pytest
 from c2c.transformer import Hybrid, Reference, Staged, forward, load, new_cache
 from c2c.transformer.forward import run
 from c2c.transformer.generate import prompt_logits
-from c2c.transformer.pages import block_tables, empty, hold
 from tests.compilations import compilations
 from tests.tiers import tiered
 from tests.transformer.plain_model import plain_logits
@@ -37,12 +36,7 @@ class Batch:
 
     def __init__(self, model: Any, rows: int, page_tokens: int = 4, width: int = 8) -> None:
         self.model, self.width = model, width
-        table = empty(rows * width, page_tokens)
-        for _ in range(width):  # one page at a time: the rows' pages interleave
-            for row in range(rows):
-                held = len(table.owned.get(row, ()))
-                table = hold(table, row, (held + 1) * page_tokens)
-        self.tables = block_tables(table, range(rows), width)
+        self.tables = np.arange(rows * width, dtype=np.int32).reshape(width, rows).T
         self.cache = new_cache(
             model.spec,
             pages=rows * width,

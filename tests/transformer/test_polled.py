@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from c2c.errors import SettingError
-from c2c.transformer import KvPool, Runner, Shapes, block_elements, load
+from c2c.transformer import KvPool, Runner, Shapes, block_elements, load, serve
 from c2c.transformer.linear import Reference
 from c2c.transformer.polled import InPieces
-from experiments.answering import asked_by, serve
+from experiments.random_requests import random_requests
 from tests.tiers import tiered
 from tests.transformer.random_checkpoints import config_of, tensors_of, write
 
@@ -25,7 +25,7 @@ WIDE = {"hidden_size": 128, "intermediate_size": 384, "vocab_size": 320, "num_hi
 def test_pieces_give_the_same_tokens_and_logits(family: str, tmp_path: Any) -> None:
     config = config_of(family, **WIDE)
     model = load(write(tmp_path / family, config, tensors_of(config)), "float32")
-    asked = asked_by(5, prompt=50, new=20, vocab=320, seed=2)
+    asked = random_requests(5, prompt=50, new=20, vocab=320, seed=2)
 
     def served(executor: Any) -> tuple[list[list[int]], list[bytes]]:
         bits, compute = [], executor.compute

@@ -9,7 +9,6 @@ import pytest
 
 from c2c.transformer import load, new_cache
 from c2c.transformer.forward import run
-from c2c.transformer.pages import block_tables, empty, hold
 from tests.tiers import tiered
 
 FOLDERS = (
@@ -35,16 +34,13 @@ def test_all_prompts_in_one_batch(name: str, checkpoints: Path) -> None:
     reference = np.load(checkpoints / "reference" / f"{name}.npz")
     prompts = [reference[f"prompt_{i}_ids"] for i in range(PROMPTS)]
     longest = max(map(len, prompts))
-    table = empty(400, PAGE_TOKENS)
-    for row, ids in enumerate(prompts):
-        table = hold(table, row, len(ids) + NEW_TOKENS)
-    width = max(len(pages) for pages in table.owned.values())
+    width = -(-(longest + NEW_TOKENS) // PAGE_TOKENS)
     cache = new_cache(
         model.spec,
-        pages=400,
+        pages=PROMPTS * width,
         page_tokens=PAGE_TOKENS,
         dtype=np.float32,
-        tables=block_tables(table, range(PROMPTS), width),
+        tables=np.arange(PROMPTS * width, dtype=np.int32).reshape(PROMPTS, width),
     )
     tokens = np.zeros((PROMPTS, longest), np.int32)
     positions = np.full_like(tokens, -1)

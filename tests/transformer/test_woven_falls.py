@@ -18,14 +18,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from c2c.errors import SettingError
-from c2c.transformer import KvPool, Model, Runner, Shapes, block_elements, superblock_elements
+from c2c.transformer import (
+    KvPool,
+    Model,
+    Runner,
+    Shapes,
+    block_elements,
+    serve,
+    superblock_elements,
+)
 from c2c.transformer.hosting import KvHost
 from c2c.transformer.linear import Reference
-from c2c.transformer.links import QueueLink, SlotInbox, SlotLink, check_slot, slot_shape
+from c2c.transformer.links import SlotInbox, SlotLink, check_slot, slot_shape
 from c2c.transformer.woven import Woven, is_away
-from experiments.answering import asked_by, serve
+from experiments.random_requests import random_requests
 from pallas_kernels.woven import Slot
 from tests.tiers import tiered
+from tests.transformer.queue_link import QueueLink
 
 SHAPES = Shapes(rows=(4,), budgets=(64,), width=2, mixes=False)
 LIMIT_S = 0.05
@@ -72,7 +81,7 @@ def alone(model: Model) -> list[list[int]]:
     return done.texts
 
 
-ASKED = asked_by(7, prompt=80, new=40, vocab=96, seed=5)
+ASKED = random_requests(7, prompt=80, new=40, vocab=96, seed=5)
 
 
 def answered(pair: Pair, alone: list[list[int]]) -> list[int]:
@@ -142,7 +151,11 @@ def test_a_table_of_unknown_sequences_is_refused(model: Model, alone: list[list[
 
 def test_a_request_of_one_token_is_not_moved(model: Model) -> None:
     pair = Pair(model)
-    asked = [each for each in asked_by(40, prompt=20, new=2, vocab=96, seed=1) if each.new == 1]
+    asked = [
+        each
+        for each in random_requests(40, prompt=20, new=2, vocab=96, seed=1)
+        if each.max_new_tokens == 1
+    ]
     *_, done = serve(pair.runner, asked)
     assert [len(text) for text in done.texts] == [1] * len(asked)
     assert pair.woven.brought == 0

@@ -13,23 +13,33 @@ from typing import Any
 import jax
 import numpy as np
 
-from c2c.transformer import KvPool, Runner, Shapes, Step, load, superblock_elements
+from c2c.transformer import (
+    KvPool,
+    Request,
+    Runner,
+    Served,
+    Shapes,
+    Step,
+    load,
+    serve,
+    superblock_elements,
+)
 from c2c.transformer.hosting import KvHost
-from c2c.transformer.links import QueueLink
 from c2c.transformer.woven import Woven, is_away
-from experiments.answering import Asked, Served, asked_by, serve
+from experiments.random_requests import random_requests
+from tests.transformer.queue_link import QueueLink
 
 SEED = 3
 COLD = Shapes(rows=(2,), budgets=(16,), width=1, mixes=False)
 
 
-def served(runner: Runner, asked: list[Asked]) -> Served:
+def served(runner: Runner, asked: list[Request]) -> Served:
     *_, done = serve(runner, asked)
     assert done.ended == [1] * len(asked)
     return done
 
 
-def serve_cold(runner: Runner, asked: list[Asked], host: KvHost, out: list[Any]) -> None:
+def serve_cold(runner: Runner, asked: list[Request], host: KvHost, out: list[Any]) -> None:
     """Serve without pause until the hot model is done, polling between stages."""
     while not host.is_over:
         out.append(served(runner, asked).texts)
@@ -51,8 +61,8 @@ def main(hot_checkpoint: str, cold_checkpoint: str, store: str, requests: str, m
     def made(device: Any) -> KvPool:
         return KvPool(12, size, dtype=np.float32, executables=hot.executables, device=device)
 
-    asked = asked_by(int(requests), prompt=90, new=38, vocab=hot.spec.vocab, seed=SEED)
-    cold_asked = asked_by(3, prompt=30, new=20, vocab=cold.spec.vocab, seed=SEED)
+    asked = random_requests(int(requests), prompt=90, new=38, vocab=hot.spec.vocab, seed=SEED)
+    cold_asked = random_requests(3, prompt=30, new=20, vocab=cold.spec.vocab, seed=SEED)
     alone = served(Runner(hot.executor(made(devices[0])), shapes), asked)
     cold_alone = served(Runner(cold.executor(made(devices[1])), COLD), cold_asked)
     print(json.dumps({"hot": alone.texts, "cold": cold_alone.texts}))

@@ -19,7 +19,6 @@ from c2c.workloads import (
     describe,
     shared_dir,
     shared_models,
-    source_models,
     workload_config,
     workload_files,
     write_trace,
@@ -277,15 +276,10 @@ def test_a_stream_that_breaks_its_promises_is_stopped() -> None:
             list(stream(**changes).blocks())
 
 
-def test_files_and_models_of_a_source_are_known_before_it_is_built(arrivals: Path) -> None:
+def test_files_of_a_source_are_known_before_it_is_built(arrivals: Path) -> None:
     config = WorkloadConfig(kind="trace", path=str(arrivals), lengths="pairs.json")
     assert workload_files(config) == {
         "workload.path": arrivals,
         "workload.lengths": Path("pairs.json"),
     }
     assert workload_files(WorkloadConfig(kind="synthetic")) == {}
-    drawn = {"kind": "trace", "path": str(arrivals), "lengths": "synthetic"}
-    assert source_models(drawn) == ("large", "a", "b")
-    assert source_models({"kind": "poisson", "models": 2}) == ("model-01", "model-02")
-    with pytest.raises(SettingError, match=r"workload\.models=0"):
-        source_models({"kind": "poisson", "models": 0})

@@ -16,7 +16,6 @@ from c2c.systems.medusa.classify import CLASSIFIERS, Classifier
 from c2c.systems.medusa.ir import Graph, KernelRef, Node, Patch, count_nodes
 from c2c.systems.medusa.kv import (
     KvRecord,
-    allocate_kv,
     kv_bytes_of,
     measured_kv,
     stored_kv_bytes,
@@ -78,7 +77,6 @@ __all__ = [
     "Span",
     "Stages",
     "Templates",
-    "allocate_kv",
     "analyse",
     "artefact_path",
     "count_nodes",

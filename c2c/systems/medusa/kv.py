@@ -8,7 +8,7 @@ from c2c.hardware import KvRecord, kv_bytes_of
 from c2c.systems.program import Device, Recorder
 from pallas_kernels.repository import RepositoryWarning
 
-__all__ = ["KvRecord", "allocate_kv", "kv_bytes_of", "measured_kv", "stored_kv_bytes"]
+__all__ = ["KvRecord", "kv_bytes_of", "measured_kv", "stored_kv_bytes"]
 
 
 def measured_kv(recorder: Recorder, graph_bytes: int) -> KvRecord:
@@ -50,8 +50,3 @@ def stored_kv_bytes(
         )
         return None
     return kv_bytes_of(record, memory_fraction)
-
-
-def allocate_kv(recorder: Recorder, nbytes: int) -> int:
-    """Allocate one contiguous region for the KV cache's blocks; return its address."""
-    return recorder.allocate(nbytes, pool="kv")

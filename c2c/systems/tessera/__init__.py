@@ -1,12 +1,11 @@
 """Tessera: placement of one model's kernels over unlike GPUs, from their machine code."""
 
 from c2c.systems.tessera.ddg import Carried, Dependency, Graph, graph_of, program_key
-from c2c.systems.tessera.interpreted import Placed, run_interpreted
 from c2c.systems.tessera.lanes import PRICE, Costs, Lane, Lanes
 from c2c.systems.tessera.launched import Launched, running_on
 from c2c.systems.tessera.layouts import SWITCH_S, SYSTEM, PairLayout, pair_layout
 from c2c.systems.tessera.pair import Pair, fitted_claims, load_pair, pair_of
-from c2c.systems.tessera.pipeline import Pipelined, Steps, pipelined, steps_of
+from c2c.systems.tessera.pipeline import MODES, Pipelined, Steps, pipelined, steps_of
 from c2c.systems.tessera.plan import (
     Options,
     Plan,
@@ -28,6 +27,7 @@ from c2c.systems.tessera.work import Gpus, Work, joined, work_of
 from c2c.systems.tessera.xla_kernels import program_work, xla_kernels
 
 __all__ = [
+    "MODES",
     "PRICE",
     "SWITCH_S",
     "SYSTEM",
@@ -44,7 +44,6 @@ __all__ = [
     "Pair",
     "PairLayout",
     "Pipelined",
-    "Placed",
     "Plan",
     "Policy",
     "Recording",
@@ -80,7 +79,6 @@ __all__ = [
     "recording_of",
     "rehearsed",
     "relaxation_s",
-    "run_interpreted",
     "running_on",
     "schedule",
     "slice_gpu",

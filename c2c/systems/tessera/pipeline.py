@@ -21,12 +21,16 @@ import itertools
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final, Literal
 
 from c2c.errors import SettingError
+from c2c.systems.tessera.groups import groups_of
 from c2c.systems.tessera.work import Gpus, Work
-from c2c.systems.workers import MODES, Mode, groups_of
 
-__all__ = ["Pipelined", "Steps", "pipelined", "steps_of"]
+__all__ = ["MODES", "Mode", "Pipelined", "Steps", "pipelined", "steps_of"]
+
+Mode = Literal["none", "naive", "priority", "shortest"]
+MODES: Final[tuple[Mode, ...]] = ("none", "naive", "priority", "shortest")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from c2c.errors import SettingError
-from c2c.systems.tessera.pipeline import Steps, pipelined
+from c2c.systems.tessera.pipeline import Mode, Steps, pipelined
 from c2c.systems.tessera.plan import Options, Plan, cost, costs_of, memory_of, stages_of
 from c2c.systems.tessera.work import Gpus, Work
-from c2c.systems.workers import Mode
 
 __all__ = ["Rehearsed", "one_cut", "rehearsed"]
 

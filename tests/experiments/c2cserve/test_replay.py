@@ -2,15 +2,12 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from c2c.errors import SettingError
-from experiments.c2cserve import fig12, fig13, replay, starts
+from experiments.c2cserve import replay, starts
 from experiments.claims import claim, compare
 from experiments.figure import Context
-from tests.experiments.knobs import changed, chip_knobs
 
 QUICK = Context(profile="quick", link_variant="measured", seeds=(0,))
 
@@ -49,34 +46,6 @@ def test_replay_without_traces_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path
     again = replay.replay(context, 100.0, system, seed=1)
     assert got.requests.equals(again.requests)
     assert not got.requests.equals(replay.replay(context, 100.0, system, seed=2).requests)
-
-
-def test_where_one_system_refuses_the_others_still_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tenth of the link is too slow to stream within dense6's targets; copies take longer."""
-    monkeypatch.setattr(replay, "SYNTHETIC_REQUESTS", 20)
-    (link,) = (knob for knob in chip_knobs() if knob.name == "link rate")
-    with changed(link, 0.1):
-        there = {r.claim_id.removeprefix("c2cserve.") for r in fig12.results_at(QUICK, 100.0)}
-    assert there == {"fig12.dense.sllm.ttft", "fig12.dense.aegaeon.ttft"}
-
-
-def test_turns_without_hybridgemm_answer_where_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    def replayed(context: Context, compression: float, system: str) -> dict[str, Any]:
-        if system == "aegaeon_hybrid":
-            raise SettingError("tpot_slo_s", 0.15, "at least 0.171 s")
-        return {"system": system, "model": "dense6", "host_for": "use", "p95_s": 0.5,
-                "fetched_gb": 0.0}  # fmt: skip
-
-    def of_one(context: Context, system: str, model: str, *more: Any, **_: Any) -> dict[str, Any]:
-        return {"system": system, "model": model, "host_for": "use", "p95_s": 2.0, "ttft_s": 2.0,
-                "fetched_gb": 0.0}  # fmt: skip
-
-    monkeypatch.setattr(fig13, "_replayed", replayed)
-    monkeypatch.setattr(fig13, "_of_one", of_one)
-    found = {r.claim_id: r.ours for r in fig13.results_at(QUICK, 1.0)}
-    assert found.pop("c2cserve.fig13.aegaeon.before") == 0.5
-    assert not any("aegaeon" in name for name in found)
-    assert found["c2cserve.fig13.moeinf.reduction"] == 0.0
 
 
 def test_the_load_is_the_one_closest_to_the_printed_numbers(

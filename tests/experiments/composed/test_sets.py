@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,8 @@ from hypothesis import strategies as st
 
 from c2c.config import check_choices, load
 from c2c.errors import SettingError
+from c2c.hardware import conf_dir
 from experiments.composed.sets import (
-    as_markdown,
-    mechanisms,
     refusal,
     settings_of,
     shapley,
@@ -24,6 +24,11 @@ PAGE = Path(__file__).parents[3] / "docs" / "systems" / "composed.md"
 worths = st.dictionaries(
     st.sampled_from(list(subsets("abcd"))), st.floats(-1e3, 1e3), min_size=16, max_size=16
 )
+
+
+def mechanisms() -> tuple[str, ...]:
+    """Return the names of all mechanisms, the files of `conf/system/mechanism`."""
+    return tuple(sorted(f.stem for f in (conf_dir() / "system" / "mechanism").glob("*.yaml")))
 
 
 @given(worths)
@@ -76,6 +81,36 @@ def test_unlike_chips_take_all_mechanisms_but_those_left_out(fleet: str) -> None
         error = refusal(every | {name}, here.settings)
         assert error is not None
         assert "in a fleet of several parts" in str(error)
+
+
+def pairs() -> dict[tuple[str, str], SettingError | None]:
+    """Return the error of each pair of mechanisms, None if both can work together.
+
+    `streamed` is added if one of the two needs it.
+    """
+    names = mechanisms()
+    alone = {n: refusal({n}) for n in names}
+    found = {}
+    for one, other in combinations(names, 2):
+        need = {"streamed"} if alone[one] or alone[other] else set()
+        found[one, other] = refusal({one, other} | need)
+    return found
+
+
+def as_markdown() -> str:
+    """Return the table of pairs for docs/systems/composed.md."""
+    names, found = mechanisms(), pairs()
+    why = {pair: error.hint or str(error) for pair, error in found.items() if error}
+    reasons = list(dict.fromkeys(why.values()))
+    lines = [f"| | {' | '.join(names[1:])} |", f"| --- |{' --- |' * (len(names) - 1)}"]
+    for k, one in enumerate(names[:-1]):
+        cells = ["" for _ in names[1 : k + 1]]
+        for other in names[k + 1 :]:
+            reason = why.get((one, other))
+            cells.append("yes" if reason is None else f"no ({reasons.index(reason) + 1})")
+        lines.append(f"| {one} | {' | '.join(cells)} |")
+    lines += ["", *(f"{k + 1}. {reason}" for k, reason in enumerate(reasons))]
+    return "\n".join(lines)
 
 
 def test_the_page_has_the_table_of_pairs() -> None:

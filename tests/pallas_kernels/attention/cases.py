@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from pallas_kernels.attention.numerics import Exact, exact_attention, visible_keys
+from tests.pallas_kernels.attention.exact import Exact, exact_attention, visible_keys
 
 
 def dtype_of(name: str) -> np.dtype[Any]:

@@ -17,9 +17,9 @@ from pallas_kernels.attention import (
     partial_decode,
     partial_prefill,
 )
-from pallas_kernels.attention.numerics import exact_merge
 from pallas_kernels.attention.partial import merge_stacked
 from tests.pallas_kernels.attention.cases import Case, decoding, paged
+from tests.pallas_kernels.attention.exact import exact_merge
 
 
 @st.composite

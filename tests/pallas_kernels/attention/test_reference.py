@@ -22,8 +22,8 @@ from pallas_kernels.attention import (
     prefill_attention,
     reference,
 )
-from pallas_kernels.attention.numerics import exact_attention, visible_keys
 from tests.pallas_kernels.attention.cases import Case, decoding, paged
+from tests.pallas_kernels.attention.exact import exact_attention, visible_keys
 from tests.tiers import tiered
 
 # Each is compiled once for each block: offsets, lengths and windows are run-time values.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from c2c.errors import SettingError
-from c2c.systems.medusa import KvRecord, allocate_kv, kv_bytes_of, stored_kv_bytes
-from c2c.systems.program import Allocator, Emulated, Recorder
+from c2c.systems.medusa import KvRecord, kv_bytes_of, stored_kv_bytes
+from c2c.systems.program import Emulated
 from pallas_kernels.repository import RepositoryWarning
 
 GIB = 1 << 30
@@ -37,12 +37,3 @@ def test_the_stored_size_is_used_where_as_much_is_free() -> None:
     device.allocate(GIB)  # by another one
     with pytest.warns(RepositoryWarning, match="profiled again"):
         assert stored_kv_bytes(record, device, 11 * GIB, 0.9) is None
-
-
-def test_the_cache_is_one_region() -> None:
-    device = Emulated(1, memory_bytes=40 * GIB)
-    recorder = Recorder(device, Allocator(device))
-    base = allocate_kv(recorder, 8 * GIB)
-    device.write(base, b"begin")
-    device.write(base + 8 * GIB - 3, b"end")
-    assert recorder.events[-1].nbytes == 8 * GIB

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from c2c.systems.program.xla import XlaStep, read_dump
-from c2c.systems.tessera.interpreted import Placed, Touched
 from c2c.systems.tessera.ptx import KernelAccess
 from c2c.systems.tessera.touches import Touch, kernels_of, touches_of
 from tests.systems.program.xla.make import DECODE, SHAPE
+from tests.systems.tessera.interpreter.placed import Placed, Touched
 
 
 @dataclass(frozen=True)

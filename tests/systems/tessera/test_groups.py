@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from c2c.cost.kernel_graph import Transfer
-from c2c.systems.workers import groups_of
+from c2c.systems.tessera.groups import groups_of
 
 
 @given(st.data())

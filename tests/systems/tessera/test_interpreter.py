@@ -12,8 +12,10 @@ import pytest
 
 from c2c.errors import DataError
 from c2c.systems.program import DeviceFault
-from c2c.systems.tessera.ptx import Memory, interpret, parse
-from c2c.systems.tessera.ptx.tensor import load_matrices, multiply
+from c2c.systems.tessera.ptx import parse
+from tests.systems.tessera.interpreter.interpret import interpret
+from tests.systems.tessera.interpreter.memory import Memory
+from tests.systems.tessera.interpreter.tensor import load_matrices, multiply
 from tests.systems.tessera.ptx_text import POINTER, kernel, lanes
 
 LOADS = "ld.global.b32 %r2, [%rd7];\n\tld.global.b32 %r3, [%rd8];"

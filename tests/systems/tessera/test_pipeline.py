@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from c2c.cost.kernel_graph import Transfer, Weights
 from c2c.errors import SettingError
 from c2c.systems.tessera import (
+    MODES,
     Gpus,
     Steps,
     Work,
@@ -22,7 +23,6 @@ from c2c.systems.tessera import (
     stages_of,
     steps_of,
 )
-from c2c.systems.workers import MODES
 
 # two GPUs by turns, a second each, with a transfer of a tenth between
 TURNS = Steps(

@@ -11,8 +11,8 @@ import pytest
 from c2c.errors import SettingError
 from c2c.systems.program.xla import read_dump
 from c2c.systems.tessera.ddg import graph_of, program_key
-from c2c.systems.tessera.interpreted import Placed, run_interpreted
 from tests.systems.program.xla.make import DECODE, SHAPE
+from tests.systems.tessera.interpreter.placed import Placed, run_interpreted
 from tests.systems.tessera.step import alone, arguments, step
 
 BF16 = np.dtype(ml_dtypes.bfloat16)

@@ -276,27 +276,6 @@ class Driver(Graphs, Peer):
         """Launch with `cuGraphLaunch`."""
         checked(self._d.cuGraphLaunch, self._d.CUgraphExec(executable), self._stream)
 
-    def note_library_call(self) -> None:
-        """Record the nodes that a library has captured, in the order of their edges.
-
-        Raises:
-          DeviceFault: the nodes are not a chain.
-        """
-        if self._captured is None:
-            return
-        _, _, graph, waits_for, _, count = checked(self._d.cuStreamGetCaptureInfo, self._stream)
-        *_, lines = checked(self._d.cuGraphGetEdges, graph, 0)
-        found = checked(self._d.cuGraphGetEdges, graph, lines) if lines else ([], [])
-        before = {int(b): int(a) for a, b in zip(found[0], found[1], strict=True)}
-        known, added = set(self._captured), []
-        node = int(waits_for[0]) if count == 1 else None
-        while node is not None and node not in known:
-            added.append(node)
-            node = before.get(node)
-        self._captured += reversed(added)
-        if len(self._captured) != self.captured_nodes():
-            raise DeviceFault("a library has captured launches that are not a chain")
-
     def _note(self) -> None:
         """Record the node of a captured call, the stream's only capture dependency."""
         if self._captured is None:

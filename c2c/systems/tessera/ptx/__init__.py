@@ -1,14 +1,13 @@
-"""PTX tools: parser, tracing of addresses to parameters, instrumentation, interpreter."""
+"""PTX tools: parser, tracing of addresses to parameters, instrumentation."""
 
 from c2c.systems.tessera.ptx.inject import (
     Injected,
+    Interval,
     Record,
     inject,
     intervals_of,
     new_records,
 )
-from c2c.systems.tessera.ptx.interpret import Interval, interpret
-from c2c.systems.tessera.ptx.memory import Memory
 from c2c.systems.tessera.ptx.reach import Access, KernelAccess, Mode, Reached, reach
 from c2c.systems.tessera.ptx.text import Instruction, KernelText, parse
 
@@ -19,12 +18,10 @@ __all__ = [
     "Interval",
     "KernelAccess",
     "KernelText",
-    "Memory",
     "Mode",
     "Reached",
     "Record",
     "inject",
-    "interpret",
     "intervals_of",
     "new_records",
     "parse",

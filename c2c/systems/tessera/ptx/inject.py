@@ -17,14 +17,35 @@ from typing import Final
 import numpy as np
 
 from c2c.errors import DataError
-from c2c.systems.tessera.ptx.interpret import Interval
 from c2c.systems.tessera.ptx.reach import Access, reach
 from c2c.systems.tessera.ptx.text import Instruction, KernelText, parse
 
-__all__ = ["BUFFER", "RECORD_BYTES", "Injected", "Record", "inject", "intervals_of", "new_records"]
+__all__ = [
+    "RECORD_BYTES",
+    "Injected",
+    "Interval",
+    "Record",
+    "inject",
+    "intervals_of",
+    "new_records",
+]
 
-BUFFER: Final = "c2c_intervals"
+_BUFFER: Final = "c2c_intervals"
 RECORD_BYTES: Final = 16
+
+
+@dataclass(slots=True)
+class Interval:
+    """Lowest address that an access touched, and end of the highest; `end` 0: no access."""
+
+    begin: int = 2**64 - 1
+    end: int = 0
+
+    def touch(self, addresses: np.ndarray, nbytes: int) -> None:
+        """Extend the interval by addresses of `nbytes` bytes each."""
+        if len(addresses):
+            self.begin = min(self.begin, int(addresses.min()))
+            self.end = max(self.end, int(addresses.max()) + nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +125,10 @@ def intervals_of(records: Sequence[Record], buffer: bytes) -> Mapping[Record, In
 def _prologue(kernel: KernelText, text: str) -> list[tuple[int, str]]:
     begin, body = kernel.entry
     head = text[begin:body]
-    declared = f".param .u64 .ptr .global .align 8 {BUFFER}"
+    declared = f".param .u64 .ptr .global .align 8 {_BUFFER}"
     lines = (
         f"\n\t.reg .b64 %c2c_b, %c2c_a, %c2c_n;\n\t.reg .b32 %c2c_c;\n"
-        f"\tld.param.u64 %c2c_b, [{BUFFER}];\n\tcvta.to.global.u64 %c2c_b, %c2c_b;\n"
+        f"\tld.param.u64 %c2c_b, [{_BUFFER}];\n\tcvta.to.global.u64 %c2c_b, %c2c_b;\n"
     )
     close = begin + head.rindex(")", 0, head.rindex("{")) if "(" in head else -1
     if close < 0:

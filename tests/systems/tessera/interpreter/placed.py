@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 
 from c2c.errors import DataError, SettingError
 from c2c.systems.program import Copy, Fill, Launch, Program, Slice
-from c2c.systems.tessera.ptx import Interval, KernelAccess, Memory, interpret
+from c2c.systems.tessera.ptx import Interval, KernelAccess
 from c2c.systems.tessera.schedule import schedule
 from c2c.systems.tessera.touches import Touch, kernels_of
+from tests.systems.tessera.interpreter.interpret import interpret
+from tests.systems.tessera.interpreter.memory import Memory
 
 __all__ = ["Placed", "Touched", "run_interpreted"]
 

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from c2c.systems.tessera.ptx.lanes import Lanes
 from c2c.systems.tessera.ptx.text import Instruction
+from tests.systems.tessera.interpreter.lanes import Lanes
 
 __all__ = ["WARP_OPERATIONS"]
 

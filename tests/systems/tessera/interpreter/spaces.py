@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from c2c.systems.tessera.ptx.memory import Memory
 from c2c.systems.tessera.ptx.text import KernelText
+from tests.systems.tessera.interpreter.memory import Memory
 
 __all__ = ["BASES", "Layout", "Spaces", "layout_of", "parameter_bytes"]
 

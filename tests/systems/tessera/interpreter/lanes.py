@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from c2c.systems.tessera.ptx.operations import DTYPES
 from c2c.systems.tessera.ptx.text import Instruction, KernelText
+from tests.systems.tessera.interpreter.operations import DTYPES
 
 __all__ = ["Lanes", "Triple"]
 

@@ -13,9 +13,12 @@ from typing import Any, Final
 import numpy as np
 
 from c2c.errors import DataError
-from c2c.systems.tessera.ptx.lanes import Lanes, Triple
-from c2c.systems.tessera.ptx.memory import Memory
-from c2c.systems.tessera.ptx.operations import (
+from c2c.systems.tessera.ptx.inject import Interval
+from c2c.systems.tessera.ptx.reach import Access, KernelAccess, reach
+from c2c.systems.tessera.ptx.text import Address, Instruction, KernelText, Vector
+from tests.systems.tessera.interpreter.lanes import Lanes, Triple
+from tests.systems.tessera.interpreter.memory import Memory
+from tests.systems.tessera.interpreter.operations import (
     DTYPES,
     OPERATIONS,
     carried,
@@ -24,13 +27,11 @@ from c2c.systems.tessera.ptx.operations import (
     kind_of,
     operate,
 )
-from c2c.systems.tessera.ptx.reach import Access, KernelAccess, reach
-from c2c.systems.tessera.ptx.spaces import BASES, Spaces, layout_of, parameter_bytes
-from c2c.systems.tessera.ptx.tensor import MMA, load_matrices, multiply
-from c2c.systems.tessera.ptx.text import Address, Instruction, KernelText, Vector
-from c2c.systems.tessera.ptx.warps import WARP_OPERATIONS
+from tests.systems.tessera.interpreter.spaces import BASES, Spaces, layout_of, parameter_bytes
+from tests.systems.tessera.interpreter.tensor import MMA, load_matrices, multiply
+from tests.systems.tessera.interpreter.warps import WARP_OPERATIONS
 
-__all__ = ["Interval", "interpret"]
+__all__ = ["interpret"]
 
 Array = Any
 
@@ -40,20 +41,6 @@ _NOTHING = frozenset({
     "griddepcontrol", "fence", "membar", "prefetch", "prefetchu", "nanosleep", "setmaxnreg",
     "pragma",
 })  # fmt: skip
-
-
-@dataclass(slots=True)
-class Interval:
-    """Lowest address that an access touched, and end of the highest; `end` 0: no access."""
-
-    begin: int = 2**64 - 1
-    end: int = 0
-
-    def touch(self, addresses: Array, nbytes: int) -> None:
-        """Extend the interval by addresses of `nbytes` bytes each."""
-        if len(addresses):
-            self.begin = min(self.begin, int(addresses.min()))
-            self.end = max(self.end, int(addresses.max()) + nbytes)
 
 
 def interpret(
