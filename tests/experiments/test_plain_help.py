@@ -11,14 +11,8 @@ from experiments.plain_settings import descriptions, read_settings
 
 COMMANDS = {
     "bench.llama_cpp": "LlamaCppSettings",
-<<<<<<< HEAD
     "bench.measured.command": "MeasuredSettings",
     "bench.prediction.command": "PredictionSettings",
-    "bench.scheduler": "SchedulerSettings",
-=======
-    "bench.measured.command": "MeasuredSettings",
-    "bench.prediction.command": "PredictionSettings",
->>>>>>> h-batcher
     "bench.simulator": "BenchSettings",
     "cocoserve.plan": "PlanSettings",
     "cocoserve.scale": "ScaleSettings",
