@@ -28,7 +28,7 @@ from c2c.serving.state import ASSIGNED, FREE
 from tests.simulator.worlds import random_requests, requests, setup, simulate
 from tests.tiers import tiered
 
-ONE_SLICE = MigConfig(name="1x12gb", instances=1, parts=("1g",))
+ONE_SLICE = MigConfig(name="1x12gb", parts=("1g",))
 SHARED: dict[str, Any] = {  # as c2cserve_plus
     "route": WhereWorkIs(),
     "scale": AtBacklog(),

@@ -137,7 +137,7 @@ def test_of_eight_engines_those_move_that_brute_force_finds(seed: int) -> None:
 def test_a_slice_that_is_too_small_hides_no_larger_one_behind_it() -> None:
     parts = ("1g", "1g", "1g", "1g", "3g")
     made = setup(
-        *("llama-3-3b",) * 4, mig=MigConfig(name="small_first", instances=5, parts=parts),
+        *("llama-3-3b",) * 4, mig=MigConfig(name="small_first", parts=parts),
         superchips=2, load=Resident(start_s=0.5), preempt=MovesAway(), place=LeastStartTime(),
         chunk=Fixed(512), alpha=Static(0.0),
     )  # fmt: skip

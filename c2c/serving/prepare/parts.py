@@ -18,7 +18,7 @@ class FleetPart:
 
     Attributes:
       platform: chip, host and the link between them.
-      mig: MIG layout of each chip, or its name in `conf/mig`.
+      mig: MIG layout of each chip, or its name.
       count: number of chips.
       constants: cost-model constants of these chips.
     """
@@ -50,7 +50,7 @@ class LayoutChange:
 
     Attributes:
       at_s: time at which the first chip begins.
-      mig: new layout, or its name in `conf/mig`.
+      mig: new layout, or its name.
       drain: whether requests that compute on a removed slice end there; else they are set aside at
         the next step boundary and recomputed elsewhere.
       stagger_s: delay of each further chip after the one before.
