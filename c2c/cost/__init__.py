@@ -26,7 +26,6 @@ from c2c.cost.constants import (
 from c2c.cost.contention import max_min, max_min_rates
 from c2c.cost.engines import Engine, engine_names, load_engine
 from c2c.cost.gemm_time import gemm_time, kernel_link_gbps
-from c2c.cost.kernels import kernel_names, load_kernel
 from c2c.cost.machine import machine_of
 from c2c.cost.profile import ChunkProfile, chunk_profile
 from c2c.cost.ranks import all_reduce_s, ranks_table
@@ -92,11 +91,9 @@ __all__ = [
     "gemm_traffic",
     "in_sample_claims",
     "kernel_link_gbps",
-    "kernel_names",
     "launched",
     "load_constants",
     "load_engine",
-    "load_kernel",
     "machine_of",
     "max_min",
     "max_min_rates",

@@ -1,4 +1,4 @@
-"""Tile shapes of a kernel family (`conf/kernel/*.yaml`)."""
+"""Tile shapes of HybridGEMM."""
 
 from dataclasses import dataclass, field
 
@@ -32,14 +32,13 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelTiles:
-    """Tile shapes of both dataflows of a hybrid kernel; defaults are `conf/kernel/hybrid.yaml`.
+    """Tile shapes of both dataflows of a hybrid kernel; defaults are the paper's.
 
     `cluster` CTAs along M share each weight tile of SymGEMM by TMA multicast; 1 is the paper's
     SymGEMM, 2, 4 and 8 are the third dataflow, which fetches W once per `cluster * tm` rows.
     Source: tm=256 follows from C2CServe Fig. 4(b) (5.37 GB is 40 reads of W for M=10240).
     """
 
-    name: str = "hybrid"
     cluster: int = 1
     sym: Tiles = field(default_factory=lambda: Tiles(tm=256, tn=128, tk=64, kc=64, stages=4))
     asym: Tiles = field(default_factory=lambda: Tiles(tm=256, tn=128, tk=64, kc=512, stages=2))

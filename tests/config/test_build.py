@@ -112,16 +112,7 @@ def test_files_of_a_run_are_those_it_reads(tmp_path: Path) -> None:
     trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,5,5\n1,6,6\n")
     setup = build(load(["workload=file", f"workload.path={trace}"]))
     names = {p.name for p in setup.files}
-    groups = {
-        "hardware",
-        "mig_table",
-        "node",
-        "fleet",
-        "kernel",
-        "calibration",
-        "engines",
-        "starts",
-    }
+    groups = {"hardware", "mig_table", "node", "fleet", "calibration", "engines", "starts"}
     assert names == groups | {"t.csv"}
     assert trace not in made().files
 

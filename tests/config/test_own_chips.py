@@ -115,7 +115,7 @@ def test_defaults_that_cannot_be_followed_are_refused(own: Path) -> None:
     search_also([own])
     file = own / "hardware" / "lab.yaml"
     for bases, why in (
-        ("[/kernel/hybrid: x]", "expected a list of files of conf/hardware"),
+        ("[/node/pair: x]", "expected a list of files of conf/hardware"),
         ("[lab]", "defaults include the file itself"),
     ):
         file.write_text(f"defaults: {bases}\nname: lab\n")

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from c2c.cost import Constants, in_sample_claims, kernel_names, load_constants, load_kernel
+from c2c.cost import Constants, in_sample_claims, load_constants
 from c2c.cost.calibration import fit, fit_kernel, main, store
 from c2c.cost.constants import calibration_inputs
-from c2c.cost.tiles import KernelTiles
 from c2c.errors import DataError, SettingError
 from c2c.hardware import Slice, conf_dir
 
@@ -141,10 +140,3 @@ def test_values_out_of_range_are_refused(constants: Constants, field: str, value
 def test_unknown_names_list_what_exists() -> None:
     with pytest.raises(SettingError, match="gh200"):
         load_constants("nothing")
-    with pytest.raises(SettingError, match="hybrid"):
-        load_kernel("nothing")
-
-
-def test_kernel_files() -> None:
-    assert load_kernel("hybrid") == KernelTiles()
-    assert {load_kernel(n).cluster for n in kernel_names()} == {1, 2, 4, 8}
