@@ -8,18 +8,17 @@ from typing import Any
 
 from c2c.config.layout import CUSTOM, NAMELESS, PLANNED
 from c2c.config.nodes import is_default_hardware
-from c2c.errors import SettingError, unknown_name
+from c2c.errors import SettingError
 from c2c.hardware import (
     Node,
     Platform,
     conf_name,
     grouped,
     load_platform,
-    mig_configs,
     platform_from_mapping,
     scaled,
+    slices,
 )
-from c2c.hardware.conf import read_yaml
 from c2c.serving import Prepared, SystemSpec
 
 __all__ = ["GivenPart", "given_parts", "kept_off", "of_devices"]
@@ -32,7 +31,7 @@ class GivenPart:
     Attributes:
       where: prefix of its fields in errors, such as "fleet.parts[0].".
       platform: platform of its chips, scaled by `scale`.
-      mig: settings of the layout, in the form of `conf/mig`.
+      mig: settings of the layout, see `c2c.hardware.mig_from_mapping`.
       count: number of devices: chips, or groups of `tensor_parallel` chips.
       constants: name of a calibration, or auto.
     """
@@ -151,17 +150,17 @@ def _part(given: Mapping[str, Any], where: str, plain: Mapping[str, Any]) -> Giv
     if count < 1:
         raise SettingError(f"{where}count", count, "a whole number above 0")
     platform = load_platform(conf_name("hardware", name, f"{where}hardware"))
-    known = mig_configs(platform)
     is_list = isinstance(mig, Sequence) and not isinstance(mig, str)
     if mig == PLANNED or not (is_list or isinstance(mig, str)):
         raise SettingError(
-            f"{where}mig", mig, f"auto, one of {', '.join(known)}, or a list of profiles"
+            f"{where}mig", mig, f"auto, one of {', '.join(platform.mig)}, or a list of profiles"
         )
-    settings: Mapping[str, Any] = {"name": CUSTOM, "parts": mig} if is_list else NAMELESS["auto"]
+    settings = {"name": CUSTOM, "parts": mig} if is_list else {"name": mig}
     if not is_list and mig != "auto":
-        if mig not in platform.layouts:
-            raise unknown_name(f"{where}mig", mig, ("auto", *platform.layouts))
-        settings = read_yaml("mig", mig)
+        try:
+            slices(platform, mig)
+        except SettingError as error:
+            raise SettingError(f"{where}mig", mig, error.allowed, error.hint) from None
     return GivenPart(
         where=where, platform=scaled(platform, **plain["scale"]), mig=settings,
         count=count * plain["superchips"],

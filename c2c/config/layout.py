@@ -51,7 +51,7 @@ def choose_layout(
     if settings.get("name") == PLANNED:
         return load_mig(platform.mig[0]), ()
     if dict(settings) != {"name": AUTO}:
-        return mig_from_mapping(settings, here=platform), ()
+        return mig_from_mapping(settings), ()
     layouts = [load_mig(name) for name in platform.mig]
     if weights_in(system.load) == "hbm":
         chosen = min(layouts, key=lambda m: m.instances)

@@ -26,7 +26,7 @@ from omegaconf.errors import (
 )
 
 from c2c.errors import DataError, SettingError, unknown_name
-from c2c.hardware import conf_dir, conf_folders, unknown_file
+from c2c.hardware import conf_dir, conf_folders, load_platform, platforms, unknown_file
 from c2c.policies import DECISIONS
 
 __all__ = [
@@ -55,7 +55,7 @@ _TOGETHER = {
     "hardware": "For unlike chips in one fleet set fleet.parts=[{hardware: gh200}, "
     "{hardware: l40s}]. For several GPUs with links between them set node=a100_l40s.",
     "fleet": "For unlike chips set fleet.parts=[{hardware: gh200}, {hardware: l40s}].",
-    "mig": "For unlike slices of one chip set mig=custom and mig.parts.",
+    "mig": "For unlike slices of one chip set mig=3g_4x1g or the like.",
     "catalog": "For models of both set catalog.models.",
 }
 # Old names of settings and their present names.
@@ -107,8 +107,7 @@ def as_setting_error(
     for one in chain:
         if isinstance(one, MissingConfigException) and one.missing_cfg_file:
             group, _, name = str(one.missing_cfg_file).rpartition("/")
-            options = sorted(set(one.options or ())) or choices(group)
-            return unknown_file(group or "config", name, options)
+            return unknown_file(group or "config", name, {*(one.options or ()), *choices(group)})
         if isinstance(one, OverrideParseException):
             return SettingError(
                 "override", one.override, "key=value", "Quote values with special characters."
@@ -252,7 +251,7 @@ def _of_message(text: str, given: Mapping[str, str]) -> SettingError:
         for key, value in given.items():
             if not key:
                 return SettingError("override", f"={value}", "key=value")
-            if (conf_dir() / key).is_dir() and _NO_NAME.fullmatch(value):
+            if _is_group(key) and _NO_NAME.fullmatch(value):
                 return unknown_file(key, value, choices(key))
     named = re.search(r"Could not (?:override|append) '([^']+)'", text)
     if named is None:
@@ -306,6 +305,8 @@ def choices(group: str) -> list[str]:
         for p in (folder / group).rglob("*.yaml")
         if p.parent == folder / group or not _is_set(p.parent.relative_to(folder).as_posix())
     }
+    if group == "mig":  # names without files
+        found |= {name for chip in platforms() for name in load_platform(chip).layouts}
     return sorted(found | _stored(group, "config")) or ["(none found)"]
 
 

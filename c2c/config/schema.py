@@ -164,7 +164,7 @@ class RunConf:
 
     Attributes:
       hardware: platform, a file of `conf/hardware`, see `c2c.hardware.platform_from_mapping`.
-      mig: MIG layout, a file of `conf/mig`; auto leaves the choice to the system, see `build`.
+      mig: MIG layout by name, such as 7x12gb; auto leaves the choice to the system, see `build`.
       failures: failures of chips, random or scheduled, see `c2c.serving.Failures`.
       node: several GPUs with links between them, a file of `conf/node`, instead of `hardware`, for
         systems with `system.layout`; {}: none.

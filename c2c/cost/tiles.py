@@ -1,4 +1,4 @@
-"""Tile shapes of a kernel family."""
+"""Tile shapes of HybridGEMM."""
 
 from dataclasses import dataclass, field
 
@@ -32,7 +32,7 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelTiles:
-    """Tile shapes of both dataflows of a hybrid kernel; by default those of the paper.
+    """Tile shapes of both dataflows of a hybrid kernel; defaults are the paper's.
 
     `cluster` CTAs along M share each weight tile of SymGEMM by TMA multicast; 1 is the paper's
     SymGEMM, 2, 4 and 8 are the third dataflow, which fetches W once per `cluster * tm` rows.

@@ -378,13 +378,12 @@ def _machine(
     platform = replace(platform, gpu=gpu, host=host, mig=(name,))
     profile = MigProfile(
         name="worker",
-        platform=platform.name,
         sm_count=gpu.sm_count // workers,
         hbm_bytes=slice_bytes,
         hbm_gbps=gpu.hbm_gbps / workers,
         chip=gpu,
     )
-    return platform, MigConfig(name=name, instances=workers, profiles=(profile,))
+    return platform, MigConfig(name=name, profiles=(profile,) * workers)
 
 
 def context_of(prepared: Prepared, model: int) -> int:

@@ -16,8 +16,8 @@ from c2c.hardware.machine import free_memory_bytes, memory_bytes
 from c2c.hardware.mig import (
     MigConfig,
     MigProfile,
+    is_layout_name,
     load_mig,
-    mig_configs,
     mig_from_mapping,
 )
 from c2c.hardware.node import Node, PeerLink, load_node, node_from_mapping
@@ -62,6 +62,7 @@ __all__ = [
     "cpu_platform",
     "free_memory_bytes",
     "grouped",
+    "is_layout_name",
     "joined",
     "kv_bytes_of",
     "link_gbps",
@@ -69,7 +70,6 @@ __all__ = [
     "load_node",
     "load_platform",
     "memory_bytes",
-    "mig_configs",
     "mig_from_mapping",
     "node_from_mapping",
     "one_rank",

@@ -30,7 +30,7 @@ __all__ = [
 
 SOURCE_KINDS = ("datasheet", "paper", "measured", "derived", "assumption")
 
-_GROUPS = ("hardware", "mig")
+_GROUPS = ("hardware", "mig_table")
 _also: list[Path] = []  # folders of the user's and of plug-ins, searched after `conf_dir()`
 
 
@@ -38,7 +38,7 @@ def conf_dir() -> Path:
     """Return the folder of settings: C2C_CONF if set, else the wheel's, else the checkout's.
 
     Raises:
-      SettingError: the folder does not hold `hardware/` and `mig/`.
+      SettingError: the folder does not hold `hardware/` and `mig_table/`.
     """
     given = os.environ.get("C2C_CONF")
     package = Path(__file__).resolve().parents[1]

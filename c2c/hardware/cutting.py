@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from c2c.errors import SettingError
+from c2c.hardware.conf import read_fields, read_yaml
 from c2c.hardware.mig import WHOLE, MigConfig, MigProfile, load_mig
 from c2c.hardware.placement import Extent, Partition, free_for, starts, where_they_go
-from c2c.hardware.platform import Gpu, Platform, Ranks
+from c2c.hardware.platform import Gpu, Platform, Ranks, load_platform
 
 __all__ = ["Placed", "Slice", "joined", "placed", "profiles", "slices"]
 
@@ -69,12 +70,11 @@ def slices(platform: Platform, mig: MigConfig | str) -> tuple[Slice, ...]:
       SettingError: the layout does not exist on the chip; lists the layouts that do. The parts do
         not fit together; lists those that do.
     """
-    config = _config(platform, mig)
-    if config.parts:
-        chosen = _chosen(platform, config)
-        return tuple(_slice(platform, p, f"{platform.name}/{p.name}") for p in chosen)
-    profile = config.profile_on(platform.profiles_name)
-    return (_slice(platform, profile, f"{platform.name}/{config.name}"),) * config.instances
+    config = load_mig(mig) if isinstance(mig, str) else mig
+    chosen = _chosen(platform, config)
+    is_one_kind = config.profiles or (config.is_named and len(set(config.parts)) == 1)
+    name = config.name if is_one_kind else None
+    return tuple(_slice(platform, p, f"{platform.name}/{name or p.name}") for p in chosen)
 
 
 def placed(platform: Platform, mig: MigConfig | str) -> tuple[Placed, ...]:
@@ -87,39 +87,45 @@ def placed(platform: Platform, mig: MigConfig | str) -> tuple[Placed, ...]:
     Raises:
       SettingError: see `slices`.
     """
-    config = _config(platform, mig)
-    if config.parts:
-        chosen = _chosen(platform, config)
-    else:
-        chosen = (config.profile_on(platform.profiles_name),) * config.instances
-    chip = platform.partition
-    if chip is None or any(p.name == WHOLE for p in chosen):
-        return ()
-    at = where_they_go([_extent(p, chip) for p in chosen], chip)
-    if at is None:
-        raise SettingError("mig", config.name, f"instances that fit {platform.name} together")
-    return tuple(Placed(*one) for one in zip(chosen, at, strict=True))
+    config = load_mig(mig) if isinstance(mig, str) else mig
+    chosen, chip = _chosen(platform, config), platform.partition
+    at = chip and where_they_go([_extent(p, chip) for p in chosen if p.name != WHOLE], chip)
+    return tuple(Placed(*one) for one in zip(chosen, at or (), strict=False))
 
 
 def profiles(platform: Platform) -> tuple[MigProfile, ...]:
     """Return the profiles that an instance may have on a platform, small ones first.
 
-    They are collected from the platform's layouts of equal instances.
+    Raises:
+      SettingError: the platform's table of `conf/mig_table` does not exist or has a wrong value.
     """
-    found: dict[str, MigProfile] = {}
-    for config in map(load_mig, platform.layouts):
-        for p in config.profiles:
-            if p.platform == platform.profiles_name and p.name != WHOLE:
-                found.setdefault(p.name, p)
-    return tuple(sorted(found.values(), key=lambda p: (p.compute_slices, p.hbm_bytes)))
+    chip, table = platform.partition, platform.mig_table
+    rows = dict(read_yaml("mig_table", table).get(platform.name, {})) if chip else {}
+    if chip is None or not rows:
+        return ()
+    where, source = f"mig_table.{table}.{platform.name}", rows.pop("source", None)
+    gpu = load_platform(platform.name).gpu
+
+    def profile(name: str, entry: Mapping[str, Any]) -> MigProfile:
+        text = dict.fromkeys(("sm_count", "hbm_bytes"), entry.get("source", source))
+        row = read_fields(_Row, {**entry, "source": text}, f"{where}.{name}")
+        share = _memory_slices(row.hbm_bytes, gpu, chip) / chip.memory_slices
+        return MigProfile(
+            name=name, sm_count=row.sm_count, hbm_bytes=row.hbm_bytes,
+            hbm_gbps=gpu.hbm_gbps * share, chip=gpu, source=row.source,
+        )  # fmt: skip
+
+    found = [profile(name, entry) for name, entry in rows.items()]
+    return tuple(sorted(found, key=lambda p: (p.compute_slices, p.hbm_bytes)))
 
 
-def _config(platform: Platform, mig: MigConfig | str) -> MigConfig:
-    name = mig if isinstance(mig, str) else mig.name
-    is_listed = name in platform.layouts
-    if not is_listed and (isinstance(mig, str) or not mig.parts):
-        raise SettingError("mig", name, f"a layout of {platform.name}: {_listed(platform)}")
-    return load_mig(mig) if isinstance(mig, str) else mig
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """A profile as in a file of `conf/mig_table`."""
+
+    sm_count: int
+    hbm_bytes: int
+    source: Mapping[str, str]
 
 
 def _slice(platform: Platform, profile: MigProfile, name: str) -> Slice:
@@ -143,21 +149,39 @@ def _slice(platform: Platform, profile: MigProfile, name: str) -> Slice:
     )
 
 
-def _listed(platform: Platform) -> str:
-    return ", ".join(platform.layouts)
-
-
 def _chosen(platform: Platform, config: MigConfig) -> tuple[MigProfile, ...]:
-    """Return the profile of each part; raise if they do not fit together."""
-    if platform.partition is None:
-        raise SettingError("mig", config.name, f"a layout of {platform.name}: {_listed(platform)}")
-    known = profiles(platform)
-    chosen = tuple(_named(part, known, platform) for part in config.parts)
-    chip = platform.partition
+    """Return the profile of each instance; raise if they do not fit together."""
+    if config.profiles:
+        return config.profiles
+    if config.name == platform.mig[0]:
+        gpu = platform.gpu
+        return (
+            MigProfile(
+                name=WHOLE, sm_count=gpu.sm_count, hbm_bytes=gpu.hbm_bytes,
+                hbm_gbps=gpu.hbm_gbps, chip=gpu, source=gpu.source,
+            ),
+        )  # fmt: skip
+    known, chip = profiles(platform), platform.partition
+    names = ", ".join(p.name for p in known)
+    wanted = f"a layout of {platform.name}: {', '.join(platform.layouts)}"
+    hint = f"Or profiles that fit together, such as 3g_4x1g, of {names}." if known else ""
+    if chip is None or not known:
+        raise SettingError("mig", config.name, wanted)
+    found: dict[str, MigProfile] = {}
+    for part, count in Counter(config.parts).items():
+        alike = [p for p in known if part in (p.name, *p.name.split("."))]
+        if not alike and config.is_named:
+            raise SettingError("mig", config.name, wanted, hint)
+        if not alike:
+            raise SettingError("mig.parts", part, f"a profile of {platform.name}: {names}")
+        is_memory = alike[0].name.endswith(f".{part}")
+        fitting = [p for p in alike if is_memory and free_for((), _extent(p, chip), chip) >= count]
+        found[part] = fitting[-1] if fitting else alike[0]
+    chosen = tuple(found[part] for part in config.parts)
     if where_they_go([_extent(p, chip) for p in chosen], chip) is None:
         raise SettingError(
-            "mig.parts",
-            _text(chosen),
+            "mig" if config.is_named else "mig.parts",
+            config.name if config.is_named else _text(chosen),
             f"instances that fit {platform.name} together; its {chip.memory_slices} memory slices "
             f"hold {_rule(known, chip)}",
             _what_fits(chosen, known, chip),
@@ -165,18 +189,12 @@ def _chosen(platform: Platform, config: MigConfig) -> tuple[MigProfile, ...]:
     return chosen
 
 
-def _named(part: str, known: Sequence[MigProfile], platform: Platform) -> MigProfile:
-    for p in known:  # a name without memory means the first, which has least
-        if part in (p.name, p.name.split(".")[0]):
-            return p
-    raise SettingError(
-        "mig.parts", part, f"a profile of {platform.name}: {', '.join(p.name for p in known)}"
-    )
-
-
 def _extent(profile: MigProfile, chip: Partition) -> Extent:
-    share = profile.hbm_bytes / profile.chip.hbm_bytes
-    return Extent(profile.compute_slices, max(1, round(share * chip.memory_slices)))
+    return Extent(profile.compute_slices, _memory_slices(profile.hbm_bytes, profile.chip, chip))
+
+
+def _memory_slices(nbytes: int, gpu: Gpu, chip: Partition) -> int:
+    return max(1, round(nbytes / gpu.hbm_bytes * chip.memory_slices))
 
 
 def _rule(known: Sequence[MigProfile], chip: Partition) -> str:

@@ -1,4 +1,4 @@
-"""MIG layouts: equal instances with a profile for each platform, or parts by profile names."""
+"""MIG profiles and layouts; a layout's name says which profiles its slices have."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -6,30 +6,25 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from c2c.errors import SettingError
-from c2c.hardware.conf import check_positive, read_fields, read_yaml
-from c2c.hardware.platform import Gpu, Platform, load_platform, platforms
+from c2c.hardware.conf import check_positive, conf_names, read_yaml
+from c2c.hardware.platform import Gpu
 
-__all__ = [
-    "MigConfig",
-    "MigProfile",
-    "load_mig",
-    "mig_configs",
-    "mig_from_mapping",
-]
+__all__ = ["MigConfig", "MigProfile", "is_layout_name", "load_mig", "mig_from_mapping"]
 
 
 WHOLE = "full"  # the profile of a chip that is not cut
+# A profile or its memory, with a count before it; "1xcpu" is the CPU as a whole.
+_ITEM = re.compile(r"(?:([1-9]\d?)x)?(\d+g(?:\.\d+gb)?|\d+gb|cpu)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigProfile:
-    """Resources of one instance on one platform. Values and sources are in `conf/mig/*.yaml`.
+    """Resources of one instance on one platform. Values and sources are in `conf/mig_table`.
 
     `chip` is the GPU of these values; an instance keeps its share of a chip whose values change.
     """
 
     name: str  # the vendor's name, e.g. "1g.12gb"
-    platform: str  # "gh200"; with "/" and the table if it is not the driver's: "gh200/paper"
     sm_count: int
     hbm_bytes: int
     hbm_gbps: float
@@ -40,14 +35,14 @@ class MigProfile:
         where = f"mig.{self.name}"
         for name, limit in (
             ("sm_count", self.chip.sm_count),
-            ("hbm_bytes", _most_bytes(self.chip)),
+            ("hbm_bytes", self.chip.hbm_bytes * (2**30 / 1e9)),  # a vendor's GB of HBM are GiB
             ("hbm_gbps", self.chip.hbm_gbps),
         ):
             value = getattr(self, name)
             check_positive(f"{where}.{name}", value, whole=name != "hbm_gbps")
             if value > limit:
                 raise SettingError(
-                    f"{where}.{name}", value, f"at most {limit:g}, all of {self.platform}"
+                    f"{where}.{name}", value, f"at most {limit:g}, all of {self.chip.name}"
                 )
 
     @property
@@ -58,180 +53,80 @@ class MigProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigConfig:
-    """A layout: equal instances with a profile for each platform, or `parts`.
+    """A layout: the profile of each instance, by name in `parts` or given in `profiles`.
 
-    `parts` names a profile for each instance: the vendor's name, or one without memory such as
-    "3g", the profile of that many compute slices with least memory. `c2c.hardware.slices` resolves
-    the names on a platform and checks that the instances fit together.
+    A part is the vendor's name, "3g.48gb"; "3g", the profile of that many compute slices with least
+    memory; or "24gb", the one of that memory with most compute slices of which as many fit.
+    `c2c.hardware.slices` resolves them on a platform and checks that the instances fit together.
     """
 
-    name: str  # "7x12gb"; "1x96gb" is the full GPU
-    instances: int
-    profiles: tuple[MigProfile, ...] = ()
+    name: str  # "7x12gb"; the platform's first, such as "1x96gb", is the full GPU
     parts: tuple[str, ...] = ()
+    profiles: tuple[MigProfile, ...] = ()
 
     def __post_init__(self) -> None:
-        check_positive(f"mig.{self.name}.instances", self.instances, whole=True)
-        if self.parts:
-            if self.profiles or len(self.parts) != self.instances:
-                raise SettingError(
-                    f"mig.{self.name}.parts", self.parts, "a profile's name for each instance"
-                )
-            return
-        if not self.profiles or len({p.platform for p in self.profiles}) != len(self.profiles):
-            raise SettingError(
-                f"mig.{self.name}.profiles", self.platforms, "at least one, each platform once"
-            )
-        for p in self.profiles:
-            for name in ("sm_count", "hbm_bytes", "hbm_gbps"):
-                limit = _most_bytes(p.chip) if name == "hbm_bytes" else getattr(p.chip, name)
-                total = self.instances * getattr(p, name)
-                if total > limit * (1 + 1e-9):
-                    raise SettingError(
-                        f"mig.{self.name}.{p.platform}.{name}",
-                        getattr(p, name),
-                        f"{self.instances} instances within the chip's {limit:g}",
-                    )
+        if not self.parts and not self.profiles:
+            raise SettingError(f"mig.{self.name}.parts", self.parts, "at least one")
 
     @property
-    def platforms(self) -> tuple[str, ...]:
-        """Names of the platforms on which the layout exists."""
-        return tuple(p.platform for p in self.profiles)
-
-    def profile_on(self, platform: str) -> MigProfile:
-        """Return the profile of one instance on a platform, for a whole chip from any table.
-
-        Raises:
-          SettingError: the layout does not exist on the platform.
-        """
-        for p in self.profiles:
-            if p.platform == platform:
-                return p
-            if p.name == WHOLE and p.platform == platform.partition("/")[0]:
-                return p
-        exists = ", ".join(self.platforms) or "no platform as equal instances"
-        raise SettingError(
-            "mig", self.name, f"a layout of {platform}; {self.name} exists on {exists}"
-        )
+    def instances(self) -> int:
+        """Number of instances."""
+        return len(self.profiles or self.parts)
 
     @property
-    def profile(self) -> MigProfile:
-        """Profile of a layout that exists on one platform only; for others use `profile_on`.
-
-        Raises:
-          SettingError: the layout has no profile or several.
-        """
-        if len(self.profiles) != 1:
-            raise SettingError("platform", None, f"one of {', '.join(self.platforms)}")
-        return self.profiles[0]
+    def is_named(self) -> bool:
+        """True if the layout's name says its parts."""
+        return self.parts == _named(self.name)
 
 
-def mig_configs(platform: Platform | str) -> tuple[str, ...]:
-    """Return the names of a platform's layouts of equal instances, the full GPU first."""
-    return (platform if isinstance(platform, Platform) else load_platform(platform)).mig
+def is_layout_name(name: str) -> bool:
+    """Return whether a name says a layout's parts, as 7x12gb, 3g_4x1g and 3g.48gb_2x2g do."""
+    return all(_ITEM.fullmatch(item) for item in name.split("_"))
 
 
 def load_mig(name: str) -> MigConfig:
-    """Return the layout of `conf/mig/<name>.yaml`.
+    """Return a layout by its name, or of a user's file `mig/<name>.yaml`.
 
-    Raises:
-      SettingError: unknown name, or an invalid value; names file and field.
+    >>> load_mig("3g_2x2g").parts
+    ('3g', '2g', '2g')
     """
-    return mig_from_mapping(read_yaml("mig", name), where=f"mig.{name}")
+    if not is_layout_name(name) and name in conf_names("mig"):
+        return mig_from_mapping(read_yaml("mig", name), where=f"mig.{name}")
+    return MigConfig(name=name, parts=_named(name))
 
 
-def mig_from_mapping(
-    data: Mapping[str, Any], *, where: str = "mig", here: Platform | None = None
-) -> MigConfig:
-    """Build a layout from data in the form of `conf/mig/*.yaml`, as Hydra composes it.
+def mig_from_mapping(data: Mapping[str, Any], *, where: str = "mig") -> MigConfig:
+    """Build a layout from a mapping, as Hydra composes it.
 
     Args:
-      data: name and either parts or instances. parts: names of profiles, "4x1g" for four of one.
-        With instances: whole_gpu (platforms on which the layout is the whole chip) or profiles
-        (`Platform.profiles_name` -> name, sm_count, hbm_bytes, hbm_gbps, source).
+      data: name, and parts unless the name says them: names of profiles, "4x1g" for four of one.
       where: prefix of the field names in errors.
-      here: the run's platform, which may be from a user's folder; None: only shipped ones.
 
     Raises:
-      SettingError: a field is missing, unknown or out of range.
+      SettingError: a field is missing, unknown or invalid.
     """
-    known = ("name", "parts") if "parts" in data else ("name", "instances", "whole_gpu", "profiles")
+    known = ("name", "parts")
     for key in data:
         if key not in known:
-            raise SettingError(f"{where}.{key}", data[key], f"one of {', '.join(known)}")
-    name, instances = data.get("name"), data.get("instances")
+            is_old = key in ("instances", "whole_gpu", "profiles")
+            hint = "Profiles are in a file of mig_table: docs/recipes.md#a-chip." if is_old else ""
+            raise SettingError(f"{where}.{key}", data[key], f"one of {', '.join(known)}", hint)
+    name = data.get("name")
     if not isinstance(name, str) or not name:
         raise SettingError(f"{where}.name", name, "the layout's name")
-    if "parts" in data:
-        parts = _parts(data["parts"], f"{where}.parts")
-        return MigConfig(name=name, instances=len(parts), parts=parts)
-    check_positive(f"{where}.instances", instances, whole=True)
-    whole = data.get("whole_gpu") or ()
-    cut = data.get("profiles") or {}
-    if isinstance(whole, str):
-        raise SettingError(f"{where}.whole_gpu", whole, "a list of platforms")
-    if not isinstance(cut, Mapping):
-        raise SettingError(f"{where}.profiles", cut, "a mapping from platforms to profiles")
-    if whole and instances != 1:
-        raise SettingError(f"{where}.instances", instances, "1, as the layout is the whole GPU")
-    own = {here.name: here} if here is not None and here.name not in platforms() else {}
-    chips = {str(p): own.get(str(p)) or load_platform(str(p)) for p in whole}
-    profiles = [_whole(name, chip.gpu) for name, chip in chips.items()]
-    for platform, entry in cut.items():
-        chip = load_platform(str(platform).partition("/")[0]).gpu
-        spot = f"{where}.profiles.{platform}"
-        row = read_fields(_ProfileRow, entry, spot)
-        profiles.append(
-            MigProfile(
-                name=row.name,
-                platform=str(platform),
-                sm_count=row.sm_count,
-                hbm_bytes=row.hbm_bytes,
-                hbm_gbps=row.hbm_gbps,
-                chip=chip,
-                source=row.source,
-            )
+    if "parts" not in data:
+        return MigConfig(name=name, parts=_named(name))
+    given = data["parts"]
+    items = given if isinstance(given, Sequence) and not isinstance(given, str) else ()
+    if not items or not all(is_layout_name(str(item)) for item in items):
+        raise SettingError(
+            f"{where}.parts", given, "a list of profiles, such as [3g.48gb, 4x1g.12gb]"
         )
-    return MigConfig(name=name, instances=int(str(instances)), profiles=tuple(profiles))
+    return MigConfig(name=name, parts=_named("_".join(map(str, items))))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ProfileRow:
-    """A profile as in a file of `conf/mig`."""
-
-    name: str
-    sm_count: int
-    hbm_bytes: int
-    hbm_gbps: float
-    source: Mapping[str, str]
-
-
-def _parts(given: object, where: str) -> tuple[str, ...]:
-    """Return a profile's name for each instance: five for `[3g, 4x1g]`."""
-    names: list[str] = []
-    for one in given if isinstance(given, Sequence) and not isinstance(given, str) else ():
-        found = re.fullmatch(r"(?:([1-9]\d?)x)?(\d+g(?:\.\d+gb)?)", str(one))
-        if found is None:
-            names.clear()
-            break
-        names += [found[2]] * int(found[1] or 1)
-    if not names:
-        raise SettingError(where, given, "a list of profiles, such as [3g.48gb, 4x1g.12gb]")
-    return tuple(names)
-
-
-def _most_bytes(chip: Gpu) -> float:
-    """Return the most bytes that a chip's slices may have: a vendor's GB of HBM are GiB."""
-    return chip.hbm_bytes * (2**30 / 1e9)
-
-
-def _whole(platform: str, gpu: Gpu) -> MigProfile:
-    return MigProfile(
-        name=WHOLE,
-        platform=platform,
-        sm_count=gpu.sm_count,
-        hbm_bytes=gpu.hbm_bytes,
-        hbm_gbps=gpu.hbm_gbps,
-        chip=gpu,
-        source=gpu.source,
-    )
+def _named(name: str) -> tuple[str, ...]:
+    """Return a part for each instance: five for 3g_4x1g, one for a name of another form."""
+    found = [_ITEM.fullmatch(item) for item in name.split("_")]
+    parts = [[one[2]] * int(one[1] or 1) for one in found if one is not None]
+    return tuple(part for several in parts for part in several) if None not in found else (name,)

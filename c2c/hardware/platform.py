@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from c2c.errors import SettingError
-from c2c.hardware.conf import check_positive, conf_names, read_fields, read_yaml
+from c2c.hardware.conf import check_positive, conf_name, conf_names, read_fields, read_yaml
 from c2c.hardware.machine import fill_from_machine
 from c2c.hardware.placement import Partition
 
@@ -25,7 +25,6 @@ __all__ = [
 ]
 
 LinkVariant = Literal["datasheet", "measured"]
-MIG_TABLES = ("driver", "paper")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,8 +157,8 @@ class Platform:
 
     `mig` lists the layouts of equal slices, the full GPU first; `mig_more` those of unlike slices
     and those that leave a part of the chip unused. `partition` is None if the chip cannot be cut.
-    `mig_table` is the table of profiles: "driver" (the driver's list) or "paper" (a paper's). With
-    `ranks`, the platform is several such GPUs as one device, and its amounts are their sums.
+    `mig_table` names the file of `conf/mig_table` that has its profiles: "driver", or "paper".
+    With `ranks`, the platform is several such GPUs as one device, and its amounts are their sums.
     """
 
     name: str
@@ -178,20 +177,11 @@ class Platform:
             raise SettingError(
                 f"hardware.{self.name}.mig", self.layouts, "at least one name, each once"
             )
-        if self.mig_table not in MIG_TABLES:
-            raise SettingError(
-                f"hardware.{self.name}.mig_table", self.mig_table, " or ".join(MIG_TABLES)
-            )
 
     @property
     def layouts(self) -> tuple[str, ...]:
         """Names of all layouts of the platform."""
         return (*self.mig, *self.mig_more)
-
-    @property
-    def profiles_name(self) -> str:
-        """Key of the platform's profiles in `conf/mig`: `gh200`, or `gh200/paper`."""
-        return self.name if self.mig_table == MIG_TABLES[0] else f"{self.name}/{self.mig_table}"
 
 
 def platforms() -> tuple[str, ...]:
@@ -243,6 +233,7 @@ def platform_from_mapping(data: Mapping[str, Any], *, where: str = "hardware") -
         raise SettingError(f"{where}.name", name, "the platform's name")
     mig = _layout_names(data.get("mig"), f"{where}.mig")
     more = _layout_names(data.get("mig_more") or (), f"{where}.mig_more")
+    table = conf_name("mig_table", str(data.get("mig_table", "driver")), f"{where}.mig_table")
     gpu, host, cut = data.get("gpu"), data.get("host"), data.get("partition")
     if name == "cpu":
         gpu, host = fill_from_machine(gpu, host, where)
@@ -254,7 +245,7 @@ def platform_from_mapping(data: Mapping[str, Any], *, where: str = "hardware") -
             link=read_fields(Link, data.get("link"), f"{where}.link"),
             mig=mig,
             mig_more=more,
-            mig_table=str(data.get("mig_table", MIG_TABLES[0])),
+            mig_table=table,
             partition=None if cut is None else read_fields(Partition, cut, f"{where}.partition"),
             notes=" ".join(str(data.get("notes") or "").split()),
         )

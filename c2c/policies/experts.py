@@ -92,15 +92,8 @@ class ByScore(NamedTuple):
     """Eviction of the expert that the sequence used least, sooner if its layer is far ahead.
 
     Source: MoE-Infinity's paper, layer decay times the sequence's frequency. Ours: an expert that
-    the sequence has not used counts `unused` of a use, so that layers are told apart among those.
+    the sequence has not used counts 0.1 of a use, so that layers are told apart among those.
     """
-
-    unused: float = 0.1
-
-    def check(self, where: str) -> None:
-        """Raise SettingError for a setting that cannot work."""
-        if not self.unused > 0.0:
-            raise SettingError(f"{where}.unused", self.unused, "a number above 0")
 
     @property
     def traits(self) -> ExpertsTraits:
@@ -112,7 +105,7 @@ class ByScore(NamedTuple):
 def _score(
     policy: ByScore, uses: int, last_use: int, in_sequence: float, probability: float
 ) -> float:  # fmt: skip
-    return in_sequence + policy.unused
+    return in_sequence + 0.1
 
 
 @layer_factor.by(ByScore)
@@ -124,22 +117,15 @@ def _soon(policy: ByScore, layer: int, now: int, layers: int) -> float:
 class ByProbability(NamedTuple):
     """Eviction of the expert with the least predicted probability times its uses.
 
-    Source: FineMoE. Ours: without a prediction the probability is `unseen`.
+    Source: FineMoE. Ours: 0.01 more, so that experts without a prediction are told apart.
     """
-
-    unseen: float = 0.01
-
-    def check(self, where: str) -> None:
-        """Raise SettingError for a setting that cannot work."""
-        if not self.unseen > 0.0:
-            raise SettingError(f"{where}.unseen", self.unseen, "a number above 0")
 
 
 @expert_worth.by(ByProbability)
 def _probability(
     policy: ByProbability, uses: int, last_use: int, in_sequence: float, probability: float
 ) -> float:  # fmt: skip
-    return (probability + policy.unseen) * (uses + 1.0)
+    return (probability + 0.01) * (uses + 1.0)
 
 
 class MostVisited(NamedTuple):
@@ -194,12 +180,10 @@ def _never(policy: NoPrefetch, probability: float, ahead: int, layers: int) -> f
 class ActivationTrace(NamedTuple):
     """Prediction by the stored sequence that is most similar in the layers run so far.
 
-    Source: MoE-Infinity's paper; with `compares_seen` false its public code (March 2026), which
-    overwrites the layers it would compare, so that the first stored one is always taken.
+    Source: MoE-Infinity's paper.
     """
 
     capacity: int = 1000
-    compares_seen: bool = True
 
     def check(self, where: str) -> None:
         """Raise SettingError for a setting that cannot work."""
@@ -209,7 +193,7 @@ class ActivationTrace(NamedTuple):
     @property
     def traits(self) -> PrefetchTraits:
         """Constant traits of this policy."""
-        return PrefetchTraits(rows=self.capacity, compares_seen=self.compares_seen)
+        return PrefetchTraits(rows=self.capacity)
 
 
 @prefetch_weight.by(ActivationTrace)

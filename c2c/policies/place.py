@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -212,6 +212,14 @@ def _random_idle(
     return -1
 
 
+# Charges of `LeastLoaded` in seconds, ours.
+_NEW_S: Final = 0.001  # a new engine
+_EVICT_S: Final = 0.01  # an eviction
+_STREAM_S: Final = 0.003  # weights outside HBM, in proportion
+_FULL_S: Final = 5.0  # the request's KV cache does not fit now
+_COLD_S: Final = 5.0  # weights on disk
+
+
 class LeastLoaded(NamedTuple):
     """The slice whose engines have the fewest pending seconds.
 
@@ -219,27 +227,15 @@ class LeastLoaded(NamedTuple):
     engine, of weights in HBM, of a free place.
 
     Attributes:
-      new_s: charge for a new engine.
-      evict_s: charge for an eviction.
-      stream_s: charge for weights outside HBM, in proportion.
-      full_s: charge if the request's KV cache does not fit now.
-      cold_s: charge for weights on disk.
       turns: weight of the seconds of turns to the slice's engines with work.
     """
 
-    new_s: float = 0.001
-    evict_s: float = 0.01
-    stream_s: float = 0.003
-    full_s: float = 5.0
-    cold_s: float = 5.0
     turns: float = 0.0
 
     def check(self, where: str) -> None:
         """Raise SettingError for a setting that cannot work."""
-        for name, value in zip(self._fields, self, strict=True):
-            if not value >= 0.0:
-                unit = "a number" if name == "turns" else "seconds"
-                raise SettingError(f"{where}.{name}", value, f"{unit}, at least 0")
+        if not self.turns >= 0.0:
+            raise SettingError(f"{where}.turns", self.turns, "a number, at least 0")
 
     @property
     def traits(self) -> PlaceTraits:
@@ -254,13 +250,13 @@ place.by(LeastLoaded)(_least)
 def _least_loaded(policy: LeastLoaded, own: Any, row: Any, tokens: int, demand_gbps: float) -> Rank:
     if row.kv_capacity < tokens:
         return _out_of_question()
-    seconds = row.load_s + policy.stream_s * (1.0 - row.kept_share) + policy.turns * row.turns_s
+    seconds = row.load_s + _STREAM_S * (1.0 - row.kept_share) + policy.turns * row.turns_s
     if row.is_resident == 0:
-        seconds += policy.new_s
+        seconds += _NEW_S
         if row.is_free == 0:
-            seconds += policy.evict_s
+            seconds += _EVICT_S
     if row.fits_now == 0:
-        seconds += policy.full_s
+        seconds += _FULL_S
     if row.in_host == 0:
-        seconds += policy.cold_s
+        seconds += _COLD_S
     return seconds, 0.0, 0.0, 0.0

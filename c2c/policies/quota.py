@@ -72,13 +72,10 @@ class Quota(NamedTuple):
     Attributes:
       most_s: longest quota in seconds.
       group: prompts of a model that are served before another model's older ones.
-      counts_kv: whether a round's switching time includes KV caches in host memory, beside the
-        weights. Ours: sources count weights only.
     """
 
     most_s: float = 4.0
     group: int = 8
-    counts_kv: bool = False
 
     def check(self, where: str) -> None:
         """Raise SettingError for a setting that cannot work."""
@@ -147,8 +144,6 @@ def _turn_steps(policy: Quota, table: Any, first: int, count: int, row: Any) -> 
             continue
         slack = other.tpot_slo_s / other.step_s
         switch_s += other.switch_s
-        if policy.counts_kv:
-            switch_s += other.kv_s
         shares += 1.0 / slack
         least = min(least, slack)
     if switch_s <= 0.0:

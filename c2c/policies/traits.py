@@ -178,14 +178,12 @@ class PrefetchTraits(NamedTuple):
     Attributes:
       rows: matrices [layer, expert] of tokens routed to an expert; 0: nothing is stored.
       of_token: whether a matrix covers one step; else a whole sequence.
-      compares_seen: whether the layers run so far are compared; else all rows are equally far.
       embedded: first layers, predicted by the requests' embeddings; 0: none.
       ahead: layers that a prediction reaches; 0: all.
     """
 
     rows: int = 0
     of_token: bool = False
-    compares_seen: bool = True
     embedded: int = 0
     ahead: int = 0
 

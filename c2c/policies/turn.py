@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -40,8 +40,6 @@ ENGINE_DTYPE = np.dtype(
         ("step_s", "f8"),  # a decode step alone
         ("tpot_slo_s", "f8"),  # TPOT target
         ("switch_s", "f8"),  # change to this engine
-        # copy of its KV caches from host memory; 0 with a link gate
-        ("kv_s", "f8"),
         ("is_protected", "i8"),  # 1: its demand is within the protected share
         # link time of one decode step of each unprotected engine of the chip
         ("round_s", "f8"),
@@ -171,64 +169,57 @@ def _in_turn(policy: RoundRobin, own: Any, row: Any, now_s: float) -> float:
     return float(row.order)
 
 
+# Constants of `GateAndTriage`, ours.
+_PROTECT: Final = 0.88  # share of the link that protected engines may fill
+_LATE_S: Final = 1.0  # delay behind its due time at which a sequence is given up
+_AHEAD_S: Final = 0.25  # delay after its target at which a sequence ahead still gets a token
+_STAY_SHARE: Final = 0.75  # share of an engine's layers that must be in HBM for `stay`
+
+
 class GateAndTriage(NamedTuple):
     """Prompts first, then decodes by due time; sequences beyond rescue last.
 
     A step with prompt tokens starts at once, earliest TTFT target first. Decode-only steps wait
     while the running steps demand the link's share `gate`. If the link cannot carry all decodes in
     time, engines are protected in the order of requests served for each byte streamed, until their
-    demand fills `protect` of the link. A request more than `late_s` behind its due time counts no
-    more. An engine that waited `stall_s` gets a step before all others, if such steps of all
-    unprotected engines take no more than `rest` of the link. After an engine took the room of
-    others' layers, engines with their weights in HBM decode before all others for `stay` times its
-    copy.
+    demand fills 0.88 of the link. A request more than 1 s behind its due time counts no more. An
+    engine that waited `stall_s` gets a step before all others, if such steps of all unprotected
+    engines take no more than `rest` of the link. After an engine took the room of others' layers,
+    engines with their weights in HBM decode before all others for `stay` times its copy.
 
     Ours.
 
     Attributes:
       gate: share of the link; inf: no step waits for it.
-      protect: share of the link; 0: no engine is protected.
-      late_s: delay behind its due time at which a sequence is given up; inf: never.
       stall_s: minimum wait for a token before a sequence precedes all others.
       rest: share of the link for those steps of unprotected engines. Under overload 0 lets whole
         models wait, and inf gives each a step after `stall_s`, whatever it costs others.
-      ahead_s: delay after its target at which a sequence ahead of its due time still gets a token.
       stay: priority period of weights in HBM after others' room was taken, in multiples of the
         copy's time; 0: none.
-      stay_share: share of an engine's layers that must be in HBM for `stay`.
     """
 
     gate: float = 0.98
-    protect: float = 0.88
-    late_s: float = 1.0
     stall_s: float = 2.0
     rest: float = 0.12
-    ahead_s: float = 0.25
     stay: float = 5.0
-    stay_share: float = 0.75
 
     def check(self, where: str) -> None:
         """Raise SettingError for a setting that cannot work."""
         if not (0.0 < self.gate <= 1.0 or self.gate == np.inf):
             raise SettingError(f"{where}.gate", self.gate, "a number in (0, 1], or inf")
-        if not 0.0 <= self.protect <= 1.0:
-            raise SettingError(f"{where}.protect", self.protect, "a number in [0, 1]")
         if not self.rest >= 0.0:
             raise SettingError(
                 f"{where}.rest", self.rest, "a share of the link, at least 0, or inf"
             )
         if not 0.0 <= self.stay < np.inf:
             raise SettingError(f"{where}.stay", self.stay, "a number, at least 0")
-        if not 0.0 <= self.stay_share <= 1.0:
-            raise SettingError(f"{where}.stay_share", self.stay_share, "a number in [0, 1]")
-        for name in ("late_s", "stall_s", "ahead_s"):
-            if not getattr(self, name) >= 0.0:
-                raise SettingError(f"{where}.{name}", getattr(self, name), "seconds, at least 0")
+        if not self.stall_s >= 0.0:
+            raise SettingError(f"{where}.stall_s", self.stall_s, "seconds, at least 0")
 
     @property
     def traits(self) -> TurnTraits:
         """Constant traits of this policy."""
-        return TurnTraits(link_gate=self.gate, protected_share=self.protect)
+        return TurnTraits(link_gate=self.gate, protected_share=_PROTECT)
 
 
 @urgency.by(GateAndTriage)
@@ -237,7 +228,7 @@ def _triage(policy: GateAndTriage, own: Any, row: Any, now_s: float) -> float:
     if row.has_prompt != 0:
         return float(-1e12 + row.prompt_due_s - now_s)
     waited_s = now_s - row.last_token_s
-    if row.stays_s > 0.0 and row.kept_share >= policy.stay_share:
+    if row.stays_s > 0.0 and row.kept_share >= _STAY_SHARE:
         return float(-1e11 + (row.token_due_s - now_s if row.token_due_s < np.inf else -waited_s))
     if waited_s > policy.stall_s and waited_s * policy.rest >= row.round_s:
         return float(-1e9 - waited_s)
@@ -250,7 +241,7 @@ def _triage(policy: GateAndTriage, own: Any, row: Any, now_s: float) -> float:
 
 @stay_s.by(GateAndTriage)
 def _stay(policy: GateAndTriage, switch_s: float, kept_share: float) -> float:
-    return policy.stay * switch_s if kept_share >= policy.stay_share else 0.0
+    return policy.stay * switch_s if kept_share >= _STAY_SHARE else 0.0
 
 
 @token_due_s.by(GateAndTriage)
@@ -259,11 +250,11 @@ def _due(
     tpot_slo_s: float,
 ) -> float:  # fmt: skip
     line_s = first_token_s + generated * tpot_slo_s
-    return min(line_s, last_token_s + tpot_slo_s + policy.ahead_s)
+    return min(line_s, last_token_s + tpot_slo_s + _AHEAD_S)
 
 
 @given_up_s.by(GateAndTriage)
 def _given_up(
     policy: GateAndTriage, first_token_s: float, generated: int, tpot_slo_s: float
 ) -> float:
-    return first_token_s + generated * tpot_slo_s + policy.late_s
+    return first_token_s + generated * tpot_slo_s + _LATE_S

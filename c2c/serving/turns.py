@@ -265,18 +265,6 @@ def _watch_others(fleet: Fleet, s: Serving, first: int, end: int, link_gbps: flo
 
 
 @inlined
-def _watch_kv(fleet: Fleet, s: Serving, d: int) -> None:
-    # Adds to the rows of device d how long the KV caches in host memory would take to come.
-    chip = s.chip[s.device[d].chip]
-    own = s.device[d].first
-    first = own - s.device[chip.first].first
-    for k in range(fleet.residents):
-        inst = s.instance[own + k]
-        away = inst.parked_bytes + inst.coming_bytes
-        s.engines[first + k].kv_s = away / (chip.link_gbps * 1e9) if away > 0.0 else 0.0
-
-
-@inlined
 def _drawn_gbps(s: Serving, c: int) -> float:
     # What the steps under way on chip c demand of its link.
     total = 0.0
@@ -380,7 +368,6 @@ def _next_turn(
     if nth > 0 or s.device[d].running >= 0:
         return -1, 0
     _watch(fleet, rules, s, d, False, now_s)
-    _watch_kv(fleet, s, d)
     i, _, n = _most_urgent(fleet, rules, s, d, now_s)
     if i < 0:
         return -1, 0

@@ -463,9 +463,7 @@ def walk_experts(
         now_s = max(now_s + host_s, ready_s)
         _used(x, d, layer, n)
         if how.rows > 0:
-            found, alike = compare_layer(
-                x.traces, 0 if how.of_token else d, layer, cache.model, how.compares_seen
-            )
+            found, alike = compare_layer(x.traces, 0 if how.of_token else d, layer, cache.model)
             if how.ahead > 0:
                 if found >= 0 and layer + how.ahead < layers:
                     _predict_layers(
@@ -481,6 +479,5 @@ def walk_experts(
         now_s += layer_s
     if how.rows > 0 and how.of_token:
         share = how.embedded / layers
-        compared = how.compares_seen
-        store(x.traces, tables.router, arch, cache.model, lead, x.step, 0, share, compared)
+        store(x.traces, tables.router, arch, cache.model, lead, x.step, 0, share, True)
     return now_s - alone_s, cache.fetched_bytes - bytes_before

@@ -112,9 +112,7 @@ def _compare(traces: Traces, k: int, layer: int, model: int) -> None:
 
 
 @jitable
-def compare_layer(
-    traces: Traces, k: int, layer: int, model: int, compares_seen: bool
-) -> tuple[int, float]:
+def compare_layer(traces: Traces, k: int, layer: int, model: int) -> tuple[int, float]:
     """Return the row most similar to matrix `k` in the layers up to this one, and its similarity.
 
     Ties go to the first row.
@@ -124,13 +122,11 @@ def compare_layer(
       k: index of the matrix.
       layer: next layer; earlier ones have been compared.
       model: model of the rows.
-      compares_seen: False compares nothing: all rows are equally far.
 
     Returns:
       The row, -1 without any, and the mean cosine.
     """
-    if compares_seen:
-        _compare(traces, k, layer, model)
+    _compare(traces, k, layer, model)
     # No cosine is below 0, and the bits of such numbers have their order: the machine compares
     # several whole numbers at once, not several floating ones.
     bits = traces.seen.view(np.int64)

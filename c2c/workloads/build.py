@@ -131,7 +131,7 @@ def build_workload(
         )
     ids = origin.ids
     if config.replicas > 1:
-        source, ids, requests_of = _replicated(config, source, ids, requests_of, last_s, seed)
+        source, requests_of = _replicated(config, source, requests_of, last_s, seed)
     rule = config.assignment
     if rule == "auto":
         has_ids = config.kind == "trace" and any(name != origin.unnamed for name in requests_of)
@@ -172,7 +172,6 @@ def build_workload(
         **origin.description,
         "window": {"start_s": config.start_s, "duration_s": config.duration_s or None},
         "replicas": config.replicas,
-        "replica_models": config.replica_models if config.replicas > 1 else None,
         "compression": config.compression,
         "max_requests": config.max_requests or None,
         "lengths": origin.lengths if pool is None else pool.describe(),
@@ -326,8 +325,6 @@ def _generated_origin(config: WorkloadConfig, catalog_size: int, seed: int) -> _
             models=models,
             days=config.days,
             gap_cv=config.gap_cv,
-            hour_spread=config.hour_spread,
-            session_h=config.session_h,
             day_night=config.day_night,
         )
         parameters = {name: getattr(synthetic, name) for name in SyntheticTrace.__slots__}
@@ -380,13 +377,8 @@ def _count(source: Source, ids: tuple[str, ...]) -> tuple[dict[str, int], float]
 
 
 def _replicated(
-    config: WorkloadConfig,
-    source: Source,
-    ids: tuple[str, ...],
-    requests_of: dict[str, int],
-    last_s: float,
-    seed: int,
-) -> tuple[Source, tuple[str, ...], dict[str, int]]:
+    config: WorkloadConfig, source: Source, requests_of: dict[str, int], last_s: float, seed: int
+) -> tuple[Source, dict[str, int]]:
     """Superpose rotated copies; the first is not rotated."""
     if sum(requests_of.values()) <= _HELD_REQUESTS:
         # Otherwise every replica would read the file again and hold a batch of it.
@@ -395,21 +387,11 @@ def _replicated(
     period_s = last_s + last_s / sum(requests_of.values()) or 1.0
     rng = stream_of(seed, "replica offsets")
     offsets_s = [0.0, *(rng.random(config.replicas - 1) * period_s).tolist()]
-    distinct = config.replica_models == "distinct"
     sources = [
-        rotated(
-            copied(source, i, config.replicas), offset_s, period_s, len(ids) * i if distinct else 0
-        )
+        rotated(copied(source, i, config.replicas), offset_s, period_s)
         for i, offset_s in enumerate(offsets_s)
     ]
-    if not distinct:
-        counts = {name: count * config.replicas for name, count in requests_of.items()}
-        return merged(sources), ids, counts
-    all_ids = ids + tuple(f"{name}~{i}" for i in range(1, config.replicas) for name in ids)
-    counts = dict(requests_of)
-    for i in range(1, config.replicas):
-        counts.update({f"{name}~{i}": count for name, count in requests_of.items()})
-    return merged(sources), all_ids, counts
+    return merged(sources), {name: count * config.replicas for name, count in requests_of.items()}
 
 
 def _renamed(source: Source, lookup: np.ndarray[Any, np.dtype[np.int32]], models: int) -> Source:

@@ -43,8 +43,6 @@ def describe(workload: Workload) -> list[str]:
             lines.append(f"columns not used: {', '.join(names[:_SHOWN_COLUMNS])}{more}")
         lines += _carried(said)
     factors = [f"compression {said['compression']:g}x", f"replicas {said['replicas']}"]
-    if said["replica_models"]:
-        factors[-1] += f" ({said['replica_models']} models)"
     window = said["window"]
     if window["start_s"] or window["duration_s"]:
         length = f"{window['duration_s']:g} s" if window["duration_s"] else "to the end"

@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 EMBEDDING: Final = 16  # numbers in a request's embedding
+_OWN_PART: Final = 0.5  # weight of a request's own part in it, relative to its topic's centre
 
 _TOPIC: Final = 0x5EED  # replaces the layer in draws for a whole request
 GUIDE_SHIFT: Final = 20  # a draw shifted right by this indexes `RouterTables.guide`
@@ -46,13 +47,11 @@ class Router:
       skew: exponent of Zipf's law over a topic's order of experts; 0: all are equally likely.
       locality: probability that an expert is kept from one token to the next.
       topics: number of topics of a trace; each request has one, all equally likely.
-      spread: weight of a request's own part in its embedding, relative to its topic's centre.
     """
 
     skew: float = 0.0
     locality: float = 0.0
     topics: int = 8
-    spread: float = 0.5
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.skew <= 10.0:
@@ -61,8 +60,6 @@ class Router:
             raise SettingError("router.locality", self.locality, "a number in [0, 1)")
         if not 1 <= self.topics <= 1024:
             raise SettingError("router.topics", self.topics, "a whole number from 1 to 1024")
-        if not 0.0 <= self.spread < float("inf"):
-            raise SettingError("router.spread", self.spread, "a number, at least 0")
 
 
 class RouterTables(NamedTuple):
@@ -79,7 +76,6 @@ class RouterTables(NamedTuple):
       guide: i16[A, 2, 4096], rank of the first draw in each of 4096 equal ranges.
       order: i16[A, topics, layers, experts], expert of each rank.
       kept: draws below this number keep the previous token's expert.
-      spread: see `Router`.
       seed: seed of all draws.
     """
 
@@ -90,7 +86,6 @@ class RouterTables(NamedTuple):
     guide: Any
     order: Any
     kept: int
-    spread: float
     seed: int
 
 
@@ -126,7 +121,6 @@ def router_tables(
         guide=np.array(guide, np.int16),
         order=order,
         kept=ceil(router.locality * DRAWS),
-        spread=router.spread,
         seed=seed,
     )
 
@@ -159,7 +153,7 @@ def embed(tables: RouterTables, request: int, out: Any) -> None:
     for k in range(len(out)):
         centre = draw(tables.seed, -1 - topic, 0, _TOPIC, k) - 0.5
         own = draw(tables.seed, request, 1, _TOPIC, k) - 0.5
-        out[k] = centre + tables.spread * own
+        out[k] = centre + _OWN_PART * own
         total += out[k] * out[k]
     for k in range(len(out)):
         out[k] /= max(total, 1e-12) ** 0.5

@@ -21,7 +21,6 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "on_duplicate": ("keep", "refuse"),
     "time_unit": ("auto", *UNITS),
     "origin": ("auto", "first", "keep"),
-    "replica_models": ("same", "distinct"),
     "assignment": ("auto", *RULES),
 }
 
@@ -42,7 +41,7 @@ _READ_BY: Final[dict[str, tuple[str, ...]]] = {
         ("path", "format", "columns", "on_bad_row", "on_duplicate", "sort", "time_unit", "origin"),
         ("trace",),
     ),
-    **dict.fromkeys(("days", "gap_cv", "hour_spread", "session_h", "day_night"), ("synthetic",)),
+    **dict.fromkeys(("days", "gap_cv", "day_night"), ("synthetic",)),
     **dict.fromkeys(("concurrency", "ramp_s"), ("closed_loop",)),
     **dict.fromkeys(("turns", "system_tokens"), ("conversations",)),
     **dict.fromkeys(("requests", "models"), _CHOICES["kind"][1:]),
@@ -86,8 +85,6 @@ class WorkloadConfig:
       models: generators: number of models; 0: as many as the catalog has.
       days: synthetic: length in days.
       gap_cv: synthetic: coefficient of variation of the gaps within an hour.
-      hour_spread: synthetic: standard deviation of the logarithm of a model's hourly load.
-      session_h: synthetic: hours over which a model's activity stays correlated.
       day_night: synthetic: strength of the daily cycle that all models share; 0: none.
       rate_rps: poisson, deterministic: requests per second; conversations: the rate if answers
         took no time.
@@ -112,7 +109,6 @@ class WorkloadConfig:
       duration_s: length of the window; 0: to the end.
       replicas: number of superposed copies of the trace; all but the first are rotated by random
         times.
-      replica_models: same (copies name the same models) or distinct (id~1, id~2, ...).
       compression: factor by which arrivals are divided.
       max_requests: number of requests to keep, the first ones; 0: all.
 
@@ -141,8 +137,6 @@ class WorkloadConfig:
     models: int = 89
     days: int = 21
     gap_cv: float = 1.5
-    hour_spread: float = 1.3
-    session_h: float = 1.0
     day_night: float = 2.5
     rate_rps: float = 1.0
     zipf_exponent: float = 0.0
@@ -163,7 +157,6 @@ class WorkloadConfig:
     start_s: float = 0.0
     duration_s: float = 0.0
     replicas: int = 1
-    replica_models: str = "same"
     compression: float = 1.0
     max_requests: int = 0
 

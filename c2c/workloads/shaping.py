@@ -34,10 +34,8 @@ _BLOCK_ROWS = 65_536
 _HELD_ROWS = 8_192  # a merge holds one such block of each stream
 
 
-def _moved(block: RequestBlock, shift_s: float, model_offset: int = 0) -> RequestBlock:
-    return replace(
-        block, arrival_s=block.arrival_s + shift_s, model=block.model + np.int32(model_offset)
-    )
+def _moved(block: RequestBlock, shift_s: float) -> RequestBlock:
+    return replace(block, arrival_s=block.arrival_s + shift_s)
 
 
 def _in_order(parts: Sequence[RequestBlock]) -> RequestBlock:
@@ -91,25 +89,24 @@ def windowed(source: Source, start_s: float, end_s: float) -> Source:
     return start
 
 
-def rotated(source: Source, offset_s: float, period_s: float, model_offset: int = 0) -> Source:
+def rotated(source: Source, offset_s: float, period_s: float) -> Source:
     """Rotate a stream in time: start at `offset_s` and continue at its beginning after its end.
 
     Args:
       source: stream with arrivals in [0, period_s).
       offset_s: time in [0, period_s) that becomes time 0.
       period_s: length of the trace.
-      model_offset: number added to each model index.
     """
 
     def start() -> Iterator[RequestBlock]:
         for block in source():
             cut = int(np.searchsorted(block.arrival_s, offset_s, side="left"))
             if cut < len(block):
-                yield _moved(block.take(slice(cut, None)), -offset_s, model_offset)
+                yield _moved(block.take(slice(cut, None)), -offset_s)
         for block in source():
             cut = int(np.searchsorted(block.arrival_s, offset_s, side="left"))
             if cut:
-                yield _moved(block.take(slice(0, cut)), period_s - offset_s, model_offset)
+                yield _moved(block.take(slice(0, cut)), period_s - offset_s)
             if cut < len(block):
                 return
 

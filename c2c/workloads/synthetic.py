@@ -46,6 +46,10 @@ _SHARES = (
 _ACTIVE_RANKS = np.array([1, 2, 5, 10, 11, 15, 30, 45, 59], np.float64)
 _ACTIVE = np.array([0.602, 0.45, 0.33, 0.266, 0.163, 0.108, 0.038, 0.022, 0.009], np.float64)
 _ACTIVE_MODELS = 59
+# Of a model's load over its active hours, ours: the standard deviation of its logarithm, and the
+# hours over which its activity stays correlated.
+_HOUR_SPREAD = 1.3
+_SESSION_H = 1.0
 # The other models of GenTD26 have fewer than 10 requests each. A larger trace does not scale these
 # counts, which would turn rare models into active ones.
 _RARE_COUNTS = (9, 8, 8, 8, 6, 5, 5, 5, 4, 3, 3, 3, 3, 3, 3, 2, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1)
@@ -65,8 +69,6 @@ class SyntheticTrace:
       models: number of models; 59 in 89 are active (at least 10 requests), the rest rare.
       days: length of the trace in days; time 0 is its first request.
       gap_cv: coefficient of variation of the gaps between a model's requests within an hour.
-      hour_spread: standard deviation of the logarithm of a model's load over its active hours.
-      session_h: hours over which a model's activity stays correlated.
       day_night: strength of the daily cycle that all models share; 0: none.
     """
 
@@ -74,20 +76,16 @@ class SyntheticTrace:
     models: int = 89
     days: int = 21
     gap_cv: float = 1.5
-    hour_spread: float = 1.3
-    session_h: float = 1.0
     day_night: float = 2.5
 
     def __post_init__(self) -> None:
         for name in ("requests", "models", "days"):
             if (count := getattr(self, name)) < 1:
                 raise SettingError(f"workload.{name}", count, "a whole number above 0")
-        for name, low in (("gap_cv", 0.05), ("session_h", 0.01)):
-            if not low <= (value := getattr(self, name)) < 1000:
-                raise SettingError(f"workload.{name}", value, f"a number from {low} to 1000")
-        for name in ("hour_spread", "day_night"):
-            if not 0 <= (value := getattr(self, name)) <= 20:
-                raise SettingError(f"workload.{name}", value, "a number from 0 to 20")
+        if not 0.05 <= self.gap_cv < 1000:
+            raise SettingError("workload.gap_cv", self.gap_cv, "a number from 0.05 to 1000")
+        if not 0 <= self.day_night <= 20:
+            raise SettingError("workload.day_night", self.day_night, "a number from 0 to 20")
 
 
 def _active_models(models: int) -> int:
@@ -151,14 +149,14 @@ def plan_requests(trace: SyntheticTrace, seed: int) -> NDArray[np.int64]:
     plan = np.zeros((trace.models, hours), np.int64)
     for model in range(trace.models):
         rng = stream_of(seed, "active hours", model)
-        score = _correlated(rng, hours, trace.session_h) + time_of_day
+        score = _correlated(rng, hours, _SESSION_H) + time_of_day
         if model == 0:
             score[0] = np.inf  # time 0 is the first request, so the first hour is not empty
         chosen = min(int(active_hours[model]), int(counts[model]), hours)
         if not chosen:
             continue
         at = np.sort(np.argsort(-score, kind="stable")[:chosen])
-        weights = np.exp(trace.hour_spread * rng.standard_normal(chosen))
+        weights = np.exp(_HOUR_SPREAD * rng.standard_normal(chosen))
         plan[model, at] = 1 + rng.multinomial(counts[model] - chosen, weights / weights.sum())
     plan.flags.writeable = False
     return plan

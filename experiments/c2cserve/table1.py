@@ -54,7 +54,7 @@ def compute(context: Context) -> Computed:
         f"{context.link_text(shared)}."
     )
     assumptions = (
-        "The cells are inputs (conf/mig, transcribed from Table 1).",
+        "The cells are inputs (conf/mig_table/paper.yaml, transcribed from Table 1).",
         "Agreement with the paper only shows that these inputs arrive unchanged.",
     )
     return Computed(
@@ -66,4 +66,4 @@ def compute(context: Context) -> Computed:
 
 
 def _result(claim_id: str, ours: Any) -> Result:
-    return answer(claim_id, ours, "Table 1 is an input (conf/mig).", sample="in-sample")
+    return answer(claim_id, ours, "Table 1 is an input (conf/mig_table).", sample="in-sample")

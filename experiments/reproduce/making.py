@@ -23,12 +23,10 @@ __all__ = ["Outcome", "inputs_of", "make_all", "make_figure", "told"]
 # Folders of conf/ on which figures depend; the others belong to the simulate command.
 CONF_FOLDERS = (
     "hardware",
-    "mig",
+    "mig_table",
     "calibration",
-    "kernel",
     "catalog",
     "system",
-    "policy",
     "starts",
     "workload",
     "node",

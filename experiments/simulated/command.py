@@ -49,7 +49,6 @@ class EndpointConf:
       max_open: requests at the same time; further ones get 429.
       answer_tokens: median length of an answer, capped by its request; null: always the cap.
       answer_spread: standard deviation of the logarithm of that length.
-      answer_seed: seed of lengths and words.
       tokenizer: checkpoint folder with a tokenizer; null: one trained on this package's sources.
     """
 
@@ -61,7 +60,6 @@ class EndpointConf:
     max_open: int = 1024
     answer_tokens: int | None = 128
     answer_spread: float = 0.6
-    answer_seed: int = 0
     tokenizer: str | None = None
 
 
@@ -82,7 +80,7 @@ def serve_simulated(arguments: Sequence[str]) -> int:
         tokens=conf.answer_tokens,
         spread=conf.answer_spread,
         words=words_of(read_tokenizer(folder)),
-        seed=conf.answer_seed,
+        seed=setup.seed,
     )
     log_to_stderr()
     endpoint = Endpoint(setup, answers, speed=conf.speed, most=conf.max_open)

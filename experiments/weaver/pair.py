@@ -27,7 +27,7 @@ from rich.table import Table
 from c2c.atomic import write_json
 from c2c.errors import SettingError
 from c2c.transformer import Shapes, describe, superblock_elements, superblocks_for
-from c2c.transformer.links import check_slot, slot_shape
+from c2c.transformer.links import slot_shape
 from c2c.transformer.pages import PAGE_TOKENS
 from c2c.transformer.polled import check_columns
 from c2c.transformer.weights.default_checkpoint import default_checkpoint
@@ -57,7 +57,6 @@ class PairSettings:
       superblocks: superblocks of each pool; null: as many as both models need.
       reserve: superblocks of the cold pool that hot requests never take; null: the cold model's
         need.
-      slot_rows: most sequences of the slot; null: as many as a step has.
       limit_s: seconds within which the cold process must answer before the hot one gives it up.
       columns: columns of the pieces of the cold model's products, multiples of 64, one value a
         round in turn; 0: whole products. It polls after each piece. Empty: it polls after each
@@ -78,7 +77,6 @@ class PairSettings:
     new: int = 48
     superblocks: int | None = None
     reserve: int | None = None
-    slot_rows: int | None = None
     limit_s: float = 10.0
     columns: list[int] = field(default_factory=list)
     dtype: str = "float32"
@@ -90,7 +88,7 @@ class PairSettings:
         check_ratio(self.ratio)
         for name, least in (
             *(("requests", 1), ("cold_requests", 0), ("rows", 1), ("prompt", 1), ("new", 1)),
-            *(("superblocks", 1), ("reserve", 0), ("slot_rows", 1)),
+            *(("superblocks", 1), ("reserve", 0)),
         ):
             value = getattr(self, name)
             if value is not None and value < least:
@@ -122,7 +120,7 @@ def together_of(settings: PairSettings, folder: Path) -> Together:
     """Return the state that both processes share; create nothing.
 
     Raises:
-      SettingError: the slot or the pool is too small, or the reserve is larger than the pool.
+      SettingError: the pool is too small, or the reserve is larger than the pool.
     """
     paths = [path or str(default_checkpoint()) for path in (settings.hot, settings.cold)]
     hot, cold = (describe(path).spec for path in paths)
@@ -141,9 +139,6 @@ def together_of(settings: PairSettings, folder: Path) -> Together:
     if superblocks < (least := superblocks_for(width)):
         allowed = f"at least {least}, for one request of {settings.prompt} + {settings.new} tokens"
         raise SettingError("superblocks", superblocks, allowed)
-    wanted = slot_shape(hot, shapes, settings.dtype)
-    given = slot_shape(hot, Shapes(rows=(settings.slot_rows or settings.rows,)), settings.dtype)
-    check_slot(given, wanted)
 
     def side(path: str, vocab: int, count: int) -> Side:
         lengths = {"prompt": settings.prompt, "new": settings.new}
@@ -155,7 +150,8 @@ def together_of(settings: PairSettings, folder: Path) -> Together:
         cold=side(paths[1], cold.vocab, settings.cold_requests),
         hot_spec=hot, dtype=settings.dtype, ratio=settings.ratio, seed=settings.seed,
         superblocks=superblocks, superblock=superblock_elements((hot, cold)), reserve=reserve,
-        slot=folder / "slot", slot_shape=given, limit_s=settings.limit_s,
+        slot=folder / "slot", slot_shape=slot_shape(hot, shapes, settings.dtype),
+        limit_s=settings.limit_s,
         columns=tuple(settings.columns),
         executables=Path(settings.executables or folder / "store"),
     )  # fmt: skip

@@ -57,10 +57,6 @@ class PlanSettings:
       context: tokens of KV cache of each row of either model.
       cold_batch: rows of the cold model's decode step.
       threshold: share of the sender's step without stalls, above which Algorithm 1 splits.
-      least_us: shortest piece, in microseconds.
-      most: most pieces of an operator.
-      split_us: microseconds that a split adds to an operator.
-      poll_us: microseconds of an empty poll.
       weight: weight of a second of the cold model's step, for our plan.
       nodes: nodes of the table of splitting thresholds; []: no such table.
       ratios: ratios of that table.
@@ -75,31 +71,10 @@ class PlanSettings:
     context: int = 1093
     cold_batch: int = 16
     threshold: float = 0.05
-    least_us: float = 20.0
-    most: int = 16
-    split_us: float = 3.0
-    poll_us: float = 2.0
     weight: float = 0.1
     nodes: list[str] = field(default_factory=lambda: ["a100_40_nvlink", "l40s_pcie"])
     ratios: list[float] = field(default_factory=lambda: [0.15, 0.3, 0.45, 0.6])
     batches: list[int] = field(default_factory=lambda: [8, 16, 32, 64, 90, 118, 161, 231])
-
-
-def limits_of(settings: PlanSettings) -> Limits:
-    """Return the limits of cuts.
-
-    Raises:
-      SettingError: a limit is out of range.
-    """
-    for name in ("least_us", "split_us", "poll_us"):
-        value = getattr(settings, name)
-        if not (value > 0 or (value == 0 and name != "least_us")) or value == float("inf"):
-            above = "above 0" if name == "least_us" else "from 0"
-            raise SettingError(name, value, f"microseconds {above}")
-    return Limits(
-        least_s=1e-6 * settings.least_us, most=settings.most, split_s=1e-6 * settings.split_us,
-        poll_s=1e-6 * settings.poll_us,
-    )  # fmt: skip
 
 
 def pair_of(settings: PlanSettings) -> Pair:
@@ -145,7 +120,7 @@ def threshold_of(settings: PlanSettings, pair: Pair, of: ThresholdOf) -> Thresho
 
 def cuts(settings: PlanSettings, pair: Pair) -> dict[str, Cut | None]:
     """Return the plans by name; None if Algorithm 1 as printed does not end."""
-    limits = pair.limits(limits_of(settings))
+    limits = pair.limits(Limits())
     whole = Cut(pieces=tuple((t,) for t in pair.ops))
     found: dict[str, Cut | None] = {"whole": whole}
     if not pair.away:
@@ -172,7 +147,7 @@ def starts(settings: PlanSettings) -> Iterator[dict[str, Any]]:
                 pair = pair_of(here)
                 if not pair.away:
                     continue
-                limits = pair.limits(limits_of(here))
+                limits = pair.limits(Limits())
                 splits: Mapping[str, int] = {
                     of: guarded_cut(
                         pair.ops, pair.slack_s, threshold_of(here, pair, of), limits
@@ -188,7 +163,6 @@ def starts(settings: PlanSettings) -> Iterator[dict[str, Any]]:
 
 
 def _check(settings: PlanSettings) -> None:
-    limits_of(settings)
     if not 0 <= settings.threshold < float("inf"):
         raise SettingError("threshold", settings.threshold, "a share from 0")
     if not 0 <= settings.weight < float("inf"):
@@ -239,7 +213,7 @@ def _plans(settings: PlanSettings, pair: Pair) -> Table:
     for head in heads:
         table.add_column(head, justify="left" if head == "plan" else "right")
     found = cuts(settings, pair)
-    poll_s, alone_s = 1e-6 * settings.poll_us, sum(pair.ops)
+    poll_s, alone_s = Limits().poll_s, sum(pair.ops)
     for name, cut in found.items():
         if cut is None:
             table.add_row(name, "does not end", *["" for _ in heads[2:]])

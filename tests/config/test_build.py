@@ -56,7 +56,7 @@ def test_overridden_values_reach_the_hardware() -> None:
     scaled = made("scale.link=2")
     assert scaled.prepared.link_capacity_gbps == 2 * plain.prepared.link_capacity_gbps
     assert made("link=datasheet").prepared.link_capacity_gbps == 450
-    assert len(made("mig=7x12gb", "mig.instances=3").prepared.kind_of) == 3
+    assert len(made("mig=3x12gb").prepared.kind_of) == 3
     assert made("hardware.link.measured_gbps=300").prepared.link_capacity_gbps == 300
 
 
@@ -112,7 +112,7 @@ def test_files_of_a_run_are_those_it_reads(tmp_path: Path) -> None:
     trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,5,5\n1,6,6\n")
     setup = build(load(["workload=file", f"workload.path={trace}"]))
     names = {p.name for p in setup.files}
-    groups = {"hardware", "mig", "node", "fleet", "kernel", "calibration", "engines", "starts"}
+    groups = {"hardware", "mig_table", "node", "fleet", "calibration", "engines", "starts"}
     assert names == groups | {"t.csv"}
     assert trace not in made().files
 

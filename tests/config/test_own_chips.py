@@ -41,18 +41,13 @@ def own(tmp_path: Path) -> Path:
             "gpu": {"name": "Lab", "hbm_gbps": 5000.0, "source": {"hbm_gbps": source}},
             "mig": ["whole_lab", "halves"],
             "mig_more": [],
+            "mig_table": "lab_table",
         },
-        "mig/whole_lab.yaml": {"name": "whole_lab", "instances": 1, "whole_gpu": ["lab"]},
-        "mig/halves.yaml": {
-            "name": "halves",
-            "instances": 2,
-            "profiles": {
-                "lab": {
-                    "name": "3g.48gb", "sm_count": 60, "hbm_bytes": 48 * 10**9, "hbm_gbps": 2000.0,
-                    "source": dict.fromkeys(("sm_count", "hbm_bytes", "hbm_gbps"), source),
-                }
-            },
+        "mig_table/lab_table.yaml": {
+            "lab": {"3g.48gb": {"sm_count": 60, "hbm_bytes": 48 * 10**9, "source": source}}
         },
+        "mig/whole_lab.yaml": {"name": "whole_lab"},
+        "mig/halves.yaml": {"name": "halves", "parts": ["2x3g"]},
         "node/pair.yaml": {
             "name": "pair",
             "gpus": ["lab", "lab"],
@@ -79,7 +74,7 @@ def test_mig_auto_finds_own_layouts(own: Path, system: str, layout: str) -> None
     assert build_layout(cfg).mig.name == layout
     setup = build(cfg)
     assert setup.serving.mig == load_mig(layout)
-    assert own / "mig" in setup.files
+    assert {own / "mig", own / "mig_table"} <= set(setup.files)
     assert load_platform("lab").gpu.hbm_gbps == 5000.0  # over the values of gh200
     assert load_platform("lab").host == load_platform("gh200").host
     assert [p.name for p in profiles(setup.serving.platform)] == ["3g.48gb"]
@@ -117,7 +112,7 @@ def test_defaults_that_cannot_be_followed_are_refused(own: Path) -> None:
     search_also([own])
     file = own / "hardware" / "lab.yaml"
     for bases, why in (
-        ("[/mig/7x12gb: x]", "expected a list of files of conf/hardware"),
+        ("[/node/pair: x]", "expected a list of files of conf/hardware"),
         ("[lab]", "defaults include the file itself"),
     ):
         file.write_text(f"defaults: {bases}\nname: lab\n")

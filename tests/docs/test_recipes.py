@@ -64,8 +64,8 @@ SIMULATED = {
         "mine_start on 1 x gh200",
     ),
     "hardware=lab": (
-        ("mydir/hardware/lab.yaml", "mydir/mig/whole_lab.yaml"),
-        "1 x lab, mig whole_lab",
+        ("mydir/hardware/lab.yaml",),
+        "1 x lab, mig 1x48gb",
     ),
     "mydir/lab-1b": (
         ("mydir/system/lab_family.py", "mydir/lab-1b/config.json"),
@@ -89,7 +89,7 @@ def test_a_recipe_is_simulated(part: str, tmp_path: Path, repository: Path) -> N
 def test_without_its_file_a_recipe_is_refused(part: str, tmp_path: Path, repository: Path) -> None:
     first, *others = SIMULATED[part][0]
     written(tmp_path, repository, *others)
-    (tmp_path / "mydir" / "system").mkdir(exist_ok=True)
+    (tmp_path / "mydir" / "system").mkdir(parents=True, exist_ok=True)
     done = run(tmp_path, simulated(part, tmp_path, repository))
     assert done.returncode == 2, first
     assert done.stderr.startswith("error: ")

@@ -22,6 +22,7 @@ from c2c.hardware import conf_dir
 
 __all__ = ["Knob", "changed", "chip_knobs", "constant_knobs", "setting_knob"]
 
+type _Entry = tuple[str, tuple[str, ...]]  # a file, and the keys of a number in it
 PLATFORM: Final = "gh200"
 _PACKAGE: Final = "# @package"  # Hydra's header, a comment with meaning
 
@@ -38,7 +39,7 @@ class Knob:
     """
 
     name: str
-    entries: tuple[tuple[str, tuple[str, ...]], ...]
+    entries: tuple[_Entry, ...]
     value: float
     most: float = float("inf")
 
@@ -65,10 +66,8 @@ def chip_knobs() -> tuple[Knob, ...]:
     """Return knobs for GH200 and its host: link, HBM, SMs, peak, host memory, disk."""
     chip = f"hardware/{PLATFORM}.yaml"
 
-    def knob(name: str, keys: Sequence[str], cut: str | None = None) -> Knob:
-        entries = tuple((chip, tuple(key.split("."))) for key in keys)
-        if cut is not None:
-            entries += tuple((file, ("profiles", name, cut)) for file, name in _cut_layouts())
+    def knob(name: str, keys: Sequence[str], more: Sequence[_Entry] = ()) -> Knob:
+        entries = (*((chip, tuple(key.split("."))) for key in keys), *more)
         value = _number(_read(conf_dir() / chip), entries[0][1], chip)
         return Knob(name=name, entries=entries, value=value)
 
@@ -77,8 +76,8 @@ def chip_knobs() -> tuple[Knob, ...]:
             "link rate",
             ("link.datasheet_gbps", "link.measured_gbps", "link.both_directions_gbps"),
         ),
-        knob("HBM rate", ("gpu.hbm_gbps",), "hbm_gbps"),
-        knob("SMs", ("gpu.sm_count", "gpu.bf16_tflops"), "sm_count"),  # the peak scales along
+        knob("HBM rate", ("gpu.hbm_gbps",)),
+        knob("SMs", ("gpu.sm_count", "gpu.bf16_tflops"), _sms_of_profiles()),  # the peak as well
         knob("tensor-core peak", ("gpu.bf16_tflops",)),
         knob("host memory's rate", ("host.memory_gbps",)),
         knob("disk rate", ("host.disk_gbps",)),
@@ -175,14 +174,13 @@ def _number(data: Any, keys: Sequence[str], where: str) -> float:
     return float(node)
 
 
-def _cut_layouts() -> list[tuple[str, str]]:
-    """Return the files of layouts that cut this chip, and its key there, one for each table."""
-    folder = conf_dir() / "mig"
+def _sms_of_profiles() -> list[_Entry]:
+    """Return the SMs of each profile of the chip, in each table that has it."""
     return [
-        (f"mig/{path.name}", name)
-        for path in sorted(folder.glob("*.yaml"))
-        for name in _read(path).get("profiles") or {}
-        if name.partition("/")[0] == PLATFORM
+        (f"mig_table/{path.name}", (PLATFORM, name, "sm_count"))
+        for path in sorted((conf_dir() / "mig_table").glob("*.yaml"))
+        for name in _read(path).get(PLATFORM, {})
+        if name != "source"
     ]
 
 

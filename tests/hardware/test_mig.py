@@ -1,6 +1,5 @@
-"""The layouts of `conf/mig` against Table 1 and the chips, and their errors."""
+"""Layouts by name, and tables of profiles, against Table 1 and the chips, and their errors."""
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,20 +13,17 @@ from c2c.hardware import (
     conf_dir,
     load_mig,
     load_platform,
-    mig_configs,
     mig_from_mapping,
+    placed,
     platforms,
     profiles,
+    search_also,
     slices,
 )
 
-LAYOUTS = [(p, m) for p in platforms() for m in mig_configs(p)]
+LAYOUTS = [(p, m) for p in platforms() for m in load_platform(p).mig]
 PAPER = replace(load_platform("gh200"), mig_table="paper")
 ALL_LAYOUTS = [(p, m) for p in platforms() for m in load_platform(p).layouts]
-
-
-def raw(name: str) -> dict[str, Any]:
-    return yaml.safe_load((conf_dir() / "mig" / f"{name}.yaml").read_text("utf-8"))
 
 
 @pytest.mark.parametrize("name", ["1x96gb", "2x48gb", "3x24gb", "4x24gb", "7x12gb"])
@@ -83,7 +79,6 @@ def test_profiles_are_what_the_driver_lists(name: str) -> None:
             assert one.source["hbm_bytes"].startswith("derived:")
         else:
             assert one.hbm_bytes == int(gib * 2**30)
-            assert f"{gib:g} GiB" in one.source["hbm_bytes"]
 
 
 def test_the_tables_of_driver_and_paper_are_chosen_by_name() -> None:
@@ -95,22 +90,42 @@ def test_the_tables_of_driver_and_paper_are_chosen_by_name() -> None:
     parts = mig_from_mapping({"name": "custom", "parts": ["3g", "2x2g"]})
     assert [s.sm_count for s in slices(paper, parts)] == [56, 28, 28]
     assert [s.sm_count for s in slices(driver, parts)] == [60, 32, 32]
-    with pytest.raises(SettingError, match=r"mig_table='mine': expected driver or paper"):
-        replace(driver, mig_table="mine")
+    with pytest.raises(SettingError, match=r"hardware\.mig_table='mine': .* driver, paper"):
+        build_layout(load(["hardware.mig_table=mine"]))
     with pytest.raises(SettingError, match=r"hardware\.mig_table='paper'"):
         load(["hardware=h100_sxm", "hardware.mig_table=paper"])
 
 
-def test_every_file_belongs_to_a_platform_that_lists_it() -> None:
-    listed = {}
-    for platform, mig in ALL_LAYOUTS:
-        listed.setdefault(mig, set()).add(platform)
-    files = {p.stem for p in (conf_dir() / "mig").glob("*.yaml")}
-    assert files == set(listed)
-    for mig, wanted in listed.items():
-        config = load_mig(mig)
-        assert config.name == mig
-        assert config.parts or {p.partition("/")[0] for p in config.platforms} == wanted
+def test_tables_have_the_chips_that_can_be_cut() -> None:
+    cut = {name for name in platforms() if load_platform(name).partition}
+    assert set(yaml.safe_load((conf_dir() / "mig_table" / "driver.yaml").read_text("utf-8"))) == cut
+
+
+# Profiles of named layouts where the name leaves a choice, and starts on the chip.
+READ = {
+    ("gh200", "2x48gb"): ["3g.48gb:0", "3g.48gb:4"],  # 4g.48gb fits once
+    ("gh200", "3x24gb"): ["2g.24gb:0", "2g.24gb:2", "2g.24gb:4"],
+    ("gh200", "4x24gb"): ["1g.24gb:0", "1g.24gb:2", "1g.24gb:4", "1g.24gb:6"],  # three of 2g
+    ("gh200", "1x4g"): ["4g.48gb:0"],
+    ("gh200", "4g_3g"): ["4g.48gb:0", "3g.48gb:4"],
+    ("gh200", "3g_2x2g"): ["3g.48gb:4", "2g.24gb:0", "2g.24gb:2"],
+    ("gh200", "2g_2x1g.24gb"): ["2g.24gb:0", "1g.24gb:2", "1g.24gb:4"],
+    ("h100_nvl", "2x47gb"): ["3g.47gb:0", "3g.47gb:4"],
+    ("a100_40", "4x10gb"): ["1g.10gb:0", "1g.10gb:2", "1g.10gb:4", "1g.10gb:6"],
+    ("b200", "2g_5x1g"): ["2g.45gb:0", *(f"1g.23gb:{at}" for at in range(2, 7))],
+    ("rtx_pro_6000", "2x48gb"): ["2g.48gb:0", "2g.48gb:2"],
+    ("rtx_pro_6000", "2g_2x1g"): ["2g.48gb:0", "1g.24gb:2", "1g.24gb:3"],
+}
+
+
+@pytest.mark.parametrize(("chip", "name"), READ)
+def test_a_name_says_the_profiles_of_the_slices(chip: str, name: str) -> None:
+    platform = load_platform(chip)
+    assert [f"{p.profile.name}:{p.start}" for p in placed(platform, name)] == READ[chip, name]
+    assert len(slices(platform, name)) == load_mig(name).instances == len(READ[chip, name])
+    settings = dict(load([f"hardware={chip}", f"mig={name}"]).mig)
+    assert settings == {"name": name}
+    assert mig_from_mapping(settings) == load_mig(name)
 
 
 @pytest.mark.parametrize(("name", "mig"), LAYOUTS)
@@ -139,8 +154,7 @@ def test_the_first_layout_is_the_whole_gpu(name: str) -> None:
     assert (one.sm_count, one.hbm_bytes, one.hbm_gbps, one.bf16_tflops, one.l2_bytes) == (
         gpu.sm_count, gpu.hbm_bytes, gpu.hbm_gbps, gpu.bf16_tflops, gpu.l2_bytes,
     )  # fmt: skip
-    whole = load_mig(platform.mig[0]).profile_on(name)
-    assert whole.name == "full"
+    assert (one.is_cut, placed(platform, platform.mig[0])) == (False, ())
 
 
 def test_projected_layouts_follow_the_papers_gh200_in_proportion_and_say_derived() -> None:
@@ -148,8 +162,8 @@ def test_projected_layouts_follow_the_papers_gh200_in_proportion_and_say_derived
     gh200, platform = PAPER, load_platform(name)
     assert len(platform.mig) == len(gh200.mig)
     for ours, theirs in zip(platform.mig[1:], gh200.mig[1:], strict=True):
-        profile = load_mig(ours).profile_on(name)
-        model = load_mig(theirs).profile_on(gh200.profiles_name)
+        (profile,) = {one.profile for one in placed(platform, ours)}
+        (model,) = {one.profile for one in placed(gh200, theirs)}
         assert load_mig(ours).instances == load_mig(theirs).instances
         exact = model.sm_count * platform.gpu.sm_count / gh200.gpu.sm_count
         assert exact - 2 < profile.sm_count <= exact
@@ -163,11 +177,6 @@ def test_one_name_may_mean_different_slices_on_different_chips() -> None:
     h100 = slices(load_platform("h100_sxm"), "7x10gb")[0]
     a100 = slices(load_platform("a100_80"), "7x10gb")[0]
     assert (h100.sm_count, a100.sm_count) == (16, 14)
-    with pytest.raises(
-        SettingError, match=r"platform=None: expected one of a100_80, a100_sxm, h100_sxm"
-    ):
-        _ = load_mig("7x10gb").profile
-    assert load_mig("7x5gb").profile.name == "1g.5gb"
 
 
 @pytest.mark.parametrize("mig", ["7x5gb", "9x9gb", ""])
@@ -177,19 +186,15 @@ def test_a_layout_the_chip_lacks_lists_those_it_has(mig: str) -> None:
 
 
 def test_a_layout_of_another_chip_is_refused_even_if_the_platform_lists_it() -> None:
-    platform = replace(load_platform("gh200"), mig=("7x5gb",))
-    with pytest.raises(SettingError, match=r"a layout of gh200; 7x5gb exists on a100_40"):
+    platform = replace(load_platform("gh200"), mig=("1x96gb", "7x5gb"))
+    with pytest.raises(SettingError, match=r"mig='7x5gb': .*profiles .* of 1g\.12gb, 1g\.24gb"):
         slices(platform, "7x5gb")
 
 
-def test_an_unknown_layout_lists_the_known_ones() -> None:
-    with pytest.raises(SettingError, match=r"mig='8x1gb': expected a name that exists .*7x12gb"):
-        load_mig("8x1gb")
-
-
 def test_the_l40s_cannot_be_split() -> None:
-    assert mig_configs("l40s") == ("1x48gb",)
-    assert mig_configs(load_platform("l40s")) == ("1x48gb",)
+    assert load_platform("l40s").layouts == ("1x48gb",)
+    with pytest.raises(SettingError, match=r"mig='2x24gb': expected a layout of l40s: 1x48gb\."):
+        slices(load_platform("l40s"), "2x24gb")
 
 
 @pytest.mark.parametrize(
@@ -199,46 +204,39 @@ def test_the_l40s_cannot_be_split() -> None:
         ("sm_count", 133),
         ("sm_count", "16"),
         ("hbm_bytes", 104 * 10**9),
-        ("hbm_gbps", -1),
-        ("hbm_gbps", math.nan),
+        ("hbm_bytes", -1),
+        ("source", "somebody told me"),
         ("colour", 1),
     ],
 )
-def test_a_bad_profile_value_is_named(field: str, value: object) -> None:
-    data = raw("7x12gb")
-    data["profiles"]["gh200"][field] = value
-    with pytest.raises(SettingError) as err:
-        mig_from_mapping(data, where="mig.7x12gb")
-    assert err.value.field.startswith("mig.")
-    assert err.value.field.endswith(f".{field}")
-
-
-def test_instances_must_fit_together() -> None:
-    data = raw("7x12gb")
-    data["instances"] = 9  # 9 x 16 SMs > 132
-    with pytest.raises(SettingError, match="9 instances within the chip's 132"):
-        mig_from_mapping(data)
-    whole = raw("1x96gb")
-    whole["instances"] = 2
-    with pytest.raises(SettingError, match="instances=2: expected 1"):
-        mig_from_mapping(whole)
+def test_a_bad_value_of_a_table_is_named(tmp_path: Path, field: str, value: object) -> None:
+    row = {"sm_count": 16, "hbm_bytes": 11 * 10**9, "source": "assumption: a test"}
+    table = {"gh200": {"1g.12gb": row | {field: value}}}
+    (tmp_path / "mig_table").mkdir()
+    (tmp_path / "mig_table" / "own.yaml").write_text(yaml.safe_dump(table), encoding="utf-8")
+    search_also([tmp_path])
+    try:
+        with pytest.raises(SettingError) as err:
+            slices(replace(load_platform("gh200"), mig_table="own"), "7x12gb")
+    finally:
+        search_also([])
+    assert err.value.field.startswith("mig")
+    assert field in err.value.field
 
 
 @pytest.mark.parametrize(
     ("change", "field"),
     [
         ({"name": ""}, "mig.name"),
-        ({"instances": 0}, "mig.instances"),
-        ({"instances": 1.5}, "mig.instances"),
-        ({"whole_gpu": "gh200"}, "mig.whole_gpu"),
-        ({"profiles": [1]}, "mig.profiles"),
-        ({"profiles": {}}, "mig.7x12gb.profiles"),
-        ({"slices": 7}, "mig.slices"),
+        ({"parts": []}, "mig.parts"),
+        ({"parts": "3g"}, "mig.parts"),
+        ({"instances": 2}, "mig.instances"),
+        ({"whole_gpu": ["gh200"]}, "mig.whole_gpu"),
     ],
 )
 def test_a_malformed_layout_is_named(change: dict[str, Any], field: str) -> None:
     with pytest.raises(SettingError) as err:
-        mig_from_mapping(raw("7x12gb") | change)
+        mig_from_mapping({"name": "7x12gb"} | change)
     assert err.value.field == field
 
 

@@ -6,7 +6,15 @@ from itertools import combinations_with_replacement, product
 import pytest
 
 from c2c.errors import SettingError
-from c2c.hardware import load_mig, load_platform, mig_from_mapping, platforms, profiles, slices
+from c2c.hardware import (
+    load_mig,
+    load_platform,
+    mig_from_mapping,
+    placed,
+    platforms,
+    profiles,
+    slices,
+)
 from c2c.hardware.placement import Extent, Partition, free_for, starts, where_they_go
 from tests.tiers import tiered
 
@@ -62,7 +70,7 @@ def test_equal_layouts_are_as_many_as_fit(name: str) -> None:
     platform = load_platform(name)
     for mig in platform.mig[1:]:
         layout = load_mig(mig)
-        profile = layout.profile_on(name).name
+        profile = placed(platform, layout)[0].profile.name
         fitting = mig_from_mapping({"name": "custom", "parts": [profile] * layout.instances})
         assert len(slices(platform, fitting)) == layout.instances
         more = mig_from_mapping({"name": "custom", "parts": [profile] * (layout.instances + 1)})

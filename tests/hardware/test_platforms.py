@@ -219,8 +219,9 @@ def test_a_missing_field_and_a_missing_source_are_named() -> None:
 def test_conf_is_read_from_where_c2c_conf_points(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for group in ("hardware", "mig"):
+    for group in ("hardware", "mig_table"):
         (tmp_path / group).mkdir()
+    (tmp_path / "mig_table" / "driver.yaml").touch()
     data = copy.deepcopy(raw("gh200"))
     data["name"], data["gpu"]["sm_count"] = "mine", 7
     (tmp_path / "hardware" / "mine.yaml").write_text(yaml.safe_dump(data), encoding="utf-8")

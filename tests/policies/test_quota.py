@@ -32,22 +32,6 @@ def test_every_batch_gets_one_over_alpha_of_the_tokens_it_needs(
     assert alpha >= 0.5
 
 
-def test_a_round_may_count_the_time_of_kv_caches() -> None:
-    """KV caches' seconds count as if the turn to the engine took longer; without, they do not."""
-
-    def turn(policy: Quota, switch_s: float, kv_s: float) -> float:
-        table = np.zeros(2, ENGINE_DTYPE).view(np.recarray)
-        table.instance, table.decodes, table.step_s = [0, 1], 3, [0.01, 0.02]
-        table.tpot_slo_s, table.switch_s, table.kv_s = 0.1, switch_s, [0.0, kv_s]
-        own = Turns(np.zeros(2), np.zeros(2, np.int64))
-        return turn_taken(policy, own, table, 0, 2, table[0], 0.0)
-
-    both = [turn(Quota(counts_kv=counts), 0.1, 0.3) for counts in (False, True)]
-    assert both[0] == turn(Quota(), 0.1, 0.0)
-    assert both[1] == pytest.approx(turn(Quota(), 0.25, 0.0))
-    assert both[1] > 2 * both[0]
-
-
 def test_an_engine_that_decodes_alone_goes_on_until_another_does() -> None:
     def turn(instance: int, decodes: int) -> float:
         table = np.zeros(2, ENGINE_DTYPE).view(np.recarray)

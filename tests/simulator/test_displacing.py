@@ -28,7 +28,7 @@ from c2c.serving.state import ASSIGNED, FREE
 from tests.simulator.worlds import random_requests, requests, setup, simulate
 from tests.tiers import tiered
 
-ONE_SLICE = MigConfig(name="1x12gb", instances=1, parts=("1g",))
+ONE_SLICE = MigConfig(name="1x12gb", parts=("1g",))
 SHARED: dict[str, Any] = {  # as c2cserve_plus
     "route": WhereWorkIs(),
     "scale": AtBacklog(),
@@ -207,8 +207,3 @@ def test_what_waits_on_a_device_is_found_behind_a_place_without_an_engine() -> N
 def test_what_cannot_work_is_refused(change: dict[str, float], message: str) -> None:
     with pytest.raises(SettingError, match=message):
         shared("llama-3-3b", **change)
-
-
-def test_a_share_that_must_stay_is_a_share() -> None:
-    with pytest.raises(SettingError, match=r"turn.stay_share=1.1.*a number in \[0, 1\]"):
-        GateAndTriage(stay_share=1.1).check("turn")

@@ -90,19 +90,6 @@ def test_interpreted_and_compiled_park_alike(caches: float) -> None:
     assert stats.kv_out_bytes == again.kv_out_bytes > 0.0
 
 
-@pytest.mark.slow
-def test_a_round_that_counts_kv_caches_is_longer_and_brings_fewer_of_them() -> None:
-    """Each turn brings some, here two thirds of the weights' bytes: longer turns are fewer."""
-    block = requests(np.zeros(36), np.arange(36) % 3, prompt=7000, output=300)
-    came = []
-    for counts in (False, True):
-        what = short_of_room(120, engines__kv_host_bytes=60e9, turn=Quota(counts_kv=counts))
-        records, stats, _ = simulate(what, block)
-        assert not records.failure.any()
-        came.append(stats.kv_in_bytes)
-    assert 0.0 < came[1] < 0.9 * came[0]
-
-
 def test_room_in_hbm_parks_nothing() -> None:
     block = random_requests(40, 3, 3.0, 5)
     without, _, _ = simulate(setup(*("llama-3-8b",) * 3, **SWAPPING), block)

@@ -136,10 +136,8 @@ def test_window_compression_and_limit(arrivals: Path) -> None:
         build(kind="trace", path=str(arrivals), lengths="synthetic", start_s=301.0)
 
 
-@pytest.mark.parametrize("models", ["same", "distinct"])
-def test_replicas_multiply_the_load(arrivals: Path, models: str) -> None:
+def test_replicas_multiply_the_load(arrivals: Path) -> None:
     config = {"kind": "trace", "path": str(arrivals), "lengths": "synthetic"}
-    config |= {"replica_models": models}
     once, thrice = (build(**config, replicas=k) for k in (1, 3))
     one, three = concatenate(once.blocks()), concatenate(thrice.blocks())
     assert len(three) == thrice.description["requests"] == 3 * len(one)
@@ -148,10 +146,9 @@ def test_replicas_multiply_the_load(arrivals: Path, models: str) -> None:
         3 * once.description["mean_rate_rps"]
     )
     ids = thrice.description["assignment"]["map"]
-    assert len(ids) == (3 if models == "same" else 9)
-    if models == "same":
-        counts = [np.bincount(block.model, minlength=3) for block in (one, three)]
-        np.testing.assert_array_equal(counts[1], 3 * counts[0])
+    assert len(ids) == 3
+    counts = [np.bincount(block.model, minlength=3) for block in (one, three)]
+    np.testing.assert_array_equal(counts[1], 3 * counts[0])
     other = concatenate(build(seed=1, **config, replicas=3).blocks())
     assert other.arrival_s.tobytes() != three.arrival_s.tobytes()
 

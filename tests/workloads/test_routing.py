@@ -178,7 +178,7 @@ def test_draws_are_uniform_and_unrelated() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("skew", -1.0), ("locality", 1.0), ("topics", 0), ("spread", -0.1), ("skew", float("nan"))],
+    [("skew", -1.0), ("locality", 1.0), ("topics", 0), ("skew", float("nan"))],
 )
 def test_a_setting_that_cannot_work_is_refused_by_name(field: str, value: float) -> None:
     with pytest.raises(SettingError, match=rf"^router\.{field}="):

@@ -132,8 +132,6 @@ def test_shares_fall_and_sum_to_one() -> None:
         ("days", 0),
         ("gap_cv", 0.0),
         ("gap_cv", float("nan")),
-        ("session_h", 0.0),
-        ("hour_spread", -1.0),
         ("day_night", float("inf")),
     ],
 )

@@ -17,7 +17,7 @@ class FleetPart:
 
     Attributes:
       platform: chip, host and the link between them.
-      mig: MIG layout of each chip, or its name in `conf/mig`.
+      mig: MIG layout of each chip, or its name.
       count: number of chips.
       constants: cost-model constants of these chips.
     """

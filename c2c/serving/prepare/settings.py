@@ -284,7 +284,7 @@ class ServingSetup:
     """
 
     platform: Platform
-    mig: MigConfig | str  # a layout, or its name in `conf/mig`
+    mig: MigConfig | str  # a layout, or its name
     superchips: int
     link_variant: Literal["datasheet", "measured"]
     deployments: tuple[Deployment, ...]

@@ -54,6 +54,9 @@ from experiments.serving.replaying import (
 
 __all__ = ["PredictionSettings", "main"]
 
+# The fitted trace: its rate as a share of the capacity, Zipf exponent of the models' popularity,
+# and least and most tokens of a prompt and an answer.
+_FIT_LOAD, _FIT_ZIPF, _FIT_PROMPT, _FIT_NEW = 0.65, 1.0, (16, 200), (8, 48)
 _FIT, _PREDICTED = 0, 1  # index of the mix, and part of its traces' seeds
 
 
@@ -69,10 +72,6 @@ class PredictionSettings:
       workers: workers of the engine, each of which computes on one core.
       requests: requests of each trace.
       repeats: runs of each trace.
-      fit_load: rate of the fitted trace, as a share of the capacity.
-      fit_zipf: Zipf exponent of the models' popularity in the fitted trace; 0: uniform.
-      fit_prompt: tokens of a prompt in the fitted trace, at least and at most.
-      fit_new: tokens of an answer in the fitted trace, at least and at most.
       loads: rates of the predicted traces, as shares of the capacity.
       zipf: Zipf exponent of the models' popularity in the predicted traces; 0: uniform.
       prompt: tokens of a prompt in the predicted traces, at least and at most.
@@ -89,10 +88,6 @@ class PredictionSettings:
     workers: int = 1
     requests: int = 300
     repeats: int = 5
-    fit_load: float = 0.65
-    fit_zipf: float = 1.0
-    fit_prompt: list[int] = field(default_factory=lambda: [16, 200])
-    fit_new: list[int] = field(default_factory=lambda: [8, 48])
     loads: list[float] = field(default_factory=lambda: [0.5, 0.8])
     zipf: float = 0.5
     prompt: list[int] = field(default_factory=lambda: [32, 320])
@@ -112,14 +107,12 @@ def _check(settings: PredictionSettings) -> None:
         raise SettingError("loads", settings.loads, "at least one share of the capacity")
     if len(set(settings.loads)) < len(settings.loads):
         raise SettingError("loads", settings.loads, "shares without duplicates")
-    for name, loads in (("fit_load", [settings.fit_load]), ("loads", settings.loads)):
-        for load in loads:
-            if not 0.0 < load <= 2.0:
-                raise SettingError(name, load, "shares of the capacity, above 0 and up to 2")
-    for name in ("fit_zipf", "zipf"):
-        if not 0.0 <= getattr(settings, name) < float("inf"):
-            raise SettingError(name, getattr(settings, name), "at least 0")
-    for name in ("fit_prompt", "fit_new", "prompt", "new"):
+    for load in settings.loads:
+        if not 0.0 < load <= 2.0:
+            raise SettingError("loads", load, "shares of the capacity, above 0 and up to 2")
+    if not 0.0 <= settings.zipf < float("inf"):
+        raise SettingError("zipf", settings.zipf, "at least 0")
+    for name in ("prompt", "new"):
         check_span(name, getattr(settings, name))
     for each in settings.serve:
         if each.partition("=")[0] in {"catalog", "workers", "out", "port", "host", "key"}:
@@ -129,7 +122,7 @@ def _check(settings: PredictionSettings) -> None:
 
 
 def _most_tokens(settings: PredictionSettings) -> int:
-    return max(settings.fit_prompt[1] + settings.fit_new[1], settings.prompt[1] + settings.new[1])
+    return max(_FIT_PROMPT[1] + _FIT_NEW[1], settings.prompt[1] + settings.new[1])
 
 
 def _models(settings: PredictionSettings, folder: Path) -> tuple[Path, tuple[str, ...], int]:
@@ -155,7 +148,7 @@ def _models(settings: PredictionSettings, folder: Path) -> tuple[Path, tuple[str
             raise SettingError(
                 "catalog", settings.catalog,
                 f"models with a context of at least {most} tokens; {entry.name} has "
-                f"{entry.context}", "Shorten prompt, new, fit_prompt and fit_new.",
+                f"{entry.context}", "Shorten prompt and new.",
             )  # fmt: skip
     vocab = min(entry.spec.vocab for entry in entries if entry.spec is not None)
     return catalog, tuple(entry.name for entry in entries), vocab
@@ -169,7 +162,7 @@ def _mixes(settings: PredictionSettings, names: tuple[str, ...], vocab: int) -> 
         )  # fmt: skip
 
     return (
-        mix(settings.fit_zipf, settings.fit_prompt, settings.fit_new),
+        mix(_FIT_ZIPF, _FIT_PROMPT, _FIT_NEW),
         mix(settings.zipf, settings.prompt, settings.new),
     )
 
@@ -208,7 +201,7 @@ def _run_live(settings: PredictionSettings, folder: Path) -> _Live:
         fit: list[Path] = []
         predicted: dict[float, list[Path]] = {load: [] for load in settings.loads}
         for k in range(settings.repeats):
-            fit.append(served(f"fit-{k}", _FIT, settings.fit_load * fit_capacity))
+            fit.append(served(f"fit-{k}", _FIT, _FIT_LOAD * fit_capacity))
             for load in settings.loads:
                 name = f"predicted-{load:g}-{k}"
                 predicted[load].append(served(name, _PREDICTED, load * capacity))

@@ -144,7 +144,6 @@ def test_the_command_prints_and_writes(
     ("wrong", "message"),
     [({"ratio": 1.2}, "ratio=1.2: expected a share from 0 to 1"),
      ({"requests": 0}, "requests=0"), ({"limit_s": 0.0}, "limit_s=0.0"),
-     ({"slot_rows": 2}, r"slot='1792 bytes for 2 rows': expected at least 2560 bytes for 4 rows"),
      ({"columns": [0, 96]}, "columns=96: expected 0, or a multiple of a tile of 64"),
      ({"superblocks": 3, "reserve": 4}, "reserve=4: expected at most the 3 superblocks"),
      ({"superblocks": 1, "prompt": 400}, "superblocks=1: expected at least 2")],

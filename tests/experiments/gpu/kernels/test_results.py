@@ -153,7 +153,7 @@ def test_calibration_refuses_rows_of_another_device(
     conf = tmp_path / "conf"
     shutil.copytree(conf_dir() / "calibration", conf / "calibration")
     shutil.copytree(conf_dir() / "hardware", conf / "hardware")
-    shutil.copytree(conf_dir() / "mig", conf / "mig")
+    shutil.copytree(conf_dir() / "mig_table", conf / "mig_table")
     monkeypatch.setenv("C2C_CONF", str(conf))
     before = calibration_path("h200_pcie5").read_bytes()
     store = Store(tmp_path / "results" / "kernels")
