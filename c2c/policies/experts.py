@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from c2c.compiling.decision import decision
-from c2c.errors import SettingError
 from c2c.policies.returns import A_NUMBER
 from c2c.policies.traits import ExpertsTraits, PrefetchTraits
+from c2c.ranges import Count, In
 
 __all__ = [
     "ActivationTrace",
@@ -112,12 +112,7 @@ class ByScore(NamedTuple):
     the sequence has not used counts `unused` of a use, so that layers are told apart among those.
     """
 
-    unused: float = 0.1
-
-    def check(self, where: str) -> None:
-        """Raise SettingError for a setting that cannot work."""
-        if not self.unused > 0.0:
-            raise SettingError(f"{where}.unused", self.unused, "a number above 0")
+    unused: Annotated[float, In("(0, inf]")] = 0.1
 
     @property
     def traits(self) -> ExpertsTraits:
@@ -144,12 +139,7 @@ class ByProbability(NamedTuple):
     Source: FineMoE. Ours: without a prediction the probability is `unseen`.
     """
 
-    unseen: float = 0.01
-
-    def check(self, where: str) -> None:
-        """Raise SettingError for a setting that cannot work."""
-        if not self.unseen > 0.0:
-            raise SettingError(f"{where}.unseen", self.unseen, "a number above 0")
+    unseen: Annotated[float, In("(0, inf]")] = 0.01
 
 
 @expert_worth.by(ByProbability)
@@ -215,13 +205,8 @@ class ActivationTrace(NamedTuple):
     overwrites the layers it would compare, so that the first stored one is always taken.
     """
 
-    capacity: int = 1000
+    capacity: Count = 1000
     compares_seen: bool = True
-
-    def check(self, where: str) -> None:
-        """Raise SettingError for a setting that cannot work."""
-        if self.capacity < 1:
-            raise SettingError(f"{where}.capacity", self.capacity, "a whole number above 0")
 
     @property
     def traits(self) -> PrefetchTraits:
@@ -244,14 +229,8 @@ class ExpertMap(NamedTuple):
     Source: FineMoE.
     """
 
-    capacity: int = 1000
-    distance: int = 6
-
-    def check(self, where: str) -> None:
-        """Raise SettingError for a setting that cannot work."""
-        for name, value in zip(self._fields, self, strict=True):
-            if value < 1:
-                raise SettingError(f"{where}.{name}", value, "a whole number above 0")
+    capacity: Count = 1000
+    distance: Count = 6
 
     @property
     def traits(self) -> PrefetchTraits:

@@ -11,6 +11,7 @@ from c2c.errors import SettingError
 from c2c.policies.evict import AfterWaiting, should_drain
 from c2c.policies.returns import SECONDS
 from c2c.policies.traits import PreemptTraits
+from c2c.ranges import check_fields
 
 __all__ = ["MovesAway", "move_s"]
 
@@ -55,7 +56,7 @@ class MovesAway(NamedTuple):
 
     def check(self, where: str) -> None:
         """Raise SettingError for a setting that cannot work."""
-        AfterWaiting(self.after_s).check(where)
+        check_fields(AfterWaiting(self.after_s), where)
         for name in ("token_s", "fixed_s"):
             if not 0.0 <= getattr(self, name) < np.inf:
                 raise SettingError(f"{where}.{name}", getattr(self, name), "seconds, at least 0")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
 from c2c.compiling.decision import decision, inlined
-from c2c.errors import SettingError
 from c2c.policies.returns import A_CANDIDATE
 from c2c.policies.traits import PlaceTraits
+from c2c.ranges import AboveZero, In, SomeShare
 
 __all__ = [
     "CANDIDATE_DTYPE",
@@ -133,12 +133,7 @@ class BandwidthAware(NamedTuple):
       headroom: share of the link that may be promised, in (0, 1].
     """
 
-    headroom: float = 1.0
-
-    def check(self, where: str) -> None:
-        """Raise SettingError for a setting that cannot work."""
-        if not 0.0 < self.headroom <= 1.0:
-            raise SettingError(f"{where}.headroom", self.headroom, "a number in (0, 1]")
+    headroom: SomeShare = 1.0
 
     @property
     def traits(self) -> PlaceTraits:
@@ -233,19 +228,12 @@ class LeastLoaded(NamedTuple):
       turns: weight of the seconds of turns to the slice's engines with work.
     """
 
-    new_s: float = 0.001
-    evict_s: float = 0.01
-    stream_s: float = 0.003
-    full_s: float = 5.0
-    cold_s: float = 5.0
-    turns: float = 0.0
-
-    def check(self, where: str) -> None:
-        """Raise SettingError for a setting that cannot work."""
-        for name, value in zip(self._fields, self, strict=True):
-            if not value >= 0.0:
-                unit = "a number" if name == "turns" else "seconds"
-                raise SettingError(f"{where}.{name}", value, f"{unit}, at least 0")
+    new_s: Annotated[float, In("[0, inf]")] = 0.001
+    evict_s: Annotated[float, In("[0, inf]")] = 0.01
+    stream_s: Annotated[float, In("[0, inf]")] = 0.003
+    full_s: Annotated[float, In("[0, inf]")] = 5.0
+    cold_s: Annotated[float, In("[0, inf]")] = 5.0
+    turns: Annotated[float, In("[0, inf]")] = 0.0
 
     @property
     def traits(self) -> PlaceTraits:
@@ -292,14 +280,8 @@ class LeastStartTime(NamedTuple):
       link_gbps: link rate of the estimate, 1e9 bytes/s.
     """
 
-    disk_gbps: float = 6.9
-    link_gbps: float = 375.0
-
-    def check(self, where: str) -> None:
-        """Raise SettingError for a setting that cannot work."""
-        for name, value in zip(self._fields, self, strict=True):
-            if not 0.0 < value < np.inf:
-                raise SettingError(f"{where}.{name}", value, "GB/s above 0")
+    disk_gbps: AboveZero = 6.9
+    link_gbps: AboveZero = 375.0
 
     def memory(self, fleet: Any) -> LoaderQueue:
         """Return the initial memory."""

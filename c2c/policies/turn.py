@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
 from c2c.compiling.decision import decision
-from c2c.errors import SettingError
 from c2c.policies.returns import A_NUMBER, SECONDS
 from c2c.policies.traits import TurnTraits
+from c2c.ranges import FromZero, In, Share
 
 __all__ = [
     "ENGINE_DTYPE",
@@ -198,32 +198,14 @@ class GateAndTriage(NamedTuple):
       stay_share: share of an engine's layers that must be in HBM for `stay`.
     """
 
-    gate: float = 0.98
-    protect: float = 0.88
-    late_s: float = 1.0
-    stall_s: float = 2.0
-    rest: float = 0.12
-    ahead_s: float = 0.25
-    stay: float = 5.0
-    stay_share: float = 0.75
-
-    def check(self, where: str) -> None:
-        """Raise SettingError for a setting that cannot work."""
-        if not (0.0 < self.gate <= 1.0 or self.gate == np.inf):
-            raise SettingError(f"{where}.gate", self.gate, "a number in (0, 1], or inf")
-        if not 0.0 <= self.protect <= 1.0:
-            raise SettingError(f"{where}.protect", self.protect, "a number in [0, 1]")
-        if not self.rest >= 0.0:
-            raise SettingError(
-                f"{where}.rest", self.rest, "a share of the link, at least 0, or inf"
-            )
-        if not 0.0 <= self.stay < np.inf:
-            raise SettingError(f"{where}.stay", self.stay, "a number, at least 0")
-        if not 0.0 <= self.stay_share <= 1.0:
-            raise SettingError(f"{where}.stay_share", self.stay_share, "a number in [0, 1]")
-        for name in ("late_s", "stall_s", "ahead_s"):
-            if not getattr(self, name) >= 0.0:
-                raise SettingError(f"{where}.{name}", getattr(self, name), "seconds, at least 0")
+    gate: Annotated[float, In("(0, 1]", or_inf=True)] = 0.98
+    protect: Share = 0.88
+    late_s: Annotated[float, In("[0, inf]")] = 1.0
+    stall_s: Annotated[float, In("[0, inf]")] = 2.0
+    rest: Annotated[float, In("[0, inf]", "a share of the link")] = 0.12
+    ahead_s: Annotated[float, In("[0, inf]")] = 0.25
+    stay: FromZero = 5.0
+    stay_share: Share = 0.75
 
     @property
     def traits(self) -> TurnTraits:

@@ -20,6 +20,7 @@ from c2c.policies import (
     Priced,
     WhereWorkIs,
     WhileRoom,
+    check_policy,
 )
 from c2c.serving import ServingSetup, prepare
 from c2c.serving.decode_target import _most_waiting
@@ -211,4 +212,4 @@ def test_what_cannot_work_is_refused(change: dict[str, float], message: str) -> 
 
 def test_a_share_that_must_stay_is_a_share() -> None:
     with pytest.raises(SettingError, match=r"turn.stay_share=1.1.*a number in \[0, 1\]"):
-        GateAndTriage(stay_share=1.1).check("turn")
+        check_policy("turn", GateAndTriage(stay_share=1.1))
