@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from c2c.errors import SettingError
 
@@ -30,6 +30,7 @@ __all__ = [
     "SomeShare",
     "allowed",
     "check_fields",
+    "check_value",
     "typed",
 ]
 
@@ -117,7 +118,7 @@ def check_fields(settings: Any, where: str = "", schema: Any = None) -> None:
     """
     for field, hint in _ruled(schema or type(settings)).items():
         value = getattr(settings, field) if schema is None else settings[field]
-        _check(value, hint, f"{where}.{field}" if where else field, field)
+        check_value(value, hint, f"{where}.{field}" if where else field, field)
 
 
 def allowed(hint: Any, field: str = "") -> str:
@@ -148,23 +149,31 @@ def typed(value: Any, hint: Any, where: str) -> Any:
         made = value
     else:
         raise SettingError(where, value, allowed(hint, where))
-    _check(made, hint, where, where)
+    check_value(made, hint, where)
     return made
 
 
-def _check(value: Any, hint: Any, where: str, field: str) -> None:
+def check_value(value: Any, hint: Any, where: str, field: str = "") -> None:
+    """Raise SettingError for a value outside its range.
+
+    Args:
+      value: a number, text or None, or several.
+      hint: type with its range, such as `Count`.
+      where: name of the setting in errors.
+      field: name with the unit, if not at the end of `where`.
+    """
     for kind, rule in map(_parted, _options(hint)):
         if (item := _item(kind)) is not None:
             if isinstance(value, Mapping):
                 for key, one in value.items():
-                    _check(one, item, f"{where}.{key}", field)
+                    check_value(one, item, f"{where}.{key}", field)
                 return
             of, each = _parted(item)
             if all(each.fits(one, of) for one in value):
                 return
         elif rule.fits(value, kind) if rule else isinstance(value, kind):
             return
-    raise SettingError(where, value, allowed(hint, field))
+    raise SettingError(where, value, allowed(hint, field or where))
 
 
 @cache
@@ -184,6 +193,8 @@ def _options(hint: Any) -> tuple[Any, ...]:
 
 
 def _parted(option: Any) -> tuple[Any, Any]:
+    if get_origin(option) is Literal:
+        return str, OneOf(*get_args(option))
     if get_origin(option) is not Annotated:
         return option, None
     return option.__origin__, option.__metadata__[0]

@@ -20,6 +20,7 @@ from c2c.hardware import (
     scaled,
 )
 from c2c.hardware.conf import read_yaml
+from c2c.ranges import Count, check_value
 from c2c.serving import Prepared, SystemSpec
 
 __all__ = ["GivenPart", "given_parts", "kept_off", "of_devices"]
@@ -56,8 +57,6 @@ def given_parts(plain: Mapping[str, Any], node: Node | None) -> tuple[GivenPart,
         invalid count.
     """
     given, copies = plain["fleet"]["parts"], plain["superchips"]
-    if copies < 1:
-        raise SettingError("superchips", copies, "a whole number above 0")
     if not given:
         if plain["fleet"]["name"] is not None:
             raise SettingError("fleet.parts", [], "at least one, such as {hardware: gh200}")
@@ -106,8 +105,6 @@ def _in_groups(part: GivenPart, plain: Mapping[str, Any], node: Node | None) -> 
         node.
     """
     count, apart, mig = plain["tensor_parallel"], plain["expert_parallel"], dict(part.mig)
-    if count < 1:
-        raise SettingError("tensor_parallel", count, "a whole number above 0")
     if count == 1 and apart:
         raise SettingError("expert_parallel", True, "false with tensor_parallel=1")
     if count == 1:
@@ -152,8 +149,7 @@ def kept_off(prepared: Prepared) -> tuple[str, ...]:
 
 def _part(given: Mapping[str, Any], where: str, plain: Mapping[str, Any]) -> GivenPart:
     name, count, mig = given["hardware"], given["count"], given["mig"]
-    if count < 1:
-        raise SettingError(f"{where}count", count, "a whole number above 0")
+    check_value(count, Count, f"{where}count")
     platform = load_platform(conf_name("hardware", name, f"{where}hardware"))
     known = mig_configs(platform)
     is_list = isinstance(mig, Sequence) and not isinstance(mig, str)

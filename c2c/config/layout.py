@@ -9,6 +9,7 @@ from typing import Any
 from c2c.errors import SettingError
 from c2c.hardware import MigConfig, Platform, load_mig, mig_from_mapping
 from c2c.policies import weights_in
+from c2c.ranges import Count, check_value
 from c2c.serving import LayoutChange, SystemSpec
 
 __all__ = ["CUSTOM", "NAMELESS", "choose_layout", "layout_changes", "planned_requests"]
@@ -36,9 +37,8 @@ def planned_requests(settings: Mapping[str, Any]) -> int:
         if key not in known:
             raise SettingError(f"mig.{key}", settings[key], f"one of {', '.join(known)}")
     count = settings.get("requests", NAMELESS[PLANNED]["requests"])
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise SettingError("mig.requests", count, "a whole number above 0")
-    return count
+    check_value(count, Count, "mig.requests")
+    return int(count)
 
 
 def choose_layout(

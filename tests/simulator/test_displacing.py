@@ -211,5 +211,5 @@ def test_what_cannot_work_is_refused(change: dict[str, float], message: str) -> 
 
 
 def test_a_share_that_must_stay_is_a_share() -> None:
-    with pytest.raises(SettingError, match=r"turn.stay_share=1.1.*a number in \[0, 1\]"):
+    with pytest.raises(SettingError, match=r"turn.stay_share=1.1.*a share in \[0, 1\]"):
         check_policy("turn", GateAndTriage(stay_share=1.1))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from c2c.cost import Constants
 from c2c.errors import SettingError
 from c2c.hardware import MigConfig, Platform, Slice
+from c2c.ranges import Count, check_fields
 
 __all__ = ["FleetPart", "LayoutChange", "SliceKind"]
 
@@ -25,12 +26,11 @@ class FleetPart:
 
     platform: Platform
     mig: MigConfig | str
-    count: int
+    count: Count
     constants: Constants
 
     def __post_init__(self) -> None:
-        if self.count < 1:
-            raise SettingError("fleet.parts.count", self.count, "a whole number above 0")
+        check_fields(self, "fleet.parts")
 
     @property
     def chip_name(self) -> str:

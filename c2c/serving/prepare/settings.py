@@ -1,4 +1,4 @@
-"""Settings of serving; each type checks its own values."""
+"""Settings of serving."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from c2c.policies import (
     traits_of,
     weights_in,
 )
+from c2c.ranges import Count, FromZero, Index, OneOf, check_fields
 from c2c.serving.prepare.failing import Failures
 from c2c.serving.prepare.groups import (
     GROUPS,
@@ -121,17 +122,17 @@ class SystemSpec:
     load: Any = field(default=_DEFAULTS["load"])
     recut: Any = field(default=_DEFAULTS["recut"])
     start: Any = ()
-    launch_s: Mapping[str, float] = field(default_factory=dict)
+    launch_s: Mapping[str, FromZero] = field(default_factory=dict)
     layout: Any = None
     engines: Engines = field(default_factory=Engines)
     disaggregation: Disaggregation = field(default_factory=Disaggregation)
     expert_cache: ExpertCache = field(default_factory=ExpertCache)
     prefix_cache: PrefixCache = field(default_factory=PrefixCache)
     profile: Profile = field(default_factory=Profile)
-    max_batch: int = 128
-    on_oom: str = "refuse"
+    max_batch: Count = 128
+    on_oom: Annotated[str, OneOf("refuse", "fail")] = "refuse"
     one_each: bool = False
-    hbm_reserve_bytes: float = 1.0e9
+    hbm_reserve_bytes: FromZero = 1.0e9
     starts_active: bool = False
     check_slo: bool = True
 
@@ -144,21 +145,13 @@ class SystemSpec:
                 check_policy(setting, given)
         for name in GROUPS:
             object.__setattr__(self, name, as_group(name, getattr(self, name)))
-        if self.max_batch < 1:
-            raise SettingError("system.max_batch", self.max_batch, "a whole number above 0")
-        if not self.hbm_reserve_bytes >= 0.0:
-            raise SettingError("system.hbm_reserve_bytes", self.hbm_reserve_bytes, "at least 0")
+        check_fields(self, "system")
         copied = weights_in(self.load) == "hbm"
         object.__setattr__(self, "start", start_works(self.start, copied))
-        for name, seconds in self.launch_s.items():
-            if not 0.0 <= seconds < math.inf:
-                raise SettingError(f"system.launch_s.{name}", seconds, "seconds, at least 0")
         if self.start and self.load.start_s is not None:
             raise SettingError(
                 "system.load.start_s", self.load.start_s, "null where system.start says how long"
             )
-        if self.on_oom not in ("refuse", "fail"):
-            raise SettingError("system.on_oom", self.on_oom, "refuse or fail")
         if self.start and self.load_traits.swaps_weights:
             raise SettingError("system.start", "a graph", "none where engines swap weights")
         if self.traits.keep.keeps_weights and weights_in(self.load) != "host":
@@ -321,7 +314,7 @@ class ServingSetup:
 
     platform: Platform
     mig: MigConfig | str  # a layout, or its name in `conf/mig`
-    superchips: int
+    superchips: Count
     link_variant: Literal["datasheet", "measured"]
     deployments: tuple[Deployment, ...]
     system: SystemSpec
@@ -331,22 +324,17 @@ class ServingSetup:
     router: Router = field(default_factory=Router)
     weights_start: Literal["host", "disk"] = "host"
     cells: int = 1  # parts of the fleet that share no model
-    seed: int = 0
+    seed: Index = 0
     changes: tuple[LayoutChange, ...] = ()  # in order of time
     failures: Failures = field(default_factory=Failures)
 
     def __post_init__(self) -> None:
-        if self.superchips < 1:
-            raise SettingError("superchips", self.superchips, "a whole number above 0")
+        check_fields(self)
         if not 1 <= self.cells <= self.chips:
             chips = "the number of chips, " if self.beside else "superchips="
             raise SettingError("cells", self.cells, f"1 to {chips}{self.chips}")
         if not self.deployments:
             raise SettingError("catalog", [], "at least one model")
-        if self.weights_start not in ("host", "disk"):
-            raise SettingError("weights_start", self.weights_start, "'host' or 'disk'")
-        if self.seed < 0:
-            raise SettingError("seed", self.seed, "a whole number, at least 0")
         self._check_roles_and_moves()
         self._check_failures()
         for k, (one, following) in enumerate(pairwise(self.changes)):
