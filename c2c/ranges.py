@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from numbers import Integral, Real
@@ -62,41 +62,37 @@ class In:
         """Return whether a value is a number of the kind, and in the interval."""
         if isinstance(value, bool) or not isinstance(value, Integral if kind is int else Real):
             return False
-        (low, high), (first, last) = self._ends(), (self.interval[0], self.interval[-1])
-        is_in = (value > _number(low) if first == "(" else value >= _number(low)) and (
-            value < _number(high) if last == ")" else value <= _number(high)
-        )
-        return bool(is_in or (self.or_inf and value == math.inf))
+        low, high = _bounds(self.interval)
+        is_above = value > low if self.interval[0] == "(" else value >= low
+        is_below = value < high if self.interval[-1] == ")" else value <= high
+        return bool((is_above and is_below) or (self.or_inf and value == math.inf))
 
     def words(self, field: str, kind: Any) -> str:
         """Return the allowed values of a field in words."""
         unit = _UNITS.get(re.split(r"[._]", field)[-1]) if kind is float else None
-        noun, (low, high) = self.noun or unit or _PLAIN[kind], self._ends()
+        noun, (low, high) = self.noun or unit or _PLAIN[kind], self.interval[1:-1].split(", ")
         if high == "inf":
             text = f"{noun} above {low}" if self.interval[0] == "(" else f"{noun}, at least {low}"
-        elif kind is int and self.interval[0] + self.interval[-1] == "[]":
-            text = f"{noun} from {low} to {high}"
+        elif kind is int and self.interval[0] == "[":
+            text = f"{noun} from {low} to {high}" + " - 1" * (self.interval[-1] == ")")
         else:
             text = f"{noun} in {self.interval}"
         return f"{text}, or inf" if self.or_inf or self.interval.endswith("inf]") else text
 
-    def _ends(self) -> list[str]:
-        return self.interval[1:-1].split(", ")
-
 
 class OneOf:
-    """Choices of a text, such as `OneOf("copy", "stream")`."""
+    """Choices of a text or a number, such as `OneOf("copy", "stream")`."""
 
-    def __init__(self, *names: str) -> None:
-        self.names = names
+    def __init__(self, *choices: str | int) -> None:
+        self.choices = choices
 
     def fits(self, value: Any, _kind: Any) -> bool:
         """Return whether a value is one of the choices."""
-        return isinstance(value, str) and value in self.names
+        return any(type(value) is type(one) and value == one for one in self.choices)
 
     def words(self, _field: str, _kind: Any) -> str:
         """Return the allowed values in words."""
-        return f"{'one of ' * (len(self.names) > 1)}{', '.join(self.names)}"
+        return "one of " * (len(self.choices) > 1) + ", ".join(map(str, self.choices))
 
 
 Count = Annotated[int, In("(0, inf)")]
@@ -169,7 +165,7 @@ def check_value(value: Any, hint: Any, where: str, field: str = "") -> None:
                     check_value(one, item, f"{where}.{key}", field)
                 return
             of, each = _parted(item)
-            if all(each.fits(one, of) for one in value):
+            if isinstance(value, Iterable) and all(each.fits(one, of) for one in value):
                 return
         elif rule.fits(value, kind) if rule else isinstance(value, kind):
             return
@@ -206,6 +202,7 @@ def _item(kind: Any) -> Any:
     return arguments[-1] if arguments and get_origin(arguments[-1]) is Annotated else None
 
 
-def _number(text: str) -> float:
-    base, _, power = text.partition("**")
-    return float(base) ** int(power or 1)
+@cache
+def _bounds(interval: str) -> list[float]:
+    ends = (end.partition("**") for end in interval[1:-1].split(", "))
+    return [float(base) ** int(power or 1) for base, _, power in ends]

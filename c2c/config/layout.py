@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from c2c.errors import SettingError
 from c2c.hardware import MigConfig, Platform, load_mig, mig_from_mapping
 from c2c.policies import weights_in
-from c2c.ranges import Count, check_value
+from c2c.ranges import Count, FromZero, check_value
 from c2c.serving import LayoutChange, SystemSpec
 
 __all__ = ["CUSTOM", "NAMELESS", "choose_layout", "layout_changes", "planned_requests"]
@@ -85,8 +84,7 @@ def _change(given: Mapping[str, Any], where: str) -> LayoutChange:
     if (mig is None) == (not parts):
         raise SettingError(f"{where}.mig", mig, "a layout's name, or null with parts")
     for name in ("at_s", "stagger_s"):
-        if not 0.0 <= given[name] < math.inf:
-            raise SettingError(f"{where}.{name}", given[name], "seconds, at least 0")
+        check_value(given[name], FromZero, f"{where}.{name}")
     own = {"name": CUSTOM, "parts": parts}
     named = mig_from_mapping(own, where=where) if parts else load_mig(mig)
     return LayoutChange(

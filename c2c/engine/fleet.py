@@ -27,6 +27,7 @@ from c2c.hardware import (
 )
 from c2c.models import Deployment, param_count, weight_bytes
 from c2c.policies import step_parts
+from c2c.ranges import Count, check_value
 from c2c.serving import Prepared, ServingSetup, SystemSpec, prepare
 from c2c.transformer import Shapes, block_elements, superblock_elements
 
@@ -86,8 +87,7 @@ class Options:
     devices: int = 1
 
     def __post_init__(self) -> None:
-        if self.workers < 1:
-            raise SettingError("workers", self.workers, "a whole number above 0")
+        check_value(self.workers, Count, "workers")
         if self.ahead not in (0, 1):
             raise SettingError("ahead", self.ahead, "0 or 1")
         if self.context < 2:

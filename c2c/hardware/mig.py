@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from c2c.errors import SettingError
-from c2c.hardware.conf import check_positive, read_fields, read_yaml
+from c2c.hardware.conf import read_fields, read_yaml
 from c2c.hardware.platform import Gpu, Platform, load_platform, platforms
+from c2c.ranges import AboveZero, Count, check_fields, check_value
 
 __all__ = [
     "MigConfig",
@@ -30,21 +31,21 @@ class MigProfile:
 
     name: str  # the vendor's name, e.g. "1g.12gb"
     platform: str  # "gh200"; with "/" and the table if it is not the driver's: "gh200/paper"
-    sm_count: int
-    hbm_bytes: int
-    hbm_gbps: float
+    sm_count: Count
+    hbm_bytes: Count
+    hbm_gbps: AboveZero
     chip: Gpu
     source: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         where = f"mig.{self.name}"
+        check_fields(self, where)
         for name, limit in (
             ("sm_count", self.chip.sm_count),
             ("hbm_bytes", _most_bytes(self.chip)),
             ("hbm_gbps", self.chip.hbm_gbps),
         ):
             value = getattr(self, name)
-            check_positive(f"{where}.{name}", value, whole=name != "hbm_gbps")
             if value > limit:
                 raise SettingError(
                     f"{where}.{name}", value, f"at most {limit:g}, all of {self.platform}"
@@ -66,12 +67,12 @@ class MigConfig:
     """
 
     name: str  # "7x12gb"; "1x96gb" is the full GPU
-    instances: int
+    instances: Count
     profiles: tuple[MigProfile, ...] = ()
     parts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        check_positive(f"mig.{self.name}.instances", self.instances, whole=True)
+        check_fields(self, f"mig.{self.name}")
         if self.parts:
             if self.profiles or len(self.parts) != self.instances:
                 raise SettingError(
@@ -165,7 +166,7 @@ def mig_from_mapping(
     if "parts" in data:
         parts = _parts(data["parts"], f"{where}.parts")
         return MigConfig(name=name, instances=len(parts), parts=parts)
-    check_positive(f"{where}.instances", instances, whole=True)
+    check_value(instances, Count, f"{where}.instances")
     whole = data.get("whole_gpu") or ()
     cut = data.get("profiles") or {}
     if isinstance(whole, str):

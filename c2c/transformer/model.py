@@ -11,6 +11,7 @@ import numpy as np
 
 from c2c.errors import SettingError
 from c2c.models import ModelSpec, param_count
+from c2c.ranges import Index, check_value
 from c2c.transformer.batch import Drawn, Request, stream_batch
 from c2c.transformer.executables import Executables
 from c2c.transformer.executor import OnDevice
@@ -165,8 +166,7 @@ class Model:
         else:
             ids = prompt
         is_text = isinstance(prompt, str)
-        if max_new_tokens < 0:
-            raise SettingError("max_new_tokens", max_new_tokens, "a whole number from 0")
+        check_value(max_new_tokens, Index, "max_new_tokens")
         drawn = Sampling(temperature=temperature, **sampling)
         ends = is_text if stop_at_eos is None else stop_at_eos
         stop = {*stop_tokens, *(self._all_eos() if ends else ())}

@@ -23,6 +23,7 @@ from rich.table import Table
 
 from c2c.config import build, load
 from c2c.errors import SettingError
+from c2c.ranges import Count, Index, check_value
 from c2c.runs import RunDir
 from c2c.serving import Prepared, prepare
 from c2c.serving.compiled_step import CompiledStep
@@ -144,12 +145,10 @@ def _run(settings: SchedulerSettings, folder: RunDir, out: Console) -> None:
 
 
 def _check(settings: SchedulerSettings) -> None:
-    if settings.requests < 1:
-        raise SettingError("requests", settings.requests, "a whole number above 0")
+    check_value(settings.requests, Count, "requests")
     if not 0 < settings.rate_rps < float("inf"):
         raise SettingError("rate_rps", settings.rate_rps, "requests a second, above 0")
-    if settings.seed < 0:
-        raise SettingError("seed", settings.seed, "a whole number from 0")
+    check_value(settings.seed, Index, "seed")
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -24,6 +24,7 @@ from rich.table import Table
 
 from c2c.config import config_dir
 from c2c.errors import SettingError
+from c2c.ranges import Index, check_value
 from c2c.runs import RunDir
 from experiments.benchmark import MeasurementSettings, benchmark
 from experiments.children import answer_of
@@ -266,8 +267,7 @@ def _check(settings: BenchSettings) -> None:
         raise SettingError("systems", [], "at least one system")
     if not settings.fleets or min(settings.fleets) < 1:
         raise SettingError("fleets", list(settings.fleets), "whole numbers above 0")
-    if settings.seed < 0:
-        raise SettingError("seed", settings.seed, "a whole number, at least 0")
+    check_value(settings.seed, Index, "seed")
 
 
 def run(settings: BenchSettings, out: Console) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from rich.table import Table
 
 from c2c.config import build, config_dir, load, simulate
 from c2c.errors import SettingError
+from c2c.ranges import Count, Index, check_value
 from c2c.runs import RunDir
 from experiments.benchmark import MeasurementSettings, benchmark
 from experiments.simulation import execute
@@ -132,10 +133,8 @@ def _check(settings: SystemsSettings) -> None:
     for system in settings.systems:
         if system not in known:
             raise SettingError("systems", system, f"names of systems: {', '.join(known)}")
-    if settings.requests < 1:
-        raise SettingError("requests", settings.requests, "a whole number above 0")
-    if settings.seed < 0:
-        raise SettingError("seed", settings.seed, "a whole number, at least 0")
+    check_value(settings.requests, Count, "requests")
+    check_value(settings.seed, Index, "seed")
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from rich.console import Console
 
 from c2c.errors import DataError, SettingError, unknown_name
+from c2c.ranges import AboveZero, check_value
 from c2c.runs import RunDir, progress_bar
 from experiments.benchmark import MeasurementSettings, benchmark
 from experiments.referee import aisimulate, blis, ours, vidur
@@ -49,8 +50,7 @@ def _check(settings: RefereeSettings) -> None:
     for name, least in (("seed", 0), ("turns", 1)):
         if getattr(settings, name) < least:
             raise SettingError(name, getattr(settings, name), f"a whole number from {least}")
-    if not 0 < settings.limit_s < float("inf"):
-        raise SettingError("limit_s", settings.limit_s, "seconds above 0")
+    check_value(settings.limit_s, AboveZero, "limit_s")
 
 
 def _rows(settings: RefereeSettings, scenario: Scenario, folder: Path) -> list[dict[str, Any]]:

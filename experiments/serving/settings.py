@@ -20,6 +20,7 @@ from c2c.engine.devices import Device, find_devices, pick
 from c2c.errors import SettingError, unknown_name
 from c2c.hardware import conf_dir
 from c2c.policies import DECISIONS
+from c2c.ranges import FromZero, check_value
 from c2c.serving import SystemSpec
 from pallas_kernels.repository import Repository, RepositoryError
 
@@ -193,8 +194,7 @@ def settings_of(cfg: DictConfig) -> Settings:
     for name in ("hang_s", "start_s", "ttft_slo_s", "tpot_slo_s"):
         if not 0 < given[name] < float("inf"):
             raise SettingError(name, given[name], "seconds above 0")
-    if not 0 <= given["drain_s"] < float("inf"):
-        raise SettingError("drain_s", given["drain_s"], "seconds from 0")
+    check_value(given["drain_s"], FromZero, "drain_s")
     if given["dtype"] not in _DTYPES:
         raise SettingError("dtype", given["dtype"], f"one of {', '.join(_DTYPES)}")
     if given["linear_strategy"] not in ("staged", "reference"):

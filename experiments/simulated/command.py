@@ -25,6 +25,7 @@ from c2c.config import build, load
 from c2c.engine import run_in_loop
 from c2c.engine.log import log_to_stderr
 from c2c.errors import DataError, SettingError
+from c2c.ranges import FromZero, check_value
 from experiments.plain_settings import read_settings
 from experiments.serving.fronts import begin_front, end_front, free_port, until_ready
 from experiments.serving.settings import check_address
@@ -96,8 +97,7 @@ def _check(conf: EndpointConf) -> None:
         raise SettingError("max_open", conf.max_open, "a whole number from 1")
     if conf.answer_tokens is not None and conf.answer_tokens < 1:
         raise SettingError("answer_tokens", conf.answer_tokens, "null or a whole number from 1")
-    if not 0 <= conf.answer_spread < float("inf"):
-        raise SettingError("answer_spread", conf.answer_spread, "a number from 0")
+    check_value(conf.answer_spread, FromZero, "answer_spread")
     check_address({"host": conf.host, "port": conf.port, "key": conf.key})
 
 

@@ -25,6 +25,7 @@ from c2c.cost.kernel_graph import Batch, timed_gpu
 from c2c.errors import SettingError
 from c2c.hardware import load_node
 from c2c.models import ModelSpec, load_spec
+from c2c.ranges import FromZero, Share, check_value
 from c2c.systems.weaver import (
     Cut,
     Limits,
@@ -112,8 +113,7 @@ def pair_of(settings: PlanSettings) -> Pair:
     for name in ("batch", "context", "cold_batch"):
         if getattr(settings, name) < 1:
             raise SettingError(name, getattr(settings, name), "a whole number above 0")
-    if not 0 <= settings.ratio <= 1:
-        raise SettingError("ratio", settings.ratio, "a share in [0, 1]")
+    check_value(settings.ratio, Share, "ratio")
     node = load_node(settings.node)
     there, back = node.link(0, 1), node.link(1, 0)
     if there is None or back is None:
@@ -192,8 +192,7 @@ def _check(settings: PlanSettings) -> None:
     limits_of(settings)
     if not 0 <= settings.threshold < float("inf"):
         raise SettingError("threshold", settings.threshold, "a share from 0")
-    if not 0 <= settings.weight < float("inf"):
-        raise SettingError("weight", settings.weight, "a finite number from 0")
+    check_value(settings.weight, FromZero, "weight")
     for ratio in settings.ratios:
         if not 0 <= ratio <= 1:
             raise SettingError("ratios", ratio, "shares in [0, 1]")

@@ -95,7 +95,7 @@ def test_the_tables_of_driver_and_paper_are_chosen_by_name() -> None:
     parts = mig_from_mapping({"name": "custom", "parts": ["3g", "2x2g"]})
     assert [s.sm_count for s in slices(paper, parts)] == [56, 28, 28]
     assert [s.sm_count for s in slices(driver, parts)] == [60, 32, 32]
-    with pytest.raises(SettingError, match=r"mig_table='mine': expected driver or paper"):
+    with pytest.raises(SettingError, match=r"mig_table='mine': expected one of driver, paper"):
         replace(driver, mig_table="mine")
     with pytest.raises(SettingError, match=r"hardware\.mig_table='paper'"):
         load(["hardware=h100_sxm", "hardware.mig_table=paper"])

@@ -18,6 +18,7 @@ from c2c.cost import StepTable
 from c2c.errors import SettingError
 from c2c.hardware import Platform, Slice
 from c2c.models import CacheShape, ModelSpec, kv_bytes_per_token
+from c2c.ranges import FromZero, check_value
 from c2c.serving.plans import DRAWS, RESOURCES, Cost, Plan, Work, path_ends
 
 _TOKENS: Final = CacheShape(1, 0, 0, 0)  # a token is a place
@@ -134,8 +135,7 @@ class StepLayout:
             raise SettingError(f"{where}.resources", names, allowed)
         if not self.lanes:
             raise SettingError(f"{where}.lanes", self.lanes, "at least one")
-        if not 0.0 <= self.switch_s < float("inf"):
-            raise SettingError(f"{where}.switch_s", self.switch_s, "seconds, at least 0")
+        check_value(self.switch_s, FromZero, f"{where}.switch_s")
         if self.by_turns and not self.by_age:
             raise SettingError(f"{where}.by_turns", True, "with by_age")
         places = {lane.place.name: lane for lane in self.lanes}

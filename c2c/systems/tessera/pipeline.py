@@ -21,8 +21,9 @@ import itertools
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
-from c2c.errors import SettingError
+from c2c.ranges import Count, OneOf, check_value
 from c2c.systems.tessera.work import Gpus, Work
 from c2c.systems.workers import MODES, Mode, groups_of
 
@@ -103,10 +104,8 @@ def pipelined(
     Raises:
       SettingError: an unknown mode, or `in_flight` below 1.
     """
-    if mode not in MODES:
-        raise SettingError("mode", mode, f"one of {', '.join(MODES)}")
-    if in_flight < 1:
-        raise SettingError("in_flight", in_flight, "a whole number above 0")
+    check_value(mode, Annotated[str, OneOf(*MODES)], "mode")
+    check_value(in_flight, Count, "in_flight")
     run = _Run(kinds, mode)
     waiting = deque(enumerate(requests))
     ended = [0.0] * len(requests)

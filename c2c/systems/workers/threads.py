@@ -26,6 +26,7 @@ from importlib import import_module
 from typing import Any, Final, Literal, NamedTuple
 
 from c2c.errors import SettingError
+from c2c.ranges import Count, check_value
 from c2c.systems.workers.groups import groups_of
 from c2c.systems.workers.pieces import Pieces, routes_of
 from c2c.systems.workers.replicas import Replicas
@@ -105,8 +106,7 @@ def run_placed(
         )
     if mode not in MODES:
         raise SettingError("mode", mode, f"one of {', '.join(MODES)}")
-    if in_flight < 1:
-        raise SettingError("in_flight", in_flight, "a whole number above 0")
+    check_value(in_flight, Count, "in_flight")
     if mode == "shortest" and (piece_s is None or len(piece_s) != len(pieces.pieces)):
         have = None if piece_s is None else len(piece_s)
         raise SettingError("piece_s", have, f"{len(pieces.pieces)} numbers with mode='shortest'")
