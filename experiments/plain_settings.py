@@ -11,6 +11,7 @@ from dataclasses import fields
 from typing import Any
 
 from c2c.errors import SettingError
+from c2c.ranges import check_fields
 from experiments.command import command
 
 __all__ = ["descriptions", "entry", "read_settings", "run_settings", "shown"]
@@ -49,6 +50,7 @@ def read_settings(schema: type, arguments: Sequence[str]) -> Any:
         value = getattr(settings, field.name)
         if field.type in _PLAIN_LISTS and any(isinstance(each, dict | list) for each in value):
             raise SettingError(field.name, value, "a list of plain values")
+    check_fields(settings)
     return settings
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 from c2c.errors import SettingError
 from c2c.models import ModelSpec
-from c2c.ranges import Count, Index, check_value
 from c2c.transformer.executables import Executables
 from c2c.transformer.executor import OnDevice
 from c2c.transformer.generate import CHUNK, budgets_for
@@ -50,7 +49,8 @@ class Request:
     stop_at_eos: bool = False
 
     def __post_init__(self) -> None:
-        check_value(self.max_new_tokens, Index, "max_new_tokens")
+        if self.max_new_tokens < 0:
+            raise SettingError("max_new_tokens", self.max_new_tokens, "a whole number from 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,8 @@ def stream_batch(
         for number, request in enumerate(requests)
         if request.max_new_tokens
     }
-    check_value(rows, Count, "rows")
+    if rows < 1:
+        raise SettingError("rows", rows, "a whole number above 0")
     rows = min(rows, bucket(max(1, len(sizes))))
     budgets = budgets_for(spec, max((size.prompt for size in sizes.values()), default=1), chunk)
     pages = _pages(list(sizes.values()), rows, cache_tokens)

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from c2c.ranges import Count, check_value
+from c2c.errors import SettingError
 
 __all__ = [
     "PAGE_TOKENS",
@@ -62,7 +62,8 @@ def empty(pages: int, page_tokens: int) -> PageTable:
       SettingError: a size is below 1.
     """
     for name, value in (("pages", pages), ("page_tokens", page_tokens)):
-        check_value(value, Count, f"cache.{name}")
+        if value < 1:
+            raise SettingError(f"cache.{name}", value, "a whole number above 0")
     return PageTable(pages=pages, page_tokens=page_tokens, free=tuple(range(pages))[::-1])
 
 

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from c2c.errors import SettingError
-from c2c.ranges import Count, check_value
 from c2c.transformer.pages import PageTable, can_hold, empty, hold, release
 
 __all__ = ["Chunk", "Schedule", "Size", "Step", "begin", "end", "next_step", "width_of"]
@@ -102,7 +101,8 @@ def begin(
     Raises:
       SettingError: a size is invalid, or a request does not fit into an empty cache.
     """
-    check_value(rows, Count, "rows")
+    if rows < 1:
+        raise SettingError("rows", rows, "a whole number above 0")
     if chunk < 1 or chunk != width_of(chunk):
         raise SettingError("chunk", chunk, f"a power of two from {_LEAST_WIDTH}")
     table = empty(pages, page_tokens)

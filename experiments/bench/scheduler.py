@@ -22,8 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from c2c.config import build, load
-from c2c.errors import SettingError
-from c2c.ranges import Count, Index, check_value
+from c2c.ranges import AboveZero, Count, Index
 from c2c.runs import RunDir
 from c2c.serving import Prepared, prepare
 from c2c.serving.compiled_step import CompiledStep
@@ -55,9 +54,9 @@ class SchedulerSettings(MeasurementSettings):
     """
 
     system: str = "engine"
-    requests: int = 200
-    rate_rps: float = 4.0
-    seed: int = 0
+    requests: Count = 200
+    rate_rps: AboveZero = 4.0
+    seed: Index = 0
 
 
 def _block(settings: SchedulerSettings, models: int) -> RequestBlock:
@@ -144,20 +143,12 @@ def _run(settings: SchedulerSettings, folder: RunDir, out: Console) -> None:
     folder.write_json("scheduler", {"target_ms": TARGET_MS, "rows": rows})
 
 
-def _check(settings: SchedulerSettings) -> None:
-    check_value(settings.requests, Count, "requests")
-    if not 0 < settings.rate_rps < float("inf"):
-        raise SettingError("rate_rps", settings.rate_rps, "requests a second, above 0")
-    check_value(settings.seed, Index, "seed")
-
-
 def main(arguments: Sequence[str]) -> int:
     """Run the benchmark; return the exit status."""
     return benchmark(
         SchedulerSettings,
         arguments,
         _run,
-        check=_check,
         packages=("c2c",),
         name="scheduler",
     )

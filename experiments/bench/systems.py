@@ -25,7 +25,7 @@ from rich.table import Table
 
 from c2c.config import build, config_dir, load, simulate
 from c2c.errors import SettingError
-from c2c.ranges import Count, Index, check_value
+from c2c.ranges import Count, Index
 from c2c.runs import RunDir
 from experiments.benchmark import MeasurementSettings, benchmark
 from experiments.simulation import execute
@@ -55,8 +55,8 @@ class SystemsSettings(MeasurementSettings):
     """
 
     systems: list[str] = field(default_factory=list)
-    requests: int = 10_000
-    seed: int = 0
+    requests: Count = 10_000
+    seed: Index = 0
     runs: str = "runs/bench/systems"
     again: bool = False
 
@@ -133,8 +133,6 @@ def _check(settings: SystemsSettings) -> None:
     for system in settings.systems:
         if system not in known:
             raise SettingError("systems", system, f"names of systems: {', '.join(known)}")
-    check_value(settings.requests, Count, "requests")
-    check_value(settings.seed, Index, "seed")
 
 
 def main(arguments: Sequence[str]) -> int:
