@@ -31,12 +31,13 @@ __all__ = [
     "allowed",
     "check_fields",
     "check_value",
+    "limits",
     "typed",
 ]
 
 _UNITS: Final = {
     "s": "seconds", "seconds": "seconds", "hours": "hours", "bytes": "bytes", "gbps": "GB/s",
-    "share": "a share", "rps": "requests a second",
+    "rps": "requests a second",
 }  # fmt: skip
 _PLAIN: Final[Mapping[Any, str]] = {
     bool: "true or false", int: "a whole number", float: "a number", str: "a string",
@@ -99,9 +100,9 @@ Count = Annotated[int, In("(0, inf)")]
 Index = Annotated[int, In("[0, inf)")]
 AboveZero = Annotated[float, In("(0, inf)")]
 FromZero = Annotated[float, In("[0, inf)")]
-Share = Annotated[float, In("[0, 1]")]
-SomeShare = Annotated[float, In("(0, 1]")]
-BelowOne = Annotated[float, In("[0, 1)")]
+Share = Annotated[float, In("[0, 1]", "a share")]
+SomeShare = Annotated[float, In("(0, 1]", "a share")]
+BelowOne = Annotated[float, In("[0, 1)", "a share")]
 
 
 def check_fields(settings: Any, where: str = "", schema: Any = None) -> None:
@@ -117,6 +118,11 @@ def check_fields(settings: Any, where: str = "", schema: Any = None) -> None:
         check_value(value, hint, f"{where}.{field}" if where else field, field)
 
 
+def limits(schema: Any) -> dict[str, str]:
+    """Return the allowed values, in words, of the fields of a type that have a range."""
+    return {field: allowed(hint, field) for field, hint in _ruled(schema).items()}
+
+
 def allowed(hint: Any, field: str = "") -> str:
     """Return the allowed values of a field in words."""
     found = []
@@ -126,7 +132,7 @@ def allowed(hint: Any, field: str = "") -> str:
             found.append(words.replace("a number", "numbers").replace("a share", "shares"))
         else:
             found.append(rule.words(field, kind) if rule else _PLAIN.get(kind, str(kind)))
-    return ", or ".join(found)
+    return ", or ".join(dict.fromkeys(found))
 
 
 def typed(value: Any, hint: Any, where: str) -> Any:
@@ -137,11 +143,12 @@ def typed(value: Any, hint: Any, where: str) -> Any:
     """
     kinds = [kind for kind, _ in map(_parted, _options(hint))]
     is_number = isinstance(value, Real) and not isinstance(value, bool) and value == value
-    if is_number and int in kinds and float(value).is_integer():
+    is_whole = is_number and (isinstance(value, Integral) or float(value).is_integer())
+    if is_whole and int in kinds:
         made: Any = int(value)
     elif is_number and float in kinds:
         made = float(value)
-    elif type(value) in kinds and (is_number or not isinstance(value, float)):
+    elif type(value) in kinds and not isinstance(value, float):
         made = value
     else:
         raise SettingError(where, value, allowed(hint, where))
@@ -162,7 +169,7 @@ def check_value(value: Any, hint: Any, where: str, field: str = "") -> None:
         if (item := _item(kind)) is not None:
             if isinstance(value, Mapping):
                 for key, one in value.items():
-                    check_value(one, item, f"{where}.{key}", field)
+                    check_value(one, item, f"{where}.{key}", field or where)
                 return
             of, each = _parted(item)
             if isinstance(value, Iterable) and all(each.fits(one, of) for one in value):
@@ -193,7 +200,8 @@ def _parted(option: Any) -> tuple[Any, Any]:
         return str, OneOf(*get_args(option))
     if get_origin(option) is not Annotated:
         return option, None
-    return option.__origin__, option.__metadata__[0]
+    rules = [rule for rule in option.__metadata__ if isinstance(rule, In | OneOf)]
+    return option.__origin__, rules[0] if rules else None
 
 
 def _item(kind: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from c2c.errors import SettingError
+from c2c.errors import SettingError, check_keys
 from c2c.hardware import MigConfig, Platform, load_mig, mig_from_mapping
 from c2c.policies import weights_in
 from c2c.ranges import Count, FromZero, check_value
@@ -31,10 +31,7 @@ def planned_requests(settings: Mapping[str, Any]) -> int:
     """
     if settings.get("name") != PLANNED:
         return 0
-    known = tuple(NAMELESS[PLANNED])
-    for key in settings:
-        if key not in known:
-            raise SettingError(f"mig.{key}", settings[key], f"one of {', '.join(known)}")
+    check_keys(settings, NAMELESS[PLANNED], "mig")
     count = settings.get("requests", NAMELESS[PLANNED]["requests"])
     check_value(count, Count, "mig.requests")
     return int(count)

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from c2c.errors import DataError, SettingError, unknown_name
+from c2c.errors import DataError, SettingError, check_keys, unknown_name
 from c2c.ranges import allowed, typed
 
 __all__ = [
@@ -194,9 +194,7 @@ def read_fields[T](cls: type[T], data: object, where: str) -> T:
         raise SettingError(where, data, "a mapping")
     hints = typing.get_type_hints(cls, include_extras=True)
     known: dict[str, Field[Any]] = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
-    for key in data:
-        if key not in known:
-            raise SettingError(f"{where}.{key}", data[key], f"one of {', '.join(known)}")
+    check_keys(data, known, where)
     values: dict[str, Any] = {}
     for name, field in known.items():
         if name == "source":
@@ -215,9 +213,7 @@ def read_fields[T](cls: type[T], data: object, where: str) -> T:
 def _sources(where: str, sources: object, values: Mapping[str, Any]) -> dict[str, str]:
     if not isinstance(sources, Mapping):
         raise SettingError(where, sources, "a mapping from each field to its source")
-    for key, text in sources.items():
-        if key not in values:
-            raise SettingError(f"{where}.{key}", text, f"one of {', '.join(values)}")
+    check_keys(sources, values, where)
     for key, value in values.items():
         if isinstance(value, (int, float)):
             text = sources.get(key)

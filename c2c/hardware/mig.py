@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from c2c.errors import SettingError
+from c2c.errors import SettingError, check_keys
 from c2c.hardware.conf import read_fields, read_yaml
 from c2c.hardware.platform import Gpu, Platform, load_platform, platforms
 from c2c.ranges import AboveZero, Count, check_fields, check_value
@@ -157,9 +157,7 @@ def mig_from_mapping(
       SettingError: a field is missing, unknown or out of range.
     """
     known = ("name", "parts") if "parts" in data else ("name", "instances", "whole_gpu", "profiles")
-    for key in data:
-        if key not in known:
-            raise SettingError(f"{where}.{key}", data[key], f"one of {', '.join(known)}")
+    check_keys(data, known, where)
     name, instances = data.get("name"), data.get("instances")
     if not isinstance(name, str) or not name:
         raise SettingError(f"{where}.name", name, "the layout's name")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal, get_args
 
-from c2c.errors import SettingError, unknown_name
+from c2c.errors import SettingError, check_keys, unknown_name
 from c2c.hardware.conf import conf_name, read_fields, read_yaml
 from c2c.hardware.platform import Platform, load_platform
 from c2c.ranges import AboveZero, check_fields
@@ -126,10 +126,7 @@ def node_from_mapping(data: Mapping[str, Any]) -> Node:
     Raises:
       SettingError: a field is missing, unknown or invalid; names it.
     """
-    known = [f.name for f in fields(Node)]
-    for key, value in data.items():
-        if key not in known:
-            raise unknown_name(f"node.{key}", value, known, str(key), "a key among")
+    check_keys(data, [f.name for f in fields(Node)], "node")
     name, gpus, links = data.get("name"), data.get("gpus"), data.get("links") or {}
     if not isinstance(name, str) or not name:
         raise SettingError("node.name", name, "the node's name")

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from c2c.errors import SettingError
+from c2c.errors import SettingError, check_keys
 from c2c.hardware.conf import conf_names, read_fields, read_yaml
 from c2c.hardware.machine import fill_from_machine
 from c2c.hardware.placement import Partition
@@ -213,9 +213,7 @@ def platform_from_mapping(data: Mapping[str, Any], *, where: str = "hardware") -
     known = (
         "name", "gpu", "host", "link", "mig", "mig_more", "mig_table", "partition", "notes",
     )  # fmt: skip
-    for key in data:
-        if key not in known:
-            raise SettingError(f"{where}.{key}", data[key], f"one of {', '.join(known)}")
+    check_keys(data, known, where)
     name = data.get("name")
     if not isinstance(name, str) or not name:
         raise SettingError(f"{where}.name", name, "the platform's name")

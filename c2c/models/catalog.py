@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
-from c2c.errors import DataError, SettingError, unknown_name
+from c2c.errors import DataError, SettingError, check_keys, unknown_name
 from c2c.hardware import conf_dir
 from c2c.models.load import load_spec
 from c2c.models.spec import ModelSpec
@@ -62,7 +62,7 @@ def load_catalog(
     data: Any = _read(name_or_mapping) if isinstance(name_or_mapping, str) else name_or_mapping
     order: Any = "sequential"
     if isinstance(data, Mapping):
-        _keys(data, ("name", "order", "models"), "catalog")
+        check_keys(data, ("name", "order", "models"), "catalog")
         order = data.get("order", "sequential")
         data = data.get("models")
     check_value(order, Literal["sequential", "round_robin"], "catalog.order")
@@ -101,7 +101,7 @@ def _entry(entry: object, where: str) -> list[Deployment]:
     if not isinstance(entry, Mapping):
         raise SettingError(where, entry, "a mapping with a spec")
     known = ("name", "spec", "spec_name", "copies", "ttft_slo_s", "tpot_slo_s", "priority")
-    _keys(entry, known, where)
+    check_keys(entry, known, where)
     model, copies = entry.get("spec"), entry.get("copies", 1)
     if not isinstance(model, str):
         raise SettingError(f"{where}.spec", model, "a model's name or path")
@@ -127,9 +127,3 @@ def _entry(entry: object, where: str) -> list[Deployment]:
         )
         for n in names
     ]
-
-
-def _keys(data: Mapping[Any, Any], known: tuple[str, ...], where: str) -> None:
-    for key in data:
-        if key not in known:
-            raise SettingError(f"{where}.{key}", data[key], f"one of {', '.join(known)}")

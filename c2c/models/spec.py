@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from c2c.errors import SettingError
+from c2c.errors import refuse
 from c2c.ranges import AboveZero, Count, FromZero, Index, check_fields
 
 __all__ = ["Latent", "LinearAttention", "ModelSpec", "RopeScaling", "WeightFormat"]
@@ -205,53 +205,28 @@ class ModelSpec:
 
     def __post_init__(self) -> None:
         check_fields(self, f"model.{self.name}")
-        if self.heads % self.kv_heads:
-            raise SettingError(
-                self._where("kv_heads"), self.kv_heads, f"a divisor of heads ({self.heads})"
-            )
-        if self.partial_window_layers > self.layers:
-            raise SettingError(
-                self._where("partial_window_layers"), self.partial_window_layers,
-                f"at most layers ({self.layers})",
-            )  # fmt: skip
-        if self.window_layers and len(self.window_layers) != self.partial_window_layers:
-            raise SettingError(
-                self._where("window_layers"), self.window_layers,
-                f"the numbers of {self.partial_window_layers} layers, as in partial_window_layers",
-            )  # fmt: skip
-        self._check_experts()
-
-    def _check_experts(self) -> None:
-        if self.expert_groups > max(1, self.experts) or self.experts % self.expert_groups:
-            raise SettingError(
-                self._where("expert_groups"), self.expert_groups,
-                f"a divisor of experts ({self.experts})",
-            )  # fmt: skip
-        if self.groups_per_token > self.expert_groups:
-            raise SettingError(
-                self._where("groups_per_token"), self.groups_per_token,
-                f"at most expert_groups ({self.expert_groups})",
-            )  # fmt: skip
-        if not self.experts:
-            if self.experts_per_token or self.moe_intermediate or self.dense_layers:
-                raise SettingError(
-                    self._where("experts"), 0, "above 0 where experts_per_token, "
-                    "moe_intermediate or dense_layers is set",
-                )  # fmt: skip
-            return
-        wanted = tuple(sorted(set(self.dense_layers) & set(range(self.layers))))
-        if self.dense_layers != wanted or len(wanted) == self.layers:
-            raise SettingError(
-                self._where("dense_layers"), self.dense_layers,
-                f"some of the layers from 0 to {self.layers - 1}, in order, not all",
-            )  # fmt: skip
-        if not 1 <= self.experts_per_token <= self.experts:
-            raise SettingError(
-                self._where("experts_per_token"), self.experts_per_token,
-                f"from 1 to experts ({self.experts})",
-            )  # fmt: skip
-        if not self.moe_intermediate:
-            raise SettingError(self._where("moe_intermediate"), 0, "a whole number above 0")
-
-    def _where(self, field: str) -> str:
-        return f"model.{self.name}.{field}"
+        where, experts = f"model.{self.name}", self.experts
+        some = tuple(sorted(set(self.dense_layers) & set(range(self.layers))))
+        refuse(
+            (self.heads % self.kv_heads, f"{where}.kv_heads", self.kv_heads,
+             f"a divisor of heads ({self.heads})"),
+            (self.partial_window_layers > self.layers, f"{where}.partial_window_layers",
+             self.partial_window_layers, f"at most layers ({self.layers})"),
+            (self.window_layers and len(self.window_layers) != self.partial_window_layers,
+             f"{where}.window_layers", self.window_layers,
+             f"the numbers of {self.partial_window_layers} layers, as in partial_window_layers"),
+            (self.expert_groups > max(1, experts) or experts % self.expert_groups,
+             f"{where}.expert_groups", self.expert_groups, f"a divisor of experts ({experts})"),
+            (self.groups_per_token > self.expert_groups, f"{where}.groups_per_token",
+             self.groups_per_token, f"at most expert_groups ({self.expert_groups})"),
+            (not experts and (self.experts_per_token or self.moe_intermediate or self.dense_layers),
+             f"{where}.experts", 0, "above 0 where experts_per_token, moe_intermediate or "
+             "dense_layers is set"),
+            (experts and (self.dense_layers != some or len(some) == self.layers),
+             f"{where}.dense_layers", self.dense_layers,
+             f"some of the layers from 0 to {self.layers - 1}, in order, not all"),
+            (experts and not 1 <= self.experts_per_token <= experts, f"{where}.experts_per_token",
+             self.experts_per_token, f"from 1 to experts ({experts})"),
+            (experts and not self.moe_intermediate, f"{where}.moe_intermediate", 0,
+             "a whole number above 0"),
+        )  # fmt: skip

@@ -8,7 +8,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Final, get_type_hints
 
-from c2c.errors import SettingError, unknown_name
+from c2c.errors import SettingError, check_keys
 from c2c.ranges import AboveZero, FromZero, In, Index, OneOf, check_fields, check_value, typed
 from c2c.workloads.assignment import RULES
 from c2c.workloads.formats import format_names
@@ -218,10 +218,7 @@ def workload_config(settings: Mapping[str, Any] | WorkloadConfig) -> WorkloadCon
     """
     if isinstance(settings, WorkloadConfig):
         return settings
-    known = [f.name for f in fields(WorkloadConfig)]
-    if unknown := sorted(str(key) for key in settings if key not in known):
-        name = unknown[0]
-        raise unknown_name(f"workload.{name}", settings[name], known, name, "a key among")
+    check_keys(settings, [f.name for f in fields(WorkloadConfig)], "workload")
     hints, checked = get_type_hints(WorkloadConfig, include_extras=True), dict[str, Any]()
     for key, value in settings.items():
         is_map = key in ("columns", "assignment_map")

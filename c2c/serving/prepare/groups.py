@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Final
 
-from c2c.errors import SettingError, unknown_name
+from c2c.errors import SettingError, check_keys
 from c2c.ranges import AboveZero, BelowOne, Count, FromZero, In, OneOf, SomeShare, check_fields
 
 __all__ = [
@@ -149,8 +149,5 @@ def as_group(name: str, given: object) -> Any:
         return given
     if not isinstance(given, Mapping):
         raise SettingError(f"system.{name}", given, "a mapping, such as {name: value}")
-    known = [f.name for f in fields(group)]
-    for key, value in given.items():
-        if key not in known:
-            raise unknown_name(f"system.{name}.{key}", value, known, str(key), "a key among")
+    check_keys(given, [f.name for f in fields(group)], f"system.{name}")
     return as_group(name, group(**given))

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from c2c.cost import Constants, Routing
-from c2c.errors import SettingError
+from c2c.errors import SettingError, refuse
 from c2c.hardware import MigConfig, Platform
 from c2c.models import Deployment
 from c2c.policies import (
@@ -148,16 +148,14 @@ class SystemSpec:
         check_fields(self, "system")
         copied = weights_in(self.load) == "hbm"
         object.__setattr__(self, "start", start_works(self.start, copied))
-        if self.start and self.load.start_s is not None:
-            raise SettingError(
-                "system.load.start_s", self.load.start_s, "null where system.start says how long"
-            )
-        if self.start and self.load_traits.swaps_weights:
-            raise SettingError("system.start", "a graph", "none where engines swap weights")
-        if self.traits.keep.keeps_weights and weights_in(self.load) != "host":
-            raise SettingError(
-                "system.keep", self.keep, "nothing_kept where weights are not streamed"
-            )
+        refuse(
+            (self.start and self.load.start_s is not None, "system.load.start_s",
+             self.load.start_s, "null where system.start says how long"),
+            (self.start and self.load_traits.swaps_weights, "system.start", "a graph",
+             "none where engines swap weights"),
+            (self.traits.keep.keeps_weights and weights_in(self.load) != "host", "system.keep",
+             self.keep, "nothing_kept where weights are not streamed"),
+        )  # fmt: skip
         self._check_engines(copied)
         self._check_experts(copied)
         if self.layout is not None:
@@ -199,81 +197,43 @@ class SystemSpec:
                 )
 
     def _check_engines(self, copied: bool) -> None:
-        engines, where = self.engines, "system.engines"
-        if self.start and engines.tick_s > 0.0:
-            raise SettingError(f"{where}.tick_s", engines.tick_s, "0 where system.start is a graph")
-        if engines.kv_host_bytes > 0.0 and (self.start or engines.residents == 1):
-            raise SettingError(
-                f"{where}.kv_host_bytes",
-                engines.kv_host_bytes,
-                "0 where a slice has one engine, or system.start is a graph",
-            )
-        if move_s(self.preempt, 0, 0.0, True) < math.inf and self.traits.turn.takes_turns:
-            raise SettingError(
-                "system.preempt.policy",
-                policy_name(type(self.preempt)),
-                "one that moves no engine where engines of a slice take turns",
-            )
-        if self.traits.admit.kv_floor * engines.residents > 1.0:
-            raise SettingError(
-                "system.admit.floor",
-                self.traits.admit.kv_floor,
-                f"at most {1.0 / engines.residents:.3g}, with residents={engines.residents} on a "
-                "slice",
-            )
-        if engines.residents > 1 and copied and not self.load_traits.swaps_weights:
-            raise SettingError(
-                f"{where}.residents",
-                engines.residents,
-                "1 where each engine's weights are copied into HBM at its start",
-            )
-        if engines.residents > 1 and not self.traits.turn.takes_turns:
-            raise SettingError(
-                f"{where}.residents",
-                engines.residents,
-                f"1 with system.turn={policy_name(type(self.turn))}, where no engines take turns",
-            )
-        if self.disaggregation.prompt_share > 0.0 and self.expert_cache.misses == "table":
-            raise SettingError(
-                "system.expert_cache.misses",
-                "table",
-                "exact where system.disaggregation.prompt_share is above 0",
-            )
+        engines, where, traits = self.engines, "system.engines", self.traits
+        moves = move_s(self.preempt, 0, 0.0, True) < math.inf
+        several, floor = engines.residents > 1, traits.admit.kv_floor
+        refuse(
+            (self.start and engines.tick_s > 0.0, f"{where}.tick_s", engines.tick_s,
+             "0 where system.start is a graph"),
+            (engines.kv_host_bytes > 0.0 and (self.start or not several), f"{where}.kv_host_bytes",
+             engines.kv_host_bytes, "0 where a slice has one engine, or system.start is a graph"),
+            (moves and traits.turn.takes_turns, "system.preempt.policy",
+             policy_name(type(self.preempt)),
+             "one that moves no engine where engines of a slice take turns"),
+            (floor * engines.residents > 1.0, "system.admit.floor", floor,
+             f"at most {1.0 / engines.residents:.3g}, with residents={engines.residents} on a "
+             "slice"),
+            (several and copied and not self.load_traits.swaps_weights, f"{where}.residents",
+             engines.residents, "1 where each engine's weights are copied into HBM at its start"),
+            (several and not traits.turn.takes_turns, f"{where}.residents", engines.residents,
+             f"1 with system.turn={policy_name(type(self.turn))}, where no engines take turns"),
+        )  # fmt: skip
 
     def _check_experts(self, copied: bool) -> None:
-        if self.expert_cache.misses == "table" and self.prefix_cache.is_on:
-            raise SettingError(
-                "system.expert_cache.misses",
-                "table",
-                "exact with system.prefix_cache: the table's prompts are computed whole",
-            )
-        if self.expert_cache.misses == "table" and (
-            not self.traits.experts.caches_experts or self.max_batch > 1
-        ):
-            raise SettingError(
-                "system.expert_cache.misses",
-                "table",
-                "exact where system.experts caches none, or system.max_batch is above 1",
-            )
-        if self.traits.experts.caches_experts:
-            if not copied:
-                raise SettingError(
-                    "system.load.policy",
-                    policy_name(type(self.load)),
-                    "resident where system.experts caches some in HBM",
-                )
-            if self.starts_active:
-                raise SettingError(
-                    "system.starts_active",
-                    self.starts_active,
-                    "false where system.experts caches some: a start fills the cache",
-                )
-        elif self.traits.prefetch.rows > 0:
-            raise SettingError(
-                "system.prefetch.policy",
-                policy_name(type(self.prefetch)),
-                "no_prefetch where system.experts is all_experts",
-            )
+        caches, misses = self.traits.experts.caches_experts, "system.expert_cache.misses"
+        has_table = self.expert_cache.misses == "table"
+        refuse(
+            (has_table and self.disaggregation.prompt_share > 0.0, misses, "table",
+             "exact where system.disaggregation.prompt_share is above 0"),
+            (has_table and self.prefix_cache.is_on, misses, "table",
+             "exact with system.prefix_cache: the table's prompts are computed whole"),
+            (has_table and (not caches or self.max_batch > 1), misses, "table",
+             "exact where system.experts caches none, or system.max_batch is above 1"),
+            (caches and not copied, "system.load.policy", policy_name(type(self.load)),
+             "resident where system.experts caches some in HBM"),
+            (caches and self.starts_active, "system.starts_active", True,
+             "false where system.experts caches some: a start fills the cache"),
+            (not caches and self.traits.prefetch.rows > 0, "system.prefetch.policy",
+             policy_name(type(self.prefetch)), "no_prefetch where system.experts is all_experts"),
+        )  # fmt: skip
 
     @property
     def policies(self) -> System:
@@ -343,18 +303,13 @@ class ServingSetup:
                 raise SettingError(where, following.at_s, f"later than the one before, {one.at_s}")
         self._check_changes()
         vary, how = self.system.vary, self.system.traits.vary
-        if self.system.layout is None and (how.follows_waits or how.timer_s < math.inf):
-            raise SettingError(
-                "system.vary.policy",
-                policy_name(type(vary)),
-                "as_alpha where no system.layout gives a step variants",
-            )
-        if how.timer_s < math.inf and not how.follows_waits:
-            raise SettingError(
-                "system.vary.policy",
-                policy_name(type(vary)),
-                "a policy that chooses variants (follows_waits) where it has timers",
-            )
+        timed, name = how.timer_s < math.inf, policy_name(type(vary))
+        refuse(
+            (self.system.layout is None and (how.follows_waits or timed), "system.vary.policy",
+             name, "as_alpha where no system.layout gives a step variants"),
+            (timed and not how.follows_waits, "system.vary.policy", name,
+             "a policy that chooses variants (follows_waits) where it has timers"),
+        )  # fmt: skip
         if self.system.layout is not None:
             self._check_lanes(self.system.layout)
 
