@@ -22,6 +22,7 @@ __all__ = [
     "AboveZero",
     "BelowOne",
     "Count",
+    "Finite",
     "FromZero",
     "In",
     "Index",
@@ -72,7 +73,9 @@ class In:
         """Return the allowed values of a field in words."""
         unit = _UNITS.get(re.split(r"[._]", field)[-1]) if kind is float else None
         noun, (low, high) = self.noun or unit or _PLAIN[kind], self.interval[1:-1].split(", ")
-        if high == "inf":
+        if low == "-inf":
+            text = noun
+        elif high == "inf":
             text = f"{noun} above {low}" if self.interval[0] == "(" else f"{noun}, at least {low}"
         elif kind is int and self.interval[0] == "[":
             text = f"{noun} from {low} to {high}" + " - 1" * (self.interval[-1] == ")")
@@ -102,6 +105,7 @@ AboveZero = Annotated[float, In("(0, inf)")]
 FromZero = Annotated[float, In("[0, inf)")]
 Share = Annotated[float, In("[0, 1]", "a share")]
 SomeShare = Annotated[float, In("(0, 1]", "a share")]
+Finite = Annotated[float, In("(-inf, inf)", "a finite number")]
 BelowOne = Annotated[float, In("[0, 1)", "a share")]
 
 

@@ -23,10 +23,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
-from typing import Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from c2c.errors import SettingError
-from c2c.ranges import Count, check_value
+from c2c.ranges import Count, OneOf, check_value
 from c2c.systems.workers.groups import groups_of
 from c2c.systems.workers.pieces import Pieces, routes_of
 from c2c.systems.workers.replicas import Replicas
@@ -104,8 +104,7 @@ def run_placed(
         raise SettingError(
             "gpu_of", list(gpu_of), f"{len(pieces.pieces)} numbers from 0 to {len(devices) - 1}"
         )
-    if mode not in MODES:
-        raise SettingError("mode", mode, f"one of {', '.join(MODES)}")
+    check_value(mode, Annotated[str, OneOf(*MODES)], "mode")
     check_value(in_flight, Count, "in_flight")
     if mode == "shortest" and (piece_s is None or len(piece_s) != len(pieces.pieces)):
         have = None if piece_s is None else len(piece_s)
