@@ -46,7 +46,7 @@ class MeasuredStart:
     kv_restored_s: AboveZero
     restored_s: AboveZero
     weights_delay_s: AboveZero
-    runtime_share: Annotated[float, In("(0, 1)")]
+    runtime_share: Annotated[float, In("(0, 1)", "a share")]
     beside_weights_s: AboveZero
 
     def __post_init__(self) -> None:

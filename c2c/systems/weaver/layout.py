@@ -97,7 +97,7 @@ class Weaving:
     reserve_bytes: FromZero = 1e9
     cold_share: Share = 0.1
     host_s: FromZero = 0.0
-    sm_share: Annotated[float, In("(0, 1)")] = 0.5
+    sm_share: Annotated[float, In("(0, 1)", "a share")] = 0.5
 
     def __post_init__(self) -> None:
         where = "system.layout"
