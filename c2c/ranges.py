@@ -62,7 +62,7 @@ class In:
 
     def fits(self, value: Any, kind: Any) -> bool:
         """Return whether a value is a number of the kind, and in the interval."""
-        if isinstance(value, bool) or not isinstance(value, Integral if kind is int else Real):
+        if not _is_number(value, kind):
             return False
         low, high = _bounds(self.interval)
         is_above = value > low if self.interval[0] == "(" else value >= low
@@ -117,7 +117,8 @@ def check_fields(settings: Any, where: str = "", schema: Any = None) -> None:
       where: prefix of field names in errors.
       schema: type with the annotations; None: that of the settings.
     """
-    for field, hint in _ruled(schema or type(settings)).items():
+    kind: Any = schema or type(settings)
+    for field, hint in _ruled(kind).items():
         value = getattr(settings, field) if schema is None else settings[field]
         check_value(value, hint, f"{where}.{field}" if where else field, field)
 
@@ -146,8 +147,8 @@ def typed(value: Any, hint: Any, where: str) -> Any:
       SettingError: it is not of the type, or outside the annotated range.
     """
     kinds = [kind for kind, _ in map(_parted, _options(hint))]
-    is_number = isinstance(value, Real) and not isinstance(value, bool) and value == value
-    is_whole = is_number and (isinstance(value, Integral) or float(value).is_integer())
+    is_number = _is_number(value, float) and value == value
+    is_whole = is_number and (_is_number(value, int) or float(value).is_integer())
     if is_whole and int in kinds:
         made: Any = int(value)
     elif is_number and float in kinds:
@@ -212,6 +213,10 @@ def _item(kind: Any) -> Any:
     """Return the hint of the elements or values that have a range; None: there is none."""
     arguments = [a for a in get_args(kind) if a is not ...]
     return arguments[-1] if arguments and get_origin(arguments[-1]) is Annotated else None
+
+
+def _is_number(value: Any, kind: Any) -> bool:
+    return isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
 
 
 @cache

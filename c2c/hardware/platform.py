@@ -26,7 +26,6 @@ __all__ = [
 ]
 
 LinkVariant = Literal["datasheet", "measured"]
-MIG_TABLES = ("driver", "paper")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +168,7 @@ class Platform:
     @property
     def profiles_name(self) -> str:
         """Key of the platform's profiles in `conf/mig`: `gh200`, or `gh200/paper`."""
-        return self.name if self.mig_table == MIG_TABLES[0] else f"{self.name}/{self.mig_table}"
+        return self.name if self.mig_table == "driver" else f"{self.name}/{self.mig_table}"
 
 
 def platforms() -> tuple[str, ...]:
@@ -230,7 +229,7 @@ def platform_from_mapping(data: Mapping[str, Any], *, where: str = "hardware") -
             link=read_fields(Link, data.get("link"), f"{where}.link"),
             mig=mig,
             mig_more=more,
-            mig_table=str(data.get("mig_table", MIG_TABLES[0])),
+            mig_table=data.get("mig_table", "driver"),
             partition=None if cut is None else read_fields(Partition, cut, f"{where}.partition"),
             notes=" ".join(str(data.get("notes") or "").split()),
         )
