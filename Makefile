@@ -17,8 +17,7 @@ help: ## show the targets and their settings
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
 	@echo "Settings: PROFILE=quick|full FIGURES=all|name,name REQUESTS=n TESTS='paths' ARGS='more arguments'"
 	@echo "          JOBS=2 (test processes) C2C_PYTHON=path (the Python to build .venv with)"
-	@echo "Questions: .venv/bin/python -m experiments.NAME --help, with NAME one of simulate, advise, capacity,"
-	@echo "          collect, layout, serve, generate; see docs/commands.md"
+	@echo "Questions: .venv/bin/c2c --help, or c2c COMMAND --help; see docs/commands.md"
 
 env: ## make .venv, once (instant when it is up to date)
 	@.ci/make-venv
@@ -27,8 +26,8 @@ warm: env
 	@$(PYTHON) -m c2c.simulator.warm
 
 reproduce: warm ## replay a trace, draw the figures, compare with the papers
-	$(PYTHON) -m experiments.simulate +experiment=c2cserve/main_job
-	$(PYTHON) -m experiments.reproduce figures=$(FIGURES) profile=$(PROFILE) $(ARGS)
+	$(PYTHON) -m c2c simulate +experiment=c2cserve/main_job
+	$(PYTHON) -m c2c reproduce figures=$(FIGURES) profile=$(PROFILE) $(ARGS)
 
 aot: env ## install the compiler that checks GPU kernels without a GPU (0.7 GB, .venv-aot)
 	@if [ "$(AOT)" != 0 ]; then .ci/make-aot; fi
@@ -49,7 +48,7 @@ peer-aisimulate: env ## install NVIDIA's AISimulate, to compare with (1.5 GB, .v
 	@.ci/make-extra peer-aisimulate
 
 referee: peer-simulator peer-aisimulate ## this simulator and others on 21 scenarios: speed, agreement, refusals
-	@.venv/bin/python -m experiments.referee $(ARGS)
+	@.venv/bin/c2c bench referee $(ARGS)
 
 peer-server: env ## install llama.cpp's server, to compare with (.venv-peer-server)
 	@.ci/make-extra peer-server
@@ -105,8 +104,8 @@ notebooks: warm ## execute the notebooks
 	$(PYTHON) -m pytest -q -p no:cacheprovider --nbmake --nbmake-timeout=600 notebooks/*.ipynb $(ARGS)
 
 bench: warm ## requests a second and peak memory of the simulator (REQUESTS=3500000), and of every system
-	$(PYTHON) -m experiments.bench.simulator requests=$(REQUESTS) $(ARGS)
-	$(PYTHON) -m experiments.bench.systems
+	$(PYTHON) -m c2c bench simulator requests=$(REQUESTS) $(ARGS)
+	$(PYTHON) -m c2c bench systems
 
 gpu: ## measure and check this machine's GPU and the kernels on it (ARGS="kernels --minutes 9")
 	@.ci/gpu $(ARGS)

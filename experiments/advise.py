@@ -1,10 +1,10 @@
 """Find the cheapest fleets that serve a workload within its targets: chips, layouts, systems.
 
-    python -m experiments.advise workload=file workload.path=my.csv catalog=mine slo.ttft_s=1
-    python -m experiments.advise workload=poisson workload.rate_rps=4 hardware=gh200,h100_sxm
-    python -m experiments.advise system=c2cserve_plus,aegaeon mig=7x12gb system.max_batch=32,64
+    c2c advise workload=file workload.path=my.csv catalog=mine slo.ttft_s=1
+    c2c advise workload=poisson workload.rate_rps=4 hardware=gh200,h100_sxm
+    c2c advise system=c2cserve_plus,aegaeon mig=7x12gb system.max_batch=32,64
 
-Settings are those of `experiments.simulate`. A sweep (a,b or range(1,9)) is compared, a single
+Settings are those of `c2c simulate`. A sweep (a,b or range(1,9)) is compared, a single
 value is fixed. Without settings of their own, these are compared: every chip with a price
 (`hardware.gpu.usd_per_hour`), its layouts of equal slices, and `advise.systems`. A fleet serves if
 `slo.attainment` of the requests meet both targets and no queue grows without end. Kinds of fleets
@@ -33,7 +33,6 @@ the command that replays it.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -247,7 +246,7 @@ def _fleet(runs: Runs, arm: int, chips: int, given: Sequence[str]) -> dict[str, 
         "ttft_p99_s": fmean(one["ttft_s"]["p99"] for one in every),
         "tpot_p99_s": fmean(one["tpot_s"]["p99"] or 0.0 for one in every),
         "command": " ".join(
-            ["python -m experiments.simulate", *map(_quoted, fixed), kind.name,
+            ["c2c simulate", *map(_quoted, fixed), kind.name,
              f"superchips={chips}", f"seed={min(mine)}"]
         ),
     }  # fmt: skip
@@ -439,7 +438,3 @@ def _print(out: Console, fleets: Sequence[Mapping[str, Any]]) -> None:
         left = f"{one['serves_load']:g}x" if "serves_load" in one else ""
         table.add_row(*_cells(one), left)
     out.print(table)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -72,7 +72,7 @@ def benchmark(
         out.print(f"written to {where}")
         return 0
 
-    return command(run, arguments=arguments, goes_on=False)
+    return command(run, arguments, goes_on=False)
 
 
 def measure_each(

@@ -1,7 +1,7 @@
-"""Fit the costs of steps on this machine to live runs: `experiments.calibrate run=runs/a`.
+"""Fit the costs of steps on this machine to live runs: `c2c calibrate engine run=runs/a`.
 
-    python -m experiments.calibrate run=[runs/a1,runs/a2] to=cpu_mine.yaml
-    python -m experiments.replay run=runs/b fit=[cpu_mine.yaml]
+    c2c calibrate engine run=[runs/a1,runs/a2] to=cpu_mine.yaml
+    c2c replay run=runs/b fit=[cpu_mine.yaml]
 
 The file holds, for each model of the runs, the seconds of its steps, of the time between them and
 of a load. It also records the machine's deviation from the fit in each ten seconds, and the share
@@ -11,12 +11,12 @@ of its cores that other processes used. The command refuses a machine that devia
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.command import command
+from experiments.plain_settings import run_settings
 
 __all__ = ["CalibrateSettings", "main"]
 
@@ -38,38 +38,24 @@ class CalibrateSettings:
     others: float = 0.02
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command; return the exit status."""
-
-    def run() -> int:
-        if {"--help", "-h"} & set(sys.argv[1:]):
-            print(__doc__)
-            print(CalibrateSettings.__doc__)
-            return 0
-        return calibrate(sys.argv[1:])
-
-    return command(run, goes_on=False)
+    return run_settings(CalibrateSettings, arguments, calibrate)
 
 
-def calibrate(arguments: list[str]) -> int:
-    """Fit step costs, check the machine and write the file; return the exit status.
+def calibrate(settings: CalibrateSettings) -> None:
+    """Fit step costs, check the machine and write the file.
 
     Raises:
       SettingError: a setting is invalid, or the machine drifted or was used too much.
       DataError: a run has no record, or too few steps.
     """
-    from omegaconf import OmegaConf
-
     from c2c.errors import SettingError
     from experiments.serving.drift import drift_of
     from experiments.serving.machine import read_machine
     from experiments.serving.replaying import fitted, recorded_steps
     from experiments.serving.steps_file import write_steps
 
-    merged = OmegaConf.merge(
-        OmegaConf.structured(CalibrateSettings), OmegaConf.from_dotlist(arguments)
-    )
-    settings: Any = OmegaConf.to_object(merged)
     names = list(settings.run) if isinstance(settings.run, list) else [settings.run]
     runs = [Path(str(name)).expanduser() for name in names]
     if not runs:
@@ -112,8 +98,3 @@ def calibrate(arguments: list[str]) -> int:
         f"decode steps deviate from the fit by {100 * worst:.0f} % (standard deviation), "
         f"windows of ten seconds by up to {100 * max(d.worst for d in drifts):.1f} %"
     )
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,10 +1,10 @@
 """Find a fleet's capacity within its targets: largest rate, most models or smallest fleet.
 
-    python -m experiments.capacity slo.ttft_s=1 slo.attainment=0.99 workload=poisson catalog=dense6
-    python -m experiments.capacity capacity.of=models system=c2cserve_plus workload=gentd26
-    python -m experiments.capacity capacity.of=superchips workload=file workload.path=trace.csv
+    c2c capacity slo.ttft_s=1 slo.attainment=0.99 workload=poisson catalog=dense6
+    c2c capacity capacity.of=models system=c2cserve_plus workload=gentd26
+    c2c capacity capacity.of=superchips workload=file workload.path=trace.csv
 
-Settings are those of `experiments.simulate`, and
+Settings are those of `c2c simulate`, and
 
     capacity.of=rate          rate (requests a second, or the trace's speed), models, superchips
     capacity.seeds=[0,1,2]    seeds; the answer is the mean of their capacities, with 95 %
@@ -21,7 +21,6 @@ provenance.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -163,7 +162,3 @@ def _write(run: RunDir, setup: RunSetup, capacity: Capacity) -> None:
             title=f"Capacity of {serving.system.name} on {serving.platform.name}", caption=caption,
         )  # fmt: skip
         run.write_figure("capacity", figure)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,7 +1,7 @@
 """Collect the runs of a folder in one table: on the screen, as Parquet and as CSV.
 
-    python -m experiments.collect runs/simulate
-    python -m experiments.collect folder=runs/simulate into=tables
+    c2c collect runs/simulate
+    c2c collect folder=runs/simulate into=tables
 
 A row is a run: the settings in which runs differ, the numbers of its summary, and its state. The
 files are in `<folder>/collected`, or in `into`. In a notebook: `c2c.runs.collect(folder)`.
@@ -9,7 +9,6 @@ files are in `<folder>/collected`, or in `into`. In a notebook: `c2c.runs.collec
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,10 +46,7 @@ class CollectSettings:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; return the exit status, 2 for invalid settings."""
-    if {"-h", "--help"}.intersection(arguments):
-        print(__doc__)
-        return 0
-    return command(lambda: _collect(arguments), arguments=arguments)
+    return command(lambda: _collect(arguments), arguments, help_text=__doc__)
 
 
 def _collect(arguments: Sequence[str]) -> int:
@@ -94,7 +90,3 @@ def _settings(arguments: Sequence[str]) -> CollectSettings:
     found = OmegaConf.to_object(merged)
     assert isinstance(found, CollectSettings)
     return found
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

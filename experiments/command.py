@@ -29,8 +29,9 @@ _COMPOSERS = ("hydra", "omegaconf", "yaml", "antlr4")
 
 def command(
     run: Callable[[], int],
+    arguments: Sequence[str],
     *,
-    arguments: Sequence[str] | None = None,
+    help_text: str | None = None,
     goes_on: bool = True,
     once: bool = False,
 ) -> int:
@@ -38,7 +39,8 @@ def command(
 
     Args:
       run: function that imports what it needs and returns the exit status.
-      arguments: arguments of the command line; None for those of this process.
+      arguments: arguments of the command line.
+      help_text: text that `--help` prints; None: `run` answers it.
       goes_on: whether the same command resumes an interrupted one.
       once: see `heeded_signals`.
     """
@@ -49,6 +51,9 @@ def command(
         if isinstance(stream, io.TextIOWrapper):  # a terminal may lack the characters of a name
             stream.reconfigure(errors="backslashreplace")
     try:
+        if help_text is not None and {"-h", "--help"}.intersection(arguments):
+            print(help_text)
+            return 0
         with heeded_signals(once=once):
             return run()
     except KeyboardInterrupt:
@@ -60,7 +65,7 @@ def command(
     except Exception as error:
         if told_to_stop():  # an error that a library made of the signal
             return _interrupted(goes_on)
-        line = in_one_line(error, sys.argv[1:] if arguments is None else arguments)
+        line = in_one_line(error, arguments)
         if line is None:
             raise
         print(f"error: {line}", file=sys.stderr)

@@ -1,18 +1,17 @@
 """Print the nvidia-smi commands that cut a GPU into a MIG layout, without running them.
 
-    python -m experiments.layout mig=3g_4x1g
-    python -m experiments.layout hardware=h100_sxm mig=custom 'mig.parts=[3g.40gb,2x2g.20gb]' gpu=1
-    python -m experiments.layout mig=planned workload=file workload.path=trace.csv   # the best one
-    python -m experiments.layout mig=3g_4x1g before=7x12gb     # changes from one to the other
+    c2c layout mig=3g_4x1g
+    c2c layout hardware=h100_sxm mig=custom 'mig.parts=[3g.40gb,2x2g.20gb]' gpu=1
+    c2c layout mig=planned workload=file workload.path=trace.csv   # the best one
+    c2c layout mig=3g_4x1g before=7x12gb     # changes from one to the other
 
-Settings are those of `experiments.simulate`, `gpu` (the GPU's number in nvidia-smi) and `before`
+Settings are those of `c2c simulate`, `gpu` (the GPU's number in nvidia-smi) and `before`
 (its present layout). An administrator of the GPU's machine can pipe the lines to a shell. With
 `before`, slices in both layouts keep serving, and the ids of the others have to be filled in.
 """
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -29,10 +28,7 @@ _NUMBER = "a GPU's number in nvidia-smi"
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; return the exit status, 2 for invalid settings."""
-    if {"-h", "--help"}.intersection(arguments):
-        print(__doc__)
-        return 0
-    return command(lambda: _print(arguments), arguments=arguments)
+    return command(lambda: _print(arguments), arguments, help_text=__doc__)
 
 
 def _print(arguments: Sequence[str]) -> int:
@@ -145,7 +141,3 @@ def _taken(arguments: Sequence[str], key: str, default: str, allowed: str) -> tu
         raise SettingError(key, given[-1], f"{allowed}, given once")
     rest = [a for a in arguments if not a.startswith(f"{key}=")]
     return (given or [default])[0], rest
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -66,7 +66,7 @@ def run_settings(
     def run() -> int:
         return work(read_settings(schema, arguments)) or 0
 
-    return command(run, arguments=arguments, goes_on=goes_on)
+    return command(run, arguments, goes_on=goes_on)
 
 
 def _wrong_kind(defaults: Any, arguments: Sequence[str]) -> SettingError | None:

@@ -1,6 +1,6 @@
-"""Simulate a live run's requests and compare: `python -m experiments.replay run=runs/live`.
+"""Simulate a live run's requests and compare: `c2c replay run=runs/live`.
 
-    python -m experiments.replay run=runs/b fit=[runs/a1,runs/a2] floor=[runs/b2,runs/b3]
+    c2c replay run=runs/b fit=[runs/a1,runs/a2] floor=[runs/b2,runs/b3]
 
 predicts b from other runs, and prints the spread over live runs of the same requests (`floor`),
 below which no prediction can be judged.
@@ -12,11 +12,11 @@ with the fit to `replay.json` in the run's folder.
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from experiments.command import command
+from experiments.plain_settings import run_settings
 
 __all__ = ["ReplaySettings", "main"]
 
@@ -26,8 +26,8 @@ class ReplaySettings:
     """Settings as key=value on the command line.
 
     Attributes:
-      run: folder of the live run's record, `out` of `experiments.serve`.
-      fit: folders of runs to fit step costs to, or one file of `experiments.calibrate`; empty for
+      run: folder of the live run's record, `out` of `c2c serve`.
+      fit: folders of runs to fit step costs to, or one file of `c2c calibrate engine`; empty for
         the run itself.
       floor: folders of further live runs of the same requests.
     """
@@ -37,23 +37,18 @@ class ReplaySettings:
     floor: list[str] = field(default_factory=list)
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command; return the exit status."""
-
-    def run() -> int:
-        return _replay(sys.argv[1:])
-
-    return command(run, goes_on=False)
+    return run_settings(ReplaySettings, arguments, _replay)
 
 
-def _replay(arguments: list[str]) -> int:
+def _replay(settings: ReplaySettings) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
     from c2c.atomic import write_json
     from c2c.errors import SettingError
-    from experiments.plain_settings import read_settings
     from experiments.serving.calibration import with_costs
     from experiments.serving.drift import drift_of
     from experiments.serving.recorded import retell
@@ -68,7 +63,6 @@ def _replay(arguments: list[str]) -> int:
     )
     from experiments.serving.steps_file import read_steps
 
-    settings = read_settings(ReplaySettings, arguments)
     folder = Path(settings.run).expanduser()
     if not settings.run or not folder.is_dir():
         raise SettingError("run", settings.run, "the folder of a live run's record")
@@ -120,8 +114,3 @@ def _replay(arguments: list[str]) -> int:
             "compared": [asdict(one) for one in found],
         },
     )
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

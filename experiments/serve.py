@@ -1,10 +1,10 @@
-r"""Serve a folder of checkpoints behind OpenAI's API: `python -m experiments.serve catalog=models`.
+r"""Serve a folder of checkpoints behind OpenAI's API: `c2c serve catalog=models`.
 
-    python -m experiments.serve                                # SmolLM2, fetched once
-    python -m experiments.serve catalog=models workers=2 port=8123
-    python -m experiments.serve catalog=models out=runs/live   # records the run
-    python -m experiments.serve simulated=true                 # a simulated fleet, no GPU
-    python -m experiments.serve --help                         # all settings
+    c2c serve                                # SmolLM2, fetched once
+    c2c serve catalog=models workers=2 port=8123
+    c2c serve catalog=models out=runs/live   # records the run
+    c2c serve simulated=true                 # a simulated fleet, no GPU
+    c2c serve --help                         # all settings
 
 Then, in another terminal:
 
@@ -15,22 +15,22 @@ Then, in another terminal:
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Sequence
 
 from experiments.command import command
 
 __all__ = ["main"]
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command; return the exit status."""
 
     def run() -> int:
-        if "simulated=true" in (argument.lower() for argument in sys.argv[1:]):
+        if "simulated=true" in (argument.lower() for argument in arguments):
             from experiments.simulated.command import serve_simulated
 
-            return serve_simulated(sys.argv[1:])
-        if {"--help", "-h"} & set(sys.argv[1:]):
+            return serve_simulated(arguments)
+        if {"--help", "-h"} & set(arguments):
             from experiments.serving.settings import ServeConf
 
             print(__doc__)
@@ -38,10 +38,6 @@ def main() -> int:
             return 0
         from experiments.serving.command import serve
 
-        return serve(sys.argv[1:])
+        return serve(arguments)
 
-    return command(run, goes_on=False)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return command(run, arguments, goes_on=False)

@@ -1,12 +1,12 @@
 """Simulate one serving system on one workload; print a table and write a run folder.
 
-    python -m experiments.simulate                                # the defaults of conf/config.yaml
-    python -m experiments.simulate workload=file workload.path=trace.csv hardware=gh200 mig=7x12gb
-    python -m experiments.simulate -m system=c2cserve,serverlessllm seed=0,1,2   # a sweep
-    python -m experiments.simulate -m hydra/launcher=cores seed=range(8)         # on two cores
-    python -m experiments.simulate --config-dir mydir system=mine   # a system of one's own
-    python -m experiments.simulate --cfg job                        # print all settings, run none
-    python -m experiments.simulate --help                           # the meaning of each setting
+    c2c simulate                                # the defaults of conf/config.yaml
+    c2c simulate workload=file workload.path=trace.csv hardware=gh200 mig=7x12gb
+    c2c simulate -m system=c2cserve,serverlessllm seed=0,1,2   # a sweep
+    c2c simulate -m hydra/launcher=cores seed=range(8)         # on two cores
+    c2c simulate --config-dir mydir system=mine   # a system of one's own
+    c2c simulate --cfg job                        # print all settings, run none
+    c2c simulate --help                           # the meaning of each setting
 
 Complete runs are skipped, so the same command resumes a stopped sweep, on any launcher. The first
 run on a machine compiles the event loop (about 20 s).
@@ -15,14 +15,14 @@ run on a machine compiles the event loop (about 20 s).
 from __future__ import annotations
 
 import gc
-import sys
+from collections.abc import Sequence
 
 from experiments.command import command
 
 __all__ = ["main"]
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command; return the exit status.
 
     0: every run is complete; 1: points of a sweep have no result; 2: a setting is invalid.
@@ -34,10 +34,6 @@ def main() -> int:
 
         gc.freeze()
         gc.enable()
-        return run_command_line(sys.argv[1:])
+        return run_command_line(arguments)
 
-    return command(run)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return command(run, arguments)

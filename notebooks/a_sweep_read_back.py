@@ -15,7 +15,7 @@
 # # A sweep, read back and plotted
 #
 # A sweep leaves one folder a run. `c2c.runs.collect` reads them into one table: the settings in
-# which the runs differ, and the numbers of their summaries. `python -m experiments.collect
+# which the runs differ, and the numbers of their summaries. `c2c collect
 # <folder>` writes the same table as Parquet and CSV.
 
 # %%
@@ -33,7 +33,7 @@ sweep = [
     "workload.rate_rps=0.5,2,6", "system=c2cserve,serverlessllm", f"out={folder}",
 ]  # fmt: skip
 done = subprocess.run(  # noqa: S603 (our own command)
-    [sys.executable, "-m", "experiments.simulate", "-m", *sweep],
+    [sys.executable, "-m", "c2c", "simulate", "-m", *sweep],
     capture_output=True, text=True, check=False,
 )  # fmt: skip
 assert done.returncode == 0, done.stderr

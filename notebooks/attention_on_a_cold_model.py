@@ -16,8 +16,8 @@
 #
 # WEAVER keeps part of a hot model's KV cache on the device of a cold model, which computes
 # attention there between its own operators. Cuts of the cold model's operators shorten the hot
-# model's stall. `make reproduce FIGURES=weaver` has the paper's figures, `python -m
-# experiments.weaver.pair` runs a hot and a cold model live in two processes. No kernel of it has
+# model's stall. `make reproduce FIGURES=weaver` has the paper's figures, `c2c try
+# weaver` runs a hot and a cold model live in two processes. No kernel of it has
 # run on a GPU.
 
 # %%

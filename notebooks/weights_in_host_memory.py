@@ -124,4 +124,4 @@ if tokenizer is not None:
     assert answer.startswith(" Paris")
 
 # %% [markdown]
-# From a terminal: `python -m experiments.generate linear=hybrid linear.alpha.qkv=0.5 prompt="..."`.
+# From a terminal: `c2c generate linear=hybrid linear.alpha.qkv=0.5 prompt="..."`.

@@ -259,9 +259,9 @@ def test_constraints_are_plain_pins() -> None:
 # Commands that a core install is for.
 FEW = "workload=poisson workload.requests=20 workload.rate_rps=2"
 CORE = (
-    f"experiments.simulate {FEW} figures=true",
-    pytest.param(f"experiments.simulate -m {FEW} seed=0,1", marks=pytest.mark.slow),
-    pytest.param("experiments.reproduce figures=table1 traces=none", marks=pytest.mark.slow),
+    f"simulate {FEW} figures=true",
+    pytest.param(f"simulate -m {FEW} seed=0,1", marks=pytest.mark.slow),
+    pytest.param("reproduce figures=table1 traces=none", marks=pytest.mark.slow),
 )
 
 # Where an extra may be imported; all other modules are the core's, which no extra is needed for.
@@ -272,7 +272,7 @@ OF_EXTRAS = {
     ),
     "engine": (
         "c2c/engine", "c2c/transformer", "experiments/bench", "experiments/gpu",
-        "experiments/serving", "experiments/simulated",
+        "experiments/serving", "experiments/simulated", "experiments/warm.py",
     ),
     "sweep": ("experiments/answers", "experiments/sweeping"),
     "ray": ("experiments/answers", "experiments/ray_cluster.py", "experiments/sweeping"),
@@ -303,16 +303,16 @@ def test_the_core_needs_no_extra(command: str, tmp_path: Path) -> None:
         and module not in (*PACKAGES, "hydra_plugins")
     )
     assert {"jax", "optax", "flax", "fastapi", "pandas"} <= set(absent)
-    module, *arguments = command.split()
     code = (
-        "import sys, runpy\n"
+        "import sys\n"
         "class Absent:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
         f"        if name in {absent!r}:\n"
         "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
         "sys.meta_path.insert(0, Absent())\n"
-        f"sys.argv = {[module, *arguments]!r}\n"
-        f"runpy.run_module({module!r}, run_name='__main__')"
+        f"sys.argv = {['c2c', *command.split()]!r}\n"
+        "from experiments.cli import main\n"
+        "sys.exit(main())"
     )
     ended = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True,
@@ -370,16 +370,3 @@ def test_readme_names_only_targets_that_exist() -> None:
     assert {"reproduce", "test", "check", "gpu", "bench", "notebooks", "clean"} <= targets
     named = set(re.findall(r"`make ([a-z-]+)", (ROOT / "README.md").read_text("utf-8")))
     assert named <= targets
-
-
-def test_the_help_of_make_names_commands_that_exist() -> None:
-    text = subprocess.run(
-        ["make", "--no-print-directory", "help"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    names = re.findall(r"[a-z]+", text.partition("NAME one of ")[2].partition(";")[0])
-    assert "simulate" in names
-    assert [n for n in names if not (ROOT / "experiments" / f"{n}.py").is_file()] == []

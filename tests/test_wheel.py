@@ -54,11 +54,11 @@ def test_it_runs_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
     zipfile.ZipFile(wheel).extractall(site)
     parser = configparser.ConfigParser()
     parser.read(next(site.glob("*.dist-info")) / "entry_points.txt")
-    module, _, function = parser["console_scripts"]["c2c-simulate"].partition(":")
+    module, _, function = parser["console_scripts"]["c2c"].partition(":")
     code = f"import sys; from {module} import {function}; sys.exit({function}())"
     done = subprocess.run(
-        [sys.executable, "-c", code, *SMALL, "folder=run"], cwd=here, capture_output=True,
-        text=True, env={k: v for k, v in os.environ.items() if k != "C2C_CONF"}
+        [sys.executable, "-c", code, "simulate", *SMALL, "folder=run"], cwd=here,
+        capture_output=True, text=True, env={k: v for k, v in os.environ.items() if k != "C2C_CONF"}
         | {"PYTHONPATH": str(site)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -90,7 +90,7 @@ def test_pip_installs_it_into_an_empty_environment(wheel: Path, tmp_path: Path) 
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    assert "run folder (written)" in run("c2c-simulate", "+experiment=c2cserve/main_job")
-    assert "run folder (written)" in run("c2c-simulate", "-m", *SMALL, "seed=0,1")
-    assert "report:" in run("c2c-reproduce", "figures=table1", "traces=none")
+    assert "run folder (written)" in run("c2c", "simulate", "+experiment=c2cserve/main_job")
+    assert "run folder (written)" in run("c2c", "simulate", "-m", *SMALL, "seed=0,1")
+    assert "report:" in run("c2c", "reproduce", "figures=table1", "traces=none")
     assert (here / "runs" / "reproduce" / "quick" / "index.html").exists()

@@ -6,14 +6,13 @@ import ctypes
 import functools
 import hashlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from llvmlite import binding
 
 from c2c.atomic import atomic_file
-from c2c.compiling.packed import kind_of
 
 __all__ = ["Made", "address_of", "native", "read"]
 
@@ -38,18 +37,20 @@ class Made(NamedTuple):
     content: bytes
 
 
-def address_of(folder: Path | None, name: str, takes: list[Any], make: Callable[[], Made]) -> int:
+def address_of(
+    folder: Path | None, name: str, takes: Sequence[str], make: Callable[[], Made]
+) -> int:
     """Return the address of a function's machine code, read from its file or compiled and kept.
 
     Args:
       folder: folder of the files; None: the machine code is not kept.
       name: name of the function.
-      takes: values of its arguments' types.
+      takes: types of its arguments, by `kind_of`.
       make: function that compiles.
     """
     if folder is None:
         return make().address
-    kinds = f"{_machine()} {','.join(map(kind_of, takes))}"
+    kinds = f"{_machine()} {','.join(takes)}"
     path = folder / f"{name}-{hashlib.sha256(kinds.encode()).hexdigest()[:20]}.o"
     try:
         return read(path)

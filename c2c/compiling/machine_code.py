@@ -32,7 +32,7 @@ from c2c.compiling.guard import is_outside
 from c2c.compiling.kept import Made, address_of, native, read
 from c2c.compiling.mistakes import policy_error
 from c2c.compiling.on_demand import PARTS, Apart
-from c2c.compiling.packed import as_array, pack, words
+from c2c.compiling.packed import as_array, kind_of, pack, words
 
 __all__ = ["Compiled", "cache_dir", "cache_key", "compiled", "forget", "is_kept", "variant_key"]
 
@@ -213,7 +213,10 @@ def _made(function: Callable[..., int], arguments: tuple[Any, ...]) -> Compiled:
     given[_RULES] = _with_addresses(arguments[_RULES], tables, Apart())
     parts = _parts(arguments, given)
     address = address_of(
-        _shared_folder(), function.__name__, given, lambda: _making().entry(function, given)
+        _shared_folder(),
+        function.__name__,
+        [*map(kind_of, given)],
+        lambda: _making().entry(function, given),
     )
     call = native(address) if key == "" else functools.partial(_making().raising(), address)
     return Compiled(call, tables, parts)
@@ -233,13 +236,16 @@ def _parts(arguments: tuple[Any, ...], given: list[Any]) -> Apart:
     known: dict[Any, Any] = {kind: kind() for kind in (bool, int, float)}
     known |= {type(part): part for value in others for part in _tuples_in(value)}
     known |= {type(value): value for value in given if hasattr(value, "_fields")}
+    kind_text = functools.cache(lambda kind: kind_of(known[kind]))
     found = {}
     for name, part in PARTS.items():
         kinds = part.takes()
         if known.keys() >= set(kinds) and part.is_needed(values):
             takes = [known[kind] for kind in kinds]
             make = functools.partial(_part, part.function, takes)
-            found[name] = address_of(_shared_folder(), part.function.__name__, takes, make)
+            found[name] = address_of(
+                _shared_folder(), part.function.__name__, [*map(kind_text, kinds)], make
+            )
     return Apart(**found)
 
 
@@ -261,7 +267,7 @@ def _linked(rules: Any, key: str | None) -> Tables:
             folder = None if key is None else _users_folder(str(key))
             _making().raising()  # from now on what its code calls of Numba's is found
         return address_of(
-            folder, point.__name__, [policy, memory],
+            folder, point.__name__, [kind_of(policy), kind_of(memory)],
             lambda: cast("Made", _making().decision(point, policy, memory)),
         )  # fmt: skip
 

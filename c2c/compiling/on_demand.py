@@ -8,6 +8,7 @@ loop calls it at an address in the rules, like a policy.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, Final, NamedTuple, get_type_hints
 
 from c2c.jit import when_compiling
@@ -61,9 +62,14 @@ class Part(NamedTuple):
 
     def takes(self) -> tuple[Any, ...]:
         """Return the types of its arguments: bool, int, float, or a tuple's type."""
-        hints = get_type_hints(self.function)
-        hints.pop("return", None)
-        return tuple(hints.values())
+        return _takes(self.function)
+
+
+@cache
+def _takes(function: Callable[..., Any]) -> tuple[Any, ...]:
+    hints = get_type_hints(function)
+    hints.pop("return", None)
+    return tuple(hints.values())
 
 
 # Name in `Apart` -> part.

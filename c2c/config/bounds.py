@@ -84,7 +84,7 @@ def check_memory(setup: ServingSetup, timeline_rows: int, free: int) -> None:
     """
     system = setup.system
     architectures = len({d.spec for d in setup.deployments})
-    cuts = [(part.count, chip_places(setup, part).slices) for part in setup.parts]
+    cuts = [(part.count, chip_places(setup, part)) for part in setup.parts]
     kinds = len({kind for _, cut in cuts for kind in cut})
     slices_in_all = sum(count * len(cut) for count, cut in cuts)
     held = max(part.platform.host.memory_bytes for part in setup.parts) // min(

@@ -22,7 +22,7 @@ from c2c.config.bounds import (
 )
 from c2c.config.fleets import GivenPart, given_parts, kept_off, of_devices
 from c2c.config.installed import load_installed, search_settings, source_folders
-from c2c.config.layout import choose_layout, layout_changes, planned_requests
+from c2c.config.layout import choose_layout, planned_requests
 from c2c.config.mechanisms import is_by_mechanism, mechanisms_of, with_parts
 from c2c.config.nodes import node_of
 from c2c.config.planner import Plan, plan_layout
@@ -251,7 +251,6 @@ def _serving(
         weights_start=plain["weights_start"],
         cells=plain["cells"],
         seed=plain["seed"],
-        changes=layout_changes(plain["mig_changes"], plain["mig"]),
         failures=_failures(plain["failures"], plain["tensor_parallel"]),
     )
     return serving, notes if system.layout is None else system.layout.notes, of_mechanisms
@@ -396,8 +395,6 @@ def _in_one(shards: Any, prepared: Prepared, workload: Workload) -> tuple[str, .
         return ()
     if workload.loop is not None:
         return (f"shards={shards}: a closed loop's clients need one process",)
-    if prepared.layouts.may_change:
-        return (f"shards={shards}: changes of layouts need one process",)
     groups = len(set(groups_of(prepared).tolist()))
     if shards != "auto" and groups >= shards:
         return ()

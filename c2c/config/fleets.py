@@ -117,10 +117,6 @@ def _in_groups(part: GivenPart, plain: Mapping[str, Any], node: Node | None) -> 
             f"auto or {part.platform.mig[0]} with tensor_parallel={count}",
             "A MIG slice cannot use another GPU's memory.",
         )  # fmt: skip
-    if plain["mig_changes"]:
-        raise SettingError(
-            "mig_changes", len(plain["mig_changes"]), f"none with tensor_parallel={count}"
-        )
     if part.count % count:
         field = f"{part.where}count" if part.where else "superchips"
         raise SettingError(

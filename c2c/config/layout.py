@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from c2c.errors import SettingError, check_keys
+from c2c.errors import check_keys
 from c2c.hardware import MigConfig, Platform, load_mig, mig_from_mapping
 from c2c.policies import weights_in
-from c2c.ranges import Count, FromZero, check_value
-from c2c.serving import LayoutChange, SystemSpec
+from c2c.ranges import Count, check_value
+from c2c.serving import SystemSpec
 
-__all__ = ["CUSTOM", "NAMELESS", "choose_layout", "layout_changes", "planned_requests"]
+__all__ = ["NAMELESS", "choose_layout", "planned_requests"]
 
 AUTO, PLANNED, CUSTOM = "auto", "planned", "custom"
 
@@ -57,33 +57,3 @@ def choose_layout(
         chosen = max(layouts, key=lambda m: m.instances)
         why = f"{system.name} streams weights: the layout with most slices"
     return chosen, (f"mig {chosen.name} on {platform.name} (auto: {why})",)
-
-
-def layout_changes(
-    settings: Sequence[Mapping[str, Any]], first: Mapping[str, Any]
-) -> tuple[LayoutChange, ...]:
-    """Return the changes of layouts during a run, in the given order.
-
-    Args:
-      settings: one mapping a change, with the keys of `c2c.config.schema.MigChangeConf`.
-      first: settings of the layout at the start.
-
-    Raises:
-      SettingError: an invalid change, named with its field; changes with `mig=planned`.
-    """
-    if settings and first.get("name") == PLANNED:
-        raise SettingError("mig", PLANNED, "a named layout or parts with mig_changes")
-    return tuple(_change(one, f"mig_changes[{k}]") for k, one in enumerate(settings))
-
-
-def _change(given: Mapping[str, Any], where: str) -> LayoutChange:
-    mig, parts = given["mig"], given["parts"]
-    if (mig is None) == (not parts):
-        raise SettingError(f"{where}.mig", mig, "a layout's name, or null with parts")
-    for name in ("at_s", "stagger_s"):
-        check_value(given[name], FromZero, f"{where}.{name}")
-    own = {"name": CUSTOM, "parts": parts}
-    named = mig_from_mapping(own, where=where) if parts else load_mig(mig)
-    return LayoutChange(
-        at_s=given["at_s"], mig=named, drain=given["drain"], stagger_s=given["stagger_s"]
-    )

@@ -8,7 +8,6 @@ from typing import Any
 
 from c2c.errors import SettingError
 from c2c.hardware import load_mig
-from c2c.policies import LayoutStays
 from c2c.serving import Prepared, ServingSetup, prepare
 from c2c.simulator import estimate
 from c2c.workloads import RequestBlock, Workload, concatenate
@@ -102,12 +101,11 @@ def plan_layout(
     if not layouts:
         raise SettingError("layouts", list(layouts), "at least one name")
     sample = first_requests(workload, requests)
-    fixed = replace(serving, system=replace(serving.system, recut=LayoutStays()))
     found: list[tuple[Candidate, Prepared | None]] = []
     errors: list[SettingError] = []
     for name in layouts:
         try:
-            prepared = prepare(replace(fixed, mig=load_mig(name)))
+            prepared = prepare(replace(serving, mig=load_mig(name)))
         except SettingError as error:
             errors.append(error)
             found.append((Candidate(mig=name, refused=str(error)), None))
@@ -120,8 +118,6 @@ def plan_layout(
     chosen = dict(zip(layouts, (prepared for _, prepared in found), strict=True))[best.mig]
     if chosen is None:
         raise errors[0]
-    if serving.system.recut_traits.requests > 0:
-        chosen = prepare(replace(serving, mig=load_mig(best.mig)))
     return Plan(
         mig=best.mig,
         requests=int(sample.description["requests"]),

@@ -39,7 +39,7 @@ __all__ = [
     "wrong_kind",
 ]
 
-SWEEP = "experiments.simulate -m"  # the command that runs each of several choices
+SWEEP = "c2c simulate -m"  # the command that runs each of several choices
 
 _KINDS = {
     "Integer": "a whole number",

@@ -20,7 +20,6 @@ from c2c.workloads import Router, WorkloadConfig
 
 __all__ = [
     "FleetConf",
-    "MigChangeConf",
     "RoutingConf",
     "RunConf",
     "ScaleConf",
@@ -112,25 +111,6 @@ class TimelineConf:
 
 
 @dataclass
-class MigChangeConf:
-    """A change of every chip's layout during a run, see `c2c.serving.LayoutChange`.
-
-    Attributes:
-      at_s: time at which the first chip begins to change.
-      mig: name of the new layout; None if `parts` gives it.
-      parts: profiles of the new layout, as in `mig=custom`; empty if `mig` names it.
-      drain: true: requests on a removed slice end there; false: they are recomputed elsewhere.
-      stagger_s: delay between one chip's begin and the next one's.
-    """
-
-    at_s: float = MISSING
-    mig: str | None = None
-    parts: list[str] = field(default_factory=list)
-    drain: bool = True
-    stagger_s: float = 0.0
-
-
-@dataclass
 class FleetPartConf:
     """Equal chips of a fleet, see `c2c.serving.FleetPart`.
 
@@ -186,7 +166,6 @@ class RunConf:
     Attributes:
       hardware: platform, a file of `conf/hardware`, see `c2c.hardware.platform_from_mapping`.
       mig: MIG layout, a file of `conf/mig`; auto leaves the choice to the system, see `build`.
-      mig_changes: changes of every chip's layout during the run, in order of time.
       failures: failures of chips, random or scheduled, see `c2c.serving.Failures`.
       node: several GPUs with links between them, a file of `conf/node`, instead of `hardware`, for
         systems with `system.layout`; {}: none.
@@ -220,7 +199,7 @@ class RunConf:
       seed: seed of all random streams, one a cause.
       timeline: size of the timeline for Perfetto.
       figures: draw PNG, SVG and PDF, which takes longer than a short run; null: only
-        `experiments.advise` and `experiments.capacity` draw.
+        `c2c advise` and `c2c capacity` draw.
       resume: false: run again even if the run folder is complete.
       overwrite: accept a `folder` with other files, which stay, or another run's results, which are
         replaced.
@@ -232,7 +211,6 @@ class RunConf:
 
     hardware: dict[str, Any] = field(default_factory=dict)
     mig: dict[str, Any] = field(default_factory=lambda: {"name": "auto"})
-    mig_changes: list[MigChangeConf] = field(default_factory=list)
     failures: FailuresConf = field(default_factory=FailuresConf)
     node: dict[str, Any] = field(default_factory=dict)
     fleet: FleetConf = field(default_factory=FleetConf)

@@ -11,8 +11,6 @@ import pyarrow as pa
 
 from c2c.config.bill import bill
 from c2c.config.build import RunSetup
-from c2c.config.layout import CUSTOM
-from c2c.hardware import MigConfig
 from c2c.metrics import (
     Records,
     Room,
@@ -58,7 +56,7 @@ class SimulationResult:
 
 
 def simulate(setup: RunSetup, *, compiled: bool | None = None) -> SimulationResult:
-    """Simulate a run in memory (`python -m experiments.simulate` streams to disk instead).
+    """Simulate a run in memory (`c2c simulate` streams to disk instead).
 
     Args:
       setup: result of `build`.
@@ -94,7 +92,7 @@ def summary_of(
       each: map function over the records' parts, see `c2c.metrics.summarised_parts`.
     """
     plan = {} if setup.plan is None else {"plan": setup.plan.as_dict()}
-    room, attainment = _room(setup.prepared, totals), setup.settings["slo"]["attainment"]
+    room, attainment = _room(setup.prepared), setup.settings["slo"]["attainment"]
     parts = summarised_parts(records, each)
     looks = looks_at(records, room, attainment, each)  # computed by other processes meanwhile
     summary = summarise(records, {**totals, **plan, **_by_part(setup, records, totals)}, parts)
@@ -112,7 +110,7 @@ def _by_part(setup: RunSetup, records: Records, totals: Mapping[str, Any]) -> di
     return {"parts": [a | b for a, b in zip(totals["parts"], served, strict=True)]}
 
 
-def _room(prepared: Prepared, totals: Mapping[str, Any]) -> Room:
+def _room(prepared: Prepared) -> Room:
     deployments, kinds = prepared.setup.deployments, prepared.kind_of
     arch, system = np.asarray(prepared.fleet.deployment.arch), prepared.setup.system
     return Room(
@@ -126,40 +124,8 @@ def _room(prepared: Prepared, totals: Mapping[str, Any]) -> Room:
             prepared.fleet.deployment.demand_gbps if system.traits.place.link_is_promised else ()
         ),
         budget_gbps=prepared.budget_gbps,
-        since_s=_seconds(totals, "since_s"),
-        until_s=_seconds(totals, "until_s"),
         handed=prepared.fleet.role == DECODES if prepared.fleet.role.any() else None,
     )
-
-
-def _seconds(totals: Mapping[str, Any], name: str) -> np.ndarray | None:
-    if "layouts" not in totals:
-        return None
-    return np.array([np.inf if s is None else s for s in totals["layouts"][name]])
-
-
-def _layouts(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
-    """Return changes of layouts and each slice's time in service; {} if layouts cannot change."""
-    if not prepared.layouts.may_change:
-        return {}
-    return {
-        "layouts": {
-            "changes": [
-                {
-                    "chip": row.chip,
-                    "before": _named(row.change.before),
-                    "after": _named(row.change.setting.mig),
-                    "kept": len(row.change.kept),
-                    "begun_s": row.begun_s,
-                    "left_s": _known(row.left_s),
-                    "there_s": _known(row.there_s),
-                }
-                for row in stats.changes
-            ],
-            "since_s": [_known(s) for s in stats.since_s],
-            "until_s": [_known(s) for s in stats.until_s],
-        }
-    }
 
 
 def _failures(stats: RunStats) -> dict[str, Any]:
@@ -177,12 +143,6 @@ def _failures(stats: RunStats) -> dict[str, Any]:
             "down_s": down_s,
         }
     }
-
-
-def _named(mig: MigConfig | str) -> str:
-    if isinstance(mig, str):
-        return mig
-    return "+".join(mig.parts) if mig.name == CUSTOM else mig.name
 
 
 def _known(seconds: float) -> float | None:
@@ -330,7 +290,6 @@ def run_totals(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
         **_experts(stats),
         **_parked(stats),
         **_prefixes(stats),
-        **_layouts(prepared, stats),
         **_failures(stats),
         **_resources(prepared, stats),
         **_parts(prepared, stats),
@@ -341,7 +300,7 @@ def run_totals(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
         "utilisation": utilisation(
             end_s=stats.end_s,
             busy_s=stats.busy_s,
-            there_s=there_s if prepared.layouts.may_change or stats.failures else None,
+            there_s=there_s if stats.failures else None,
             chip_link_bytes=stats.chip_link_bytes,
             link_capacity_gbps=prepared.link_gbps,
             instance_hbm_bytes=stats.instance_hbm_bytes,

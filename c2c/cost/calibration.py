@@ -1,7 +1,7 @@
 """Fit the constants marked `fitted` to full-GPU numbers.
 
-    python -m c2c.cost.calibration                # fit again, print stored and fitted values
-    python -m c2c.cost.calibration --write        # and store what changed
+    c2c calibrate claims                # fit again, print stored and fitted values
+    c2c calibrate claims --write        # and store what changed
 
 The published inputs of a fit are listed under `inputs` in `conf/calibration/<name>.yaml`, keyed by
 claim id. All other results for Fig. 4 and later figures are predictions.
@@ -175,12 +175,12 @@ def store(name: str, values: Mapping[str, float]) -> None:
     write_text(path, text)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Fit, print stored and fitted values side by side, and store them if `--write` is given."""
-    parser = argparse.ArgumentParser(prog="python -m c2c.cost.calibration", description=__doc__)
+    parser = argparse.ArgumentParser(prog="c2c calibrate claims", description=__doc__)
     parser.add_argument("name", nargs="?", default="gh200")
     parser.add_argument("--write", action="store_true", help="store the fitted values")
-    args = parser.parse_args(argv)
+    args = parser.parse_args(arguments)
     stored = load_constants(args.name)
     fitted = fit(args.name)
     for constant in (f.name for f in fields(Constants) if f.name in fitted):
@@ -189,7 +189,3 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.write:
         store(args.name, fitted)
         print(f"wrote {calibration_path(args.name).name}")
-
-
-if __name__ == "__main__":
-    main()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any, Final, Literal, get_args
 
 from c2c.errors import SettingError, check_keys, unknown_name
@@ -40,7 +41,7 @@ class PeerLink:
     source: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Node:
     """Several GPUs of one host, and the links between them.
 
@@ -76,7 +77,7 @@ class Node:
                     f"two or more different numbers of GPUs, 0 to {count - 1}",
                 )  # fmt: skip
 
-    @property
+    @cached_property
     def platforms(self) -> tuple[Platform, ...]:
         """Platforms of the GPUs, in order; a price of the node is divided equally among them."""
         found = tuple(map(load_platform, self.gpus))

@@ -34,8 +34,6 @@ class Room:
       max_batch: most requests in an instance's batch.
       promise_gbps: f64[models], link rate that placement promises each engine; empty: no promises.
       budget_gbps: f64[chips], link rate that may be promised.
-      since_s, until_s: f64[slices], start and end of each slice's service; None: all of them serve
-        for the whole run.
       handed: bool[slices], slices that decode requests prefilled elsewhere; None: there are none.
         Records have no times of the other slices, which count neither as used nor as idle.
     """
@@ -48,19 +46,7 @@ class Room:
     max_batch: int
     promise_gbps: Floats = field(default_factory=lambda: np.empty(0))
     budget_gbps: Floats = field(default_factory=lambda: np.full(1, np.inf))
-    since_s: Floats | None = None
-    until_s: Floats | None = None
     handed: npt.NDArray[np.bool_] | None = None
-
-    def present(self, span: tuple[float, float]) -> Floats:
-        """Return f64[slices], the share of a time span in which each slice was in service."""
-        if self.since_s is None or self.until_s is None:
-            is_told = np.ones(len(self.hbm_gbps)) if self.handed is None else self.handed
-            return np.asarray(is_told, np.float64)
-        since, until = span
-        there = np.minimum(self.until_s, until) - np.maximum(self.since_s, since)
-        share: Floats = np.clip(there, 0.0, None) / (until - since)
-        return share
 
 
 def shares_of(
@@ -76,7 +62,7 @@ def shares_of(
 
     Returns:
       `link`: share used of the fullest chip's link. `hbm`, `kv`, `batch`: shares used of the
-      fullest slice. `slices`: mean number of slices in service; `idle_slices`: of those without a
+      fullest slice. `slices`: number of slices with times; `idle_slices`: mean number without a
       request; `occupied`: share of those with one. `engines`: mean number of engines at the same
       time on an occupied slice. `waited`: share of the time to first token before the first step.
       `waited_for_a_slice`: share of that wait by requests without a warm start. `promised`: share
@@ -103,7 +89,7 @@ def shares_of(
 
     link_bytes, hbm_bytes = numbers_of(table, "link_bytes"), numbers_of(table, "hbm_bytes")
     occupied = _covered(where[served], begun[served], finished[served], span, slices)
-    used, present = occupied > 0, room.present(span)
+    used, is_told = occupied > 0, np.ones(slices, bool) if room.handed is None else room.handed
     engine = numbers_of(table, "instance").astype(np.int64)[served]
     engines = int(engine.max()) + 1 if len(engine) else 0
     running = _covered(engine, begun[served], finished[served], span, engines)
@@ -137,9 +123,9 @@ def shares_of(
         "hbm": min(1.0, float(hbm[used].max())) if used.any() else 0.0,
         "kv": float((held / np.maximum(occupied, 1e-12))[used].max()) if used.any() else 0.0,
         "batch": float((batch / np.maximum(occupied, 1e-12))[used].max()) if used.any() else 0.0,
-        "occupied": float(occupied.sum() / max(present.sum(), 1e-12)),
-        "idle_slices": max(0.0, float((present - occupied).sum())),
-        "slices": float(present.sum()),
+        "occupied": float(occupied.sum() / max(is_told.sum(), 1e-12)),
+        "idle_slices": max(0.0, float((is_told - occupied).sum())),
+        "slices": float(is_told.sum()),
         "engines": float(running.sum() / max(occupied.sum(), 1e-12)),
         "waited_for_a_slice": elsewhere,
         "waited": float(waited.sum() / max(to_first.sum(), 1e-12)),

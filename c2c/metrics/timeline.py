@@ -5,8 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from c2c.metrics.schema import PHASE_SCHEMA
 __all__ = ["write_timeline"]
 
 LINK_TRACK = "link GB/s"
-LAYOUT_THREAD = 1_000_000_000  # beyond every instance
 
 
 def write_timeline(
@@ -29,7 +27,6 @@ def write_timeline(
     *,
     instance_names: Mapping[int, str] | None = None,
     link_capacity_gbps: float | None = None,
-    layouts: Sequence[Mapping[str, Any]] = (),
 ) -> int:
     """Write phases as gzipped Chrome JSON trace events.
 
@@ -42,8 +39,6 @@ def write_timeline(
       stream: binary stream to write to; it is not closed.
       instance_names: name of each instance by number, such as "1g.12gb #3".
       link_capacity_gbps: capacity of each chip's link, 1e9 bytes a second.
-      layouts: changes of chips' layouts, one track per chip: chip, before, after, begun_s, left_s
-        and there_s (None: not yet).
 
     Returns:
       Number of events written.
@@ -59,7 +54,7 @@ def write_timeline(
     # a fixed mtime and no file name: the header would otherwise differ between equal runs
     with gzip.GzipFile(filename="", fileobj=stream, mode="wb", mtime=0, compresslevel=5) as out:
         out.write(b'{"displayTimeUnit":"ms","traceEvents":[\n')
-        for event in chain(_events(columns, names, link_capacity_gbps), _layouts(layouts)):
+        for event in _events(columns, names, link_capacity_gbps):
             out.write((",\n" if count else "").encode() + event.encode())
             count += 1
         out.write(b"\n]}\n")
@@ -91,23 +86,6 @@ def _events(
         yield from _link_counter(
             int(chip), c["start_s"][rows], c["end_s"][rows], c["link_gbps"][rows], capacity_gbps
         )
-
-
-def _layouts(changes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    for chip in sorted({one["chip"] for one in changes}):
-        yield _metadata("thread_name", chip, LAYOUT_THREAD, "MIG layout")
-    for one in changes:
-        what = f"{one['before']} to {one['after']}"
-        for name, start, end in (
-            (f"{what}: slices leave", one["begun_s"], one["left_s"]),
-            (f"{what}: cut", one["left_s"], one["there_s"]),
-        ):
-            if end is not None:
-                yield (
-                    f'{{"ph":"X","pid":{one["chip"]},"tid":{LAYOUT_THREAD},'
-                    f'"name":{json.dumps(name)},"cat":"layout",'
-                    f'"ts":{start * 1e6:.3f},"dur":{(end - start) * 1e6:.3f}}}'
-                )
 
 
 def _link_counter(

@@ -18,7 +18,6 @@ from c2c.policies.keep import NothingKept, layers_to_keep
 from c2c.policies.load import Stream, weights_in
 from c2c.policies.order import FirstCome, rank
 from c2c.policies.place import BandwidthAware, place
-from c2c.policies.recut import LayoutStays, next_layout
 from c2c.policies.route import LeastOutstanding, route
 from c2c.policies.scale import OneInstance, wants_another
 from c2c.policies.step import Whole, step_parts
@@ -68,11 +67,10 @@ class System(NamedTuple):
         return Traits(*(traits_of(KINDS[name], getattr(self, name)) for name in Traits._fields))
 
 
-# Policies called outside the event loop: before the start, or between two events.
+# Policies called before the start.
 PREPARATION: Final[Mapping[str, Any]] = {
     "step": Whole(),
     "load": Stream(),
-    "recut": LayoutStays(),
 }
 
 # Setting -> the decision point that every policy of this kind implements.
@@ -94,7 +92,6 @@ DECISIONS: Final[Mapping[str, DecisionPoint]] = {
     "order": rank,
     "step": step_parts,
     "load": weights_in,
-    "recut": next_layout,
 }
 
 

@@ -38,7 +38,6 @@ __all__ = [
     "PlaceTraits",
     "PreemptTraits",
     "PrefetchTraits",
-    "RecutTraits",
     "RouteTraits",
     "ScaleTraits",
     "StepTraits",
@@ -237,24 +236,6 @@ class LoadTraits(NamedTuple):
     fetches_ahead: bool = False
 
 
-class RecutTraits(NamedTuple):
-    """Traits of a `recut` policy, read before the start.
-
-    Attributes:
-      requests: recent requests by which layouts are compared; 0: the layout never changes.
-      before: earlier requests that fill the chips.
-      margin: share of requests below which a difference between layouts is ignored. While the
-        present layout serves all but so many in time, the others are not evaluated.
-      drain: whether requests that compute on a removed slice end there; else they restart
-        elsewhere.
-    """
-
-    requests: int = 0
-    before: int = 0
-    margin: float = 0.0
-    drain: bool = True
-
-
 class StepTraits(NamedTuple):
     """Traits of a `step` policy, read before the start.
 
@@ -298,14 +279,10 @@ _ALLOWED: Final[Mapping[str, Returns]] = {
     "rows": A_COUNT,
     "embedded": A_COUNT,
     "ahead": A_COUNT,
-    "requests": A_COUNT,
-    "before": A_COUNT,
-    "margin": A_SHARE_OR_NONE,
 }
 # Setting -> the type of its policies' traits.
 KINDS: Final[Mapping[str, Any]] = get_type_hints(Traits) | {
     "load": LoadTraits,
-    "recut": RecutTraits,
     "step": StepTraits,
 }
 _HINTS: Final = {kind: get_type_hints(kind) for kind in KINDS.values()}

@@ -9,7 +9,6 @@ import numpy as np
 
 from c2c.compiling.decision import decision, jitable
 from c2c.draws import draw
-from c2c.errors import SettingError
 from c2c.policies.returns import A_COUNT, A_HOME, DUE, YES_OR_NO
 from c2c.policies.traits import VaryTraits
 from c2c.ranges import AboveZero, BelowOne, Share
@@ -19,7 +18,6 @@ __all__ = [
     "WATCH_DTYPE",
     "AsAlpha",
     "ByRatio",
-    "ByVacancy",
     "ByWait",
     "ByWaiting",
     "Waits",
@@ -219,12 +217,6 @@ def _no_waits(fleet: Any, window_s: float) -> Waits:
     return Waits(np.full(n, window_s), requests, np.zeros(n), np.zeros(n), chosen)
 
 
-def _check_positive(policy: Any, where: str, *names: str) -> None:
-    for name in names:
-        if not 0.0 < getattr(policy, name) < math.inf:
-            raise SettingError(f"{where}.{name}", getattr(policy, name), "a number above 0")
-
-
 class ByWait(NamedTuple):
     """The second variant while requests queue, else the first; decided once a window.
 
@@ -323,129 +315,3 @@ def _by_waiting(
             chosen = 0
         _end_window(own, chip, policy.window_s, now_s, chosen)
     return int(own.chosen[chip])
-
-
-class Watched(NamedTuple):
-    """Memory of `ByVacancy`.
-
-    Attributes:
-      ended: requests of a chip that ended in the period.
-      late: late requests among them.
-      chosen: variant of an instance.
-      changed_s: time of its choice.
-      relieved: 1 if the last change of an instance was relief.
-      variants: number of variants.
-    """
-
-    ended: Any
-    late: Any
-    chosen: Any
-    changed_s: Any
-    relieved: Any
-    variants: Any
-
-
-class ByVacancy(NamedTuple):
-    """The next variant while memory is vacant, earlier ones while requests are late, by a timer.
-
-    The paper prints no value; the defaults are ours.
-
-    Source: CoCoServe, section 5: copies are added above a vacancy rate `t_up` and taken back above
-    a rate of violations `t_down`. Ours: `theta` and the hysteresis after relief, a cool-down, and
-    the other direction (`relief=1`), which adds copies for late requests and removes them later.
-
-    Attributes:
-      period_s: seconds between two decisions.
-      late: ratio of a request's latency to its execution alone beyond which it is late.
-      t_up: free share of an instance's KV cache above which it takes the next variant.
-      t_down: share of late requests above which relief begins.
-      theta: share of late requests above which relief that has begun goes on.
-      hysteresis: increase of `t_up`, and decrease of `theta`, after relief.
-      cool_down_s: seconds after a change without another.
-      relief: variants per step of relief: -1, or 1.
-    """
-
-    period_s: float = 1.0
-    late: float = 1.5
-    t_up: float = 0.3
-    t_down: float = 0.1
-    theta: float = 0.1
-    hysteresis: float = 0.05
-    cool_down_s: float = 2.0
-    relief: int = -1
-
-    def check(self, where: str) -> None:
-        """Raise SettingError for a setting that cannot work."""
-        _check_positive(self, where, "period_s", "late")
-        for name, allowed, is_allowed in (
-            ("t_up", "a share from 0, below 1", 0.0 <= self.t_up < 1.0),
-            ("t_down", "a share above 0, at most 1", 0.0 < self.t_down <= 1.0),
-            ("theta", f"from 0 to t_down, {self.t_down:g}", 0.0 <= self.theta <= self.t_down),
-            ("hysteresis", "a share from 0, below 1", 0.0 <= self.hysteresis < 1.0),
-            ("cool_down_s", "seconds, at least 0", 0.0 <= self.cool_down_s < math.inf),
-            ("relief", "-1 or 1", self.relief in (-1, 1)),
-        ):
-            if not is_allowed:
-                raise SettingError(f"{where}.{name}", getattr(self, name), allowed)
-
-    def memory(self, fleet: Any) -> Watched:
-        """Return the initial memory."""
-        chips, instances = len(fleet.chip_first) - 1, fleet.instances
-        return Watched(
-            ended=np.zeros(chips, np.int64),
-            late=np.zeros(chips, np.int64),
-            chosen=np.zeros(instances, np.int64),
-            changed_s=np.full(instances, -np.inf),
-            relieved=np.zeros(instances, np.int64),
-            variants=np.array([fleet.costs.body_s.shape[2]]),
-        )
-
-    @property
-    def traits(self) -> VaryTraits:
-        """Constant traits of this policy."""
-        return VaryTraits(follows_waits=True, timer_s=self.period_s)
-
-
-@note_end.by(ByVacancy)
-def _note_late(
-    policy: ByVacancy, own: Any, chip: int, latency_s: float, execution_s: float
-) -> bool:  # fmt: skip
-    own.ended[chip] += 1
-    if latency_s > policy.late * execution_s:
-        own.late[chip] += 1
-    return True
-
-
-@variant.by(ByVacancy)
-def _by_vacancy(
-    policy: ByVacancy, own: Any, chip: int, instance: int, waiting: int, now_s: float
-) -> int:  # fmt: skip
-    return int(own.chosen[instance])
-
-
-@answer.by(ByVacancy)
-def _look(policy: ByVacancy, own: Any, table: Any, count: int, chip: int, now_s: float) -> float:
-    late = own.late[chip] / max(1, own.ended[chip])
-    own.ended[chip] = 0
-    own.late[chip] = 0
-    for n in range(count):
-        row = table[n]
-        i = row.instance
-        if row.kv_capacity == 0 or now_s - own.changed_s[i] < policy.cool_down_s:
-            continue
-        margin = policy.hysteresis * own.relieved[i]
-        begins = policy.theta if own.relieved[i] == 1 else policy.t_down
-        step = 0
-        if late > begins:
-            step = policy.relief
-        elif (
-            late <= max(0.0, policy.theta - margin)
-            and 1.0 - row.kv_used / row.kv_capacity > policy.t_up + margin
-        ):
-            step = -policy.relief
-        wanted = max(0, min(own.chosen[i] + step, own.variants[0] - 1))
-        if wanted != own.chosen[i]:
-            own.chosen[i] = wanted
-            own.changed_s[i] = now_s
-            own.relieved[i] = 1 if step == policy.relief else 0
-    return now_s + policy.period_s

@@ -79,7 +79,7 @@ def find_runs(folder: Path) -> list[FoundRun]:
     if not (kept := [run for run in found if run is not None]):
         raise SettingError(
             "folder", str(folder), "a folder with simulated runs in it",
-            "`python -m experiments.simulate` writes them to runs/simulate.",
+            "`c2c simulate` writes them to runs/simulate.",
         )  # fmt: skip
     return sorted(kept, key=lambda run: run.run)
 

@@ -15,8 +15,6 @@ from c2c.serving.plans import (
 )
 from c2c.serving.prepare import (
     GROUPS,
-    Change,
-    ChipLayouts,
     Copy,
     Disaggregation,
     Engines,
@@ -25,7 +23,6 @@ from c2c.serving.prepare import (
     Failures,
     FleetPart,
     Lane,
-    LayoutChange,
     PrefixCache,
     Prepared,
     Profile,
@@ -79,8 +76,6 @@ __all__ = [
     "RESOURCES",
     "SWITCH",
     "WARM",
-    "Change",
-    "ChipLayouts",
     "Copy",
     "Cost",
     "Curve",
@@ -92,7 +87,6 @@ __all__ = [
     "Fleet",
     "FleetPart",
     "Lane",
-    "LayoutChange",
     "Plan",
     "Plans",
     "PrefixCache",

@@ -13,7 +13,6 @@ __all__ = [
     "ACT_HAND",
     "ACT_INTERRUPT",
     "ACT_LOAD",
-    "ACT_RECUT",
     "ACT_RELAYOUT",
     "ACT_RUN",
     "ACT_UNLOAD",
@@ -30,8 +29,7 @@ ACT_RELAYOUT: Final = 3  # send what the lane's next variant needs (`Serving.sen
 ACT_UNLOAD: Final = 4  # the second number is the instance
 ACT_FORGET: Final = 5  # the second number is the request's id; through the port only
 ACT_ASIDE: Final = 6  # likewise: free its KV cache, it will come again
-ACT_RECUT: Final = 7  # the second number is the chip, whose layout is to be made
-ACT_HAND: Final = 8  # the second number is the slot of a request: hand its KV cache over
+ACT_HAND: Final = 7  # the second number is the slot of a request: hand its KV cache over
 
 
 @inlined

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from c2c.serving.actions import ACT_ASIDE, emit
 from c2c.serving.batch import batch_size, generated, member
 from c2c.serving.block_table import clear
-from c2c.serving.device_exit import has_left
 from c2c.serving.early_end import fail_unserved, place_again
 from c2c.serving.engine_move import place_after_moves
 from c2c.serving.handover import begin_again, has_prompt_done, let_go
@@ -32,7 +31,6 @@ from c2c.serving.state import (
     FREE,
     GONE,
     IN_SERVICE,
-    LEAVES,
     LOADING,
     NOWHERE,
     SETTLED,
@@ -42,7 +40,7 @@ from c2c.serving.state import (
 )
 from c2c.serving.step import after_leaving, largest_kv
 
-__all__ = ["bring_back", "lose_devices", "lose_memory", "queue_again"]
+__all__ = ["bring_back", "lose_devices", "lose_memory"]
 
 
 def lose_devices(
@@ -67,7 +65,7 @@ def lose_devices(
         if s.chip[c].claim >= 0:
             drop_claim(s, int(s.chip[c].claim))
     for m, slots in sorted(homeless.items()):
-        queue_again(fleet, s, m, slots, now_s)
+        _queue_again(fleet, s, m, slots, now_s)
     for m in sorted(homeless):
         place_again(fleet, rules, s, m, now_s)
     for i in sorted(others - set(going)):
@@ -88,10 +86,7 @@ def lose_memory(fleet: Fleet, s: Serving, chips: Sequence[int]) -> None:
 
 def _go(s: Serving, d: int, now_s: float) -> None:
     dev = s.device[d]
-    was = dev.service
-    dev.service, dev.until_s = GONE, min(float(dev.until_s), now_s)
-    if was == LEAVES:
-        has_left(s, int(dev.chip))
+    dev.service, dev.until_s = GONE, now_s
     dev.running, dev.last, dev.holder, dev.residents = -1, -1, -1, 0
     dev.kv_bytes, dev.weight_bytes, dev.capacity_bytes = 0.0, 0.0, 0.0
     clear(s.blocks, d)
@@ -175,8 +170,8 @@ def _held_elsewhere(
     return found
 
 
-def queue_again(fleet: Fleet, s: Serving, m: int, slots: list[int], now_s: float) -> None:
-    """Queue more requests among those waiting for model `m`; those that fit no device fail."""
+def _queue_again(fleet: Fleet, s: Serving, m: int, slots: list[int], now_s: float) -> None:
+    # Adds requests to those that wait for model m; those that fit no device fail.
     model = s.model[m]
     slot = int(model.wait_head)
     while slot >= 0:

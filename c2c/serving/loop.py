@@ -19,7 +19,6 @@ from c2c.serving.actions import (
     ACT_HAND,
     ACT_INTERRUPT,
     ACT_LOAD,
-    ACT_RECUT,
     ACT_RELAYOUT,
     ACT_UNLOAD,
 )
@@ -50,7 +49,6 @@ from c2c.serving.live_step import (
     take_end,
     take_ready,
 )
-from c2c.serving.mig_layout import change_layout
 from c2c.serving.pins import (
     drop_weights_of,
     keep_weights_of,
@@ -64,7 +62,6 @@ from c2c.serving.port import (
     Backend,
     BlocksLost,
     Cancelled,
-    ChangeLayout,
     DeviceBack,
     DeviceLost,
     Event,
@@ -74,11 +71,9 @@ from c2c.serving.port import (
     HandOver,
     Interrupt,
     KeepWeights,
-    LayoutChanged,
     Load,
     Plan,
     Ready,
-    Recut,
     Relaid,
     Relayout,
     ReleaseWeights,
@@ -94,9 +89,6 @@ from c2c.serving.port import (
 from c2c.serving.state import (
     ABSENT,
     FAIL_CANCELLED,
-    GONE,
-    IN_SERVICE,
-    OUT,
     SENDS,
     SLOT,
     Fleet,
@@ -142,7 +134,6 @@ def step(
     _check_device(s, event)
     _check_work(s, event)
     _check_relayout(s, event)
-    _check_layout(s, event)
     count = s.count[0]
     now_s = max(float(event.at_s), float(count.now_s))
     count.now_s = now_s
@@ -185,8 +176,6 @@ def _take_in(fleet: Fleet, rules: Rules, s: Serving, event: Event, now_s: float)
         _take_handed(fleet, rules, s, event, now_s)
     elif isinstance(event, Weights):
         _weigh(fleet, rules, s, event, now_s)
-    elif isinstance(event, ChangeLayout | LayoutChanged):
-        change_layout(fleet, rules, s, event, now_s)
     elif isinstance(event, Timer):
         _time(fleet, rules, s, event.number, now_s)
     elif isinstance(event, DeviceBack):
@@ -326,28 +315,6 @@ def _said(s: Serving, event: Ready | StepEnd, fault: int) -> tuple[str, Any, str
     return f"report.{name}", float(getattr(report, name)), "at least 0"
 
 
-def _check_layout(s: Serving, event: Event) -> None:
-    if not isinstance(event, (ChangeLayout, LayoutChanged)):
-        return
-    name = type(event).__name__
-    if not 0 <= event.chip < len(s.chip):
-        raise BackendError(name, "chip", event.chip, f"below {len(s.chip)}")
-    chip = s.chip[event.chip]
-    if isinstance(event, LayoutChanged):
-        if chip.change != 2:
-            raise BackendError(name, "chip", event.chip, "a chip whose layout `Recut` asked for")
-        return
-    if chip.change != 0:
-        raise BackendError(name, "chip", event.chip, "a chip whose layout does not change yet")
-    for field, devices, wanted, what in (
-        ("leaves", event.leaves, IN_SERVICE, "in service"),
-        ("comes", event.comes, OUT, "out of service"),
-    ):
-        for d in devices:
-            if not chip.first <= d < chip.last or s.device[d].service not in (wanted, GONE):
-                raise BackendError(name, field, d, f"a device of the chip that is {what}")
-
-
 def timer_of(s: Serving, event: Event) -> tuple[Action, ...]:
     """Return the action that sets a timer: after one went off, or for a nearer deadline."""
     if isinstance(event, Timer) and event.number > 0:
@@ -397,8 +364,6 @@ def action_of(fleet: Fleet, s: Serving, code: int, where: int) -> Action:
         return Forget(request_id=where)
     if code == ACT_ASIDE:
         return SetAside(request_id=where)
-    if code == ACT_RECUT:
-        return Recut(chip=where)
     if code == ACT_RELAYOUT:
         changed = [
             r for r in map(s.request.__getitem__, _batch(s, where)) if r.kv_next != r.kv_home

@@ -19,8 +19,6 @@ from c2c.serving.state import (
     INBOUND_DTYPE,
     INSTANCE_DTYPE,
     MODEL_DTYPE,
-    NOWHERE,
-    OUT,
     PLAN_DTYPE,
     RECORD_DTYPE,
     RELAYOUT_DTYPE,
@@ -46,7 +44,6 @@ def new_serving(
     budget_gbps: np.ndarray,
     host_bytes: np.ndarray,
     held: np.ndarray,
-    present: np.ndarray | None = None,
     slots: int = 1024,
     buffer: int = 65536,
 ) -> Serving:
@@ -58,7 +55,6 @@ def new_serving(
       budget_gbps: f8[chips] link rate that placement may promise, 1e9 bytes/s.
       host_bytes: f8[chips] host memory of each chip for weights.
       held: [homes] whether a home's weights are in host memory at the start (else on disk).
-      present: [devices] whether a device is in its chip's first layout; None: all are.
       slots: initial request slots; `grow_requests` adds more.
       buffer: maximum records held before they must be taken out.
     """
@@ -74,9 +70,6 @@ def new_serving(
     instance.looked_at = -1
     for field in ("model", "next_same", "wait_head", "wait_tail", "goes_to", "comes_from"):
         instance[field] = -1
-    if present is not None:
-        device.service[~present], device.since_s[~present] = OUT, np.inf
-        instance.state[~present[instance.on_device]] = NOWHERE
     chip = _records(CHIP_DTYPE, n_chips)
     chip.first = np.searchsorted(chip_of, np.arange(n_chips), side="left")
     chip.last = np.searchsorted(chip_of, np.arange(n_chips), side="right")

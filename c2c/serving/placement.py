@@ -22,7 +22,6 @@ from c2c.serving.state import (
     HELD,
     IDLE,
     IN_SERVICE,
-    LEAVES,
     NOWHERE,
     READY,
     RUNNING,
@@ -417,8 +416,6 @@ def make_room(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) -> i
     first, last = instances_of(fleet, s, c)
     for i in range(first, last):
         inst = s.instance[i]
-        if s.device[inst.on_device].service == LEAVES:
-            continue
         if inst.draining != 0:
             return -1  # one at a time
         if fleet.role[inst.on_device] == DECODES:

@@ -22,7 +22,6 @@ __all__ = [
     "Backend",
     "BlocksLost",
     "Cancelled",
-    "ChangeLayout",
     "DeviceBack",
     "DeviceLost",
     "DropWeights",
@@ -33,13 +32,10 @@ __all__ = [
     "HandedOver",
     "Interrupt",
     "KeepWeights",
-    "LayoutChanged",
-    "Layouts",
     "Load",
     "Plan",
     "Ready",
     "Record",
-    "Recut",
     "Relaid",
     "Relayout",
     "ReleaseWeights",
@@ -129,29 +125,6 @@ class HandedOver:
 
     at_s: float
     request_id: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeLayout:
-    """A chip's MIG layout is to change: some devices leave, others join, the rest continue.
-
-    The loop answers with `Recut` once the leaving devices are empty. Their running requests end
-    there, or without `drain` are set aside at the next step boundary.
-    """
-
-    at_s: float
-    chip: int
-    leaves: tuple[int, ...]
-    comes: tuple[int, ...]
-    drain: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutChanged:
-    """The layout that `Recut` asked for is in force."""
-
-    at_s: float
-    chip: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,13 +263,6 @@ class SetAside:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recut:
-    """Make the layout that `ChangeLayout` announced; ends with `LayoutChanged`."""
-
-    chip: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HandOver:
     """Hand the KV cache of a request prefilled on another device over to an instance.
 
@@ -336,14 +302,13 @@ class SetTimer:
 
 
 Weights = KeepWeights | WeightsHere | ReleaseWeights | DropWeights
-Layouts = ChangeLayout | LayoutChanged
 Event = (
     Arrival | Ready | StepEnd | Cancelled | DeviceLost | DeviceBack | BlocksLost | HandedOver
-    | Timer | Weights | Layouts | Relaid
+    | Timer | Weights | Relaid
 )  # fmt: skip
 Action = (
     Absent | Load | RunSteps | Interrupt | Unload | Forget | ForgetBlocks | SetAside | HandOver
-    | Recut | Relayout | SetTimer
+    | Relayout | SetTimer
 )  # fmt: skip
 
 

@@ -19,7 +19,6 @@ __all__ = [
     "ABSENT",
     "ASSIGNED",
     "COLD",
-    "COMES",
     "COMING",
     "ENDS_AT",
     "FAIL_CANCELLED",
@@ -34,11 +33,9 @@ __all__ = [
     "HELD",
     "IDLE",
     "IN_SERVICE",
-    "LEAVES",
     "LENGTH",
     "LOADING",
     "NOWHERE",
-    "OUT",
     "PLAN_DTYPE",
     "READY",
     "RECORD_DTYPE",
@@ -64,14 +61,11 @@ LOADING: Final = 2
 IDLE: Final = 3  # has a model and no work: inactive, may be evicted
 READY: Final = 4  # has work, waits for its turn or for the link
 RUNNING: Final = 5
-NOWHERE: Final = 6  # its device is out of service: holds and accepts nothing
+NOWHERE: Final = 6  # its device is lost: holds and accepts nothing
 
-# State of a device during changes of its chip's layout.
+# State of a device.
 IN_SERVICE: Final = 0
-LEAVES: Final = 1  # accepts no requests; out of service once empty
-OUT: Final = 2  # not in the layout (any more, or yet)
-COMES: Final = 3  # in the layout being created
-GONE: Final = 4  # lost, perhaps for good
+GONE: Final = 1  # lost, perhaps for good
 
 # State of a model at its request's arrival.
 WARM: Final = 0  # active on an instance
@@ -112,15 +106,15 @@ DEVICE_DTYPE = np.dtype(
         ("last", "i8"),  # the instance that ran last, or -1
         ("residents", "i8"),
         ("is_held", "i8"),  # 1: it has work that waits for the link
-        ("service", "i8"),  # IN_SERVICE and so on
+        ("service", "i8"),  # IN_SERVICE or GONE
         ("is_asked", "i8"),  # 1: looks for work at the end of the event
         ("kv_bytes", "f8"),  # reserved in its HBM by all its instances
         ("weight_bytes", "f8"),  # kept in its HBM
         ("capacity_bytes", "f8"),  # for both
         ("holder", "i8"),  # the last instance that took the room of others' layers, or -1
         ("held_since_s", "f8"),  # when
-        ("since_s", "f8"),  # when it came into service; inf: not yet
-        ("until_s", "f8"),  # when it went out of service; inf: not yet
+        ("since_s", "f8"),  # begin of its service, later by the time for which it was lost
+        ("until_s", "f8"),  # when it was lost; inf: it is in service
     ],
     align=True,
 )
@@ -249,9 +243,7 @@ CHIP_DTYPE = np.dtype(
         ("kv_room_bytes", "f8"),  # host memory that is free for KV caches
         ("claim", "i8"),  # model that waits for a slice here before all others, or -1
         ("next_look_s", "f8"),
-        ("leaving", "i8"),  # devices that the change of its layout still waits for
         ("n_waiting", "i8"),  # models with a home on it for which requests wait
-        ("change", "i8"),  # 1: its layout changes; 2: the backend is asked to make the new one
     ],
     align=True,
 )
@@ -477,7 +469,7 @@ class Serving(NamedTuple):
     decoding: Any  # i8[I, B, 3]: SLOT, ENDS_AT, LENGTH of each; a step reads these of all
     count: Any  # i8[0].size
     actions: Any  # i8[n, 2]; an event may hand over every request, see `c2c.serving.actions`
-    # f8[1 + C] when each timer is due, inf: it is not set: deadlines or layouts, then each chip's
+    # f8[1 + C] when each timer is due, inf: it is not set: deadlines or failures, then each chip's
     timer_s: Any
     taken: Any  # f8[devices, memories] KV caches of each lane
     split: Any  # i8[devices, homes, 4] the step's size by home, see `c2c.serving.plans`

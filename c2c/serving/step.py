@@ -24,7 +24,6 @@ from c2c.serving.batching import next_part
 from c2c.serving.charges import spare_decodes
 from c2c.serving.costs import decode_alone_s, prompt_alone_s
 from c2c.serving.decode_target import hand_on
-from c2c.serving.device_exit import is_leaving, take_out
 from c2c.serving.engine_move import (
     follow,
     has_moved,
@@ -51,7 +50,6 @@ from c2c.serving.records import fail, finish, leave
 from c2c.serving.request_routing import any_active, has_active, is_too_busy, routed
 from c2c.serving.roles import DECODES, EVERYTHING
 from c2c.serving.state import (
-    COMES,
     ENDS_AT,
     FAIL_CONTEXT,
     FAIL_DEVICE,
@@ -93,8 +91,7 @@ def largest_kv(fleet: Fleet, s: Serving, m: int, enough: int) -> int:
     for k in homes_of(fleet, m):
         chip = s.chip[fleet.home_chip[k]]
         for d in range(chip.first, chip.last):
-            is_served = s.device[d].service == IN_SERVICE or s.device[d].service == COMES
-            if not is_served or fleet.role[d] == DECODES:
+            if s.device[d].service != IN_SERVICE or fleet.role[d] == DECODES:
                 continue
             capacity = fleet.kv_capacity[fleet.deployment[m].arch, s.device[d].kind]
             largest = max(largest, capacity)
@@ -241,8 +238,6 @@ def after_idle(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> 
     if was_draining:
         return_waiting(fleet, s, i)
         inst.draining = 0
-    if is_leaving(s, i):
-        take_out(fleet, s, i, now_s)
     if s.count[0].pending > 0:
         place_pending(fleet, rules, s, inst.chip, now_s)
     if was_draining and serve_pending(fleet, rules, s, m):

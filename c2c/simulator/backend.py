@@ -12,13 +12,11 @@ from c2c.serving.actions import (
     ACT_HAND,
     ACT_INTERRUPT,
     ACT_LOAD,
-    ACT_RECUT,
     ACT_RELAYOUT,
     ACT_RUN,
 )
 from c2c.serving.costs import step_alone_s, step_bytes, step_growth_s
 from c2c.serving.state import Fleet, Rules, Serving
-from c2c.serving.timers import set_timer
 from c2c.simulator.carrying import move_kv, send_kv
 from c2c.simulator.expert_state import Experts
 from c2c.simulator.fetching import experts_of_start, experts_of_step
@@ -269,8 +267,6 @@ def submit(
             _begin_run(fleet, rules, machine, state, world, experts, d, now_s)
         elif code == ACT_RELAYOUT:
             begin_relayout(rules, machine, state, world, d, now_s)
-        elif code == ACT_RECUT:
-            set_timer(state, 0, now_s)
     for k in range(state.count[0].actions + 1):
         d = ended if k == state.count[0].actions else _touched(state, k)
         if d < 0:

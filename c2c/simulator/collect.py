@@ -48,7 +48,6 @@ def simulate_in_memory(
         loop=workload.loop,
         compiled=compiled,
         timeline_rows=timeline_rows,
-        estimate=estimate,
     )
     parts: list[Any] = []
     stats = run_blocks(simulation, workload.blocks(), parts.append)
@@ -57,18 +56,13 @@ def simulate_in_memory(
     return Collected(records, stats, simulation.timeline())
 
 
-def estimate(
-    prepared: Prepared, workload: Workload, last: int = 0, *, compiled: bool = True
-) -> Mapping[str, Any]:
-    """Return the summary of a workload, served to rate a layout.
-
-    Used by `mig=planned` and by policies that change layouts.
+def estimate(prepared: Prepared, workload: Workload, *, compiled: bool = True) -> Mapping[str, Any]:
+    """Return the summary of a workload, served to rate a layout for `mig=planned`.
 
     Args:
       prepared: prepared setup with that layout.
       workload: workload to serve.
-      last: number of its last requests to summarise; 0: all.
       compiled: as for `simulate_in_memory`.
     """
     records = simulate_in_memory(prepared, workload, compiled=compiled).records
-    return summarise(requests_table(prepared, records[-last:]))
+    return summarise(requests_table(prepared, records))

@@ -22,14 +22,14 @@ from c2c.simulator.graphs import end_relayout, follow_works
 from c2c.simulator.sessions import Sessions, next_turn_s, skip_turns, take_turn, turns_ended
 from c2c.simulator.world import Machine, World
 
-__all__ = ["BLOCK_DONE", "DRAINED", "LAYOUT_DUE", "NEED_SLOTS", "RECORDS_FULL", "drive"]
+__all__ = ["BLOCK_DONE", "CHIPS_DUE", "DRAINED", "NEED_SLOTS", "RECORDS_FULL", "drive"]
 
 # Why `drive` returned.
 BLOCK_DONE: Final = 0  # all arrivals of the block are taken; later events wait for the next block
 DRAINED: Final = 1  # no more events
 RECORDS_FULL: Final = 2  # take the records out, then call again
 NEED_SLOTS: Final = 3  # grow the request slots, then call again
-LAYOUT_DUE: Final = 4  # a chip's layout changes at timer 0: do it, then call again
+CHIPS_DUE: Final = 4  # chips fail or return at timer 0: do it, then call again
 
 
 @inlined
@@ -112,11 +112,11 @@ def drive(
 ) -> int:
     """Run until the block of arrivals is used up (and, after the last block, all work is done).
 
-    Order: by time; at equal times phase ends come before timers (changes of layouts, then those of
-    chips), and these before arrivals; phase ends by device number and before those of
-    the chip's wires, arrivals as in the block. In a closed loop a request of the block arrives when
-    a client is free, and a turn of a session after the answer before it. Timers of chips are
-    answered while something is under way or to come.
+    Order: by time; at equal times phase ends come before timers (failures, then chips'),
+    and these before arrivals; phase ends by device number and before those of the chip's wires,
+    arrivals as in the block. In a closed loop a request of the block arrives when a client is free,
+    and a turn of a session after the answer before it. Timers of chips are answered while something
+    is under way or to come.
 
     Groups of chips that share no model run one after another, each to the end of the block: one
     group's state fits the processor's caches, a large fleet's does not.
@@ -137,7 +137,7 @@ def drive(
       sessions: sessions of a block that holds all requests; without any its arrays are empty.
 
     Returns:
-      BLOCK_DONE, DRAINED, LAYOUT_DUE, RECORDS_FULL or NEED_SLOTS.
+      BLOCK_DONE, CHIPS_DUE, DRAINED, RECORDS_FULL or NEED_SLOTS.
     """
     n = until[cursor[1]]
     root = FLEET if len(until) == 1 else world.tournament.roots[cursor[1]]
@@ -153,7 +153,7 @@ def drive(
         k = cursor[0]
         timer = _due_timer(state, now_s, arrives_s) if k < n or is_last else -1
         if timer == 0:
-            return LAYOUT_DUE
+            return CHIPS_DUE
         if timer > 0:
             d = -1
             now_s = state.timer_s[timer]

@@ -97,7 +97,7 @@ class OpenWorld(SimulatorBackend):
         """Time of the next event without a further request; inf: none."""
         self._fail()
         _, ends_s = self._next_end()
-        others_s = min(float(self._timer_s[0]), self._layouts.next_s, self._happens_s(), ends_s)
+        others_s = min(float(self._timer_s[0]), self._happens_s(), ends_s)
         return min(others_s, float(self._timer_s.min())) if others_s < math.inf else math.inf
 
     def next_event(self, until_s: float = math.inf) -> Event | None:

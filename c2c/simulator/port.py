@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -34,7 +33,6 @@ from c2c.serving.port import (
     Interrupt,
     Load,
     Ready,
-    Recut,
     Relaid,
     Relayout,
     RunSteps,
@@ -50,8 +48,6 @@ from c2c.simulator.clients import give_back, new_clients, next_free_s, take_clie
 from c2c.simulator.events import FLEET, next_end, replay
 from c2c.simulator.experts import build_experts
 from c2c.simulator.graphs import end_relayout, follow_works
-from c2c.simulator.layouts import LayoutSchedule
-from c2c.simulator.recuts import SEEN_DTYPE, Estimate
 from c2c.simulator.wires import drop_sent
 from c2c.simulator.world import Machine, new_world, relayouts_at
 from c2c.workloads import ClosedLoop, RequestBlock
@@ -79,7 +75,6 @@ class SimulatorBackend:
       incidents: cancels, losses of devices or blocks, and pins of weights, by time; none in a
         closed loop.
       loop: clients of a closed loop; None: requests arrive at their times.
-      estimate: estimate for a policy that changes layouts; None: the policy is not called.
     """
 
     def __init__(
@@ -94,7 +89,6 @@ class SimulatorBackend:
         blocks: Sequence[tuple[int, ...]] | None = None,
         incidents: Sequence[Incident] = (),
         loop: ClosedLoop | None = None,
-        estimate: Estimate | None = None,
     ) -> None:
         self._fleet = prepared.fleet
         self._rules = prepared.rules
@@ -105,12 +99,10 @@ class SimulatorBackend:
         self._priorities = priorities
         self._blocks = blocks
         self._incidents = list(incidents)
-        self._layouts = LayoutSchedule(prepared, estimate)
         self._clients = None if loop is None else new_clients(loop)
         self._next = 0
         self._made = np.zeros(len(arrivals), np.int64)
         self._came_s = np.zeros(len(arrivals))
-        self._is_over = np.zeros(len(arrivals), bool)
         self._mirror = prepared.new_serving(slots=len(arrivals) + 1, buffer=1)
         self._world = new_world(machine, self._mirror, 0)
         self._experts = build_experts(prepared, self._mirror)
@@ -127,8 +119,6 @@ class SimulatorBackend:
         for action in actions:
             if isinstance(action, SetTimer):
                 self._timer_s[action.number] = action.at_s
-            elif isinstance(action, Recut):
-                self._layouts.left(action.chip, at_s)
             elif isinstance(action, Forget | SetAside):  # which take no time
                 self._drop(partial(_is_of, action.request_id))
             elif not isinstance(action, Absent | ForgetBlocks):
@@ -171,7 +161,7 @@ class SimulatorBackend:
             self._write_batch(action)
             self._runs[action.device] = action
             return ACT_RUN, action.device
-        assert not isinstance(action, Absent | SetTimer | Forget | ForgetBlocks | SetAside | Recut)
+        assert not isinstance(action, Absent | SetTimer | Forget | ForgetBlocks | SetAside)
         return ACT_UNLOAD, action.instance
 
     def _steps(self, run: RunSteps) -> int:
@@ -202,7 +192,7 @@ class SimulatorBackend:
             mirror.request[request].id = request
 
     def next_event(self, until_s: float = math.inf) -> Event | None:
-        """Return the next event; at equal times phase ends, timer, layouts, incidents, arrivals.
+        """Return the next event; at equal times phase ends, timers, incidents, arrivals.
 
         Args:
           until_s: time limit; later events are left for a later call.
@@ -211,9 +201,8 @@ class SimulatorBackend:
         if self._next < len(self._arrivals):
             arrives_s = self._arrives_s()
         happens_s = self._happens_s()
-        changes_s = self._layouts.next_s
         timer = int(np.argmin(self._timer_s))
-        others_s = min(self._timer_s[timer], changes_s, happens_s, arrives_s)
+        others_s = min(self._timer_s[timer], happens_s, arrives_s)
         while True:
             d, ends_s = self._next_end()
             if ends_s > min(others_s, until_s) or ends_s == math.inf:
@@ -225,17 +214,11 @@ class SimulatorBackend:
         at_s = others_s
         if at_s > until_s:
             return None
-        event_s = self._layouts.event_s
-        if min(ends_s, self._timer_s[0], event_s, happens_s, arrives_s) == math.inf:
+        if min(ends_s, self._timer_s[0], happens_s, arrives_s) == math.inf:
             return None
         if at_s == self._timer_s[timer]:
             self._timer_s[timer] = math.inf
             return Timer(at_s=float(at_s), number=timer)
-        if at_s == changes_s and at_s < event_s:
-            self._layouts.look(self._seen(), at_s)
-            return self.next_event()
-        if at_s == changes_s:
-            return self._layouts.next_event()
         if at_s == happens_s:
             return self._happen(self._incidents.pop(0))
         return self._arrive(at_s)
@@ -247,16 +230,6 @@ class SimulatorBackend:
         """Return the row of the tournament that ends first, and its time; inf: no phase runs."""
         d, ends_s = next_end(self._world.tournament, FLEET)
         return int(d), float(ends_s)
-
-    def _seen(self) -> Any:
-        """Return the most recent requests for the layout policy."""
-        here = slice(max(0, self._next - self._layouts.reads_back), self._next)
-        rows = np.zeros(here.stop - here.start, SEEN_DTYPE)
-        rows["id"], rows["arrival_s"] = np.arange(here.start, here.stop), self._came_s[here]
-        rows["model"] = self._arrivals.model[here]
-        rows["prompt"] = self._arrivals.prompt_tokens[here]
-        rows["output"] = np.where(self._is_over, self._made, -1)[here]
-        return rows
 
     def _works_follow(self, d: int, at_s: float) -> bool:
         if self._world.phase[d].works <= 1:
@@ -345,7 +318,6 @@ class SimulatorBackend:
             self._mirror.instance[plan.instance].last_step_s = at_s
         report = self._mirror.report[d].copy()
         finished = self._finished(d, report.steps)
-        self._is_over[list(finished)] = True
         if self._clients is not None:
             give_back(self._clients, len(finished), at_s)
         return StepEnd(at_s=at_s, device=d, report=report, finished=finished)

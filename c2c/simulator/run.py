@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from numpy.typing import NDArray
 from c2c.compiling.mistakes import policy_error
 from c2c.serving import RESOURCES, Prepared, start_asked
 from c2c.serving.device_loss import bring_back, lose_devices, lose_memory
-from c2c.serving.mig_layout import change_layout
 from c2c.serving.prepare.prefixes import with_blocks
 from c2c.serving.state import Rules, Serving
 from c2c.serving.step import on_step_end
@@ -22,13 +20,11 @@ from c2c.serving.timers import has_timers, set_timer
 from c2c.simulator.backend import end_phase, submit
 from c2c.simulator.clients import Clients, give_back, new_clients
 from c2c.simulator.compiled import compiled_drive
-from c2c.simulator.core import DRAINED, LAYOUT_DUE, NEED_SLOTS, RECORDS_FULL, drive
+from c2c.simulator.core import CHIPS_DUE, DRAINED, NEED_SLOTS, RECORDS_FULL, drive
 from c2c.simulator.expert_state import Experts
 from c2c.simulator.experts import build_experts
 from c2c.simulator.failures import FailureRow, FailureSchedule, has_steps_done, lose_phase
 from c2c.simulator.groups import Ranges, ranges_of
-from c2c.simulator.layouts import LayoutRow, LayoutSchedule
-from c2c.simulator.recuts import Estimate, ended, last_of, under_way
 from c2c.simulator.sessions import (
     Sessions,
     begin_turns,
@@ -90,9 +86,8 @@ class RunStats:
     expert_bytes: float  # over the link
     expert_wait_s: float  # of layers for experts; with a table of misses the host's work as well
     expert_host_s: float  # of the host's work for experts that nothing hid
-    since_s: np.ndarray  # when each slice came into service
-    until_s: np.ndarray  # and out of it; inf: it did not
-    changes: tuple[LayoutRow, ...]  # of chips' layouts
+    since_s: np.ndarray  # begin of each slice's service, later by the time for which it was lost
+    until_s: np.ndarray  # when it was lost; inf: it is in service
     failures: tuple[FailureRow, ...]  # of chips
 
 
@@ -111,7 +106,6 @@ class Simulation:
     experts: Experts
     clients: Clients
     sessions: Sessions
-    layouts: LayoutSchedule
     failures: FailureSchedule
     ranges: Ranges
     compiled: bool
@@ -119,9 +113,6 @@ class Simulation:
     next_id: int = 0
     done: bool = False
     _drive: Callable[..., int] | None = None
-    _ended: Any = (
-        None  # requests whose records are handed out, as far as layouts are chosen by them
-    )
 
     @classmethod
     def start(
@@ -134,23 +125,18 @@ class Simulation:
         timeline_rows: int = 0,
         buffer: int = 65536,
         models: Sequence[int] | None = None,
-        estimate: Estimate | None = None,
     ) -> Simulation:
         """Return a simulation at time 0.
 
         Args:
           loop: clients of a closed loop; None: requests arrive at their times.
           models: models that get requests; None: all.
-          estimate: estimate for a policy that changes layouts, `c2c.simulator.estimate`; None: the
-            policy is not called.
         """
         state = prepared.new_serving(buffer=buffer, models=models, active=False)
-        asked = None if estimate is None else partial(estimate, compiled=compiled)
-        layouts = LayoutSchedule(prepared, asked)
         failures = FailureSchedule(prepared, prepared.chips_of(models))
         ranges = ranges_of(prepared)
         world = new_world(machine, state, timeline_rows, ranges.first_chip)
-        set_timer(state, 0, min(layouts.next_s, failures.next_s))
+        set_timer(state, 0, failures.next_s)
         return cls(
             prepared=prepared,
             rules=prepared.new_rules(),
@@ -160,7 +146,6 @@ class Simulation:
             experts=build_experts(prepared, state),
             clients=new_clients(loop),
             sessions=new_sessions(),
-            layouts=layouts,
             failures=failures,
             ranges=ranges,
             compiled=compiled,
@@ -221,11 +206,9 @@ class Simulation:
             n_out = int(self.state.count[0].out)
             if n_out > 0 and (why == RECORDS_FULL or is_last or len(until) > 1):
                 records = self.state.records[:n_out].copy()
-                if self.layouts.reads_back > 0:
-                    self._ended = self._seen(records)
                 (on_records if len(until) == 1 else in_groups.append)(records)
                 self.state.count[0].out = 0
-            if why == LAYOUT_DUE:
+            if why == CHIPS_DUE:
                 self._change_chips(is_over=is_last and cursor[0] == len(block))
             elif why == NEED_SLOTS:
                 self.state = grow_requests(self.state, len(self.state.request))
@@ -255,7 +238,6 @@ class Simulation:
             len(self.clients.free_s) > 0
             or block.think_s is not None
             or self.failures.next_s < np.inf
-            or self.prepared.layouts.may_change
             or has_timers(self.rules)
             or world.n_timeline[0] < self.timeline_rows
         )
@@ -300,8 +282,8 @@ class Simulation:
             raise found from error
 
     def _change_chips(self, *, is_over: bool) -> None:
-        """Handle timer 0; without work left it is never due again."""
-        count, layouts, world = self.state.count[0], self.layouts, self.world
+        """Let chips fail or return, as timer 0 asks; without work left it is never due again."""
+        count = self.state.count[0]
         if is_over and count.arrived == count.finished + count.failed:
             set_timer(self.state, 0, np.inf)
             return
@@ -309,27 +291,12 @@ class Simulation:
         if count.out + room > len(self.state.records):
             self.state = grow_records(self.state, room)
         now_s, had_ended = float(self.state.timer_s[0]), int(count.out)
-        self._note_who_left(now_s)
-        if layouts.look_s <= now_s:
-            here = self._seen(self.state.records[: count.out])
-            layouts.look(last_of(layouts.reads_back, here, under_way(self.state)), now_s)
-        while layouts.next_s <= now_s:
-            fleet, rules, state = self.prepared.fleet, self.rules, self.state
-            change_layout(fleet, rules, state, layouts.next_event(), now_s)
-            start_asked(fleet, rules, state, now_s)
-            submit(fleet, rules, self.machine, state, world, self.experts, -1, now_s)
-            self._note_who_left(now_s)
         while self.failures.next_s <= now_s:
             if (event := self.failures.next_event()) is not None:
                 self._change_service(*event, now_s)
-        set_timer(self.state, 0, min(layouts.next_s, self.failures.next_s))
+        set_timer(self.state, 0, self.failures.next_s)
         give_back(self.clients, int(count.out) - had_ended, now_s)
         turns_ended(self.state, self.sessions, had_ended, now_s)
-
-    def _seen(self, records: Any) -> Any:
-        """Return the most recently ended requests, of passed-on records and of these."""
-        before = ended(records[:0]) if self._ended is None else self._ended
-        return last_of(self.layouts.reads_back, before, ended(records))
 
     def _change_service(self, chips: Sequence[int], returns: bool, now_s: float) -> None:
         """Take chips that fail together out of service, or return them."""
@@ -357,11 +324,6 @@ class Simulation:
         fleet, rules, state = self.prepared.fleet, self.rules, self.state
         start_asked(fleet, rules, state, now_s)
         submit(fleet, rules, self.machine, state, self.world, self.experts, device, now_s)
-
-    def _note_who_left(self, now_s: float) -> None:
-        for c in np.flatnonzero(self.state.chip.change == 2):
-            if self.layouts.waits(int(c)):
-                self.layouts.left(int(c), now_s)
 
     def timeline(self) -> Any:
         """Return the phases kept so far (`TIMELINE_DTYPE`), in order of their end."""
@@ -420,7 +382,6 @@ class Simulation:
             expert_host_s=float(cache.host_s.sum()),
             since_s=np.array(self.state.device.since_s),
             until_s=np.array(self.state.device.until_s),
-            changes=self.layouts.rows,
             failures=self.failures.rows,
         )
 

@@ -1,4 +1,4 @@
-"""Command lines of searches: the settings of `experiments.simulate`, and a group of their own."""
+"""Command lines of searches: the settings of `c2c simulate`, and a group of their own."""
 
 from __future__ import annotations
 
@@ -43,9 +43,6 @@ def answering(
       help_text: text that `--help` prints.
       sweep: option that makes `group=a,b` a sweep, for the hint of an error.
     """
-    if {"-h", "--help"}.intersection(arguments):
-        print(help_text)
-        return 0
 
     def run() -> int:
         given = spelled(with_own_settings(arguments))
@@ -56,7 +53,7 @@ def answering(
         check_arguments(settings, sweep=sweep)
         return work(settings, folder)
 
-    return command(run, arguments=arguments)
+    return command(run, arguments, help_text=help_text)
 
 
 def own_settings(schema: type, group: str, arguments: Sequence[str]) -> tuple[Any, list[str]]:

@@ -1,4 +1,4 @@
-"""Open-loop traffic to a live engine: requests, answers, and `experiments.serve` as a process."""
+"""Open-loop traffic to a live engine: requests, answers, and `c2c serve` as a process."""
 
 from __future__ import annotations
 
@@ -98,12 +98,12 @@ def _events(lines: Iterator[bytes] | http.client.HTTPResponse) -> Iterator[Any]:
 
 
 class Engine:
-    """`experiments.serve` over a folder of checkpoints."""
+    """`c2c serve` over a folder of checkpoints."""
 
     name = "engine"
 
     def __init__(self, catalog: Path | str, log: Path, settings: Sequence[str]) -> None:
-        """Store the settings of `experiments.serve`; start nothing."""
+        """Store the settings of `c2c serve`; start nothing."""
         self._catalog, self._log, self._settings = catalog, log, settings
         self._process: subprocess.Popen[bytes] | None = None
         self.address = ""
@@ -113,7 +113,7 @@ class Engine:
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(  # noqa: S603 (this Python, our module)
                 [
-                    sys.executable, "-m", "experiments.serve", f"catalog={self._catalog}",
+                    sys.executable, "-m", "c2c", "serve", f"catalog={self._catalog}",
                     "port=0", *self._settings,
                 ],
                 stdout=subprocess.DEVNULL, stderr=log,
@@ -121,7 +121,7 @@ class Engine:
         end_s = time.monotonic() + START_S
         while " at http" not in (said := self._log.read_text()):
             if self._process.poll() is not None or time.monotonic() > end_s:
-                raise DataError("experiments.serve", said[-2000:], "It did not start.")
+                raise DataError("c2c serve", said[-2000:], "It did not start.")
             time.sleep(0.05)
         self.address = next(word for word in said.split() if word.startswith("http"))
 

@@ -1,7 +1,7 @@
 """This engine beside llama.cpp's server, over one trace on the same cores. Takes minutes.
 
     make peer-server
-    python -m experiments.bench.llama_cpp
+    c2c bench llama_cpp
 
 Models have random float32 weights and two architectures, with the same bits for both. The requests
 are an open loop with Poisson arrivals and Zipf-distributed models. The servers take turns. Prints
@@ -16,7 +16,6 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -392,7 +391,3 @@ def main(arguments: Sequence[str]) -> int:
     return benchmark(
         LlamaCppSettings, arguments, _run, check=_check, packages=("c2c",), name="servers"
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

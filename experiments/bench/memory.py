@@ -1,6 +1,6 @@
-"""Peak memory of `experiments.simulate`, run in this process.
+"""Peak memory of `c2c simulate`, run in this process.
 
-    python -m experiments.bench.memory [overrides of experiments.simulate]
+    python -m experiments.bench.memory [overrides of c2c simulate]
 
 Prints the peak in MB as the last line.
 """
@@ -8,9 +8,10 @@ Prints the peak in MB as the last line.
 from __future__ import annotations
 
 import resource
-import runpy
 import sys
 from pathlib import Path
+
+from experiments.simulate import main
 
 __all__ = ["peak_mb"]
 
@@ -30,8 +31,6 @@ def peak_mb() -> float:
 
 
 if __name__ == "__main__":
-    sys.argv = ["experiments.simulate", *sys.argv[1:]]
-    try:
-        runpy.run_module("experiments.simulate", run_name="__main__")
-    finally:
-        print(peak_mb(), flush=True)
+    status = main(sys.argv[1:])
+    print(peak_mb(), flush=True)
+    sys.exit(status)

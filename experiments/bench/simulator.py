@@ -1,6 +1,6 @@
 """Speed and memory of the simulator: requests, systems, instances, start-up. Takes two minutes.
 
-    python -m experiments.bench.simulator requests=3500000
+    c2c bench simulator requests=3500000
 
 The workload is the generator's, with the published volume of C2CServe's trace: 89 models, three
 weeks, 3.5 M requests. Smaller sizes run at the same request rate over less time. Each point is a
@@ -87,7 +87,7 @@ def measure_point(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def measure_start(overrides: Sequence[str] = ()) -> dict[str, float]:
-    """Start `experiments.simulate`; return seconds to its first table and its peak memory in MB."""
+    """Start `c2c simulate`; return seconds to its first table and its peak memory in MB."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "experiments.bench.memory", "figures=false", *overrides]
         started = time.perf_counter()
@@ -275,7 +275,7 @@ def run(settings: BenchSettings, out: Console) -> dict[str, Any]:
         measure_point([*first, "workload.requests=100"])  # compiles what is not cached yet
     start = measure_start()
     out.print(
-        f"start: first result of `python -m experiments.simulate` after "
+        f"start: first result of `c2c simulate` after "
         f"{start['first_result_s']:.2f} s, peak {start['peak_mb']:.0f} MB"
     )
     sizes = []
@@ -329,7 +329,3 @@ def main(arguments: Sequence[str]) -> int:
     return benchmark(
         BenchSettings, arguments, work, check=_check, packages=("c2c",), name="simulator"
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

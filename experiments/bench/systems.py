@@ -1,7 +1,7 @@
 """Requests a second of every system of `conf/system`, each on its default catalog.
 
-    python -m experiments.bench.systems
-    python -m experiments.bench.systems systems=[moe_infinity,finemoe] requests=3000
+    c2c bench systems
+    c2c bench systems systems=[moe_infinity,finemoe] requests=3000
 
 Each system's run stays in a folder of its own in `runs`. Run the same command again to resume a
 stopped measurement. A system with unchanged settings and code keeps the speed of its run there.
@@ -11,7 +11,6 @@ Writes JSON and Parquet with provenance to a folder in runs/bench.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -150,7 +149,3 @@ def main(arguments: Sequence[str]) -> int:
     return benchmark(
         SystemsSettings, arguments, work, check=_check, packages=("c2c",), name="systems"
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

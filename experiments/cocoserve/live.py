@@ -1,6 +1,6 @@
 """Requests served by one device, then by several while the layout changes, compared bit by bit.
 
-`experiments.cocoserve.scale` draws the changes and prints. Nothing here needs more than jax.
+`c2c try cocoserve` draws the changes and prints. Nothing here needs more than jax.
 """
 
 from __future__ import annotations

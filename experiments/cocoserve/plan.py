@@ -1,9 +1,9 @@
 """Plans of layer copies over a node, with their gain, cost and memory; moves nothing.
 
-    python -m experiments.cocoserve.plan model=llama-2-13b node=a100_40_pcie_x4
-    python -m experiments.cocoserve.plan model=llama-2-70b over=4 memory_share=1 gamma=0
-    python -m experiments.cocoserve.plan algorithms=[exact] batch=32 write=plan.json
-    python -m experiments.cocoserve.plan plan=plan.json 'operations=[evict 0-9 1]'
+    c2c plan cocoserve model=llama-2-13b node=a100_40_pcie_x4
+    c2c plan cocoserve model=llama-2-70b over=4 memory_share=1 gamma=0
+    c2c plan cocoserve algorithms=[exact] batch=32 write=plan.json
+    c2c plan cocoserve plan=plan.json 'operations=[evict 0-9 1]'
 
 Prints each plan's gain by three estimates, none of which predicts seconds, and by the predicted
 step. Then prints its operations with bytes and seconds, and the free memory of each device.
@@ -11,7 +11,6 @@ step. Then prints its operations with bytes and seconds, and the free memory of 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -452,7 +451,3 @@ def _ranges(numbers: Sequence[int]) -> str:
 def main(arguments: Sequence[str]) -> int:
     """Print the plans that the command line asks for; return the exit status."""
     return run_settings(PlanSettings, arguments, _print)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

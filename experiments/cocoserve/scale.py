@@ -1,6 +1,6 @@
 """Live copies, moves and evictions of a model's layers between devices while requests stream.
 
-    python -m experiments.cocoserve.scale model=<checkpoint> devices=4 requests=200 operations=200
+    c2c try cocoserve model=<checkpoint> devices=4 requests=200 operations=200
 
 Requests are served twice: by one device, and by several while random operations move layers and
 their KV cache. Tokens and the bits of logits must be equal. Prints bytes, pieces and the longest
@@ -11,7 +11,6 @@ of a CPU share its cores: they show tokens, bytes and compilations, never a spee
 from __future__ import annotations
 
 import random
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -160,7 +159,3 @@ def main(arguments: Sequence[str]) -> int:
         return int(not is_same or bool(done.unequal or done.left or done.compiled or done.loaded))
 
     return run_settings(ScaleSettings, arguments, work)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -308,7 +308,7 @@ def _constants(rows: Rows) -> list[str]:
 
 def calibrate_later() -> str:
     """Return the sentence that says how to store the constants."""
-    return "`python -m experiments.gpu.kernels.calibrate <results> --write` stores them."
+    return "`c2c calibrate gpu <results> --write` stores them."
 
 
 def as_text(

@@ -1,10 +1,10 @@
-"""One process of an offline or online start, run by `experiments.medusa.restore`.
+"""One process of an offline or online start, run by `c2c try medusa`.
 
     python -m experiments.medusa.one_process ROLE DEVICE ADDRESSES EXECUTABLES WHAT FOLDER
 
 Roles: `capture` and `recapture` write captures, `analyse` the artefact, `restore` the results of
 its graphs. WHAT is a model of Table 1, `random:<seed>`, `computing:<seed>` (for a GPU), or
-`xla:<folder>` with the steps of `experiments.medusa.steps`.
+`xla:<folder>` with the steps of `c2c try medusa_steps`.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def programs_of(what: str) -> dict[int, Program]:
         if not folders:
             raise SettingError(
                 "models", what, "xla:<folder> with a step for each batch size",
-                "Make one with `python -m experiments.medusa.steps`.",
+                "Make one with `c2c try medusa_steps`.",
             )  # fmt: skip
         return over_one_memory({_batch(folder): read_dump(folder) for folder in folders})
     if kind in ("random", "computing") and seed.isdigit():
@@ -262,7 +262,7 @@ def main(arguments: list[str]) -> int:
             raise DataError(f"device={device}", str(problem)) from problem
         return 0
 
-    return command(run, arguments=arguments)
+    return command(run, arguments)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Graphs of all tensor-parallel ranks, restored from captures of the first and the last rank.
 
-    python -m experiments.medusa.ranks                             # Qwen1.5 0.5B, 4 ranks
-    python -m experiments.medusa.ranks models=[llama2_13b] world=8
+    c2c try medusa_ranks                             # Qwen1.5 0.5B, 4 ranks
+    c2c try medusa_ranks models=[llama2_13b] world=8
 
 The first rank is captured twice and the last one once. Ranks may differ only in addresses and in
 the arguments that each process is told. Every rank then restores the same artefact, and its graphs'
@@ -11,7 +11,6 @@ to a folder in runs/bench.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -217,7 +216,3 @@ def main(arguments: Sequence[str]) -> int:
         RanksSettings, arguments, work, check=check, packages=("c2c", "experiments.medusa"),
         name="ranks",
     )  # fmt: skip
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

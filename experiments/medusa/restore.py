@@ -1,7 +1,7 @@
 """Capture, analysis and restore in separate processes, on the emulated device or a driver.
 
-    python -m experiments.medusa.restore                       # ten models, emulated
-    python -m experiments.medusa.restore models=[yi_6b] device=driver
+    c2c try medusa                       # ten models, emulated
+    c2c try medusa models=[yi_6b] device=driver
 
 Two processes capture, one analyses, another restores at its own addresses. On three random inputs
 its graphs must give the first process's results, byte for byte. `device=driver` needs .venv-driver
@@ -47,7 +47,7 @@ class RestoreSettings(MeasurementSettings):
       addresses: patched: restored addresses are written into parameters; fixed: a restored process
         reserves the captured addresses and patches nothing.
       executables: own: one for each batch size; shared: one for all batch sizes of a topology.
-      models: models of Table 1, random:<seed>, or xla:<folder> (see `experiments.medusa.steps`).
+      models: models of Table 1, random:<seed>, or xla:<folder> (see `c2c try medusa_steps`).
     """
 
     device: str = "emulated"
@@ -145,7 +145,3 @@ def main(arguments: Sequence[str]) -> int:
         RestoreSettings, arguments, work, check=check, packages=("c2c", "experiments.medusa"),
         name="restore",
     )  # fmt: skip
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,7 +1,7 @@
 """Compile decode steps of a transformer at several batch sizes, without the target GPU.
 
-    python -m experiments.medusa.steps out=steps batch_sizes=[1,2,4,8] step.layers=2 step.hidden=512
-    python -m experiments.medusa.restore models=[xla:steps]
+    c2c try medusa_steps out=steps batch_sizes=[1,2,4,8] step.layers=2 step.hidden=512
+    c2c try medusa models=[xla:steps]
 
 Takes half a minute a batch size. XLA's compiler for GPUs is that of .venv-aot (`make aot`) or of
 jax. `c2c.systems.program.xla` reads the folders, one for each batch size.
@@ -103,10 +103,6 @@ def main(arguments: Sequence[str]) -> int:
 
     def work(settings: StepsSettings) -> None:
         compile_steps(Path(settings.out), settings.batch_sizes, settings.step, environment())
-        print(f"python -m experiments.medusa.restore 'models=[xla:{settings.out}]'")
+        print(f"c2c try medusa 'models=[xla:{settings.out}]'")
 
     return run_settings(StepsSettings, arguments, work, goes_on=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -33,7 +33,7 @@ class Scenario:
       shared_tokens: length of the prefix that all prompts of one of ten groups share.
       step_s: constant time of a step in each simulator; None: see `steps`.
       steps: own: each simulator's own step times; ours: this project's in each.
-      settings: further settings of `experiments.simulate`.
+      settings: further settings of `c2c simulate`.
       requests: number of requests.
     """
 

@@ -1,4 +1,4 @@
-"""Vidur, with this project's step times as its prediction files (`experiments.referee`)."""
+"""Vidur, with this project's step times as its prediction files (`c2c bench referee`)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Reproduction of the papers' figures, and comparison with their numbers; see `__main__`."""
+"""Reproduction of the papers' figures, and comparison with their numbers; see `command`."""

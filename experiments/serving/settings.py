@@ -1,4 +1,4 @@
-"""Settings of `experiments.serve`, validated before any process starts."""
+"""Settings of `c2c serve`, validated before any process starts."""
 
 from __future__ import annotations
 

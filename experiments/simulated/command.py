@@ -1,9 +1,9 @@
-"""Serve a simulated fleet behind OpenAI's API: `python -m experiments.serve simulated=true`.
+"""Serve a simulated fleet behind OpenAI's API: `c2c serve simulated=true`.
 
-    python -m experiments.serve simulated=true system=c2cserve_plus hardware=gh200 mig=7x12gb
-    python -m experiments.serve simulated=true catalog=dense16 superchips=4 speed=10 port=8123
+    c2c serve simulated=true system=c2cserve_plus hardware=gh200 mig=7x12gb
+    c2c serve simulated=true catalog=dense16 superchips=4 speed=10 port=8123
 
-All settings of experiments.simulate apply besides those below; layouts and policies are planned for
+All settings of c2c simulate apply besides those below; layouts and policies are planned for
 the workload. A header of a request makes its answer fail:
 
     x-simulated-fault: status=503            # an error at once; 400 to 599
@@ -100,7 +100,7 @@ async def _serve(endpoint: Endpoint, conf: EndpointConf, tokenizer: str) -> int:
         await endpoint.listen()
         port = conf.port or free_port(conf.host)
         front = begin_front(
-            "experiments.simulated.front", endpoint.socket, conf.host, port,
+            "c2c simulated.front", endpoint.socket, conf.host, port,
             min(_AT_ONCE, conf.max_open), tokenizer, key=conf.key,
         )  # fmt: skip
         serving = asyncio.create_task(

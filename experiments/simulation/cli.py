@@ -1,4 +1,4 @@
-"""Command line of `experiments.simulate`: one run, or a sweep."""
+"""Command line of `c2c simulate`: one run, or a sweep."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HELP, OWN = frozenset({"-h", "--help"}), "--config-dir="
 
 
 def run_command_line(given: Sequence[str]) -> int:
-    """Run a command line; return the exit status, see `experiments.simulate`.
+    """Run a command line; return the exit status, see `c2c simulate`.
 
     Raises:
       SettingError: a setting is not allowed.

@@ -311,7 +311,6 @@ def _write_timeline(setup: RunSetup, run: RunDir, served: Served) -> None:
             file,
             instance_names=names,
             link_capacity_gbps=served.stats.link_capacity_gbps,
-            layouts=run_totals(prepared, served.stats).get("layouts", {}).get("changes", ()),
         )
 
 

@@ -28,7 +28,7 @@ GROUPS: Mapping[str, type | None] = {
 NODES: Mapping[str, type] = {"slo": SloConf, "scale": ScaleConf, "timeline": TimelineConf}
 
 HEAD = """\
-python -m experiments.simulate [option ...] [setting=value ...]
+c2c simulate [option ...] [setting=value ...]
 
 Simulates one serving system on one workload; prints a table and writes a run folder.
 

@@ -17,7 +17,7 @@ from c2c.workloads import describe, shared_models
 from experiments.simulation.execute import Outcome, chosen_chunks
 from experiments.tables import print_table
 
-__all__ = ["console", "layout_lines", "print_folder", "print_outcome", "print_setup"]
+__all__ = ["console", "print_folder", "print_outcome", "print_setup"]
 
 _MODELS_SHOWN = 8
 _WIDTH = 100  # if output is no terminal; no table is cut then
@@ -34,7 +34,7 @@ def print_setup(out: Console, setup: RunSetup) -> None:
     """Print the system, fleet and workload of a run, and the choices made for the user."""
     serving, prepared = setup.serving, setup.prepared
     out.print(
-        f"[bold]{serving.system.name}[/] on {serving.fleet_name}, {int(prepared.present.sum())} "
+        f"[bold]{serving.system.name}[/] on {serving.fleet_name}, {len(prepared.kind_of)} "
         f"instances, seed {setup.seed}"
     )
     first = 0
@@ -75,22 +75,6 @@ def _cache_line(setup: RunSetup) -> str:
     return ""
 
 
-def layout_lines(run: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for each change of a chip's layout in the totals of a run."""
-    for one in run.get("layouts", {}).get("changes", ()):
-        line = (
-            f"layout: chip {one['chip']}, {one['before']} to {one['after']} at "
-            f"{one['begun_s']:,.1f} s, slices kept {one['kept']}"
-        )
-        if one["there_s"] is None:
-            yield f"{line}; the run ended while slices drained"
-        else:
-            yield (
-                f"{line}; the others were drained at {one['left_s']:,.1f} s, "
-                f"the new ones ready at {one['there_s']:,.1f} s"
-            )
-
-
 def _part_line(part: Mapping[str, Any]) -> str:
     used, share = part["utilisation"], part["attainment"]["both"]
     usd = part["usd_per_hour"]
@@ -107,8 +91,6 @@ def print_outcome(out: Console, outcome: Outcome) -> None:
     summary, run = outcome.summary, outcome.summary["run"]
     print_table(out, partial(_latency_table, summary), spare=("p95", "goodput"))
     out.print(_machine_table(summary, run, outcome))
-    for line in layout_lines(run):
-        out.print(line, markup=False, soft_wrap=True)
     if found := run.get("prefix"):
         out.print(_prefix_line(found), markup=False, soft_wrap=True)
     for line in _measured_lines(summary.get("measured", {})):

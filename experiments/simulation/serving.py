@@ -19,7 +19,6 @@ from c2c.simulator import (
     RunStats,
     Simulation,
     build_machine,
-    estimate,
     requests_table,
     run_blocks,
 )
@@ -95,7 +94,6 @@ def serve(
         compiled=compiled,
         timeline_rows=setup.timeline_rows,
         models=None if shard is None else shard.models.tolist(),
-        estimate=estimate,
     )
     blocks = setup.workload.blocks()
     generating, recording = _Watch(), _Watch()

@@ -403,7 +403,7 @@ def main(arguments: Sequence[str]) -> int:
         print(json.dumps(rows_of(json.loads(arguments[0]))))
         return 0
 
-    return command(run, arguments=arguments)
+    return command(run, arguments)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """CPU seconds of the planner at real sizes, and gaps of its plans to the optimum.
 
-    python -m experiments.tessera.planner                        # sizes of Fig. 11(b)
-    python -m experiments.tessera.planner kernels=[452] gap=0.001 pair=[b200,h100_sxm]
+    c2c bench planner                        # sizes of Fig. 11(b)
+    c2c bench planner kernels=[452] gap=0.001 pair=[b200,h100_sxm]
 
 The model is a Llama 3 8B with the number of layers that gives the kernels asked for, in decode and
 prefill. The throughput policy is planned by the integer program, without and with blocks of layers;
@@ -11,7 +11,6 @@ machine. Writes JSON with provenance to a folder in runs/bench.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -178,7 +177,3 @@ def main(arguments: Sequence[str]) -> int:
         PlannerSettings, arguments, work, check=check, packages=("c2c", "experiments.tessera"),
         name="planner",
     )  # fmt: skip
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

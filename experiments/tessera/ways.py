@@ -1,8 +1,8 @@
 """Methods to serve one model on two different GPUs, and the gain of each.
 
-    python -m experiments.tessera.ways                                   # the paper's three pairs
-    python -m experiments.tessera.ways pairs=[[a100_80,l40s]] model=qwen3-32b rows=16
-    python -m experiments.tessera.ways pairs=[[gh200,l40s]] prices.gh200=3.5
+    c2c plan tessera                                   # the paper's three pairs
+    c2c plan tessera pairs=[[a100_80,l40s]] model=qwen3-32b rows=16
+    c2c plan tessera pairs=[[gh200,l40s]] prices.gh200=3.5
 
 The methods for each pair are: each GPU alone, independent replicas, pipeline parallelism, separate
 prefill and decode, separate attention, a placement of kernels, and the limit of all placements.
@@ -13,7 +13,6 @@ runs/bench.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -177,7 +176,3 @@ def main(arguments: Sequence[str]) -> int:
         WaysSettings, arguments, work, check=check, packages=("c2c", "experiments.tessera"),
         name="ways",
     )  # fmt: skip
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

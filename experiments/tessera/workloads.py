@@ -1,6 +1,6 @@
 """The paper's five workloads and three pairs, and the three fitted numbers.
 
-    python -m experiments.tessera.workloads        # fits them again, prints stored and fitted
+    c2c calibrate tessera        # fits them again, prints stored and fitted
 
 A pair's `right_share` is fitted so that the right GPU alone has its throughput of Table III: the
 mean over the workloads, relative to the left GPU. Nothing else is fitted.
@@ -129,7 +129,3 @@ def main(arguments: Sequence[str]) -> int:
         print(f"{name}: stored {load_pair(name).right_share}, fitted {fitted_share(name):.3f}")
         print(f"  right over left with nothing fitted: {found}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,7 +1,7 @@
 """A hot and a cold model in two processes; the cold one computes a part of the hot one's attention.
 
-    python -m experiments.weaver.pair hot=<checkpoint> cold=<checkpoint> ratio=0.45 requests=200
-    python -m experiments.weaver.pair ratio=1 cold_requests=0 write=pair.json
+    c2c try weaver hot=<checkpoint> cold=<checkpoint> ratio=0.45 requests=200
+    c2c try weaver ratio=1 cold_requests=0 write=pair.json
 
 Each process serves its requests alone first. Then both serve at once. A share of the hot requests
 has its KV cache in the cold process, which computes their attention when it polls. Tokens must be
@@ -12,7 +12,6 @@ and stalls, never a speed.
 from __future__ import annotations
 
 import multiprocessing
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -283,7 +282,3 @@ def main(arguments: Sequence[str]) -> int:
         return int(hot is None or cold is None or not _print(settings, hot, cold, console))
 
     return run_settings(PairSettings, arguments, work)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

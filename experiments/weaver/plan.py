@@ -1,8 +1,8 @@
 """Cuts of a cold model's operators for a hot model's attention, with stalls before and after.
 
-    python -m experiments.weaver.plan hot=llama-3-8b cold=llama-3-8b node=l40s_pcie ratio=0.45
-    python -m experiments.weaver.plan node=a100_40_nvlink ratio=0.3 batch=64 weight=0.1
-    python -m experiments.weaver.plan nodes=[l40s_pcie] ratios=[0.2,0.45] batches=[16,64,231]
+    c2c plan weaver hot=llama-3-8b cold=llama-3-8b node=l40s_pcie ratio=0.45
+    c2c plan weaver node=a100_40_nvlink ratio=0.3 batch=64 weight=0.1
+    c2c plan weaver nodes=[l40s_pcie] ratios=[0.2,0.45] batches=[16,64,231]
 
 The first table has K, N and the times T of the operators by the cost model, the second the plans.
 The last one has the number of splits by Algorithm 1, with its threshold read per operator, layer
@@ -11,7 +11,6 @@ and iteration. The cost to the cold model is relative to its step alone.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -262,7 +261,3 @@ def _us(seconds: float) -> str:
 def main(arguments: Sequence[str]) -> int:
     """Print the plans that the command line asks for; return the exit status."""
     return run_settings(PlanSettings, arguments, _print)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -238,7 +238,7 @@ def _rows(what: Served) -> int:
 
 
 def _weaving(what: Served) -> Weaving:
-    hbm = load_node(what.node).platforms[0].gpu.hbm_bytes
+    hbm = _node(what.node).platforms[0].gpu.hbm_bytes
     cards = what.hbm_bytes / hbm if what.hbm_bytes and what.node == A100 else 1.0
     share = {"half": 0.5, "three_quarters": 0.75,
              "by_load": what.hot_rate / (what.hot_rate + what.cold_rate)}  # fmt: skip
@@ -253,6 +253,9 @@ def _weaving(what: Served) -> Weaving:
     )  # fmt: skip
 
 
+_node = cache(load_node)
+
+
 @cache
 def _base() -> ServingSetup:
     """Return the settings that all runs share; cached, since composing takes longer than a run."""
@@ -261,7 +264,7 @@ def _base() -> ServingSetup:
 
 @lru_cache(maxsize=256)
 def _prepared(given: Weaving, node: str, rows: int, constants: Constants) -> Prepared:
-    made, models, base = load_node(node), _models(), _base()
+    made, models, base = _node(node), _models(), _base()
     layout = woven_layout(given, models, made, rows=rows, tokens=2048, constants=constants)
     ratio = given.ratio if given.way == "woven" else 0.0
     system = replace(base.system, layout=layout, vary=ByRatio(ratio), max_batch=rows)
@@ -297,7 +300,7 @@ def _requests(what: Served) -> RequestBlock:
 
 def _served(what: Served) -> Found:
     given = _weaving(what)
-    constants = constants_of(what.constants, load_node(what.node).gpus[0])
+    constants = constants_of(what.constants, _node(what.node).gpus[0])
     prepared = _prepared(given, what.node, _rows(what), constants)
     prepared = replace(prepared, setup=replace(prepared.setup, seed=what.seed))
     block = _requests(what)
@@ -352,7 +355,7 @@ def _homes(seed: int, requests: int) -> np.ndarray:
 
 def gpu_share(found: Found, what: Served) -> float:
     """Return the used share of the cold GPU's memory: weights, reserve, KV cache."""
-    node, spec = load_node(what.node), _models()[1].spec
+    node, spec = _node(what.node), _models()[1].spec
     whole, given = node.platforms[1].gpu.hbm_bytes, _weaving(what)
     fixed = weight_bytes(spec) + given.reserve_bytes
     return (fixed + found.cold_kv * (given.kv_share * whole - fixed)) / whole

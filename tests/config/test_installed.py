@@ -54,7 +54,7 @@ def installed(tmp_path: Path) -> Path:
 
 def run(where: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "experiments.simulate", *overrides], cwd=where,
+        [sys.executable, "-m", "c2c", "simulate", *overrides], cwd=where,
         capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(where / "site")},
     )  # fmt: skip
 

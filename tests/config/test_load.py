@@ -110,7 +110,7 @@ def test_several_choices_of_a_group_are_refused(group: str) -> None:
     if group.startswith("experiment") or group == "system/mechanism":  # of which any may be there
         check_choices([f"+{group}=[{first},{choices(group)[-1]}]"])
         return
-    each = f"To run each of them: experiments.simulate -m {group}={first},{last}."
+    each = f"To run each of them: c2c simulate -m {group}={first},{last}."
     for form in ("{}=[{},{}]", "+{}=[{},{}]", "{}@here=[{},{}]", "{}={},{}"):
         given = form.format(group, first, last)
         for overrides in ([given], [f"{group}={first}", given]):

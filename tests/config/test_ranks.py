@@ -101,8 +101,6 @@ def test_a_failed_chip_takes_its_group_along() -> None:
         (("expert_parallel=true",), "expert_parallel=True: expected false"),
         (("tensor_parallel=2", "superchips=2", "mig=7x12gb"), "mig='7x12gb'.*A MIG slice"),
         (("tensor_parallel=2", "superchips=2", "mig=planned"), "mig='planned'"),
-        (("tensor_parallel=2", "superchips=2", "mig_changes=[{at_s: 1, mig: 1x96gb}]"),
-         "mig_changes=1: expected none with tensor_parallel=2"),
         (("tensor_parallel=2", "superchips=2", "system=tessera", "node=h100_rtx"),
          "tensor_parallel=2: expected 1 with a node"),
         (("tensor_parallel=2", "superchips=2", "failures.host_chips=3"), "failures.host_chips=3"),

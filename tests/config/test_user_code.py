@@ -179,7 +179,7 @@ def test_the_documented_system_runs_alike_interpreted_and_compiled(
 def test_the_documented_command_and_its_mistakes(tmp_path: Path, repository: Path) -> None:
     written(tmp_path, repository)
     few = ["workload=poisson", "workload.requests=20", "figures=false", f"out={tmp_path / 'out'}"]
-    command = [sys.executable, "-m", "experiments.simulate", "--config-dir", "mydir"]
+    command = [sys.executable, "-m", "c2c", "simulate", "--config-dir", "mydir"]
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

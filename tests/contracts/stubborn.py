@@ -13,17 +13,14 @@ from c2c.serving.port import (
     Action,
     Arrival,
     Cancelled,
-    ChangeLayout,
     DeviceLost,
     Event,
     Forget,
     HandedOver,
     HandOver,
     Interrupt,
-    LayoutChanged,
     Load,
     Ready,
-    Recut,
     Relaid,
     Relayout,
     RunSteps,
@@ -45,7 +42,6 @@ class StubbornBackend:
       arrivals: `output_tokens` are bounds: where a request really ends is drawn.
       cancel: share of the requests that are cancelled.
       lose: devices that are lost at random times.
-      changes: of chips' layouts; one waits for the one before it.
       jump_s: how far the clock that stamps the events jumps to and fro.
       tell: share of the ends at the bound that are reported.
     """
@@ -60,7 +56,6 @@ class StubbornBackend:
         deadline: float,
         jump_s: float,
         tell: float,
-        changes: Sequence[ChangeLayout] = (),
     ) -> None:
         g = self._g = np.random.default_rng(seed)
         n = len(arrivals)
@@ -76,7 +71,6 @@ class StubbornBackend:
         self._timer = -1
         self._lost: set[int] = set()
         self._carried: dict[int, tuple[int, HandOver]] = {}  # by request, as `_runs`
-        self._changing: set[int] = set()
         self._now_s = 0.0
         end_s = float(arrivals.arrival_s[-1]) if n else 1.0
         for k in range(n):
@@ -101,8 +95,6 @@ class StubbornBackend:
         for d in lose:
             when = float(g.uniform(0.0, 1.2 * end_s))
             self._send(when, DeviceLost(at_s=when, device=d))
-        for change in changes:
-            self._send(change.at_s, change)
 
     def _send(self, at_s: float, event: Event) -> int:
         number = next(self._order)
@@ -122,9 +114,6 @@ class StubbornBackend:
                 when = now_s + float(g.exponential(0.5))
                 gbps = float(g.uniform(1.0, 500.0))
                 self._send(when, Ready(at_s=when, device=action.device, available_gbps=gbps))
-            elif isinstance(action, Recut):
-                when = now_s + float(g.exponential(0.5))
-                self._send(when, LayoutChanged(at_s=when, chip=action.chip))
             elif isinstance(action, Relayout):
                 when = now_s + float(g.exponential(0.5))
                 self._send(when, Relaid(at_s=when, device=action.device))
@@ -180,13 +169,6 @@ class StubbornBackend:
                 del self._carried[event.request_id]
                 if self._lost & {action.source, action.device}:
                     continue
-            if isinstance(event, ChangeLayout) and event.chip in self._changing:
-                self._send(at_s + 0.1, event)
-                continue
-            if isinstance(event, ChangeLayout):
-                self._changing.add(event.chip)
-            elif isinstance(event, LayoutChanged):
-                self._changing.discard(event.chip)
             if isinstance(event, StepEnd):
                 event = replace(event, finished=self._finished(event))
             if isinstance(event, DeviceLost):

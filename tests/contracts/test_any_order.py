@@ -35,14 +35,12 @@ from c2c.serving.port import (
     Arrival,
     BlocksLost,
     Cancelled,
-    ChangeLayout,
     DeviceBack,
     DeviceLost,
     DropWeights,
     Event,
     HandedOver,
     KeepWeights,
-    LayoutChanged,
     Load,
     Ready,
     Relaid,
@@ -56,10 +54,7 @@ from c2c.serving.port import (
     new_report,
 )
 from c2c.serving.prepare.prefixes import with_blocks
-from c2c.serving.state import GONE, IN_SERVICE, OUT
 from tests.contracts.systems import FLEETS, ON_FLEETS, SYSTEMS, prepared
-from tests.contracts.test_layouts import SYSTEMS as CHANGING
-from tests.contracts.test_layouts import changing
 from tests.contracts.test_serving import AS_DRAWN
 from tests.contracts.watching import Watch
 from tests.simulator.test_prefix_cache import BLOCK, check_state
@@ -220,20 +215,6 @@ class AnyOrder(RuleBasedStateMachine):
         elif lost := sorted(self.watch.lost):
             self._take(DeviceBack(at_s=at_s, device=lost[pick % len(lost)]))
 
-    @precondition(lambda self: self.what.setup.changes)
-    @rule(delay_s=delays, pick=picks, which=st.integers(0, 2**14 - 1), drain=st.booleans())
-    def change(self, delay_s: float, pick: int, which: int, drain: bool) -> None:
-        at = pick % len(self.state.chip)
-        chip, service = self.state.chip[at], self.state.device.service
-        if chip.change != 0:
-            return
-        some = [d for k, d in enumerate(range(chip.first, chip.last)) if which >> (k % 14) & 1]
-        leaves = tuple(d for d in some if service[d] in (IN_SERVICE, GONE))
-        comes = tuple(d for d in some if service[d] == OUT)
-        self._take(
-            ChangeLayout(at_s=self._at(delay_s), chip=at, leaves=leaves, comes=comes, drain=drain)
-        )
-
     @rule(pick=picks, wish=st.sampled_from([KeepWeights, DropWeights, WeightsHere, ReleaseWeights]))
     def wish(self, pick: int, wish: type[Weights]) -> None:
         is_new = wish in (KeepWeights, DropWeights)
@@ -248,11 +229,10 @@ class AnyOrder(RuleBasedStateMachine):
     # Answers
 
     def _owed(self) -> list[tuple[str, int]]:
-        """Return what a backend owes: of which kind, and for which device, request or chip."""
+        """Return what a backend owes: of which kind, and for which device or request."""
         watch = self.watch
         kinds: dict[str, Collection[int]] = {
             "work": watch.busy, "sent": watch.on_wires, "relaid": watch.relaying,
-            "cut": watch.is_asked,
         }  # fmt: skip
         return [(kind, k) for kind, those in kinds.items() for k in sorted(those)]
 
@@ -270,8 +250,6 @@ class AnyOrder(RuleBasedStateMachine):
             return HandedOver(at_s=at_s, request_id=k)
         if kind == "relaid":
             return Relaid(at_s=at_s, device=k)
-        if kind == "cut":
-            return LayoutChanged(at_s=at_s, chip=k)
         doing, gbps = self.watch.busy[k], 1.0 + 40.0 * part
         if isinstance(doing, Load):
             return Ready(at_s=at_s, device=k, available_gbps=gbps)
@@ -329,11 +307,6 @@ def test_any_order_of_events_holds_the_laws(system: str, fleet: str) -> None:
     _hold(prepared(system, fleet), 3)
 
 
-@pytest.mark.parametrize("system", tiered(CHANGING, "c2cserve"))
-def test_any_order_of_events_and_layouts_holds_the_laws(system: str) -> None:
-    _hold(changing(system), 3)
-
-
 @pytest.mark.parametrize("system", tiered(sorted(set(SYSTEMS) - {"by_layer"}), "triage_3"))
 def test_any_order_holds_the_laws_where_decodes_wait_for_prompts(system: str) -> None:
     made = prepared(system, "tight").setup
@@ -354,9 +327,3 @@ def test_any_order_holds_the_laws_in_any_mix_of_mechanisms(names: str, fleet: st
 @pytest.mark.parametrize(("system", "fleet"), [*itertools.product(SYSTEMS, FLEETS)])
 def test_many_orders_hold_the_laws(system: str, fleet: str) -> None:
     _hold(prepared(system, fleet), 40)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("system", CHANGING)
-def test_many_orders_with_layouts_hold_the_laws(system: str) -> None:
-    _hold(changing(system), 100)

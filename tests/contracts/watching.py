@@ -20,7 +20,6 @@ from c2c.serving.port import (
     Arrival,
     Backend,
     Cancelled,
-    ChangeLayout,
     DeviceBack,
     DeviceLost,
     Event,
@@ -30,10 +29,8 @@ from c2c.serving.port import (
     HandOver,
     Interrupt,
     KeepWeights,
-    LayoutChanged,
     Load,
     Ready,
-    Recut,
     Relaid,
     Relayout,
     ReleaseWeights,
@@ -50,7 +47,6 @@ from c2c.serving.state import (
     ENDS_AT,
     FREE,
     NOWHERE,
-    OUT,
     RUNNING,
     SETTLED,
     SLOT,
@@ -87,9 +83,6 @@ class Watch:
         }
         self.busy: dict[int, Load | RunSteps] = {}
         self.lost: set[int] = set()
-        self.out = {int(d) for d in np.flatnonzero(state.device.service == OUT)}
-        self.changing: dict[int, ChangeLayout] = {}  # by chip
-        self.is_asked: set[int] = set()  # chips whose layout is to be made
         self.coming: dict[int, tuple[int, int]] = {}  # of a request: to which instance, KV tokens
         self.on_wires: dict[int, tuple[Engine, Engine]] = {}  # of a request: from where to where
         self.relaying: dict[int, Relayout] = {}  # by device
@@ -125,12 +118,6 @@ class Watch:
         elif isinstance(event, HandedOver):
             source, _ = self.on_wires.pop(event.request_id)
             del source.kv[event.request_id]
-        elif isinstance(event, ChangeLayout):
-            self.changing[event.chip] = event
-        elif isinstance(event, LayoutChanged):
-            assert event.chip in self.is_asked
-            self.is_asked.remove(event.chip)
-            self.out -= set(self.changing.pop(event.chip).comes)
         elif isinstance(event, Relaid) and event.device not in self.lost:
             del self.relaying[event.device]
         elif isinstance(event, Ready | StepEnd) and event.device not in self.lost:
@@ -200,12 +187,6 @@ class Watch:
                     assert chips[engine.device] != action.chip or (
                         engine.model not in action.models
                     )
-            elif isinstance(action, Recut):
-                leaves = set(self.changing[action.chip].leaves)
-                assert not any(e.device in leaves for e in self.engines.values())
-                assert not leaves & self.busy.keys()
-                self.is_asked.add(action.chip)
-                self.out |= leaves
             elif isinstance(action, HandOver):
                 self._carry(action)
             elif isinstance(action, Relayout):
@@ -265,9 +246,7 @@ class Watch:
 
     def _start(self, action: Load | RunSteps) -> None:
         d = action.device
-        assert d not in self.lost | self.out
-        if isinstance(action, Load):
-            assert not any(d in change.leaves for change in self.changing.values())
+        assert d not in self.lost
         assert d not in self.busy, "a device runs one thing at a time"
         self.busy[d] = action
         if isinstance(action, Load):
@@ -357,7 +336,6 @@ class Watch:
     def end(self, state: Serving) -> Any:
         """Check that nothing is left, once there are no more events; return records by id."""
         assert not self.busy
-        assert not self.changing, "a change of layout was never done"
         assert not self.relaying, "copies were never there"
         assert not any(e.kv for e in self.engines.values())
         assert not self.coming

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import pytest
 
 INSTALLS = "make env"  # has been run, or no test would
-SERVES = "experiments.serve"
+SERVES = "serve"
+RUNS = {"python": [sys.executable], "c2c": [sys.executable, "-m", "c2c"]}
 
 
 class Block(NamedTuple):
@@ -51,11 +52,8 @@ def run(folder: Path, repository: Path, section: str) -> str:
             else:
                 commands = block.text.replace("\\\n", "").replace("8123", port).splitlines()
             for command in commands:
-                words = [
-                    sys.executable if word.endswith("python") else word
-                    for word in shlex.split(command)
-                    if word != "PYTHONPATH=."  # as in `env`
-                ]
+                words = [word for word in shlex.split(command) if word != "PYTHONPATH=."]
+                words[:1] = RUNS.get(words[0].removeprefix(".venv/bin/"), words[:1])
                 if SERVES in words:
                     server = subprocess.Popen(words, cwd=folder, env=env)
                     continue

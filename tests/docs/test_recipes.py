@@ -31,7 +31,8 @@ def command(repository: Path, part: str) -> list[str]:
     """Return the page's command that contains `part`, for this Python."""
     text = (repository / "docs" / "recipes.md").read_text("utf-8")
     (line,) = [one for one in text.splitlines() if one.startswith("    .venv/") and part in one]
-    return [sys.executable, *shlex.split(line)[1:]]
+    program, *words = shlex.split(line)
+    return [sys.executable, *(["-m", "c2c"] if program.endswith("/c2c") else []), *words]
 
 
 def written(folder: Path, repository: Path, *paths: str) -> None:

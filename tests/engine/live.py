@@ -24,7 +24,7 @@ START_S = 900.0  # compiling on a machine that others use, too
 
 
 class Live:
-    """A running `experiments.serve`."""
+    """A running `c2c serve`."""
 
     def __init__(self, process: subprocess.Popen[str], url: str) -> None:
         self.process = process
@@ -95,7 +95,7 @@ def served(*settings: str, log: Path) -> Iterator[Live]:
     """Serve with these settings; end by SIGTERM."""
     with log.open("w") as stderr:
         process = subprocess.Popen(
-            [sys.executable, "-m", "experiments.serve", "port=0", *settings],
+            [sys.executable, "-m", "c2c", "serve", "port=0", *settings],
             stderr=stderr, stdout=subprocess.DEVNULL, text=True,
         )  # fmt: skip
         try:

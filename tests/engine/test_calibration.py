@@ -33,7 +33,8 @@ from c2c.serving.port import (
 from c2c.simulator import build_machine
 from c2c.simulator.port import SimulatorBackend
 from c2c.transformer import pieces
-from experiments.calibrate import calibrate
+from experiments.calibrate import CalibrateSettings, calibrate
+from experiments.plain_settings import read_settings
 from experiments.serving.calibration import fit_steps, with_costs
 from experiments.serving.drift import shapes_of
 from experiments.serving.inputs import Inputs, inputs_from
@@ -118,12 +119,16 @@ def record(folder: Path, table: pa.Table, others: Sequence[float]) -> Path:
     return folder
 
 
+def calibrated(arguments: Sequence[str]) -> None:
+    calibrate(read_settings(CalibrateSettings, arguments))
+
+
 def test_a_calibration_is_written_only_of_a_quiet_machine(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     quiet = record(tmp_path / "quiet", recorded(), [0.0, 0.01])
     to = tmp_path / "cpu.yaml"
-    assert calibrate([f"run={quiet}", f"to={to}"]) == 0
+    calibrated([f"run={quiet}", f"to={to}"])
     assert "1 models" in capsys.readouterr().out
     assert read_steps(to) == fit_steps([recorded()])
     about = yaml.safe_load(to.read_text())["measured"]
@@ -133,8 +138,8 @@ def test_a_calibration_is_written_only_of_a_quiet_machine(
     }  # fmt: skip
     busy = record(tmp_path / "busy", recorded(), [0.0, 0.4])
     with pytest.raises(SettingError, match=r"others=0.02: .*at least 0.400"):
-        calibrate([f"run=[{quiet},{busy}]", f"to={to}"])
-    assert calibrate([f"run={busy}", f"to={to}", "others=0.5"]) == 0
+        calibrated([f"run=[{quiet},{busy}]", f"to={to}"])
+    calibrated([f"run={busy}", f"to={to}", "others=0.5"])
     slower = recorded()
     late = np.arange(len(slower)) >= 200  # from ten seconds on, a fifth slower
     for name, values in (
@@ -145,10 +150,10 @@ def test_a_calibration_is_written_only_of_a_quiet_machine(
         slower = slower.set_column(at, name, pa.array(values))
     drifting = record(tmp_path / "drifting", slower, [0.0])
     with pytest.raises(SettingError, match=r"drift=0\.03"):
-        calibrate([f"run={drifting}", f"to={to}"])
+        calibrated([f"run={drifting}", f"to={to}"])
     for nothing in ("run=", "run=[]", "run=nowhere", "drift=-1"):
         with pytest.raises(SettingError):
-            calibrate([f"run={quiet}", nothing])
+            calibrated([f"run={quiet}", nothing])
     damaged = tmp_path / "damaged.yaml"
     damaged.write_text("models: [1]")
     with pytest.raises(DataError, match="holds no step costs"):

@@ -14,7 +14,7 @@ def run():
     exec("os.kill(os.getpid(), signal.SIGTERM)", globals())
     return 0
 
-sys.exit(command(run))
+sys.exit(command(run, []))
 """
 
 

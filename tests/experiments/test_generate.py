@@ -1,4 +1,4 @@
-"""`python -m experiments.generate` from outside: texts, streams, errors, signals, sweeps."""
+"""`c2c generate` from outside: texts, streams, errors, signals, sweeps."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from experiments.generate import main
 from experiments.generation import protected, register
 from tests.transformer.random_checkpoints import config_of, tensors_of, write
 
-COMMAND = [sys.executable, "-m", "experiments.generate"]
+COMMAND = [sys.executable, "-m", "c2c", "generate"]
 AWKWARD = "Hello, world (it's {fine})=?\n\"${x}\" \\' @#%é 日本 ???"
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 
@@ -86,8 +86,7 @@ def run(
 
     def call(*arguments: str, given: Path | None = checkpoint) -> Done:
         more = [] if given is None else [f"checkpoint={given}"]
-        monkeypatch.setattr(sys, "argv", ["generate", *more, *arguments])
-        status = main()
+        status = main([*more, *arguments])
         return Done(status, *capfd.readouterr())
 
     yield call

@@ -11,8 +11,8 @@ from experiments.plain_settings import descriptions, read_settings
 
 COMMANDS = {
     "bench.llama_cpp": "LlamaCppSettings",
-    "bench.measured.__main__": "MeasuredSettings",
-    "bench.prediction.__main__": "PredictionSettings",
+    "bench.measured.command": "MeasuredSettings",
+    "bench.prediction.command": "PredictionSettings",
     "bench.scheduler": "SchedulerSettings",
     "bench.simulator": "BenchSettings",
     "cocoserve.plan": "PlanSettings",
@@ -23,6 +23,7 @@ COMMANDS = {
     "replay": "ReplaySettings",
     "tessera.planner": "PlannerSettings",
     "tessera.ways": "WaysSettings",
+    "warm": "WarmSettings",
     "weaver.pair": "PairSettings",
     "weaver.plan": "PlanSettings",
 }

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from experiments.referee import aisimulate, blis, ours, vidur
-from experiments.referee.__main__ import SIMULATORS, _table, main
+from experiments.referee.command import SIMULATORS, _table, main
 from experiments.referee.page import as_page, reasons, times_of
 from experiments.referee.scenario import SCENARIOS, Ran, Requests, Scenario, draw, write_trace
 

@@ -1,4 +1,4 @@
-"""`shards` of experiments.simulate: the same results from several processes, in several files."""
+"""`shards` of c2c simulate: the same results from several processes, in several files."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_numbers_that_cannot_be(setting: str, message: str) -> None:
 @pytest.mark.slow
 def test_told_to_stop_all_processes_end_and_nothing_is_left(tmp_path: Path) -> None:
     command = [
-        sys.executable, "-m", "experiments.simulate", *FLEET, "cells=4", "shards=2",
+        sys.executable, "-m", "c2c", "simulate", *FLEET, "cells=4", "shards=2",
         "workload.requests=3000000", "folder=here",
     ]  # fmt: skip
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""`python -m experiments.simulate` from outside: run folders, resume, errors, kills, sweeps."""
+"""`c2c simulate` from outside: run folders, resume, errors, kills, sweeps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from c2c.metrics import RECORD_SCHEMA
 from experiments.simulation import execute, folder_of, point
 from experiments.simulation.report import console, print_outcome, print_setup
 
-COMMAND = [sys.executable, "-m", "experiments.simulate"]
+COMMAND = [sys.executable, "-m", "c2c", "simulate"]
 SMALL = ["workload=poisson", "workload.requests=60", "workload.rate_rps=2", "figures=false"]
 RESULTS = ("requests.parquet", "summary.json", "timeline.json.gz")
 
@@ -54,27 +54,6 @@ def write_trace(path: Path, requests: int = 50, gap_s: float = 0.5) -> Path:
 
 def executed(tmp_path: Path, *overrides: str) -> Any:
     return execute(build(load([*SMALL, f"out={tmp_path}", *overrides])))
-
-
-def test_a_layout_that_changes_is_told_of(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    change = "mig_changes=[{at_s: 5, mig: 3g_4x1g, drain: false}]"
-    done = executed(tmp_path, "mig=7x12gb", change)
-    layouts = done.summary["run"]["layouts"]
-    (row,) = layouts["changes"]
-    assert (row["before"], row["after"], row["kept"]) == ("7x12gb", "3g_4x1g", 4)
-    assert 5.0 <= row["left_s"] < row["there_s"]
-    assert layouts["since_s"] == [0.0] * 7 + [row["there_s"]]
-    assert sum(s is None for s in layouts["until_s"]) == 5
-    assert done.summary["requests"] == 60
-    assert done.summary["failed"] == 0
-    with gzip.open(done.folder / "timeline.json.gz") as file:
-        names = [event["name"] for event in json.load(file)["traceEvents"]]
-    assert "7x12gb to 3g_4x1g: cut" in names
-    print_outcome(console(), done)
-    said = capsys.readouterr().out
-    assert "layout: chip 0, 7x12gb to 3g_4x1g at 5.0 s, slices kept 4" in said
 
 
 def test_a_trace_nobody_prepared_becomes_a_run_folder(tmp_path: Path) -> None:

@@ -49,16 +49,6 @@ def test_one_track_an_instance_and_one_slice_a_phase() -> None:
     assert slices[1]["args"]["alpha"] is None
 
 
-def test_changes_of_layouts_have_a_track_of_their_own() -> None:
-    one = {"chip": 1, "before": "a", "after": "b", "begun_s": 1.0, "left_s": 1.5, "there_s": 4.0}
-    _, trace = written(phases(), layouts=[one, one | {"left_s": None, "there_s": None}])
-    cuts = [e for e in trace["traceEvents"] if e.get("cat") == "layout"]
-    assert [(e["name"], e["ts"], e["dur"]) for e in cuts] == [
-        ("a to b: slices leave", 1e6, 0.5e6),
-        ("a to b: cut", 1.5e6, 2.5e6),
-    ]
-
-
 def test_link_counter_is_the_sum_over_instances() -> None:
     _, trace = written(phases(), link_capacity_gbps=200.0)
     counters = [e for e in trace["traceEvents"] if e["ph"] == "C" and e["pid"] == 0]

@@ -12,14 +12,11 @@ from hypothesis import strategies as st
 from c2c.errors import SettingError
 from c2c.policies import (
     HOME_DTYPE,
-    WATCH_DTYPE,
     AsAlpha,
     ByRatio,
-    ByVacancy,
     ByWait,
     ByWaiting,
     System,
-    answer,
     check_policy,
     kv_home,
     note_end,
@@ -30,10 +27,6 @@ from c2c.transformer.woven import is_away
 
 class Chips:
     chip_first = np.zeros(2)
-    instances = 2
-
-    class costs:  # noqa: N801 (a field of a fleet)
-        body_s = np.zeros((1, 2, 4))  # four variants
 
 
 class Rule:
@@ -108,67 +101,10 @@ def test_a_window_changes_the_variant_at_most_once(
         rule.end(latency)
 
 
-def looked(rule: Rule, now_s: float, *used: int) -> list[int]:
-    """Have the timer answered with so many of 100 cached tokens used; return the variants."""
-    table = np.zeros(len(used), WATCH_DTYPE).view(np.recarray)
-    table.instance, table.kv_used, table.kv_capacity = np.arange(len(used)), used, 100
-    due_s = answer(rule.policy, rule.own, table, len(used), 0, now_s)
-    assert due_s == now_s + rule.policy.period_s
-    return [int(variant(rule.policy, rule.own, 0, i, 9, now_s)) for i in range(len(used))]
-
-
-def test_copies_come_where_memory_is_vacant_and_go_while_requests_are_late() -> None:
-    rule = Rule(ByVacancy(late=2.0, t_up=0.3, t_down=0.2, theta=0.1, cool_down_s=1.5))
-    assert rule.policy.traits.timer_s == 1.0
-    assert looked(rule, 1.0, 69, 71) == [1, 0]  # one has more than 30 % free
-    assert looked(rule, 2.0, 69, 69) == [1, 1]  # the other changes: the first cools down
-    rule.end(2.0, 2.0, 2.0, 2.0, 2.1)  # a fifth is late
-    assert looked(rule, 4.0, 0, 0) == [1, 1]
-    rule.end(2.0, 2.0, 2.1)
-    assert looked(rule, 5.0, 0, 80) == [0, 0]  # a third, whatever is free
-    # After relief more than theta goes on with it, and copies need 5 % more room.
-    assert looked(rule, 7.0, 66, 64) == [0, 1]
-    rule.own.chosen[0] = 3
-    rule.end(*[1.0] * 8, 9.0)
-    assert looked(rule, 9.0, 0, 0) == [2, 1]
-    rule.end(*[1.0] * 99, 9.0)
-    assert looked(rule, 11.0, 0, 0) == [3, 2]
-    assert looked(rule, 13.0, 0, 0) == [3, 3]  # there is no further variant
-
-
-def test_copies_may_come_for_late_requests_instead_and_go_when_it_is_calm() -> None:
-    rule = Rule(ByVacancy(relief=1, cool_down_s=0.0))
-    assert looked(rule, 1.0, 0, 0) == [0, 0]
-    assert looked(rule.end(9.0), 2.0, 90, 0) == [1, 1]
-    assert looked(rule.end(1.0), 3.0, 90, 0) == [1, 0]
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 100), st.floats(1, 9)), min_size=1, max_size=40),
-    st.sampled_from([-1, 1]),
-    st.floats(0.0, 5.0),
-)
-def test_a_timer_changes_a_variant_by_one_and_not_within_the_cool_down(
-    periods: list[tuple[int, float]], relief: int, cool_down_s: float
-) -> None:
-    rule = Rule(ByVacancy(relief=relief, cool_down_s=cool_down_s))
-    before, changed_s = 0, -np.inf
-    for k, (used, latency) in enumerate(periods):
-        rule.end(latency)
-        (now,) = looked(rule, float(k), used)
-        assert 0 <= now <= 3
-        assert abs(now - before) <= 1
-        if now != before:
-            assert k - changed_s >= cool_down_s
-            changed_s = k
-        before = now
-
-
 def test_alphas_variant_needs_no_word_of_waits() -> None:
     assert not System(vary=AsAlpha()).traits.vary.follows_waits
     assert ByWait().traits.follows_waits
     assert ByWaiting().traits.follows_waits
-    assert ByVacancy().traits.follows_waits
 
 
 @pytest.mark.parametrize(
@@ -177,14 +113,6 @@ def test_alphas_variant_needs_no_word_of_waits() -> None:
         (ByWait(window_s=0.0), "window_s"),
         (ByWait(threshold=-1.0), "threshold"),
         (ByWait(band=1.0), "band"),
-        (ByVacancy(period_s=0.0), "period_s"),
-        (ByVacancy(late=-1.0), "late"),
-        (ByVacancy(t_up=1.0), "t_up"),
-        (ByVacancy(t_down=0.0), "t_down"),
-        (ByVacancy(theta=0.2), "theta"),
-        (ByVacancy(hysteresis=1.0), "hysteresis"),
-        (ByVacancy(cool_down_s=-1.0), "cool_down_s"),
-        (ByVacancy(relief=2), "relief"),
         (ByWaiting(window_s=-1.0), "window_s"),
         (ByWaiting(prompts=0.0), "prompts"),
     ],

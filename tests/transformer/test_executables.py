@@ -36,7 +36,7 @@ from c2c.transformer import executables as module
 from c2c.transformer.cache import new_cache
 from c2c.transformer.executables import Executables, Stage, executables_at
 from c2c.transformer.forward import run
-from c2c.transformer.warm import main
+from experiments.warm import main
 from pallas_kernels.repository import FOLDER_VARIABLE, RepositoryError, RepositoryWarning
 from tests.compilations import compilations
 from tests.tiers import tiered

@@ -12,7 +12,7 @@ from c2c.transformer.weights.default_checkpoint import SMOLLM2, cached_path
 def test_it_knows_the_capital_of_france() -> None:
     file = cached_path(SMOLLM2)
     if not file.is_file():
-        pytest.skip("SmolLM2 is not in the cache: experiments.generate fetches it")
+        pytest.skip("SmolLM2 is not in the cache: c2c generate fetches it")
     model = load(file)
     assert model.tokenizer is not None
     asked = [{"role": "user", "content": "What is the capital of France?"}]

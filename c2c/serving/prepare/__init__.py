@@ -32,10 +32,9 @@ from c2c.serving.prepare.groups import (
 )
 from c2c.serving.prepare.homes import homes, host_fits, roles
 from c2c.serving.prepare.lanes import Copy, Lane, StepLayout, Way
-from c2c.serving.prepare.layouts import Change, ChipLayouts, chip_layouts, layouts_to_choose
 from c2c.serving.prepare.memories import kv_homes
 from c2c.serving.prepare.memory import copied, own_memory
-from c2c.serving.prepare.parts import FleetPart, LayoutChange, SliceKind
+from c2c.serving.prepare.parts import FleetPart, SliceKind
 from c2c.serving.prepare.prompts_apart import prompts_apart
 from c2c.serving.prepare.settings import ServingSetup, SystemSpec
 from c2c.serving.prepare.starting import start_plan
@@ -63,8 +62,6 @@ from c2c.serving.timers import start_timers
 
 __all__ = [
     "GROUPS",
-    "Change",
-    "ChipLayouts",
     "Copy",
     "Disaggregation",
     "Engines",
@@ -73,7 +70,6 @@ __all__ = [
     "Failures",
     "FleetPart",
     "Lane",
-    "LayoutChange",
     "PrefixCache",
     "Prepared",
     "Profile",
@@ -104,8 +100,6 @@ class Prepared:
     architectures: tuple[ModelSpec, ...]
     tables: tuple[tuple[StepTable, ...], ...]  # [arch][kind]
     chunks: tuple[tuple[ChunkChoice, ...], ...]  # [arch][kind]
-    layouts: ChipLayouts  # of the first part's chips; those of others do not change
-    present: np.ndarray  # [devices] those of each chip's first layout
     chip_of: np.ndarray
     kind_of: np.ndarray
     budget_gbps: np.ndarray  # [chips] of the link, what placement may promise
@@ -158,7 +152,6 @@ class Prepared:
             budget_gbps=self.budget_gbps,
             host_bytes=self.setup.weight_memory_bytes,
             held=self.held,
-            present=self.present,
             slots=slots,
             buffer=buffer,
         )
@@ -185,7 +178,7 @@ def prepare(setup: ServingSetup) -> Prepared:
     cuts = [chip_places(setup, part) for part in parts]
     kinds, kind_of_cut = _kinds(setup, cuts)
     counts = [part.count for part in parts]
-    per_chip = np.repeat([len(cut.slices) for cut in cuts], counts)
+    per_chip = np.repeat([len(cut) for cut in cuts], counts)
     specs = tuple(dict.fromkeys(d.spec for d in setup.deployments))
     role = roles(setup, per_chip.tolist())
     fits = host_fits(setup)
@@ -212,21 +205,14 @@ def prepare(setup: ServingSetup) -> Prepared:
     check(setup, kinds, role)
     refused: list[tuple[int, SettingError]] = []
     serves = fits.copy()
-    for p, (cut, of) in enumerate(zip(cuts, kind_of_cut, strict=True)):
-        left_out = []
-        for number, at in enumerate(cut.layouts):
-            here = sorted({of[d] for d in at})
-            found = list(refusals(
-                setup, specs, [slices[k] for k in here], [[row[k] for k in here] for row in tables],
-                kv_capacity[:, here], capacity_bytes[:, here], slots[:, here], demands, budgets[p],
-            ))  # fmt: skip
-            if found and number > 0 and cut.choices:
-                left_out.append(number)  # which nobody named
-                continue
-            for m, error in found:
-                serves[m, p] = False
-                refused.append((m, error))
-        cuts[p] = cut.without(left_out)
+    for p, of in enumerate(kind_of_cut):
+        here = sorted(set(of))
+        for m, error in refusals(
+            setup, specs, [slices[k] for k in here], [[row[k] for k in here] for row in tables],
+            kv_capacity[:, here], capacity_bytes[:, here], slots[:, here], demands, budgets[p],
+        ):  # fmt: skip
+            serves[m, p] = False
+            refused.append((m, error))
     for m, error in refused:
         if not serves[m].any():
             raise error
@@ -297,8 +283,6 @@ def prepare(setup: ServingSetup) -> Prepared:
         fleet=fleet,
         rules=rules,
         kinds=kinds,
-        layouts=cuts[0],
-        present=_of_chips([cut.present for cut in cuts], counts),
         architectures=specs,
         tables=tables,
         chunks=chunks,
@@ -312,21 +296,14 @@ def prepare(setup: ServingSetup) -> Prepared:
     )
 
 
-def chip_places(setup: ServingSetup, part: FleetPart) -> ChipLayouts:
+def chip_places(setup: ServingSetup, part: FleetPart) -> tuple[Slice, ...]:
     """Return the devices on each chip of a part: slices, or a layout's lanes."""
     layout = setup.system.layout
-    if setup.system.recut_traits.requests > 0:
-        more = [name for name in part.platform.layouts if name not in (part.mig, part.layout)]
-        return layouts_to_choose(part.platform, [part.mig, *more])
-    if layout is None:
-        changes = () if setup.beside else setup.changes  # which `check_parts` refuses
-        return chip_layouts(part.platform, part.mig, changes)
-    lanes = tuple(lane.place for lane in layout.lanes)
-    return ChipLayouts(slices=lanes, layouts=(tuple(range(len(lanes))),))
+    return part.slices if layout is None else tuple(lane.place for lane in layout.lanes)
 
 
 def _kinds(
-    setup: ServingSetup, cuts: Sequence[ChipLayouts]
+    setup: ServingSetup, cuts: Sequence[Sequence[Slice]]
 ) -> tuple[tuple[SliceKind, ...], list[list[int]]]:
     """Return the kinds of slices, and for each part the kind of each slice of a chip."""
     kinds: list[SliceKind] = []
@@ -334,15 +311,15 @@ def _kinds(
     for part, cut in zip(setup.parts, cuts, strict=True):
         shared_gbps = link_gbps(part.platform.link, setup.link_variant)
         of_slice: dict[Slice, int] = {}
-        for one in dict.fromkeys(cut.slices):
+        for one in dict.fromkeys(cut):
             kind = SliceKind(
                 slice=one, platform=part.platform, constants=part.constants,
-                link_gbps=shared_gbps, together=cut.together(one),
+                link_gbps=shared_gbps, together=len(cut),
             )  # fmt: skip
             if kind not in kinds:
                 kinds.append(kind)
             of_slice[one] = kinds.index(kind)
-        found.append([of_slice[one] for one in cut.slices])
+        found.append([of_slice[one] for one in cut])
     return tuple(kinds), found
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from c2c.cost import StepTable, step_time
 from c2c.errors import SettingError, refuse
-from c2c.hardware import Slice, slices
+from c2c.hardware import Slice
 from c2c.models import ModelSpec, weight_bytes
 from c2c.policies import Traits, policy_name
 from c2c.serving.prepare.parts import SliceKind
@@ -38,14 +38,10 @@ def check_parts(setup: ServingSetup) -> None:
     if not setup.beside:
         return
     system, share = setup.system, setup.system.disaggregation.prompt_share
-    whole = {len(slices(part.platform, part.mig)) == 1 for part in setup.parts}
+    whole = {len(part.slices) == 1 for part in setup.parts}
     for works, field, value, allowed, why in (
         (system.layout is None, "system.layout", system.layout, "null",
          "Its instances lie over the GPUs of a node."),
-        (not setup.changes, "mig_changes", len(setup.changes), "none",
-         "A change is of every chip's layout, and these are unlike."),
-        (system.recut_traits.requests == 0, "system.recut.policy",
-         policy_name(type(system.recut)), "layout_stays", "All chips are cut alike."),
         (not system.one_each, "system.one_each", True, "false",
          "Nothing says which model has which chip's slice for good."),
         (share == 0.0 or len(whole) == 1, "system.disaggregation.prompt_share", share, "0",

@@ -1,16 +1,14 @@
-"""Parts of a fleet (equal chips), changes of their layouts, and kinds of slices (equal costs)."""
+"""Parts of a fleet (equal chips) and kinds of slices (equal costs)."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from c2c.cost import Constants
-from c2c.errors import SettingError
-from c2c.hardware import MigConfig, Platform, Slice
+from c2c.hardware import MigConfig, Platform, Slice, placed, slices
 from c2c.ranges import Count, check_fields
 
-__all__ = ["FleetPart", "LayoutChange", "SliceKind"]
+__all__ = ["FleetPart", "SliceKind"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,30 +41,15 @@ class FleetPart:
         """Name of the layout."""
         return self.mig if isinstance(self.mig, str) else self.mig.name
 
+    @property
+    def slices(self) -> tuple[Slice, ...]:
+        """Slices of each chip.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutChange:
-    """A change of every chip's MIG layout during a run.
-
-    Attributes:
-      at_s: time at which the first chip begins.
-      mig: new layout, or its name in `conf/mig`.
-      drain: whether requests that compute on a removed slice end there; else they are set aside at
-        the next step boundary and recomputed elsewhere.
-      stagger_s: delay of each further chip after the one before.
-    """
-
-    at_s: float
-    mig: MigConfig | str
-    drain: bool = True
-    stagger_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("at_s", "stagger_s"):
-            if not 0.0 <= getattr(self, name) < math.inf:
-                raise SettingError(
-                    f"mig_changes.{name}", getattr(self, name), "seconds, at least 0"
-                )
+        Raises:
+          SettingError: a layout that the chip lacks, or instances that do not fit together.
+        """
+        placed(self.platform, self.mig)
+        return slices(self.platform, self.mig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +61,7 @@ class SliceKind:
       platform: platform of their chips.
       constants: cost-model constants there.
       link_gbps: rate of each chip's link, 1e9 bytes/s.
-      together: largest number of slices of any layout that has one of them.
+      together: number of slices of a chip that has one of them.
     """
 
     slice: Slice

@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from operator import attrgetter
 from typing import Annotated, Any, Literal
 
@@ -20,7 +19,6 @@ from c2c.policies import (
     DECISIONS,
     PREPARATION,
     LoadTraits,
-    RecutTraits,
     Static,
     StepTraits,
     System,
@@ -45,7 +43,7 @@ from c2c.serving.prepare.groups import (
     as_group,
 )
 from c2c.serving.prepare.lanes import StepLayout
-from c2c.serving.prepare.parts import FleetPart, LayoutChange
+from c2c.serving.prepare.parts import FleetPart
 from c2c.serving.prepare.starting import start_works
 from c2c.workloads import Router
 
@@ -58,7 +56,7 @@ _DEFAULTS = System()._asdict() | dict(PREPARATION)
 class SystemSpec:
     """A serving system: one policy for each decision, and further settings.
 
-    Each of the first eighteen is a policy (`c2c.policies`), or a mapping of settings for
+    Each of the first seventeen is a policy (`c2c.policies`), or a mapping of settings for
     `c2c.policies.make_policy`.
 
     Attributes:
@@ -80,7 +78,6 @@ class SystemSpec:
       step: whether alpha may change within a step with prompt tokens, and whether such a step
         decodes.
       load: path of weights to a slice.
-      recut: choice of a chip's layout while it serves.
       start: start of an engine as a graph of works (`c2c.serving.Work`, or a mapping each); () is
         one work set by `load` and the calibration. In settings also the mechanism that makes it.
       launch_s: host seconds to launch a decode step's kernels one by one, by the name of a model's
@@ -120,7 +117,6 @@ class SystemSpec:
     order: Any = field(default=_DEFAULTS["order"])
     step: Any = field(default=_DEFAULTS["step"])
     load: Any = field(default=_DEFAULTS["load"])
-    recut: Any = field(default=_DEFAULTS["recut"])
     start: Any = ()
     launch_s: Mapping[str, FromZero] = field(default_factory=dict)
     layout: Any = None
@@ -257,12 +253,6 @@ class SystemSpec:
         found: StepTraits = traits_of(StepTraits, self.step)
         return found
 
-    @property
-    def recut_traits(self) -> RecutTraits:
-        """Constant traits of the `recut` policy."""
-        found: RecutTraits = traits_of(RecutTraits, self.recut)
-        return found
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingSetup:
@@ -285,7 +275,6 @@ class ServingSetup:
     weights_start: Literal["host", "disk"] = "host"
     cells: int = 1  # parts of the fleet that share no model
     seed: Index = 0
-    changes: tuple[LayoutChange, ...] = ()  # in order of time
     failures: Failures = field(default_factory=Failures)
 
     def __post_init__(self) -> None:
@@ -297,11 +286,6 @@ class ServingSetup:
             raise SettingError("catalog", [], "at least one model")
         self._check_roles_and_moves()
         self._check_failures()
-        for k, (one, following) in enumerate(pairwise(self.changes)):
-            if not one.at_s < following.at_s:
-                where = f"mig_changes[{k + 1}].at_s"
-                raise SettingError(where, following.at_s, f"later than the one before, {one.at_s}")
-        self._check_changes()
         vary, how = self.system.vary, self.system.traits.vary
         timed, name = how.timer_s < math.inf, policy_name(type(vary))
         refuse(
@@ -313,37 +297,10 @@ class ServingSetup:
         if self.system.layout is not None:
             self._check_lanes(self.system.layout)
 
-    def _check_changes(self) -> None:
-        system = self.system
-        recuts = system.recut_traits.requests > 0
-        if not self.changes and not recuts:
-            return
-        field, value, none = (
-            ("system.recut.policy", policy_name(type(system.recut)), "layout_stays")
-            if recuts
-            else ("mig_changes", len(self.changes), "none")
-        )
-        for what, why in (
-            (self.changes and recuts, "with mig_changes"),
-            (recuts and self.platform.partition is None, "on a GPU that cannot be cut"),
-            (system.one_each, "with system.one_each"),
-            (system.layout is not None, "over a pair of GPUs"),
-            (system.disaggregation.prompt_share > 0.0, "with system.disaggregation.prompt_share"),
-            (move_s(system.preempt, 0, 0.0, True) < math.inf, "where engines move"),
-        ):
-            if what:
-                raise SettingError(field, value, f"{none} {why}")
-        if system.expert_cache.misses == "table":
-            raise SettingError(
-                "system.expert_cache.misses", "table", "exact where the layout changes"
-            )
-
     def _check_failures(self) -> None:
         if not self.failures.is_on:
             return
         for what, why in (
-            (self.changes, "mig_changes"),
-            (self.system.recut_traits.requests > 0, "system.recut"),
             (self.system.layout is not None, "system.layout"),
             (self.system.one_each, "system.one_each"),
             (self.system.disaggregation.prompt_share > 0.0, "system.disaggregation.prompt_share"),

@@ -20,7 +20,7 @@ class Host:
 
     Attributes:
       catalog: folder of checkpoints.
-      settings: further settings of `experiments.serve`, without address and output folder.
+      settings: further settings of `c2c serve`, without address and output folder.
       runs: folder of the runs' records.
     """
 

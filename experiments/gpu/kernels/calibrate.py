@@ -1,6 +1,6 @@
 """Turn measured rows into constants of the cost model.
 
-    python -m experiments.gpu.kernels.calibrate experiments/results/nvidia-h200 [--write]
+    c2c calibrate gpu experiments/results/nvidia-h200 [--write]
 
 Prints every constant of `conf/calibration/h200_pcie5.yaml` beside its measured value. --write
 stores the measured values, with device and date in their source. Constants that no row measures
@@ -149,7 +149,7 @@ def updated(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print stored and measured constants; store the measured ones with --write."""
     parser = argparse.ArgumentParser(
-        prog="python -m experiments.gpu.kernels.calibrate",
+        prog="c2c calibrate gpu",
         description=__doc__,
         formatter_class=argparse.RawTextHelpFormatter,
     )

@@ -173,7 +173,7 @@ def test_a_fleet_is_told_with_the_command_that_replays_it(
     page = (folder / "answer.md").read_text()
     assert best["command"] in page
     assert "% longer" in page
-    replayed = [w for w in shlex.split(best["command"])[3:] if not w.startswith("advise.")]
+    replayed = [w for w in shlex.split(best["command"])[2:] if not w.startswith("advise.")]
     summary = simulate(build(load(replayed))).summary
     assert summary["ttft_s"]["p99"] == pytest.approx(best["ttft_p99_s"])
     rows = pq.read_table(folder / "advise.parquet").to_pylist()

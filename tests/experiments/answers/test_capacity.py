@@ -23,7 +23,7 @@ ONE_AT_A_TIME = (
     "workload.lengths=fixed", "workload.prompt_tokens=1", "workload.output_tokens=1",
     "figures=false", "timeline.rows=0",
 )  # fmt: skip
-COMMAND = [sys.executable, "-m", "experiments.capacity"]
+COMMAND = [sys.executable, "-m", "c2c", "capacity"]
 TINY = (
     "workload=poisson", "workload.requests=60", "workload.rate_rps=2", "catalog=dense6",
     "capacity.seeds=[0,1]", "capacity.tolerance=0.3", "figures=false",

@@ -15,13 +15,13 @@ import pytest
 
 from experiments.bench.live import Request
 from experiments.bench.prediction import live
-from experiments.bench.prediction.__main__ import main
+from experiments.bench.prediction.command import main
 from experiments.bench.prediction.live import Host
 from experiments.bench.prediction.verdict import FLOORS, TARGETS, judge, verdict
 from experiments.serving.record import CATALOG
 from experiments.serving.replaying import Comparison
 
-COMMAND = [sys.executable, "-m", "experiments.bench.prediction"]
+COMMAND = [sys.executable, "-m", "c2c", "bench", "prediction"]
 
 
 def runs(errors: dict[tuple[str, int], float], spread: float = 0.0) -> list[list[Comparison]]:

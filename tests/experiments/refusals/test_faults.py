@@ -14,7 +14,7 @@ from c2c.config import build, load
 from c2c.errors import DataError
 from experiments.simulation import point
 
-COMMAND = [sys.executable, "-m", "experiments.simulate"]
+COMMAND = [sys.executable, "-m", "c2c", "simulate"]
 SMALL = ["workload=poisson", "workload.requests=60", "workload.rate_rps=2", "figures=false"]
 
 
@@ -26,12 +26,13 @@ def one_line(done: subprocess.CompletedProcess[str]) -> str:
 @pytest.mark.parametrize("module", ["numpy", "hydra", "pyarrow", "experiments.simulation.point"])
 def test_ctrl_c_during_imports_is_one_line(tmp_path: Path, module: str) -> None:
     code = (
-        "import os, runpy, signal, sys\n"
+        "import os, signal, sys\n"
         "class Interrupting:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
         "        if name == sys.argv[1]: os.kill(os.getpid(), signal.SIGINT)\n"
         "sys.meta_path.insert(0, Interrupting())\n"
-        "runpy.run_module('experiments.simulate', run_name='__main__')\n"
+        "from experiments.simulate import main\n"
+        "sys.exit(main([]))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, module], cwd=tmp_path, capture_output=True, text=True
@@ -78,9 +79,8 @@ def test_memory_that_ends_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path:
         raise MemoryError("Unable to allocate 12.7 GiB")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["simulate", *SMALL])
     monkeypatch.setattr(sys.modules["c2c.config.build"], "prepare", taken)
-    assert simulate.main() == 2
+    assert simulate.main(SMALL) == 2
     said = capsys.readouterr().err
     assert said.startswith("error: memory: not enough (Unable to allocate 12.7 GiB)")
     assert said.count("\n") == 1
@@ -108,11 +108,12 @@ def test_a_disk_that_is_too_small_is_one_line_before_work(tmp_path: Path) -> Non
 
 def test_a_limit_of_file_size_is_one_line_before_work(tmp_path: Path) -> None:
     limited = (
-        "import resource, runpy; resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))\n"
-        "runpy.run_module('experiments.simulate', run_name='__main__')"
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))\n"
+        "from experiments.cli import main\n"
+        "sys.exit(main())"
     )
     done = subprocess.run(
-        [sys.executable, "-c", limited, *SMALL, "folder=here"],
+        [sys.executable, "-c", limited, "simulate", *SMALL, "folder=here"],
         cwd=tmp_path, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 2

@@ -17,7 +17,7 @@ from hydra._internal.hydra import Hydra
 from experiments import simulate
 from experiments.bench import simulator
 from experiments.cocoserve import plan
-from experiments.reproduce import __main__ as reproduce_main
+from experiments.reproduce import command as reproduce_main
 from experiments.weaver import plan as weaving
 from tests.vopr import __main__ as vopr
 
@@ -83,8 +83,7 @@ def base_of(words: list[str]) -> list[str]:
 
 def commands() -> Mapping[str, Callable[[list[str]], int]]:
     def simulated(arguments: list[str]) -> int:
-        sys.argv[1:] = [*base_of(arguments), *arguments]
-        return simulate.main()
+        return simulate.main([*base_of(arguments), *arguments])
 
     return {
         "simulate": simulated, "reproduce": reproduce_main.main, "bench": simulator.main,
@@ -168,7 +167,7 @@ def test_wrong_input_is_one_line(
 def test_wrong_input_is_one_line_from_a_shell(line: str, here: Path) -> None:
     words = shlex.split(line)
     done = subprocess.run(
-        [sys.executable, "-m", "experiments.simulate", *base_of(words), *words],
+        [sys.executable, "-m", "c2c", "simulate", *base_of(words), *words],
         cwd=here, capture_output=True, text=True,
     )  # fmt: skip
     said = dict(TABLE["simulate"])[line]

@@ -14,7 +14,7 @@ from c2c.errors import SettingError
 from experiments import figure as door
 from experiments.figure import Context, choose, figures
 from experiments.reproduce import making
-from experiments.reproduce.__main__ import as_lists, context_of, folder_name
+from experiments.reproduce.command import as_lists, context_of, folder_name
 from experiments.reproduce.run import reproduce
 
 QUICK = Context(profile="quick", link_variant="measured", seeds=(0,))
@@ -207,7 +207,7 @@ def test_processes_make_the_same_and_a_failed_figure_is_one_of_them(tmp_path: Pa
 
 def test_the_command_refuses_a_wrong_name_without_a_traceback(repository: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "experiments.reproduce", "figures=fig4,fig99"],
+        [sys.executable, "-m", "c2c", "reproduce", "figures=fig4,fig99"],
         cwd=repository, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 2

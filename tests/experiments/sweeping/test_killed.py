@@ -16,7 +16,7 @@ import pytest
 from c2c.config import build, load
 from experiments.simulation import execute
 
-COMMAND = [sys.executable, "-m", "experiments.simulate", "-m"]
+COMMAND = [sys.executable, "-m", "c2c", "simulate", "-m"]
 SMALL = ["workload=poisson", "workload.requests=40", "workload.rate_rps=2", "figures=false"]
 LONGEST_S = 4.0  # to the end of a sweep's first points on two cores
 

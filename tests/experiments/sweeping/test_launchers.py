@@ -17,7 +17,7 @@ from c2c.config import build, load
 from experiments.simulation import execute, folder_of
 from tests.tiers import tiered
 
-COMMAND = [sys.executable, "-m", "experiments.simulate"]
+COMMAND = [sys.executable, "-m", "c2c", "simulate"]
 SMALL = ["workload=poisson", "workload.requests=60", "workload.rate_rps=2", "figures=false"]
 RESULTS = ("requests.parquet", "summary.json")
 SEEDS = (0, 1, 2)

@@ -105,7 +105,7 @@ def test_nothing_to_search_is_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_command_searches_on_two_cores_and_repeats_itself_on_one(tmp_path: Path) -> None:
     command = [
-        sys.executable, "-m", "experiments.simulate", "-m", "hydra/sweeper=optuna",
+        sys.executable, "-m", "c2c", "simulate", "-m", "hydra/sweeper=optuna",
         "hydra.sweeper.n_trials=4", "workload=poisson",
         "workload.requests=40", "figures=false", "workload.rate_rps=interval(1.0,8.0)", "out=out",
     ]  # fmt: skip
@@ -145,7 +145,7 @@ def test_a_search_whose_requests_all_fail_ends_with_one_line_and_a_status(tmp_pa
     """The share of requests on target is 0 then, which is no result to choose by."""
     done = subprocess.run(
         [
-            sys.executable, "-m", "experiments.simulate", "-m", "hydra/sweeper=optuna",
+            sys.executable, "-m", "c2c", "simulate", "-m", "hydra/sweeper=optuna",
             "hydra.sweeper.n_trials=1", "hydra.sweeper.direction=maximize",
             "objective=attainment_both", "workload.rate_rps=interval(1.0,8.0)",
             "workload=poisson", "workload.requests=5", "figures=false", "out=out",

@@ -1,4 +1,4 @@
-"""`python -m experiments.tessera.planner`: rows for every step and way, and what it refuses."""
+"""`c2c bench planner`: rows for every step and way, and what it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m experiments.tessera.ways`: a row for each way, beside the paper's."""
+"""`c2c plan tessera`: a row for each way, beside the paper's."""
 
 from __future__ import annotations
 

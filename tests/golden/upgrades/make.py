@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
     (number,) = arguments
     folder = HERE / number
     folder.mkdir()
-    run = [sys.executable, "-m", "experiments.simulate", *_RUN, "folder=run"]
+    run = [sys.executable, "-m", "c2c", "simulate", *_RUN, "folder=run"]
     subprocess.run(run, check=True, cwd=folder)
     (folder / "run/.lock").unlink(missing_ok=True)
     write_artefact(folder / "artefact.medusa", made().artefact)

@@ -79,7 +79,7 @@ def test_random_operations_on_four_devices_change_no_token_and_no_bit(
     is_first = family == FAMILIES[0]
     count, out = (60 if is_first else 200), tmp_path / "operations.json"
     done = subprocess.run(
-        [sys.executable, "-m", "experiments.cocoserve.scale", f"model={checkpoint}",
+        [sys.executable, "-m", "c2c", "try", "cocoserve", f"model={checkpoint}",
          f"linear={linear}", f"requests={count}", f"operations={count}", f"write={out}"],
         env=os.environ | {"JAX_PLATFORMS": "cpu"},
         cwd=repository,

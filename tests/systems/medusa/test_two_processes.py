@@ -29,7 +29,7 @@ def measured(
 ) -> dict[str, Any]:
     out = folder / "-".join((device, *ways, what.replace(":", "-")))
     done = subprocess.run(
-        [sys.executable, "-m", "experiments.medusa.restore", f"device={device}",
+        [sys.executable, "-m", "c2c", "try", "medusa", f"device={device}",
          f"models=[{what}]", *ways, f"out={out}"],
         cwd=ROOT, env=env, capture_output=True, text=True,
     )  # fmt: skip
@@ -74,7 +74,7 @@ def test_a_models_graphs_by_the_drivers_calls(tmp_path: Path) -> None:
 def test_without_a_driver_the_command_says_so(tmp_path: Path) -> None:
     env = environment(tmp_path)  # an empty folder: no driver library in it
     done = subprocess.run(
-        [sys.executable, "-m", "experiments.medusa.restore", "device=driver",
+        [sys.executable, "-m", "c2c", "try", "medusa", "device=driver",
          "models=[random:4]", f"out={tmp_path / 'out'}"],
         cwd=ROOT, env=env, capture_output=True, text=True,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`python -m experiments.bench.measured`: other folders, unknown chips, files that cannot be."""
+"""`c2c bench measured`: other folders, unknown chips, files that cannot be."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 
 from c2c.cost import load_constants
 from c2c.hardware import conf_dir
-from experiments.bench.measured.__main__ import main
 from experiments.bench.measured.chips import whole
+from experiments.bench.measured.command import main
 from experiments.bench.measured.engines import BLOCKS, overhead_of, runs_of
 from experiments.bench.measured.errors import error_of
 from experiments.bench.measured.fit import GROUPS, fit_group, from_others, store_fits

@@ -1,8 +1,8 @@
 """Comparison of the cost model with public measurements. Takes a minute.
 
-    python -m experiments.bench.measured                # the project's own rows
-    python -m experiments.bench.measured data=<folder>  # other files with the same columns
-    python -m experiments.bench.measured fit=true       # fit the files in conf again
+    c2c bench measured                # the project's own rows
+    c2c bench measured data=<folder>  # other files with the same columns
+    c2c bench measured fit=true       # fit the files in conf again
 
 Predicts every row with the constants of its chip. Prints the errors by chip, operation and size,
 in-sample and held-out rows apart. The simulator replays runs of whole engines. Rows of chips
@@ -12,7 +12,6 @@ provenance to a folder in runs/bench.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -163,7 +162,3 @@ def main(arguments: Sequence[str]) -> int:
     return benchmark(
         MeasuredSettings, arguments, work, check=check, packages=packages, name="measured"
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,7 +1,7 @@
 """Reproduce figures and tables, then print the fidelity table and write a report.
 
-    python -m experiments.reproduce figures=all profile=quick
-    python -m experiments.reproduce figures=fig4,table1 link_variant=datasheet out=runs/try
+    c2c reproduce figures=all profile=quick
+    c2c reproduce figures=fig4,table1 link_variant=datasheet out=runs/try
 
 Results: runs/reproduce/<profile>/<figure>/ (Parquet, PNG, SVG, config), fidelity.json,
 index.html. Figures whose configuration, code and data have not changed are kept.
@@ -126,16 +126,15 @@ def settings_of(arguments: list[str]) -> dict[str, object]:
     return found
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: list[str]) -> int:
     """Run the command line; return the exit status. See the module's docstring."""
-    given = sys.argv[1:] if arguments is None else arguments
 
     def work() -> int:
-        settings = settings_of(given)
+        settings = settings_of(arguments)
         # empty after options such as --help, which Hydra answers
         return run(settings) if settings else 0
 
-    return command(work, arguments=given)
+    return command(work, arguments)
 
 
 def as_lists(arguments: list[str]) -> list[str]:
@@ -145,7 +144,3 @@ def as_lists(arguments: list[str]) -> list[str]:
         for argument in arguments
         for key, _, value in [argument.partition("=")]
     ]
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,9 +1,9 @@
 """Check of the simulator's predictions against the live engine. Takes minutes to hours.
 
-    python -m experiments.bench.prediction
-    python -m experiments.bench.prediction catalog=models workers=2 out=runs/predicted
+    c2c bench prediction
+    c2c bench prediction catalog=models workers=2 out=runs/predicted
 
-Traces of two mixes are sent to `experiments.serve` in turns, one run of the engine each. Step costs
+Traces of two mixes are sent to `c2c serve` in turns, one run of the engine each. Step costs
 are fitted to one mix; the simulator predicts the other, at other rates. Rates are shares of the
 engine's throughput when all requests of a mix arrive at once. Each trace is run several times, and
 medians over runs are compared. The spread of the runs is printed too: no prediction can be closer
@@ -11,14 +11,13 @@ than runs of the same requests agree. The first line says whether the errors are
 targets. On a machine with other load they are not.
 
 Run the same command again to resume a stopped run. Live runs and their records are kept beside the
-results, so that `experiments.replay` can read one alone. Without a `catalog`, models of random
+results, so that `c2c replay` can read one alone. Without a `catalog`, models of random
 weights are written there.
 """
 
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -70,7 +69,7 @@ class PredictionSettings:
       catalog: folder of checkpoints; null: models of random weights.
       shapes: shapes of random models, which they take in turn.
       models: number of random models.
-      serve: further settings of `experiments.serve`, such as "rows=[1,4]".
+      serve: further settings of `c2c serve`, such as "rows=[1,4]".
       workers: workers of the engine, each of which computes on one core.
       requests: requests of each trace.
       repeats: runs of each trace.
@@ -361,8 +360,4 @@ def main(arguments: Sequence[str]) -> int:
         out.print(f"written to {where}")
         return 0
 
-    return command(run, arguments=arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    return command(run, arguments)

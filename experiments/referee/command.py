@@ -1,8 +1,7 @@
-"""Run the referee: `make referee`, or `python -m experiments.referee scenarios=[light,busy]`."""
+"""Run the referee: `make referee`, or `c2c bench referee scenarios=[light,busy]`."""
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -98,7 +97,3 @@ def main(arguments: Sequence[str]) -> int:
         RefereeSettings, arguments, work, check=_check,
         packages=("c2c", "experiments.referee"), name="referee",
     )  # fmt: skip
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,116 @@
+"""The command `c2c` and its subcommands, each the `main(arguments)` of a module."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Final, NamedTuple
+
+__all__ = ["COMMANDS", "main"]
+
+USAGE: Final = """\
+c2c COMMAND [setting=value ...]: serving of many LLMs whose weights are in host memory.
+
+    c2c simulate workload=file workload.path=my.csv hardware=gh200 mig=7x12gb
+    c2c simulate --help        # every setting, and its meaning
+"""
+
+
+class Command(NamedTuple):
+    """A subcommand: the module whose `main` it runs, and its line of help."""
+
+    module: str
+    text: str
+
+
+class Group(NamedTuple):
+    """Subcommands of two words with the same first word."""
+
+    text: str
+    commands: Mapping[str, Command]
+
+
+COMMANDS: Final[Mapping[str, Command | Group]] = {
+    "simulate": Command("experiments.simulate", "serve a workload on a simulated fleet; -m sweeps"),
+    "capacity": Command("experiments.capacity", "highest rate, most models or smallest fleet"),
+    "advise": Command("experiments.advise", "cheapest fleets for a workload and its targets"),
+    "layout": Command("experiments.layout", "nvidia-smi commands of a MIG layout"),
+    "collect": Command("experiments.collect", "all runs of a folder as one table"),
+    "reproduce": Command("experiments.reproduce.command", "figures and numbers of the papers"),
+    "serve": Command("experiments.serve", "live engine, or a simulated one, behind OpenAI's API"),
+    "generate": Command("experiments.generate", "text from a checkpoint"),
+    "warm": Command("experiments.warm", "executables of a checkpoint, ahead of its first use"),
+    "replay": Command("experiments.replay", "a live run simulated again, and both compared"),
+    "kernels": Command("pallas_kernels.cli", "kernels that run here; stored, tuned and checked"),
+    "plan": Group(
+        "the papers' planners",
+        {
+            "tessera": Command("experiments.tessera.ways", "one model over two unlike GPUs"),
+            "cocoserve": Command("experiments.cocoserve.plan", "copies of layers over a node"),
+            "weaver": Command("experiments.weaver.plan", "a cold model's cuts for a hot one"),
+        },
+    ),
+    "try": Group(
+        "the papers' mechanisms, in processes of this machine",
+        {
+            "medusa": Command("experiments.medusa.restore", "graphs captured and restored"),
+            "medusa_ranks": Command("experiments.medusa.ranks", "one artefact for all ranks"),
+            "medusa_steps": Command("experiments.medusa.steps", "decode steps for an absent GPU"),
+            "cocoserve": Command("experiments.cocoserve.scale", "layers copied while serving"),
+            "weaver": Command("experiments.weaver.pair", "attention given to a second process"),
+        },
+    ),
+    "calibrate": Group(
+        "constants of the cost model",
+        {
+            "engine": Command("experiments.calibrate", "from live runs on this machine"),
+            "gpu": Command("experiments.gpu.kernels.calibrate", "from rows of make gpu"),
+            "claims": Command("c2c.cost.calibration", "from numbers of the papers"),
+            "tessera": Command("experiments.tessera.workloads", "from ratios of Tessera's pairs"),
+        },
+    ),
+    "bench": Group(
+        "speed and accuracy",
+        {
+            "simulator": Command("experiments.bench.simulator", "requests a second, peak memory"),
+            "systems": Command("experiments.bench.systems", "requests a second of every system"),
+            "planner": Command("experiments.tessera.planner", "CPU time and gap of the planner"),
+            "measured": Command("experiments.bench.measured.command", "public measurements"),
+            "prediction": Command("experiments.bench.prediction.command", "the live engine"),
+            "llama_cpp": Command("experiments.bench.llama_cpp", "llama.cpp beside the engine"),
+            "referee": Command("experiments.referee.command", "other simulators beside this one"),
+        },
+    ),
+}
+
+
+def main() -> int:
+    """Run the subcommand of this process's command line; return the exit status."""
+    words = sys.argv[1:]
+    name, known = "c2c", COMMANDS
+    while words and words[0] in known:
+        name += f" {words[0]}"
+        one = known[words.pop(0)]
+        if isinstance(one, Command):
+            # Hydra reads this process's arguments.
+            sys.argv[:] = [name, *words]
+            status: int | None = import_module(one.module).main(words)
+            return status or 0
+        known = one.commands
+    if not words or words[0] in ("-h", "--help"):
+        print(_help(name, known))
+        return 0
+    from c2c.errors import unknown_name
+
+    print(f"error: {unknown_name('command', words[0], known)}", file=sys.stderr)
+    return 2
+
+
+def _help(name: str, known: Mapping[str, Command | Group]) -> str:
+    lines = [USAGE] if name == "c2c" else []
+    for word, one in known.items():
+        lines.append(f"{name} {word}".ljust(24) + one.text)
+        if isinstance(one, Group):
+            lines.append(" " * 26 + ", ".join(one.commands))
+    return "\n".join(lines)
