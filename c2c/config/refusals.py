@@ -61,6 +61,7 @@ _TOGETHER = {
 # Old names of settings and their present names.
 _RENAMED = {
     "pair": "node",
+    "system/step": "system.prompts_alone",
     "system.chunk_candidates": "system.profile.chunks",
     "system.profile_prompt_tokens": "system.profile.prompt_tokens",
     "system.profile_ttft_share": "system.profile.ttft_share",
@@ -69,7 +70,6 @@ _RENAMED = {
     "system.engine_share": "system.engines.share",
     "system.kv_host_bytes": "system.engines.kv_host_bytes",
     "system.turn_s": "system.engines.turn_s",
-    "system.tick_s": "system.engines.tick_s",
     "system.prompt_share": "system.disaggregation.prompt_share",
     "system.hand_over_gbps": "system.disaggregation.hand_over_gbps",
     "system.expert_share": "system.expert_cache.share",

@@ -69,7 +69,6 @@ def gemm_time(
     sm_split: ArrayLike | None = None,
     element_bytes: int = 2,
     groups: ArrayLike = 1.0,
-    resident: float = 0.0,
     stored: float | None = None,
     xp: Any = np,
 ) -> Prediction:
@@ -88,8 +87,6 @@ def gemm_time(
         columns and SMs; they balance only if both paths cost the same a column.
       element_bytes: bytes of one element.
       groups: equal GEMMs in one launch (experts).
-      resident: share of W in HBM, in [0, 1]; one launch reads it from HBM and the rest over the
-        link at the same time, like `pallas_kernels.gemm.Resident`.
       stored: bytes of one stored weight, widened for computation; default `element_bytes`.
       xp: NumPy or jax.numpy.
     """
@@ -108,11 +105,6 @@ def gemm_time(
     )
     if stored is not None and stored != element_bytes:
         traffic = replace(traffic, link_bytes=traffic.link_bytes * (stored / element_bytes))
-    if resident > 0.0:
-        there = resident * traffic.link_bytes  # all link reads, repeated ones too
-        traffic = replace(
-            traffic, link_bytes=traffic.link_bytes - there, hbm_bytes=traffic.hbm_bytes + there
-        )
     rates = Rates(
         sm_flops=slice_.bf16_tflops * 1e12 * constants.mma_efficiency / slice_.sm_count,
         link_bytes_s=kernel_link_gbps(slice_, constants, link_gbps, xp=xp) * 1e9,

@@ -170,7 +170,6 @@ def step_table(
     cluster: int = 1,
     tiles: KernelTiles | None = None,
     routing: Routing | None = None,
-    resident: float = 0.0,
     experts_over: int = 1,
 ) -> StepTable:
     """Return a model's step costs on a slice for all token counts up to `max_tokens`.
@@ -192,7 +191,6 @@ def step_table(
       cluster: CTAs along M that share a weight tile by multicast.
       tiles: tile shapes of HybridGEMM; default `KernelTiles(cluster=cluster)`.
       routing: distribution of tokens over experts; default: independent.
-      resident: share of every matrix in HBM while the rest is streamed, in [0, 1]; only for "host".
       experts_over: number of GPUs that share a layer's experts; this one has their mean load.
 
     Raises:
@@ -204,8 +202,6 @@ def step_table(
     check_value(max_tokens, Count, "max_tokens")
     check_value(max_rows, Count, "max_rows")
     check_value(weights, Literal["host", "hbm", "staged"], "weights")
-    if not (0.0 <= resident <= 1.0 and (weights == "host" or resident == 0.0)):
-        raise SettingError("resident", resident, "a share in [0, 1], and 0 unless weights='host'")
     check_value(link_gbps, AboveZero, "link_gbps")
     tiles = KernelTiles(cluster=cluster) if tiles is None else tiles
     routing = Routing() if routing is None else routing
@@ -224,7 +220,7 @@ def step_table(
             cost = gemm_time(
                 m, gemm.n, gemm.k, split, slice_=slice_, constants=constants,
                 link_gbps=link_gbps, tiles=tiles, element_bytes=spec.dtype_bytes, groups=groups,
-                resident=resident, stored=_stored(gemm, spec),
+                stored=_stored(gemm, spec),
             )  # fmt: skip
             moved = cost.traffic
             into.add(gemm.count, cost.time_s, moved.link_bytes, moved.hbm_bytes)

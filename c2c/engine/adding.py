@@ -183,7 +183,7 @@ class Adding:
             raise SettingError("model", entry.name, "a name that no other model has")
         if why := entry.failed or too_large(entry, settings.options):
             raise SettingError("path", wish.path, f"a checkpoint that can be served ({why})")
-        check_system(settings.system, [entry])
+        check_system(settings.system)
         return entry
 
     def _prepared(self, rows: list[Entry], pool: Pool) -> Prepared:

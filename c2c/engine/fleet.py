@@ -26,7 +26,6 @@ from c2c.hardware import (
     memory_bytes,
 )
 from c2c.models import Deployment, param_count, weight_bytes
-from c2c.policies import step_parts
 from c2c.ranges import Count, In, OneOf, SomeShare, check_fields
 from c2c.serving import Prepared, ServingSetup, SystemSpec, prepare
 from c2c.transformer import Shapes, block_elements, superblock_elements
@@ -244,16 +243,12 @@ def _weights(entry: Entry, options: Options) -> float:
     return float(weight_bytes(replace(entry.spec, dtype_bytes=item)))
 
 
-def check_system(system: SystemSpec, entries: Sequence[Entry]) -> None:
+def check_system(system: SystemSpec) -> None:
     """Check that workers support all that a system uses.
 
     Raises:
-      SettingError: the system splits steps, hands over prompts, or keeps KV caches in host memory.
+      SettingError: the system hands over prompts, or keeps KV caches in host memory.
     """
-    if any(step_parts(system.step, e.spec.layers) > 1 for e in entries if e.spec is not None):
-        raise SettingError(
-            "system.step", type(system.step).__name__, "steps in one part, as workers run them"
-        )
     lacking = {
         "disaggregation.prompt_share": "a live worker computes prefill and decode, and sends no KV "
         "cache to others",
@@ -305,7 +300,7 @@ def fleet_of(
     """
     pool = pool or pool_of(entries, options)
     most = max(options.budgets)
-    check_system(system, entries)
+    check_system(system)
     system = replace(
         as_workers_have_it(system, options),
         # A page of a pool has all layers.

@@ -140,7 +140,7 @@ class Engine:
         good = [e for e in self._entries if e.name not in self._failed]
         if not good:
             raise self._nothing()
-        check_system(self._settings.system, good)
+        check_system(self._settings.system)
         check_layout(self._settings.system.layout, self._settings.options.workers)
         items = items_of(good, self._settings, self._folder.path / "weights")
         options = await measured_options(good, self._settings, items, note)

@@ -15,7 +15,6 @@ __all__ = [
     "ByProbability",
     "ByScore",
     "ExpertMap",
-    "LeastFrequentlyUsed",
     "LongestUnused",
     "MostVisited",
     "NoPrefetch",
@@ -87,22 +86,6 @@ def _longest_unused(
     policy: LongestUnused, uses: int, last_use: int, in_sequence: float, probability: float
 ) -> float:  # fmt: skip
     return float(last_use)
-
-
-class LeastFrequentlyUsed(NamedTuple):
-    """Eviction of the expert that fewest steps have used."""
-
-    @property
-    def traits(self) -> ExpertsTraits:
-        """Constant traits of this policy."""
-        return ExpertsTraits(reads_probability=False)
-
-
-@expert_worth.by(LeastFrequentlyUsed)
-def _least_frequently(
-    policy: LeastFrequentlyUsed, uses: int, last_use: int, in_sequence: float, probability: float
-) -> float:  # fmt: skip
-    return float(uses)
 
 
 class ByScore(NamedTuple):

@@ -1,4 +1,4 @@
-"""Keeping of streamed weights in a slice's HBM: whole layers, or a share of every matrix."""
+"""Keeping of streamed layers in a slice's HBM."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from c2c.policies.traits import KeepTraits
 from c2c.ranges import In, Index
 
 __all__ = [
-    "ByShare",
     "NothingKept",
     "WhileRoom",
     "layers_to_keep",
@@ -22,8 +21,7 @@ __all__ = [
 def layers_to_keep(policy: Any, room_bytes: float, layer_bytes: float, left: int) -> int:
     """Return the number of further layers that the next step leaves in HBM.
 
-    The step copies each of them ahead of its product, which costs link and HBM traffic. With spread
-    weights it is as many layers' worth, left in HBM by the products that read it.
+    The step copies each of them ahead of its product, which costs link and HBM traffic.
 
     Args:
       policy: policy that decides.
@@ -77,30 +75,6 @@ class WhileRoom(NamedTuple):
         return KeepTraits(engines_kept=self.engines, displacing_share=self.displace)
 
 
-class ByShare(NamedTuple):
-    """Keeping of an equal share of every matrix, as large as fits beside KV caches.
-
-    A launch reads its share from HBM and the rest over the link concurrently; with whole layers the
-    link would be idle during their reads. Ours; Source: DAK (2026), the share of an operation's
-    weights that stays in device memory.
-
-    Attributes:
-      spare_bytes: bytes of HBM left free for later requests' KV caches.
-    """
-
-    spare_bytes: float = 1.5e9
-
-    def check(self, where: str) -> None:
-        """Raise SettingError for a setting that cannot work."""
-        _check_spare(self.spare_bytes, where)
-
-    @property
-    def traits(self) -> KeepTraits:
-        """Constant traits of this policy."""
-        return KeepTraits(spreads_kept=True)
-
-
-@layers_to_keep.by(ByShare)
 @layers_to_keep.by(WhileRoom)
-def _while_room(policy: Any, room_bytes: float, layer_bytes: float, left: int) -> int:
+def _while_room(policy: WhileRoom, room_bytes: float, layer_bytes: float, left: int) -> int:
     return min(left, max(0, int((room_bytes - policy.spare_bytes) // layer_bytes)))

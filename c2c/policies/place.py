@@ -10,14 +10,13 @@ import numpy as np
 from c2c.compiling.decision import decision, inlined
 from c2c.policies.returns import A_CANDIDATE
 from c2c.policies.traits import PlaceTraits
-from c2c.ranges import AboveZero, In, SomeShare
+from c2c.ranges import In, SomeShare
 
 __all__ = [
     "CANDIDATE_DTYPE",
     "BandwidthAware",
     "FirstIdle",
     "LeastLoaded",
-    "LeastStartTime",
     "RandomIdle",
     "link_demand_gbps",
     "place",
@@ -40,11 +39,6 @@ CANDIDATE_DTYPE = np.dtype(
         ("turns_s", "f8"),  # one turn of each of them and of the model
         ("kept_share", "f8"),  # share of the model's weights in the slice's HBM
         ("chip", "i8"),
-        ("weight_bytes", "f8"),  # the model's weights
-        ("now_s", "f8"),
-        ("budget_gbps", "f8"),  # link rate that placement may promise on the chip
-        ("prompt_s", "f8"),  # a prompt token of the model in a long chunk there, alone
-        ("decode_s", "f8"),  # a decode step of one sequence there, alone
     ],
     align=True,
 )
@@ -258,63 +252,3 @@ def _least_loaded(policy: LeastLoaded, own: Any, row: Any, tokens: int, demand_g
     if row.in_host == 0:
         seconds += policy.cold_s
     return seconds, 0.0, 0.0, 0.0
-
-
-class LoaderQueue(NamedTuple):
-    """Memory of `LeastStartTime`: end of each chip's queued loads."""
-
-    until_s: Any
-
-
-class LeastStartTime(NamedTuple):
-    """The slice with the earliest estimated start of the model.
-
-    A start waits for the chip's queued loads, then takes the weights' bytes over the disk's rate,
-    or the link's if host memory has them: loading is a pipeline, limited by its slowest tier. Ties
-    go to a free slice, then to the one unused for longest.
-
-    Source: ServerlessLLM's scheduler, whose rates are constants of a node.
-
-    Attributes:
-      disk_gbps: disk rate of the estimate, 1e9 bytes/s.
-      link_gbps: link rate of the estimate, 1e9 bytes/s.
-    """
-
-    disk_gbps: AboveZero = 6.9
-    link_gbps: AboveZero = 375.0
-
-    def memory(self, fleet: Any) -> LoaderQueue:
-        """Return the initial memory."""
-        return LoaderQueue(np.zeros(len(fleet.chip_first) - 1))
-
-    @property
-    def traits(self) -> PlaceTraits:
-        """Constant traits of this policy."""
-        return PlaceTraits(reads_promises=False, assumes_one_link=True)
-
-
-@inlined
-def _start_s(policy: LeastStartTime, own: Any, row: Any) -> float:
-    # From now.
-    rate = policy.link_gbps if row.in_host != 0 else policy.disk_gbps
-    waits_s = max(0.0, own.until_s[row.chip] - row.now_s)
-    return float(waits_s + row.weight_bytes / (rate * 1e9))
-
-
-@rank.by(LeastStartTime)
-def _soonest(policy: LeastStartTime, own: Any, row: Any, tokens: int, demand_gbps: float) -> Rank:
-    if not _can_start(row, tokens):
-        return _out_of_question()
-    return _start_s(policy, own, row), -float(row.is_free), row.last_used_s, 0.0
-
-
-@place.by(LeastStartTime)
-def _least_start_time(
-    policy: LeastStartTime, own: Any, table: Any, count: int, tokens: int, demand_gbps: float,
-    key: int,
-) -> int:  # fmt: skip
-    best = int(_least(policy, own, table, count, tokens, demand_gbps, key))
-    if best >= 0:
-        chosen = table[best]
-        own.until_s[chosen.chip] = chosen.now_s + _start_s(policy, own, chosen)
-    return best

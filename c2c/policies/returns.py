@@ -20,7 +20,6 @@ __all__ = [
     "DUE",
     "JOINS",
     "LAYERS",
-    "PARTS",
     "SECONDS",
     "SHARE_OR_NEVER",
     "UNIT",
@@ -89,11 +88,6 @@ def _is_later(due_s: float, own: Any, table: Any, count: int, chip: int, now_s: 
     return due_s > now_s
 
 
-@jitable
-def _is_part_of(parts: int, layers: int) -> bool:
-    return 1 <= parts <= layers
-
-
 A_ROUTE: Final = Returns(
     int, "a row of the first `count` that takes requests and can hold `tokens`, or -1", _is_route
 )
@@ -104,7 +98,6 @@ JOINS: Final = Returns(
     bool, "true or false, true only where the request fits and the batch has a place", _may_join
 )
 LAYERS: Final = Returns(int, "a number of layers up to `left` that fit the room", _fit)
-PARTS: Final = Returns(int, "a whole number from 1 to `layers`", _is_part_of)
 A_CHUNK: Final = Returns(int, "a whole number above 0", _is_positive)
 A_HOME: Final = Returns(int, "a row of the first `count`, or -1", _is_home)
 A_COUNT: Final = Returns(int, "a whole number, at least 0", _is_not_negative)

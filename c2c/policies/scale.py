@@ -6,13 +6,11 @@ from typing import Annotated, Any, NamedTuple
 
 from c2c.compiling.decision import decision
 from c2c.policies.returns import YES_OR_NO
-from c2c.policies.traits import ScaleTraits
 from c2c.ranges import Count, In
 
 __all__ = [
     "AtBacklog",
     "AtOutstanding",
-    "KeepAlive",
     "OneInstance",
     "wants_another",
 ]
@@ -64,29 +62,3 @@ class AtBacklog(NamedTuple):
 @wants_another.by(AtBacklog)
 def _at_backlog(policy: AtBacklog, outstanding: int, backlog_s: float, is_full: bool) -> bool:
     return is_full or backlog_s >= policy.seconds
-
-
-class KeepAlive(NamedTuple):
-    """One instance for each `target` requests; idle ones are removed after `seconds`.
-
-    Source: ServerlessLLM's autoscaler, at most one instance a slice.
-
-    Attributes:
-      target: ongoing requests of an instance.
-      seconds: lifetime of an idle instance.
-    """
-
-    target: Count = 2
-    seconds: Annotated[float, In("[0, inf]")] = 0.0
-
-    @property
-    def traits(self) -> ScaleTraits:
-        """Constant traits of this policy."""
-        return ScaleTraits(keep_alive_s=self.seconds)
-
-
-@wants_another.by(KeepAlive)
-def _above_target(
-    policy: KeepAlive, outstanding: int, backlog_s: float, is_full: bool
-) -> bool:  # fmt: skip
-    return outstanding >= policy.target

@@ -13,14 +13,12 @@ from c2c.policies.alpha import Feedback, adjust_alpha
 from c2c.policies.chunk import Profiled, chunk_tokens
 from c2c.policies.evict import AfterWaiting, LeastRecentlyUsed, goes_before, should_drain
 from c2c.policies.experts import AllExperts, NoPrefetch, expert_worth, prefetch_weight
-from c2c.policies.forget import LongestIdle, block_worth
 from c2c.policies.keep import NothingKept, layers_to_keep
 from c2c.policies.load import Stream, weights_in
 from c2c.policies.order import FirstCome, rank
 from c2c.policies.place import BandwidthAware, place
 from c2c.policies.route import LeastOutstanding, route
 from c2c.policies.scale import OneInstance, wants_another
-from c2c.policies.step import Whole, step_parts
 from c2c.policies.traits import KINDS, Traits, traits_of
 from c2c.policies.turn import One, urgency
 from c2c.policies.vary import AsAlpha, variant
@@ -54,7 +52,6 @@ class System(NamedTuple):
     keep: Any = NothingKept()
     experts: Any = AllExperts()
     prefetch: Any = NoPrefetch()
-    forget: Any = LongestIdle()
     order: Any = FirstCome()
 
     def decision(self, setting: str) -> DecisionPoint:
@@ -69,7 +66,6 @@ class System(NamedTuple):
 
 # Policies called before the start.
 PREPARATION: Final[Mapping[str, Any]] = {
-    "step": Whole(),
     "load": Stream(),
 }
 
@@ -88,9 +84,7 @@ DECISIONS: Final[Mapping[str, DecisionPoint]] = {
     "keep": layers_to_keep,
     "experts": expert_worth,
     "prefetch": prefetch_weight,
-    "forget": block_worth,
     "order": rank,
-    "step": step_parts,
     "load": weights_in,
 }
 
@@ -156,9 +150,9 @@ def make_policy(setting: str, values: Mapping[str, Any], where: str = "system") 
 def check_policy(setting: str, policy: Any, where: str = "system") -> None:
     """Raise SettingError for a value that is no policy of a decision, or has invalid settings.
 
-    >>> check_policy("place", Whole())
+    >>> check_policy("place", FirstCome())
     Traceback (most recent call last):
-    c2c.errors.SettingError: system.place=Whole(): expected a policy of place.
+    c2c.errors.SettingError: system.place=FirstCome(): expected a policy of place.
     """
     point, place_of = DECISIONS[setting], f"{where}.{setting}"
     if not point.knows(type(policy)):

@@ -16,7 +16,6 @@ from c2c.compiling.decision import implementations
 from c2c.compiling.guard import Returns, fits, located, where_is
 from c2c.errors import PolicyError
 from c2c.policies.returns import (
-    A_CHUNK,
     A_COUNT,
     A_NUMBER,
     A_SHARE,
@@ -32,15 +31,12 @@ __all__ = [
     "AdmitTraits",
     "AlphaTraits",
     "ExpertsTraits",
-    "ForgetTraits",
     "KeepTraits",
     "LoadTraits",
     "PlaceTraits",
     "PreemptTraits",
     "PrefetchTraits",
     "RouteTraits",
-    "ScaleTraits",
-    "StepTraits",
     "Traits",
     "TurnTraits",
     "VaryTraits",
@@ -59,16 +55,6 @@ class RouteTraits(NamedTuple):
     reads_end_times: bool = False
 
 
-class ScaleTraits(NamedTuple):
-    """Traits of a `scale` policy.
-
-    Attributes:
-      keep_alive_s: seconds for which an idle instance still accepts requests; inf: always.
-    """
-
-    keep_alive_s: float = math.inf
-
-
 class PlaceTraits(NamedTuple):
     """Traits of a `place` policy.
 
@@ -78,14 +64,11 @@ class PlaceTraits(NamedTuple):
       reads_promises: whether the policy reads `link_left_gbps`, `is_alone` and `unpromised_gbps`,
         which cost a pass over the chip's instances; else they are not filled in.
       link_headroom: share of the link that may be promised.
-      assumes_one_link: whether it assumes equal links and disks on all chips; other fleets are
-        refused.
     """
 
     link_is_promised: bool = False
     reads_promises: bool = True
     link_headroom: float = 1.0
-    assumes_one_link: bool = False
 
 
 class PreemptTraits(NamedTuple):
@@ -94,13 +77,10 @@ class PreemptTraits(NamedTuple):
     Attributes:
       look_every_s: seconds between a chip's checks for models that have waited too long.
       sets_aside: whether requests give up their slice for a more urgent one that finds none.
-      assumes_one_link: whether it assumes equal links and disks on all chips; other fleets are
-        refused.
     """
 
     look_every_s: float
     sets_aside: bool = False
-    assumes_one_link: bool = False
 
 
 class AdmitTraits(NamedTuple):
@@ -172,13 +152,11 @@ class KeepTraits(NamedTuple):
       displacing_share: share of its weights in HBM from which a model may take the room of others'
         kept layers; inf: never. It then keeps its room as long as the turn policy sets
         (`c2c.policies.stay_s`).
-      spreads_kept: whether a number of layers means the same share of every matrix.
     """
 
     keeps_weights: bool = True
     engines_kept: int = 0
     displacing_share: float = math.inf
-    spreads_kept: bool = False
 
 
 class ExpertsTraits(NamedTuple):
@@ -212,18 +190,6 @@ class PrefetchTraits(NamedTuple):
     ahead: int = 0
 
 
-class ForgetTraits(NamedTuple):
-    """Traits of a `forget` policy.
-
-    Attributes:
-      weights_first: whether kept weights take HBM from unused blocks.
-      looks_at: number of longest-unused blocks that are compared.
-    """
-
-    weights_first: bool = True
-    looks_at: int = 1
-
-
 class LoadTraits(NamedTuple):
     """Traits of a `load` policy, read before the start.
 
@@ -236,21 +202,10 @@ class LoadTraits(NamedTuple):
     fetches_ahead: bool = False
 
 
-class StepTraits(NamedTuple):
-    """Traits of a `step` policy, read before the start.
-
-    Attributes:
-      mixes: whether a step with prompt tokens also computes decodes; else they wait.
-    """
-
-    mixes: bool = True
-
-
 class Traits(NamedTuple):
     """Traits of a system's policies, by setting."""
 
     route: RouteTraits
-    scale: ScaleTraits
     place: PlaceTraits
     preempt: PreemptTraits
     admit: AdmitTraits
@@ -260,18 +215,15 @@ class Traits(NamedTuple):
     keep: KeepTraits
     experts: ExpertsTraits
     prefetch: PrefetchTraits
-    forget: ForgetTraits
 
 
 _ALLOWED: Final[Mapping[str, Returns]] = {
-    "keep_alive_s": SECONDS,
     "link_headroom": A_SHARE,
     "look_every_s": SECONDS,
     "kv_floor": A_SHARE_OR_NONE,
     "kv_ceiling": A_SHARE,
     "link_gate": SHARE_OR_NEVER,
     "protected_share": A_SHARE_OR_NONE,
-    "looks_at": A_CHUNK,
     "initial": UNIT,
     "timer_s": SHARE_OR_NEVER,
     "engines_kept": A_COUNT,
@@ -283,7 +235,6 @@ _ALLOWED: Final[Mapping[str, Returns]] = {
 # Setting -> the type of its policies' traits.
 KINDS: Final[Mapping[str, Any]] = get_type_hints(Traits) | {
     "load": LoadTraits,
-    "step": StepTraits,
 }
 _HINTS: Final = {kind: get_type_hints(kind) for kind in KINDS.values()}
 _BY_TYPE: Final[Mapping[type, Returns]] = {bool: YES_OR_NO, float: A_NUMBER, int: A_COUNT}

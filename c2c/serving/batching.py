@@ -18,7 +18,7 @@ from c2c.policies import (
 )
 from c2c.serving.actions import ACT_RUN, emit
 from c2c.serving.batch import batch_size, generated, kv_tokens, tokens_left
-from c2c.serving.costs import depends_on_alpha, shape_of, step_alone_s, step_bytes
+from c2c.serving.costs import shape_of, step_alone_s, step_bytes
 from c2c.serving.handover import has_prompt_done, join_come, join_decodes
 from c2c.serving.hbm import (
     drop_older,
@@ -40,7 +40,7 @@ from c2c.serving.queues import pop_waiting
 from c2c.serving.state import RUNNING, Fleet, Rules, Serving
 from c2c.serving.variants import vary_now
 
-__all__ = ["compose", "next_part"]
+__all__ = ["compose"]
 
 
 @jitable
@@ -81,11 +81,11 @@ def _admit(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None
             return
         slot = pop_waiting(s, i)
         if s.request[slot].blocks > 0 and not is_done:
-            places -= claim_prefix(fleet, rules, s, i, slot, now_s)
+            places -= claim_prefix(fleet, rules, s, i, slot)
         inst.kv_used += places
         dev.kv_bytes += place_bytes(fleet, s, i, places)
         if is_done:
-            join_decodes(fleet, rules, s, i, slot, now_s)
+            join_decodes(fleet, rules, s, i, slot)
         else:
             s.request[slot].admitted_s = now_s
             s.prefilling[i, inst.n_prefill] = slot
@@ -188,14 +188,13 @@ def _plan_weights(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) 
     if left == 0:
         return
     d = inst.on_device
-    blocks = 0.0 if rules.traits.forget.weights_first else s.blocks.pool[d].idle_bytes
-    room = room_bytes(s, d) + idle_weight_bytes(fleet, s, d) - blocks
+    room = room_bytes(s, d) + idle_weight_bytes(fleet, s, d)
     fill = layers_to_keep(rules.system.keep, room, fleet.layer_bytes[arch], left)
     displaces = False
     least = rules.traits.keep.displacing_share * fleet.layers[arch]
     if fill < left and inst.kept + left >= least:
         others = s.device[d].weight_bytes - kept_bytes(fleet, s, i)
-        all_room = room_bytes(s, d) + others - blocks
+        all_room = room_bytes(s, d) + others
         most = layers_to_keep(rules.system.keep, all_room, fleet.layer_bytes[arch], left)
         if most > fill and inst.kept + most >= least:
             is_last = s.device[d].holder == i
@@ -207,7 +206,7 @@ def _plan_weights(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) 
     if fill <= 0:
         return
     need = fill * fleet.layer_bytes[arch] + (fleet.head_bytes[arch] if fill == left else 0.0)
-    drop_weights(fleet, rules, s, d, need + blocks, not displaces, i)
+    drop_weights(fleet, rules, s, d, need, not displaces, i)
     if displaces and s.device[d].holder != i:
         s.device[d].holder, s.device[d].held_since_s = i, now_s
     before = kept_bytes(fleet, s, i)
@@ -224,9 +223,9 @@ def _best_variant(fleet: Fleet, rules: Rules, s: Serving, i: int, pair: int) -> 
     plan = s.plan[inst.on_device]
     layers = fleet.layers[fleet.deployment[inst.model].arch]
     report = s.report[inst.on_device]
-    differ = depends_on_alpha(fleet.costs, plan, layers)
+    streams = plan.kept + plan.copied < layers
     for a in range(len(s.alone_s)):
-        if a == 0 or differ:
+        if a == 0 or streams:  # else alpha changes nothing
             s.alone_s[a] = step_alone_s(fleet.costs, pair, plan, layers, a)
             s.link_bytes[a] = step_bytes(fleet.costs, pair, plan, layers, a)[0]
         else:
@@ -290,13 +289,9 @@ def compose(fleet: Fleet, rules: Rules, s: Serving, i: int, most: int, now_s: fl
     plan.steps = min(plan.steps, most)
     if rules.traits.experts.caches_experts and not fleet.folds_experts:
         plan.steps = 1  # each takes other experts
-    plan.part = 0
-    plan.parts = 1
-    if plan.prefill > 0:
-        plan.parts = fleet.parts[fleet.deployment[inst.model].arch]
     _plan_weights(fleet, rules, s, i, now_s)
     if s.blocks.pool[inst.on_device].idle_bytes > 0.0:
-        trim_prefixes(fleet, rules, s, inst.on_device, now_s)
+        trim_prefixes(fleet, rules, s, inst.on_device)
     _plan_alpha(fleet, rules, s, i, pair)
     if rules.traits.vary.follows_waits:
         plan.alpha = vary_now(fleet, rules, s, i, now_s)
@@ -314,17 +309,3 @@ def compose(fleet: Fleet, rules: Rules, s: Serving, i: int, most: int, now_s: fl
     dev.running = i
     dev.last = i
     emit(s, ACT_RUN, inst.on_device)
-
-
-@inlined
-def next_part(fleet: Fleet, rules: Rules, s: Serving, d: int) -> bool:
-    """Start the next part of the step of device `d`; return False if it was the last."""
-    plan = s.plan[d]
-    if plan.part + 1 >= plan.parts:
-        return False
-    plan.part += 1
-    plan.is_turn = 0
-    plan.kv_in_bytes, plan.kv_out_bytes = 0.0, 0.0
-    _plan_alpha(fleet, rules, s, plan.instance, pair_of(fleet, s, plan.instance))
-    emit(s, ACT_RUN, d)
-    return True

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from c2c.policies import block_worth, jitable
+from c2c.policies import jitable
 
 __all__ = [
     "NO_ROW",
@@ -36,19 +36,15 @@ NO_ROW = -1
 ENTRY_DTYPE = np.dtype(
     [
         ("key", "i8"),  # of the prefix that ends with this block
-        ("used_s", "f8"),
         ("bytes", "f8"),
         ("tokens", "i4"),  # fewer than a block's at the end of a prompt
-        ("depth", "i4"),  # blocks before it
         ("parent", "i4"),  # the row of the block before it in the same pool; NO_ROW: none
         ("children", "i4"),  # blocks that follow it in the same pool
         ("pins", "i4"),  # requests that use it
-        ("uses", "i4"),  # requests that have used it
         ("older", "i4"),  # in the list of those that nobody uses
         ("newer", "i4"),
         ("chain", "i4"),  # the next row of the same bucket; of free rows the next free one
         ("pool", "i2"),
-        ("is_over", "i2"),  # 1: its session has ended
     ],
     align=True,
 )
@@ -201,23 +197,21 @@ def pin(b: Blocks, k: int) -> None:
 
 
 @jitable
-def unpin(b: Blocks, k: int, now_s: float) -> bool:
+def unpin(b: Blocks, k: int) -> bool:
     """Unpin an entry; return True if no request uses it any more."""
     e = b.entry[k]
     e.pins -= 1
     if e.pins > 0:
         return False
-    e.used_s = now_s
-    e.uses += 1
     _append_idle(b, k)
     return True
 
 
 @jitable
-def touch(b: Blocks, k: int, now_s: float) -> None:
-    """Record a use of an unpinned entry."""
+def touch(b: Blocks, k: int) -> None:
+    """Make an unpinned entry the last used."""
     pin(b, k)
-    unpin(b, k, now_s)
+    unpin(b, k)
 
 
 @jitable
@@ -247,9 +241,7 @@ def drop(b: Blocks, k: int) -> None:
 
 
 @jitable
-def add(
-    b: Blocks, p: int, key: int, parent: int, depth: int, tokens: int, nbytes: float
-) -> int:  # fmt: skip
+def add(b: Blocks, p: int, key: int, parent: int, tokens: int, nbytes: float) -> int:
     """Add an entry, pinned once, and return its row; NO_ROW if the table is full.
 
     The caller has made room for it.
@@ -264,8 +256,8 @@ def add(
     else:
         return NO_ROW
     e = b.entry[k]
-    e.key, e.pool, e.tokens, e.bytes, e.depth, e.parent = key, p, tokens, nbytes, depth, parent
-    e.children, e.pins, e.uses, e.used_s, e.is_over = 0, 1, 0, 0.0, 0
+    e.key, e.pool, e.tokens, e.bytes, e.parent = key, p, tokens, nbytes, parent
+    e.children, e.pins = 0, 1
     e.older, e.newer = NO_ROW, NO_ROW
     if parent >= 0:
         b.entry[parent].children += 1
@@ -279,28 +271,20 @@ def add(
 
 
 @jitable
-def _victim(b: Blocks, p: int, policy: Any, looks_at: int, now_s: float) -> int:
-    # Of the oldest blocks of pool p that no other follows, the one that is worth least.
-    k, seen, best, least = int(b.pool[p].oldest), 0, NO_ROW, 0.0
-    while k >= 0 and seen < looks_at:
-        e = b.entry[k]
-        if e.children == 0:
-            seen += 1
-            worth = block_worth(policy, now_s - e.used_s, int(e.uses), int(e.depth), e.is_over != 0)
-            if best < 0 or worth < least:
-                best, least = k, worth
-        k = int(e.newer)
-    return best
+def _victim(b: Blocks, p: int) -> int:
+    # The block of pool p that is unused for longest, of those that no other follows.
+    k = int(b.pool[p].oldest)
+    while k >= 0 and b.entry[k].children != 0:
+        k = int(b.entry[k].newer)
+    return k
 
 
 @jitable
-def give_way(
-    b: Blocks, p: int, most_bytes: float, policy: Any, looks_at: int, now_s: float
-) -> None:  # fmt: skip
+def give_way(b: Blocks, p: int, most_bytes: float) -> None:
     """Drop unused blocks of pool `p` until these take up at most so many bytes."""
     pool = b.pool[p]
     while pool.idle_bytes > most_bytes and pool.oldest >= 0:
-        k = _victim(b, p, policy, looks_at, now_s)
+        k = _victim(b, p)
         if k < 0:
             return  # what follows them is in use
         pool.evicted += 1
@@ -309,9 +293,7 @@ def give_way(
 
 
 @jitable
-def keep_copy(
-    b: Blocks, p: int, k: int, parent: int, policy: Any, looks_at: int, now_s: float
-) -> int:  # fmt: skip
+def keep_copy(b: Blocks, p: int, k: int, parent: int) -> int:
     """Copy a block of another pool into pool `p`, pinned; return its row there, or NO_ROW.
 
     Args:
@@ -319,9 +301,6 @@ def keep_copy(
       p: the target pool.
       k: row of the block in its other pool.
       parent: row in pool `p` of the preceding block.
-      policy: policy that ranks blocks for eviction.
-      looks_at: number of blocks that the policy chooses among.
-      now_s: current time.
     """
     e = b.entry[k]
     there = find(b, p, e.key)
@@ -332,10 +311,10 @@ def keep_copy(
     room = pool.capacity_bytes - (pool.bytes - pool.idle_bytes) - e.bytes
     if room < 0.0:
         return NO_ROW
-    give_way(b, p, room, policy, looks_at, now_s)
+    give_way(b, p, room)
     if pool.bytes + e.bytes > pool.capacity_bytes:
         return NO_ROW
-    there = add(b, p, e.key, parent, int(e.depth), int(e.tokens), e.bytes)
+    there = add(b, p, e.key, parent, int(e.tokens), e.bytes)
     if there >= 0:
         pool.in_bytes += e.bytes
     return there

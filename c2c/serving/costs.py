@@ -15,7 +15,6 @@ __all__ = [
     "CostTables",
     "KeptTables",
     "decode_alone_s",
-    "depends_on_alpha",
     "held_places",
     "prompt_alone_s",
     "shape_of",
@@ -38,8 +37,6 @@ class KeptTables(NamedTuple):
 
     copied: StepTable
     kept: StepTable
-    # With equal steps of every matrix in HBM, from none to all; none where layers stay whole.
-    spread: tuple[StepTable, ...] = ()
 
 
 class CostTables(NamedTuple):
@@ -55,8 +52,6 @@ class CostTables(NamedTuple):
     # Empty where no weights are ever kept.
     filled_body: Any
     filled_head: Any
-    # f8[P, S, T+1, A]: seconds with 0 to all of every matrix in HBM; empty where layers stay whole.
-    spread_body: Any
     overhead_s: Any  # f8[P]
     kv_read_s: Any  # a place that attention reads, see `c2c.models.CacheShape`
     pair_s: Any  # a pair of a query and a place
@@ -107,7 +102,6 @@ def stack_tables(
         head_hbm=np.stack([t.head_hbm_bytes for t in flat]),
         filled_body=_filled(filled, "body"),
         filled_head=_filled(filled, "head"),
-        spread_body=_spread(filled),
         overhead_s=per_pair("step_overhead_s"),
         kv_read_s=per_pair("kv_read_s_per_token") / places,
         pair_s=per_pair("attn_s_per_pair") / places,
@@ -146,12 +140,6 @@ def _filled(tables: Sequence[KeptTables], part: str) -> np.ndarray:
     ).transpose(0, 3, 1, 2).copy()  # fmt: skip
 
 
-def _spread(tables: Sequence[KeptTables]) -> np.ndarray:
-    if not any(t.spread for t in tables):
-        return np.zeros((0, 0, 0, 0))
-    return np.array([[s.body_s for s in t.spread] for t in tables])
-
-
 @inlined
 def step_alone_s(costs: CostTables, pair: int, plan: Any, layers: int, variant: int) -> float:
     """Return the seconds of the plan's first step with the link to itself.
@@ -159,7 +147,7 @@ def step_alone_s(costs: CostTables, pair: int, plan: Any, layers: int, variant: 
     Args:
       plan: row of `state.PLAN_DTYPE`.
       layers: layers of the model; `plan.kept` of them are read from HBM, `plan.copied` are copied
-        there first (or the same share of every matrix).
+        there first.
       variant: index on the alpha grid.
 
     Source: `c2c.cost.step_time` in closed form; a test holds the two equal.
@@ -179,30 +167,9 @@ def step_alone_s(costs: CostTables, pair: int, plan: Any, layers: int, variant: 
         )
     body = costs.body_s[pair, tokens, variant]
     head = costs.head_s[pair, plan.rows, variant]
-    if len(costs.spread_body) > 0 and plan.kept < layers:
-        gemms = _spread_s(costs, pair, plan.kept / layers, tokens, variant) + head
-    else:
-        gemms = _mixed(costs, pair, plan, layers, 0, body, head)
+    gemms = _mixed(costs, pair, plan, layers, 0, body, head)
     attention = costs.overhead_s[pair] + costs.kv_read_s[pair] * plan.decode_kv + prefill
     return float(gemms + attention)
-
-
-@inlined
-def depends_on_alpha(costs: CostTables, plan: Any, layers: int) -> bool:
-    """Return True if a step streams any weights, so that alpha matters."""
-    is_spread = len(costs.spread_body) > 0 and plan.kept < layers
-    return bool(plan.kept + plan.copied < layers or is_spread)
-
-
-@jitable
-def _spread_s(costs: CostTables, pair: int, share: float, tokens: int, variant: int) -> float:
-    # A launch draws on HBM and on the link at once, so its time is convex in the share.
-    steps = costs.spread_body.shape[1] - 1
-    below = min(int(share * steps), steps - 1)
-    beyond = share * steps - below
-    less = costs.spread_body[pair, below, tokens, variant]
-    more = costs.spread_body[pair, below + 1, tokens, variant]
-    return float((1.0 - beyond) * less + beyond * more)
 
 
 @jitable

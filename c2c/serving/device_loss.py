@@ -13,7 +13,6 @@ from c2c.serving.actions import ACT_ASIDE, emit
 from c2c.serving.batch import batch_size, generated, member
 from c2c.serving.block_table import clear
 from c2c.serving.early_end import fail_unserved, place_again
-from c2c.serving.engine_move import place_after_moves
 from c2c.serving.handover import begin_again, has_prompt_done, let_go
 from c2c.serving.hbm import request_places
 from c2c.serving.instances import vacate
@@ -72,7 +71,6 @@ def lose_devices(
         after_leaving(fleet, rules, s, i, now_s)
     for c in chips:
         place_pending(fleet, rules, s, c, now_s)
-    place_after_moves(fleet, rules, s, now_s)
 
 
 def lose_memory(fleet: Fleet, s: Serving, chips: Sequence[int]) -> None:
@@ -115,7 +113,7 @@ def _clear(
     for k in range(batch_size(s, i)):
         slot = member(s, i, k)
         if s.request[slot].held > 0:
-            let_prefix_go(fleet, rules, s, i, slot, now_s, True, False)
+            let_prefix_go(fleet, rules, s, i, slot, True, False)
         start_over(s, slot, generated(s, i, k) if k < inst.n_decode else 0)
         req = s.request[slot]
         if req.ending != FAIL_NONE:
@@ -126,12 +124,12 @@ def _clear(
     while slot >= 0:
         if has_prompt_done(s, slot):
             others |= {int(s.request[slot].held_by)} - {-1}
-            let_go(fleet, rules, s, slot, now_s)
+            let_go(fleet, rules, s, slot)
             emit(s, ACT_ASIDE, s.request[slot].id)
             begin_again(s, slot)
         slots.append(slot)
         slot = int(s.request[slot].next)
-    slots += _held_elsewhere(fleet, rules, s, i, others, now_s)
+    slots += _held_elsewhere(fleet, rules, s, i, others)
     if inst.state == ASSIGNED or inst.state == LOADING:
         never_came(fleet, s, entry_of(fleet, inst.model, inst.chip), int(inst.model))
     inst.wait_head, inst.wait_tail = -1, -1
@@ -143,9 +141,7 @@ def _clear(
     return slots
 
 
-def _held_elsewhere(
-    fleet: Fleet, rules: Rules, s: Serving, i: int, others: set[int], now_s: float
-) -> list[int]:
+def _held_elsewhere(fleet: Fleet, rules: Rules, s: Serving, i: int, others: set[int]) -> list[int]:
     # Takes the requests whose KV cache instance i has out of the queues they wait in.
     found = []
     for j, inst in enumerate(s.instance):
@@ -163,7 +159,7 @@ def _held_elsewhere(
                 release_kv(fleet, s, j, slot, places)
             others.add(j)
             if req.held > 0:
-                let_prefix_go(fleet, rules, s, i, slot, now_s, True, False)
+                let_prefix_go(fleet, rules, s, i, slot, True, False)
             begin_again(s, slot)
             found.append(slot)
             slot = following

@@ -119,7 +119,7 @@ def _end_handed(
     req = s.request[slot]
     source = int(req.held_by)
     emit(s, ACT_FORGET, req.id)
-    let_go(fleet, rules, s, slot, now_s)
+    let_go(fleet, rules, s, slot)
     keep_charge(s, slot)
     req.output = req.made
     s.count[0].failed += 1

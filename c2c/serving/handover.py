@@ -113,14 +113,14 @@ def send(
     if through_host:
         req.held_by = -1
         req.handed_bytes = request_bytes(fleet, s, j, req.prompt + made)
-        leave(fleet, rules, s, i, slot, now_s)
+        leave(fleet, rules, s, i, slot)
         s.instance[j].coming_bytes += req.handed_bytes
         s.chip[s.instance[j].chip].kv_room_bytes -= req.handed_bytes
         emit(s, ACT_HAND, slot)
 
 
 @jitable
-def let_go(fleet: Fleet, rules: Rules, s: Serving, slot: int, now_s: float) -> None:
+def let_go(fleet: Fleet, rules: Rules, s: Serving, slot: int) -> None:
     """Free the KV-cache memory that a waiting request holds outside its instance."""
     req = s.request[slot]
     inst, i = s.instance[req.instance], req.held_by
@@ -134,17 +134,17 @@ def let_go(fleet: Fleet, rules: Rules, s: Serving, slot: int, now_s: float) -> N
         s.inbound[req.instance].come -= 1 if i < 0 else 0
     if i >= 0:
         req.held_by = -1
-        leave(fleet, rules, s, i, slot, now_s)
+        leave(fleet, rules, s, i, slot)
         ask(s, s.instance[i].on_device)  # which may have waited for the room
 
 
 @jitable
-def join_decodes(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int, now_s: float) -> None:
+def join_decodes(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int) -> None:
     """Add a handed-over request that has room in HBM to the decodes of instance `i`."""
     inst, req = s.instance[i], s.request[slot]
     if req.held_by >= 0:
         emit(s, ACT_HAND, slot)
-    let_go(fleet, rules, s, slot, now_s)
+    let_go(fleet, rules, s, slot)
     keep_charge(s, slot)
     s.plan[inst.on_device].kv_in_bytes += req.handed_bytes
     _join(s, i, slot)

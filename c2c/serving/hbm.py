@@ -180,7 +180,7 @@ def _within(
 def only_waits(s: Serving, i: int) -> bool:
     """Return True if all requests of instance `i` wait in its queue, and there are some."""
     inst = s.instance[i]
-    waits = inst.state == READY or (inst.state == ASSIGNED and inst.comes_from < 0)
+    waits = inst.state == READY or inst.state == ASSIGNED
     return bool(waits and inst.kv_used == 0)
 
 

@@ -61,11 +61,6 @@ def vacate(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
         s.instance[before].next_same = inst.next_same
     dev.weight_bytes -= kept_bytes(fleet, s, i)
     let_go(fleet, s, entry_of(fleet, inst.model, inst.chip), inst.model, now_s)
-    if inst.goes_to >= 0:
-        s.instance[inst.goes_to].comes_from = -1
-    if inst.comes_from >= 0:
-        s.instance[inst.comes_from].goes_to = -1
-    inst.goes_to, inst.comes_from = -1, -1
     keep_layers(s, i, 0)
     inst.next_same = -1
     inst.model = -1
@@ -102,7 +97,7 @@ def idle_victim(rules: Rules, s: Serving, first: int, last: int, but: int) -> in
     """Return the idle instance of [first, last), other than `but`, to evict; or -1."""
     best = -1
     for i in range(first, last):
-        if i == but or s.instance[i].state != IDLE or s.instance[i].comes_from >= 0:
+        if i == but or s.instance[i].state != IDLE:
             continue
         if best < 0 or goes_before(
             rules.system.evict, s.instance[i].last_used_s, s.instance[best].last_used_s

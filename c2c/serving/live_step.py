@@ -35,7 +35,6 @@ __all__ = [
     "ENDS",
     "EVENT_DTYPE",
     "IS_READY",
-    "LATER",
     "LEFT",
     "NOT_AVAILABLE",
     "NOT_LOADING",
@@ -60,9 +59,8 @@ NOT_LOADING: Final = 1  # the device loads nothing
 NOT_RUNNING: Final = 2  # the device runs no steps
 NOT_AVAILABLE: Final = 3  # a rate that is none
 STEPS: Final = 4  # as many cannot have been done
-LATER: Final = 5  # requests that finish before a step's last part
-STRANGER: Final = 6  # a request that finishes without a token in the step
-COUNTED: Final = 7  # the first of COUNTS in the report is below 0 or without end; 8: the second...
+STRANGER: Final = 5  # a request that finishes without a token in the step
+COUNTED: Final = 6  # the first of COUNTS in the report is below 0 or without end; 7: the second...
 COUNTS: Final = ("latency_s", "hbm", "c2c", "link_bytes", "hbm_bytes")
 
 
@@ -104,8 +102,6 @@ def end_fault(s: Serving, d: int, report: Any, finished: Any) -> int:
             return COUNTED + k
     if not report.available_gbps > 0.0:
         return NOT_AVAILABLE
-    if s.plan[d].part + 1 < s.plan[d].parts:
-        return LATER if len(finished) > 0 else NO_FAULT
     return STRANGER if not_in_step(s, d, finished) >= 0 else NO_FAULT
 
 
@@ -126,7 +122,7 @@ def take_arrival(
     """Handle an arrival; `ends_after_s` is its deadline from now, `blocks` its own block keys."""
     slot = s.free_slots[s.count[0].free_slots - 1]  # that it gets
     if fleet.caches_prefixes:
-        begin_blocks(s, slot, blocks, 0, len(blocks), len(blocks), 0)
+        begin_blocks(s, slot, blocks, 0, len(blocks), len(blocks))
     req = s.request[slot]
     req.ends_by_s = now_s + ends_after_s
     req.ending = FAIL_NONE
@@ -156,11 +152,10 @@ def take_end(
     known.link_bytes = report.link_bytes
     known.hbm_bytes = report.hbm_bytes
     known.alone_s = report.alone_s
-    if s.plan[d].part + 1 == s.plan[d].parts:
-        take_finished(fleet, s, d, finished)
-    if not account_step(fleet, rules, s, d):
-        take_leaving(fleet, rules, s, d, finished, now_s)
-        end_step(fleet, rules, s, d, now_s)
+    take_finished(fleet, s, d, finished)
+    account_step(fleet, rules, s, d)
+    take_leaving(fleet, rules, s, d, finished, now_s)
+    end_step(fleet, rules, s, d, now_s)
 
 
 @jitable

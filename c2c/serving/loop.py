@@ -34,7 +34,6 @@ from c2c.serving.kv_homes import on_relaid
 from c2c.serving.live_step import (
     COUNTED,
     COUNTS,
-    LATER,
     NO_FAULT,
     NOT_AVAILABLE,
     NOT_LOADING,
@@ -306,8 +305,6 @@ def _said(s: Serving, event: Ready | StepEnd, fault: int) -> tuple[str, Any, str
         return "report.available_gbps", float(report.available_gbps), "above 0"
     if fault == STEPS:
         return "report.steps", int(report.steps), f"1 to {most_steps(s, d)}"
-    if fault == LATER:
-        return "finished", event.finished, "none before the last part"
     if fault == STRANGER:
         stranger = not_in_step(s, d, event.finished)
         return "finished", stranger, "a request with a token in this step"

@@ -68,7 +68,7 @@ def new_serving(
     instance.on_device = np.repeat(np.arange(n_devices), fleet.residents)
     instance.chip, instance.kind = chip_of[instance.on_device], kind_of[instance.on_device]
     instance.looked_at = -1
-    for field in ("model", "next_same", "wait_head", "wait_tail", "goes_to", "comes_from"):
+    for field in ("model", "next_same", "wait_head", "wait_tail"):
         instance[field] = -1
     chip = _records(CHIP_DTYPE, n_chips)
     chip.first = np.searchsorted(chip_of, np.arange(n_chips), side="left")

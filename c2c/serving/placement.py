@@ -163,9 +163,8 @@ def place_on(fleet: Fleet, rules: Rules, s: Serving, m: int, d: int) -> int:
 
 @jitable
 def _add_candidates(
-    fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int, home: int, n: int, now_s: float,
-    decodes: bool,
-) -> int:  # fmt: skip
+    fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int, home: int, n: int, decodes: bool
+) -> int:
     c = fleet.home_chip[home]
     chip = s.chip[c]
     if chip.claim >= 0 and chip.claim != m and not decodes:
@@ -198,11 +197,6 @@ def _add_candidates(
         row.unpromised_gbps = unpromised
         row.in_host = 1 if s.hold[home].state == HELD else 0
         row.chip = c
-        row.weight_bytes = fleet.weight_bytes[m]
-        row.now_s = now_s
-        row.budget_gbps = chip.budget_gbps
-        row.prompt_s = fleet.costs.prompt_s[arch * fleet.costs.kinds + inst.kind]
-        row.decode_s = fleet.costs.decode_s[arch * fleet.costs.kinds + inst.kind]
         row.load_s = 0.0
         row.turns_s = 0.0
         row.kept_share = 0.0
@@ -221,15 +215,14 @@ def _add_candidates(
 
 @jitable
 def _choose(
-    fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int, only_chip: int, now_s: float,
-    decodes: bool,
-) -> int:  # fmt: skip
+    fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int, only_chip: int, decodes: bool
+) -> int:
     # The row of s.candidates that model m is placed on, or -1.
     n = 0
     for k in homes_of(fleet, m):
         c = fleet.home_chip[k]
         if only_chip < 0 or only_chip == c:
-            n = _add_candidates(fleet, rules, s, m, tokens, k, n, now_s, decodes)
+            n = _add_candidates(fleet, rules, s, m, tokens, k, n, decodes)
     if n == 0:
         return -1
     # Counted by model: what other chips serve must not change what is drawn here.
@@ -256,7 +249,7 @@ def start_active(fleet: Fleet, rules: Rules, s: Serving) -> None:
             _open_all(fleet, rules, s, m)
             continue
         for decodes in range(2):
-            row = _choose(fleet, rules, s, m, 1, -1, 0.0, decodes == 1)
+            row = _choose(fleet, rules, s, m, 1, -1, decodes == 1)
             if row >= 0 and _needs_no_room(fleet, rules, s.candidates[row], m):
                 i = int(s.candidates[row].instance)
                 assign(fleet, rules, s, m, i, 0.0)
@@ -297,7 +290,7 @@ def try_place(
       tokens: KV tokens of the request.
       only_chip: the only chip considered; -1: all of the model's chips.
     """
-    row = _choose(fleet, rules, s, m, tokens, only_chip, now_s, False)
+    row = _choose(fleet, rules, s, m, tokens, only_chip, False)
     if row < 0:
         return -1
     i = int(s.candidates[row].instance)
@@ -322,7 +315,7 @@ def place_decodes(
       at: instance returned by an earlier call, to be activated now; -1: activate nothing.
     """
     if at < 0:
-        row = _choose(fleet, rules, s, m, tokens, -1, now_s, True)
+        row = _choose(fleet, rules, s, m, tokens, -1, True)
         return int(s.candidates[row].instance) if row >= 0 else -1
     if s.instance[at].state == FREE or s.instance[at].model != m:
         make_active(fleet, rules, s, m, at, now_s)

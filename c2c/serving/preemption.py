@@ -40,12 +40,10 @@ def start_over(s: Serving, slot: int, made: int) -> None:
 
 
 @jitable
-def _put_aside(
-    fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int, made: int, now_s: float
-) -> None:
+def _put_aside(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int, made: int) -> None:
     req = s.request[slot]
     m = int(req.model)
-    leave(fleet, rules, s, i, slot, now_s)
+    leave(fleet, rules, s, i, slot)
     start_over(s, slot, made)
     emit(s, ACT_ASIDE, req.id)
     s.count[0].preempted += 1
@@ -53,7 +51,7 @@ def _put_aside(
 
 
 @jitable
-def set_aside(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
+def set_aside(fleet: Fleet, rules: Rules, s: Serving, i: int) -> None:
     """Return all requests of instance `i`, which computes nothing now, to their model's queue.
 
     They precede waiting requests of equal priority.
@@ -64,9 +62,9 @@ def set_aside(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> N
     for k in range(inst.n_prefill - 1, -1, -1):
         slot = s.prefilling[i, k]
         inst.backlog -= s.request[slot].prompt - s.request[slot].prefilled
-        _put_aside(fleet, rules, s, i, slot, 0, now_s)
+        _put_aside(fleet, rules, s, i, slot, 0)
     for k in range(inst.n_decode - 1, -1, -1):
-        _put_aside(fleet, rules, s, i, s.decoding[i, k, SLOT], generated(s, i, k), now_s)
+        _put_aside(fleet, rules, s, i, s.decoding[i, k, SLOT], generated(s, i, k))
     inst.n_prefill = 0
     inst.n_decode = 0
 

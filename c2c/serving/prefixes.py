@@ -50,8 +50,8 @@ def caches_prefixes(values: Mapping[type, Any]) -> bool:
 
 @jitable
 def begin_blocks(
-    s: Serving, slot: int, keys: Any, first: int, count: int, of_prompt: int, is_over: int
-) -> None:
+    s: Serving, slot: int, keys: Any, first: int, count: int, of_prompt: int
+) -> None:  # fmt: skip
     """Store the blocks of a request that takes `slot` next.
 
     Args:
@@ -61,11 +61,9 @@ def begin_blocks(
       first: index of this request's first key.
       count: number of its blocks, including those of its answer.
       of_prompt: number of its prompt's blocks.
-      is_over: 1 if its session ends with it.
     """
     req = s.request[slot]
     req.blocks, req.prompt_blocks, req.held, req.reused = count, of_prompt, 0, 0
-    req.is_over = is_over
     req.found_hbm, req.found_host = 0, 0
     for j in range(count):
         s.blocks.keys[slot, j] = keys[first + j]
@@ -107,7 +105,7 @@ def _append(b: Blocks, d: int, req: Any, slot: int, tokens: int, nbytes: float) 
     # Give a request a block in HBM behind those that it holds; False: the table is full.
     j = int(req.held)
     parent = int(b.rows[slot, j - 1]) if j > 0 else NO_ROW
-    k = add(b, d, b.keys[slot, j], parent, j, tokens, nbytes)
+    k = add(b, d, b.keys[slot, j], parent, tokens, nbytes)
     if k < 0:
         return False
     b.rows[slot, j] = k
@@ -133,7 +131,6 @@ def claim_prefix(
     s: Serving,
     i: int,
     slot: int,
-    now_s: float,
 ) -> int:
     """Assign a request that joins the batch of instance `i` the prefix blocks in memory.
 
@@ -154,7 +151,7 @@ def claim_prefix(
     while held < found:
         e = b.entry[b.rows[slot, held]]
         parent = int(b.rows[slot, held - 1]) if held > 0 else NO_ROW
-        k = add(b, d, b.keys[slot, held], parent, held, int(e.tokens), e.bytes)
+        k = add(b, d, b.keys[slot, held], parent, int(e.tokens), e.bytes)
         if k < 0:
             break
         b.rows[slot, held] = k
@@ -162,7 +159,7 @@ def claim_prefix(
         moved += e.bytes
         held += 1
     for j in range(held - 1, here - 1, -1):
-        touch(b, find(b, len(s.device) + int(inst.chip), b.keys[slot, j]), now_s)
+        touch(b, find(b, len(s.device) + int(inst.chip), b.keys[slot, j]))
     reused = min(tokens, req.prompt - 1)  # the last token's step makes the first one
     if req.again == 0 and req.carried == 0:
         req.found_hbm = min(tokens_here, reused)
@@ -226,29 +223,25 @@ def _note_answer(fleet: Fleet, s: Serving, i: int, slot: int) -> None:
 
 
 @jitable
-def _store(rules: Rules, s: Serving, host: int, slot: int, now_s: float) -> None:
+def _store(s: Serving, host: int, slot: int) -> None:
     # Host memory keeps the blocks of a request as well, from the first on, as far as they fit.
-    b, looks_at, parent, stored = s.blocks, rules.traits.forget.looks_at, NO_ROW, 0
+    b, parent, stored = s.blocks, NO_ROW, 0
     while stored < s.request[slot].held:
-        row = int(b.rows[slot, stored])
-        parent = keep_copy(b, host, row, parent, rules.system.forget, looks_at, now_s)
+        parent = keep_copy(b, host, int(b.rows[slot, stored]), parent)
         if parent < 0:
             break
         stored += 1
     for j in range(stored - 1, -1, -1):
-        k = find(b, host, b.keys[slot, j])
-        b.entry[k].is_over = s.request[slot].is_over
-        unpin(b, k, now_s)
+        unpin(b, find(b, host, b.keys[slot, j]))
 
 
 @apart("let_prefix_go", needed=caches_prefixes)
 def let_prefix_go(
     fleet: Fleet,
-    rules: Rules,
+    rules: Rules,  # noqa: ARG001 (among which the address is)
     s: Serving,
     i: int,
     slot: int,
-    now_s: float,
     is_lost: bool,
     is_done: bool,
 ) -> int:
@@ -258,7 +251,6 @@ def let_prefix_go(
       fleet, rules, s: fleet, rules and state of the loop.
       i: instance that the request leaves.
       slot: slot of the request.
-      now_s: current time.
       is_lost: whether the device is lost with all its memory.
       is_done: whether the answer is complete, so that others may find its blocks.
 
@@ -270,12 +262,11 @@ def let_prefix_go(
     if is_done and req.held == req.prompt_blocks:
         _note_answer(fleet, s, i, slot)
     if b.pool[host].capacity_bytes > 0.0 and not is_lost:
-        _store(rules, s, host, slot, now_s)
+        _store(s, host, slot)
     is_kept = b.table[0].keeps_hbm != 0 and inst.parked_bytes == 0.0 and not is_lost
     for j in range(req.held - 1, -1, -1):
         k = int(b.rows[slot, j])
-        b.entry[k].is_over = req.is_over
-        if not unpin(b, k, now_s):
+        if not unpin(b, k):
             stays += b.entry[k].tokens
         elif not is_kept and b.entry[k].children == 0:
             drop(b, k)
@@ -284,7 +275,6 @@ def let_prefix_go(
 
 
 @apart("trim_prefixes", needed=caches_prefixes)
-def trim_prefixes(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:  # noqa: ARG001
+def trim_prefixes(fleet: Fleet, rules: Rules, s: Serving, d: int) -> None:  # noqa: ARG001
     """Evict unused blocks on device `d` for whatever needs their room."""
-    room = max(0.0, room_bytes(s, d))
-    give_way(s.blocks, d, room, rules.system.forget, rules.traits.forget.looks_at, now_s)
+    give_way(s.blocks, d, max(0.0, room_bytes(s, d)))

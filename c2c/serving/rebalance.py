@@ -52,7 +52,7 @@ def _go(
         send(fleet, rules, s, i, slot, made, j, False, now_s)
         return
     req = s.request[slot]
-    leave(fleet, rules, s, i, slot, now_s)
+    leave(fleet, rules, s, i, slot)
     start_kind = req.start_kind
     append_waiting(s, j, slot)
     req.start_kind = start_kind

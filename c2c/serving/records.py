@@ -82,9 +82,7 @@ def release_kv(fleet: Fleet, s: Serving, i: int, slot: int, places: int) -> None
 
 
 @inlined
-def leave(
-    fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int, now_s: float, is_done: bool = False
-) -> None:
+def leave(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int, is_done: bool = False) -> None:
     """Free the whole KV cache that a request reserved on instance `i`.
 
     Args:
@@ -97,13 +95,13 @@ def leave(
     req = s.request[slot]
     places = request_places(fleet, s, i, req.prompt + req.output)
     if req.blocks > 0 and (is_done or req.held > 0):
-        places -= let_prefix_go(fleet, rules, s, i, slot, now_s, False, is_done)
+        places -= let_prefix_go(fleet, rules, s, i, slot, False, is_done)
     release_kv(fleet, s, i, slot, places)
 
 
 @inlined
 def finish(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int, now_s: float) -> None:
     """End a request that instance `i` has served and that is in no batch any more."""
-    leave(fleet, rules, s, i, slot, now_s, True)
+    leave(fleet, rules, s, i, slot, True)
     s.count[0].finished += 1
     write_record(s, slot, now_s, FAIL_NONE)

@@ -131,8 +131,6 @@ INSTANCE_DTYPE = np.dtype(
         ("aside", "i8"),  # 1: sets its requests aside at the next step boundary
         ("deals", "i8"),  # 1: routes them anew there (`rebalance`)
         ("last_used_s", "f8"),
-        ("goes_to", "i8"),  # instance that its engine moves to, or -1
-        ("comes_from", "i8"),  # instance that its engine moves from, or -1
         ("next_same", "i8"),  # next active instance of the same model
         ("wait_head", "i8"),
         ("wait_tail", "i8"),
@@ -191,8 +189,6 @@ PLAN_DTYPE = np.dtype(
         ("rows", "i8"),  # rows that need logits
         ("steps", "i8"),  # at most this many identical steps
         ("alpha", "i8"),  # variant on the alpha grid
-        ("part", "i8"),  # index of the part, for steps in parts (layers)
-        ("parts", "i8"),
         ("kept", "i8"),  # layers read from HBM
         ("copied", "i8"),  # layers copied into HBM ahead of their products
         ("is_turn", "i8"),  # 1: change of engine
@@ -322,7 +318,6 @@ REQUEST_DTYPE = np.dtype(
         ("reused", "i8"),  # tokens that it found when it joined its batch
         ("found_hbm", "i8"),  # when it first did
         ("found_host", "i8"),
-        ("is_over", "i8"),  # 1: its session ends with it
         # what only requests of the port have (`c2c.serving.loop`)
         ("ends_by_s", "f8"),  # its deadline; inf: none
         ("ending", "i8"),  # why it ends at the end of the step under way; FAIL_NONE: it does not
@@ -369,7 +364,6 @@ COUNT_DTYPE = np.dtype(
         ("dropped", "i8"),  # models evicted from host memory
         ("drains", "i8"),
         ("preempted", "i8"),  # requests set aside
-        ("moves", "i8"),  # engines that began to move
         ("handed", "i8"),  # handovers of requests to decode
         ("variant_changes", "i8"),  # variants of steps that came into force
         ("relayouts", "i8"),  # relayouts that began
@@ -415,7 +409,6 @@ class Fleet(NamedTuple):
     kv_capacity: Any  # i8[arch, kind] tokens of the longest request
     kv_capacity_bytes: Any  # f8[arch, kind] KV-cache bytes of all requests together
     chunk: Any  # i8[arch, kind] prefill tokens a step, of the profiling table
-    parts: Any  # i8[arch] parts a prefill step is run in, alpha may change between them
     mixes: bool  # whether a prefill step also computes decodes; else they wait
     layers: Any  # i8[arch]
     layer_bytes: Any  # f8[arch] weights of one layer

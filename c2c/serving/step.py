@@ -5,8 +5,6 @@ A step is one of `on_arrival`, `on_ready`, `on_step_end`, and then `start_asked`
 
 from __future__ import annotations
 
-import math
-
 from c2c.policies import (
     AlphaObservation,
     AlphaState,
@@ -14,26 +12,16 @@ from c2c.policies import (
     apart,
     inlined,
     jitable,
-    move_s,
     note_end,
     rank,
 )
 from c2c.serving.actions import ask
 from c2c.serving.batch import batch_size, keep_decode
-from c2c.serving.batching import next_part
 from c2c.serving.charges import spare_decodes
 from c2c.serving.costs import decode_alone_s, prompt_alone_s
 from c2c.serving.decode_target import hand_on
-from c2c.serving.engine_move import (
-    follow,
-    has_moved,
-    interrupt_for_move,
-    move_for,
-    place_after_moves,
-)
 from c2c.serving.handover import append_decode, carry, goes_directly
 from c2c.serving.hbm import holds_on, pair_of
-from c2c.serving.instances import evict
 from c2c.serving.placement import drop_claim, make_room, place_pending, try_place
 from c2c.serving.pools import arrived, entry_of, homes_of
 from c2c.serving.preemption import clear_for, is_cleared, set_aside
@@ -58,7 +46,6 @@ from c2c.serving.state import (
     IDLE,
     IN_SERVICE,
     READY,
-    RUNNING,
     SLOT,
     Fleet,
     Rules,
@@ -98,21 +85,6 @@ def largest_kv(fleet: Fleet, s: Serving, m: int, enough: int) -> int:
             if largest >= enough:
                 return int(largest)
     return largest
-
-
-@jitable
-def _let_die(fleet: Fleet, rules: Rules, s: Serving, m: int, now_s: float) -> None:
-    # Instances of model m that have been without work for too long are gone. Nothing can tell
-    # before a request comes: until then they would have given way to any other model.
-    i = s.model[m].active
-    while i >= 0:
-        inst = s.instance[i]
-        following = int(inst.next_same)
-        unused_s = now_s - inst.last_used_s
-        is_kept = unused_s < rules.traits.scale.keep_alive_s or inst.comes_from >= 0
-        if inst.state == IDLE and not is_kept:
-            evict(fleet, s, i, now_s)
-        i = following
 
 
 @inlined
@@ -158,8 +130,6 @@ def on_arrival(
     if tokens > fleet.deployment[m].max_context:
         fail(s, slot, now_s, FAIL_CONTEXT)
         return
-    if rules.traits.scale.keep_alive_s < math.inf:
-        _let_die(fleet, rules, s, m, now_s)
     i = routed(fleet, rules, s, m, slot, False)
     if i >= 0:
         if is_too_busy(fleet, rules, s, i, tokens):
@@ -207,14 +177,11 @@ def serve_pending(fleet: Fleet, rules: Rules, s: Serving, m: int) -> bool:
 
 @jitable
 def _clear(fleet: Fleet, rules: Rules, s: Serving, m: int, now_s: float) -> None:
-    # Model m found no slice: an engine moves elsewhere, or less urgent requests give way.
-    if move_s(rules.system.preempt, 0, 0.0, True) < math.inf:
-        move_for(fleet, rules, s, m, now_s)
-        return
+    # Model m found no slice: less urgent requests give way.
     i = clear_for(fleet, rules, s, m)
     if i >= 0:
         before = int(s.instance[i].model)
-        set_aside(fleet, rules, s, i, now_s)
+        set_aside(fleet, rules, s, i)
         if not holds_on(fleet, s, i):
             s.instance[i].state = IDLE
             after_idle(fleet, rules, s, i, now_s)
@@ -253,7 +220,6 @@ def after_leaving(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) 
     if inst.state == READY and is_empty and (inst.draining != 0 or inst.n_wait == 0):
         inst.state = IDLE
         after_idle(fleet, rules, s, i, now_s)
-        place_after_moves(fleet, rules, s, now_s)
     if fleet.hands_directly and fleet.role[d] == DECODES:
         carry(fleet, rules, s, d, now_s)
     ask(s, d)
@@ -270,7 +236,7 @@ def on_carried(fleet: Fleet, rules: Rules, s: Serving, slot: int, now_s: float) 
     req.held_by = -1
     req.handed_s = now_s
     s.inbound[req.instance].come += 1
-    leave(fleet, rules, s, i, slot, now_s)
+    leave(fleet, rules, s, i, slot)
     wake(fleet, rules, s, req.instance)
     after_leaving(fleet, rules, s, i, now_s)
 
@@ -285,26 +251,10 @@ def _go_on(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None
 
 
 @jitable
-def _has_started(fleet: Fleet, rules: Rules, s: Serving, j: int, now_s: float) -> None:
-    # Instance j has started for an engine that goes on elsewhere: its requests follow.
-    i = int(s.instance[j].comes_from)
-    if s.instance[i].state == RUNNING:
-        interrupt_for_move(s, j)
-        return
-    s.instance[j].state = IDLE
-    follow(fleet, rules, s, i, now_s)
-    if not holds_on(fleet, s, i):
-        s.instance[i].state = IDLE
-        after_idle(fleet, rules, s, i, now_s)
-
-
-@jitable
 def on_ready(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:
     """Handle the end of a load on device `d`: serve the requests that wait for the model."""
     i = int(s.plan[d].instance)
     arrived(s, entry_of(fleet, s.instance[i].model, s.instance[i].chip))
-    if s.instance[i].comes_from >= 0:
-        _has_started(fleet, rules, s, i, now_s)
     _go_on(fleet, rules, s, i, now_s)
     if fleet.hands_directly and fleet.role[d] == DECODES:
         carry(fleet, rules, s, d, now_s)
@@ -367,7 +317,7 @@ def _end_prefills(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) 
 def _control_alpha(rules: Rules, s: Serving, i: int) -> None:
     inst = s.instance[i]
     plan, report = s.plan[inst.on_device], s.report[inst.on_device]
-    seen = AlphaObservation(report.latency_s * plan.parts, plan.slo_s, report.hbm, report.c2c)
+    seen = AlphaObservation(report.latency_s, plan.slo_s, report.hbm, report.c2c)
     state = AlphaState(inst.alpha, inst.seen_latency_s, inst.seen_hbm, inst.seen_c2c)
     state = adjust_alpha(rules.system.alpha, state, seen)
     inst.alpha = state.alpha
@@ -395,11 +345,11 @@ def _count_alone(fleet: Fleet, s: Serving, d: int, steps: float) -> None:
 
 
 @inlined
-def account_step(fleet: Fleet, rules: Rules, s: Serving, d: int) -> bool:
-    """Account the report of device `d` and control alpha; return True if the next part runs now."""
+def account_step(fleet: Fleet, rules: Rules, s: Serving, d: int) -> None:
+    """Account the report of device `d` and control alpha."""
     plan, report = s.plan[d], s.report[d]
     inst = s.instance[plan.instance]
-    steps = report.steps / float(plan.parts)
+    steps = float(report.steps)
     participants = float(plan.decodes + plan.prefills)
     alpha = steps * plan.alpha / max(1, len(s.alone_s) - 1)
     link, hbm = report.link_bytes / participants, report.hbm_bytes / participants
@@ -412,7 +362,6 @@ def account_step(fleet: Fleet, rules: Rules, s: Serving, d: int) -> bool:
     if rules.traits.vary.follows_waits:
         _count_alone(fleet, s, d, steps)
     _control_alpha(rules, s, plan.instance)
-    return next_part(fleet, rules, s, d)
 
 
 @inlined
@@ -434,12 +383,10 @@ def end_step(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> No
     is_given_up = is_cleared(s, i)
     if inst.deals != 0:
         deal(fleet, rules, s, i, now_s)
-    if has_moved(s, i):
-        follow(fleet, rules, s, i, now_s)
     if (fleet.role[d] != EVERYTHING or fleet.hands_to[inst.kind] >= 0) and not is_given_up:
         hand_on(fleet, rules, s, i, now_s)
     if is_given_up:
-        set_aside(fleet, rules, s, i, now_s)
+        set_aside(fleet, rules, s, i)
     elif s.count[0].pending > 0:
         drained = make_room(fleet, rules, s, inst.chip, now_s)
         if drained >= 0:
@@ -452,5 +399,5 @@ def end_step(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> No
 @inlined
 def on_step_end(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:
     """Handle the end of the reported steps on device `d`: account, control alpha, continue."""
-    if not account_step(fleet, rules, s, d):
-        end_step(fleet, rules, s, d, now_s)
+    account_step(fleet, rules, s, d)
+    end_step(fleet, rules, s, d, now_s)

@@ -182,7 +182,7 @@ def end_in_batch(fleet: Fleet, rules: Rules, s: Serving, slot: int, now_s: float
             req.from_link = inst.sum_link
             req.from_hbm = inst.sum_hbm
         req.first_token_s = now_s
-    leave(fleet, rules, s, i, slot, now_s)
+    leave(fleet, rules, s, i, slot)
     req.output = made
     s.count[0].failed += 1
     write_record(s, slot, now_s, req.ending)

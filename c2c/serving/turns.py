@@ -84,7 +84,7 @@ def has_work(fleet: Fleet, rules: Rules, s: Serving, i: int) -> bool:
     inst = s.instance[i]
     if batch_size(s, i) > 0:
         return True
-    return bool(inst.n_wait > 0 or inst.comes_from >= 0) and _could_begin(fleet, rules, s, i)
+    return bool(inst.n_wait > 0) and _could_begin(fleet, rules, s, i)
 
 
 @inlined
@@ -97,7 +97,7 @@ def _launch(fleet: Fleet, rules: Rules, s: Serving, i: int, most: int, now_s: fl
     plan.kv_in_bytes, plan.kv_out_bytes = 0.0, 0.0
     make_room_for(fleet, rules, s, i, 0.0, now_s)
     if s.blocks.pool[inst.on_device].idle_bytes > 0.0:
-        trim_prefixes(fleet, rules, s, inst.on_device, now_s)
+        trim_prefixes(fleet, rules, s, inst.on_device)
     inst.state = LOADING
     plan.instance = i
     plan.link_gbps = 0.0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from c2c.cost import max_min_rates
@@ -80,7 +78,6 @@ def _begin(world: World, state: Serving, d: int, now_s: float) -> None:
     p.done = 0
     p.part = 0.0
     p.limit_s = 0.0
-    p.lead_s = 0.0
     p.lead_link = 0.0
     p.lead_hbm = 0.0
     p.moved_at_start = world.link[c].moved
@@ -111,8 +108,6 @@ def _begin_load(
     p.link_bytes = machine.load_link_bytes[m, dev.kind]
     p.base_s = machine.load_s[m, dev.kind] + p.link_bytes / machine.link_cap[dev.kind]
     p.turned_s = now_s
-    if machine.tick_s > 0.0:
-        p.base_s += math.ceil(now_s / machine.tick_s) * machine.tick_s - now_s
     if inst.cold != 0:
         # Checkpoints are read from a chip's disk one after another, in order of request.
         link = world.link[dev.chip]
@@ -188,10 +183,6 @@ def _begin_run(
         )
         p.base_s += waits_s
         p.link_bytes += fetched
-    if plan.parts > 1:
-        p.base_s /= plan.parts
-        p.link_bytes /= plan.parts
-        p.hbm_bytes /= plan.parts
     computed_s, streamed, read = p.base_s, p.link_bytes, p.hbm_bytes
     if plan.is_turn != 0:
         p.base_s += machine.turn_s
@@ -214,7 +205,6 @@ def _lead(
 ) -> None:
     # Several steps begin after what is paid once, on a chip whose link nobody else uses.
     p, link = world.phase[d], world.link[state.device[d].chip]
-    p.lead_s = seconds
     p.lead_link = link_bytes
     p.lead_hbm = hbm_bytes
     p.at_s += seconds
@@ -333,7 +323,7 @@ def end_phase(
     p.total_link += report.link_bytes
     p.total_hbm += report.hbm_bytes
     p.total_runs += 1 - p.is_load
-    if p.is_load == 0 and plan.part + 1 == plan.parts:
+    if p.is_load == 0:
         p.total_steps += p.steps
         p.total_prefill += plan.prefill
         p.total_decode += plan.decodes * p.steps

@@ -101,7 +101,6 @@ def drive(
     block_at: Any,
     block_count: Any,
     prompt_blocks: Any,
-    is_over: Any,
     block_keys: Any,
     until: Any,
     cursor: Any,
@@ -127,7 +126,6 @@ def drive(
       block_at, block_count: [n] index of each request's first block in `block_keys`, and number of
         its blocks; empty without a prefix cache.
       prompt_blocks: [n] number of blocks of its prompt.
-      is_over: [n] 1: its session ends with it.
       block_keys: i8[blocks], see `c2c.workloads.RequestBlock`.
       until: i8[groups] end of each group's arrivals; one entry: the whole fleet is one group.
       cursor: i8[2] index of the next arrival, and its group; kept between calls.
@@ -167,8 +165,7 @@ def drive(
             if len(block_at) > 0:
                 slot = state.free_slots[state.count[0].free_slots - 1]
                 begin_blocks(
-                    state, slot, block_keys, block_at[k], block_count[k], prompt_blocks[k],
-                    is_over[k],
+                    state, slot, block_keys, block_at[k], block_count[k], prompt_blocks[k]
                 )  # fmt: skip
             m = model[k]
             urgent = fleet.deployment[m].priority

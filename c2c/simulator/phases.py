@@ -34,8 +34,7 @@ PHASE_DTYPE = np.dtype(
         ("start_s", "f8"),
         ("hbm_bytes", "f8"),  # the first step
         ("hbm_growth", "f8"),
-        ("lead_s", "f8"),  # what comes before the first step, at a rate that nobody shares
-        ("lead_link", "f8"),  # bytes
+        ("lead_link", "f8"),  # bytes before the first step, at a rate that nobody shares
         ("lead_hbm", "f8"),
         ("ahead", "f8"),  # bytes of it that have come before the phase began
         ("turned_s", "f8"),  # when its device last turned to another engine

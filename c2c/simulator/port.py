@@ -313,9 +313,7 @@ class SimulatorBackend:
         if was_load:
             available = float(self._mirror.report[d].available_gbps)
             return Ready(at_s=at_s, device=d, available_gbps=available)
-        plan = self._mirror.plan[d]
-        if plan.part + 1 == plan.parts:
-            self._mirror.instance[plan.instance].last_step_s = at_s
+        self._mirror.instance[self._mirror.plan[d].instance].last_step_s = at_s
         report = self._mirror.report[d].copy()
         finished = self._finished(d, report.steps)
         if self._clients is not None:
@@ -323,10 +321,7 @@ class SimulatorBackend:
         return StepEnd(at_s=at_s, device=d, report=report, finished=finished)
 
     def _finished(self, d: int, steps: int) -> tuple[int, ...]:
-        run, plan = self._runs[d], self._mirror.plan[d]
-        if plan.part + 1 < plan.parts:
-            self.got = {}
-            return ()
+        run = self._runs[d]
         got = self.got = dict.fromkeys(run.decodes, int(steps))
         for request, first, tokens in run.prefills:
             # What it made before a device was lost has become the end of its prompt.

@@ -29,7 +29,6 @@ from c2c.simulator.sessions import (
     Sessions,
     begin_turns,
     new_sessions,
-    session_ends,
     turns_ended,
 )
 from c2c.simulator.world import Machine, World, new_world
@@ -51,7 +50,6 @@ class RunStats:
     dropped: int  # models that gave way in host memory
     drains: int
     preempted: int  # times that a request was set aside
-    moves: int  # engines that went to another slice, or would have
     variant_changes: (
         int  # variants of steps that came into force, at most one a kind of lane a time
     )
@@ -170,7 +168,7 @@ class Simulation:
         is_whole = is_last and self.next_id == 0
         if block.think_s is not None and is_whole:
             self.sessions = begin_turns(block, ids)
-        blocks = self._blocks(block, order, is_whole)
+        blocks = self._blocks(block, order)
         arrivals = tuple(
             np.ascontiguousarray(a[order], dtype)
             for a, dtype in (
@@ -253,21 +251,17 @@ class Simulation:
             return block.ids
         return np.arange(self.next_id, self.next_id + len(block))
 
-    def _blocks(self, block: RequestBlock, order: Any, is_whole: bool) -> tuple[Any, ...]:
-        """Return the arguments of `drive` for the requests' prefix blocks.
-
-        Ends of sessions are known only if the block holds all requests.
-        """
+    def _blocks(self, block: RequestBlock, order: Any) -> tuple[Any, ...]:
+        """Return the arguments of `drive` for the requests' prefix blocks."""
         if not self.prepared.fleet.caches_prefixes or block.block_first is None:
-            return (np.zeros(0, np.int64),) * 5
+            return (np.zeros(0, np.int64),) * 4
         assert block.block_keys is not None
         first, count = block.block_first[:-1], np.diff(block.block_first)
         self.state = with_blocks(
             self.prepared, self.state, block.block_tokens, int(count.max(initial=1))
         )
         keys = np.ascontiguousarray(block.block_keys).view(np.int64)
-        over = session_ends(block) if is_whole else np.zeros(len(block), np.int64)
-        columns = (first, count, block.prompt_blocks(), over)
+        columns = (first, count, block.prompt_blocks())
         return *(column[order].astype(np.int64) for column in columns), keys
 
     def _driven(self, arguments: Any) -> int:
@@ -347,7 +341,6 @@ class Simulation:
             dropped=int(count[0].dropped),
             drains=int(count[0].drains),
             preempted=int(count[0].preempted),
-            moves=int(count[0].moves),
             variant_changes=int(count[0].variant_changes),
             handed=int(count[0].handed),
             relayouts=int(count[0].relayouts),

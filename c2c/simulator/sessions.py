@@ -15,7 +15,6 @@ __all__ = [
     "begin_turns",
     "new_sessions",
     "next_turn_s",
-    "session_ends",
     "skip_turns",
     "take_turn",
     "turns_ended",
@@ -62,17 +61,6 @@ def begin_turns(block: RequestBlock, ids: np.ndarray) -> Sessions:
         follows, think_s, ids.astype(np.int64), np.zeros(n), np.zeros(n, np.int64),
         np.zeros(1, np.int64),
     )  # fmt: skip
-
-
-def session_ends(block: RequestBlock) -> np.ndarray:
-    """Return i8[n], 1 for each request that ends a session of several turns."""
-    over = np.zeros(len(block), np.int64)
-    if block.session is not None:
-        order = np.argsort(block.session, kind="stable")
-        session = block.session[order]
-        is_last = np.append(session[1:] != session[:-1], True)
-        over[order[is_last & (session >= 0)]] = 1
-    return over
 
 
 @inlined

@@ -85,7 +85,6 @@ class Machine(NamedTuple):
     between: float  # bytes/s at which a KV cache goes to another chip
     sends_directly: bool  # from device to device, not through host memory
     max_batch: int
-    tick_s: float  # loads begin at whole multiples of it; 0: at once
     misses: MissTable
     plans: Plans
     start_plan: Any  # i8[D, kind, cold]; empty: a start is one phase

@@ -63,7 +63,7 @@ class BenchSettings(MeasurementSettings):
     systems: list[str] = field(
         default_factory=lambda: [
             "c2cserve_letter", "c2cserve", "c2cserve_plus", "serverlessllm",
-            "serverlessllm_scheduler", "serverlessllm_hybrid", "mig_resident", "dedicated",
+            "serverlessllm_hybrid", "mig_resident", "dedicated",
             "layer_staging", "aegaeon", "aegaeon_hybrid",
         ]
     )  # fmt: skip

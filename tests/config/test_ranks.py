@@ -16,7 +16,7 @@ RUN = ("workload=poisson", "workload.rate_rps=2", "workload.requests=24", "syste
 BIG = ("catalog=dense", "catalog.models=[{spec: llama-3-70b}]")
 SYSTEMS = (
     "serverlessllm", "c2cserve", "c2cserve_plus", "dedicated", "engine", "vllm_sleep", "aegaeon",
-    "serverlessllm_fast", "serverlessllm_hybrid", "serverlessllm_scheduler", "c2cserve_letter",
+    "serverlessllm_fast", "serverlessllm_hybrid", "c2cserve_letter",
     "layer_staging", "mig_resident", "aegaeon_hybrid",
 )  # fmt: skip
 

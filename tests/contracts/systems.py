@@ -15,17 +15,12 @@ from c2c.models import load_catalog, load_spec
 from c2c.policies import (
     AtBacklog,
     AtOutstanding,
-    ByLayer,
     ByPriority,
     ByQueue,
-    ByShare,
     ExpertMap,
-    Feedback,
     Fixed,
     GateAndTriage,
     LeastLoaded,
-    MovesAway,
-    PromptsAlone,
     RandomIdle,
     Resident,
     Roofline,
@@ -105,7 +100,6 @@ LAYOUTS = {
 _LIKE_THEM = {"af", "replicas", "composed", "vllm_sleep"}
 
 MIXES: dict[str, dict[str, Any]] = {
-    "by_layer": {"alpha": Feedback(initial=1.0), "step": ByLayer()},
     "round_robin_1": SPREAD | {"engines__residents": 1},
     "round_robin_3": SPREAD
     | {
@@ -113,9 +107,9 @@ MIXES: dict[str, dict[str, Any]] = {
         "engines__turn_s": 0.002,
         "admit": WithinQuota(floor=0.2, ceiling=0.6),
     },
-    "triage_1": TURNS | {"engines__residents": 1, "keep": ByShare(spare_bytes=0.05e9)},
+    "triage_1": TURNS | {"engines__residents": 1},
     "triage_3": TURNS | {"engines__residents": 3},
-    "alone_3": TURNS | {"engines__residents": 3, "step": PromptsAlone()},
+    "alone_3": TURNS | {"engines__residents": 3, "prompts_alone": True},
     "parked_3": TURNS
     | {
         "engines__residents": 3,
@@ -133,7 +127,6 @@ MIXES: dict[str, dict[str, Any]] = {
     },
     "apart_turns": TURNS | {"engines__residents": 3, "disaggregation__prompt_share": 0.3},
     "graph_start": {"load": Resident(), "start": START},
-    "moves_away": {"preempt": MovesAway(after_s=2.0)},
     "by_priority": {"preempt": ByPriority(after_s=2.0)},
 }
 _FILES = {p.stem for p in (config_dir() / "system").glob("*.yaml")}
@@ -163,8 +156,7 @@ def _case(system: str, *fleet: str) -> Any:
 
 
 EACH = [_case(system) for system in SYSTEMS]
-# A prefill by layers is tens of steps: once is enough.
-ON_FLEETS = [_case(s, f) for s in SYSTEMS for f in FLEETS if (s, f) != ("by_layer", "tight")]
+ON_FLEETS = [_case(s, f) for s in SYSTEMS for f in FLEETS]
 
 
 def models(system: str) -> int:

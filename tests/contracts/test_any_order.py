@@ -26,7 +26,6 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from c2c.policies import PromptsAlone
 from c2c.serving import Prepared, Serving, prepare
 from c2c.serving.compiled_step import CompiledStep
 from c2c.serving.loop import step
@@ -253,9 +252,7 @@ class AnyOrder(RuleBasedStateMachine):
         doing, gbps = self.watch.busy[k], 1.0 + 40.0 * part
         if isinstance(doing, Load):
             return Ready(at_s=at_s, device=k, available_gbps=gbps)
-        got: list[int] = []
-        if doing.plan.part + 1 >= doing.plan.parts:
-            got = [*doing.decodes, *self.watch.prompts_done(doing)]
+        got = [*doing.decodes, *self.watch.prompts_done(doing)]
         report = new_report(
             steps=1 + part * (int(doing.plan.steps) - 1) // 7,
             latency_s=0.01 * part, hbm=part / 7, c2c=1 - part / 7, available_gbps=gbps,
@@ -307,10 +304,10 @@ def test_any_order_of_events_holds_the_laws(system: str, fleet: str) -> None:
     _hold(prepared(system, fleet), 3)
 
 
-@pytest.mark.parametrize("system", tiered(sorted(set(SYSTEMS) - {"by_layer"}), "triage_3"))
+@pytest.mark.parametrize("system", tiered(sorted(SYSTEMS), "triage_3"))
 def test_any_order_holds_the_laws_where_decodes_wait_for_prompts(system: str) -> None:
     made = prepared(system, "tight").setup
-    _hold(prepare(replace(made, system=replace(made.system, step=PromptsAlone()))), 3)
+    _hold(prepare(replace(made, system=replace(made.system, prompts_alone=True))), 3)
 
 
 @pytest.mark.parametrize("system", tiered(CACHED, "kept"))

@@ -17,8 +17,6 @@ from c2c.policies import (
     AtBacklog,
     GateAndTriage,
     LeastLoaded,
-    LeastStartTime,
-    MovesAway,
     Resident,
     Roofline,
     WhereWorkIs,
@@ -164,16 +162,6 @@ def test_a_model_is_only_where_it_has_room_and_can_meet_its_targets() -> None:
 def test_a_catalog_that_no_part_serves_is_refused_with_the_first_reason() -> None:
     with pytest.raises(SettingError, match=r"llama-3-8b.*tpot_slo_s"):
         prepare(setup("llama-3-8b", beside=[("l40s", "1x48gb", 1)], tpot=0.01))
-
-
-@pytest.mark.parametrize("policies", [{"place": LeastStartTime()}, {"preempt": MovesAway()}])
-def test_policies_of_one_link_refuse_unlike_ones(policies: dict[str, Any]) -> None:
-    ((setting, policy),) = policies.items()
-    alike = setup(*MODELS, beside=[("gh200", "1x96gb", 1)], **policies)
-    assert prepare(alike).setup.chips == 2
-    with pytest.raises(SettingError, match=f"system.{setting}.policy=.*unlike links"):
-        prepare(setup(*MODELS, beside=[("l40s", "1x48gb", 1)], tpot=30.0, **policies))
-    assert policy.traits.assumes_one_link
 
 
 def test_failures_and_shards_are_those_of_the_whole() -> None:

@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 import pytest
 
-from c2c.policies import LeastStartTime
+from c2c.policies import place
 from c2c.serving import prepare
 from tests.simulator.worlds import requests, setup, simulate
 
 SPECS = ("llama-3-8b", "llama-3-3b") * 6
+
+
+class Noted(NamedTuple):
+    """Memory of `Noting`: number of placements."""
+
+    placed: Any
+
+
+class Noting(NamedTuple):
+    """The first candidate, which is noted."""
+
+    def memory(self, fleet: Any) -> Noted:
+        """Return the initial memory."""
+        return Noted(np.zeros(1))
+
+
+@place.by(Noting)
+def _first(
+    policy: Noting, own: Noted, table: Any, count: int, tokens: int, demand_gbps: float, key: int
+) -> int:
+    own.placed[0] += 1
+    return 0
 
 
 @pytest.mark.parametrize("tpot", [0.05, 0.1, 0.25, 2.0])
@@ -32,15 +56,15 @@ def test_it_keeps_the_promise_of_the_link(mig: str, superchips: int, tpot: float
 
 
 def test_a_placement_that_remembers_begins_each_run_anew() -> None:
-    """And a run whose rules are given goes on from what the initial set has queued."""
-    what = prepare(setup(*SPECS[:3], mig="4x24gb", starts_active=True, place=LeastStartTime()))
+    """And a run whose rules are given goes on from what the initial set noted."""
+    what = prepare(setup(*SPECS[:3], mig="4x24gb", starts_active=True, place=Noting()))
     states = [what.new_serving() for _ in range(3)]
-    assert not what.rules.own.place.until_s.any()
+    assert not what.rules.own.place.placed.any()
     assert {s.instance.model.tobytes() for s in states} == {states[0].instance.model.tobytes()}
     rules = what.new_rules()
     what.new_serving(rules=rules)
-    assert rules.own.place.until_s.any()
-    assert not what.new_rules().own.place.until_s.any()
+    assert rules.own.place.placed.any()
+    assert not what.new_rules().own.place.placed.any()
 
 
 def test_its_models_answer_without_a_start() -> None:

@@ -130,8 +130,6 @@ class Watch:
                 self._step_ended(doing, event)
 
     def _step_ended(self, run: RunSteps, event: StepEnd) -> None:
-        if run.plan.part + 1 < run.plan.parts:
-            return
         self.steps += int(event.report.steps)
         kv = self.engines[run.instance].kv
         for request, first, tokens in run.prefills:
@@ -279,8 +277,7 @@ class Watch:
         if prompts:
             assert plan.steps == 1
             assert fleet.mixes or not run.decodes, "decodes wait for prompts"
-        if plan.part == 0:
-            assert not self.over & {*prompts, *run.decodes}, "served after its end"
+        assert not self.over & {*prompts, *run.decodes}, "served after its end"
         for request, first, tokens in run.prefills:
             assert self.asked[request].model == run.model
             done = engine.kv[request] if request in engine.kv else self._found(request, first)

@@ -238,23 +238,6 @@ def test_resident_weights_leave_the_link_alone_and_alpha_without_effect(
     assert one_token.hbm_bytes == pytest.approx(float(streamed_bytes(dense, 1)), rel=1e-2)
 
 
-def test_a_resident_share_moves_bytes_from_the_link_to_hbm(
-    dense: ModelSpec, small_slice: Slice, constants: Constants, table: StepTable
-) -> None:
-    half, whole = (
-        step_table(dense, small_slice, constants, LINK, resident=share, **SIZE)
-        for share in (0.5, 1.0)
-    )
-    assert half.body_link_bytes == pytest.approx(0.5 * table.body_link_bytes)
-    assert (whole.body_link_bytes == 0).all()
-    for found in (half, whole):
-        moved = found.body_link_bytes + found.body_hbm_bytes
-        assert moved == pytest.approx(table.body_link_bytes + table.body_hbm_bytes)
-        assert (found.body_s <= table.body_s).all()
-    # a decode's link-bound products take half as long, not half of HBM's time more
-    assert half.body_s[1, 0] < 0.55 * table.body_s[1, 0]
-
-
 def test_tables_of_equal_inputs_are_equal_and_of_other_inputs_are_not(
     dense: ModelSpec, small_slice: Slice, constants: Constants, table: StepTable
 ) -> None:
@@ -287,8 +270,6 @@ def test_a_full_table(
         {"max_tokens": 0},
         {"max_rows": 0},
         {"weights": "disk"},
-        {"resident": 1.5},
-        {"resident": 0.5, "weights": "hbm"},
     ],
 )
 def test_settings_that_cannot_work_are_refused(

@@ -42,7 +42,7 @@ def scaled() -> Callable[[], Prepared]:
 @pytest.fixture(scope="module")
 def alone() -> Callable[[], Prepared]:
     """Two workers, whose steps have prompts or decodes, never both."""
-    found = prepared_for(2, ("llama", "qwen3"), "system/step=prompts_alone")
+    found = prepared_for(2, ("llama", "qwen3"), "system.prompts_alone=true")
     return lambda: found
 
 

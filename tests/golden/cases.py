@@ -27,7 +27,6 @@ CASES: dict[str, tuple[str, ...]] = {
     "letter": ("system=c2cserve_letter",),
     "letter_from_disk_two_chips": ("system=c2cserve_letter", "weights_start=disk", "superchips=2"),
     "letter_scale_out": ("system/scale=at_outstanding", "system.scale.at=3", "catalog=dense6"),
-    "letter_layers": ("system/step=by_layer", "system.alpha.initial=1.0"),
     "roofline": ("system=c2cserve_roofline",),
     "random_fixed_static": (
         "system/place=random_idle",

@@ -120,7 +120,7 @@ def test_every_policy_answers_by_address_as_interpreted(ask: Callable[..., Any])
 
 def test_decisions_have_one_place_each() -> None:
     assert sorted(place_in_tables(p) for p in POINTS.values()) == list(range(len(POINTS)))
-    assert {"place", "route", "urgency", "may_join", "step_parts"} <= POINTS.keys()
+    assert {"place", "route", "urgency", "may_join"} <= POINTS.keys()
 
 
 class Lazy(NamedTuple):

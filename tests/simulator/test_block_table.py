@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from c2c.policies import LongestIdle, SessionsOver
-from c2c.serving import block_table
 from c2c.serving.block_table import (
     NO_ROW,
     Blocks,
@@ -40,17 +38,17 @@ def begin(b: Blocks, pool: int, path: str, size: float = 10.0) -> list[int] | No
         if k >= 0:
             pin(b, k)
         else:
-            k = add(b, pool, key(path[: j + 1]), rows[-1] if rows else NO_ROW, j, 4, size)
+            k = add(b, pool, key(path[: j + 1]), rows[-1] if rows else NO_ROW, 4, size)
             if k < 0:
-                end(b, rows, 0.0)
+                end(b, rows)
                 return None
         rows.append(k)
     return rows
 
 
-def end(b: Blocks, rows: list[int], now_s: float) -> None:
+def end(b: Blocks, rows: list[int]) -> None:
     for k in reversed(rows):
-        unpin(b, k, now_s)
+        unpin(b, k)
 
 
 def check_sums(b: Blocks) -> None:
@@ -73,7 +71,6 @@ def check_sums(b: Blocks) -> None:
             listed.append(k)
             k = int(b.entry[k].newer)
         assert sorted(listed) == idle
-        assert listed == sorted(listed, key=lambda k: b.entry[k].used_s)
         for k in mine:
             assert find(b, p, int(b.entry[k].key)) == k
             parent = int(b.entry[k].parent)
@@ -84,25 +81,24 @@ def check_sums(b: Blocks) -> None:
 @settings(max_examples=60, deadline=None)
 @given(steps=st.lists(st.tuples(st.sampled_from(["begin", "end", "way", "clear"]), PATHS)))
 def test_table_holds_what_its_requests_left(steps: list[tuple[str, str]]) -> None:
-    b, open_now, now_s = new_blocks(3, rows=64), [], 0.0
+    b, open_now = new_blocks(3, rows=64), []
     for what, path in steps:
-        now_s += 1.0
         pool = len(path) % 2
         if what == "begin":
             rows = begin(b, pool, path)
             assert rows is not None
             open_now.append(rows)
         elif what == "end" and open_now:
-            end(b, open_now.pop(0), now_s)
+            end(b, open_now.pop(0))
         elif what == "way":
-            give_way(b, pool, 20.0, LongestIdle(), 1, now_s)
+            give_way(b, pool, 20.0)
             assert b.pool[pool].idle_bytes <= 20.0
         elif what == "clear" and not open_now:
             clear(b, pool)
             assert b.pool[pool].rows == 0
         check_sums(b)
     for rows in open_now:
-        end(b, rows, now_s)
+        end(b, rows)
     for p in range(3):
         clear(b, p)
     check_sums(b)
@@ -112,40 +108,17 @@ def test_table_holds_what_its_requests_left(steps: list[tuple[str, str]]) -> Non
 
 def test_blocks_give_way_from_the_end_of_the_prompt_longest_unused_first() -> None:
     b = new_blocks(1, rows=16)
-    for at_s, path in ((1.0, "abc"), (2.0, "abd"), (3.0, "x")):
+    for path in ("abc", "abd", "x"):
         rows = begin(b, 0, path)
         assert rows is not None
-        end(b, rows, at_s)
+        end(b, rows)
     left, order = ["a", "ab", "abc", "abd", "x"], []
     while left:
-        give_way(b, 0, b.pool[0].idle_bytes - 1.0, LongestIdle(), 1, 4.0)
+        give_way(b, 0, b.pool[0].idle_bytes - 1.0)
         (gone,) = [p for p in left if find(b, 0, key(p)) < 0]
         left.remove(gone)
         order.append(gone)
     assert order == ["abc", "abd", "ab", "a", "x"]
-
-
-def test_a_policy_is_told_for_how_long_a_block_was_unused(monkeypatch: pytest.MonkeyPatch) -> None:
-    # As one by which the newest goes first.
-    monkeypatch.setattr(block_table, "block_worth", lambda _policy, unused_s, *_: unused_s)
-    b = new_blocks(1, rows=16)
-    for at_s, path in ((1.0, "a"), (2.0, "b"), (3.0, "c")):
-        end(b, begin(b, 0, path) or [], at_s)
-    give_way(b, 0, 20.0, LongestIdle(), 8, 4.0)
-    assert [find(b, 0, key(p)) >= 0 for p in "abc"] == [True, True, False]
-
-
-def test_sessions_that_are_over_go_first() -> None:
-    b = new_blocks(1, rows=16)
-    for at_s, path in ((1.0, "a"), (2.0, "b"), (3.0, "c")):
-        rows = begin(b, 0, path)
-        assert rows is not None
-        b.entry[rows[0]].is_over = int(path == "b")
-        end(b, rows, at_s)
-    give_way(b, 0, 20.0, SessionsOver(), 8, 4.0)
-    assert [find(b, 0, key(p)) >= 0 for p in "abc"] == [True, False, True]
-    give_way(b, 0, 10.0, SessionsOver(), 8, 4.0)
-    assert [find(b, 0, key(p)) >= 0 for p in "abc"] == [False, False, True]
 
 
 def test_pinned_blocks_never_give_way() -> None:
@@ -153,8 +126,8 @@ def test_pinned_blocks_never_give_way() -> None:
     rows, others = begin(b, 0, "abc"), begin(b, 0, "ad")
     assert rows is not None
     assert others is not None
-    end(b, others, 1.0)
-    give_way(b, 0, 0.0, LongestIdle(), 1, 2.0)
+    end(b, others)
+    give_way(b, 0, 0.0)
     assert [find(b, 0, key(p)) >= 0 for p in ("a", "ab", "abc", "ad")] == [True, True, True, False]
 
 
@@ -164,16 +137,16 @@ def test_copies_go_as_far_as_they_fit() -> None:
     assert rows is not None
     parent, copies = NO_ROW, []
     for k in rows:
-        parent = keep_copy(b, 1, k, parent, LongestIdle(), 1, 1.0)
+        parent = keep_copy(b, 1, k, parent)
         if parent < 0:
             break
         copies.append(parent)
     assert len(copies) == 3
     assert b.pool[1].in_bytes == 30.0
-    end(b, copies, 1.0)
+    end(b, copies)
     other = begin(b, 0, "xy")
     assert other is not None
-    first = keep_copy(b, 1, other[0], NO_ROW, LongestIdle(), 1, 2.0)
+    first = keep_copy(b, 1, other[0], NO_ROW)
     assert first >= 0
     assert b.pool[1].evicted == 1  # the end of the longer one
     assert find(b, 1, key("abc")) < 0 <= find(b, 1, key("ab"))
@@ -182,10 +155,10 @@ def test_copies_go_as_far_as_they_fit() -> None:
 def test_a_full_table_adds_nothing() -> None:
     b = new_blocks(1, rows=2)
     rows: Any = begin(b, 0, "ab")
-    assert add(b, 0, key("c"), NO_ROW, 0, 4, 10.0) == NO_ROW
-    end(b, rows, 1.0)
-    give_way(b, 0, 10.0, LongestIdle(), 1, 1.0)
-    assert add(b, 0, key("c"), NO_ROW, 0, 4, 10.0) >= 0
+    assert add(b, 0, key("c"), NO_ROW, 4, 10.0) == NO_ROW
+    end(b, rows)
+    give_way(b, 0, 10.0)
+    assert add(b, 0, key("c"), NO_ROW, 4, 10.0) >= 0
 
 
 @pytest.mark.parametrize(("slots", "most"), [(1, 1), (9, 4), (3, 9)])

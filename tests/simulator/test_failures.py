@@ -15,7 +15,6 @@ from c2c.policies import (
     AtBacklog,
     GateAndTriage,
     LeastLoaded,
-    MovesAway,
     Resident,
     Roofline,
     WhereWorkIs,
@@ -38,7 +37,6 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     "streamed": {},
     "turns": TURNS,
     "resident": {"load": Resident(), "mig": "3x24gb", "starts_active": False},
-    "moves": {"preempt": MovesAway()},
     "prefixes": {"prefix_cache__hbm": True, "prefix_cache__host_bytes": 1e9},
 }
 

@@ -15,7 +15,7 @@ DENSE = requests(np.arange(6) * 1000.0, np.arange(6) % 2, prompt=600, output=12)
 MIXTURE = requests([0.0], prompt=4, output=12)
 
 LINK_DECIDES = (
-    "serverlessllm", "serverlessllm_fast", "vllm_sleep", "serverlessllm_scheduler",
+    "serverlessllm", "serverlessllm_fast", "vllm_sleep",
     "serverlessllm_hybrid", "aegaeon", "aegaeon_hybrid", "layer_staging", "c2cserve_letter",
 )  # fmt: skip
 # Held, since C2CServe's rule takes a larger chunk where the link is slower, and that reads the

@@ -17,14 +17,11 @@ from c2c.policies import (
     AfterWaiting,
     AtOutstanding,
     BandwidthAware,
-    ByLayer,
-    Feedback,
     FirstIdle,
     Fixed,
     Resident,
     Static,
     Stream,
-    Whole,
 )
 from c2c.serving import FAIL_CONTEXT, FAIL_KV, prepare
 from tests.simulator.worlds import random_requests, requests, setup, simulate
@@ -80,21 +77,6 @@ def test_one_slice_alone_equals_the_closed_form() -> None:
     assert records.finished_s[0] - 1.0 == pytest.approx(expected, rel=1e-12)
     assert records.link_bytes[0] == pytest.approx(link, rel=1e-12)
     assert records.chunks[0] == 3
-
-
-def test_layer_boundaries_change_alpha_within_a_step_and_nothing_else() -> None:
-    def run(alpha: Any, step: Any) -> Any:
-        what = setup("llama-3-8b", mig="3x24gb", chunk=Fixed(2048), alpha=alpha, step=step)
-        return simulate(what, requests([0.0], prompt=2000, output=3))[0]
-
-    step, layer = (run(Static(initial=1.0), parts) for parts in (Whole(), ByLayer()))
-    assert layer.finished_s[0] == pytest.approx(step.finished_s[0], rel=1e-12)
-    assert layer.link_bytes[0] == pytest.approx(step.link_bytes[0], rel=1e-12)
-    assert layer.chunks[0] == step.chunks[0] == 1
-    # from alpha = 1 a saturated link pulls alpha down layer by layer: fewer bytes in one prompt
-    step, layer = (run(Feedback(initial=1.0), parts) for parts in (Whole(), ByLayer()))
-    assert layer.link_bytes[0] < 0.7 * step.link_bytes[0]
-    assert layer.alpha_mean[0] < step.alpha_mean[0]
 
 
 def test_two_link_bound_slices_share_the_link_equally() -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from c2c.config import build, load
 from c2c.errors import SettingError
-from c2c.policies import ByPriority, LongestIdle, SessionsOver
+from c2c.policies import ByPriority
 from c2c.serving import Prepared, Serving, prepare
 from c2c.simulator import Simulation, build_machine
 from c2c.workloads import RequestBlock
@@ -76,7 +76,6 @@ def without(block: RequestBlock) -> RequestBlock:
 SYSTEMS: dict[str, dict[str, Any]] = {
     "streamed": {},
     "kept": {"_system": "c2cserve_plus"},
-    "blocks_first": {"_system": "c2cserve_plus", "forget": LongestIdle(weights_first=False)},
     "copied": {"_system": "serverlessllm", "_mig": "2x48gb"},
     "parked": {"_system": "aegaeon", "_mig": "1x96gb", "engines__kv_host_bytes": 8e9},
     "set_aside": {"_mig": "2x48gb", "preempt": ByPriority(after_s=0.5)},
@@ -178,7 +177,7 @@ def test_what_is_found_is_not_computed(name: str, seed: int, rate: float) -> Non
     assert hits.sum() == stats.prefix_hbm_tokens + stats.prefix_host_tokens
     assert stats.prefix_asked_tokens == records.prompt_tokens[_has_blocks(block)].sum()
     computed = int(stats.prefill_tokens.sum())
-    if state.count[0].preempted == 0 and state.count[0].moves == 0:
+    if state.count[0].preempted == 0:
         assert computed + hits.sum() == records.prompt_tokens.sum()
     assert (records.first_token_s > records.started_s).all()
     assert (records.started_s >= records.admitted_s).all()
@@ -289,7 +288,6 @@ def test_a_request_that_begins_again_is_counted_once() -> None:
         ({"prefix_cache__host_bytes": -1.0}, "system.prefix_cache.host_bytes"),
         ({"prefix_cache__host_bytes": float("inf")}, "system.prefix_cache.host_bytes"),
         ({"prefix_cache__host_bytes": 1e15}, "system.prefix_cache.host_bytes"),
-        ({"forget": SessionsOver(looks_at=0)}, "system.forget.looks_at"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(changes: dict[str, Any], field: str) -> None:

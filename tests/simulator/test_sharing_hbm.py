@@ -13,9 +13,7 @@ from c2c.models import load_spec, weight_bytes
 from c2c.policies import (
     FirstIdle,
     Fixed,
-    KeepAlive,
     LeastLoaded,
-    LeastStartTime,
     Quota,
     Resident,
     Static,
@@ -109,40 +107,6 @@ def test_more_engines_than_memory_has_room_for_wait_for_each_other(
     assert simulation.state.device.kv_bytes.tolist() == [0.0]
 
 
-def test_starts_begin_at_ticks() -> None:
-    block = requests([0.3, 7.75], model=[0, 1], prompt=10, output=2)
-    models = ("llama-3-3b", "llama-3-8b")
-    plain, _, _ = simulate(setup(*models, mig="1x96gb", **OWN), block)
-    ticked, _, _ = simulate(setup(*models, mig="1x96gb", engines__tick_s=1.0, **OWN), block)
-    np.testing.assert_allclose(ticked.started_s - plain.started_s, [0.7, 0.25])
-
-
-@pytest.mark.parametrize(("seconds", "starts"), [(0.0, 3), (2.0, 2), (100.0, 1)])
-def test_an_instance_without_work_lives_so_long(seconds: float, starts: int) -> None:
-    block = requests([0.0, 2.0, 9.0], prompt=10, output=5)
-    system = OWN | {"scale": KeepAlive(seconds=seconds)}
-    _, stats, _ = simulate(setup("llama-3-3b", mig="1x96gb", **system), block)
-    assert stats.switches == starts
-
-
-def test_an_instance_for_each_target_requests() -> None:
-    block = requests([0.0] * 4, prompt=10, output=5)
-    for target, instances in ((1, 4), (2, 2), (9, 1)):
-        system = OWN | {"scale": KeepAlive(target=target, seconds=9.0)}
-        records, _, _ = simulate(setup("llama-3-3b", mig="4x24gb", **system), block)
-        assert len(set(records.slice.tolist())) == instances
-
-
-def test_the_least_start_time_counts_what_a_loader_has_queued() -> None:
-    # Two chips; the 8B's disk read is queued on the first, so the 3B goes to the other one.
-    made = setup(
-        "llama-3-8b", "llama-3-3b", mig="2x48gb", superchips=2, weights_start="disk",
-        **(OWN | {"place": LeastStartTime()}),
-    )  # fmt: skip
-    records, _, _ = simulate(made, requests([0.0, 0.1], model=[0, 1], prompt=10, output=5))
-    assert records.chip[0] != records.chip[1]
-
-
 def test_one_slice_each_is_refused_where_slices_are_short() -> None:
     models = ("llama-3-3b", "llama-3-8b")
     system = OWN | {"starts_active": True, "one_each": True}
@@ -157,11 +121,8 @@ def test_one_slice_each_is_refused_where_slices_are_short() -> None:
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
-        ({"engines__tick_s": -1.0}, "system.engines.tick_s"),
+        ({"engines__turn_s": -1.0}, "system.engines.turn_s"),
         ({"on_oom": "wait"}, "system.on_oom"),
-        ({"scale": {"policy": "keep_alive", "target": 0}}, "system.scale.target"),
-        ({"scale": {"policy": "keep_alive", "seconds": -1}}, "system.scale.seconds"),
-        ({"place": {"policy": "least_start_time", "disk_gbps": 0}}, "system.place.disk_gbps"),
         ({"engines__residents": 2}, "system.engines.residents"),
     ],
 )

@@ -29,7 +29,7 @@ MODELS: Final = 4  # largest number in a catalog; two more may be added
 SLOW: Final = 256  # waiting answers of a slow client, as in the front
 SYSTEMS: Final = (
     "engine", "aegaeon", "c2cserve_letter", "c2cserve_plus", "serverlessllm_hybrid",
-    "serverlessllm_scheduler",
+    "serverlessllm",
 )  # fmt: skip
 _ADDED: Final = ("n0", "n1")
 _FAULTS: Final = (

@@ -16,7 +16,7 @@ from c2c.cost import StepTable
 from c2c.errors import SettingError
 from c2c.hardware import Slice, link_gbps
 from c2c.models import ModelSpec, weight_bytes
-from c2c.policies import ChunkChoice, step_parts
+from c2c.policies import ChunkChoice
 from c2c.serving.costs import stack_tables
 from c2c.serving.new_state import new_serving
 from c2c.serving.placement import start_active
@@ -246,8 +246,7 @@ def prepare(setup: ServingSetup) -> Prepared:
         kv_capacity=np.maximum(kv_capacity, 0).astype(np.int64),
         kv_capacity_bytes=capacity_bytes,
         chunk=np.array([[c.tokens for c in row] for row in chunks], np.int64),
-        parts=np.array([step_parts(system.step, s.layers) for s in specs], np.int64),
-        mixes=system.step_traits.mixes,
+        mixes=not system.prompts_alone,
         layers=np.array([s.layers for s in specs], np.int64),
         layer_bytes=np.array([layer_bytes(s) for s in specs]),
         head_bytes=np.array([head_bytes(s) for s in specs]),

@@ -10,7 +10,7 @@ from c2c.cost import StepTable, step_time
 from c2c.errors import SettingError, refuse
 from c2c.hardware import Slice
 from c2c.models import ModelSpec, weight_bytes
-from c2c.policies import Traits, policy_name
+from c2c.policies import Traits
 from c2c.serving.prepare.parts import SliceKind
 from c2c.serving.prepare.settings import ServingSetup, SystemSpec
 from c2c.serving.prepare.tables import expert_layers
@@ -49,15 +49,6 @@ def check_parts(setup: ServingSetup) -> None:
     ):  # fmt: skip
         if not works:
             raise SettingError(field, value, f"{allowed} in a fleet of several parts", why)
-    if len({(p.platform.link, p.platform.host.disk_gbps) for p in setup.parts}) == 1:
-        return
-    for setting, traits in system.traits._asdict().items():
-        if getattr(traits, "assumes_one_link", False):
-            raise SettingError(
-                f"system.{setting}.policy", policy_name(type(getattr(system, setting))),
-                "a policy for chips with unlike links",
-                "This one has one link_gbps and one disk_gbps for all chips.",
-            )  # fmt: skip
 
 
 def check(setup: ServingSetup, kinds: Sequence[SliceKind], role: np.ndarray) -> None:

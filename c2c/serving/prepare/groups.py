@@ -35,7 +35,6 @@ class Engines:
       kv_windows: whether a layer with a window reserves at most its window of a request; False: all
         tokens, as every other layer.
       turn_s: seconds that a change of the engine between two steps takes.
-      tick_s: period whose whole multiples are the times at which engines may start; 0: at once.
     """
 
     residents: Count = 1
@@ -44,7 +43,6 @@ class Engines:
     kv_host_bytes: FromZero = 0.0
     kv_windows: bool = True
     turn_s: FromZero = 0.0
-    tick_s: FromZero = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,14 +20,11 @@ from c2c.policies import (
     PREPARATION,
     LoadTraits,
     Static,
-    StepTraits,
     System,
     Traits,
     check_policy,
     make_policy,
-    move_s,
     policy_name,
-    step_parts,
     traits_of,
     weights_in,
 )
@@ -56,7 +53,7 @@ _DEFAULTS = System()._asdict() | dict(PREPARATION)
 class SystemSpec:
     """A serving system: one policy for each decision, and further settings.
 
-    Each of the first seventeen is a policy (`c2c.policies`), or a mapping of settings for
+    Those before `start` are policies (`c2c.policies`), or mappings of settings for
     `c2c.policies.make_policy`.
 
     Attributes:
@@ -73,10 +70,7 @@ class SystemSpec:
       keep: choice of the streamed weights to keep in HBM.
       experts: eviction order of a mixture's experts, if HBM holds only some.
       prefetch: choice of the experts to fetch ahead of their layer.
-      forget: eviction order of prefix blocks, if `prefix_cache` keeps some.
       order: order of waiting requests of equal priority.
-      step: whether alpha may change within a step with prompt tokens, and whether such a step
-        decodes.
       load: path of weights to a slice.
       start: start of an engine as a graph of works (`c2c.serving.Work`, or a mapping each); () is
         one work set by `load` and the calibration. In settings also the mechanism that makes it.
@@ -90,6 +84,8 @@ class SystemSpec:
       prefix_cache: KV-cache blocks for later prompts with the same beginning.
       profile: table from which `chunk` chooses.
       max_batch: maximum requests in an instance's batch.
+      prompts_alone: whether steps with prompt tokens have no decodes, which wait until no prompt is
+        left, as in SGLang without `enable_mixed_chunk`.
       on_oom: action if a model's weights fit no slice: stop the run before it starts (refuse), or
         fail the model's requests (fail).
       one_each: whether every model has a permanent slice; more models than slices are refused.
@@ -113,9 +109,7 @@ class SystemSpec:
     keep: Any = field(default=_DEFAULTS["keep"])
     experts: Any = field(default=_DEFAULTS["experts"])
     prefetch: Any = field(default=_DEFAULTS["prefetch"])
-    forget: Any = field(default=_DEFAULTS["forget"])
     order: Any = field(default=_DEFAULTS["order"])
-    step: Any = field(default=_DEFAULTS["step"])
     load: Any = field(default=_DEFAULTS["load"])
     start: Any = ()
     launch_s: Mapping[str, FromZero] = field(default_factory=dict)
@@ -126,6 +120,7 @@ class SystemSpec:
     prefix_cache: PrefixCache = field(default_factory=PrefixCache)
     profile: Profile = field(default_factory=Profile)
     max_batch: Count = 128
+    prompts_alone: bool = False
     on_oom: Annotated[str, OneOf("refuse", "fail")] = "refuse"
     one_each: bool = False
     hbm_reserve_bytes: FromZero = 1.0e9
@@ -168,19 +163,12 @@ class SystemSpec:
             ("engines.residents", self.engines.residents == 1, "1", shared),
             ("keep", not self.traits.keep.keeps_weights, "nothing_kept", shared),
             ("experts", not self.traits.experts.caches_experts, "all_experts", shared),
-            ("step", step_parts(self.step, 2) == 1, "whole", shared),
             ("starts_active", self.starts_active, "true", there),
             (
                 "prefix_cache",
                 not self.prefix_cache.is_on,
                 "off",
                 "The homes of KV caches in a layout are not blocks that requests share.",
-            ),
-            (
-                "scale",
-                self.traits.scale.keep_alive_s == math.inf,
-                "a policy without keep-alive",
-                there,
             ),
         ):
             if not works:
@@ -194,16 +182,10 @@ class SystemSpec:
 
     def _check_engines(self, copied: bool) -> None:
         engines, where, traits = self.engines, "system.engines", self.traits
-        moves = move_s(self.preempt, 0, 0.0, True) < math.inf
         several, floor = engines.residents > 1, traits.admit.kv_floor
         refuse(
-            (self.start and engines.tick_s > 0.0, f"{where}.tick_s", engines.tick_s,
-             "0 where system.start is a graph"),
             (engines.kv_host_bytes > 0.0 and (self.start or not several), f"{where}.kv_host_bytes",
              engines.kv_host_bytes, "0 where a slice has one engine, or system.start is a graph"),
-            (moves and traits.turn.takes_turns, "system.preempt.policy",
-             policy_name(type(self.preempt)),
-             "one that moves no engine where engines of a slice take turns"),
             (floor * engines.residents > 1.0, "system.admit.floor", floor,
              f"at most {1.0 / engines.residents:.3g}, with residents={engines.residents} on a "
              "slice"),
@@ -247,12 +229,6 @@ class SystemSpec:
         found: LoadTraits = traits_of(LoadTraits, self.load)
         return found
 
-    @property
-    def step_traits(self) -> StepTraits:
-        """Constant traits of the `step` policy."""
-        found: StepTraits = traits_of(StepTraits, self.step)
-        return found
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingSetup:
@@ -284,7 +260,7 @@ class ServingSetup:
             raise SettingError("cells", self.cells, f"1 to {chips}{self.chips}")
         if not self.deployments:
             raise SettingError("catalog", [], "at least one model")
-        self._check_roles_and_moves()
+        self._check_roles()
         self._check_failures()
         vary, how = self.system.vary, self.system.traits.vary
         timed, name = how.timer_s < math.inf, policy_name(type(vary))
@@ -366,17 +342,13 @@ class ServingSetup:
             )
         return " + ".join(f"{p.count} x {p.chip_name}, mig {p.layout}" for p in self.parts)
 
-    def _check_roles_and_moves(self) -> None:
-        moves = move_s(self.system.preempt, 0, 0.0, True) < math.inf
+    def _check_roles(self) -> None:
         if self.system.layout is not None and self.system.disaggregation.prompt_share > 0.0:
             share = self.system.disaggregation.prompt_share
             raise SettingError(
                 "system.disaggregation.prompt_share", share, "0 with system.layout",
                 "The layout assigns devices to prompts.",
             )  # fmt: skip
-        if self.system.layout is not None and moves:
-            name = policy_name(type(self.system.preempt))
-            raise SettingError("system.preempt.policy", name, "another policy with system.layout")
 
     @property
     def weight_memory_bytes(self) -> np.ndarray:

@@ -39,7 +39,6 @@ from c2c.serving.prepare.settings import ServingSetup, SystemSpec
 
 __all__ = [
     "DEPLOYMENT_DTYPE",
-    "SPREAD_SHARES",
     "activation_bytes",
     "chunk_choice",
     "cost_tables",
@@ -74,9 +73,6 @@ DEPLOYMENT_DTYPE = np.dtype(
 
 KEPT_TABLES: Final = 24  # of up to 4 MB
 
-SPREAD_SHARES = np.linspace(0.0, 1.0, 9)
-"""Of every matrix in HBM; between two of them a step's time is taken to be a straight line."""
-
 
 def head_bytes(spec: ModelSpec) -> float:
     """Return the bytes of the output projection's weights."""
@@ -105,13 +101,7 @@ def first_variant(system: SystemSpec, table: StepTable) -> int:
     return round(start * (len(table.alphas) - 1))
 
 
-def _table(
-    setup: ServingSetup,
-    spec: ModelSpec,
-    kind: SliceKind,
-    weights: str,
-    resident: float = 0.0,
-) -> StepTable:
+def _table(setup: ServingSetup, spec: ModelSpec, kind: SliceKind, weights: str) -> StepTable:
     system = setup.system
     if system.layout is not None:
         largest = largest_step_chunk(system) + system.max_batch
@@ -126,7 +116,6 @@ def _table(
         weights,
         getattr(system.load, "cluster", 1),
         setup.routing,
-        resident,
     )
     return launched(table, system.launch_s.get(spec.name, 0.0))
 
@@ -142,7 +131,6 @@ def _streamed_table(
     weights: str,
     cluster: int,
     routing: Routing,
-    resident: float,
 ) -> StepTable:
     """Return `step_table`, cached for runs that differ only in seed or load."""
     ranks = kind.ranks
@@ -156,7 +144,6 @@ def _streamed_table(
         weights=weights,  # type: ignore[arg-type]
         cluster=cluster,
         routing=routing,
-        resident=resident,
         experts_over=ranks.count if ranks is not None and ranks.experts_apart else 1,
     )
     if ranks is not None:
@@ -206,11 +193,7 @@ def kept_tables(
         return ()
 
     def of(spec: ModelSpec, kind: SliceKind) -> KeptTables:
-        copied, kept = (_table(setup, spec, kind, at) for at in ("staged", "hbm"))
-        if not setup.system.traits.keep.spreads_kept:
-            return KeptTables(copied, kept)
-        spread = [_table(setup, spec, kind, "host", float(share)) for share in SPREAD_SHARES]
-        return KeptTables(copied, kept, tuple(spread))
+        return KeptTables(*(_table(setup, spec, kind, at) for at in ("staged", "hbm")))
 
     return tuple(tuple(of(spec, kind) for kind in kinds) for spec in specs)
 

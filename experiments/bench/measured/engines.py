@@ -13,7 +13,6 @@ import numpy as np
 from c2c.config import build, load
 from c2c.cost import Constants, calibration_for, engine_names, load_constants, load_engine
 from c2c.models import Deployment, ModelSpec, WeightFormat
-from c2c.policies import PromptsAlone, Whole
 from c2c.serving import FAIL_NONE, Prepared, ServingSetup, activation_bytes, prepare
 from c2c.simulator import simulate_in_memory
 from c2c.workloads import ClosedLoop, RequestBlock, Workload
@@ -199,8 +198,7 @@ def prepared_engine(
 ) -> Prepared:  # fmt: skip
     """Return a plain engine on a whole chip with one model, ready to simulate.
 
-    Prompts and decodes share a step unless `prompts_alone`. That is an argument, not a policy: the
-    cache would not tell two policies' tuples apart.
+    Prompts and decodes share a step unless `prompts_alone`.
     """
     base = _base(platform)
     deployment = Deployment(name=spec.name, spec=spec, ttft_slo_s=1.0, tpot_slo_s=1.0)
@@ -208,8 +206,7 @@ def prepared_engine(
     widest = max(base.system.profile.chunks)
     rest = (1.0 - memory_share) * base.platform.gpu.hbm_bytes
     reserve_bytes = max(0.0, rest - activation_bytes(spec, widest))
-    step = PromptsAlone() if prompts_alone else Whole()
-    system = replace(base.system, hbm_reserve_bytes=reserve_bytes, step=step)
+    system = replace(base.system, hbm_reserve_bytes=reserve_bytes, prompts_alone=prompts_alone)
     return prepare(replace(
         base,
         deployments=(deployment,),
