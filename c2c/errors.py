@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-__all__ = ["BackendError", "DataError", "PolicyError", "SettingError", "unknown_name"]
+__all__ = [
+    "BackendError",
+    "DataError",
+    "PolicyError",
+    "SettingError",
+    "check_keys",
+    "refuse",
+    "unknown_name",
+]
 
 _LISTED = 12  # names; of more, only those close to what was given
 
@@ -23,6 +32,21 @@ class SettingError(ValueError):
         self.value = value
         self.allowed = allowed
         self.hint = hint
+
+
+def refuse(*rules: tuple[Any, ...]) -> None:
+    """Raise SettingError for the first rule that holds: (holds, field, value, allowed, hint)."""
+    for holds, *said in rules:
+        if holds:
+            raise SettingError(*said)
+
+
+def check_keys(given: Mapping[Any, Any], known: Iterable[str], where: str) -> None:
+    """Raise SettingError for a key of a mapping that is not known."""
+    names = list(known)
+    for key, value in given.items():
+        if key not in names:
+            raise unknown_name(f"{where}.{key}", value, names, str(key), "a key among")
 
 
 def unknown_name(

@@ -37,7 +37,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import pyarrow as pa
 from rich.box import SIMPLE_HEAD
@@ -46,6 +46,7 @@ from rich.table import Table
 
 from c2c.config import RunSetup, build
 from c2c.errors import SettingError
+from c2c.ranges import Count, In
 from c2c.runs import RunDir
 from c2c.workloads import shared_models
 from experiments.answers.command import answer_folder, answering, own_settings, refuse_seed
@@ -84,23 +85,11 @@ class AdviseSettings:
     )
     fleets: list[str] = field(default_factory=list)
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
-    most: int = 64
-    keep: int = 4
-    within: float = 2.0
-    error: float | None = None
+    most: Count = 64
+    keep: Count = 4
+    within: Annotated[float, In("[1, inf]")] = 2.0
+    error: Annotated[float, In("[0, 10)", "a share")] | None = None
     workers: int | None = None
-
-    def check(self) -> None:
-        """Raise SettingError if a value is invalid."""
-        if not self.systems or len(set(self.systems)) < len(self.systems):
-            raise SettingError("advise.systems", self.systems, "at least one name, each once")
-        for name in ("most", "keep"):
-            if (value := getattr(self, name)) < 1:
-                raise SettingError(f"advise.{name}", value, "a whole number above 0")
-        if not self.within >= 1.0:
-            raise SettingError("advise.within", self.within, "a number, at least 1")
-        if self.error is not None and not 0.0 <= self.error < 10.0:
-            raise SettingError("advise.error", self.error, "a share, at least 0")
 
 
 def main(arguments: list[str]) -> int:
@@ -114,7 +103,8 @@ def _advise(arguments: list[str], folder: str | None) -> int:
             old.partition("=")[0], old.partition("=")[2], "a setting of group advise"
         )
     asked, given = own_settings(AdviseSettings, "advise", arguments)
-    asked.check()
+    if not asked.systems or len(set(asked.systems)) < len(asked.systems):
+        raise SettingError("advise.systems", asked.systems, "at least one name, each once")
     workers = workers_of(asked.workers, "advise.workers")
     refuse_seed("advise", asked.seeds, given)
     space = FleetSpace([f"out={OUT}", *given], folder, systems=asked.systems, fleets=asked.fleets)

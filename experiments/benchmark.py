@@ -37,7 +37,7 @@ def benchmark(
     arguments: Sequence[str],
     work: Callable[[Any, RunDir, Console], None],
     *,
-    check: Callable[[Any], None],
+    check: Callable[[Any], None] | None = None,
     packages: tuple[str, ...],
     name: str,
 ) -> int:
@@ -55,7 +55,8 @@ def benchmark(
 
     def run() -> int:
         settings = read_settings(schema, arguments)
-        check(settings)
+        if check is not None:
+            check(settings)
         out = Console(highlight=False, width=116)
         where = Path(settings.out) if settings.out else _new_folder(name)
         if not settings.overwrite and where.is_dir() and any(where.iterdir()):

@@ -24,12 +24,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from rich.console import Console
 
 from c2c.config import RunSetup, build, load
-from c2c.errors import SettingError
+from c2c.ranges import In
 from c2c.runs import NOT_INPUTS, RunDir, progress_bar
 from experiments.answers.capacity import Capacity, Tried, find_capacity, tried_table
 from experiments.answers.command import answer_folder, answering, own_settings, refuse_seed
@@ -53,13 +53,8 @@ class CapacitySettings:
 
     of: str = "rate"
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
-    tolerance: float = 0.01
+    tolerance: Annotated[float, In("(0, 1)", "a share")] = 0.01
     workers: int | None = None
-
-    def check(self) -> None:
-        """Raise SettingError if a value is invalid."""
-        if not 0 < self.tolerance < 1:
-            raise SettingError("capacity.tolerance", self.tolerance, "a share above 0 and below 1")
 
 
 def main(arguments: list[str]) -> int:
@@ -69,7 +64,6 @@ def main(arguments: list[str]) -> int:
 
 def _answer(arguments: list[str], folder: str | None) -> int:
     asked, given = own_settings(CapacitySettings, "capacity", arguments)
-    asked.check()
     workers = workers_of(asked.workers, "capacity.workers")
     refuse_seed("capacity", asked.seeds, given)
     setup = build(load([f"out={OUT}", f"seed={asked.seeds[0]}", *given], folder=folder))

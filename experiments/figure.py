@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from c2c.errors import SettingError
 from c2c.hardware import LinkVariant
+from c2c.ranges import check_fields
 from experiments.claims import Improvement, Result
 from experiments.imported import imported_files
 
@@ -88,8 +89,7 @@ class Context:
     progress: Callable[[float, float], None] | None = None
 
     def __post_init__(self) -> None:
-        if self.profile not in PROFILES:
-            raise SettingError("profile", self.profile, f"one of {', '.join(PROFILES)}")
+        check_fields(self)
         if not self.seeds or min(self.seeds) < 0 or len(set(self.seeds)) < len(self.seeds):
             raise SettingError("seeds", self.seeds, "distinct whole numbers, at least 0")
 

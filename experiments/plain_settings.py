@@ -11,6 +11,7 @@ from dataclasses import fields
 from typing import Any
 
 from c2c.errors import SettingError
+from c2c.ranges import check_fields, limits
 from experiments.command import command
 
 __all__ = ["descriptions", "entry", "read_settings", "run_settings", "shown"]
@@ -49,6 +50,7 @@ def read_settings(schema: type, arguments: Sequence[str]) -> Any:
         value = getattr(settings, field.name)
         if field.type in _PLAIN_LISTS and any(isinstance(each, dict | list) for each in value):
             raise SettingError(field.name, value, "a list of plain values")
+    check_fields(settings)
     return settings
 
 
@@ -84,11 +86,14 @@ def _wrong_kind(defaults: Any, arguments: Sequence[str]) -> SettingError | None:
 
 
 def descriptions(schema: type) -> dict[str, str]:
-    """Return the fields of a dataclass with their texts in its docstring and its bases'."""
+    """Return the fields of a dataclass: their texts in its docstring or its bases', and ranges."""
     found: dict[str, str] = {}
     for each in reversed(schema.__mro__):
         found |= _entries((inspect.getdoc(each) or "").partition("Attributes:\n")[2])
-    return {f.name: found.get(f.name, "") for f in fields(schema)}
+    ranges = {name: f"{text[0].upper()}{text[1:]}." for name, text in limits(schema).items()}
+    return {
+        f.name: f"{found.get(f.name, '')} {ranges.get(f.name, '')}".strip() for f in fields(schema)
+    }
 
 
 def _plain_help(schema: type) -> str:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -48,7 +48,6 @@ from c2c.cost import (
 from c2c.cost.constants import GENERIC
 from c2c.errors import SettingError, unknown_name
 from c2c.hardware import (
-    LinkVariant,
     MigConfig,
     Node,
     Platform,
@@ -57,6 +56,7 @@ from c2c.hardware import (
 )
 from c2c.models import Deployment, load_catalog, spec_files
 from c2c.policies import DECISIONS
+from c2c.ranges import check_fields
 from c2c.serving import (
     GROUPS,
     Failure,
@@ -143,14 +143,7 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
     check_numbers(plain)
     free = free_bytes()
     check_catalog_size(plain["catalog"], free)
-    seed = plain["seed"]
-    if seed < 0:
-        raise SettingError("seed", seed, "a whole number, at least 0")
-    if plain["link"] not in get_args(LinkVariant):
-        raise SettingError("link", plain["link"], f"one of {', '.join(get_args(LinkVariant))}")
-    rows = plain["timeline"]["rows"]
-    if rows < 0:
-        raise SettingError("timeline.rows", rows, "a whole number, at least 0")
+    seed, rows = plain["seed"], plain["timeline"]["rows"]
     load_installed()
     load_code(plain["code"])
     search_settings(plain["conf"])
@@ -423,6 +416,8 @@ def _plain(cfg: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
     except OmegaConfBaseException as error:
         raise as_setting_error(error) from error
     shown: dict[str, Any] = _without_targets(plain)
+    for name in ("", "slo", "scale", "timeline", "failures"):
+        check_fields(shown[name] if name else shown, name, _SCHEMAS[name])
     return shown
 
 
@@ -470,11 +465,6 @@ def _workload(settings: Mapping[str, Any]) -> WorkloadConfig:
 
 def _deployments(plain: Mapping[str, Any]) -> tuple[Deployment, ...]:
     ttft_s, tpot_s = plain["slo"]["ttft_s"], plain["slo"]["tpot_s"]
-    if not 0 < plain["slo"]["attainment"] <= 1:
-        raise SettingError("slo.attainment", plain["slo"]["attainment"], "a share in (0, 1]")
-    for name, value in (("ttft_s", ttft_s), ("tpot_s", tpot_s)):
-        if value is not None and not 0 < value < float("inf"):
-            raise SettingError(f"slo.{name}", value, "seconds above 0")
     return tuple(
         replace(
             d,

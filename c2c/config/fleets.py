@@ -19,6 +19,7 @@ from c2c.hardware import (
     scaled,
     slices,
 )
+from c2c.ranges import Count, check_value
 from c2c.serving import Prepared, SystemSpec
 
 __all__ = ["GivenPart", "given_parts", "kept_off", "of_devices"]
@@ -55,8 +56,6 @@ def given_parts(plain: Mapping[str, Any], node: Node | None) -> tuple[GivenPart,
         invalid count.
     """
     given, copies = plain["fleet"]["parts"], plain["superchips"]
-    if copies < 1:
-        raise SettingError("superchips", copies, "a whole number above 0")
     if not given:
         if plain["fleet"]["name"] is not None:
             raise SettingError("fleet.parts", [], "at least one, such as {hardware: gh200}")
@@ -105,8 +104,6 @@ def _in_groups(part: GivenPart, plain: Mapping[str, Any], node: Node | None) -> 
         node.
     """
     count, apart, mig = plain["tensor_parallel"], plain["expert_parallel"], dict(part.mig)
-    if count < 1:
-        raise SettingError("tensor_parallel", count, "a whole number above 0")
     if count == 1 and apart:
         raise SettingError("expert_parallel", True, "false with tensor_parallel=1")
     if count == 1:
@@ -147,8 +144,7 @@ def kept_off(prepared: Prepared) -> tuple[str, ...]:
 
 def _part(given: Mapping[str, Any], where: str, plain: Mapping[str, Any]) -> GivenPart:
     name, count, mig = given["hardware"], given["count"], given["mig"]
-    if count < 1:
-        raise SettingError(f"{where}count", count, "a whole number above 0")
+    check_value(count, Count, f"{where}count")
     platform = load_platform(conf_name("hardware", name, f"{where}hardware"))
     is_list = isinstance(mig, Sequence) and not isinstance(mig, str)
     if mig == PLANNED or not (is_list or isinstance(mig, str)):

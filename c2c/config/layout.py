@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from c2c.errors import SettingError
+from c2c.errors import check_keys
 from c2c.hardware import MigConfig, Platform, load_mig, mig_from_mapping
 from c2c.policies import weights_in
+from c2c.ranges import Count, check_value
 from c2c.serving import SystemSpec
 
 __all__ = ["NAMELESS", "choose_layout", "planned_requests"]
@@ -30,14 +31,10 @@ def planned_requests(settings: Mapping[str, Any]) -> int:
     """
     if settings.get("name") != PLANNED:
         return 0
-    known = tuple(NAMELESS[PLANNED])
-    for key in settings:
-        if key not in known:
-            raise SettingError(f"mig.{key}", settings[key], f"one of {', '.join(known)}")
+    check_keys(settings, NAMELESS[PLANNED], "mig")
     count = settings.get("requests", NAMELESS[PLANNED]["requests"])
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise SettingError("mig.requests", count, "a whole number above 0")
-    return count
+    check_value(count, Count, "mig.requests")
+    return int(count)
 
 
 def choose_layout(

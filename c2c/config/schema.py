@@ -7,13 +7,14 @@ keys and wrong types by this schema; the dataclass refuses invalid values.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from hydra_zen import builds
 from hydra_zen.typing import DataclassOptions
 from omegaconf import MISSING
 
 from c2c.policies import DECISIONS
+from c2c.ranges import AboveZero, Count, Index, OneOf, SomeShare
 from c2c.serving import Disaggregation, Engines, ExpertCache, PrefixCache, Profile, SystemSpec
 from c2c.workloads import Router, WorkloadConfig
 
@@ -65,9 +66,9 @@ class SloConf:
       attainment: share of requests that must meet both targets, for the verdict.
     """
 
-    ttft_s: float | None = None
-    tpot_s: float | None = None
-    attainment: float = 0.99
+    ttft_s: AboveZero | None = None
+    tpot_s: AboveZero | None = None
+    attainment: SomeShare = 0.99
 
 
 @dataclass
@@ -80,9 +81,9 @@ class ScaleConf:
       sms: factor on the number of SMs and their arithmetic rate.
     """
 
-    link: float = 1.0
-    hbm: float = 1.0
-    sms: float = 1.0
+    link: AboveZero = 1.0
+    hbm: AboveZero = 1.0
+    sms: AboveZero = 1.0
 
 
 @dataclass
@@ -106,7 +107,7 @@ class TimelineConf:
       rows: number of first engine phases that are kept for Perfetto.
     """
 
-    rows: int = 20_000
+    rows: Index = 20_000
 
 
 @dataclass
@@ -122,7 +123,7 @@ class FleetPartConf:
 
     hardware: str = MISSING
     mig: Any = "auto"
-    count: int = 1
+    count: Count = 1
     constants: str = "auto"
 
 
@@ -152,9 +153,9 @@ class FailureConf:
 class FailuresConf:
     """Failures and repairs of chips, see `c2c.serving.Failures`; mtbf_hours=null draws none."""
 
-    mtbf_hours: float | None = None
-    repair_s: float = 3600.0
-    host_chips: int = 0
+    mtbf_hours: AboveZero | None = None
+    repair_s: AboveZero = 3600.0
+    host_chips: Index = 0
     events: list[FailureConf] = field(default_factory=list)
 
 
@@ -218,20 +219,20 @@ class RunConf:
     system: Any = SystemConf
     code: list[str] = field(default_factory=list)
     conf: list[str] = field(default_factory=list)
-    link: str = "measured"
-    superchips: int = 1
-    tensor_parallel: int = 1
+    link: Annotated[str, OneOf("datasheet", "measured")] = "measured"
+    superchips: Count = 1
+    tensor_parallel: Count = 1
     expert_parallel: bool = False
-    cells: int = 1
+    cells: Count = 1
     shards: Any = 1
     constants: str = "auto"
     engine: str | None = None
     routing: RoutingConf = field(default_factory=RoutingConf)
     router: Any = RouterConf
-    weights_start: str = "host"
+    weights_start: Annotated[str, OneOf("host", "disk")] = "host"
     slo: SloConf = field(default_factory=SloConf)
     scale: ScaleConf = field(default_factory=ScaleConf)
-    seed: int = 0
+    seed: Index = 0
     timeline: TimelineConf = field(default_factory=TimelineConf)
     figures: bool | None = None
     resume: bool = True

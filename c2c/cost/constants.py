@@ -1,6 +1,5 @@
 """Calibration constants; `conf/calibration/*.yaml` holds values and sources."""
 
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
@@ -11,6 +10,7 @@ import yaml
 
 from c2c.errors import DataError, SettingError
 from c2c.hardware import Slice, conf_file, conf_names
+from c2c.ranges import AboveZero, FromZero, SomeShare, check_fields
 
 __all__ = [
     "GENERIC",
@@ -72,61 +72,51 @@ class Constants:
 
     name: str
     # HybridGEMM over weights in host memory
-    mma_efficiency: float  # sustained share of the dense tensor-core peak in its main loop
-    link_efficiency: float  # share of a slice's link cap that one streaming kernel attains
-    reduce_gbps_per_sm: float  # rate of adding partial sums to O, not overlapped with math
-    asym_issue_s: float  # fixed cost of issuing one partial tile's reduction
-    hbm_efficiency: float  # sustained share of HBM bandwidth
-    launch_s: float  # one kernel launch inside a captured graph
+    mma_efficiency: SomeShare  # sustained share of the dense tensor-core peak in its main loop
+    link_efficiency: SomeShare  # share of a slice's link cap that one streaming kernel attains
+    reduce_gbps_per_sm: AboveZero  # rate of adding partial sums to O, not overlapped with math
+    asym_issue_s: FromZero  # fixed cost of issuing one partial tile's reduction
+    hbm_efficiency: SomeShare  # sustained share of HBM bandwidth
+    launch_s: FromZero  # one kernel launch inside a captured graph
     # GEMMs over weights in HBM, `c2c.cost.resident`
-    gemm_mma_efficiency: float
-    gemm_hbm_efficiency: float
-    gemm_intensity: float  # operations per byte of 16-bit operands that just feed a tile
-    gemm_tile_s: float  # start and end of a tile
-    gemm_launch_s: float
-    gemm_throttle: float  # extra share of tensor-core time at the power limit
+    gemm_mma_efficiency: SomeShare
+    gemm_hbm_efficiency: SomeShare
+    gemm_intensity: FromZero  # operations per byte of 16-bit operands that just feed a tile
+    gemm_tile_s: FromZero  # start and end of a tile
+    gemm_launch_s: FromZero
+    gemm_throttle: FromZero  # extra share of tensor-core time at the power limit
     # fused experts over weights in HBM, same meanings
-    expert_mma_efficiency: float
-    expert_hbm_efficiency: float
-    expert_intensity: float
-    expert_tile_s: float
-    expert_floor_s: float  # sorting, activation and sum of a layer
+    expert_mma_efficiency: SomeShare
+    expert_hbm_efficiency: SomeShare
+    expert_intensity: FromZero
+    expert_tile_s: FromZero
+    expert_floor_s: FromZero  # sorting, activation and sum of a layer
     # attention of a layer, `c2c.cost.attention_time`
-    prefill_efficiency: float  # share of the tensor-core peak attained on (query, key) pairs
-    prefill_floor_s: float  # per call
-    prefill_head_s: float  # SM-seconds per head of a prompt
-    prefill_token_s: float  # SM-seconds per head of a token
-    prefill_kv_weight: float  # weight of a key/value head in these two, relative to a query head
-    prefill_spill: float  # HBM transfers per byte that the L2 does not hold
-    decode_hbm_efficiency: float
-    decode_floor_s: float
-    decode_head_s: float  # SM-seconds per key/value head of a sequence
-    l2_gain: float  # extra read rate of a cache that the L2 holds, as a share of HBM's rate
+    prefill_efficiency: SomeShare  # share of the tensor-core peak attained on (query, key) pairs
+    prefill_floor_s: FromZero  # per call
+    prefill_head_s: FromZero  # SM-seconds per head of a prompt
+    prefill_token_s: FromZero  # SM-seconds per head of a token
+    prefill_kv_weight: FromZero  # weight of a key/value head in these two, relative to a query head
+    prefill_spill: FromZero  # HBM transfers per byte that the L2 does not hold
+    decode_hbm_efficiency: SomeShare
+    decode_floor_s: FromZero
+    decode_head_s: FromZero  # SM-seconds per key/value head of a sequence
+    l2_gain: FromZero  # extra read rate of a cache that the L2 holds, as a share of HBM's rate
     # rest of a layer and of a step
-    elementwise_efficiency: float  # share of HBM bandwidth
-    elementwise_s: float  # minimum time of one kernel
-    slice_hbm_gain: float  # HBM efficiency of a MIG slice, relative to the whole chip
-    step_overhead_s: float  # host scheduling, once per engine step
+    elementwise_efficiency: SomeShare  # share of HBM bandwidth
+    elementwise_s: FromZero  # minimum time of one kernel
+    slice_hbm_gain: AboveZero  # HBM efficiency of a MIG slice, relative to the whole chip
+    step_overhead_s: FromZero  # host scheduling, once per engine step
     # starts
-    switch_dense_s: float  # C2CServe: next model on a warm slice, dense
-    switch_moe_s: float
-    engine_init_s: float  # C2CServe: engine start on an empty slice
-    sllm_init_dense_s: float  # ServerlessLLM: engine initialisation without the weight copy
-    sllm_init_moe_s: float
+    switch_dense_s: FromZero  # C2CServe: next model on a warm slice, dense
+    switch_moe_s: FromZero
+    engine_init_s: FromZero  # C2CServe: engine start on an empty slice
+    sllm_init_dense_s: FromZero  # ServerlessLLM: engine initialisation without the weight copy
+    sllm_init_moe_s: FromZero
     sources: Mapping[str, Source] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        for item in fields(self):
-            if item.name in ("name", "sources"):
-                continue
-            value = getattr(self, item.name)
-            if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-                raise SettingError(f"calibration.{item.name}", value, "a finite number, at least 0")
-            if item.name.endswith("_efficiency") and not 0 < value <= 1:
-                raise SettingError(f"calibration.{item.name}", value, "a number in (0, 1]")
-        for name in ("reduce_gbps_per_sm", "slice_hbm_gain"):
-            if getattr(self, name) <= 0:
-                raise SettingError(f"calibration.{name}", getattr(self, name), "a number above 0")
+        check_fields(self, "calibration")
 
     def having(self, values: Mapping[str, float]) -> "Constants":
         """Return the constants with some values replaced."""

@@ -5,6 +5,7 @@ import numpy.typing as npt
 
 from c2c.errors import SettingError
 from c2c.jit import formula
+from c2c.ranges import FromZero, check_value
 
 __all__ = ["max_min", "max_min_rates"]
 
@@ -66,8 +67,7 @@ def max_min(demands: npt.ArrayLike, capacity: float) -> npt.NDArray[np.float64]:
     wanted = np.asarray(demands, dtype=np.float64)
     if wanted.ndim != 1 or np.isnan(wanted).any() or (wanted < 0).any():
         raise SettingError("demands", demands, "a list of numbers, each at least 0")
-    if not 0 <= capacity < np.inf:
-        raise SettingError("capacity", capacity, "a finite number, at least 0")
+    check_value(capacity, FromZero, "capacity")
     shares = np.empty_like(wanted)
     max_min_rates(wanted, len(wanted), float(capacity), shares)
     return shares

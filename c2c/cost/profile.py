@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ from c2c.cost.step import StepTable
 from c2c.errors import SettingError
 from c2c.hardware import Slice
 from c2c.models import ModelSpec, gemms
+from c2c.ranges import AboveZero, Count, In, check_value
 from pallas_kernels.hopper import WGMMA_ROWS
 
 __all__ = ["ChunkProfile", "chunk_profile"]
@@ -71,12 +72,9 @@ def chunk_profile(
     sizes = np.asarray(chunks, dtype=np.int64)
     if sizes.ndim != 1 or not len(sizes) or (sizes < 1).any() or (sizes > table.max_tokens).any():
         raise SettingError("chunks", chunks, f"sizes from 1 to {table.max_tokens}")
-    if prompt_tokens < 1:
-        raise SettingError("prompt_tokens", prompt_tokens, "a whole number above 0")
-    if ttft_target_s <= 0:
-        raise SettingError("ttft_target_s", ttft_target_s, "a number above 0")
-    if rate_gbps is not None and rate_gbps <= 0:
-        raise SettingError("rate_gbps", rate_gbps, "a number above 0, or None")
+    check_value(prompt_tokens, Count, "prompt_tokens")
+    check_value(ttft_target_s, Annotated[float, In("(0, inf]")], "ttft_target_s")
+    check_value(rate_gbps, AboveZero | None, "rate_gbps")
 
     steps = -(-prompt_tokens // sizes)
     # one flat row per (candidate, step)

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from c2c.errors import SettingError
+from c2c.ranges import check_fields
 
 __all__ = ["ExpertLoad", "Routing", "expert_load"]
 
@@ -34,10 +35,7 @@ class Routing:
     skew: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.kind not in ("independent", "balanced", "power_law"):
-            raise SettingError(
-                "routing.kind", self.kind, "'independent', 'balanced' or 'power_law'"
-            )
+        check_fields(self, "routing")
         if self.kind == "power_law" and not (0.0 < self.skew < 10.0 and self.skew != 1.0):
             raise SettingError("routing.skew", self.skew, "above 0, below 10 and not 1")
         if self.kind != "power_law" and self.skew != 0.0:

@@ -35,6 +35,7 @@ from c2c.models import (
     kv_bytes_per_token,
     state_bytes,
 )
+from c2c.ranges import AboveZero, Count, check_value
 
 __all__ = [
     "DEFAULT_ALPHAS",
@@ -198,13 +199,10 @@ def step_table(
     split = np.asarray(alphas, dtype=np.float64)
     if split.ndim != 1 or not len(split) or not ((split >= 0) & (split <= 1)).all():
         raise SettingError("alphas", alphas, "a list of numbers in [0, 1]")
-    for name, size in (("max_tokens", max_tokens), ("max_rows", max_rows)):
-        if size < 1:
-            raise SettingError(name, size, "a whole number above 0")
-    if weights not in ("host", "hbm", "staged"):
-        raise SettingError("weights", weights, "'host', 'hbm' or 'staged'")
-    if link_gbps <= 0:
-        raise SettingError("link_gbps", link_gbps, "a number above 0")
+    check_value(max_tokens, Count, "max_tokens")
+    check_value(max_rows, Count, "max_rows")
+    check_value(weights, Literal["host", "hbm", "staged"], "weights")
+    check_value(link_gbps, AboveZero, "link_gbps")
     tiles = KernelTiles(cluster=cluster) if tiles is None else tiles
     routing = Routing() if routing is None else routing
     constants = constants.on(slice_)

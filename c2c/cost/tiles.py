@@ -1,8 +1,10 @@
 """Tile shapes of HybridGEMM."""
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from c2c.errors import SettingError
+from c2c.ranges import Count, OneOf, check_fields
 
 __all__ = ["KernelTiles", "Tiles"]
 
@@ -15,17 +17,14 @@ class Tiles:
     tile that AsymGEMM pins in shared memory (unused by SymGEMM), `stages` of the load pipeline.
     """
 
-    tm: int
-    tn: int
-    tk: int = 64
-    kc: int = 512
-    stages: int = 4
+    tm: Count
+    tn: Count
+    tk: Count = 64
+    kc: Count = 512
+    stages: Count = 4
 
     def __post_init__(self) -> None:
-        for name in ("tm", "tn", "tk", "kc", "stages"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise SettingError(f"tiles.{name}", value, "a whole number above 0")
+        check_fields(self, "tiles")
         if self.kc % self.tk:
             raise SettingError("tiles.kc", self.kc, f"a multiple of tk={self.tk}")
 
@@ -39,10 +38,9 @@ class KernelTiles:
     Source: tm=256 follows from C2CServe Fig. 4(b) (5.37 GB is 40 reads of W for M=10240).
     """
 
-    cluster: int = 1
+    cluster: Annotated[int, OneOf(1, 2, 4, 8, 16)] = 1
     sym: Tiles = field(default_factory=lambda: Tiles(tm=256, tn=128, tk=64, kc=64, stages=4))
     asym: Tiles = field(default_factory=lambda: Tiles(tm=256, tn=128, tk=64, kc=512, stages=2))
 
     def __post_init__(self) -> None:
-        if self.cluster not in (1, 2, 4, 8, 16):
-            raise SettingError("kernel.cluster", self.cluster, "1, 2, 4, 8 or 16")
+        check_fields(self, "kernel")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
+from typing import Annotated
 
 import numpy as np
 
@@ -21,11 +22,11 @@ from c2c.hardware import (
     MigConfig,
     MigProfile,
     Platform,
-    check_memory_fraction,
     cpu_platform,
     memory_bytes,
 )
 from c2c.models import Deployment, param_count, weight_bytes
+from c2c.ranges import Count, In, OneOf, SomeShare, check_fields
 from c2c.serving import Prepared, ServingSetup, SystemSpec, prepare
 from c2c.transformer import Shapes, block_elements, superblock_elements
 
@@ -72,34 +73,25 @@ class Options:
       devices: devices of each worker, as many as the system's layout covers.
     """
 
-    workers: int = 1
+    workers: Count = 1
     rows: tuple[int, ...] = (1, 8)
     budgets: tuple[int, ...] = (64, 256)
-    context: int = 2048
+    context: Annotated[int, In("[2, inf)")] = 2048
     pool_bytes: int | None = None
-    memory_fraction: float | None = None
-    weights_bytes: int | None = None
+    memory_fraction: SomeShare | None = None
+    weights_bytes: Count | None = None
     dtype: str = "float32"
     linear: str = "staged"
-    ahead: int = 1
+    ahead: Annotated[int, OneOf(0, 1)] = 1
     devices: int = 1
 
     def __post_init__(self) -> None:
-        if self.workers < 1:
-            raise SettingError("workers", self.workers, "a whole number above 0")
-        if self.ahead not in (0, 1):
-            raise SettingError("ahead", self.ahead, "0 or 1")
-        if self.context < 2:
-            raise SettingError("context", self.context, "at least 2 tokens")
-        if self.memory_fraction is not None:
-            check_memory_fraction(self.memory_fraction)
-            if self.pool_bytes is not None:
-                raise SettingError(
-                    "memory_fraction", self.memory_fraction,
-                    f"null with pool_bytes={self.pool_bytes}, which sets the size",
-                )  # fmt: skip
-        if self.weights_bytes is not None and self.weights_bytes < 1:
-            raise SettingError("weights_bytes", self.weights_bytes, "a number of bytes above 0")
+        check_fields(self)
+        if self.memory_fraction is not None and self.pool_bytes is not None:
+            raise SettingError(
+                "memory_fraction", self.memory_fraction,
+                f"null with pool_bytes={self.pool_bytes}, which sets the size",
+            )  # fmt: skip
         if self.weights_bytes is not None and self.linear == "reference":
             raise SettingError(
                 "weights_bytes", self.weights_bytes, "null with linear=reference, where each "

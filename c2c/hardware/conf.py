@@ -1,9 +1,7 @@
 """Folders of settings, and typed reading of their YAML files."""
 
-import math
 import os
 import re
-import types
 import typing
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
@@ -12,11 +10,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from c2c.errors import DataError, SettingError, unknown_name
+from c2c.errors import DataError, SettingError, check_keys, unknown_name
+from c2c.ranges import allowed, typed
 
 __all__ = [
     "SOURCE_KINDS",
-    "check_positive",
     "conf_dir",
     "conf_file",
     "conf_folders",
@@ -178,20 +176,6 @@ def _parsed(path: Path, _changed_ns: int, _size: int) -> dict[str, Any]:
     return data
 
 
-def check_positive(where: str, value: object, *, whole: bool = False) -> None:
-    """Raise unless `value` is a finite number above 0, with `whole` an int.
-
-    Raises:
-      SettingError: the value is not; names `where`.
-    """
-    wanted = "a whole number above 0" if whole else "a number above 0"
-    kinds = int if whole else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kinds):
-        raise SettingError(where, value, wanted)
-    if not (math.isfinite(value) and value > 0):
-        raise SettingError(where, value, wanted)
-
-
 def read_fields[T](cls: type[T], data: object, where: str) -> T:
     """Build a flat dataclass of numbers and strings from a mapping, and check names and types.
 
@@ -208,50 +192,28 @@ def read_fields[T](cls: type[T], data: object, where: str) -> T:
     """
     if not isinstance(data, Mapping):
         raise SettingError(where, data, "a mapping")
-    hints = typing.get_type_hints(cls)
+    hints = typing.get_type_hints(cls, include_extras=True)
     known: dict[str, Field[Any]] = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
-    for key in data:
-        if key not in known:
-            raise SettingError(f"{where}.{key}", data[key], f"one of {', '.join(known)}")
+    check_keys(data, known, where)
     values: dict[str, Any] = {}
     for name, field in known.items():
         if name == "source":
             continue
         if name in data:
-            values[name] = _typed(f"{where}.{name}", data[name], hints[name])
+            values[name] = typed(data[name], hints[name], f"{where}.{name}")
         elif field.default is MISSING and field.default_factory is MISSING:
-            raise SettingError(f"{where}.{name}", None, _wanted(hints[name]), "It is missing.")
+            raise SettingError(
+                f"{where}.{name}", None, allowed(hints[name], name), "It is missing."
+            )
     if "source" in known:
         values["source"] = _sources(f"{where}.source", data.get("source"), values)
     return cls(**values)
 
 
-def _typed(where: str, value: Any, hint: Any) -> Any:
-    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    if value is None and type(None) in options:
-        return None
-    if str in options and isinstance(value, str):
-        return value
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        if int in options and float(value).is_integer():
-            return int(value)
-        if float in options and math.isfinite(value):
-            return float(value)
-    raise SettingError(where, value, _wanted(hint))
-
-
-def _wanted(hint: Any) -> str:
-    names = {int: "a whole number", float: "a number", str: "a string", type(None): "null"}
-    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    return " or ".join(names.get(o, str(o)) for o in options)
-
-
 def _sources(where: str, sources: object, values: Mapping[str, Any]) -> dict[str, str]:
     if not isinstance(sources, Mapping):
         raise SettingError(where, sources, "a mapping from each field to its source")
-    for key, text in sources.items():
-        if key not in values:
-            raise SettingError(f"{where}.{key}", text, f"one of {', '.join(values)}")
+    check_keys(sources, values, where)
     for key, value in values.items():
         if isinstance(value, (int, float)):
             text = sources.get(key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from c2c.errors import SettingError
+from c2c.ranges import SomeShare, check_value
 
 __all__ = ["KvRecord", "check_memory_fraction", "kv_bytes_of"]
 
@@ -36,8 +37,7 @@ class KvRecord:
 
 def check_memory_fraction(memory_fraction: float) -> None:
     """Raise SettingError unless the fraction is in (0, 1]."""
-    if not 0.0 < memory_fraction <= 1.0:
-        raise SettingError("memory_fraction", memory_fraction, "a share in (0, 1]")
+    check_value(memory_fraction, SomeShare, "memory_fraction")
 
 
 def kv_bytes_of(record: KvRecord, memory_fraction: float) -> int:

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from c2c.errors import SettingError
-from c2c.hardware.conf import check_positive, conf_names, read_yaml
+from c2c.hardware.conf import conf_names, read_yaml
 from c2c.hardware.platform import Gpu
+from c2c.ranges import AboveZero, Count, check_fields
 
 __all__ = ["MigConfig", "MigProfile", "is_layout_name", "load_mig", "mig_from_mapping"]
 
@@ -25,21 +26,21 @@ class MigProfile:
     """
 
     name: str  # the vendor's name, e.g. "1g.12gb"
-    sm_count: int
-    hbm_bytes: int
-    hbm_gbps: float
+    sm_count: Count
+    hbm_bytes: Count
+    hbm_gbps: AboveZero
     chip: Gpu
     source: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         where = f"mig.{self.name}"
+        check_fields(self, where)
         for name, limit in (
             ("sm_count", self.chip.sm_count),
             ("hbm_bytes", self.chip.hbm_bytes * (2**30 / 1e9)),  # a vendor's GB of HBM are GiB
             ("hbm_gbps", self.chip.hbm_gbps),
         ):
             value = getattr(self, name)
-            check_positive(f"{where}.{name}", value, whole=name != "hbm_gbps")
             if value > limit:
                 raise SettingError(
                     f"{where}.{name}", value, f"at most {limit:g}, all of {self.chip.name}"
@@ -110,7 +111,7 @@ def mig_from_mapping(data: Mapping[str, Any], *, where: str = "mig") -> MigConfi
         if key not in known:
             is_old = key in ("instances", "whole_gpu", "profiles")
             hint = "Profiles are in a file of mig_table: docs/recipes.md#a-chip." if is_old else ""
-            raise SettingError(f"{where}.{key}", data[key], f"one of {', '.join(known)}", hint)
+            raise SettingError(f"{where}.{key}", data[key], f"a key among {', '.join(known)}", hint)
     name = data.get("name")
     if not isinstance(name, str) or not name:
         raise SettingError(f"{where}.name", name, "the layout's name")

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Final, Literal, get_args
 
-from c2c.errors import SettingError, unknown_name
-from c2c.hardware.conf import check_positive, conf_name, read_fields, read_yaml
+from c2c.errors import SettingError, check_keys, unknown_name
+from c2c.hardware.conf import conf_name, read_fields, read_yaml
 from c2c.hardware.platform import Platform, load_platform
+from c2c.ranges import AboveZero, check_fields
 
 __all__ = ["Node", "PeerLink", "load_node", "node_from_mapping"]
 
@@ -34,8 +35,8 @@ class PeerLink:
 
     name: str
     kind: str
-    gbps: float
-    latency_s: float
+    gbps: AboveZero
+    latency_s: AboveZero
     between: tuple[int, ...] = ()
     source: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
@@ -54,7 +55,7 @@ class Node:
     name: str
     gpus: tuple[str, ...]
     links: tuple[PeerLink, ...] = ()
-    usd_per_hour: float | None = None
+    usd_per_hour: AboveZero | None = None
 
     def __post_init__(self) -> None:
         where, count = f"node.{self.name}", len(self.gpus)
@@ -62,14 +63,12 @@ class Node:
             raise SettingError(f"{where}.gpus", list(self.gpus), "two or more names")
         named = tuple(conf_name("hardware", gpu, f"{where}.gpus") for gpu in self.gpus)
         object.__setattr__(self, "gpus", named)
-        if self.usd_per_hour is not None:
-            check_positive(f"{where}.usd_per_hour", self.usd_per_hour)
+        check_fields(self, where)
         for link in self.links:
             here = f"{where}.links.{link.name}"
             if link.kind not in get_args(LinkKind):
                 raise unknown_name(f"{here}.kind", link.kind, get_args(LinkKind))
-            check_positive(f"{here}.gbps", link.gbps)
-            check_positive(f"{here}.latency_s", link.latency_s)
+            check_fields(link, here)
             joined = set(link.between)
             is_one = len(joined) < max(2, len(link.between))
             if link.between and (is_one or not joined <= {*range(count)}):
@@ -128,10 +127,7 @@ def node_from_mapping(data: Mapping[str, Any]) -> Node:
     Raises:
       SettingError: a field is missing, unknown or invalid; names it.
     """
-    known = [f.name for f in fields(Node)]
-    for key, value in data.items():
-        if key not in known:
-            raise unknown_name(f"node.{key}", value, known, str(key), "a key among")
+    check_keys(data, [f.name for f in fields(Node)], "node")
     name, gpus, links = data.get("name"), data.get("gpus"), data.get("links") or {}
     if not isinstance(name, str) or not name:
         raise SettingError("node.name", name, "the node's name")

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from c2c.errors import SettingError
-from c2c.hardware.conf import check_positive
+from c2c.ranges import AboveZero, Count, check_fields
 
 __all__ = ["Extent", "Partition", "free_for", "starts", "where_they_go"]
 
@@ -32,20 +32,16 @@ class Partition:
     measured.
     """
 
-    compute_slices: int
-    memory_slices: int
-    create_s: float | None = None
-    create_wide_s: float | None = None
-    create_next_s: float | None = None
-    destroy_s: float | None = None
+    compute_slices: Count
+    memory_slices: Count
+    create_s: AboveZero | None = None
+    create_wide_s: AboveZero | None = None
+    create_next_s: AboveZero | None = None
+    destroy_s: AboveZero | None = None
     source: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("compute_slices", "memory_slices"):
-            check_positive(f"partition.{name}", getattr(self, name), whole=True)
-        for name in ("create_s", "create_wide_s", "create_next_s", "destroy_s"):
-            if getattr(self, name) is not None:
-                check_positive(f"partition.{name}", getattr(self, name))
+        check_fields(self, "partition")
         if self.compute_slices > self.memory_slices:
             raise SettingError(
                 "partition.compute_slices",

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from c2c.errors import SettingError
-from c2c.hardware.conf import check_positive, conf_name, conf_names, read_fields, read_yaml
+from c2c.errors import SettingError, check_keys
+from c2c.hardware.conf import conf_name, conf_names, read_fields, read_yaml
 from c2c.hardware.machine import fill_from_machine
 from c2c.hardware.placement import Partition
+from c2c.ranges import AboveZero, Count, SomeShare, check_fields, check_value
 
 __all__ = [
     "Gpu",
@@ -37,36 +38,27 @@ class Link:
     """
 
     name: str
-    datasheet_gbps: float
-    measured_gbps: float | None
-    both_directions_gbps: float
-    inflight_bytes_per_sm: float  # bytes that one SM keeps in flight; limits a slice, see `slices`
-    link_latency_s: float
-    derived_efficiency: float | None = None
+    datasheet_gbps: AboveZero
+    measured_gbps: AboveZero | None
+    both_directions_gbps: AboveZero
+    inflight_bytes_per_sm: AboveZero  # bytes that an SM keeps in flight; limits a slice
+    link_latency_s: AboveZero
+    derived_efficiency: SomeShare | None = None
     remote_gbps: float | None = None  # from another socket's memory; None: not measured
     source: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name in (
-            "datasheet_gbps", "both_directions_gbps", "inflight_bytes_per_sm", "link_latency_s",
-        ):  # fmt: skip
-            check_positive(f"link.{name}", getattr(self, name))
+        check_fields(self, "link")
         if self.both_directions_gbps < self.datasheet_gbps:
             raise SettingError(
                 "link.both_directions_gbps", self.both_directions_gbps,
                 f"at least datasheet_gbps ({self.datasheet_gbps:g}), which is one direction",
             )  # fmt: skip
-        if self.measured_gbps is not None:
-            check_positive("link.measured_gbps", self.measured_gbps)
-            if self.measured_gbps > self.datasheet_gbps:
-                raise SettingError(
-                    "link.measured_gbps", self.measured_gbps,
-                    f"at most datasheet_gbps ({self.datasheet_gbps:g})",
-                )  # fmt: skip
-        if self.derived_efficiency is not None and not 0 < self.derived_efficiency <= 1:
+        if self.measured_gbps is not None and self.measured_gbps > self.datasheet_gbps:
             raise SettingError(
-                "link.derived_efficiency", self.derived_efficiency, "a number in (0, 1]"
-            )
+                "link.measured_gbps", self.measured_gbps,
+                f"at most datasheet_gbps ({self.datasheet_gbps:g})",
+            )  # fmt: skip
 
     @property
     def measured_is_derived(self) -> bool:
@@ -86,50 +78,39 @@ class Gpu:
     """
 
     name: str
-    sm_count: int
-    hbm_bytes: int
-    hbm_gbps: float
-    bf16_tflops: float
-    l2_bytes: int
-    smem_per_sm_bytes: int
-    fp32_tflops: float | None = None
-    clock_ghz: float | None = None
-    l2_gbps: float | None = None
-    nvlink_gbps: float | None = None
-    price: float | None = None
-    usd_per_hour: float | None = None
-    power_w: float | None = None
-    idle_w: float | None = None
-    pj_per_byte: float | None = None
-    pj_per_flop: float | None = None
+    sm_count: Count
+    hbm_bytes: Count
+    hbm_gbps: AboveZero
+    bf16_tflops: AboveZero
+    l2_bytes: Count
+    smem_per_sm_bytes: Count
+    fp32_tflops: AboveZero | None = None
+    clock_ghz: AboveZero | None = None
+    l2_gbps: AboveZero | None = None
+    nvlink_gbps: AboveZero | None = None
+    price: AboveZero | None = None
+    usd_per_hour: AboveZero | None = None
+    power_w: AboveZero | None = None
+    idle_w: AboveZero | None = None
+    pj_per_byte: AboveZero | None = None
+    pj_per_flop: AboveZero | None = None
     source: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("sm_count", "hbm_bytes", "l2_bytes", "smem_per_sm_bytes"):
-            check_positive(f"gpu.{name}", getattr(self, name), whole=True)
-        for name in ("hbm_gbps", "bf16_tflops"):
-            check_positive(f"gpu.{name}", getattr(self, name))
-        for name in (
-            "fp32_tflops", "clock_ghz", "l2_gbps", "nvlink_gbps", "price", "usd_per_hour",
-            "power_w", "idle_w", "pj_per_byte", "pj_per_flop",
-        ):  # fmt: skip
-            if getattr(self, name) is not None:
-                check_positive(f"gpu.{name}", getattr(self, name))
+        check_fields(self, "gpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
     """Host memory, and the disk from which models are first read (sequential reads)."""
 
-    memory_bytes: int
-    memory_gbps: float
-    disk_gbps: float
+    memory_bytes: Count
+    memory_gbps: AboveZero
+    disk_gbps: AboveZero
     source: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_positive("host.memory_bytes", self.memory_bytes, whole=True)
-        for name in ("memory_gbps", "disk_gbps"):
-            check_positive(f"host.{name}", getattr(self, name))
+        check_fields(self, "host")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +158,7 @@ class Platform:
             raise SettingError(
                 f"hardware.{self.name}.mig", self.layouts, "at least one name, each once"
             )
+        check_fields(self, f"hardware.{self.name}")
 
     @property
     def layouts(self) -> tuple[str, ...]:
@@ -225,9 +207,7 @@ def platform_from_mapping(data: Mapping[str, Any], *, where: str = "hardware") -
     known = (
         "name", "gpu", "host", "link", "mig", "mig_more", "mig_table", "partition", "notes",
     )  # fmt: skip
-    for key in data:
-        if key not in known:
-            raise SettingError(f"{where}.{key}", data[key], f"one of {', '.join(known)}")
+    check_keys(data, known, where)
     name = data.get("name")
     if not isinstance(name, str) or not name:
         raise SettingError(f"{where}.name", name, "the platform's name")
@@ -276,9 +256,7 @@ def link_gbps(link: Link, variant: LinkVariant) -> float:
     Raises:
       SettingError: the link has no such variant.
     """
-    known = get_args(LinkVariant)
-    if variant not in known:
-        raise SettingError("link_variant", variant, f"one of {', '.join(known)}")
+    check_value(variant, LinkVariant, "link_variant")
     if variant == "datasheet":
         return link.datasheet_gbps
     if link.measured_gbps is not None:
@@ -307,7 +285,7 @@ def scaled(
       SettingError: a factor is not a number above 0.
     """
     for name, factor in (("link", link), ("hbm", hbm), ("sms", sms)):
-        check_positive(f"scale.{name}", factor)
+        check_value(factor, AboveZero, f"scale.{name}")
     gpu, wire = platform.gpu, platform.link
     sm_count = max(1, round(gpu.sm_count * sms))
     return replace(

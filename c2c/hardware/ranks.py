@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from c2c.errors import SettingError
 from c2c.hardware.cutting import Slice
 from c2c.hardware.platform import LinkVariant, Platform, Ranks, link_gbps
+from c2c.ranges import Count, check_value
 
 __all__ = ["grouped", "one_rank"]
 
@@ -41,8 +41,7 @@ def grouped(
     Raises:
       SettingError: a count below 1.
     """
-    if count < 1:
-        raise SettingError("tensor_parallel", count, "a whole number above 0")
+    check_value(count, Count, "tensor_parallel")
     if count == 1:
         return platform
     gpu, host, link = platform.gpu, platform.host, platform.link

@@ -1,23 +1,20 @@
 """Catalogs of served models: deployments with latency targets, from `conf/catalog`."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from c2c.errors import DataError, SettingError, unknown_name
+from c2c.errors import DataError, SettingError, check_keys, unknown_name
 from c2c.hardware import conf_dir
 from c2c.models.load import load_spec
 from c2c.models.spec import ModelSpec
+from c2c.ranges import AboveZero, Count, In, check_fields, check_value
 
 __all__ = ["Deployment", "catalogs", "load_catalog"]
 
 DEFAULT_TTFT_SLO_S = 1.0  # C2CServe section 9.3
 LONGEST_NAME = 200
-MOST_PRIORITY = 2**31 - 1
 DEFAULT_TPOT_SLO_S = 0.2  # five tokens a second, about reading speed; the paper prints none
-
-_ORDERS = ("sequential", "round_robin")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,26 +23,16 @@ class Deployment:
 
     name: str
     spec: ModelSpec
-    ttft_slo_s: float
-    tpot_slo_s: float
-    priority: int = 0  # of its requests; a higher number is more urgent
+    ttft_slo_s: AboveZero
+    tpot_slo_s: AboveZero
+    # Of its requests; a higher number is more urgent.
+    priority: Annotated[int, In("(-2**31, 2**31)")] = 0
 
     def __post_init__(self) -> None:
         if not (0 < len(self.name) <= LONGEST_NAME and self.name.isprintable()):
             allowed = f"a name of 1 to {LONGEST_NAME} printable characters"
             raise SettingError("catalog.name", self.name[: 2 * LONGEST_NAME], allowed)
-        for field in ("ttft_slo_s", "tpot_slo_s"):
-            value = getattr(self, field)
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise SettingError(f"catalog.{self.name}.{field}", value, "seconds above 0")
-            if not math.isfinite(value) or value <= 0:
-                raise SettingError(f"catalog.{self.name}.{field}", value, "seconds above 0")
-        if isinstance(self.priority, bool) or not isinstance(self.priority, int):
-            raise SettingError(f"catalog.{self.name}.priority", self.priority, "a whole number")
-        if abs(self.priority) > MOST_PRIORITY:
-            raise SettingError(
-                f"catalog.{self.name}.priority", self.priority, f"within +-{MOST_PRIORITY}"
-            )
+        check_fields(self, f"catalog.{self.name}")
 
 
 def catalogs() -> tuple[str, ...]:
@@ -75,11 +62,10 @@ def load_catalog(
     data: Any = _read(name_or_mapping) if isinstance(name_or_mapping, str) else name_or_mapping
     order: Any = "sequential"
     if isinstance(data, Mapping):
-        _keys(data, ("name", "order", "models"), "catalog")
+        check_keys(data, ("name", "order", "models"), "catalog")
         order = data.get("order", "sequential")
         data = data.get("models")
-    if order not in _ORDERS:
-        raise SettingError("catalog.order", order, f"one of {', '.join(_ORDERS)}")
+    check_value(order, Literal["sequential", "round_robin"], "catalog.order")
     if isinstance(data, str) or not isinstance(data, Sequence) or not data:
         raise SettingError("catalog.models", data, "a list of at least one entry")
     groups = [_entry(entry, f"catalog.models[{i}]") for i, entry in enumerate(data)]
@@ -115,12 +101,11 @@ def _entry(entry: object, where: str) -> list[Deployment]:
     if not isinstance(entry, Mapping):
         raise SettingError(where, entry, "a mapping with a spec")
     known = ("name", "spec", "spec_name", "copies", "ttft_slo_s", "tpot_slo_s", "priority")
-    _keys(entry, known, where)
+    check_keys(entry, known, where)
     model, copies = entry.get("spec"), entry.get("copies", 1)
     if not isinstance(model, str):
         raise SettingError(f"{where}.spec", model, "a model's name or path")
-    if isinstance(copies, bool) or not isinstance(copies, int) or copies < 1:
-        raise SettingError(f"{where}.copies", copies, "a whole number above 0")
+    check_value(copies, Count, f"{where}.copies")
     spec = load_spec(model)
     spec_name = entry.get("spec_name") or spec.name
     if not isinstance(spec_name, str):
@@ -142,9 +127,3 @@ def _entry(entry: object, where: str) -> list[Deployment]:
         )
         for n in names
     ]
-
-
-def _keys(data: Mapping[Any, Any], known: tuple[str, ...], where: str) -> None:
-    for key in data:
-        if key not in known:
-            raise SettingError(f"{where}.{key}", data[key], f"one of {', '.join(known)}")

@@ -1,10 +1,10 @@
 """Typed reader of a config.json."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from c2c.errors import SettingError
+from c2c.ranges import AboveZero, check_value
 
 __all__ = ["Reader"]
 
@@ -52,10 +52,7 @@ class Reader:
         """Return a value found under a name, as a number above 0."""
         if value is None:
             return default
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise SettingError(f"{self.where}.{name}", value, "a number above 0")
-        if not math.isfinite(value) or value <= 0:
-            raise SettingError(f"{self.where}.{name}", value, "a number above 0")
+        check_value(value, AboveZero, f"{self.where}.{name}")
         return float(value)
 
     def factor(self, name: str, default: float) -> float:

@@ -1,28 +1,12 @@
 """Shape of a decoder-only transformer."""
 
-import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal
 
-from c2c.errors import SettingError
+from c2c.errors import refuse
+from c2c.ranges import AboveZero, Count, FromZero, Index, check_fields
 
 __all__ = ["Latent", "LinearAttention", "ModelSpec", "RopeScaling", "WeightFormat"]
-
-_AT_LEAST_ZERO = (
-    "kv_dtype_bytes",
-    "shared_intermediate",
-    "norm_offset",
-    "attention_scale",
-    "attention_cap",
-    "logit_cap",
-    "local_rope_theta",
-    "sliding_window",
-    "partial_window",
-    "partial_window_layers",
-    "experts",
-    "experts_per_token",
-    "moe_intermediate",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,15 +129,15 @@ class ModelSpec:
 
     name: str
     family: str
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    intermediate: int
-    vocab: int
+    layers: Count
+    hidden: Count
+    heads: Count
+    kv_heads: Count
+    head_dim: Count
+    intermediate: Count
+    vocab: Count
     tie_embeddings: bool
-    max_position: int
+    max_position: Count
     qkv_bias: bool = False
     o_bias: bool = False
     mlp_bias: bool = False
@@ -163,43 +147,43 @@ class ModelSpec:
     linear: LinearAttention | None = None
     attention_gate: bool = False  # sigmoid gate as wide as the queries
     gated_mlp: bool = True  # gate and up; False: one matrix up
-    norms_per_layer: int = 2
+    norms_per_layer: Count = 2
     norm_place: Literal["before", "after", "around"] = "before"  # relative to a block
-    norm_offset: float = 0.0  # added to each norm's weight
+    norm_offset: FromZero = 0.0  # added to each norm's weight
     norm_bias: bool = False
-    embedding_scale: float = 1.0
-    residual_scale: float = 1.0  # factor of attention and feed-forward outputs
-    attention_scale: float = 0.0  # 0: 1 / sqrt(head_dim)
-    attention_cap: float = 0.0  # scores s become cap * tanh(s / cap); 0: no cap
-    logit_scale: float = 1.0
-    logit_cap: float = 0.0
+    embedding_scale: AboveZero = 1.0
+    residual_scale: AboveZero = 1.0  # factor of attention and feed-forward outputs
+    attention_scale: FromZero = 0.0  # 0: 1 / sqrt(head_dim)
+    attention_cap: FromZero = 0.0  # scores s become cap * tanh(s / cap); 0: no cap
+    logit_scale: AboveZero = 1.0
+    logit_cap: FromZero = 0.0
     attention_sinks: bool = False  # one learned logit per head
-    sliding_window: int = 0
-    partial_window: int = 0
-    partial_window_layers: int = 0
+    sliding_window: Index = 0
+    partial_window: Index = 0
+    partial_window_layers: Index = 0
     window_layers: tuple[int, ...] = ()
-    experts: int = 0  # 0: dense
-    experts_per_token: int = 0
-    moe_intermediate: int = 0
+    experts: Index = 0  # 0: dense
+    experts_per_token: Index = 0
+    moe_intermediate: Index = 0
     expert_bias: bool = False  # biases of the router and of each expert's matrices
     dense_layers: tuple[int, ...] = ()
     norm_topk: bool = True  # whether the chosen experts' weights are renormalised
-    shared_intermediate: int = 0
+    shared_intermediate: Index = 0
     shared_gate: bool = False  # shared experts are scaled by one sigmoid value per token
     router_sigmoid: bool = False  # scores by sigmoid, not softmax
     router_bias: bool = False  # per-expert float32 added to scores only to choose experts
-    expert_groups: int = 1
-    groups_per_token: int = 1  # best-scoring groups that a token's experts are from
-    routed_scale: float = 1.0
+    expert_groups: Count = 1
+    groups_per_token: Count = 1  # best-scoring groups that a token's experts are from
+    routed_scale: AboveZero = 1.0
     activation: str = "silu"
-    rope_theta: float = 10000.0
-    local_rope_theta: float = 0.0  # base of windowed layers, without scaling; 0: the same
+    rope_theta: AboveZero = 10000.0
+    local_rope_theta: FromZero = 0.0  # base of windowed layers, without scaling; 0: the same
     rope_scaling: RopeScaling | None = None
-    rotary_fraction: float = 1.0  # rotated share of head_dim, from its start
+    rotary_fraction: AboveZero = 1.0  # rotated share of head_dim, from its start
     rotary_interleaved: bool = False  # pairs are neighbours, not half of the rotated part apart
-    norm_eps: float = 1e-5
-    dtype_bytes: int = 2
-    kv_dtype_bytes: int = 0  # of a cached value; 0: dtype_bytes
+    norm_eps: AboveZero = 1e-5
+    dtype_bytes: Count = 2
+    kv_dtype_bytes: Index = 0  # of a cached value; 0: dtype_bytes
     weights: WeightFormat | None = None  # None: dtype_bytes per weight
 
     @property
@@ -220,65 +204,29 @@ class ModelSpec:
         return self.cached_values * (self.kv_dtype_bytes or self.dtype_bytes)
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.type is int:
-                least = 0 if field.name in _AT_LEAST_ZERO else 1
-                if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                    raise SettingError(
-                        self._where(field.name), value, f"a whole number, at least {least}"
-                    )
-            elif field.type is float:
-                is_zero = value == 0.0 and field.name in _AT_LEAST_ZERO
-                if not is_zero and not (math.isfinite(value) and value > 0):
-                    raise SettingError(self._where(field.name), value, "a number above 0")
-        if self.heads % self.kv_heads:
-            raise SettingError(
-                self._where("kv_heads"), self.kv_heads, f"a divisor of heads ({self.heads})"
-            )
-        if self.partial_window_layers > self.layers:
-            raise SettingError(
-                self._where("partial_window_layers"), self.partial_window_layers,
-                f"at most layers ({self.layers})",
-            )  # fmt: skip
-        if self.window_layers and len(self.window_layers) != self.partial_window_layers:
-            raise SettingError(
-                self._where("window_layers"), self.window_layers,
-                f"the numbers of {self.partial_window_layers} layers, as in partial_window_layers",
-            )  # fmt: skip
-        self._check_experts()
-
-    def _check_experts(self) -> None:
-        if self.expert_groups > max(1, self.experts) or self.experts % self.expert_groups:
-            raise SettingError(
-                self._where("expert_groups"), self.expert_groups,
-                f"a divisor of experts ({self.experts})",
-            )  # fmt: skip
-        if self.groups_per_token > self.expert_groups:
-            raise SettingError(
-                self._where("groups_per_token"), self.groups_per_token,
-                f"at most expert_groups ({self.expert_groups})",
-            )  # fmt: skip
-        if not self.experts:
-            if self.experts_per_token or self.moe_intermediate or self.dense_layers:
-                raise SettingError(
-                    self._where("experts"), 0, "above 0 where experts_per_token, "
-                    "moe_intermediate or dense_layers is set",
-                )  # fmt: skip
-            return
-        wanted = tuple(sorted(set(self.dense_layers) & set(range(self.layers))))
-        if self.dense_layers != wanted or len(wanted) == self.layers:
-            raise SettingError(
-                self._where("dense_layers"), self.dense_layers,
-                f"some of the layers from 0 to {self.layers - 1}, in order, not all",
-            )  # fmt: skip
-        if not 1 <= self.experts_per_token <= self.experts:
-            raise SettingError(
-                self._where("experts_per_token"), self.experts_per_token,
-                f"from 1 to experts ({self.experts})",
-            )  # fmt: skip
-        if not self.moe_intermediate:
-            raise SettingError(self._where("moe_intermediate"), 0, "a whole number above 0")
-
-    def _where(self, field: str) -> str:
-        return f"model.{self.name}.{field}"
+        check_fields(self, f"model.{self.name}")
+        where, experts = f"model.{self.name}", self.experts
+        some = tuple(sorted(set(self.dense_layers) & set(range(self.layers))))
+        refuse(
+            (self.heads % self.kv_heads, f"{where}.kv_heads", self.kv_heads,
+             f"a divisor of heads ({self.heads})"),
+            (self.partial_window_layers > self.layers, f"{where}.partial_window_layers",
+             self.partial_window_layers, f"at most layers ({self.layers})"),
+            (self.window_layers and len(self.window_layers) != self.partial_window_layers,
+             f"{where}.window_layers", self.window_layers,
+             f"the numbers of {self.partial_window_layers} layers, as in partial_window_layers"),
+            (self.expert_groups > max(1, experts) or experts % self.expert_groups,
+             f"{where}.expert_groups", self.expert_groups, f"a divisor of experts ({experts})"),
+            (self.groups_per_token > self.expert_groups, f"{where}.groups_per_token",
+             self.groups_per_token, f"at most expert_groups ({self.expert_groups})"),
+            (not experts and (self.experts_per_token or self.moe_intermediate or self.dense_layers),
+             f"{where}.experts", 0, "above 0 where experts_per_token, moe_intermediate or "
+             "dense_layers is set"),
+            (experts and (self.dense_layers != some or len(some) == self.layers),
+             f"{where}.dense_layers", self.dense_layers,
+             f"some of the layers from 0 to {self.layers - 1}, in order, not all"),
+            (experts and not 1 <= self.experts_per_token <= experts, f"{where}.experts_per_token",
+             self.experts_per_token, f"from 1 to experts ({experts})"),
+            (experts and not self.moe_intermediate, f"{where}.moe_intermediate", 0,
+             "a whole number above 0"),
+        )  # fmt: skip

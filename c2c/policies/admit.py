@@ -8,6 +8,7 @@ from c2c.compiling.decision import decision, jitable
 from c2c.errors import SettingError
 from c2c.policies.returns import JOINS
 from c2c.policies.traits import AdmitTraits
+from c2c.ranges import Share, SomeShare
 
 __all__ = [
     "ReserveAll",
@@ -51,17 +52,14 @@ class WithinQuota(NamedTuple):
       ceiling: share of the slice's room for KV caches that one model may have.
     """
 
-    floor: float = 0.05
-    ceiling: float = 1.0
+    floor: Share = 0.05
+    ceiling: SomeShare = 1.0
 
     def check(self, where: str) -> None:
         """Raise SettingError for a setting that cannot work."""
-        if not 0.0 < self.ceiling <= 1.0:
-            raise SettingError(f"{where}.ceiling", self.ceiling, "a share in (0, 1]")
-        if not 0.0 <= self.floor <= self.ceiling:
-            raise SettingError(
-                f"{where}.floor", self.floor, f"a share from 0 to ceiling={self.ceiling}"
-            )
+        if self.floor > self.ceiling:
+            allowed = f"a share from 0 to ceiling={self.ceiling}"
+            raise SettingError(f"{where}.floor", self.floor, allowed)
 
     @property
     def traits(self) -> AdmitTraits:

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from c2c.compiling.decision import decision, jitable
 from c2c.compiling.guard import Returns
-from c2c.errors import SettingError
 from c2c.policies.returns import SECONDS
 from c2c.policies.traits import AlphaTraits
+from c2c.ranges import FromZero, Share
 
 __all__ = [
     "AlphaObservation",
@@ -72,20 +72,10 @@ def link_price(policy: Any, link_utilisation: float) -> float:
     """
 
 
-def _check_unit(policy: Any, where: str) -> None:
-    for name, value in zip(policy._fields, policy, strict=True):
-        if not 0.0 <= value <= 1.0:
-            raise SettingError(f"{where}.{name}", value, "a number in [0, 1]")
-
-
 class Static(NamedTuple):
     """A constant alpha, `initial`."""
 
-    initial: float = 0.0
-
-    def check(self, where: str) -> None:
-        """Raise SettingError for a setting that cannot work."""
-        _check_unit(self, where)
+    initial: Share = 0.0
 
     @property
     def traits(self) -> AlphaTraits:
@@ -112,15 +102,11 @@ class Feedback(NamedTuple):
       smoothing: weight of the newest sample in the moving average.
     """
 
-    initial: float = 0.0
-    deadband: float = 0.05
-    step_fast: float = 0.125
-    step_slow: float = 0.0625
-    smoothing: float = 0.5
-
-    def check(self, where: str) -> None:
-        """Raise SettingError for a setting that cannot work."""
-        _check_unit(self, where)
+    initial: Share = 0.0
+    deadband: Share = 0.05
+    step_fast: Share = 0.125
+    step_slow: Share = 0.0625
+    smoothing: Share = 0.5
 
     @property
     def traits(self) -> AlphaTraits:
@@ -154,11 +140,7 @@ class Roofline(NamedTuple):
     step and so for each phase and shape.
     """
 
-    initial: float = 0.0  # alpha before the first step, and for the profiling of chunks
-
-    def check(self, where: str) -> None:
-        """Raise SettingError for a setting that cannot work."""
-        _check_unit(self, where)
+    initial: Share = 0.0  # alpha before the first step, and for the profiling of chunks
 
     @property
     def traits(self) -> AlphaTraits:
@@ -178,14 +160,8 @@ class Priced(NamedTuple):
       price: price in seconds a second of link time at u = 1/2.
     """
 
-    initial: float = 0.0
-    price: float = 1.0
-
-    def check(self, where: str) -> None:
-        """Raise SettingError for a setting that cannot work."""
-        _check_unit(Static(self.initial), where)
-        if not 0.0 <= self.price < math.inf:
-            raise SettingError(f"{where}.price", self.price, "a number, at least 0")
+    initial: Share = 0.0
+    price: FromZero = 1.0
 
     @property
     def traits(self) -> AlphaTraits:

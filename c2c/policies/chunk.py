@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from c2c.compiling.decision import decision
-from c2c.errors import SettingError
 from c2c.policies.returns import A_CHUNK
+from c2c.ranges import Count
 
 __all__ = [
     "ByQueue",
@@ -68,12 +68,7 @@ def _largest_profiled(policy: Profiled, candidates: tuple[int, ...]) -> int:
 class Fixed(NamedTuple):
     """One chunk for every model and slice, the default of current engines."""
 
-    tokens: int = 2048
-
-    def check(self, where: str) -> None:
-        """Raise SettingError for a setting that cannot work."""
-        if self.tokens < 1:
-            raise SettingError(f"{where}.tokens", self.tokens, "a whole number above 0")
+    tokens: Count = 2048
 
 
 @chunk_tokens.by(Fixed)
@@ -94,14 +89,8 @@ class ByQueue(NamedTuple):
     weights takes nearly as long for a larger chunk.
     """
 
-    prompt_tokens: int = 1024
-    limit_tokens: int = 2048
-
-    def check(self, where: str) -> None:
-        """Raise SettingError for a setting that cannot work."""
-        for name, value in zip(self._fields, self, strict=True):
-            if value < 1:
-                raise SettingError(f"{where}.{name}", value, "a whole number above 0")
+    prompt_tokens: Count = 1024
+    limit_tokens: Count = 2048
 
 
 @chunk_tokens.by(ByQueue)

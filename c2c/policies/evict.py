@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from c2c.compiling.decision import decision
-from c2c.errors import SettingError
 from c2c.policies.returns import YES_OR_NO
 from c2c.policies.traits import PreemptTraits
+from c2c.ranges import In
 
 __all__ = [
     "AfterWaiting",
@@ -60,12 +60,7 @@ class AfterWaiting(NamedTuple):
     without this rule a steady stream to the loaded models starves the others.
     """
 
-    after_s: float = 10.0
-
-    def check(self, where: str) -> None:
-        """Raise SettingError for a setting that cannot work."""
-        if not self.after_s > 0.0:
-            raise SettingError(f"{where}.after_s", self.after_s, "seconds above 0")
+    after_s: Annotated[float, In("(0, inf]")] = 10.0
 
     @property
     def traits(self) -> PreemptTraits:
@@ -88,11 +83,7 @@ class ByPriority(NamedTuple):
     mechanism is ours.
     """
 
-    after_s: float = 10.0
-
-    def check(self, where: str) -> None:
-        """Raise SettingError for a setting that cannot work."""
-        AfterWaiting(self.after_s).check(where)
+    after_s: Annotated[float, In("(0, inf]")] = 10.0
 
     @property
     def traits(self) -> PreemptTraits:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from c2c.compiling.decision import decision
-from c2c.errors import SettingError
 from c2c.policies.returns import A_NUMBER
 from c2c.policies.traits import ExpertsTraits, PrefetchTraits
+from c2c.ranges import Count
 
 __all__ = [
     "ActivationTrace",
@@ -183,12 +183,7 @@ class ActivationTrace(NamedTuple):
     Source: MoE-Infinity's paper.
     """
 
-    capacity: int = 1000
-
-    def check(self, where: str) -> None:
-        """Raise SettingError for a setting that cannot work."""
-        if self.capacity < 1:
-            raise SettingError(f"{where}.capacity", self.capacity, "a whole number above 0")
+    capacity: Count = 1000
 
     @property
     def traits(self) -> PrefetchTraits:
@@ -211,14 +206,8 @@ class ExpertMap(NamedTuple):
     Source: FineMoE.
     """
 
-    capacity: int = 1000
-    distance: int = 6
-
-    def check(self, where: str) -> None:
-        """Raise SettingError for a setting that cannot work."""
-        for name, value in zip(self._fields, self, strict=True):
-            if value < 1:
-                raise SettingError(f"{where}.{name}", value, "a whole number above 0")
+    capacity: Count = 1000
+    distance: Count = 6
 
     @property
     def traits(self) -> PrefetchTraits:

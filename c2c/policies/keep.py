@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from c2c.compiling.decision import decision
 from c2c.errors import SettingError
 from c2c.policies.returns import LAYERS
 from c2c.policies.traits import KeepTraits
+from c2c.ranges import In, Index
 
 __all__ = [
     "NothingKept",
@@ -65,17 +65,9 @@ class WhileRoom(NamedTuple):
         layers, unless one of those stays; inf: layers are dropped for KV caches only.
     """
 
-    spare_bytes: float = 0.3e9
-    engines: int = 0
-    displace: float = 0.75
-
-    def check(self, where: str) -> None:
-        """Raise SettingError for a setting that cannot work."""
-        _check_spare(self.spare_bytes, where)
-        if self.engines < 0:
-            raise SettingError(f"{where}.engines", self.engines, "a whole number, at least 0")
-        if not (0.0 < self.displace <= 1.0 or self.displace == math.inf):
-            raise SettingError(f"{where}.displace", self.displace, "a number in (0, 1], or inf")
+    spare_bytes: Annotated[float, In("[0, inf]")] = 0.3e9
+    engines: Index = 0
+    displace: Annotated[float, In("(0, 1]", or_inf=True)] = 0.75
 
     @property
     def traits(self) -> KeepTraits:

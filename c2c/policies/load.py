@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple
 
 from c2c.compiling.decision import decision
-from c2c.errors import SettingError
 from c2c.policies.returns import A_PLACE_IN_WEIGHTS
 from c2c.policies.traits import LoadTraits
+from c2c.ranges import Count, FromZero
 
 __all__ = [
     "Resident",
@@ -23,11 +23,6 @@ def weights_in(policy: Any) -> Literal["host", "hbm", "staged"]:
     """Return the memory from which a step reads the weights: see `c2c.cost.step_table`."""
 
 
-def _check_start(policy: Any, where: str) -> None:
-    if policy.start_s is not None and not 0.0 <= policy.start_s < float("inf"):
-        raise SettingError(f"{where}.start_s", policy.start_s, "seconds, at least 0, or null")
-
-
 class Stream(NamedTuple):
     """Weights stay in host memory; every step streams them over the link (C2CServe).
 
@@ -36,14 +31,8 @@ class Stream(NamedTuple):
       start_s: seconds to activate a model; None: the calibration's switch time.
     """
 
-    cluster: int = 1
-    start_s: float | None = None
-
-    def check(self, where: str) -> None:
-        """Raise SettingError for a setting that cannot work."""
-        if self.cluster < 1:
-            raise SettingError(f"{where}.cluster", self.cluster, "a whole number above 0")
-        _check_start(self, where)
+    cluster: Count = 1
+    start_s: FromZero | None = None
 
 
 @weights_in.by(Stream)
@@ -58,11 +47,7 @@ class Resident(NamedTuple):
       start_s: seconds of the engine's start beside the copy; None: the calibration's.
     """
 
-    start_s: float | None = None
-
-    def check(self, where: str) -> None:
-        """Raise SettingError for a setting that cannot work."""
-        _check_start(self, where)
+    start_s: FromZero | None = None
 
 
 @weights_in.by(Resident)
@@ -80,11 +65,7 @@ class Staged(NamedTuple):
       start_s: seconds to activate a model; None: the calibration's switch time.
     """
 
-    start_s: float | None = None
-
-    def check(self, where: str) -> None:
-        """Raise SettingError for a setting that cannot work."""
-        _check_start(self, where)
+    start_s: FromZero | None = None
 
 
 @weights_in.by(Staged)
@@ -102,12 +83,8 @@ class Swapped(NamedTuple):
       ahead: whether a staging room in HBM takes the next engine's weights during a turn.
     """
 
-    start_s: float | None = 0.0
+    start_s: FromZero | None = 0.0
     ahead: bool = True
-
-    def check(self, where: str) -> None:
-        """Raise SettingError for a setting that cannot work."""
-        _check_start(self, where)
 
     @property
     def traits(self) -> LoadTraits:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import numpy as np
 
 from c2c.compiling.decision import decision, inlined
-from c2c.errors import SettingError
 from c2c.policies.returns import A_CANDIDATE
 from c2c.policies.traits import PlaceTraits
+from c2c.ranges import In, SomeShare
 
 __all__ = [
     "CANDIDATE_DTYPE",
@@ -127,12 +127,7 @@ class BandwidthAware(NamedTuple):
       headroom: share of the link that may be promised, in (0, 1].
     """
 
-    headroom: float = 1.0
-
-    def check(self, where: str) -> None:
-        """Raise SettingError for a setting that cannot work."""
-        if not 0.0 < self.headroom <= 1.0:
-            raise SettingError(f"{where}.headroom", self.headroom, "a number in (0, 1]")
+    headroom: SomeShare = 1.0
 
     @property
     def traits(self) -> PlaceTraits:
@@ -230,12 +225,7 @@ class LeastLoaded(NamedTuple):
       turns: weight of the seconds of turns to the slice's engines with work.
     """
 
-    turns: float = 0.0
-
-    def check(self, where: str) -> None:
-        """Raise SettingError for a setting that cannot work."""
-        if not self.turns >= 0.0:
-            raise SettingError(f"{where}.turns", self.turns, "a number, at least 0")
+    turns: Annotated[float, In("[0, inf]")] = 0.0
 
     @property
     def traits(self) -> PlaceTraits:

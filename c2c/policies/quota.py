@@ -7,9 +7,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from c2c.compiling.decision import jitable
-from c2c.errors import SettingError
 from c2c.policies.traits import TurnTraits
 from c2c.policies.turn import turn_taken, urgency
+from c2c.ranges import AboveZero, Count
 
 __all__ = ["Quota", "quota_s", "round_alpha"]
 
@@ -74,15 +74,8 @@ class Quota(NamedTuple):
       group: prompts of a model that are served before another model's older ones.
     """
 
-    most_s: float = 4.0
-    group: int = 8
-
-    def check(self, where: str) -> None:
-        """Raise SettingError for a setting that cannot work."""
-        if not 0.0 < self.most_s < np.inf:
-            raise SettingError(f"{where}.most_s", self.most_s, "seconds above 0")
-        if self.group < 1:
-            raise SettingError(f"{where}.group", self.group, "a whole number above 0")
+    most_s: AboveZero = 4.0
+    group: Count = 8
 
     def memory(self, fleet: Any) -> Turns:
         """Return the initial memory."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from c2c.compiling.decision import decision
-from c2c.errors import SettingError
 from c2c.policies.returns import YES_OR_NO
+from c2c.ranges import Count, In
 
 __all__ = [
     "AtBacklog",
@@ -40,12 +40,7 @@ def _never(policy: OneInstance, outstanding: int, backlog_s: float, is_full: boo
 class AtOutstanding(NamedTuple):
     """Another instance once the least busy one has `at` outstanding requests. Ours."""
 
-    at: int = 32
-
-    def check(self, where: str) -> None:
-        """Raise SettingError for a setting that cannot work."""
-        if self.at < 1:
-            raise SettingError(f"{where}.at", self.at, "a whole number above 0")
+    at: Count = 32
 
 
 @wants_another.by(AtOutstanding)
@@ -61,12 +56,7 @@ class AtBacklog(NamedTuple):
     Ours. Decoding alone is no reason: it would stream the same weights over the same link twice.
     """
 
-    seconds: float = 0.5
-
-    def check(self, where: str) -> None:
-        """Raise SettingError for a setting that cannot work."""
-        if not self.seconds > 0.0:
-            raise SettingError(f"{where}.seconds", self.seconds, "seconds above 0")
+    seconds: Annotated[float, In("(0, inf]")] = 0.5
 
 
 @wants_another.by(AtBacklog)

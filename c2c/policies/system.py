@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, get_args, get_type_hints
+from typing import Any, Final, NamedTuple, get_type_hints
 
 from c2c.compiling.decision import DecisionPoint, policy_name
 from c2c.compiling.entries import Nothing
@@ -23,6 +22,7 @@ from c2c.policies.scale import OneInstance, wants_another
 from c2c.policies.traits import KINDS, Traits, traits_of
 from c2c.policies.turn import One, urgency
 from c2c.policies.vary import AsAlpha, variant
+from c2c.ranges import check_fields, typed
 
 __all__ = [
     "DECISIONS",
@@ -131,12 +131,12 @@ def make_policy(setting: str, values: Mapping[str, Any], where: str = "system") 
             f"{place_of}.policy", name, f"one of {', '.join(sorted(point.policies))}"
         )
     made: Any = point.policies[name]
-    hints = get_type_hints(made)
+    hints = get_type_hints(made, include_extras=True)
     for field, value in given.items():
         if field not in made._fields:
             known = ", ".join(made._fields) or "no fields"
             raise SettingError(f"{place_of}.{field}", value, f"a field of {name} ({known})")
-        given[field] = _typed(value, hints.get(field, float), f"{place_of}.{field}")
+        given[field] = typed(value, hints.get(field, float), f"{place_of}.{field}")
     missing = [f for f in made._fields if f not in given and f not in made._field_defaults]
     if missing:
         raise SettingError(
@@ -161,24 +161,8 @@ def check_policy(setting: str, policy: Any, where: str = "system") -> None:
             names = ", ".join(sorted(point.policies))
             hint = f"Set {where}/{setting}=<name>, one of {names}."
         raise SettingError(place_of, policy, f"a policy of {point.__name__}", hint)
+    check_fields(policy, place_of)
     if hasattr(policy, "check"):
         policy.check(place_of)
     if setting in KINDS:
         traits_of(KINDS[setting], policy)
-
-
-def _typed(value: Any, hint: Any, field: str) -> Any:
-    kinds = get_args(hint) or (hint,)
-    if value is None and type(None) in kinds:
-        return None
-    if bool in kinds:
-        if not isinstance(value, bool):
-            raise SettingError(field, value, "true or false")
-        return value
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-        raise SettingError(field, value, "a whole number" if int in kinds else "a number")
-    if int in kinds:
-        if value != int(value):
-            raise SettingError(field, value, "a whole number")
-        return int(value)
-    return float(value)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import numpy as np
 
 from c2c.compiling.decision import decision
-from c2c.errors import SettingError
 from c2c.policies.returns import A_NUMBER, SECONDS
 from c2c.policies.traits import TurnTraits
+from c2c.ranges import FromZero, In
 
 __all__ = [
     "ENGINE_DTYPE",
@@ -198,23 +198,10 @@ class GateAndTriage(NamedTuple):
         copy's time; 0: none.
     """
 
-    gate: float = 0.98
-    stall_s: float = 2.0
-    rest: float = 0.12
-    stay: float = 5.0
-
-    def check(self, where: str) -> None:
-        """Raise SettingError for a setting that cannot work."""
-        if not (0.0 < self.gate <= 1.0 or self.gate == np.inf):
-            raise SettingError(f"{where}.gate", self.gate, "a number in (0, 1], or inf")
-        if not self.rest >= 0.0:
-            raise SettingError(
-                f"{where}.rest", self.rest, "a share of the link, at least 0, or inf"
-            )
-        if not 0.0 <= self.stay < np.inf:
-            raise SettingError(f"{where}.stay", self.stay, "a number, at least 0")
-        if not self.stall_s >= 0.0:
-            raise SettingError(f"{where}.stall_s", self.stall_s, "seconds, at least 0")
+    gate: Annotated[float, In("(0, 1]", or_inf=True)] = 0.98
+    stall_s: Annotated[float, In("[0, inf]")] = 2.0
+    rest: Annotated[float, In("[0, inf]", "a share of the link")] = 0.12
+    stay: FromZero = 5.0
 
     @property
     def traits(self) -> TurnTraits:

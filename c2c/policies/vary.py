@@ -9,9 +9,9 @@ import numpy as np
 
 from c2c.compiling.decision import decision, jitable
 from c2c.draws import draw
-from c2c.errors import SettingError
 from c2c.policies.returns import A_COUNT, A_HOME, DUE, YES_OR_NO
 from c2c.policies.traits import VaryTraits
+from c2c.ranges import AboveZero, BelowOne, Share
 
 __all__ = [
     "HOME_DTYPE",
@@ -174,12 +174,7 @@ class ByRatio(NamedTuple):
       ratio: share of sequences at the last home.
     """
 
-    ratio: float = 0.45
-
-    def check(self, where: str) -> None:
-        """Raise SettingError for a setting that cannot work."""
-        if not 0.0 <= self.ratio <= 1.0:
-            raise SettingError(f"{where}.ratio", self.ratio, "a share in [0, 1]")
+    ratio: Share = 0.45
 
 
 variant.by(ByRatio)(_first)
@@ -222,12 +217,6 @@ def _no_waits(fleet: Any, window_s: float) -> Waits:
     return Waits(np.full(n, window_s), requests, np.zeros(n), np.zeros(n), chosen)
 
 
-def _check_positive(policy: Any, where: str, *names: str) -> None:
-    for name in names:
-        if not 0.0 < getattr(policy, name) < math.inf:
-            raise SettingError(f"{where}.{name}", getattr(policy, name), "a number above 0")
-
-
 class ByWait(NamedTuple):
     """The second variant while requests queue, else the first; decided once a window.
 
@@ -244,15 +233,9 @@ class ByWait(NamedTuple):
       band: a variant stays while the ratio is within this share of the threshold.
     """
 
-    window_s: float = 0.3
-    threshold: float = 1.5
-    band: float = 0.0
-
-    def check(self, where: str) -> None:
-        """Raise SettingError for a setting that cannot work."""
-        _check_positive(self, where, "window_s", "threshold")
-        if not 0.0 <= self.band < 1.0:
-            raise SettingError(f"{where}.band", self.band, "a number in [0, 1)")
+    window_s: AboveZero = 0.3
+    threshold: AboveZero = 1.5
+    band: BelowOne = 0.0
 
     def memory(self, fleet: Any) -> Waits:
         """Return the initial memory."""
@@ -307,12 +290,8 @@ class ByWaiting(NamedTuple):
         keep the variant.
     """
 
-    window_s: float = 0.3
-    prompts: float = 4.0
-
-    def check(self, where: str) -> None:
-        """Raise SettingError for a setting that cannot work."""
-        _check_positive(self, where, "window_s", "prompts")
+    window_s: AboveZero = 0.3
+    prompts: AboveZero = 4.0
 
     def memory(self, fleet: Any) -> Waits:
         """Return the initial memory."""

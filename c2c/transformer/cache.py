@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from c2c.errors import SettingError
 from c2c.models import ModelSpec
+from c2c.ranges import Count, check_value
 from c2c.transformer.executables import Executables, Stage
 from c2c.transformer.pages import PAGE_TOKENS
 from c2c.transformer.params import device_of
@@ -94,8 +94,7 @@ def new_cache(
       SettingError: a size is below 1.
     """
     for name, value in (("pages", pages), ("page_tokens", page_tokens)):
-        if value < 1:
-            raise SettingError(f"cache.{name}", value, "a whole number above 0")
+        check_value(value, Count, f"cache.{name}")
     shape = (spec.layers * pages, page_tokens, spec.kv_heads, spec.head_dim)
     k, v = _zeros_on(device, shape, dtype, executables)
     none = np.full((1, 1), -1, np.int32)

@@ -9,6 +9,7 @@ import numpy as np
 
 from c2c.errors import SettingError
 from c2c.models import ModelSpec
+from c2c.ranges import Count, check_value
 from c2c.transformer.batch import Drawn, Request, serve
 from c2c.transformer.cache import Cache, new_cache
 from c2c.transformer.executables import Executables
@@ -230,8 +231,7 @@ def buckets_up_to(context: int) -> tuple[Bucket, ...]:
     Raises:
       SettingError: the number of positions is below 1.
     """
-    if context < 1:
-        raise SettingError("context", context, "a whole number above 0")
+    check_value(context, Count, "context")
     largest = _pages(context) * PAGE_TOKENS
     contexts = [_LEAST_PAGES * PAGE_TOKENS]
     while contexts[-1] < largest:

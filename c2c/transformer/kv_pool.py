@@ -18,6 +18,7 @@ import numpy as np
 from c2c.errors import SettingError
 from c2c.hardware import memory_bytes
 from c2c.models import ModelSpec
+from c2c.ranges import Count, check_value
 from c2c.transformer.cache import new_pool
 from c2c.transformer.executables import Executables
 from c2c.transformer.pages import PAGE_TOKENS, OutOfPages
@@ -96,8 +97,7 @@ class KvPool:
           executables: source of the compiled zero fill; by default jax compiles it.
           device: jax device; by default the first.
         """
-        if superblocks < 1:
-            raise SettingError("pool.superblocks", superblocks, "a whole number above 0")
+        check_value(superblocks, Count, "pool.superblocks")
         self.device = jax.devices()[0] if device is None else device
         check_room(2 * superblocks * superblock * np.dtype(dtype).itemsize, device=self.device)
         self.arrays = new_pool(

@@ -11,6 +11,7 @@ import numpy as np
 
 from c2c.errors import SettingError
 from c2c.models import ModelSpec, param_count
+from c2c.ranges import Index, check_value
 from c2c.transformer.batch import Drawn, Request
 from c2c.transformer.executables import Executables
 from c2c.transformer.executor import OnDevice
@@ -172,6 +173,7 @@ class Model:
         else:
             ids = prompt
         is_text = isinstance(prompt, str)
+        check_value(max_new_tokens, Index, "max_new_tokens")
         ends = is_text if stop_at_eos is None else stop_at_eos
         stop = frozenset((*stop_tokens, *(self._all_eos() if ends else ())))
         request = Request(

@@ -19,6 +19,7 @@ import numpy as np
 
 from c2c.errors import SettingError
 from c2c.models import ModelSpec
+from c2c.ranges import Count, check_value
 from c2c.transformer.cache import Pooled
 from c2c.transformer.executables import Stage, in_host_memory
 from c2c.transformer.kv_pool import KvPool
@@ -95,8 +96,7 @@ class Relayout:
                 )
         if over.on_give is not None:
             raise SettingError("spread", "another change", "one change at a time")
-        if piece_bytes < 1:
-            raise SettingError("piece_bytes", piece_bytes, "a whole number above 0")
+        check_value(piece_bytes, Count, "piece_bytes")
         self._over, self._target, self._homes = over, target, dict(homes or {})
         self._piece_bytes = piece_bytes
         self._going: dict[Stay, _Going] = {}

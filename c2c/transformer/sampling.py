@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from c2c.errors import SettingError
+from c2c.ranges import AboveZero, Finite, FromZero, In, Index, Share, SomeShare, check_fields
 
 __all__ = ["Sampling", "SamplingRows", "penalised", "sample", "sampling_rows"]
 
@@ -45,31 +44,18 @@ class Sampling:
       seed: seed of the draws; equal seeds give equal draws in any batch.
     """
 
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-    seed: int = 0
+    temperature: FromZero = 0.0
+    top_k: Index = 0
+    top_p: SomeShare = 1.0
+    min_p: Share = 0.0
+    repetition_penalty: AboveZero = 1.0
+    presence_penalty: Finite = 0.0
+    frequency_penalty: Finite = 0.0
+    logit_bias: Mapping[int, Finite] = field(default_factory=dict)
+    seed: Annotated[int, In("[0, 2**64)")] = 0
 
     def __post_init__(self) -> None:
-        finite = "a finite number"
-        for name, fine, allowed in (
-            ("temperature", 0 <= self.temperature < math.inf, "a number from 0"),
-            ("top_k", self.top_k >= 0 and self.top_k == int(self.top_k), "a whole number from 0"),
-            ("top_p", 0 < self.top_p <= 1, "a number above 0, up to 1"),
-            ("min_p", 0 <= self.min_p <= 1, "a number from 0 to 1"),
-            ("repetition_penalty", 0 < self.repetition_penalty < math.inf, "above 0"),
-            ("presence_penalty", math.isfinite(self.presence_penalty), finite),
-            ("frequency_penalty", math.isfinite(self.frequency_penalty), finite),
-            ("logit_bias", all(map(math.isfinite, self.logit_bias.values())), "finite numbers"),
-            ("seed", 0 <= self.seed < 2**64, "a whole number from 0 to 2**64 - 1"),
-        ):
-            if not fine:
-                raise SettingError(f"sampling.{name}", getattr(self, name), allowed)
+        check_fields(self, "sampling")
 
 
 @jax.tree_util.register_dataclass

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from c2c.errors import SettingError
+from c2c.ranges import Count, check_value
 from c2c.transformer.pages import PAGE_TOKENS
 
 __all__ = ["BUDGETS", "Shapes", "bucket", "pieces"]
@@ -42,8 +43,7 @@ class Shapes:
         for name, values in (("rows", self.rows), ("budgets", self.budgets)):
             if not values or list(values) != sorted(set(values)) or values[0] < 1:
                 raise SettingError(f"shapes.{name}", values, "ascending whole numbers above 0")
-        if self.width < 1:
-            raise SettingError("shapes.width", self.width, "a whole number above 0")
+        check_value(self.width, Count, "shapes.width")
 
     @property
     def calls(self) -> tuple[tuple[int, int], ...]:

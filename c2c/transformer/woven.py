@@ -26,6 +26,7 @@ import numpy as np
 from c2c.draws import draw
 from c2c.errors import SettingError
 from c2c.models import ModelSpec
+from c2c.ranges import Share, check_value
 from c2c.transformer.cache import Rows
 from c2c.transformer.executables import Stage
 from c2c.transformer.executor import GaveWay, OnDevice, SharesNothing, Stored, bound
@@ -72,8 +73,7 @@ def check_ratio(ratio: float) -> None:
     Raises:
       SettingError: the ratio is outside [0, 1].
     """
-    if not 0 <= ratio <= 1:
-        raise SettingError("ratio", ratio, "a share from 0 to 1")
+    check_value(ratio, Share, "ratio")
 
 
 class Woven(SharesNothing):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from c2c.errors import DataError, SettingError
+from c2c.errors import DataError
+from c2c.ranges import FromZero, In, check_fields
 from c2c.workloads.prefixes import Hashes, cover
 
 __all__ = ["MEASURED", "ClosedLoop", "RequestBlock", "Workload", "concatenate"]
@@ -142,18 +143,12 @@ class ClosedLoop:
         requests stay in lockstep.
     """
 
-    concurrency: int
-    think_s: float = 0.0
-    ramp_s: float = 0.0
+    concurrency: Annotated[int, In("[1, 2**31)")]
+    think_s: FromZero = 0.0
+    ramp_s: FromZero = 0.0
 
     def __post_init__(self) -> None:
-        if not 1 <= self.concurrency < 2**31:
-            raise SettingError(
-                "workload.concurrency", self.concurrency, "a whole number from 1 to 2**31 - 1"
-            )
-        for name in ("think_s", "ramp_s"):
-            if not 0 <= (value := getattr(self, name)) < float("inf"):
-                raise SettingError(f"workload.{name}", value, "seconds, 0 or more")
+        check_fields(self, "workload")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from c2c.errors import SettingError
+from c2c.ranges import Count, FromZero, In
 from c2c.workloads.blocks import RequestBlock
 from c2c.workloads.lengths import LengthPool
 from c2c.workloads.prefixes import Hashes, block_keys
@@ -34,24 +36,11 @@ class Conversations(SteadyTrace):
       max_total_tokens: a session ends before a prompt and answer with more; 0: no bound.
     """
 
-    turns: float = 4.0
-    think_s: float = 10.0
-    system_tokens: int = 256
-    block_tokens: int = 64
+    turns: Annotated[float, In("[1, 1e6]")] = 4.0
+    think_s: FromZero = 10.0
+    system_tokens: Annotated[int, In("[0, 2**24)")] = 256
+    block_tokens: Count = 64
     max_total_tokens: int = 8192
-
-    def __post_init__(self) -> None:
-        SteadyTrace.__post_init__(self)
-        if self.block_tokens < 1:
-            raise SettingError("workload.block_tokens", self.block_tokens, "a whole number above 0")
-        if not 1 <= self.turns <= 1e6:
-            raise SettingError("workload.turns", self.turns, "a number from 1 to 1e6")
-        if not 0 <= self.think_s < float("inf"):
-            raise SettingError("workload.think_s", self.think_s, "seconds, 0 or more")
-        if not 0 <= self.system_tokens < 2**24:
-            raise SettingError(
-                "workload.system_tokens", self.system_tokens, "a whole number from 0 to 2**24 - 1"
-            )
 
 
 def conversations(what: Conversations, pool: LengthPool, seed: int) -> RequestBlock:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from c2c.errors import DataError, SettingError
+from c2c.ranges import Count, check_value
 from c2c.workloads.containers import container_of
 from c2c.workloads.formats import open_lengths
 from c2c.workloads.logs import log_format_of
@@ -32,13 +33,12 @@ class LengthFilter:
       max_total_tokens: most prompt and output tokens together.
     """
 
-    min_tokens: int = 4
+    min_tokens: Count = 4
     max_prompt_tokens: int = 1024
     max_total_tokens: int = 2048
 
     def __post_init__(self) -> None:
-        if self.min_tokens < 1:
-            raise SettingError("workload.length_min_tokens", self.min_tokens, "at least 1")
+        check_value(self.min_tokens, Count, "workload.length_min_tokens")
         for name in ("max_prompt_tokens", "max_total_tokens"):
             if (value := getattr(self, name)) < self.min_tokens:
                 raise SettingError(

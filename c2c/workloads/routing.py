@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import numpy as np
 
 from c2c.draws import DRAWS, draw, hashed, request_key
-from c2c.errors import SettingError
 from c2c.jit import formula
+from c2c.ranges import BelowOne, In, check_fields
 from c2c.workloads.streams import stream_of
 
 __all__ = [
@@ -49,17 +49,12 @@ class Router:
       topics: number of topics of a trace; each request has one, all equally likely.
     """
 
-    skew: float = 0.0
-    locality: float = 0.0
-    topics: int = 8
+    skew: Annotated[float, In("[0, 10]")] = 0.0
+    locality: BelowOne = 0.0
+    topics: Annotated[int, In("[1, 1024]")] = 8
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.skew <= 10.0:
-            raise SettingError("router.skew", self.skew, "a number from 0 to 10")
-        if not 0.0 <= self.locality < 1.0:
-            raise SettingError("router.locality", self.locality, "a number in [0, 1)")
-        if not 1 <= self.topics <= 1024:
-            raise SettingError("router.topics", self.topics, "a whole number from 1 to 1024")
+        check_fields(self, "router")
 
 
 class RouterTables(NamedTuple):

@@ -6,25 +6,19 @@ import os
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, get_type_hints
 
-from c2c.errors import SettingError, unknown_name
+from c2c.errors import SettingError, check_keys
+from c2c.ranges import AboveZero, FromZero, In, Index, OneOf, check_fields, check_value, typed
 from c2c.workloads.assignment import RULES
 from c2c.workloads.formats import format_names
 from c2c.workloads.names import UNITS
 
 __all__ = ["WorkloadConfig", "shared_dir", "workload_config"]
 
-_CHOICES: Mapping[str, tuple[str, ...]] = {
-    "kind": ("trace", "synthetic", "poisson", "deterministic", "closed_loop", "conversations"),
-    "on_bad_row": ("reject", "skip"),
-    "on_duplicate": ("keep", "refuse"),
-    "time_unit": ("auto", *UNITS),
-    "origin": ("auto", "first", "keep"),
-    "assignment": ("auto", *RULES),
-}
-
-
+_KINDS: Final = (
+    "trace", "synthetic", "poisson", "deterministic", "closed_loop", "conversations",
+)  # fmt: skip
 MOST_REQUESTS = 10_000_000_000
 
 
@@ -44,7 +38,7 @@ _READ_BY: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(("days", "gap_cv", "day_night"), ("synthetic",)),
     **dict.fromkeys(("concurrency", "ramp_s"), ("closed_loop",)),
     **dict.fromkeys(("turns", "system_tokens"), ("conversations",)),
-    **dict.fromkeys(("requests", "models"), _CHOICES["kind"][1:]),
+    **dict.fromkeys(("requests", "models"), _KINDS[1:]),
     "rate_rps": ("poisson", "deterministic", "conversations"),
     "zipf_exponent": ("poisson", "closed_loop", "conversations"),
     "think_s": ("closed_loop", "conversations"),
@@ -119,22 +113,22 @@ class WorkloadConfig:
     """
 
     name: str = "workload"
-    kind: str = "synthetic"
+    kind: Annotated[str, OneOf(*_KINDS)] = "synthetic"
 
     path: str = ""
     format: str = "auto"
     columns: dict[str, str] = field(default_factory=dict)
-    on_bad_row: str = "reject"
-    on_duplicate: str = "keep"
+    on_bad_row: Annotated[str, OneOf("reject", "skip")] = "reject"
+    on_duplicate: Annotated[str, OneOf("keep", "refuse")] = "keep"
     sort: bool = False
-    max_total_tokens: int = 0
-    block_tokens: int = 0
+    max_total_tokens: Index = 0
+    block_tokens: Index = 0
     turns_wait: bool = False
-    time_unit: str = "auto"
-    origin: str = "auto"
+    time_unit: Annotated[str, OneOf("auto", *UNITS)] = "auto"
+    origin: Annotated[str, OneOf("auto", "first", "keep")] = "auto"
 
     requests: int = 350_000
-    models: int = 89
+    models: Index = 89
     days: int = 21
     gap_cv: float = 1.5
     day_night: float = 2.5
@@ -147,52 +141,36 @@ class WorkloadConfig:
     system_tokens: int = 256
 
     lengths: str = "auto"
-    prompt_tokens: int = 128
-    output_tokens: int = 128
-    chars_per_token: float = 0.0
+    prompt_tokens: Annotated[int, In("[1, 2**31)")] = 128
+    output_tokens: Annotated[int, In("[1, 2**31)")] = 128
+    chars_per_token: FromZero = 0.0
     length_min_tokens: int = 4
     length_max_prompt_tokens: int = 1024
     length_max_total_tokens: int = 2048
 
-    start_s: float = 0.0
-    duration_s: float = 0.0
-    replicas: int = 1
-    compression: float = 1.0
-    max_requests: int = 0
+    start_s: FromZero = 0.0
+    duration_s: FromZero = 0.0
+    replicas: Annotated[int, In("[1, 2**31)")] = 1
+    compression: AboveZero = 1.0
+    max_requests: Index = 0
 
-    assignment: str = "auto"
+    assignment: Annotated[str, OneOf("auto", *RULES)] = "auto"
     assignment_map: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, allowed in {**_CHOICES, "format": format_names()}.items():
-            if (value := getattr(self, name)) not in allowed:
-                raise SettingError(f"workload.{name}", value, f"one of {', '.join(allowed)}")
+        check_fields(self, "workload")
+        check_value(self.format, Annotated[str, OneOf(*format_names())], "workload.format")
         if self.kind == "trace" and not self.path:
             raise SettingError(
                 "workload.path", self.path, "a trace file", "Set workload.path=<file>."
             )
-        for name, limit in (
-            ("prompt_tokens", 2**31),
-            ("output_tokens", 2**31),
-            ("replicas", 2**31),
-        ):
-            if not 1 <= (value := getattr(self, name)) < limit:
-                raise SettingError(f"workload.{name}", value, "a whole number from 1 to 2**31 - 1")
         if self.kind != "trace" and self.requests * self.replicas > MOST_REQUESTS:
             raise SettingError(
                 "workload.requests", self.requests, f"at most {MOST_REQUESTS:,}, with replicas"
             )
-        for name in ("max_total_tokens", "max_requests", "models", "block_tokens"):
-            if (value := getattr(self, name)) < 0:
-                raise SettingError(f"workload.{name}", value, "a whole number, 0 or more")
         if self.kind in ("closed_loop", "conversations"):
             self._check_closed()
         self._check_waiting()
-        for name in ("start_s", "duration_s", "chars_per_token"):
-            if not 0 <= (value := getattr(self, name)) < float("inf"):
-                raise SettingError(f"workload.{name}", value, "a finite number, 0 or more")
-        if not 0 < self.compression < float("inf"):
-            raise SettingError("workload.compression", self.compression, "a finite number above 0")
         has_blocks = self.kind in ("trace", "conversations")
         if self.block_tokens >= 2**31 or (self.block_tokens and not has_blocks):
             largest = "below 2**31" if has_blocks else f"0 with kind={self.kind}"
@@ -234,23 +212,13 @@ def workload_config(settings: Mapping[str, Any] | WorkloadConfig) -> WorkloadCon
     """
     if isinstance(settings, WorkloadConfig):
         return settings
-    known = {f.name: f for f in fields(WorkloadConfig)}
-    if unknown := sorted(str(key) for key in settings if key not in known):
-        name = unknown[0]
-        raise unknown_name(f"workload.{name}", settings[name], known, name, "a key among")
-    checked: dict[str, Any] = {}
+    check_keys(settings, [f.name for f in fields(WorkloadConfig)], "workload")
+    hints, checked = get_type_hints(WorkloadConfig, include_extras=True), dict[str, Any]()
     for key, value in settings.items():
-        kind = str(known[key].type)
-        if kind.startswith("dict"):
-            checked[key] = _text_map(key, value)
-        elif kind == "float" and isinstance(value, int | float) and not isinstance(value, bool):
-            checked[key] = float(value)
-        elif kind == "int" and isinstance(value, float) and value.is_integer():
-            checked[key] = int(value)
-        elif type(value).__name__ == kind:
-            checked[key] = value
-        else:
-            raise SettingError(f"workload.{key}", value, f"a value of type {kind}")
+        is_map = key in ("columns", "assignment_map")
+        checked[key] = (
+            _text_map(key, value) if is_map else typed(value, hints[key], f"workload.{key}")
+        )
     return WorkloadConfig(**checked)
 
 

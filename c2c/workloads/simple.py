@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from c2c.errors import SettingError
+from c2c.ranges import AboveZero, Count, In, check_fields
 from c2c.workloads.blocks import RequestBlock
 from c2c.workloads.streams import stream_of
 
@@ -35,21 +37,13 @@ class SteadyTrace:
         equal shares.
     """
 
-    requests: int = 10_000
-    models: int = 1
-    rate_rps: float = 1.0
-    zipf_exponent: float = 0.0
+    requests: Count = 10_000
+    models: Count = 1
+    rate_rps: AboveZero = 1.0
+    zipf_exponent: Annotated[float, In("[0, 10]")] = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("requests", "models"):
-            if (count := getattr(self, name)) < 1:
-                raise SettingError(f"workload.{name}", count, "a whole number above 0")
-        if not 0 < self.rate_rps < float("inf"):
-            raise SettingError("workload.rate_rps", self.rate_rps, "a finite number above 0")
-        if not 0 <= self.zipf_exponent <= 10:
-            raise SettingError(
-                "workload.zipf_exponent", self.zipf_exponent, "a number from 0 to 10"
-            )
+        check_fields(self, "workload")
 
 
 def zipf_shares(models: int, exponent: float) -> NDArray[np.float64]:

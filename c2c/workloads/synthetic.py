@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
-from c2c.errors import SettingError
+from c2c.ranges import Count, In, check_fields
 from c2c.workloads.blocks import RequestBlock
 from c2c.workloads.streams import stream_of
 
@@ -72,20 +73,14 @@ class SyntheticTrace:
       day_night: strength of the daily cycle that all models share; 0: none.
     """
 
-    requests: int = 350_000
-    models: int = 89
-    days: int = 21
-    gap_cv: float = 1.5
-    day_night: float = 2.5
+    requests: Count = 350_000
+    models: Count = 89
+    days: Count = 21
+    gap_cv: Annotated[float, In("[0.05, 1000)")] = 1.5
+    day_night: Annotated[float, In("[0, 20]")] = 2.5
 
     def __post_init__(self) -> None:
-        for name in ("requests", "models", "days"):
-            if (count := getattr(self, name)) < 1:
-                raise SettingError(f"workload.{name}", count, "a whole number above 0")
-        if not 0.05 <= self.gap_cv < 1000:
-            raise SettingError("workload.gap_cv", self.gap_cv, "a number from 0.05 to 1000")
-        if not 0 <= self.day_night <= 20:
-            raise SettingError("workload.day_night", self.day_night, "a number from 0 to 20")
+        check_fields(self, "workload")
 
 
 def _active_models(models: int) -> int:

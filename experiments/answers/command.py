@@ -17,6 +17,7 @@ from yaml import YAMLError
 
 from c2c.config import SWEEP, RunSetup, as_setting_error, spelled
 from c2c.errors import SettingError
+from c2c.ranges import check_fields
 from c2c.runs import NOT_INPUTS, RunDir, storage_error
 from experiments.command import command
 from experiments.simulation.own_settings import with_own_settings
@@ -75,7 +76,9 @@ def own_settings(schema: type, group: str, arguments: Sequence[str]) -> tuple[An
             raise as_setting_error(error, [argument]) from error
         except YAMLError as error:
             raise SettingError(key, value, "valid YAML") from error
-    return OmegaConf.to_object(merged[group]), [a for a in arguments if a not in own]
+    settings = OmegaConf.to_object(merged[group])
+    check_fields(settings, group)
+    return settings, [a for a in arguments if a not in own]
 
 
 def refuse_seed(group: str, seeds: Sequence[int], given: Sequence[str]) -> None:

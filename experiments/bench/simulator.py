@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import pyarrow as pa
 from rich.box import SIMPLE_HEAD
@@ -24,6 +24,7 @@ from rich.table import Table
 
 from c2c.config import config_dir
 from c2c.errors import SettingError
+from c2c.ranges import Count, In, Index
 from c2c.runs import RunDir
 from experiments.benchmark import MeasurementSettings, benchmark
 from experiments.children import answer_of
@@ -56,9 +57,9 @@ class BenchSettings(MeasurementSettings):
       seed: seed of the workload.
     """
 
-    requests: int = PAPER_REQUESTS
+    requests: Annotated[int, In("[1000, inf)")] = PAPER_REQUESTS
     superchips: int = 16
-    fleets: list[int] = field(default_factory=lambda: [1, 10, 100])
+    fleets: list[Count] = field(default_factory=lambda: [1, 10, 100])
     systems: list[str] = field(
         default_factory=lambda: [
             "c2cserve_letter", "c2cserve", "c2cserve_plus", "serverlessllm",
@@ -66,7 +67,7 @@ class BenchSettings(MeasurementSettings):
             "layer_staging", "aegaeon", "aegaeon_hybrid",
         ]
     )  # fmt: skip
-    seed: int = 0
+    seed: Index = 0
 
 
 def measure_point(overrides: Sequence[str]) -> dict[str, Any]:
@@ -252,8 +253,6 @@ def _systems_table(rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def _check(settings: BenchSettings) -> None:
-    if settings.requests < 1000:
-        raise SettingError("requests", settings.requests, "a whole number, at least 1000")
     if settings.superchips < 3:
         raise SettingError(
             "superchips", settings.superchips, "at least 3, which hold the 89 models"
@@ -264,10 +263,8 @@ def _check(settings: BenchSettings) -> None:
             raise SettingError("systems", system, f"names of systems: {', '.join(known)}")
     if not settings.systems:
         raise SettingError("systems", [], "at least one system")
-    if not settings.fleets or min(settings.fleets) < 1:
-        raise SettingError("fleets", list(settings.fleets), "whole numbers above 0")
-    if settings.seed < 0:
-        raise SettingError("seed", settings.seed, "a whole number, at least 0")
+    if not settings.fleets:
+        raise SettingError("fleets", [], "whole numbers above 0")
 
 
 def run(settings: BenchSettings, out: Console) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from rich.table import Table
 
 from c2c.config import build, config_dir, load, simulate
 from c2c.errors import SettingError
+from c2c.ranges import Count, Index
 from c2c.runs import RunDir
 from experiments.benchmark import MeasurementSettings, benchmark
 from experiments.simulation import execute
@@ -53,8 +54,8 @@ class SystemsSettings(MeasurementSettings):
     """
 
     systems: list[str] = field(default_factory=list)
-    requests: int = 10_000
-    seed: int = 0
+    requests: Count = 10_000
+    seed: Index = 0
     runs: str = "runs/bench/systems"
     again: bool = False
 
@@ -131,10 +132,6 @@ def _check(settings: SystemsSettings) -> None:
     for system in settings.systems:
         if system not in known:
             raise SettingError("systems", system, f"names of systems: {', '.join(known)}")
-    if settings.requests < 1:
-        raise SettingError("requests", settings.requests, "a whole number above 0")
-    if settings.seed < 0:
-        raise SettingError("seed", settings.seed, "a whole number, at least 0")
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from c2c.errors import SettingError
+from c2c.ranges import check_fields
 from experiments.claims.load import Claim, claim
 from experiments.claims.trends import predicate_holds
 
@@ -49,8 +50,7 @@ class Result:
     by_reading: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.sample not in get_args(Sample):
-            raise SettingError("sample", self.sample, f"one of {', '.join(get_args(Sample))}")
+        check_fields(self)
 
 
 def answer(

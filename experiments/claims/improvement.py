@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from c2c.errors import SettingError
+from c2c.ranges import check_fields
 
 __all__ = ["Better", "Improvement", "improvements_of"]
 
@@ -36,8 +37,7 @@ class Improvement:
     base_by_seed: Sequence[float]
 
     def __post_init__(self) -> None:
-        if self.better not in get_args(Better):
-            raise SettingError("better", self.better, f"one of {', '.join(get_args(Better))}")
+        check_fields(self)
         if not self.ours_by_seed or len(self.ours_by_seed) != len(self.base_by_seed):
             raise SettingError("ours_by_seed", self.ours_by_seed, "a value for each one of base")
 

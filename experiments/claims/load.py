@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
 
 from c2c.errors import DataError, SettingError
+from c2c.ranges import OneOf, check_fields
 
 __all__ = [
     "CLAIMS_PATH",
@@ -51,21 +52,19 @@ class Claim:
     """
 
     id: str
-    system: str
+    system: Annotated[str, OneOf(*SYSTEMS)]
     where: str
     says: str
     metric: str
     value: Any
     unit: str
-    kind: str
-    how: str
+    kind: Annotated[str, OneOf(*KINDS)]
+    how: Annotated[str, OneOf(*HOWS)]
     conditions: Mapping[str, Any]
     note: str = ""
 
     def __post_init__(self) -> None:
-        for name, known in (("system", SYSTEMS), ("kind", KINDS), ("how", HOWS)):
-            if getattr(self, name) not in known:
-                raise SettingError(f"{self.id}.{name}", getattr(self, name), ", ".join(known))
+        check_fields(self, self.id)
         if self.value is None:
             raise SettingError(f"{self.id}.value", None, "a value")
 

@@ -11,12 +11,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import numpy as np
 
 from c2c.errors import SettingError
+from c2c.ranges import Count, In, Index, check_fields
 from c2c.transformer import (
     KvPool,
     Model,
@@ -66,22 +67,16 @@ class Load:
       seed: seed of prompts, lengths and changes.
     """
 
-    requests: int = 48
-    operations: int = 60
-    rows: int = 16
-    prompt: int = 96
-    new: int = 48
-    piece_bytes: int | None = None
+    requests: Count = 48
+    operations: Index = 60
+    rows: Annotated[int, In("[2, inf)")] = 16
+    prompt: Count = 96
+    new: Count = 48
+    piece_bytes: Count | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("requests", 1), ("operations", 0), ("rows", 2), ("prompt", 1), ("new", 1),
-            ("piece_bytes", 1),
-        ):  # fmt: skip
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise SettingError(name, value, f"a whole number, at least {least}")
+        check_fields(self)
 
 
 @dataclass(slots=True)

@@ -24,6 +24,7 @@ from c2c.atomic import write_json
 from c2c.errors import DataError, SettingError, unknown_name
 from c2c.hardware import Node, load_node
 from c2c.models import ModelSpec, load_spec, read_json_object
+from c2c.ranges import Count, SomeShare, check_fields
 from c2c.systems.cocoserve import (
     Devices,
     Estimate,
@@ -96,9 +97,9 @@ class PlanSettings:
     model: str = "llama-2-13b"
     node: str = "a100_40_pcie_x4"
     over: int = 1
-    batch: int = 15
-    context: int = 341
-    memory_share: float = 0.9
+    batch: Count = 15
+    context: Count = 341
+    memory_share: SomeShare = 0.9
     free_gib: list[float] = field(default_factory=list)
     gamma: float | None = None
     algorithms: list[str] = field(default_factory=list)
@@ -164,11 +165,7 @@ def problem_of(settings: PlanSettings) -> Problem:
       SettingError: a setting is invalid.
       DataError: a plan cannot be read.
     """
-    for name in ("batch", "context"):
-        if getattr(settings, name) < 1:
-            raise SettingError(name, getattr(settings, name), "a whole number above 0")
-    if not 0 < settings.memory_share <= 1:
-        raise SettingError("memory_share", settings.memory_share, "a share above 0, at most 1")
+    check_fields(settings)
     spec, node, batch = load_spec(settings.model), load_node(settings.node), settings.batch
     count = len(node.gpus)
     if settings.free_gib and (len(settings.free_gib) != count or min(settings.free_gib) < 0):

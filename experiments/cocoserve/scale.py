@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import jax
 from rich.box import SIMPLE_HEAD
@@ -24,6 +24,7 @@ from rich.table import Table
 
 from c2c.atomic import write_json
 from c2c.errors import SettingError
+from c2c.ranges import In
 from c2c.runs import progress_bar
 from c2c.systems.cocoserve import Operation
 from c2c.systems.cocoserve.moves import after
@@ -54,14 +55,9 @@ class ScaleSettings(Load):
 
     model: str = ""
     linear: str = "reference"
-    devices: int = 4
+    devices: Annotated[int, In("[2, inf)")] = 4
     executables: str = ""
     write: str | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.devices < 2:
-            raise SettingError("devices", self.devices, "a whole number, at least 2")
 
 
 def drawn_on(over: OverDevices, draws: random.Random) -> Change | None:

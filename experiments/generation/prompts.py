@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from c2c.errors import DataError, SettingError
+from c2c.ranges import Count, check_value
 
 if TYPE_CHECKING:
     from c2c.transformer import Sampling
@@ -77,8 +78,7 @@ class Prompt:
                 text.encode()
             except UnicodeEncodeError:
                 raise SettingError(name, text, "UTF-8") from None
-        if self.max_new_tokens < 1:
-            raise SettingError("max_new_tokens", self.max_new_tokens, "a whole number above 0")
+        check_value(self.max_new_tokens, Count, "max_new_tokens")
         for each in self.stop:
             kind: type = type(each)  # any type that YAML or JSON has
             if kind not in (str, int) or each == "":

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from hydra.core.config_store import ConfigStore
+
+from c2c.ranges import Count, OneOf
 
 __all__ = ["GenerateConf", "register"]
 
@@ -19,7 +21,7 @@ class GenerateConf:
     prompts_file: str | None = None
     chat: Any = "auto"
     system_message: str | None = None
-    max_new_tokens: int = 128
+    max_new_tokens: Count = 128
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
@@ -31,13 +33,13 @@ class GenerateConf:
     seed: int = 0
     stop: list[Any] = field(default_factory=list)
     stop_at_eos: bool = True
-    dtype: str = "auto"
+    dtype: Annotated[str, OneOf("auto", "float32", "bfloat16", "float16")] = "auto"
     linear: Any = None
-    quantize: str | None = None
+    quantize: Annotated[str, OneOf("int8", "fp8", "int4", "stored")] | None = None
     executables: str | None = "auto"
     pool: str | None = None
-    rows: int = 8
-    cache_tokens: int | None = None
+    rows: Count = 8
+    cache_tokens: Count | None = None
     out: str = "runs/generate"
     folder: str | None = None
     resume: Any = "auto"

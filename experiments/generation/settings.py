@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from c2c.errors import SettingError
+from c2c.ranges import Count, OneOf, Share, check_fields, check_value
 from experiments.generation.prompts import Prompt, prompts_of
+from experiments.generation.schema import GenerateConf
 
 __all__ = ["LinearSettings", "Settings", "settings_of"]
-
-_DTYPES = ("auto", "float32", "bfloat16", "float16")
-_QUANTIZE = ("int8", "fp8", "int4", "stored")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,13 +76,7 @@ def settings_of(cfg: DictConfig, *, swept: bool = False) -> Settings:
       DataError: a file of prompts cannot be used.
     """
     given: Any = OmegaConf.to_container(cfg, resolve=True)
-    if given["dtype"] not in _DTYPES:
-        raise SettingError("dtype", given["dtype"], f"one of {', '.join(_DTYPES)}")
-    if given["quantize"] not in (None, *_QUANTIZE):
-        raise SettingError("quantize", given["quantize"], f"null or one of {', '.join(_QUANTIZE)}")
-    for name in ("rows", "cache_tokens"):
-        if given[name] is not None and given[name] < 1:
-            raise SettingError(name, given[name], "a whole number above 0")
+    check_fields(given, "", GenerateConf)
     resume = given["resume"]
     if resume not in ("auto", True, False):
         raise SettingError("resume", resume, "true, false or auto")
@@ -120,14 +113,9 @@ def settings_of(cfg: DictConfig, *, swept: bool = False) -> Settings:
 
 def _linear(given: Mapping[str, Any]) -> LinearSettings:
     alpha = {k: share for k, share in (given.get("alpha") or {}).items() if share is not None}
-    for kind, share in alpha.items():
-        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
-            raise SettingError(f"linear.alpha.{kind}", share, "null or a number from 0 to 1")
-    limit, cluster = given.get("sm_limit"), given.get("cluster")
-    if limit is not None and (type(limit) is not int or limit < 1):
-        raise SettingError("linear.sm_limit", limit, "null or a whole number above 0")
-    if cluster is not None and (type(cluster) is not int or cluster not in (1, 2, 4, 8)):
-        raise SettingError("linear.cluster", cluster, "null, 1, 2, 4 or 8")
+    check_value(alpha, Mapping[str, Share], "linear.alpha")
+    check_value(given.get("sm_limit"), Count | None, "linear.sm_limit")
+    check_value(given.get("cluster"), Annotated[int, OneOf(1, 2, 4, 8)] | None, "linear.cluster")
     return LinearSettings(
         name=str(given["name"]),
         alpha=alpha,

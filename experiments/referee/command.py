@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 from rich.console import Console
 
-from c2c.errors import DataError, SettingError, unknown_name
+from c2c.errors import DataError, unknown_name
+from c2c.ranges import AboveZero, Count, Index
 from c2c.runs import RunDir, progress_bar
 from experiments.benchmark import MeasurementSettings, benchmark
 from experiments.referee import aisimulate, blis, ours, vidur
@@ -35,9 +36,9 @@ class RefereeSettings(MeasurementSettings):
     """
 
     scenarios: list[str] = field(default_factory=list)
-    seed: int = 0
-    turns: int = 2
-    limit_s: float = 600.0
+    seed: Index = 0
+    turns: Count = 2
+    limit_s: AboveZero = 600.0
 
 
 def _check(settings: RefereeSettings) -> None:
@@ -45,11 +46,6 @@ def _check(settings: RefereeSettings) -> None:
     for name in settings.scenarios:
         if name not in names:
             raise unknown_name("scenarios", name, names)
-    for name, least in (("seed", 0), ("turns", 1)):
-        if getattr(settings, name) < least:
-            raise SettingError(name, getattr(settings, name), f"a whole number from {least}")
-    if not 0 < settings.limit_s < float("inf"):
-        raise SettingError("limit_s", settings.limit_s, "seconds above 0")
 
 
 def _rows(settings: RefereeSettings, scenario: Scenario, folder: Path) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
@@ -20,6 +20,7 @@ from c2c.engine.devices import Device, find_devices, pick
 from c2c.errors import SettingError, unknown_name
 from c2c.hardware import conf_dir
 from c2c.policies import DECISIONS
+from c2c.ranges import AboveZero, Count, FromZero, In, Index, OneOf, check_fields, check_value
 from c2c.serving import SystemSpec
 from pallas_kernels.repository import Repository, RepositoryError
 
@@ -103,7 +104,7 @@ class ServeConf:
 
     catalog_folder: str | None = None
     host: str = "127.0.0.1"
-    port: int = 8123
+    port: Annotated[int, In("[0, 65535]")] = 8123
     key: str | None = None
     workers: int = 1
     devices: Any = None
@@ -113,23 +114,23 @@ class ServeConf:
     pool_bytes: int | None = None
     memory_fraction: float | None = None
     weights_bytes: int | None = None
-    dtype: str = "float32"
+    dtype: Annotated[str, OneOf(*_DTYPES)] = "float32"
     linear_strategy: str = "staged"
     ahead: int = 1
     executables: str | None = "auto"
     pools: str | None = None
     add_from: str | None = None
-    sampling: str = "neutral"
-    choices: int = 2048
-    max_open: int = 1024
-    retries: int = 3
-    patience: int = 20
+    sampling: Annotated[str, OneOf("neutral", "checkpoint")] = "neutral"
+    choices: Count = 2048
+    max_open: Count = 1024
+    retries: Index = 3
+    patience: Count = 20
     has_spare: bool = True
-    hang_s: float = 60.0
-    start_s: float = 600.0
-    drain_s: float = 10.0
-    ttft_slo_s: float = 1.0
-    tpot_slo_s: float = 0.2
+    hang_s: AboveZero = 60.0
+    start_s: AboveZero = 600.0
+    drain_s: FromZero = 10.0
+    ttft_slo_s: AboveZero = 1.0
+    tpot_slo_s: AboveZero = 0.2
     constants: str = "gh200"
     compiled: bool = True
     busy_poll: bool = True
@@ -187,20 +188,8 @@ def settings_of(cfg: DictConfig) -> Settings:
       SettingError: a setting is invalid.
     """
     given: Any = OmegaConf.to_container(cfg, resolve=True)
-    for name, least in (("choices", 1), ("max_open", 1), ("retries", 0), ("patience", 1)):
-        if given[name] < least:
-            raise SettingError(name, given[name], f"a whole number from {least}")
-    for name in ("hang_s", "start_s", "ttft_slo_s", "tpot_slo_s"):
-        if not 0 < given[name] < float("inf"):
-            raise SettingError(name, given[name], "seconds above 0")
-    if not 0 <= given["drain_s"] < float("inf"):
-        raise SettingError("drain_s", given["drain_s"], "seconds from 0")
-    if given["dtype"] not in _DTYPES:
-        raise SettingError("dtype", given["dtype"], f"one of {', '.join(_DTYPES)}")
-    if given["linear_strategy"] not in ("staged", "reference"):
-        raise SettingError("linear", given["linear_strategy"], "staged or reference")
-    if given["sampling"] not in ("neutral", "checkpoint"):
-        raise SettingError("sampling", given["sampling"], "neutral or checkpoint")
+    check_fields(given, "", ServeConf)
+    check_value(given["linear_strategy"], Literal["staged", "reference"], "linear")
     names = [path.stem for path in (conf_dir() / "calibration").glob("*.yaml")]
     if given["constants"] not in names:
         raise unknown_name("constants", given["constants"], names)
@@ -329,8 +318,7 @@ def check_address(given: Mapping[str, Any]) -> None:
       SettingError: the host, port or key is invalid.
     """
     host, port = given["host"], given["port"]
-    if not 0 <= port < 65536:
-        raise SettingError("port", port, "a number from 0 to 65535")
+    check_value(port, Annotated[int, In("[0, 65535]")], "port")
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

@@ -20,11 +20,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Annotated
 
 from c2c.config import build, load
 from c2c.engine import run_in_loop
 from c2c.engine.log import log_to_stderr
-from c2c.errors import DataError, SettingError
+from c2c.errors import DataError
+from c2c.ranges import Count, FromZero, In
 from experiments.plain_settings import read_settings
 from experiments.serving.fronts import begin_front, end_front, free_port, until_ready
 from experiments.serving.settings import check_address
@@ -56,10 +58,10 @@ class EndpointConf:
     host: str = "127.0.0.1"
     port: int = 8123
     key: str | None = None
-    speed: float = 1.0
-    max_open: int = 1024
-    answer_tokens: int | None = 128
-    answer_spread: float = 0.6
+    speed: Annotated[float, In("(0, inf)", "simulated seconds a second")] = 1.0
+    max_open: Count = 1024
+    answer_tokens: Count | None = 128
+    answer_spread: FromZero = 0.6
     tokenizer: str | None = None
 
 
@@ -73,7 +75,7 @@ def serve_simulated(arguments: Sequence[str]) -> int:
     names = {field.name for field in fields(EndpointConf)}
     own = [a for a in arguments if a.partition("=")[0] in names or a in ("--help", "-h")]
     conf: EndpointConf = read_settings(EndpointConf, own)
-    _check(conf)
+    check_address({"host": conf.host, "port": conf.port, "key": conf.key})
     setup = build(load([a for a in arguments if a not in own]))
     folder = None if conf.tokenizer is None else Path(conf.tokenizer).expanduser()
     answers = Answers(
@@ -85,18 +87,6 @@ def serve_simulated(arguments: Sequence[str]) -> int:
     log_to_stderr()
     endpoint = Endpoint(setup, answers, speed=conf.speed, most=conf.max_open)
     return run_in_loop(_serve(endpoint, conf, "" if folder is None else str(folder)))
-
-
-def _check(conf: EndpointConf) -> None:
-    if not 0 < conf.speed < float("inf"):
-        raise SettingError("speed", conf.speed, "a number above 0 (simulated seconds a second)")
-    if conf.max_open < 1:
-        raise SettingError("max_open", conf.max_open, "a whole number from 1")
-    if conf.answer_tokens is not None and conf.answer_tokens < 1:
-        raise SettingError("answer_tokens", conf.answer_tokens, "null or a whole number from 1")
-    if not 0 <= conf.answer_spread < float("inf"):
-        raise SettingError("answer_spread", conf.answer_spread, "a number from 0")
-    check_address({"host": conf.host, "port": conf.port, "key": conf.key})
 
 
 async def _serve(endpoint: Endpoint, conf: EndpointConf, tokenizer: str) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import optuna
 import yaml
@@ -19,6 +19,7 @@ from optuna.study import StudyDirection
 from optuna.trial import Trial, TrialState
 
 from c2c.errors import SettingError
+from c2c.ranges import Count, OneOf, check_value
 from c2c.runs import write_text
 from experiments.sweeping.search_space import as_text, space_of
 from experiments.sweeping.sweep import EmptySearch
@@ -68,11 +69,9 @@ class SearchSettings:
         direction = plain.pop("direction")
         directions = tuple(direction) if isinstance(direction, list | tuple) else (direction,)
         for one in directions:
-            if one not in DIRECTIONS:
-                raise SettingError("hydra.sweeper.direction", one, " or ".join(DIRECTIONS))
+            check_value(one, Annotated[str, OneOf(*DIRECTIONS)], "hydra.sweeper.direction")
         for name in ("n_trials", "n_jobs"):
-            if type(plain[name]) is not int or plain[name] < 1:
-                raise SettingError(f"hydra.sweeper.{name}", plain[name], "a whole number above 0")
+            check_value(plain[name], Count, f"hydra.sweeper.{name}")
         plain["params"] = plain["params"] or {}
         return cls(directions=directions, **plain)
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from c2c.cost.kernel_graph import kernel_s, step_s, timed_gpu, timed_gpus
 from c2c.errors import DataError, SettingError, unknown_name
+from c2c.ranges import Count, check_fields
 from c2c.systems.program import Entry, KernelCall, Launch, Peer, Running, Slice, write_image
 from c2c.systems.program.xla import XlaStep, read_dump, stated_kernels
 from c2c.systems.tessera import (
@@ -65,9 +66,9 @@ class _Asked:
     what: str
     step: str
     trips: int = 1
-    tokens: int = 1
-    copies: int = 2
-    repetitions: int = 5
+    tokens: Count = 1
+    copies: Count = 2
+    repetitions: Count = 5
     seconds: float = _ROW_S
     cuts: int = 4
     is_apart: bool = True
@@ -75,9 +76,7 @@ class _Asked:
     def __post_init__(self) -> None:
         if self.what not in WHATS:
             raise unknown_name("what", self.what, WHATS)
-        for name in ("tokens", "copies", "repetitions"):
-            if getattr(self, name) < 1:
-                raise SettingError(name, getattr(self, name), "a whole number above 0")
+        check_fields(self)
 
 
 def rows_of(given: Mapping[str, Any]) -> list[dict[str, Any]]:

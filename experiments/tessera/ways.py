@@ -22,8 +22,8 @@ from rich.table import Table
 
 from c2c.cost.kernel_graph import Batch, Load, TimedGpu, decoder, step_kernels, timed_gpus
 from c2c.errors import SettingError
-from c2c.hardware.conf import check_positive
 from c2c.models import load_spec
+from c2c.ranges import AboveZero, check_value
 from c2c.systems.tessera import Gpus, Way, best_way, check_solver, load_pair, ways, work_of
 from experiments.benchmark import MeasurementSettings, benchmark, measure_each
 from experiments.tessera.offline import published_for_price
@@ -157,7 +157,7 @@ def main(arguments: Sequence[str]) -> int:
         if not settings.pairs:
             raise SettingError("pairs", settings.pairs, "at least one pair")
         for name, price in settings.prices.items():
-            check_positive(f"prices.{name}", price)
+            check_value(price, AboveZero, f"prices.{name}")
             if not any(name in pair for pair in settings.pairs):
                 raise SettingError(f"prices.{name}", price, "the price of a GPU among `pairs`")
         for pair in settings.pairs:

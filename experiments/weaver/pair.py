@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
@@ -26,12 +26,12 @@ from rich.table import Table
 
 from c2c.atomic import write_json
 from c2c.errors import SettingError
+from c2c.ranges import Count, In, Index, Share, check_fields
 from c2c.transformer import Shapes, describe, superblock_elements, superblocks_for
 from c2c.transformer.links import slot_shape
 from c2c.transformer.pages import PAGE_TOKENS
 from c2c.transformer.polled import check_columns
 from c2c.transformer.weights.default_checkpoint import default_checkpoint
-from c2c.transformer.woven import check_ratio
 from experiments.plain_settings import run_settings
 from experiments.random_requests import random_requests
 from experiments.weaver.workers import Ended, Side, Together, cold_process, hot_process
@@ -69,15 +69,15 @@ class PairSettings:
 
     hot: str = ""
     cold: str = ""
-    ratio: float = 0.45
-    requests: int = 200
-    cold_requests: int = 8
-    rows: int = 8
-    prompt: int = 96
-    new: int = 48
-    superblocks: int | None = None
-    reserve: int | None = None
-    limit_s: float = 10.0
+    ratio: Share = 0.45
+    requests: Count = 200
+    cold_requests: Index = 8
+    rows: Count = 8
+    prompt: Count = 96
+    new: Count = 48
+    superblocks: Count | None = None
+    reserve: Index | None = None
+    limit_s: Annotated[float, In("(0, inf]")] = 10.0
     columns: list[int] = field(default_factory=list)
     dtype: str = "float32"
     seed: int = 0
@@ -85,16 +85,7 @@ class PairSettings:
     write: str | None = None
 
     def __post_init__(self) -> None:
-        check_ratio(self.ratio)
-        for name, least in (
-            *(("requests", 1), ("cold_requests", 0), ("rows", 1), ("prompt", 1), ("new", 1)),
-            *(("superblocks", 1), ("reserve", 0)),
-        ):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise SettingError(name, value, f"a whole number, at least {least}")
-        if not self.limit_s > 0:
-            raise SettingError("limit_s", self.limit_s, "seconds above 0")
+        check_fields(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

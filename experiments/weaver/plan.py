@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any, Final, get_args
+from typing import Annotated, Any, Final, get_args
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -24,6 +24,7 @@ from c2c.cost.kernel_graph import Batch, timed_gpu
 from c2c.errors import SettingError
 from c2c.hardware import load_node
 from c2c.models import ModelSpec, load_spec
+from c2c.ranges import Count, FromZero, In, Share, check_fields
 from c2c.systems.weaver import (
     Cut,
     Limits,
@@ -66,15 +67,15 @@ class PlanSettings:
     hot: str = "llama-3-8b"
     cold: str = "llama-3-8b"
     node: str = "a100_40_nvlink"
-    ratio: float = 0.45
-    batch: int = 118
-    context: int = 1093
-    cold_batch: int = 16
-    threshold: float = 0.05
-    weight: float = 0.1
+    ratio: Share = 0.45
+    batch: Count = 118
+    context: Count = 1093
+    cold_batch: Count = 16
+    threshold: Annotated[float, In("[0, inf)", "a share")] = 0.05
+    weight: FromZero = 0.1
     nodes: list[str] = field(default_factory=lambda: ["a100_40_nvlink", "l40s_pcie"])
-    ratios: list[float] = field(default_factory=lambda: [0.15, 0.3, 0.45, 0.6])
-    batches: list[int] = field(default_factory=lambda: [8, 16, 32, 64, 90, 118, 161, 231])
+    ratios: list[Share] = field(default_factory=lambda: [0.15, 0.3, 0.45, 0.6])
+    batches: list[Count] = field(default_factory=lambda: [8, 16, 32, 64, 90, 118, 161, 231])
 
 
 def pair_of(settings: PlanSettings) -> Pair:
@@ -83,11 +84,7 @@ def pair_of(settings: PlanSettings) -> Pair:
     Raises:
       SettingError: a setting is out of range, or the first two GPUs have no link.
     """
-    for name in ("batch", "context", "cold_batch"):
-        if getattr(settings, name) < 1:
-            raise SettingError(name, getattr(settings, name), "a whole number above 0")
-    if not 0 <= settings.ratio <= 1:
-        raise SettingError("ratio", settings.ratio, "a share in [0, 1]")
+    check_fields(settings)
     node = load_node(settings.node)
     there, back = node.link(0, 1), node.link(1, 0)
     if there is None or back is None:
@@ -163,16 +160,7 @@ def starts(settings: PlanSettings) -> Iterator[dict[str, Any]]:
 
 
 def _check(settings: PlanSettings) -> None:
-    if not 0 <= settings.threshold < float("inf"):
-        raise SettingError("threshold", settings.threshold, "a share from 0")
-    if not 0 <= settings.weight < float("inf"):
-        raise SettingError("weight", settings.weight, "a finite number from 0")
-    for ratio in settings.ratios:
-        if not 0 <= ratio <= 1:
-            raise SettingError("ratios", ratio, "shares in [0, 1]")
-    for batch in settings.batches:
-        if batch < 1:
-            raise SettingError("batches", batch, "whole numbers above 0")
+    check_fields(settings)
     for name in settings.nodes:
         load_node(name)
 

@@ -93,7 +93,7 @@ def test_a_run_says_how_its_layout_was_planned(monkeypatch: pytest.MonkeyPatch) 
     [
         ("mig.requests=0", r"mig.requests=0: expected a whole number above 0"),
         ("mig.requests=many", r"mig.requests='many'"),
-        ("+mig.layouts=[1x96gb]", r"mig.layouts=.*: expected one of name, requests"),
+        ("+mig.layouts=[1x96gb]", r"mig.layouts=.*: expected a key among name, requests"),
     ],
 )
 def test_settings_of_a_plan_are_checked(override: str, message: str) -> None:

@@ -161,7 +161,7 @@ def test_settings_that_cannot_work_are_one_line(run: Callable[..., Done], tmp_pa
         ([], 'prompt="The capital of France is"'),
         (["prompt=a", "prompts_file=b"], "prompts_file"),
         (["prompt=a", "temprature=1"], "temprature"),
-        (["prompt=a", "temperature=-1"], "temperature=-1.0: expected a number from 0"),
+        (["prompt=a", "temperature=-1"], "temperature=-1.0: expected a number, at least 0"),
         (["prompt=a", "top_p=0"], "top_p=0.0"),
         (["prompt=a", "max_new_tokens=0"], "max_new_tokens=0"),
         (["prompt=a", "seed=-1"], "seed=-1"),

@@ -81,9 +81,9 @@ def test_every_file_is_a_node_with_sources() -> None:
         ("links.card.between", [0, 2], r"between=\[0, 2\].*0 to 1"),
         ("links.card.between", [0.5, 1], r"between=\[0\.5, 1\]: expected a list of numbers"),
         ("links.card.kind", "wifi", r"links\.card\.kind='wifi': expected one of network, nvlink"),
-        ("links.card.gbps", -1.0, r"links\.card\.gbps=-1\.0: expected a number above 0"),
+        ("links.card.gbps", -1.0, r"links\.card\.gbps=-1\.0: expected GB/s above 0"),
         ("links.card.latency_s", 0.0, r"links\.card\.latency_s=0\.0"),
-        ("links.card.rate", 1.0, r"links\.card\.rate=1\.0: expected one of"),
+        ("links.card.rate", 1.0, r"links\.card\.rate=1\.0: expected a key among"),
         ("links.card.source", {}, r"links\.card\.source\.gbps=None"),
     ],
 )

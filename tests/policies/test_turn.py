@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from c2c.errors import SettingError
-from c2c.policies import ENGINE_DTYPE, GateAndTriage, Nothing, urgency
+from c2c.policies import ENGINE_DTYPE, GateAndTriage, Nothing, check_policy, urgency
 from c2c.serving.turns import _watch_others
 
 seconds = st.floats(0.001, 1e4)
@@ -105,4 +105,4 @@ def test_a_round_is_what_the_link_takes_for_a_step_of_each_not_protected(rows: l
 @pytest.mark.parametrize("rest", [-0.1, float("nan")])
 def test_a_share_below_nothing_is_refused(rest: float) -> None:
     with pytest.raises(SettingError, match=r"system\.turn\.rest=.*at least 0, or inf"):
-        GateAndTriage(rest=rest).check("system.turn")
+        check_policy("turn", GateAndTriage(rest=rest))

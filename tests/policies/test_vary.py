@@ -17,6 +17,7 @@ from c2c.policies import (
     ByWait,
     ByWaiting,
     System,
+    check_policy,
     kv_home,
     note_end,
     variant,
@@ -118,7 +119,7 @@ def test_alphas_variant_needs_no_word_of_waits() -> None:
 )
 def test_settings_that_cannot_be_are_refused(policy: Any, field: str) -> None:
     with pytest.raises(SettingError, match=rf"system\.vary\.{field}"):
-        policy.check("system.vary")
+        check_policy("vary", policy)
 
 
 def test_a_share_of_the_sequences_is_away_by_a_draw_of_each() -> None:
@@ -139,4 +140,4 @@ def test_a_share_of_the_sequences_is_away_by_a_draw_of_each() -> None:
     table["room_tokens"] = [50, 500]
     assert at(0.0, 3) == -1
     with pytest.raises(SettingError, match=r"system\.vary\.ratio=1\.1"):
-        ByRatio(1.1).check("system.vary")
+        check_policy("vary", ByRatio(1.1))

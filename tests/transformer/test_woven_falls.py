@@ -239,7 +239,7 @@ def test_a_reserve_is_left_to_the_others(
 
 @pytest.mark.parametrize("ratio", [-0.1, 1.5, float("nan")])
 def test_a_share_that_is_none_is_refused(model: Model, ratio: float) -> None:
-    with pytest.raises(SettingError, match=f"ratio={ratio}: expected a share from 0 to 1"):
+    with pytest.raises(SettingError, match=rf"ratio={ratio}: expected a share in \[0, 1\]"):
         Pair(model, ratio=ratio)
 
 

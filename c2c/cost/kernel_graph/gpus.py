@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from c2c.cost.constants import Constants, calibration_for, load_constants
-from c2c.errors import SettingError
 from c2c.hardware import Gpu, Platform, load_platform
 from c2c.hardware import Slice as Part
+from c2c.ranges import AboveZero, check_fields
 
 __all__ = ["TimedGpu", "timed_gpu", "timed_gpus"]
 
@@ -26,11 +26,10 @@ class TimedGpu:
     name: str
     gpu: Gpu
     constants: Constants
-    share: float = 1.0
+    share: AboveZero = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.share < float("inf"):
-            raise SettingError(f"{self.name}.share", self.share, "a number above 0")
+        check_fields(self, self.name)
 
     @property
     def part(self) -> Part:

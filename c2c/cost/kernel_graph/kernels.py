@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from c2c.errors import SettingError
 from c2c.models import ModelSpec, check_plain_layers
+from c2c.ranges import Count, check_fields
 
 __all__ = [
     "Batch",
@@ -49,14 +50,12 @@ class Weights:
 class Batch:
     """A step's input: `rows` sequences of `chunk` new tokens each, at `context` tokens."""
 
-    rows: int
-    chunk: int
-    context: int
+    rows: Count
+    chunk: Count
+    context: Count
 
     def __post_init__(self) -> None:
-        for name in ("rows", "chunk", "context"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"batch.{name}", getattr(self, name), "a whole number above 0")
+        check_fields(self, "batch")
         if self.context < self.chunk:
             raise SettingError("batch.context", self.context, f"at least chunk, {self.chunk}")
 

@@ -21,6 +21,7 @@ from c2c.cost.kernel_graph.kernels import StepKernel
 from c2c.cost.resident import resident_gemm_time, throttled_s
 from c2c.errors import SettingError
 from c2c.hardware import Gpu
+from c2c.ranges import FromZero, Share, SomeShare, check_fields
 
 __all__ = ["Efficiency", "kernel_s", "step_s"]
 
@@ -36,21 +37,15 @@ class Efficiency:
     These are assumptions, not fits, and the same for all GPUs and all kernels but GEMMs.
     """
 
-    tensor: float = 0.7
-    cores: float = 0.5
-    hbm: float = 0.85
-    l2: float = 0.7
-    l2_share: float = 0.5  # share of L2 that still holds results of earlier kernels
-    launch_s: float = 3e-6
+    tensor: SomeShare = 0.7
+    cores: SomeShare = 0.5
+    hbm: SomeShare = 0.85
+    l2: SomeShare = 0.7
+    l2_share: Share = 0.5  # share of L2 that still holds results of earlier kernels
+    launch_s: FromZero = 3e-6
 
     def __post_init__(self) -> None:
-        for name in ("tensor", "cores", "hbm", "l2"):
-            if not 0 < getattr(self, name) <= 1:
-                raise SettingError(f"efficiency.{name}", getattr(self, name), "a number in (0, 1]")
-        if not 0 <= self.l2_share <= 1:
-            raise SettingError("efficiency.l2_share", self.l2_share, "a number in [0, 1]")
-        if self.launch_s < 0:
-            raise SettingError("efficiency.launch_s", self.launch_s, "a number of at least 0")
+        check_fields(self, "efficiency")
 
 
 def kernel_s(kernel: StepKernel, on: TimedGpu, efficiency: Efficiency | None = None) -> float:

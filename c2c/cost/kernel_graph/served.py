@@ -17,8 +17,8 @@ from c2c.cost.kernel_graph.other_models import (
     diffusion_kernels,
     mamba_kernels,
 )
-from c2c.errors import SettingError
 from c2c.models import ModelSpec, kv_bytes_per_token, weight_bytes
+from c2c.ranges import Count, check_fields
 
 __all__ = [
     "Load",
@@ -44,15 +44,13 @@ class Load:
       prompts: prompts of a prefill step.
     """
 
-    prompt: int
-    output: int
-    rows: int = 64
-    prompts: int = 4
+    prompt: Count
+    output: Count
+    rows: Count = 64
+    prompts: Count = 4
 
     def __post_init__(self) -> None:
-        for name in ("prompt", "output", "rows", "prompts"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"load.{name}", getattr(self, name), "a whole number above 0")
+        check_fields(self, "load")
 
     @property
     def prefill(self) -> Batch:

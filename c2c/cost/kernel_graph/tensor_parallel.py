@@ -14,7 +14,7 @@ from typing import Final
 
 from c2c.cost.kernel_graph.kernels import StepKernel, Transfer, Weights
 from c2c.cost.kernel_graph.served import Served
-from c2c.errors import SettingError
+from c2c.ranges import Count, check_value
 
 __all__ = ["ranked", "tensor_parallel"]
 
@@ -40,8 +40,7 @@ def tensor_parallel(
     Raises:
       SettingError: `ranks` is below 1.
     """
-    if ranks < 1:
-        raise SettingError("ranks", ranks, "a whole number above 0")
+    check_value(ranks, Count, "ranks")
     found: list[StepKernel] = []
     at: list[int] = []
     stands: list[int] = []  # a kernel, or the all-reduce of its result

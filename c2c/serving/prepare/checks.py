@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from c2c.cost import StepTable, step_time
-from c2c.errors import SettingError
+from c2c.errors import SettingError, refuse
 from c2c.hardware import Slice
 from c2c.models import ModelSpec, weight_bytes
 from c2c.policies import Traits
@@ -55,19 +55,15 @@ def check(setup: ServingSetup, kinds: Sequence[SliceKind], role: np.ndarray) -> 
     """Raise SettingError for settings that the devices do not allow."""
     count = min(int((role == one).sum()) for one in set(role.tolist()))
     models = len(setup.deployments)
-    if setup.system.one_each and models > count:
-        each = " of each role (system.disaggregation.prompt_share)" if role.any() else ""
-        raise SettingError(
-            "system.one_each",
-            True,
-            f"at most as many models as slices{each}; there are {models} on {count}",
-        )
-    if setup.system.expert_cache.misses == "table" and len(kinds) > 1:
-        raise SettingError("system.expert_cache.misses", "table", "exact where slices are unlike")
-    if setup.system.disaggregation.prompt_share > 0.0 and setup.cells > 1:
-        raise SettingError(
-            "cells", setup.cells, "1 where system.disaggregation.prompt_share is above 0"
-        )
+    each = " of each role (system.disaggregation.prompt_share)" if role.any() else ""
+    refuse(
+        (setup.system.one_each and models > count, "system.one_each", True,
+         f"at most as many models as slices{each}; there are {models} on {count}"),
+        (setup.system.expert_cache.misses == "table" and len(kinds) > 1,
+         "system.expert_cache.misses", "table", "exact where slices are unlike"),
+        (setup.system.disaggregation.prompt_share > 0.0 and setup.cells > 1, "cells", setup.cells,
+         "1 where system.disaggregation.prompt_share is above 0"),
+    )  # fmt: skip
 
 
 def refusals(

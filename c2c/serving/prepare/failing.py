@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
-from c2c.errors import SettingError
+from c2c.ranges import AboveZero, FromZero, In, Index, check_fields
 
 __all__ = ["Failure", "Failures"]
 
@@ -14,9 +15,9 @@ __all__ = ["Failure", "Failures"]
 class Failure:
     """A scheduled failure of a chip, which serves again `repair_s` later."""
 
-    at_s: float
+    at_s: FromZero
     chip: int
-    repair_s: float
+    repair_s: AboveZero
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,24 +33,15 @@ class Failures:
         of the chip's host.
     """
 
-    mtbf_hours: float = math.inf
-    repair_s: float = 3600.0
+    mtbf_hours: Annotated[float, In("(0, inf]")] = math.inf
+    repair_s: AboveZero = 3600.0
     events: tuple[Failure, ...] = ()
-    host_chips: int = 0
+    host_chips: Index = 0
 
     def __post_init__(self) -> None:
-        if not self.mtbf_hours > 0.0:
-            raise SettingError("failures.mtbf_hours", self.mtbf_hours, "hours above 0, or null")
-        if not 0.0 < self.repair_s < math.inf:
-            raise SettingError("failures.repair_s", self.repair_s, "seconds above 0")
-        if self.host_chips < 0:
-            raise SettingError("failures.host_chips", self.host_chips, "a whole number, at least 0")
+        check_fields(self, "failures")
         for k, event in enumerate(self.events):
-            where = f"failures.events[{k}]"
-            if not 0.0 <= event.at_s < math.inf:
-                raise SettingError(f"{where}.at_s", event.at_s, "seconds, at least 0")
-            if not 0.0 < event.repair_s < math.inf:
-                raise SettingError(f"{where}.repair_s", event.repair_s, "seconds above 0")
+            check_fields(event, f"failures.events[{k}]")
 
     @property
     def is_on(self) -> bool:

@@ -1,13 +1,14 @@
-"""Setting groups of a system, each of which checks its own values."""
+"""Setting groups of a system."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from c2c.errors import SettingError, unknown_name
+from c2c.errors import SettingError, check_keys
+from c2c.ranges import AboveZero, BelowOne, Count, FromZero, In, OneOf, SomeShare, check_fields
 
 __all__ = [
     "GROUPS",
@@ -36,22 +37,12 @@ class Engines:
       turn_s: seconds that a change of the engine between two steps takes.
     """
 
-    residents: int = 1
-    bytes: float = 0.5e9
-    share: float = math.inf
-    kv_host_bytes: float = 0.0
+    residents: Count = 1
+    bytes: FromZero = 0.5e9
+    share: Annotated[float, In("(0, 1]", or_inf=True)] = math.inf
+    kv_host_bytes: FromZero = 0.0
     kv_windows: bool = True
-    turn_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        where = "system.engines"
-        if self.residents < 1:
-            raise SettingError(f"{where}.residents", self.residents, "a whole number above 0")
-        for name in ("bytes", "kv_host_bytes", "turn_s"):
-            if not getattr(self, name) >= 0.0:
-                raise SettingError(f"{where}.{name}", getattr(self, name), "at least 0")
-        if not (0.0 < self.share <= 1.0 or self.share == math.inf):
-            raise SettingError(f"{where}.share", self.share, "a number in (0, 1], or inf")
+    turn_s: FromZero = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,15 +57,8 @@ class Disaggregation:
         slower one's own share of the link decides.
     """
 
-    prompt_share: float = 0.0
-    hand_over_gbps: float = 50.0
-
-    def __post_init__(self) -> None:
-        where = "system.disaggregation"
-        if not 0.0 <= self.prompt_share < 1.0:
-            raise SettingError(f"{where}.prompt_share", self.prompt_share, "a share in [0, 1)")
-        if not 0.0 < self.hand_over_gbps < math.inf:
-            raise SettingError(f"{where}.hand_over_gbps", self.hand_over_gbps, "GB/s above 0")
+    prompt_share: BelowOne = 0.0
+    hand_over_gbps: AboveZero = 50.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,23 +78,11 @@ class ExpertCache:
         a table for more than 1,000 requests if there is one; else exact.
     """
 
-    share: float = 0.9
-    on_miss: str = "copy"
-    host_s: float = 0.0
-    host_per: str = "use"
-    misses: str = "exact"
-
-    def __post_init__(self) -> None:
-        where = "system.expert_cache"
-        if not 0.0 < self.share <= 1.0:
-            raise SettingError(f"{where}.share", self.share, "a number in (0, 1]")
-        if not self.host_s >= 0.0:
-            raise SettingError(f"{where}.host_s", self.host_s, "at least 0")
-        pairs = {"on_miss": "copy stream", "host_per": "use fetch", "misses": "exact table auto"}
-        for name, pair in pairs.items():
-            if getattr(self, name) not in pair.split():
-                allowed = " or ".join(pair.split())
-                raise SettingError(f"{where}.{name}", getattr(self, name), allowed)
+    share: SomeShare = 0.9
+    on_miss: Annotated[str, OneOf("copy", "stream")] = "copy"
+    host_s: FromZero = 0.0
+    host_per: Annotated[str, OneOf("use", "fetch")] = "use"
+    misses: Annotated[str, OneOf("exact", "table", "auto")] = "exact"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,21 +95,14 @@ class Profile:
       ttft_share: share of the TTFT target for prefill; the rest is left for queueing.
     """
 
-    chunks: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096)
-    prompt_tokens: int = 1024
-    ttft_share: float = 1.0
+    chunks: tuple[Count, ...] = (128, 256, 512, 1024, 2048, 4096)
+    prompt_tokens: Count = 1024
+    ttft_share: SomeShare = 1.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "chunks", tuple(self.chunks))
-        where = "system.profile"
-        if not self.chunks or min(self.chunks) < 1:
-            raise SettingError(f"{where}.chunks", self.chunks, "whole numbers above 0")
-        if self.prompt_tokens < 1:
-            raise SettingError(
-                f"{where}.prompt_tokens", self.prompt_tokens, "a whole number above 0"
-            )
-        if not 0.0 < self.ttft_share <= 1.0:
-            raise SettingError(f"{where}.ttft_share", self.ttft_share, "a number in (0, 1]")
+        if not self.chunks:
+            raise SettingError("system.profile.chunks", self.chunks, "whole numbers above 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,13 +118,7 @@ class PrefixCache:
     """
 
     hbm: bool = False
-    host_bytes: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.host_bytes < math.inf:
-            raise SettingError(
-                "system.prefix_cache.host_bytes", self.host_bytes, "bytes, 0 or more"
-            )
+    host_bytes: FromZero = 0.0
 
     @property
     def is_on(self) -> bool:
@@ -180,15 +139,13 @@ def as_group(name: str, given: object) -> Any:
     """Return a group from a group or a mapping of its settings.
 
     Raises:
-      SettingError: neither, or an unknown key.
+      SettingError: neither, an unknown key, or a value out of range.
     """
-    group = GROUPS[name]
+    group: Any = GROUPS[name]
     if isinstance(given, group):
+        check_fields(given, f"system.{name}")
         return given
     if not isinstance(given, Mapping):
         raise SettingError(f"system.{name}", given, "a mapping, such as {name: value}")
-    known = [f.name for f in fields(group)]
-    for key, value in given.items():
-        if key not in known:
-            raise unknown_name(f"system.{name}.{key}", value, known, str(key), "a key among")
-    return group(**given)
+    check_keys(given, [f.name for f in fields(group)], f"system.{name}")
+    return as_group(name, group(**given))

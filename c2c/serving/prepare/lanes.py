@@ -18,6 +18,7 @@ from c2c.cost import StepTable
 from c2c.errors import SettingError
 from c2c.hardware import Platform, Slice
 from c2c.models import CacheShape, ModelSpec, kv_bytes_per_token
+from c2c.ranges import AboveZero, FromZero, check_fields
 from c2c.serving.plans import DRAWS, RESOURCES, Cost, Plan, Work, path_ends
 
 _TOKENS: Final = CacheShape(1, 0, 0, 0)  # a token is a place
@@ -42,8 +43,8 @@ class Way:
     source: str
     target: str
     resources: tuple[str, ...]
-    gbps: float
-    latency_s: float = 0.0
+    gbps: AboveZero
+    latency_s: FromZero = 0.0
     rank: int = 0
 
 
@@ -121,7 +122,7 @@ class StepLayout:
     gpus: tuple[tuple[str, Platform], ...] = ()
     by_age: bool = True
     by_turns: bool = False
-    switch_s: float = 0.0
+    switch_s: FromZero = 0.0
     notes: tuple[str, ...] = ()
     memories: Mapping[str, float] = field(default_factory=dict)
     ways: tuple[Way, ...] = ()
@@ -134,8 +135,7 @@ class StepLayout:
             raise SettingError(f"{where}.resources", names, allowed)
         if not self.lanes:
             raise SettingError(f"{where}.lanes", self.lanes, "at least one")
-        if not 0.0 <= self.switch_s < float("inf"):
-            raise SettingError(f"{where}.switch_s", self.switch_s, "seconds, at least 0")
+        check_fields(self, where)
         if self.by_turns and not self.by_age:
             raise SettingError(f"{where}.by_turns", True, "with by_age")
         places = {lane.place.name: lane for lane in self.lanes}
@@ -154,11 +154,7 @@ class StepLayout:
             if not 0 < len(way.resources) <= DRAWS or not {*way.resources} <= {*names}:
                 allowed = f"1 to {DRAWS} of {', '.join(names)}"
                 raise SettingError(f"{here}.resources", way.resources, allowed)
-            for field_name, least in (("gbps", 1e-300), ("latency_s", 0.0)):
-                value = getattr(way, field_name)
-                if not least <= value < float("inf"):
-                    allowed = "a number above 0" if least else "seconds, at least 0"
-                    raise SettingError(f"{here}.{field_name}", value, allowed)
+            check_fields(way, here)
 
     def _check_homes(self, lane: Lane) -> None:
         where, homes = f"layout.lanes.{lane.place.name}", range(len(lane.kv_homes))

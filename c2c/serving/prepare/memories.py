@@ -10,6 +10,7 @@ import numpy as np
 from c2c.errors import SettingError
 from c2c.hardware import Slice
 from c2c.models import ModelSpec, kv_bytes_per_token
+from c2c.ranges import AboveZero, check_value
 from c2c.serving.prepare.lanes import Copy, Lane, StepLayout
 from c2c.serving.state import KvHomes
 
@@ -113,9 +114,8 @@ def _bytes_of(copies: Sequence[Copy]) -> dict[str, float]:
 
 
 def _check_room(layout: StepLayout, lane: Lane) -> None:
+    check_value(layout.memories, Mapping[str, AboveZero], "layout.memories", "bytes")
     for name, room in layout.memories.items():
-        if not 0.0 < room < math.inf:
-            raise SettingError(f"layout.memories.{name}", room, "bytes above 0")
         kept = sum(other.reserve.get(name, 0.0) for other in layout.lanes)
         if kept > room:
             raise SettingError(f"layout.lanes.reserve.{name}", kept, f"at most {room} in all")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from c2c.cost import Constants
-from c2c.errors import SettingError
 from c2c.hardware import MigConfig, Platform, Slice, placed, slices
+from c2c.ranges import Count, check_fields
 
 __all__ = ["FleetPart", "SliceKind"]
 
@@ -24,12 +24,11 @@ class FleetPart:
 
     platform: Platform
     mig: MigConfig | str
-    count: int
+    count: Count
     constants: Constants
 
     def __post_init__(self) -> None:
-        if self.count < 1:
-            raise SettingError("fleet.parts.count", self.count, "a whole number above 0")
+        check_fields(self, "fleet.parts")
 
     @property
     def chip_name(self) -> str:

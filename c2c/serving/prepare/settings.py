@@ -1,4 +1,4 @@
-"""Settings of serving; each type checks its own values."""
+"""Settings of serving."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from c2c.cost import Constants, Routing
-from c2c.errors import SettingError
+from c2c.errors import SettingError, refuse
 from c2c.hardware import MigConfig, Platform
 from c2c.models import Deployment
 from c2c.policies import (
@@ -28,6 +28,7 @@ from c2c.policies import (
     traits_of,
     weights_in,
 )
+from c2c.ranges import Count, FromZero, Index, OneOf, check_fields
 from c2c.serving.prepare.failing import Failures
 from c2c.serving.prepare.groups import (
     GROUPS,
@@ -111,18 +112,18 @@ class SystemSpec:
     order: Any = field(default=_DEFAULTS["order"])
     load: Any = field(default=_DEFAULTS["load"])
     start: Any = ()
-    launch_s: Mapping[str, float] = field(default_factory=dict)
+    launch_s: Mapping[str, FromZero] = field(default_factory=dict)
     layout: Any = None
     engines: Engines = field(default_factory=Engines)
     disaggregation: Disaggregation = field(default_factory=Disaggregation)
     expert_cache: ExpertCache = field(default_factory=ExpertCache)
     prefix_cache: PrefixCache = field(default_factory=PrefixCache)
     profile: Profile = field(default_factory=Profile)
-    max_batch: int = 128
+    max_batch: Count = 128
     prompts_alone: bool = False
-    on_oom: str = "refuse"
+    on_oom: Annotated[str, OneOf("refuse", "fail")] = "refuse"
     one_each: bool = False
-    hbm_reserve_bytes: float = 1.0e9
+    hbm_reserve_bytes: FromZero = 1.0e9
     starts_active: bool = False
     check_slo: bool = True
 
@@ -135,27 +136,17 @@ class SystemSpec:
                 check_policy(setting, given)
         for name in GROUPS:
             object.__setattr__(self, name, as_group(name, getattr(self, name)))
-        if self.max_batch < 1:
-            raise SettingError("system.max_batch", self.max_batch, "a whole number above 0")
-        if not self.hbm_reserve_bytes >= 0.0:
-            raise SettingError("system.hbm_reserve_bytes", self.hbm_reserve_bytes, "at least 0")
+        check_fields(self, "system")
         copied = weights_in(self.load) == "hbm"
         object.__setattr__(self, "start", start_works(self.start, copied))
-        for name, seconds in self.launch_s.items():
-            if not 0.0 <= seconds < math.inf:
-                raise SettingError(f"system.launch_s.{name}", seconds, "seconds, at least 0")
-        if self.start and self.load.start_s is not None:
-            raise SettingError(
-                "system.load.start_s", self.load.start_s, "null where system.start says how long"
-            )
-        if self.on_oom not in ("refuse", "fail"):
-            raise SettingError("system.on_oom", self.on_oom, "refuse or fail")
-        if self.start and self.load_traits.swaps_weights:
-            raise SettingError("system.start", "a graph", "none where engines swap weights")
-        if self.traits.keep.keeps_weights and weights_in(self.load) != "host":
-            raise SettingError(
-                "system.keep", self.keep, "nothing_kept where weights are not streamed"
-            )
+        refuse(
+            (self.start and self.load.start_s is not None, "system.load.start_s",
+             self.load.start_s, "null where system.start says how long"),
+            (self.start and self.load_traits.swaps_weights, "system.start", "a graph",
+             "none where engines swap weights"),
+            (self.traits.keep.keeps_weights and weights_in(self.load) != "host", "system.keep",
+             self.keep, "nothing_kept where weights are not streamed"),
+        )  # fmt: skip
         self._check_engines(copied)
         self._check_experts(copied)
         if self.layout is not None:
@@ -190,73 +181,37 @@ class SystemSpec:
                 )
 
     def _check_engines(self, copied: bool) -> None:
-        engines, where = self.engines, "system.engines"
-        if engines.kv_host_bytes > 0.0 and (self.start or engines.residents == 1):
-            raise SettingError(
-                f"{where}.kv_host_bytes",
-                engines.kv_host_bytes,
-                "0 where a slice has one engine, or system.start is a graph",
-            )
-        if self.traits.admit.kv_floor * engines.residents > 1.0:
-            raise SettingError(
-                "system.admit.floor",
-                self.traits.admit.kv_floor,
-                f"at most {1.0 / engines.residents:.3g}, with residents={engines.residents} on a "
-                "slice",
-            )
-        if engines.residents > 1 and copied and not self.load_traits.swaps_weights:
-            raise SettingError(
-                f"{where}.residents",
-                engines.residents,
-                "1 where each engine's weights are copied into HBM at its start",
-            )
-        if engines.residents > 1 and not self.traits.turn.takes_turns:
-            raise SettingError(
-                f"{where}.residents",
-                engines.residents,
-                f"1 with system.turn={policy_name(type(self.turn))}, where no engines take turns",
-            )
-        if self.disaggregation.prompt_share > 0.0 and self.expert_cache.misses == "table":
-            raise SettingError(
-                "system.expert_cache.misses",
-                "table",
-                "exact where system.disaggregation.prompt_share is above 0",
-            )
+        engines, where, traits = self.engines, "system.engines", self.traits
+        several, floor = engines.residents > 1, traits.admit.kv_floor
+        refuse(
+            (engines.kv_host_bytes > 0.0 and (self.start or not several), f"{where}.kv_host_bytes",
+             engines.kv_host_bytes, "0 where a slice has one engine, or system.start is a graph"),
+            (floor * engines.residents > 1.0, "system.admit.floor", floor,
+             f"at most {1.0 / engines.residents:.3g}, with residents={engines.residents} on a "
+             "slice"),
+            (several and copied and not self.load_traits.swaps_weights, f"{where}.residents",
+             engines.residents, "1 where each engine's weights are copied into HBM at its start"),
+            (several and not traits.turn.takes_turns, f"{where}.residents", engines.residents,
+             f"1 with system.turn={policy_name(type(self.turn))}, where no engines take turns"),
+        )  # fmt: skip
 
     def _check_experts(self, copied: bool) -> None:
-        if self.expert_cache.misses == "table" and self.prefix_cache.is_on:
-            raise SettingError(
-                "system.expert_cache.misses",
-                "table",
-                "exact with system.prefix_cache: the table's prompts are computed whole",
-            )
-        if self.expert_cache.misses == "table" and (
-            not self.traits.experts.caches_experts or self.max_batch > 1
-        ):
-            raise SettingError(
-                "system.expert_cache.misses",
-                "table",
-                "exact where system.experts caches none, or system.max_batch is above 1",
-            )
-        if self.traits.experts.caches_experts:
-            if not copied:
-                raise SettingError(
-                    "system.load.policy",
-                    policy_name(type(self.load)),
-                    "resident where system.experts caches some in HBM",
-                )
-            if self.starts_active:
-                raise SettingError(
-                    "system.starts_active",
-                    self.starts_active,
-                    "false where system.experts caches some: a start fills the cache",
-                )
-        elif self.traits.prefetch.rows > 0:
-            raise SettingError(
-                "system.prefetch.policy",
-                policy_name(type(self.prefetch)),
-                "no_prefetch where system.experts is all_experts",
-            )
+        caches, misses = self.traits.experts.caches_experts, "system.expert_cache.misses"
+        has_table = self.expert_cache.misses == "table"
+        refuse(
+            (has_table and self.disaggregation.prompt_share > 0.0, misses, "table",
+             "exact where system.disaggregation.prompt_share is above 0"),
+            (has_table and self.prefix_cache.is_on, misses, "table",
+             "exact with system.prefix_cache: the table's prompts are computed whole"),
+            (has_table and (not caches or self.max_batch > 1), misses, "table",
+             "exact where system.experts caches none, or system.max_batch is above 1"),
+            (caches and not copied, "system.load.policy", policy_name(type(self.load)),
+             "resident where system.experts caches some in HBM"),
+            (caches and self.starts_active, "system.starts_active", True,
+             "false where system.experts caches some: a start fills the cache"),
+            (not caches and self.traits.prefetch.rows > 0, "system.prefetch.policy",
+             policy_name(type(self.prefetch)), "no_prefetch where system.experts is all_experts"),
+        )  # fmt: skip
 
     @property
     def policies(self) -> System:
@@ -285,7 +240,7 @@ class ServingSetup:
 
     platform: Platform
     mig: MigConfig | str  # a layout, or its name
-    superchips: int
+    superchips: Count
     link_variant: Literal["datasheet", "measured"]
     deployments: tuple[Deployment, ...]
     system: SystemSpec
@@ -295,36 +250,26 @@ class ServingSetup:
     router: Router = field(default_factory=Router)
     weights_start: Literal["host", "disk"] = "host"
     cells: int = 1  # parts of the fleet that share no model
-    seed: int = 0
+    seed: Index = 0
     failures: Failures = field(default_factory=Failures)
 
     def __post_init__(self) -> None:
-        if self.superchips < 1:
-            raise SettingError("superchips", self.superchips, "a whole number above 0")
+        check_fields(self)
         if not 1 <= self.cells <= self.chips:
             chips = "the number of chips, " if self.beside else "superchips="
             raise SettingError("cells", self.cells, f"1 to {chips}{self.chips}")
         if not self.deployments:
             raise SettingError("catalog", [], "at least one model")
-        if self.weights_start not in ("host", "disk"):
-            raise SettingError("weights_start", self.weights_start, "'host' or 'disk'")
-        if self.seed < 0:
-            raise SettingError("seed", self.seed, "a whole number, at least 0")
         self._check_roles()
         self._check_failures()
         vary, how = self.system.vary, self.system.traits.vary
-        if self.system.layout is None and (how.follows_waits or how.timer_s < math.inf):
-            raise SettingError(
-                "system.vary.policy",
-                policy_name(type(vary)),
-                "as_alpha where no system.layout gives a step variants",
-            )
-        if how.timer_s < math.inf and not how.follows_waits:
-            raise SettingError(
-                "system.vary.policy",
-                policy_name(type(vary)),
-                "a policy that chooses variants (follows_waits) where it has timers",
-            )
+        timed, name = how.timer_s < math.inf, policy_name(type(vary))
+        refuse(
+            (self.system.layout is None and (how.follows_waits or timed), "system.vary.policy",
+             name, "as_alpha where no system.layout gives a step variants"),
+            (timed and not how.follows_waits, "system.vary.policy", name,
+             "a policy that chooses variants (follows_waits) where it has timers"),
+        )  # fmt: skip
         if self.system.layout is not None:
             self._check_lanes(self.system.layout)
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
-from c2c.errors import SettingError
+from c2c.errors import SettingError, check_keys
+from c2c.ranges import AboveZero, FromZero, In, SomeShare, check_value
 from c2c.serving.plans import RESOURCES, Plan, Weights, Work
 
 __all__ = ["MAX_STARTS", "start_plan", "start_works"]
 
 MAX_STARTS: Final = 16  # works of a start
 
-_MOVES: Final = ("nothing", "weights")
-_WHEN: Final = ("always", "cold", "held")
 _FIELDS: Final = ("name", "seconds", "moves", "over", "after", "when", "rank", "gbps", "share")
 
 
@@ -97,31 +96,27 @@ def start_plan(
 def _work(given: Any, where: str) -> Work:
     if not isinstance(given, Mapping):
         raise SettingError(where, given, "a mapping with the fields of a work, such as name")
-    for key in given:
-        if key not in _FIELDS:
-            raise SettingError(f"{where}.{key}", given[key], f"a key among {', '.join(_FIELDS)}")
+    check_keys(given, _FIELDS, where)
     if "name" not in given:
         raise SettingError(f"{where}.name", None, "a name")
     lists = {key: _names(given, key, where) for key in ("over", "after")}
     over = lists["over"] if "over" in given else ("link",)
     if not over or len(set(over)) < len(over) or set(over) - set(RESOURCES):
         raise SettingError(f"{where}.over", over, f"some of {', '.join(RESOURCES)}")
-    for key, allowed in (("moves", _MOVES), ("when", _WHEN)):
-        if given.get(key, allowed[0]) not in allowed:
-            raise SettingError(f"{where}.{key}", given[key], f"one of {', '.join(allowed)}")
     gbps, share = given.get("gbps"), given.get("share", 1.0)
-    if gbps is not None and not (_is_number(gbps) and 0.0 < gbps < math.inf):
-        raise SettingError(f"{where}.gbps", gbps, "GB/s above 0, or null")
-    if not (_is_number(share) and 0.0 < share <= 1.0):
-        raise SettingError(f"{where}.share", share, "a number in (0, 1]")
-    moves = given.get("moves") == "weights"
+    moved, when = given.get("moves", "nothing"), given.get("when", "always")
+    check_value(gbps, AboveZero | None, f"{where}.gbps")
+    check_value(share, SomeShare, f"{where}.share")
+    check_value(moved, Literal["nothing", "weights"], f"{where}.moves")
+    check_value(when, Literal["always", "cold", "held"], f"{where}.when")
+    moves = moved == "weights"
     return Work(
         name=given["name"],
         seconds=given.get("seconds", 0.0),
         draws=dict.fromkeys(over, Weights(share, gbps or math.inf)) if moves else {},
         after=lists["after"],
         rank=given.get("rank", 0),
-        when=given.get("when", "always"),
+        when=when,
     )
 
 
@@ -134,26 +129,14 @@ def _names(given: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _check_place(work: Work, where: str, before: Sequence[str]) -> None:
     name: Any = work.name  # settings may be of any type
     if not isinstance(name, str) or not name or name in before:
         raise SettingError(f"{where}.name", work.name, "a name of its own")
-    by_model: Any = work.seconds if isinstance(work.seconds, Mapping) else {"": work.seconds}
-    for model, seconds in by_model.items():
-        field = f"{where}.seconds.{model}".rstrip(".")
-        if not _is_number(seconds):
-            raise SettingError(field, seconds, "a number")
-        if not 0.0 <= seconds < math.inf:
-            raise SettingError(field, seconds, "seconds, at least 0")
+    check_value(work.seconds, FromZero | Mapping[str, FromZero], f"{where}.seconds", "seconds")
     for name in work.after:
         if name not in before:
             raise SettingError(
                 f"{where}.after", name, f"a work before it ({', '.join(before) or 'there is none'})"
             )
-    rank: Any = work.rank
-    if isinstance(rank, bool) or not isinstance(rank, int) or abs(rank) > 100:
-        raise SettingError(f"{where}.rank", work.rank, "a whole number from -100 to 100")
+    check_value(work.rank, Annotated[int, In("[-100, 100]")], f"{where}.rank")

@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
 
-from c2c.errors import SettingError, unknown_name
+from c2c.errors import SettingError
 from c2c.hardware import Node, Slice, joined
 from c2c.models import ModelSpec
+from c2c.ranges import Count, FromZero, Index, OneOf, SomeShare, check_fields
 from c2c.serving import Copy, Cost, Curve, Lane, Plan, StepLayout, SystemSpec, Way, Work
 from c2c.systems.cocoserve.costs import OperationCosts, operation_costs
 from c2c.systems.cocoserve.modules import LAYER, layer_bytes, module_of
@@ -30,7 +31,6 @@ from c2c.systems.mechanism import Context, Mechanism
 __all__ = ["SYSTEM", "Scaling", "placement_of", "scaled_layout"]
 
 _WAYS: Final = ("layers", "printed", "runs")
-_HOMES: Final = ("every", "copies")
 _GRID: Final = 16  # prompt tokens between two timed sizes
 
 Path = tuple[int, ...]
@@ -61,37 +61,22 @@ class Scaling:
       host_s: host seconds a step, beside the calibration's.
     """
 
-    way: str = "layers"
-    replicated: int = 0
-    copies: int = 2
-    over: int = 1
-    split: int = 1
-    migrated: int = 0
-    between: int = 0
-    kv: str = "every"
+    way: Annotated[str, OneOf(*_WAYS)] = "layers"
+    replicated: Index = 0
+    copies: Count = 2
+    over: Count = 1
+    split: Count = 1
+    migrated: Index = 0
+    between: Index = 0
+    kv: Annotated[str, OneOf("every", "copies")] = "every"
     firsts: list[int] = field(default_factory=lambda: [0])
-    kv_share: float = 0.3
-    memory_share: float = 1.0
-    host_s: float = 0.0
+    kv_share: SomeShare = 0.3
+    memory_share: SomeShare = 1.0
+    host_s: FromZero = 0.0
 
     def __post_init__(self) -> None:
         where = "system.layout"
-        for name, known in (("way", _WAYS), ("kv", _HOMES)):
-            if getattr(self, name) not in known:
-                raise unknown_name(f"{where}.{name}", getattr(self, name), known)
-        for name, least in (
-            ("replicated", 0), ("migrated", 0), ("between", 0), ("copies", 1), ("over", 1),
-            ("split", 1),
-        ):  # fmt: skip
-            if getattr(self, name) < least:
-                raise SettingError(
-                    f"{where}.{name}", getattr(self, name), f"a whole number, at least {least}"
-                )
-        for name, high in (("kv_share", 1.0), ("memory_share", 1.0)):
-            if not 0.0 < getattr(self, name) <= high:
-                raise SettingError(f"{where}.{name}", getattr(self, name), "a share in (0, 1]")
-        if not 0.0 <= self.host_s < np.inf:
-            raise SettingError(f"{where}.host_s", self.host_s, "seconds, at least 0")
+        check_fields(self, where)
         if not self.firsts or len(set(self.firsts)) < len(self.firsts):
             raise SettingError(f"{where}.firsts", self.firsts, "distinct device indices")
         scales = self.way != "layers" or self.replicated or self.migrated

@@ -7,7 +7,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from c2c.errors import SettingError, unknown_name
+from c2c.errors import unknown_name
+from c2c.ranges import AboveZero, check_value
 from c2c.systems.cocoserve.placement import Placement
 from c2c.systems.cocoserve.speedup import Estimate, transitions
 
@@ -53,10 +54,8 @@ def room_of(
     Raises:
       SettingError: an unknown limit, or `layer_bytes` not above 0.
     """
-    if available not in get_args(Available):
-        raise unknown_name("available", available, get_args(Available))
-    if not layer_bytes > 0:
-        raise SettingError("layer_bytes", layer_bytes, "a number above 0")
+    check_value(available, Available, "available")
+    check_value(layer_bytes, AboveZero, "layer_bytes")
     room = {}
     for device, free in free_bytes.items():
         by_bytes = max(0, int(free // layer_bytes))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
-from c2c.errors import SettingError, unknown_name
+from c2c.ranges import Count, check_value
 from c2c.systems.cocoserve.operations import Operation
 from c2c.systems.cocoserve.placement import Placement
 from c2c.systems.cocoserve.speedup import Estimate
@@ -86,10 +86,8 @@ def scale_down(
     Raises:
       SettingError: an unknown cause, or `batch_step` below 1.
     """
-    if cause not in get_args(Cause):
-        raise unknown_name("cause", cause, get_args(Cause))
-    if batch_step < 1:
-        raise SettingError("batch_step", batch_step, "a whole number above 0")
+    check_value(cause, Cause, "cause")
+    check_value(batch_step, Count, "batch_step")
     here = placement.first if source is None else source
     done: list[Operation] = []
     made, free = placement, dict(free_bytes)

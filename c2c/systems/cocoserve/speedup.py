@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Annotated
 
 from c2c.errors import SettingError
+from c2c.ranges import FromZero, In, Share, check_value
 from c2c.systems.cocoserve.placement import Placement
 
 __all__ = [
@@ -49,8 +51,7 @@ class Estimate:
     @classmethod
     def counted(cls, per_transition: float) -> Estimate:
         """Return the estimate that counts transitions."""
-        if not per_transition >= 0:
-            raise SettingError("per_transition", per_transition, "a number, at least 0")
+        check_value(per_transition, Annotated[float, In("[0, inf]")], "per_transition")
         return cls(0.0, 1.0, per_transition)
 
     def __call__(self, inverse: float, transitions: int) -> float:
@@ -131,8 +132,7 @@ def headroom(layers: int, share: float, *, of: int) -> float:
     Raises:
       SettingError: replicas that hold all KV of all layers, or a share outside [0, 1].
     """
-    if not 0 <= share <= 1:
-        raise SettingError("share", share, "a share in [0, 1]")
+    check_value(share, Share, "share")
     if not 0 <= layers <= of or share * layers == of:
         raise SettingError("layers", layers, f"0 to {of}, and not all with a share of 1")
     return 1.0 / (1.0 - share * layers / of)
@@ -166,8 +166,7 @@ def _mean_inverse(copies: Sequence[int]) -> float:
 
 
 def _gamma(gamma: float) -> float:
-    if not 0 <= gamma < float("inf"):
-        raise SettingError("gamma", gamma, "a finite number, at least 0")
+    check_value(gamma, FromZero, "gamma")
     return gamma
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Final
+from dataclasses import dataclass
+from typing import Annotated, Final
 
 from c2c.errors import SettingError
 from c2c.hardware.conf import read_fields, read_yaml
 from c2c.models import ModelSpec, load_spec, weight_bytes
+from c2c.ranges import AboveZero, Count, In, check_fields
 
 __all__ = [
     "NODES_A_LAYER",
@@ -35,30 +36,21 @@ class MeasuredStart:
     name: str
     chip: str  # file of conf/hardware
     model: str
-    hbm_gbps: float
-    batch_sizes: int
-    structure_s: float
-    weights_s: float
-    tokenizer_s: float
-    kv_profiled_s: float
-    captured_s: float
-    kv_restored_s: float
-    restored_s: float
-    weights_delay_s: float
-    runtime_share: float
-    beside_weights_s: float
+    hbm_gbps: AboveZero
+    batch_sizes: Count
+    structure_s: AboveZero
+    weights_s: AboveZero
+    tokenizer_s: AboveZero
+    kv_profiled_s: AboveZero
+    captured_s: AboveZero
+    kv_restored_s: AboveZero
+    restored_s: AboveZero
+    weights_delay_s: AboveZero
+    runtime_share: Annotated[float, In("(0, 1)", "a share")]
+    beside_weights_s: AboveZero
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name in ("name", "chip", "model"):
-                continue
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-                raise SettingError(f"starts.{self.name}.{field.name}", value, "a number above 0")
-        if not self.runtime_share < 1:
-            raise SettingError(
-                f"starts.{self.name}.runtime_share", self.runtime_share, "a share below 1"
-            )
+        check_fields(self, f"starts.{self.name}")
         if self.beside_weights_s > self.restored_s:
             raise SettingError(
                 f"starts.{self.name}.beside_weights_s",

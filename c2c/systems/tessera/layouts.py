@@ -16,14 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal, cast, get_args
+from typing import Annotated, Final, Literal, cast, get_args
 
 import numpy as np
 
 from c2c.cost.kernel_graph import parameter_bytes
-from c2c.errors import SettingError, unknown_name
+from c2c.errors import SettingError
 from c2c.hardware import Slice, joined
 from c2c.models import ModelSpec, kv_bytes_per_token
+from c2c.ranges import AboveZero, Count, FromZero, OneOf, check_fields
 from c2c.serving import Cost, Curve, Plan, StepLayout, SystemSpec, Work, prompts_apart
 from c2c.serving import Lane as Place
 from c2c.systems.mechanism import Context, Mechanism
@@ -56,35 +57,18 @@ class PairLayout:
       hbm_reserve_bytes: HBM of each GPU for content other than weights, keys and values.
     """
 
-    way: str
+    way: Annotated[str, OneOf(*_WAYS)]
     first: Side | None = None
-    in_flight: int = 2
-    context: int = 1084
-    prompt: int = 1020
-    expert_bytes: float = 2.0
-    gbps: float | None = None
-    gap: float = 0.03
-    hbm_reserve_bytes: float = 2.0e9
+    in_flight: Count = 2
+    context: Count = 1084
+    prompt: Count = 1020
+    expert_bytes: AboveZero = 2.0
+    gbps: AboveZero | None = None
+    gap: AboveZero = 0.03
+    hbm_reserve_bytes: FromZero = 2.0e9
 
     def __post_init__(self) -> None:
-        where = "system.layout"
-        if self.way not in _WAYS:
-            raise unknown_name(f"{where}.way", self.way, _WAYS)
-        if self.first is not None and self.first not in _SIDES:
-            raise SettingError(f"{where}.first", self.first, "left, right or null")
-        for name in ("in_flight", "context", "prompt"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise SettingError(f"{where}.{name}", value, "a whole number above 0")
-        for name in ("expert_bytes", "gap"):
-            if not 0.0 < getattr(self, name) < np.inf:
-                raise SettingError(f"{where}.{name}", getattr(self, name), "a number above 0")
-        if self.gbps is not None and not 0.0 < self.gbps < np.inf:
-            raise SettingError(f"{where}.gbps", self.gbps, "GB/s above 0, or null")
-        if not 0.0 <= self.hbm_reserve_bytes < np.inf:
-            raise SettingError(
-                f"{where}.hbm_reserve_bytes", self.hbm_reserve_bytes, "bytes, at least 0"
-            )
+        check_fields(self, "system.layout")
 
 
 def pair_layout(given: PairLayout, pair: Pair, spec: ModelSpec, *, rows: int) -> StepLayout:

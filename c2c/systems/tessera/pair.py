@@ -8,7 +8,7 @@ from c2c.cost import Source, read_constants
 from c2c.cost.kernel_graph import TimedGpu, timed_gpu
 from c2c.errors import SettingError
 from c2c.hardware import Node, PeerLink, conf_dir, conf_names, load_node
-from c2c.hardware.conf import check_positive
+from c2c.ranges import AboveZero, check_fields
 from c2c.systems.tessera.work import Gpus
 
 __all__ = ["Pair", "fitted_claims", "load_pair", "pair_of"]
@@ -27,10 +27,10 @@ class Pair:
     """
 
     node: Node
-    right_share: float = 1.0
+    right_share: AboveZero = 1.0
 
     def __post_init__(self) -> None:
-        check_positive(f"pair.{self.name}.right_share", self.right_share)
+        check_fields(self, f"pair.{self.name}")
         gpus = self.node.gpus
         if len(gpus) != 2 or gpus[0] == gpus[1] or self.node.link(0, 1) is None:
             raise SettingError("node", self.name, "two unlike GPUs with a link between them")

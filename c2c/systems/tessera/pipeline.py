@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from c2c.errors import SettingError
+from c2c.ranges import Count, check_value
 from c2c.systems.tessera.groups import groups_of
 from c2c.systems.tessera.work import Gpus, Work
 
@@ -107,10 +107,8 @@ def pipelined(
     Raises:
       SettingError: an unknown mode, or `in_flight` below 1.
     """
-    if mode not in MODES:
-        raise SettingError("mode", mode, f"one of {', '.join(MODES)}")
-    if in_flight < 1:
-        raise SettingError("in_flight", in_flight, "a whole number above 0")
+    check_value(mode, Mode, "mode")
+    check_value(in_flight, Count, "in_flight")
     run = _Run(kinds, mode)
     waiting = deque(enumerate(requests))
     ended = [0.0] * len(requests)

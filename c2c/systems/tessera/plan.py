@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from c2c.errors import SettingError
+from c2c.ranges import In, Index, check_fields
 from c2c.systems.tessera.work import Gpus, Work
 
 __all__ = ["Options", "Plan", "Policy", "Stage", "cost", "costs_of", "memory_of", "stages_of"]
@@ -30,14 +30,11 @@ class Options:
 
     one_transfer: bool = False
     senders_pay: bool = False
-    max_cuts: int | None = None
-    price: float = 0.0
+    max_cuts: Index | None = None
+    price: Annotated[float, In("[0, inf]")] = 0.0
 
     def __post_init__(self) -> None:
-        if self.max_cuts is not None and self.max_cuts < 0:
-            raise SettingError("max_cuts", self.max_cuts, "a whole number of at least 0, or null")
-        if not self.price >= 0:
-            raise SettingError("price", self.price, "a number of at least 0")
+        check_fields(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import get_args
+from typing import Annotated
 
 import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import coo_matrix
 
-from c2c.errors import SettingError, unknown_name
+from c2c.errors import SettingError
+from c2c.ranges import BelowOne, Count, In, check_value
 from c2c.systems.tessera.cut import minimum_cut
 from c2c.systems.tessera.milp import solve
 from c2c.systems.tessera.plan import Options, Plan, Policy, cost, costs_of, memory_of, stages_of
@@ -56,8 +57,7 @@ def plan(
     """
     options = options or Options()
     count = len(gpus.names)
-    if policy not in get_args(Policy):
-        raise unknown_name("policy", policy, get_args(Policy))
+    check_value(policy, Policy, "policy")
     if len(work.times_s[0]) != count:
         raise SettingError("times_s", len(work.times_s[0]), f"times on {count} GPUs")
     check_solver(gap, time_limit_s)
@@ -103,10 +103,8 @@ def check_solver(gap: float, time_limit_s: float) -> None:
     Raises:
       SettingError: the gap is not in [0, 1), or the limit is not above 0.
     """
-    if not 0 <= gap < 1:
-        raise SettingError("gap", gap, "a number in [0, 1)")
-    if not time_limit_s > 0:
-        raise SettingError("time_limit_s", time_limit_s, "a number above 0")
+    check_value(gap, BelowOne, "gap")
+    check_value(time_limit_s, Annotated[float, In("(0, inf]")], "time_limit_s")
 
 
 def relaxation_s(work: Work) -> float:
@@ -165,8 +163,7 @@ def blocks_of_layers(
     >>> blocks_of_layers([-1, 0, 0, 1, 1, 2, 2, 3, 3], "eababababh", 2)
     (0, 1, 2, 1, 2, 3, 4, 3, 4)
     """
-    if blocks < 1:
-        raise SettingError("blocks", blocks, "a whole number above 0")
+    check_value(blocks, Count, "blocks")
     layers = max(layer_of, default=-1) + 1
     groups: dict[tuple[object, ...], int] = {}
     found = []

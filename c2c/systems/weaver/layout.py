@@ -20,7 +20,7 @@ devices of their own that send their keys and values; or they take no time.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Final, get_args
+from typing import Annotated, Any, Final
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from c2c.errors import SettingError, unknown_name
 from c2c.hardware import Node, Platform, joined
 from c2c.models import Deployment, ModelSpec, kv_bytes_per_token, rank_of, weight_bytes
 from c2c.policies import AsAlpha, ByRatio
+from c2c.ranges import Count, FromZero, In, OneOf, Share, SomeShare, check_fields
 from c2c.serving import Cost, Curve, Lane, Plan, StepLayout, SystemSpec, Work, prompts_apart
 from c2c.systems.mechanism import Context, Mechanism
 from c2c.systems.weaver.profile import Pair, payload_bytes, profile_of
@@ -48,7 +49,6 @@ from c2c.systems.weaver.times import Times, curve, fitted, times_of
 __all__ = ["SYSTEM", "Weaving", "cut_of", "pair_times", "woven_layout"]
 
 _WAYS: Final = ("dedicated", "spatial", "temporal", "woven")
-_CUTS: Final = ("none", "printed", "guarded", "best")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,48 +79,29 @@ class Weaving:
       sm_share: share of the SMs of the hot model, with way=spatial.
     """
 
-    way: str = "woven"
+    way: Annotated[str, OneOf(*_WAYS)] = "woven"
     hot: str | None = None
-    ratio: float = 0.45
-    cut: str = "guarded"
-    threshold: float = 0.05
-    threshold_of: str = "iteration"
-    weight: float = 0.1
-    rows: int = 118
-    cold_rows: int = 4
-    context: int = 1093
-    poll_s: float = 2e-6
-    split_s: float = 3e-6
-    ahead_s: float | None = None
+    ratio: Share = 0.45
+    cut: Annotated[str, OneOf("none", "printed", "guarded", "best")] = "guarded"
+    threshold: FromZero = 0.05
+    threshold_of: Annotated[str, OneOf("operator", "layer", "iteration")] = "iteration"
+    weight: FromZero = 0.1
+    rows: Count = 118
+    cold_rows: Count = 4
+    context: Count = 1093
+    poll_s: FromZero = 2e-6
+    split_s: FromZero = 3e-6
+    ahead_s: FromZero | None = None
     prompt_devices: int | None = 0
-    kv_share: float = 0.9
-    reserve_bytes: float = 1e9
-    cold_share: float = 0.1
-    host_s: float = 0.0
-    sm_share: float = 0.5
+    kv_share: SomeShare = 0.9
+    reserve_bytes: FromZero = 1e9
+    cold_share: Share = 0.1
+    host_s: FromZero = 0.0
+    sm_share: Annotated[float, In("(0, 1)", "a share")] = 0.5
 
     def __post_init__(self) -> None:
         where = "system.layout"
-        for name, known in (
-            ("way", _WAYS), ("cut", _CUTS), ("threshold_of", get_args(ThresholdOf)),
-        ):  # fmt: skip
-            if getattr(self, name) not in known:
-                raise unknown_name(f"{where}.{name}", getattr(self, name), known)
-        for name in ("ratio", "cold_share"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise SettingError(f"{where}.{name}", getattr(self, name), "a share in [0, 1]")
-        if not 0.0 < self.kv_share <= 1.0:
-            raise SettingError(f"{where}.kv_share", self.kv_share, "a share in (0, 1]")
-        if not 0.0 < self.sm_share < 1.0:
-            raise SettingError(f"{where}.sm_share", self.sm_share, "a share in (0, 1)")
-        for name in ("rows", "cold_rows", "context"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"{where}.{name}", getattr(self, name), "at least 1")
-        for name in ("threshold", "weight", "poll_s", "split_s", "host_s", "reserve_bytes"):
-            if not 0.0 <= getattr(self, name) < np.inf:
-                raise SettingError(f"{where}.{name}", getattr(self, name), "a number, at least 0")
-        if self.ahead_s is not None and not 0.0 <= self.ahead_s < np.inf:
-            raise SettingError(f"{where}.ahead_s", self.ahead_s, "seconds, at least 0, or null")
+        check_fields(self, where)
         apart = self.way in ("dedicated", "woven")
         most = 8 if apart else 0
         if self.prompt_devices is not None and not 0 <= self.prompt_devices <= most:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from c2c.cost.kernel_graph import Batch, StepKernel, TimedGpu, kernel_s, step_kernels, step_s
-from c2c.errors import SettingError
 from c2c.models import ModelSpec
+from c2c.ranges import Share, check_value
 from c2c.systems.weaver.splitting import Cut, Limits, expected_stall
 
 __all__ = ["Pair", "Woven", "payload_bytes", "profile_of", "woven"]
@@ -118,8 +118,7 @@ def profile_of(
     Raises:
       SettingError: a ratio outside [0, 1], or a GPU whose file lacks a rate.
     """
-    if not 0 <= ratio <= 1:
-        raise SettingError("ratio", ratio, "a share in [0, 1]")
+    check_value(ratio, Share, "ratio")
     sender, receiver = gpus
     batch = batches[0]
     away = math.floor(ratio * batch.rows + 0.5)

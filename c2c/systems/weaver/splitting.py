@@ -15,12 +15,13 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Final, Literal, get_args
+from typing import Annotated, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from c2c.errors import SettingError, unknown_name
+from c2c.errors import SettingError
+from c2c.ranges import AboveZero, Count, FromZero, In, check_fields, check_value
 
 __all__ = [
     "Cut",
@@ -83,19 +84,13 @@ class Limits:
       poll_s: seconds of the poll after the additional piece.
     """
 
-    least_s: float = 20e-6
-    most: int | tuple[int, ...] = 16
-    split_s: float = 3e-6
-    poll_s: float = 2e-6
+    least_s: AboveZero = 20e-6
+    most: Count | tuple[Count, ...] = 16
+    split_s: FromZero = 3e-6
+    poll_s: FromZero = 2e-6
 
     def __post_init__(self) -> None:
-        if not 0 < self.least_s < float("inf"):
-            raise SettingError("least_s", self.least_s, "seconds above 0")
-        for name in ("split_s", "poll_s"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise SettingError(name, getattr(self, name), "seconds, at least 0")
-        if np.min(self.most, initial=1) < 1:
-            raise SettingError("most", self.most, "whole numbers above 0")
+        check_fields(self)
 
     @property
     def added_s(self) -> float:
@@ -141,17 +136,12 @@ class Threshold:
       layers: layers of the sender's model.
     """
 
-    seconds: float
+    seconds: Annotated[float, In("[0, inf]")]
     of: ThresholdOf = "layer"
-    layers: int = 1
+    layers: Count = 1
 
     def __post_init__(self) -> None:
-        if not self.seconds >= 0:
-            raise SettingError("threshold.seconds", self.seconds, "seconds, at least 0")
-        if self.of not in get_args(ThresholdOf):
-            raise unknown_name("threshold.of", self.of, get_args(ThresholdOf))
-        if self.layers < 1:
-            raise SettingError("threshold.layers", self.layers, "a whole number above 0")
+        check_fields(self, "threshold")
 
     def exceeded(self, mean_s: float, longest_s: float) -> bool:
         """Return whether the stall exceeds the threshold.
@@ -229,10 +219,8 @@ def best_cut(
     Raises:
       SettingError: a weight below 0, no layer, or limits for another number of operators.
     """
-    if not 0 <= weight < float("inf"):
-        raise SettingError("weight", weight, "a finite number, at least 0")
-    if layers < 1:
-        raise SettingError("layers", layers, "a whole number above 0")
+    check_value(weight, FromZero, "weight")
+    check_value(layers, Count, "layers")
     limits = limits or Limits()
     t = _seconds(ops)
     most, added = limits.most_of(t), limits.added_s

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 from rich.box import SIMPLE_HEAD
@@ -30,6 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from c2c.errors import SettingError
+from c2c.ranges import Count, FromZero, In
 from c2c.runs import RunDir, progress_bar
 from experiments.bench.checkpoints import SERVED_SHAPES, config_of, write_models
 from experiments.bench.live import Mix, check_span, trace
@@ -60,6 +61,9 @@ _FIT_LOAD, _FIT_ZIPF, _FIT_PROMPT, _FIT_NEW = 0.65, 1.0, (16, 200), (8, 48)
 _FIT, _PREDICTED = 0, 1  # index of the mix, and part of its traces' seeds
 
 
+Load = Annotated[float, In("(0, 2]", "a share of the capacity")]
+
+
 @dataclass
 class PredictionSettings:
     """Settings as key=value on the command line.
@@ -83,13 +87,13 @@ class PredictionSettings:
 
     catalog: str | None = None
     shapes: list[str] = field(default_factory=lambda: ["llama-18m", "qwen3-8m"])
-    models: int = 4
+    models: Count = 4
     serve: list[str] = field(default_factory=list)
-    workers: int = 1
-    requests: int = 300
-    repeats: int = 5
-    loads: list[float] = field(default_factory=lambda: [0.5, 0.8])
-    zipf: float = 0.5
+    workers: Count = 1
+    requests: Count = 300
+    repeats: Count = 5
+    loads: list[Load] = field(default_factory=lambda: [0.5, 0.8])
+    zipf: FromZero = 0.5
     prompt: list[int] = field(default_factory=lambda: [32, 320])
     new: list[int] = field(default_factory=lambda: [16, 96])
     seed: int = 0
@@ -98,20 +102,12 @@ class PredictionSettings:
 
 
 def _check(settings: PredictionSettings) -> None:
-    for name in ("models", "workers", "requests", "repeats"):
-        if getattr(settings, name) < 1:
-            raise SettingError(name, getattr(settings, name), "a whole number above 0")
     if not settings.shapes or not set(settings.shapes) <= set(SERVED_SHAPES):
         raise SettingError("shapes", settings.shapes, f"some of {', '.join(SERVED_SHAPES)}")
     if not settings.loads:
         raise SettingError("loads", settings.loads, "at least one share of the capacity")
     if len(set(settings.loads)) < len(settings.loads):
         raise SettingError("loads", settings.loads, "shares without duplicates")
-    for load in settings.loads:
-        if not 0.0 < load <= 2.0:
-            raise SettingError("loads", load, "shares of the capacity, above 0 and up to 2")
-    if not 0.0 <= settings.zipf < float("inf"):
-        raise SettingError("zipf", settings.zipf, "at least 0")
     for name in ("prompt", "new"):
         check_span(name, getattr(settings, name))
     for each in settings.serve:

@@ -104,7 +104,7 @@ def test_wrong_names_and_numbers_are_refused() -> None:
         plan_of("fast", OWN)
     with pytest.raises(SettingError, match="starts='none'"):
         load_measured_start("none")
-    with pytest.raises(SettingError, match=r"runtime_share=1\.5: expected a share below 1"):
+    with pytest.raises(SettingError, match=r"runtime_share=1\.5: expected a share in \(0, 1\)"):
         replace(MEASURED, runtime_share=1.5)
     with pytest.raises(SettingError, match=r"weights_s=0"):
         replace(MEASURED, weights_s=0)

@@ -233,7 +233,7 @@ def test_the_hot_model_may_be_the_second() -> None:
         ({"kv_share": 0.2}, r"GPUs with room for llama-3-8b-hot; a100_40 lacks"),
         ({"way": "temporal", "kv_share": 0.4}, r"GPUs with room for both models; they lack"),
         ({"prompt_devices": 9}, r"prompt_devices=9: expected 0 to 8, or null"),
-        ({"poll_s": -1.0}, r"poll_s=-1\.0: expected a number, at least 0"),
+        ({"poll_s": -1.0}, r"poll_s=-1\.0: expected seconds, at least 0"),
         ({"ahead_s": -1.0}, r"ahead_s=-1\.0: expected seconds, at least 0, or null"),
         ({"threshold_of": "step"}, r"system\.layout\.threshold_of='step': expected one of"),
         ({"sm_share": 1.0}, r"sm_share=1\.0: expected a share in \(0, 1\)"),

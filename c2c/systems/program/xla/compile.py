@@ -13,13 +13,14 @@ import os
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
 from c2c.errors import DataError, SettingError, unknown_name
 from c2c.models import ModelSpec
+from c2c.ranges import Count, Index, check_fields
 from c2c.systems.program.xla.distil import distil
 from c2c.systems.program.xla.targets import TARGETS, XlaTarget
 
@@ -42,25 +43,22 @@ class StepShape:
     """
 
     target: str = "a100_80"
-    rows: int = 8
-    chunk: int = 1
-    context: int = 1024
-    layers: int = 2
-    hidden: int = 4096
-    heads: int = 32
-    kv_heads: int = 8
-    head_dim: int = 128
-    intermediate: int = 14336
-    vocab: int = 32000
-    experts: int = 0
+    rows: Count = 8
+    chunk: Count = 1
+    context: Count = 1024
+    layers: Count = 2
+    hidden: Count = 4096
+    heads: Count = 32
+    kv_heads: Count = 8
+    head_dim: Count = 128
+    intermediate: Count = 14336
+    vocab: Count = 32000
+    experts: Index = 0
 
     def __post_init__(self) -> None:
         if self.target not in TARGETS:
             raise unknown_name("target", self.target, TARGETS)
-        for name, value in asdict(self).items():
-            least = 0 if name == "experts" else 1
-            if name != "target" and (not isinstance(value, int) or value < least):
-                raise SettingError(name, value, f"a whole number of at least {least}")
+        check_fields(self)
         if self.context % PAGE_TOKENS:
             raise SettingError("context", self.context, f"a multiple of {PAGE_TOKENS}")
 

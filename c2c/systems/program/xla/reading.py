@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from c2c.errors import DataError, SettingError
+from c2c.errors import DataError
+from c2c.ranges import Index, check_value
 from c2c.systems.program.image import entries_of
 from c2c.systems.program.program import (
     Argument,
@@ -81,8 +82,7 @@ def read_dump(folder: Path, *, trips: int = 1) -> XlaStep:
       DataError: a file is missing, or files contradict each other.
       SettingError: trips below 0.
     """
-    if trips < 0:
-        raise SettingError("trips", trips, "a whole number of at least 0")
+    check_value(trips, Index, "trips")
     texts = {}
     for name in (HLO, ASSIGNMENT, THUNKS):
         path = folder / name

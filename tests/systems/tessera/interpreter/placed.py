@@ -11,7 +11,8 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from c2c.errors import DataError, SettingError
+from c2c.errors import DataError
+from c2c.ranges import Count, check_value
 from c2c.systems.program import Copy, Fill, Launch, Program, Slice
 from c2c.systems.tessera.ptx import Interval, KernelAccess
 from c2c.systems.tessera.schedule import schedule
@@ -43,8 +44,7 @@ class Placed:
     _bases: list[list[int]] = field(init=False)
 
     def __post_init__(self) -> None:
-        if self.count < 1:
-            raise SettingError("gpus", self.count, "a whole number above 0")
+        check_value(self.count, Count, "gpus")
         self._memories = [Memory() for _ in range(self.count)]
         self._bases = [
             [memory.allocate(b.nbytes, b.content) for b in self.program.buffers]

@@ -1,0 +1,225 @@
+"""Ranges and choices of settings as annotations of their fields, and their one check.
+
+after_s: Annotated[float, In("(0, inf]")] = 10.0
+most: Count | None = None
+kind: Annotated[str, OneOf("copy", "stream")] = "copy"
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+
+from c2c.errors import SettingError
+
+__all__ = [
+    "AboveZero",
+    "BelowOne",
+    "Count",
+    "Finite",
+    "FromZero",
+    "In",
+    "Index",
+    "OneOf",
+    "Share",
+    "SomeShare",
+    "allowed",
+    "check_fields",
+    "check_value",
+    "limits",
+    "typed",
+]
+
+_UNITS: Final = {
+    "s": "seconds", "seconds": "seconds", "hours": "hours", "bytes": "bytes", "gbps": "GB/s",
+    "rps": "requests a second",
+}  # fmt: skip
+_PLAIN: Final[Mapping[Any, str]] = {
+    bool: "true or false", int: "a whole number", float: "a number", str: "a string",
+    NoneType: "null",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class In:
+    """An interval of numbers, such as `In("(0, 1]")`; only a closed end `inf]` allows infinity.
+
+    Attributes:
+      interval: the interval, whose ends may be powers such as 2**31.
+      noun: the quantity in errors, such as "a share of the link"; "": by the field's name and type.
+      or_inf: whether infinity is allowed beside the interval.
+    """
+
+    interval: str
+    noun: str = ""
+    or_inf: bool = False
+
+    def fits(self, value: Any, kind: Any) -> bool:
+        """Return whether a value is a number of the kind, and in the interval."""
+        if not _is_number(value, kind):
+            return False
+        low, high = _bounds(self.interval)
+        is_above = value > low if self.interval[0] == "(" else value >= low
+        is_below = value < high if self.interval[-1] == ")" else value <= high
+        return bool((is_above and is_below) or (self.or_inf and value == math.inf))
+
+    def words(self, field: str, kind: Any) -> str:
+        """Return the allowed values of a field in words."""
+        unit = _UNITS.get(re.split(r"[._]", field)[-1]) if kind is float else None
+        noun, (low, high) = self.noun or unit or _PLAIN[kind], self.interval[1:-1].split(", ")
+        if low == "-inf":
+            text = noun
+        elif high == "inf":
+            text = f"{noun} above {low}" if self.interval[0] == "(" else f"{noun}, at least {low}"
+        elif kind is int and self.interval[0] == "[":
+            text = f"{noun} from {low} to {high}" + " - 1" * (self.interval[-1] == ")")
+        else:
+            text = f"{noun} in {self.interval}"
+        return f"{text}, or inf" if self.or_inf or self.interval.endswith("inf]") else text
+
+
+class OneOf:
+    """Choices of a text or a number, such as `OneOf("copy", "stream")`."""
+
+    def __init__(self, *choices: str | int) -> None:
+        self.choices = choices
+
+    def fits(self, value: Any, _kind: Any) -> bool:
+        """Return whether a value is one of the choices."""
+        return any(type(value) is type(one) and value == one for one in self.choices)
+
+    def words(self, _field: str, _kind: Any) -> str:
+        """Return the allowed values in words."""
+        return "one of " * (len(self.choices) > 1) + ", ".join(map(str, self.choices))
+
+
+Count = Annotated[int, In("(0, inf)")]
+Index = Annotated[int, In("[0, inf)")]
+AboveZero = Annotated[float, In("(0, inf)")]
+FromZero = Annotated[float, In("[0, inf)")]
+Share = Annotated[float, In("[0, 1]", "a share")]
+SomeShare = Annotated[float, In("(0, 1]", "a share")]
+Finite = Annotated[float, In("(-inf, inf)", "a finite number")]
+BelowOne = Annotated[float, In("[0, 1)", "a share")]
+
+
+def check_fields(settings: Any, where: str = "", schema: Any = None) -> None:
+    """Raise SettingError for a field outside its annotated range.
+
+    Args:
+      settings: a dataclass, a NamedTuple, or with `schema` a mapping.
+      where: prefix of field names in errors.
+      schema: type with the annotations; None: that of the settings.
+    """
+    kind: Any = schema or type(settings)
+    for field, hint in _ruled(kind).items():
+        value = getattr(settings, field) if schema is None else settings[field]
+        check_value(value, hint, f"{where}.{field}" if where else field, field)
+
+
+def limits(schema: Any) -> dict[str, str]:
+    """Return the allowed values, in words, of the fields of a type that have a range."""
+    return {field: allowed(hint, field) for field, hint in _ruled(schema).items()}
+
+
+def allowed(hint: Any, field: str = "") -> str:
+    """Return the allowed values of a field in words."""
+    found = []
+    for kind, rule in map(_parted, _options(hint)):
+        if (item := _item(kind)) is not None:
+            words = allowed(item, field).replace("a whole number", "whole numbers")
+            found.append(words.replace("a number", "numbers").replace("a share", "shares"))
+        else:
+            found.append(rule.words(field, kind) if rule else _PLAIN.get(kind, str(kind)))
+    return ", or ".join(dict.fromkeys(found))
+
+
+def typed(value: Any, hint: Any, where: str) -> Any:
+    """Return a value from settings in the type of its field.
+
+    Raises:
+      SettingError: it is not of the type, or outside the annotated range.
+    """
+    kinds = [kind for kind, _ in map(_parted, _options(hint))]
+    is_number = _is_number(value, float) and value == value
+    is_whole = is_number and (_is_number(value, int) or float(value).is_integer())
+    if is_whole and int in kinds:
+        made: Any = int(value)
+    elif is_number and float in kinds:
+        made = float(value)
+    elif type(value) in kinds and not isinstance(value, float):
+        made = value
+    else:
+        raise SettingError(where, value, allowed(hint, where))
+    check_value(made, hint, where)
+    return made
+
+
+def check_value(value: Any, hint: Any, where: str, field: str = "") -> None:
+    """Raise SettingError for a value outside its range.
+
+    Args:
+      value: a number, text or None, or several.
+      hint: type with its range, such as `Count`.
+      where: name of the setting in errors.
+      field: name with the unit, if not at the end of `where`.
+    """
+    for kind, rule in map(_parted, _options(hint)):
+        if (item := _item(kind)) is not None:
+            if isinstance(value, Mapping):
+                for key, one in value.items():
+                    check_value(one, item, f"{where}.{key}", field or where)
+                return
+            of, each = _parted(item)
+            if isinstance(value, Iterable) and all(each.fits(one, of) for one in value):
+                return
+        elif rule.fits(value, kind) if rule else isinstance(value, kind):
+            return
+    raise SettingError(where, value, allowed(hint, field or where))
+
+
+@cache
+def _ruled(schema: Any) -> dict[str, Any]:
+    """Return the fields with a range."""
+    hints = get_type_hints(schema, include_extras=True)
+    return {name: hint for name, hint in hints.items() if any(map(_has_rule, _options(hint)))}
+
+
+def _has_rule(option: Any) -> bool:
+    kind, rule = _parted(option)
+    return rule is not None or _item(kind) is not None
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def _parted(option: Any) -> tuple[Any, Any]:
+    if get_origin(option) is Literal:
+        return str, OneOf(*get_args(option))
+    if get_origin(option) is not Annotated:
+        return option, None
+    rules = [rule for rule in option.__metadata__ if isinstance(rule, In | OneOf)]
+    return option.__origin__, rules[0] if rules else None
+
+
+def _item(kind: Any) -> Any:
+    """Return the hint of the elements or values that have a range; None: there is none."""
+    arguments = [a for a in get_args(kind) if a is not ...]
+    return arguments[-1] if arguments and get_origin(arguments[-1]) is Annotated else None
+
+
+def _is_number(value: Any, kind: Any) -> bool:
+    return isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
+
+
+@cache
+def _bounds(interval: str) -> list[float]:
+    ends = (end.partition("**") for end in interval[1:-1].split(", "))
+    return [float(base) ** int(power or 1) for base, _, power in ends]
