@@ -128,7 +128,7 @@ def test_the_page_tells_differences_refusals_and_what_is_not_known() -> None:
     ("given", "said"),
     [
         ("scenarios=[lihgt]", "scenarios='lihgt': expected a name that exists"),
-        ("turns=0", "turns=0: expected a whole number from 1."),
+        ("turns=0", "turns=0: expected a whole number above 0."),
         ("limit_s=0", "limit_s=0.0: expected seconds above 0."),
     ],
 )

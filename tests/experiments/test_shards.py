@@ -96,7 +96,7 @@ def test_a_fleet_in_one_piece_says_so() -> None:
         ("shards=0", "shards=0: expected auto, or a whole number above 0"),
         ("shards=many", "shards='many': expected auto"),
         ("shards=1.5", r"shards=1\.5: expected auto"),
-        ("cells=0", "cells=0: expected 1 to superchips=4"),
+        ("cells=0", "cells=0: expected a whole number above 0"),
         ("cells=5", "cells=5: expected 1 to superchips=4"),
     ],
 )

@@ -123,9 +123,9 @@ def test_a_fault_that_cannot_be_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("argument", "said"),
     [
-        ("speed=0", "speed=0.0: expected a number above 0 (simulated"),
-        ("max_open=0", "max_open=0: expected a whole number from 1."),
-        ("answer_tokens=0", "answer_tokens=0: expected null or a whole number from 1."),
+        ("speed=0", "speed=0.0: expected simulated seconds a second above 0."),
+        ("max_open=0", "max_open=0: expected a whole number above 0."),
+        ("answer_tokens=0", "answer_tokens=0: expected a whole number above 0, or null."),
         ("host=0.0.0.0", "key=None: expected a key"),
         ("mig=9x", "mig='9x': expected one of"),
         ("rows=[1]", "rows"),

@@ -142,7 +142,7 @@ def test_the_command_prints_and_writes(
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
-    [({"ratio": 1.2}, "ratio=1.2: expected a share from 0 to 1"),
+    [({"ratio": 1.2}, r"ratio=1.2: expected a share in \[0, 1\]"),
      ({"requests": 0}, "requests=0"), ({"limit_s": 0.0}, "limit_s=0.0"),
      ({"columns": [0, 96]}, "columns=96: expected 0, or a multiple of a tile of 64"),
      ({"superblocks": 3, "reserve": 4}, "reserve=4: expected at most the 3 superblocks"),
