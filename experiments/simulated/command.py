@@ -98,7 +98,7 @@ async def _serve(endpoint: Endpoint, conf: EndpointConf, tokenizer: str) -> int:
         await endpoint.listen()
         port = conf.port or free_port(conf.host)
         front = begin_front(
-            "c2c simulated.front", endpoint.socket, conf.host, port,
+            "experiments.simulated.front", endpoint.socket, conf.host, port,
             min(_AT_ONCE, conf.max_open), tokenizer, key=conf.key,
         )  # fmt: skip
         serving = asyncio.create_task(
