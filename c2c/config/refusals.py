@@ -58,26 +58,8 @@ _TOGETHER = {
     "mig": "For unlike slices of one chip set mig=3g_4x1g or the like.",
     "catalog": "For models of both set catalog.models.",
 }
-# Old names of settings and their present names.
-_RENAMED = {
-    "pair": "node",
-    "system/step": "system.prompts_alone",
-    "system.chunk_candidates": "system.profile.chunks",
-    "system.profile_prompt_tokens": "system.profile.prompt_tokens",
-    "system.profile_ttft_share": "system.profile.ttft_share",
-    "system.residents": "system.engines.residents",
-    "system.engine_bytes": "system.engines.bytes",
-    "system.engine_share": "system.engines.share",
-    "system.kv_host_bytes": "system.engines.kv_host_bytes",
-    "system.turn_s": "system.engines.turn_s",
-    "system.prompt_share": "system.disaggregation.prompt_share",
-    "system.hand_over_gbps": "system.disaggregation.hand_over_gbps",
-    "system.expert_share": "system.expert_cache.share",
-    "system.expert_miss": "system.expert_cache.on_miss",
-    "system.expert_host_s": "system.expert_cache.host_s",
-    "system.expert_host": "system.expert_cache.host_per",
-    "system.expert_misses": "system.expert_cache.misses",
-}
+# Settings of release 0.1 -> their present names.
+_RENAMED = {"system/step": "system.prompts_alone"}
 # Values that cannot name a file of a config group.
 _NO_NAME = re.compile(r"|null|true|false|[-+\d.]+|[\[{].*")
 # OmegaConf's texts for a value of the wrong type.

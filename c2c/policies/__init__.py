@@ -113,7 +113,6 @@ from c2c.policies.traits import (
     Traits,
     TurnTraits,
     VaryTraits,
-    instead_of,
     traits_of,
 )
 from c2c.policies.turn import (
@@ -262,9 +261,3 @@ __all__ = [
     "wants_another",
     "weights_in",
 ]
-
-
-def __getattr__(name: str) -> object:
-    if (written := instead_of(name)) is not None:
-        raise ImportError(f"{name} is a trait now: write traits = {written} in the policy's class")
-    raise AttributeError(f"module {__name__} has no attribute {name}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any, NamedTuple
 
 from c2c.compiling.decision import decision
-from c2c.errors import SettingError
 from c2c.policies.returns import LAYERS
 from c2c.policies.traits import KeepTraits
 from c2c.ranges import In, Index
@@ -29,11 +28,6 @@ def layers_to_keep(policy: Any, room_bytes: float, layer_bytes: float, left: int
       layer_bytes: bytes of a layer's weights.
       left: layers of the model not yet kept.
     """
-
-
-def _check_spare(spare_bytes: float, where: str) -> None:
-    if not spare_bytes >= 0.0:
-        raise SettingError(f"{where}.spare_bytes", spare_bytes, "bytes, at least 0")
 
 
 class NothingKept(NamedTuple):

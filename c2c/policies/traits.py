@@ -40,7 +40,6 @@ __all__ = [
     "Traits",
     "TurnTraits",
     "VaryTraits",
-    "instead_of",
     "traits_of",
 ]
 
@@ -289,19 +288,3 @@ def _where(policy_type: type) -> str:
         if line.startswith((f"class {policy_type.__name__}(", f"class {policy_type.__name__}:")):
             return f"{Path(file).name}, line {number}"
     return where_is(made[0])
-
-
-# Decisions of earlier versions that are traits now.
-_OLD_NAMES: Final[Mapping[str, str]] = {
-    "initial_alpha": "AlphaTraits(initial=...)",
-    "tracing": "PrefetchTraits(rows=..., of_token=..., ...)",
-} | {field: f"{kind.__name__}({field}=...)" for kind in KINDS.values() for field in kind._fields}
-
-
-def instead_of(old: str) -> str | None:
-    """Return the trait that replaces a former decision; None: there is none.
-
-    >>> instead_of("takes_turns")
-    'TurnTraits(takes_turns=...)'
-    """
-    return _OLD_NAMES.get(old)
