@@ -139,6 +139,8 @@ def shown(value: Any) -> str:
 
     if OmegaConf.is_config(value):
         plain = OmegaConf.to_container(value)
+        if isinstance(plain, dict):
+            plain.pop("_target_", None)
         return "{}" if plain == {} else str(plain).replace("'", "")
     if value is None:
         return "null"
