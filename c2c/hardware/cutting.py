@@ -175,7 +175,9 @@ def _chosen(platform: Platform, config: MigConfig) -> tuple[MigProfile, ...]:
         if not alike:
             raise SettingError("mig.parts", part, f"a profile of {platform.name}: {names}")
         is_memory = alike[0].name.endswith(f".{part}")
-        fitting = [p for p in alike if is_memory and free_for((), _extent(p, chip), chip) >= count]
+        fitting = [
+            p for p in alike if is_memory and where_they_go([_extent(p, chip)] * count, chip)
+        ]
         found[part] = fitting[-1] if fitting else alike[0]
     chosen = tuple(found[part] for part in config.parts)
     if where_they_go([_extent(p, chip) for p in chosen], chip) is None:

@@ -83,9 +83,11 @@ def where_they_go(several: Sequence[Extent], chip: Partition) -> tuple[int, ...]
         if k == len(order):
             return True
         one = several[order[k]]
+        # Equal instances differ in nothing: each starts behind the one before.
+        least = found[order[k - 1]] + 1 if k and several[order[k - 1]] == one else 0
         for at in starts(one, chip):
             span = slice(at, at + one.memory)
-            if any(taken[span]):
+            if at < least or any(taken[span]):
                 continue
             taken[span] = [True] * one.memory
             found[order[k]] = at
