@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations
 from math import factorial
 
-from c2c.config import build, load
+from c2c.config import build
 from c2c.errors import SettingError
+from experiments.c2cserve.settings import composed
 
 __all__ = ["refusal", "settings_of", "shapley", "subsets"]
 
@@ -30,7 +31,7 @@ def refusal(names: Collection[str], settings: Sequence[str] = ()) -> SettingErro
       SettingError: other settings are invalid.
     """
     try:
-        build(load([*settings, *settings_of(names), "workload.requests=1"]))
+        build(composed([*settings, *settings_of(names)], {"workload.requests": 1}))
     except SettingError as error:
         if not error.field.startswith("system"):
             raise

@@ -161,9 +161,11 @@ def _run(context: Context, load: Load, names: Sequence[str], seed: int) -> dict[
         chosen[0] = "workload=conversations"
     settings = composed(
         [*FLEETS[load.fleet].settings, *catalog(MODELS * load.chips), *chosen,
-         *settings_of(names), f"link={context.link_variant}"],
+         f"link={context.link_variant}"],
         values | {"seed": seed},
     )  # fmt: skip
+    # These mechanisms choose nothing but the system, which is composed once for all loads.
+    settings.system = composed([*GH200, *settings_of(names)]).system
     setup = build(settings)
     got = simulate(setup)
     found, parts = measures(got), setup.serving.parts
