@@ -151,13 +151,6 @@ def test_wrong_traits_are_said_with_file_and_line(traits: str, said: str, tmp_pa
         build(load([*SHORT, "system/preempt=mine"], folder=preempting(tmp_path, traits)))
 
 
-def test_a_decision_of_old_that_is_a_trait_says_what_to_write(tmp_path: Path) -> None:
-    folder = preempting(tmp_path, "1.0", "PreemptTraits, look_every_s, should_drain")
-    said = r"mine\.py: line 2: .*write traits = PreemptTraits\(look_every_s=\.\.\.\) in the"
-    with pytest.raises(PolicyError, match=said):
-        build(load([*SHORT, "system/preempt=mine"], folder=folder))
-
-
 def test_the_documented_system_runs_alike_interpreted_and_compiled(
     tmp_path: Path, repository: Path
 ) -> None:
