@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 from experiments.claims import Result, answer
 from experiments.claims.robust import readings_table, under_readings
 from experiments.figure import SIMULATOR, Computed, Context, figure
-from experiments.weaver.served import SAID, TRACE, Served, served
+from experiments.weaver.served import SAID, TRACE, Found, Served, served
 
 __all__ = ["COLD_RATES", "SHARES", "compute", "is_linear"]
 
@@ -32,8 +32,8 @@ def compute(context: Context) -> Computed:
 
     def answers(**reading: Any) -> Iterator[Result]:
         other = replace(base, **reading)
-        yield from _of_rates(list(_by_rate(other)))
-        yield from _of_shares(list(_by_share(other)))
+        yield from _of_rates(other)
+        yield from _of_shares(other)
 
     results = under_readings(answers(), answers, SAID, everything=not context.quick)
     return Computed(
@@ -55,51 +55,80 @@ def compute(context: Context) -> Computed:
     )
 
 
+def _at_rate(base: Served, cold: float, way: str) -> Found:
+    return served(replace(base, way=way, hot_rate=_HOT_OF_RATES, cold_rate=cold))
+
+
+def _at_share(base: Served, share: float) -> Found:
+    return served(replace(base, ratio=share, hot_rate=_HOT_OF_SHARES))
+
+
 def _by_rate(base: Served) -> Iterator[dict[str, Any]]:
     for cold in COLD_RATES:
         for way in WAYS:
-            found = served(replace(base, way=way, hot_rate=_HOT_OF_RATES, cold_rate=cold))
-            yield {"cold_rps": cold, "way": way, **asdict(found)}
+            yield {"cold_rps": cold, "way": way, **asdict(_at_rate(base, cold, way))}
 
 
 def _by_share(base: Served) -> Iterator[dict[str, Any]]:
     for share in SHARES:
-        found = served(replace(base, ratio=share, hot_rate=_HOT_OF_SHARES))
-        yield {"share": share, **asdict(found)}
+        yield {"share": share, **asdict(_at_share(base, share))}
 
 
-def _of_rates(rows: list[dict[str, Any]]) -> Iterator[Result]:
-    at = {(r["cold_rps"], r["way"]): r for r in rows}
+def _of_rates(base: Served) -> Iterator[Result]:
+    def cuts(column: str, *others: str) -> list[float]:
+        """Return the cuts of TPOT at each ratio against the best of others."""
+        return [
+            100.0 * (1.0 - getattr(_at_rate(base, cold, "woven"), column)
+                     / min(getattr(_at_rate(base, cold, way), column) for way in others))
+            for cold in COLD_RATES
+        ]  # fmt: skip
 
-    def cut(column: str, cold: float, *others: str) -> float:
-        theirs = min(at[cold, way][column] for way in others)
-        return float(100.0 * (1.0 - at[cold, "woven"][column] / theirs))
+    def by_turns() -> list[float]:
+        found = cuts("hot_s", "temporal")
+        return [min(found), max(found)]
 
-    best = [cut("hot_s", cold, "temporal", "spatial") for cold in COLD_RATES]
-    by_turns = [cut("hot_s", cold, "temporal") for cold in COLD_RATES]
-    yield _answer("fig5a.vs_muxserve", float(np.mean(best)),
+    yield _answer("fig5a.vs_muxserve", lambda: float(np.mean(cuts("hot_s", "temporal", "spatial"))),
                   "Against the better mode at each ratio, in the mean over three.")  # fmt: skip
-    yield _answer("fig5a.vs_mux_temporal", [min(by_turns), max(by_turns)], "Over three ratios.")
-    cold = max(cut("cold_s", cold, "temporal") for cold in COLD_RATES)
-    yield _answer("fig5a.cold_vs_temporal", cold, "Largest over three ratios.")
+    yield _answer("fig5a.vs_mux_temporal", by_turns, "Over three ratios.")
+    yield _answer("fig5a.cold_vs_temporal", lambda: max(cuts("cold_s", "temporal")),
+                  "Largest over three ratios.")  # fmt: skip
 
 
-def _of_shares(rows: list[dict[str, Any]]) -> Iterator[Result]:
-    hot = {r["share"]: 1e3 * r["hot_s"] for r in rows}
-    cold = {r["share"]: 1e3 * r["cold_s"] for r in rows}
-    some = [share for share in SHARES if share > 0.0]
-    yield _answer(
-        "fig5b.linear_cold",
-        {"cold_tpot": "linear in offload ratio" if is_linear(some, [cold[s] for s in some])
-         else "not linear"},
-        "R^2 from 0.98 over shares above 0: polls come with the first one.",
-    )  # fmt: skip
-    worse = [100 * share for share in (0.05, 0.1) if hot[share] > hot[0.0]]
-    yield _answer("fig5b.low_ratio", [min(worse), max(worse)] if worse else 0.0,
+def _of_shares(base: Served) -> Iterator[Result]:
+    def hot_ms(share: float) -> float:
+        return 1e3 * _at_share(base, share).hot_s
+
+    def cold_ms(share: float) -> float:
+        return 1e3 * _at_share(base, share).cold_s
+
+    def linear() -> dict[str, str]:
+        some = [share for share in SHARES if share > 0.0]
+        is_line = is_linear(some, [cold_ms(share) for share in some])
+        return {"cold_tpot": "linear in offload ratio" if is_line else "not linear"}
+
+    def slower() -> list[float] | float:
+        worse = [100 * share for share in (0.05, 0.1) if hot_ms(share) > hot_ms(0.0)]
+        return [min(worse), max(worse)] if worse else 0.0
+
+    yield _answer("fig5b.linear_cold", linear,
+                  "R^2 from 0.98 over shares above 0: polls come with the first one.")  # fmt: skip
+    yield _answer("fig5b.low_ratio", slower,
                   "Shares of 5 and 10 % that slow the hot model; 0: neither.")  # fmt: skip
-    yield _answer("fig5b.at_50.hot", 100 * (1 - hot[0.5] / hot[0.0]), "Against none away.")
-    yield _answer("fig5b.at_50.cold", cold[0.5] - cold[0.0], "Against none away.")
-    yield _answer("fig5b.best_ratio", 100 * min(SHARES, key=lambda s: hot[s]), "Of nine shares.")
+    yield _answer("fig5b.at_50.hot", lambda: 100 * (1 - hot_ms(0.5) / hot_ms(0.0)),
+                  "Against none away.")  # fmt: skip
+    yield _answer("fig5b.at_50.cold", lambda: cold_ms(0.5) - cold_ms(0.0), "Against none away.")
+    yield _answer("fig5b.best_ratio", lambda: 100 * lowest(SHARES, hot_ms), "Of nine shares.")
+
+
+def lowest(points: Sequence[float], value: Callable[[float], float], start: int = -2) -> float:
+    """Return the point of the lowest value, from a start down to a local minimum."""
+    at = start % len(points)
+    while True:
+        near = [k for k in (at - 1, at, at + 1) if 0 <= k < len(points)]
+        best = min(near, key=lambda k: value(points[k]))
+        if best == at:
+            return points[at]
+        at = best
 
 
 def is_linear(x: list[float], y: list[float], least: float = 0.98) -> bool:
@@ -107,5 +136,5 @@ def is_linear(x: list[float], y: list[float], least: float = 0.98) -> bool:
     return float(np.corrcoef(x, y)[0, 1]) ** 2 >= least
 
 
-def _answer(name: str, ours: Any, note: str) -> Result:
+def _answer(name: str, ours: Callable[[], Any], note: str) -> Result:
     return answer(f"weaver.{name}", ours, note)

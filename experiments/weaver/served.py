@@ -347,10 +347,11 @@ def _measured(what: Served, records: Any, block: RequestBlock, prepared: Prepare
     )
 
 
-@lru_cache(maxsize=8)
 def _homes(seed: int, requests: int) -> np.ndarray:
     """Return each request's draw in [0, 1), below the ratio if its attention is remote."""
-    return np.array([draw(seed, k, 0, _HOME, 0) for k in range(requests)])
+    each: Any = np.arange(requests)
+    found: np.ndarray = draw(seed, each, 0, _HOME, 0)
+    return found
 
 
 def gpu_share(found: Found, what: Served) -> float:
