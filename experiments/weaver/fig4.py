@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
+from c2c.ranges import AboveZero, Count
 from experiments.claims import Result, answer
 from experiments.claims.robust import readings_table, under_readings
 from experiments.figure import SIMULATOR, Computed, Context, figure
@@ -19,42 +20,73 @@ from experiments.weaver.served import (
     SAID,
     TRACE,
     Found,
+    Lengths,
     Served,
+    Way,
     gpu_share,
     largest_rate,
     mean_of,
     served,
 )
 
-__all__ = ["PANELS", "RATES", "compute"]
-
-PANELS: Final = ((A100, "azure"), (A100, "burstgpt"), (L40S, "azure"), (L40S, "burstgpt"))
-RATES: Final = (1.0, 3.0, 5.0, 7.0, 10.0, 13.0, 15.0, 18.0, 22.0)
-WAYS: Final = ("dedicated", "woven", "temporal", "spatial")
-LOW: Final = 1.0  # the reading `low_rate`
-
-Panel = tuple[str, str]
+__all__ = ["HotRates", "compute"]
 
 
-@figure("weaver.fig4", title="WEAVER, Fig. 4: TPOT by the hot rate, memory",
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """Two GPUs, a source of lengths, and the ways that share the GPUs."""
+
+    node: str
+    lengths: Lengths
+    ways: tuple[Way, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Hot rates of section 5.1, of the dedicated and the woven pair, with the seeds of a mean."""
+
+    dedicated_rps: AboveZero
+    low_rps: AboveZero
+    high_rps: AboveZero
+    seeds: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HotRates:
+    """Experiment of Fig. 4: the pair, panels, hot rates, and points of section 5.1."""
+
+    pair: Served
+    panels: tuple[Panel, ...]
+    hot_rps: tuple[AboveZero, ...]
+    memory: Memory
+
+
+@figure("weaver.fig4", title="WEAVER, Fig. 4: TPOT by the hot rate, memory", experiment=HotRates,
         draw="weaver.draw_rates", needs=SIMULATOR, traces=(TRACE,))  # fmt: skip
-def compute(context: Context) -> Computed:
+def compute(context: Context, experiment: HotRates) -> Computed:
     """Return TPOT by rate and largest rates of each panel; the full profile has alternatives."""
-    base = Served(seed=context.seeds[0], traces=context.traces)
-    runs = _Runs(base)
-    lines = [(panel, way) for panel in PANELS for way in _ways(panel)]
+    base = replace(experiment.pair, seed=context.seeds[0], traces=context.traces)
+    runs = _Runs(base, experiment)
+    lines = [(panel, way) for panel in experiment.panels for way in panel.ways]
     curves = [
-        {"node": panel[0], "lengths": panel[1], "way": way, "hot_rps": rate, **asdict(found)}
+        {"node": panel.node, "lengths": panel.lengths, "way": way, "hot_rps": rate, **asdict(found)}
         for panel, way in context.each(lines)
         for rate, found in runs.line(panel, way).items()
     ]
     largest = [
-        {"node": panel[0], "lengths": panel[1], "way": way, "largest_rps": runs.largest(panel, way)}
+        {
+            "node": panel.node, "lengths": panel.lengths, "way": way,
+            "largest_rps": runs.largest(panel, way),
+        }
         for panel, way in lines
+    ]  # fmt: skip
+    memory = [
+        {"point": f"{way} at {rate:g}", **asdict(runs.mean(way, rate))}
+        for way, rate in (runs.apart, runs.low, runs.high)
     ]
 
-    def answers(*, low_rate: float = LOW, **reading: Any) -> Iterator[Result]:
-        return _results(_Runs(replace(base, **reading)), low_rate)
+    def answers(*, low_rate: float = experiment.hot_rps[0], **reading: Any) -> Iterator[Result]:
+        return _results(_Runs(replace(base, **reading), experiment), low_rate)
 
     able = SAID | {"low_rate"}
     results = under_readings(answers(), answers, able, everything=not context.quick)
@@ -62,21 +94,17 @@ def compute(context: Context) -> Computed:
         tables={
             "curves": pa.Table.from_pylist(curves),
             "largest": pa.Table.from_pylist(largest),
-            "memory": pa.Table.from_pylist(
-                [
-                    {"point": f"{way} at {rate:g}", **asdict(runs.mean(way, rate))}
-                    for way, rate in (_APART, _LOW, _HIGH)
-                ]
-            ),
+            "memory": pa.Table.from_pylist(memory),
             "readings": readings_table(results),
         },
         results=results,
+        finding=_finding(results),
         caption=(
             "Lines: TPOT of the hot model (above) and of the cold one (below) by the hot rate; "
             "dotted: largest rate."
         ),
         assumptions=(
-            "Both models are Llama 3 8B, and the cold one has 1 request/s.",
+            f"Models: catalog {base.catalog}. The cold one has {base.cold_rps:g} request/s.",
             "Two GPUs decode, and prefill is never the limit.",
             f"Sequences have at most {MOST_TOKENS:,} tokens.",
             "BurstGPT's lengths are drawn by their means alone.",
@@ -87,14 +115,21 @@ def compute(context: Context) -> Computed:
     )
 
 
-# Points of section 5.1 and of the abstract, at which means over seeds are taken.
-_APART: Final = ("dedicated", 15.0)
-_LOW: Final = ("woven", 15.0)
-_HIGH: Final = ("woven", 22.0)
-
-
-def _ways(panel: Panel) -> tuple[str, ...]:
-    return WAYS if panel[0] == A100 else WAYS[:3]  # L40S without MPS
+def _finding(results: Iterable[Result]) -> str:
+    ours = {result.claim_id.removeprefix("weaver.fig4."): result.ours for result in results}
+    gains = [
+        f"{ours[f'hot.{key}']:+.0f} % against {theirs}"
+        for key, theirs in (
+            ("vs_dedicated", "dedicated GPUs"), ("vs_mux_a100", "MuxServe on A100"),
+            ("vs_mux_l40s", "MuxServe on L40S"),
+        )
+        if f"hot.{key}" in ours
+    ]  # fmt: skip
+    slower = 100 * (ours["cold.low_load"] - 1)
+    return (
+        f"WEAVER's largest hot rate: {', '.join(gains)}; its cold TPOT at a low hot rate: "
+        f"{slower:+.0f} %"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +137,34 @@ class _Runs:
     """Runs of all panels under one reading, each made when it is first asked for."""
 
     base: Served
+    experiment: HotRates
+
+    @property
+    def apart(self) -> tuple[str, float]:
+        """The dedicated pair in section 5.1."""
+        return "dedicated", self.experiment.memory.dedicated_rps
+
+    @property
+    def low(self) -> tuple[str, float]:
+        """The woven pair at the lower rate of section 5.1."""
+        return "woven", self.experiment.memory.low_rps
+
+    @property
+    def high(self) -> tuple[str, float]:
+        """The woven pair at the higher rate of section 5.1."""
+        return "woven", self.experiment.memory.high_rps
+
+    @property
+    def first(self) -> Panel:
+        """The panel of cold latencies and memory."""
+        return self.experiment.panels[0]
+
+    def on(self, node: str) -> list[Panel]:
+        """Return the panels of a node."""
+        return [panel for panel in self.experiment.panels if panel.node == node]
 
     def _of(self, panel: Panel, way: str) -> Served:
-        return replace(self.base, node=panel[0], lengths=panel[1], way=way)
+        return replace(self.base, node=panel.node, lengths=panel.lengths, way=way)
 
     def largest(self, panel: Panel, way: str) -> float:
         """Return the largest rate of a line."""
@@ -114,16 +174,18 @@ class _Runs:
         """Return the results at a rate; None beyond the largest."""
         if rate > self.largest(panel, way):
             return None
-        return served(replace(self._of(panel, way), hot_rate=rate))
+        return served(replace(self._of(panel, way), hot_rps=rate))
 
     def line(self, panel: Panel, way: str) -> dict[float, Found]:
         """Return the results of a line by rate."""
-        found = {rate: self.at(panel, way, rate) for rate in RATES}
+        found = {rate: self.at(panel, way, rate) for rate in self.experiment.hot_rps}
         return {rate: one for rate, one in found.items() if one is not None}
 
     def mean(self, way: str, rate: float) -> Found:
-        """Return the mean over seeds at a rate on A100 with Azure's lengths."""
-        return mean_of(replace(self.base, way=way, hot_rate=rate))
+        """Return the mean over seeds at a rate of the first panel."""
+        return mean_of(
+            replace(self._of(self.first, way), hot_rps=rate), self.experiment.memory.seeds
+        )
 
     def gain(self, panel: Panel, *others: str) -> float:
         """Return the gain of the largest whole rate over those of other ways, percent."""
@@ -132,7 +194,7 @@ class _Runs:
 
     def hot_cuts(self) -> Iterator[float]:
         """Yield the cut of hot TPOT against the dedicated pair at rates that both carry."""
-        for panel in PANELS:
+        for panel in self.experiment.panels:
             apart = self.line(panel, "dedicated")
             for rate, found in self.line(panel, "woven").items():
                 if rate in apart:
@@ -140,17 +202,24 @@ class _Runs:
 
 
 def _results(runs: _Runs, low_rate: float) -> Iterator[Result]:
-    first = PANELS[0]
+    first = runs.first
 
     def vs_dedicated() -> float:
-        return max(runs.gain(panel, "dedicated") for panel in PANELS)
+        return max(runs.gain(panel, "dedicated") for panel in runs.experiment.panels)
+
+    def vs_mux(node: str, *ways: str) -> float:
+        return max(runs.gain(panel, *ways) for panel in runs.on(node))
 
     def vs_mux_l40s() -> float:
-        return max(runs.gain(panel, "temporal") for panel in PANELS[2:])
+        return vs_mux(L40S, "temporal")
 
     def low_load() -> float:
         woven, apart = (
-            served(replace(runs.base, way=way, hot_rate=low_rate)).cold_s
+            served(
+                replace(
+                    runs.base, node=first.node, lengths=first.lengths, way=way, hot_rps=low_rate
+                )
+            ).cold_s
             for way in ("woven", "dedicated")
         )
         return woven / apart
@@ -165,19 +234,20 @@ def _results(runs: _Runs, low_rate: float) -> Iterator[Result]:
         return [min(found), max(found)]
 
     def overhead() -> list[float]:
-        alone_s = runs.mean(*_APART).cold_s
-        return [1e3 * (runs.mean(*point).cold_s - alone_s) for point in (_LOW, _HIGH)]
+        alone_s = runs.mean(*runs.apart).cold_s
+        return [1e3 * (runs.mean(*point).cold_s - alone_s) for point in (runs.low, runs.high)]
 
     most = "Largest of the four panels; whole rates."
     yield _answer("fig4.hot.vs_dedicated", vs_dedicated, most)
     yield _answer("intro.vs_multiplexing", vs_dedicated, "As section 5.1 pairs it.")
-    yield _answer(
-        "fig4.hot.vs_mux_a100",
-        lambda: max(runs.gain(panel, "temporal", "spatial") for panel in PANELS[:2]),
-        "Larger of the two traces.",
-    )
-    yield _answer("fig4.hot.vs_mux_l40s", vs_mux_l40s, "Larger of the two traces.")
-    yield _answer("abstract.throughput_max", vs_mux_l40s, "As section 5.1 pairs it.")
+    if runs.on(A100):
+        yield _answer(
+            "fig4.hot.vs_mux_a100", lambda: vs_mux(A100, "temporal", "spatial"),
+            "Larger of the two traces.",
+        )  # fmt: skip
+    if runs.on(L40S):
+        yield _answer("fig4.hot.vs_mux_l40s", vs_mux_l40s, "Larger of the two traces.")
+        yield _answer("abstract.throughput_max", vs_mux_l40s, "As section 5.1 pairs it.")
     yield _answer(
         "fig4.hot.tpot_vs_dedicated", lambda: max(runs.hot_cuts()), "Of rates that both carry."
     )
@@ -194,8 +264,9 @@ def _results(runs: _Runs, low_rate: float) -> Iterator[Result]:
 def _crossing(runs: _Runs) -> float:
     """Return the lowest rate at which the woven pair is no slower, linear between two rates."""
     before: tuple[float, float] | None = None
-    for rate in RATES:
-        woven, apart = (runs.at(PANELS[0], way, rate) for way in ("woven", "dedicated"))
+    rates = runs.experiment.hot_rps
+    for rate in rates:
+        woven, apart = (runs.at(runs.first, way, rate) for way in ("woven", "dedicated"))
         if woven is None or apart is None:
             break
         more_s = woven.hot_s - apart.hot_s
@@ -205,34 +276,36 @@ def _crossing(runs: _Runs) -> float:
             last, was_s = before
             return last + (rate - last) * was_s / (was_s - more_s)
         before = rate, more_s
-    return RATES[-1]
+    return rates[-1]
 
 
 def _of_memory(runs: _Runs) -> Iterator[Result]:
     def whole(way: str) -> float:
-        return float(math.floor(runs.largest(PANELS[0], way)))
+        return float(math.floor(runs.largest(runs.first, way)))
 
     def hot_mem() -> dict[str, str]:
-        kept = runs.mean(*_APART).kept
+        kept = runs.mean(*runs.apart).kept
         return {"utilization": "all" if kept > 0.9 else f"{kept:.0%}"}
 
     queue = "The last whole rate whose queue does not grow."
     yield _answer("mem.dedicated.qps", lambda: whole("dedicated"), queue)
     yield _answer("mem.weaver.qps", lambda: whole("woven"), queue)
     yield _answer(
-        "mem.dedicated.batch", lambda: runs.mean(*_APART).batch, "At 15 requests a second."
+        "mem.dedicated.batch", lambda: runs.mean(*runs.apart).batch, "At 15 requests a second."
     )
-    yield _answer("mem.weaver.batch", lambda: runs.mean(*_HIGH).batch, "At 22 requests a second.")
     yield _answer(
-        "mem.batch_doubling", lambda: runs.mean(*_HIGH).batch / runs.mean(*_APART).batch,
+        "mem.weaver.batch", lambda: runs.mean(*runs.high).batch, "At 22 requests a second."
+    )
+    yield _answer(
+        "mem.batch_doubling", lambda: runs.mean(*runs.high).batch / runs.mean(*runs.apart).batch,
         "At 22 against 15 requests a second.",
     )  # fmt: skip
     tokens = "Tokens in use over the room for keys and values; mean of four seeds."
-    yield _answer("mem.dedicated.kv", lambda: 100 * runs.mean(*_APART).hot_kv, tokens)
-    yield _answer("mem.weaver.hot_kv", lambda: 100 * runs.mean(*_LOW).hot_kv, tokens)
-    yield _answer("mem.weaver.cold_kv", lambda: 100 * runs.mean(*_LOW).cold_kv, tokens)
+    yield _answer("mem.dedicated.kv", lambda: 100 * runs.mean(*runs.apart).hot_kv, tokens)
+    yield _answer("mem.weaver.hot_kv", lambda: 100 * runs.mean(*runs.low).hot_kv, tokens)
+    yield _answer("mem.weaver.cold_kv", lambda: 100 * runs.mean(*runs.low).cold_kv, tokens)
     yield _answer(
-        "sec23.cold_mem", lambda: 100 * gpu_share(runs.mean(*_APART), runs.base),
+        "sec23.cold_mem", lambda: 100 * gpu_share(runs.mean(*runs.apart), runs.base),
         "Weights, the reserve of 1 GB, keys and values at one request a second.",
     )  # fmt: skip
     yield _answer(
