@@ -28,6 +28,7 @@ from c2c.workloads import RequestBlock, Workload
 __all__ = [
     "A100",
     "L40S",
+    "LONG",
     "SAID",
     "TRACE",
     "Found",
@@ -363,8 +364,8 @@ def _measured(what: Served, records: Any, block: RequestBlock, prepared: Prepare
 def _homes(seed: int, requests: int) -> np.ndarray:
     """Return each request's draw in [0, 1), below the ratio if its attention is remote."""
     each: Any = np.arange(requests)
-    found: np.ndarray = draw(seed, each, 0, _HOME, 0)
-    return found
+    found: Any = draw(seed, each, 0, _HOME, 0)
+    return np.asarray(found)
 
 
 def gpu_share(found: Found, what: Served) -> float:
