@@ -175,7 +175,7 @@ def _all_at_once(served: Served, rows: int, seed: int) -> Drained:
 
 def _simulated(served: Served, rate: int, seed: int, tokens: int = ANSWER_TOKENS) -> Drained:
     workload = build_workload(_workload(served, rate, tokens), [served.model], seed, [served.model])
-    found = simulate_in_memory(_prepared(served), workload, compiled=False).records
+    found = simulate_in_memory(_prepared(served), workload).records
     arrived, ended = found["arrival_s"], found["finished_s"]
     return Drained(
         throughput_rps=len(found) / float(ended.max() - arrived.min()),
