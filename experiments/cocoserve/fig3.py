@@ -176,7 +176,7 @@ def compute_failures(context: Context, experiment: Failures) -> Computed:
         caption=(
             "Left: requests whose batch outgrew the card, for servers that batch all waiting "
             f"requests; diamonds: the paper. Right: requests within {slo:g} times "
-            "HFT's mean latency at the lowest rate."
+            "HFT's (Hugging Face Transformers) mean latency at the lowest rate."
         ),
         assumptions=(
             "Model, card, lengths and restarts are those of Fig. 3.",

@@ -106,7 +106,7 @@ def compute(context: Context, experiment: Comparison) -> Computed:
         finding=_ratios(by_rate),
         caption=(
             "Lines: throughput and mean latency of one instance by requests at once, LLaMA-13B "
-            "above and 70B below."
+            "above and 70B below. HFT: Hugging Face Transformers."
         ),
         assumptions=(
             *_shared(experiment.server, experiment.loads),
@@ -151,7 +151,7 @@ def compute_instances(context: Context, experiment: Instances) -> Computed:
         finding=_half(rows),
         caption=(
             "Bars: throughput, mean latency and memory of two and four instances of LLaMA-13B on "
-            "four A100 of 40 GB, at low and high load."
+            "four A100 of 40 GB, at low and high load. HFT: Hugging Face Transformers."
         ),
         assumptions=(
             *_shared(base, experiment.loads),

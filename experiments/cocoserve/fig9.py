@@ -79,7 +79,7 @@ def compute(context: Context, experiment: Used) -> Computed:
         + ", ".join(f"{name} {gb:.1f} GB" for name, gb in now.items()),
         caption=(
             f"Left: memory in use with {peak} requests at once; diamonds: the paper. Right: idle "
-            "memory and compute at low rates."
+            "memory and compute at low rates. HFT: Hugging Face Transformers."
         ),
         assumptions=(
             f"The model is {base.model} on an A100 of 40 GB.",

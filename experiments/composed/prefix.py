@@ -193,9 +193,9 @@ def _setup(context: Context, experiment: Prefixes) -> tuple[str, ...]:
 def _finding(rows: Sequence[Mapping[str, Any]]) -> str:
     none, *_, full = (r for r in rows if r["part"] == "slices")
     return (
-        f"{full['host_gb']} GB of host memory for a prefix cache on slices: TTFT p50 "
+        f"{full['host_gb']} GB of host memory for prefixes on slices: TTFT p50 "
         f"{_number(none['ttft_p50_s'])} s becomes {_number(full['ttft_p50_s'])} s, "
-        f"{full['found_hbm_percent'] + full['found_host_percent']:.0f} % of prompt tokens are found"
+        f"{full['found_hbm_percent'] + full['found_host_percent']:.0f} % of prompts are found"
     )
 
 
