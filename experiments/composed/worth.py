@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from statistics import fmean
 from typing import Annotated, Any, Final
 
@@ -145,9 +146,10 @@ def compute(context: Context, experiment: Worth) -> Computed:
             experiment, load, _at(rows, load), experiment.seeds_of(load, context.seeds)
         )
     ]
+    interval = "" if all(r["half"] is None for r in shares) else "; lines: 95 % interval over seeds"
     caption = (
-        "Bars: Shapley value of each mechanism, in points of requests within both targets; lines: "
-        "95 % interval over seeds. Below zero, a mechanism costs attainment; link variant "
+        "Bars: Shapley value of each mechanism, in points of requests within both targets"
+        f"{interval}. Below zero, a mechanism costs attainment; link variant "
         f"'{context.link_variant}'."
     )
     assumptions = (
@@ -201,8 +203,7 @@ def _run(
          f"link={context.link_variant}"],
         values | {"seed": seed},
     )  # fmt: skip
-    # These mechanisms choose nothing but the system, which is composed once for all loads.
-    settings.system = composed([*GH200, *settings_of(names)]).system
+    settings.system = _system_of(tuple(names))
     setup = build(settings)
     got = simulate(setup)
     found, parts = measures(got), setup.serving.parts
@@ -216,6 +217,12 @@ def _run(
         "usd_per_million_tokens": usd and million_h and usd * million_h,
         "kwh_per_million_tokens_at_most": power_w and million_h and power_w / 1e3 * million_h,
     }
+
+
+@cache
+def _system_of(names: tuple[str, ...]) -> Any:
+    """Return the settings of a set's system: mechanisms choose nothing else."""
+    return composed([*GH200, *settings_of(names)]).system
 
 
 def _total(of: Sequence[tuple[int, float | None]]) -> float | None:

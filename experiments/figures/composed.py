@@ -31,6 +31,7 @@ def draw_worth(tables: Tables, caption: str) -> Figure:
     lines = -(-len(cells) // columns)
     names = list(dict.fromkeys(r["mechanism"] for r in rows))
     width = 0.8 / len(names)
+    most = max(len({r["rate_rps"] for r in rows if (r["fleet"], r["bursts"]) == c}) for c in cells)
     figure, panels = canvas(
         4.6 * columns, 1.2 + 2.8 * lines, columns=columns, rows=lines, sharey=True
     )
@@ -50,6 +51,7 @@ def draw_worth(tables: Tables, caption: str) -> Figure:
                 label=name,
             )  # fmt: skip
         axes.axhline(0.0, color=INK, linewidth=0.6)
+        axes.set_xlim(-0.6, most - 0.4)  # so that bars are equally wide in all panels
         axes.set_xticks(range(len(rates)), [f"{rate:g}" for rate in rates])
         axes.set_title(", ".join(cell), fontsize=9.5)
         if place % columns == 0:

@@ -129,7 +129,7 @@ def finish(
     width, height = figure.get_size_inches()
     lines = textwrap.wrap(caption, width=int(width * 72 / (CAPTION_POINTS * 0.56)))
     below = (len(lines) * CAPTION_POINTS * 1.35 + 10) / 72 / height
-    titles = textwrap.wrap(_finding.get() or title, int(width * 72 / (_TITLE_POINTS * 0.6)))
+    titles = textwrap.wrap(_finding.get() or title, int(width * 72 / (_TITLE_POINTS * 0.66)))
     above = (26 + (len(titles) - 1) * _TITLE_POINTS * 1.2) / 72 / height
     if legend is not None:
         handles, labels = legend.get_legend_handles_labels()

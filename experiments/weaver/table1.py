@@ -73,7 +73,7 @@ def compute(context: Context, experiment: Parallelism) -> Computed:
         ),
         caption=(
             f"Lines: decode throughput of {experiment.model} by batch, two separate instances and "
-            "tensor parallelism over both GPUs (tp2). Diamonds: Table 1 of the paper."
+            "tensor parallelism over both GPUs. Diamonds: Table 1 of the paper."
         ),
         assumptions=(
             f"Sequences have {experiment.context:,} tokens.",
