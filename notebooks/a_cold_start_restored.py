@@ -95,7 +95,7 @@ for k, (way, colour) in enumerate(ways.items()):
     bars = axis.bar(x, starts[way], 0.25, color=colour, label=way)
     axis.bar_label(bars, fmt="%.1f", padding=2, fontsize=7)
 axis.set_xticks(range(len(stages)), list(stages))
-axis.set(ylabel="loading phase (s)", title="MEDUSA starts sooner than an engine without graphs")
+axis.set(ylabel="loading phase (s)", title="Loading phase by model")
 axis.legend()
 plt.show()
 

@@ -98,6 +98,6 @@ moved = sum(r[0] * r[2] / r[3] for r in prompts) / sum(r[0] for r in prompts)
 Markdown(
     f"**Found.** The pair serves {found['kernels'].requests_per_s:.1f} requests a second by "
     f"kernels, {gain:.2f} times as many as by {best_rival.name}, the best other way: {moved:.0%} "
-    f"of a prompt's time moves to the L40S, and kernels with {stay:.0%} of a decode step's time, "
-    "which wait for HBM, stay on the A100."
+    f"of a prompt's time moves to the L40S, and kernels with {stay:.0%} of a decode step's time "
+    "stay on the A100, whose memory is faster."
 )
