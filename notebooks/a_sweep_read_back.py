@@ -67,7 +67,7 @@ fastest = runs["workload.rate_rps"].max()
 at_most = runs[runs["workload.rate_rps"] == fastest].set_index("system.name")
 served = runs[runs["verdict"] == "served"]
 Markdown(
-    f"**Found.** {len(served)} of {len(runs)} runs are served. At {fastest:g} requests a second "
+    f"**Found.** Of {len(runs)} runs {len(served)} are served. At {fastest:g} requests a second "
     "the p99 of TTFT is "
     + " and ".join(f"{at_most.ttft_p99_s[name]:.2f} s with {name}" for name in at_most.index)
     + ", and that of TPOT "

@@ -13,6 +13,7 @@ import pyarrow as pa
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.rcsetup import cycler
 from PIL import Image
 
 __all__ = [
@@ -69,7 +70,7 @@ RC: dict[str, Any] = {
     "axes.spines.right": False,
     "axes.edgecolor": GREY,
     "axes.labelcolor": INK,
-    "axes.prop_cycle": mpl.cycler(color=COLOURS),
+    "axes.prop_cycle": cycler(color=COLOURS),
     "axes.axisbelow": True,
     "axes.grid": True,
     "axes.grid.axis": "y",
