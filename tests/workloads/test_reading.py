@@ -260,7 +260,7 @@ def test_times_that_cannot_be_read_name_the_forms_that_are(tmp_path: Path) -> No
     with pytest.raises(DataError, match=r"unreadable_arrival 1 .* as dates such as 2023-11-16"):
         build(path, lengths="fixed")
     path.write_text("Timestamp,prompt_tokens,output_tokens\n16/11/2023 18:15,1,1\n")
-    with pytest.raises(DataError, match="'Timestamp' may be .* such as '16/11/2023 18:15'"):
+    with pytest.raises(DataError, match=r"'Timestamp' may be .* such as '16/11/2023 18:15'"):
         build(path)
 
 

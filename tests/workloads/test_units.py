@@ -95,14 +95,19 @@ def test_a_low_load_in_assumed_seconds_asks_for_its_unit(tmp_path: Path, named: 
     assert arrivals(build(path, columns=told, time_unit="s")) == [0, 2e6, 14.4e6]
     # Whole numbers, two a second in milliseconds: 0.002 a second would be "served" by any fleet.
     path = table(tmp_path / "t.csv", named, [490 * k for k in range(400)])
-    with pytest.raises(SettingError, match="would take 54.3 h, in milliseconds 196 s"):
+    with pytest.raises(SettingError, match=r"would take 54\.3 h, in milliseconds 196 s"):
         build(path, columns=told)
 
 
 @pytest.mark.parametrize(
     ("cells", "said"),
-    [([0, 3600.5, 10_799.5], False), ([0, 20, 45], True), ([0, 20.5, 45], False), ([0, 1, 2], False)],
-)  # fmt: skip
+    [
+        ([0, 3600.5, 10_799.5], False),
+        ([0, 20, 45], True),
+        ([0, 20.5, 45], False),
+        ([0, 1, 2], False),
+    ],
+)
 def test_a_low_load_that_seconds_may_have_is_said(
     tmp_path: Path, cells: list[float], said: bool
 ) -> None:
