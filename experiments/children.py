@@ -28,6 +28,7 @@ from typing import Any, Final, Self
 from c2c.errors import DataError, SettingError
 
 __all__ = [
+    "BEGUN",
     "PATIENCE_S",
     "ROOT",
     "Ended",
@@ -404,7 +405,7 @@ def gather[T](
         return [task.result() for task in tasks]
 
 
-_BEGUN: Final = 1e-9  # share of a work that has only begun
+BEGUN: Final = 1e-9  # share of a work that has only begun
 # State that a process inherits from its parent.
 _INHERITED: dict[str, Any] = {}
 
@@ -419,9 +420,9 @@ def _one[T](work: Callable[..., T], k: int, given: tuple[Any, ...]) -> T:
     shares = _INHERITED["shares"]
 
     def within(share: float) -> None:
-        shares[k] = max(share, _BEGUN)
+        shares[k] = max(share, BEGUN)
 
-    shares[k] = _BEGUN
+    shares[k] = BEGUN
     found = work(*given, within)
     shares[k] = 1.0
     return found

@@ -15,7 +15,7 @@ import yaml
 
 from c2c.hardware import conf_dir
 from c2c.runs import RunDir, Show
-from experiments.children import gather
+from experiments.children import BEGUN, gather
 from experiments.figure import Context, FigureSpec
 from experiments.figures.style import bare_picture, look
 
@@ -105,7 +105,7 @@ def make_all(
     for k, spec in enumerate(specs):
 
         def within(share: float, k: int = k) -> None:
-            tally.show([1.0] * k + [max(share, 1e-9)] + [0.0] * (len(specs) - 1 - k))
+            tally.show([1.0] * k + [max(share, BEGUN)] + [0.0] * (len(specs) - 1 - k))
 
         within(0.0)
         outcome = _make_one(make, context, spec, within)
@@ -127,7 +127,7 @@ class Tally:
     """Progress of several figures, each weighed by its known CPU-seconds.
 
     A figure that was up to date does not count. One that reports no share of its work counts by the
-    time since its start, if figures so far have taken as long as known.
+    time since its start, at the pace of the others.
     """
 
     def __init__(self, works: Mapping[str, float], advance: Show) -> None:
@@ -146,20 +146,21 @@ class Tally:
 
     def show(self, shares: Sequence[float]) -> None:
         """Show the progress, given the share of each figure that is done."""
-        now = time.monotonic()
-        pace = self._taken_s / self._known_s if self._known_s else 1.0
-        done, running = 0.0, []
-        for name, share in zip(self._names, shares, strict=True):
-            work = self._works[name]
-            if 0 < share < 1:
-                running.append(name)
-                since_s = now - self._began.setdefault(name, now)
-                by_time = min(_MOST, since_s / max(work * pace, 1e-9))
-                done += max(share, by_time) * work
-            else:
-                done += share * work
+        now, known = time.monotonic(), dict(zip(self._names, shares, strict=True))
+        since_s = {
+            name: now - self._began.setdefault(name, now)
+            for name, share in known.items()
+            if 0 < share < 1
+        }
+        taken_s = self._taken_s + sum(since_s[name] for name in since_s if known[name] > BEGUN)
+        worked = self._known_s + sum(known[name] * self._works[name] for name in since_s)
+        pace = taken_s / worked if taken_s else 1.0
+        for name, s in since_s.items():
+            by_time = min(_MOST, s / max(self._works[name] * pace, 1e-9))
+            known[name] = max(known[name], by_time)
+        done = sum(share * self._works[name] for name, share in known.items())
         total = sum(self._works.values())
-        self._advance(done, total or 1.0, ", ".join(running))
+        self._advance(done, total or 1.0, ", ".join(since_s))
 
 
 def _make_one(
