@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from c2c.config import load
 from c2c.hardware import Platform, conf_dir, load_platform
 
-__all__ = ["GH200", "composed", "gh200_of_the_paper"]
+__all__ = ["GH200", "catalog", "composed", "gh200_of_the_paper"]
 
 # The paper's machine, with the slices of its Table 1; the driver lists other ones.
 GH200: Final = ("hardware=gh200", "hardware.mig_table=paper")
@@ -33,6 +33,16 @@ KEPT: Final = 256
 def gh200_of_the_paper() -> Platform:
     """Return the platform that `GH200` chooses."""
     return replace(load_platform("gh200"), mig_table="paper")
+
+
+def catalog(models: int) -> tuple[str, ...]:
+    """Return the overrides of a catalog of `models` models, half Llama-3 3B, half 8B."""
+    large = models // 2
+    return (
+        "catalog=dense6",
+        f"catalog.models=[{{spec:llama-3-3b,copies:{models - large},tpot_slo_s:0.15}},"
+        f"{{spec:llama-3-8b,copies:{large},tpot_slo_s:0.3}}]",
+    )
 
 
 def composed(overrides: Sequence[str], values: Mapping[str, Any] | None = None) -> DictConfig:

@@ -11,9 +11,8 @@ import pyarrow as pa
 
 from c2c.config import RunSetup, build, simulate
 from c2c.hardware import LinkVariant, load_platform
-from experiments.c2cserve.fleets import catalog
 from experiments.c2cserve.measures import measures, medians
-from experiments.c2cserve.settings import GH200, composed
+from experiments.c2cserve.settings import GH200, catalog, composed
 from experiments.figure import SIMULATOR, Computed, Context, figure
 
 __all__ = ["CLOSE_POINTS", "PAPER", "SYSTEMS", "Point", "arrivals", "best_of", "compute"]

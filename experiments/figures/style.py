@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,6 +34,7 @@ __all__ = [
     "canvas",
     "draw_table",
     "finish",
+    "label_ends",
     "look",
     "mark_published",
     "rows_of",
@@ -172,6 +174,22 @@ def mark_published(
 ) -> None:
     """Mark printed values with hollow diamonds."""
     axes.plot(x, y, label=label, **PUBLISHED)
+
+
+def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
+    """Write names right of the last points (x, y, name, colour) of lines, none over another."""
+    axes.figure.draw_without_rendering()  # type: ignore[union-attr]
+    right = max(x for x, *_ in ends)
+    places = sorted(
+        (float(axes.transData.transform((x, y))[1]), name, colour) for x, y, name, colour in ends
+    )
+    step = 1.35 * mpl.rcParams["font.size"] * axes.figure.dpi / 72
+    last = -math.inf
+    for y, name, colour in places:
+        last = max(y, last + step)
+        value = axes.transData.inverted().transform((0.0, last))[1]
+        axes.annotate(name, (right, value), (8, 0), textcoords="offset points", va="center",
+                      color=colour, fontweight="bold", annotation_clip=False)  # fmt: skip
 
 
 def beside(rows: Sequence[Mapping[str, Any]], row: Mapping[str, Any], step: float) -> float:
