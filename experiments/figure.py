@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from c2c.config import load_code
 from c2c.errors import SettingError
-from c2c.hardware import LinkVariant
+from c2c.hardware import LinkVariant, conf_file
 from c2c.ranges import check_fields
 from experiments.claims import Improvement, Result
 from experiments.experiment import read_experiment
@@ -179,10 +179,19 @@ class FigureSpec:
                 key, _, value = context.overrides[0].partition("=")
                 raise SettingError(key, value, f"a figure with settings; {self.name} has none")
             return None
+        return read_experiment(self.experiment, self._at, context.overrides, quick=context.quick)
+
+    @property
+    def experiment_file(self) -> Path | None:
+        """File of its experiment; None if it has none."""
+        paper, _, name = self._at.rpartition("/")
+        return conf_file(f"experiment/{paper}", name) if self.experiment else None
+
+    @property
+    def _at(self) -> str:
+        """Name of the experiment's file in `conf/experiment`."""
         paper, _, name = self.name.rpartition(".")
-        return read_experiment(
-            self.experiment, f"{paper or _PAPER}/{name}", context.overrides, quick=context.quick
-        )
+        return f"{paper or _PAPER}/{name}"
 
     @property
     def sources(self) -> tuple[str, ...]:

@@ -94,8 +94,8 @@ def compute(context: Context, experiment: Generations) -> Computed:
     here = at_last[experiment.drawn]
     caption = (
         "Left: rate of one GEMM on full GPUs over M, with weights in HBM or streamed by HybridGEMM "
-        f"at its best alpha. Right: its speed-up over GH200 at M={experiment.decode_m}; link variant "
-        f"'{context.link_variant}'."
+        f"at its best alpha. Right: its speed-up over GH200 at M={experiment.decode_m}; link "
+        f"variant '{context.link_variant}'."
     )
     assumptions = (
         f"The GEMM has K={drawn.k}, N={drawn.n}.",
@@ -108,8 +108,8 @@ def compute(context: Context, experiment: Generations) -> Computed:
         f"One tile: every chip uses {'x'.join(map(str, experiment.one_tile))} with all of K in "
         "place of the best of a library's menu.",
         *(
-            f"{shape} (K={experiment.shapes[shape].k}, N={experiment.shapes[shape].n}): with weights "
-            f"in HBM {last} is {r['hbm_gemm']:.1f} times as fast as {first}, with one tile "
+            f"{shape} (K={experiment.shapes[shape].k}, N={experiment.shapes[shape].n}): with "
+            f"weights in HBM {last} is {r['hbm_gemm']:.1f} times as fast as {first}, with one tile "
             f"{r['hbm_gemm_one_tile']:.1f} times."
             for shape, r in at_last.items()
         ),
@@ -121,9 +121,9 @@ def compute(context: Context, experiment: Generations) -> Computed:
         },
         results=_results(scaling, context.link_variant, experiment),
         caption=caption,
-        finding=f"From {first} to {last} a GEMM of M={experiment.decode_m} is {here['hbm_gemm']:.1f} "
-        f"times as fast with weights in HBM, and {here['hybrid_gemm']:.1f} times streamed: each "
-        "follows its memory",
+        finding=f"From {first} to {last} a GEMM of M={experiment.decode_m} is "
+        f"{here['hbm_gemm']:.1f} times as fast with weights in HBM, and "
+        f"{here['hybrid_gemm']:.1f} times streamed: each follows its memory",
         assumptions=assumptions,
     )
 
@@ -190,8 +190,8 @@ def _results(
             "hbm_gemm": follows("hbm_gemm", "hbm_bandwidth"),
             "hybridgemm": follows("hybrid_gemm", "link_bandwidth"),
         },
-        f"Speed-up at M={experiment.decode_m} within 20% of the bandwidth's ratio on all platforms and "
-        f"for both shapes ({', '.join(f'N={n}' for n in (w.n for w in experiment.shapes.values()))}).",
+        f"Speed-up at M={experiment.decode_m} within 20% of the bandwidth's ratio on all "
+        f"platforms and for all shapes ({', '.join(experiment.shapes)}).",
         link_variant=variant,
     )
     return (*direct, trend)

@@ -74,7 +74,8 @@ def compute(context: Context, experiment: Superchips) -> Computed:
         tables={"superchips": pa.Table.from_pylist(rows)},
         results=(*results, *_links(), *_capacity(experiment)),
         caption=caption,
-        finding=f"Host memory is {min(sizes):.2g} to {max(sizes):.2g} times HBM, and a kernel reads it at "
+        finding=f"Host memory is {min(sizes):.2g} to {max(sizes):.2g} times HBM, and a kernel "
+        "reads it at "
         f"{min(rates):.0f} to {max(rates):.0f} GB/s",
         assumptions=assumptions,
     )

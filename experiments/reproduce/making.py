@@ -107,14 +107,11 @@ def inputs_of(spec: FigureSpec, context: Context) -> dict[str, Any]:
     """Return the inputs of a figure (config, packages, files) as arguments of `RunDir`."""
     folders = [conf_dir() / name for name in CONF_FOLDERS]
     traces = [context.traces / name for name in spec.traces] if context.traces else []
+    others = (*folders, *traces, spec.experiment_file)
     return {
-        "config": {
-            "figure": spec.name,
-            **told(context),
-            "experiment": asdict(settings) if (settings := spec.settings(context)) else None,
-        },
+        "config": {"figure": spec.name, **told(context)},
         "packages": spec.sources,
-        "files": [*spec.files, *(path for path in (*folders, *traces) if path.exists())],
+        "files": [*spec.files, *(path for path in others if path and path.exists())],
     }
 
 
@@ -124,6 +121,7 @@ def told(context: Context) -> dict[str, Any]:
         "profile": context.profile,
         "link_variant": context.link_variant,
         "seeds": list(context.seeds),
+        "overrides": list(context.overrides),
     }
 
 
@@ -162,11 +160,12 @@ def make_figure(
 
 
 def _compute_and_draw(spec: FigureSpec, context: Context, run: RunDir) -> None:
-    computed = spec.compute(context)
+    computed, settings = spec.compute(context), spec.settings(context)
     paths = {name: run.write_table(name, table) for name, table in computed.tables.items()}
     run.write_json(
         "figure",
         {
+            "experiment": asdict(settings) if settings else None,
             "caption": computed.caption,
             "finding": computed.finding,
             "assumptions": computed.assumptions,
