@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
+from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -93,6 +94,10 @@ def _override(node: DictConfig, overrides: Sequence[str]) -> None:
 
 def _converted(value: Any, hint: Any, where: str) -> Any:
     """Return plain data in the type of its field; lists become tuples."""
+    if get_origin(hint) is UnionType and any(map(is_dataclass, get_args(hint))):
+        if value is None:
+            return None
+        hint = next(filter(is_dataclass, get_args(hint)))
     if is_dataclass(hint):
         if not isinstance(value, Mapping):
             raise SettingError(where, value, "a mapping")

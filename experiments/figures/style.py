@@ -134,8 +134,9 @@ def finish(
     titles = textwrap.wrap(_finding.get() or title, int(width * 72 / (_TITLE_POINTS * 0.6)))
     above = (26 + (len(titles) - 1) * _TITLE_POINTS * 1.2) / 72 / height
     if legend is not None:
-        handles, labels = legend.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="upper left", ncols=columns, borderaxespad=0.0,
+        handles, names = legend.get_legend_handles_labels()
+        labels = dict(zip(names, handles, strict=True))  # each once
+        figure.legend(labels.values(), labels, loc="upper left", ncols=columns, borderaxespad=0.0,
                       handlelength=3.0,  # dashes are seen beside a marker
                       bbox_to_anchor=(0.006, 1 - above))  # fmt: skip
         above += (-(-len(labels) // columns) * _LEGEND_ROW_POINTS + 6) / 72 / height
