@@ -10,6 +10,7 @@ from experiments.claims.fidelity import (
 )
 from experiments.claims.improvement import Better, Improvement, improvements_of
 from experiments.claims.load import Claim, Explanation, claim, explanations, load_claims
+from experiments.claims.summary import print_summary
 from experiments.claims.trends import predicate_holds
 
 __all__ = [
@@ -31,5 +32,6 @@ __all__ = [
     "load_claims",
     "predicate_holds",
     "print_fidelity",
+    "print_summary",
     "totals",
 ]

@@ -69,7 +69,7 @@ SIMULATED = {
     ),
     "mydir/lab-1b": (
         ("mydir/system/lab_family.py", "mydir/lab-1b/config.json"),
-        "chunk: lab-1b",
+        " lab-1b ",
     ),
     "mydir/lab.csv": (("mydir/system/lab_trace.py", "mydir/lab.csv"), "2 of 2 used (format lab)"),
 }
