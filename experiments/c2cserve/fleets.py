@@ -55,7 +55,7 @@ class Point:
     draw_gbps: float | None = None
 
 
-@figure("fleets", title="More models than slices (beyond the paper)", draw="fleets.draw_fleets",
+@figure("fleets", title="More models than slices", draw="fleets.draw_fleets",
         needs=SIMULATOR, traces=TRACES)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return latency, attainment and switches of every system at every point."""

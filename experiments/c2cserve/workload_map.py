@@ -64,7 +64,7 @@ class Point:
     memory_gb: int | None = None
 
 
-@figure("workload_map", title="The best system for each workload (beyond the paper)",
+@figure("workload_map", title="The best system for each workload",
         draw="workload_map.draw_map", needs=SIMULATOR, profiles=("full",))  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return attainment and latencies of every system at every point, and the best of each."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,10 +12,10 @@ import pyarrow as pa
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from PIL import Image
 
 __all__ = [
     "BLUE",
+    "CAPTION_ID",
     "COLOURS",
     "GREEN",
     "GREY",
@@ -25,9 +24,9 @@ __all__ = [
     "PUBLISHED",
     "PURPLE",
     "SKY",
+    "TITLE_ID",
     "VERMILION",
     "Tables",
-    "bare_picture",
     "beside",
     "canvas",
     "draw_table",
@@ -43,7 +42,6 @@ Tables = Mapping[str, pa.Table]
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
 SKY, VERMILION = "#56B4E9", "#D55E00"
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION)
-_COLOURS = 256  # of a picture for a page
 INK, GREY = "#222222", "#767676"
 
 PUBLISHED: dict[str, Any] = {
@@ -82,6 +80,7 @@ RC: dict[str, Any] = {
     "pdf.fonttype": 42,
 }
 CAPTION_POINTS = 7.5
+TITLE_ID, CAPTION_ID = "title", "caption"  # of both texts in the SVG: the report has its own
 _LEGEND_ROW_POINTS = 13.0
 
 
@@ -129,30 +128,10 @@ def finish(
     if isinstance(engine, ConstrainedLayoutEngine):
         engine.set(rect=(0.01, below, 0.98, 1 - below - above))
     figure.text(0.012, 1 - 6 / 72 / height, title, ha="left", va="top", fontsize=11.5,
-                fontweight="bold", color=INK)  # fmt: skip
+                fontweight="bold", color=INK, gid=TITLE_ID)  # fmt: skip
     figure.text(0.012, 5 / 72 / height, "\n".join(lines), ha="left", va="bottom",
-                fontsize=CAPTION_POINTS, color=GREY, linespacing=1.3)  # fmt: skip
+                fontsize=CAPTION_POINTS, color=GREY, linespacing=1.3, gid=CAPTION_ID)  # fmt: skip
     return figure
-
-
-def bare_picture(figure: Figure) -> bytes:
-    """Return the figure as WebP without the title and caption of `finish`, for a page with both.
-
-    A picture of 256 colours has a quarter of its PNG's size, so a page of all figures can be sent.
-    With 64 colours some systems had another's.
-    """
-    written = figure.texts[-2:]
-    for text in written:
-        text.set_visible(False)
-    held = io.BytesIO()
-    figure.savefig(held, format="png", bbox_inches="tight", metadata={"Software": None})
-    for text in written:
-        text.set_visible(True)
-    small = io.BytesIO()
-    with Image.open(held) as picture:
-        colours = picture.convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE)
-        colours.convert("RGB").save(small, format="WEBP", lossless=True)
-    return small.getvalue()
 
 
 def mark_published(
