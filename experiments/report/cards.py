@@ -22,12 +22,14 @@ Badge = Literal["agrees", "mixed", "misses", "no prediction", "ours"]
 class Entry:
     """Figure of the report: texts of its registration and of its figure.json.
 
-    `claims`: ids of the claims that it answers. `report`: rows of a table, the header first.
+    `paper`: system whose paper has the figure, or "". `claims`: ids of the claims that it answers.
+    `report`: rows of a table, the header first.
     """
 
     name: str
     title: str
     caption: str
+    paper: str = ""
     finding: str = ""
     assumptions: Sequence[str] = ()
     report: Sequence[Sequence[str]] = ()
@@ -45,8 +47,8 @@ class Card:
 
     @property
     def group(self) -> str:
-        """System whose paper's claims the figure answers; "beyond" if it answers none."""
-        return self.rows[0].claim.system if self.rows else "beyond"
+        """System whose paper has the figure; "beyond" for others."""
+        return self.entry.paper if self.entry.paper in PAPERS else "beyond"
 
     @property
     def title(self) -> str:
@@ -72,7 +74,7 @@ class Card:
     @property
     def badge(self) -> Badge:
         """Verdict on the predictions."""
-        if not self.rows:
+        if self.group == "beyond":
             return "ours"
         if not self.predictions:
             return "no prediction"

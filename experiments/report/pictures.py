@@ -65,10 +65,10 @@ def without_texts(svg: bytes) -> tuple[str, tuple[float, float, float, float], f
     for parent in [*root.iter()]:
         for child in [*parent]:
             if (name := child.get("id", "")) in _EDGES:
-                text = next(child.iter(f"{_SVG}text"), None)
-                if text is not None:  # its transform ends in the baseline's height
-                    baseline = float(text.attrib["transform"].rstrip(")").split()[-1])
-                    edges[name] = baseline + _EDGES[name]
+                # the transform of each line ends in the height of its baseline
+                moves = [move for part in child.iter() if (move := part.get("transform"))]
+                if baselines := [float(move.rstrip(")").split()[-1]) for move in moves]:
+                    edges[name] = _EDGES[name] + (max if name == TITLE_ID else min)(baselines)
                 parent.remove(child)
             elif child.tag == f"{_SVG}metadata":
                 parent.remove(child)

@@ -94,6 +94,8 @@ def _report(
     improvements: list[Improvement] = []
     stale = []
     for spec in figures().values():
+        if not (out / spec.name).is_dir():
+            continue
         made = any(o.name == spec.name and not o.error for o in outcomes)
         if made or RunDir.is_current(out / spec.name, **inputs_of(spec, context)):
             found = json.loads((out / spec.name / "figure.json").read_text(encoding="utf-8"))
@@ -101,8 +103,11 @@ def _report(
             results += mine
             improvements += [Improvement(**i) for i in found.pop("improvements")]
             claims = [result.claim_id for result in mine]
-            entries.append(Entry(name=spec.name, title=spec.title, claims=claims, **found))
-        elif (out / spec.name).is_dir():
+            paper = "" if spec.beyond else spec.paper
+            entries.append(
+                Entry(name=spec.name, title=spec.title, paper=paper, claims=claims, **found)
+            )
+        else:
             stale.append(spec.name)
     if stale:
         console.print(f"not counted, because failed or out of date: {', '.join(stale)}")
