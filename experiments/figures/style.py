@@ -81,7 +81,8 @@ RC: dict[str, Any] = {
     "pdf.fonttype": 42,
 }
 CAPTION_POINTS = 7.5
-TITLE_ID, CAPTION_ID = "title", "caption"  # of both texts in the SVG: the report has its own
+# Ids of both texts in an SVG, before "-" and the points that they take; the report leaves them out.
+TITLE_ID, CAPTION_ID = "title", "caption"
 _TITLE_POINTS = 11.5
 _finding: ContextVar[str] = ContextVar("finding", default="")
 _LEGEND_ROW_POINTS = 13.0
@@ -127,9 +128,10 @@ def finish(
     """
     width, height = figure.get_size_inches()
     lines = textwrap.wrap(caption, width=int(width * 72 / (CAPTION_POINTS * 0.56)))
-    below = (len(lines) * CAPTION_POINTS * 1.35 + 10) / 72 / height
+    below_points = len(lines) * CAPTION_POINTS * 1.35 + 10
     titles = textwrap.wrap(_finding.get() or title, int(width * 72 / (_TITLE_POINTS * 0.6)))
-    above = (26 + (len(titles) - 1) * _TITLE_POINTS * 1.2) / 72 / height
+    above_points = 26 + (len(titles) - 1) * _TITLE_POINTS * 1.2
+    below, above = (points / 72 / height for points in (below_points, above_points))
     if legend is not None:
         handles, labels = legend.get_legend_handles_labels()
         figure.legend(handles, labels, loc="upper left", ncols=columns, borderaxespad=0.0,
@@ -140,9 +142,11 @@ def finish(
     if isinstance(engine, ConstrainedLayoutEngine):
         engine.set(rect=(0.01, below, 0.98, 1 - below - above))
     figure.text(0.012, 1 - 6 / 72 / height, "\n".join(titles), ha="left", va="top",
-                fontsize=_TITLE_POINTS, fontweight="bold", color=INK, gid=TITLE_ID)  # fmt: skip
+                fontsize=_TITLE_POINTS, fontweight="bold", color=INK,
+                gid=f"{TITLE_ID}-{above_points:g}")  # fmt: skip
     figure.text(0.012, 5 / 72 / height, "\n".join(lines), ha="left", va="bottom",
-                fontsize=CAPTION_POINTS, color=GREY, linespacing=1.3, gid=CAPTION_ID)  # fmt: skip
+                fontsize=CAPTION_POINTS, color=GREY, linespacing=1.3,
+                gid=f"{CAPTION_ID}-{below_points:g}")  # fmt: skip
     return figure
 
 

@@ -18,7 +18,7 @@ from experiments.figures.style import CAPTION_ID, TITLE_ID
 __all__ = ["Picture", "picture_of", "without_texts"]
 
 _SVG: Final = "{http://www.w3.org/2000/svg}"
-_EDGES: Final = {TITLE_ID: 5.0, CAPTION_ID: -9.0}  # points from a baseline to the axes' side
+_MARGIN_POINTS: Final = 3.0  # above and below the axes
 _THUMBNAIL_PIXELS: Final = 440  # twice the widest cell of the grid, for sharp screens
 _FONTS: Final = "'DejaVu Sans',Verdana,sans-serif"  # phones and Macs have no DejaVu
 # Characters that an attribute in double quotes may have as they are; most of an SVG.
@@ -61,21 +61,19 @@ def without_texts(svg: bytes) -> tuple[str, tuple[float, float, float, float], f
         ET.register_namespace(prefix, f"http://www.w3.org/{address}")
     root = ET.fromstring(svg)  # noqa: S314 (written by this program)
     _, _, width, whole = (float(part) for part in root.attrib["viewBox"].split())
-    edges = {TITLE_ID: 0.0, CAPTION_ID: whole}
+    cut = {TITLE_ID: 0.0, CAPTION_ID: 0.0}
     for parent in [*root.iter()]:
         for child in [*parent]:
-            if (name := child.get("id", "")) in _EDGES:
-                # the transform of each line ends in the height of its baseline
-                moves = [move for part in child.iter() if (move := part.get("transform"))]
-                if baselines := [float(move.rstrip(")").split()[-1]) for move in moves]:
-                    edges[name] = _EDGES[name] + (max if name == TITLE_ID else min)(baselines)
+            name, _, points = child.get("id", "").rpartition("-")
+            if name in cut:
+                cut[name] = float(points) - _MARGIN_POINTS
                 parent.remove(child)
             elif child.tag == f"{_SVG}metadata":
                 parent.remove(child)
             elif "d" in child.attrib:  # a hundredth of a point is enough
                 short = re.sub(r"(\.\d\d)\d+", r"\1", child.attrib["d"])
                 child.set("d", " ".join(short.split()))
-    top, height = edges[TITLE_ID], edges[CAPTION_ID] - edges[TITLE_ID]
+    top, height = cut[TITLE_ID], whole - sum(cut.values())
     root.set("viewBox", f"0 {top:g} {width:g} {height:g}")
     root.set("width", f"{width:g}pt")
     root.set("height", f"{height:g}pt")
