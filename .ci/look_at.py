@@ -4,7 +4,7 @@
 
 For each width: how far the page can be scrolled sideways, elements that end beyond the window,
 cells whose words are broken, links to nowhere, images that did not load, headings; and the lines of
-the console. All folds are opened first. Needs PySide6 only, so it runs in an environment of its own.
+the console. All folds are opened first. Needs PySide6 only: it runs in an environment of its own.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ QUESTION = """(() => {
     return new Set([...range.getClientRects()].map((box) => Math.round(box.top))).size;
   };
   const isBroken = (cell) => [...cell.childNodes].some((part) => part.nodeType === Node.TEXT_NODE &&
-    lines(part) > part.data.trim().split(/[^A-Za-z0-9]+/).length);
+    lines(part) > part.data.trim().split(/[^A-Za-z0-9]+|(?=[A-Z])/).length);
   return JSON.stringify({
     width: window.innerWidth, sideways: root.scrollWidth - root.clientWidth,
     wide: named(all("body *").filter((e) => ends(e) > root.clientWidth + 1)),
