@@ -82,7 +82,7 @@ class Load:
         return f"{self.fleet}, {self.bursts}, {self.rate_rps:g} requests/s a chip"
 
 
-@figure("worth", title="Worth of each mechanism, alone and together (beyond the paper)",
+@figure("worth", title="Worth of each mechanism, alone and together",
         draw="composed.draw_worth", needs=SIMULATOR, beyond=True)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Compute attainment of every set of mechanisms under every load, and Shapley values."""

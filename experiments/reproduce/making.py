@@ -17,7 +17,7 @@ from c2c.hardware import conf_dir
 from c2c.runs import RunDir, Show
 from experiments.children import BEGUN, gather
 from experiments.figure import Context, FigureSpec
-from experiments.figures.style import bare_picture, look
+from experiments.figures.style import look
 
 __all__ = ["Outcome", "Tally", "cpu_seconds", "inputs_of", "make_all", "make_figure", "told"]
 
@@ -243,7 +243,4 @@ def _compute_and_draw(spec: FigureSpec, context: Context, run: RunDir) -> None:
     # drawn from the files, so that the drawing shows what is stored
     tables = {name: pq.read_table(path) for name, path in paths.items()}
     with look(computed.finding):
-        figure = spec.drawing(tables, computed.caption)
-        run.write_figure(spec.name, figure)
-        with run.open_file(f"{spec.name}_bare.webp") as file:
-            file.write(bare_picture(figure))
+        run.write_figure(spec.name, spec.drawing(tables, computed.caption))
