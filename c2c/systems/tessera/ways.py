@@ -166,15 +166,14 @@ class _Pair:
             return self._inapplicable("layers", "one layer only")
         found = np.array([np.where(depth_of < n, u, 1 - u) for u, n in cuts], np.intp)
         seconds = costs_of(self.both, self.link, "throughput", found)
-        made = [
-            self._placed(
-                "layers", list(map(int, found[k])), float(seconds[k]),
-                detail=f"{cuts[k][1]} of {depth_of.max() + 1} layers on {self.names[cuts[k][0]]}, "
-                f"the others on {self.names[1 - cuts[k][0]]}",
-            )
-            for k in np.argsort(seconds, kind="stable")
-        ]  # fmt: skip
-        return next((way for way in made if way.requests_per_s), made[0])
+        order = np.argsort(seconds, kind="stable")
+        best = next((k for k in order if self._fits(self._held(found[k]))), order[0])
+        u, n = cuts[best]
+        return self._placed(
+            "layers", found[best].tolist(), float(seconds[best]),
+            detail=f"{n} of {depth_of.max() + 1} layers on {self.names[u]}, the others on "
+            f"{self.names[1 - u]}",
+        )  # fmt: skip
 
     def prefill_decode(self) -> Way:
         """Return the better direction; a prompt's keys and values are sent."""
@@ -187,10 +186,9 @@ class _Pair:
             held = [0.0, 0.0]
             held[u] = self.served.weight_bytes + self.served.handed_bytes * self.served.prompts
             held[g] = self.whole
-            fits = all(h <= room for h, room in zip(held, self.room, strict=True))
             found.append(
                 Way(
-                    name="prefill_decode", requests_per_s=1 / slowest if fits else 0.0,
+                    name="prefill_decode", requests_per_s=1 / slowest if self._fits(held) else 0.0,
                     price=self.price, held_bytes=tuple(held),
                     detail=f"prefill on {self.names[u]}, decode on {self.names[g]}",
                 )
@@ -241,14 +239,19 @@ class _Pair:
             detail=why, is_applicable=False,
         )  # fmt: skip
 
+    def _held(self, gpu_of: Sequence[int]) -> tuple[float, ...]:
+        return memory_of(self.both, gpu_of, 2)
+
+    def _fits(self, held: Sequence[float]) -> bool:
+        return all(h <= room for h, room in zip(held, self.room, strict=True))
+
     def _placed(
         self, name: str, gpu_of: Sequence[int], seconds: float, *, plan: Plan | None = None,
         detail: str,
     ) -> Way:  # fmt: skip
-        held = memory_of(self.both, gpu_of, 2)
-        fits = all(h <= room for h, room in zip(held, self.room, strict=True))
+        held = self._held(gpu_of)
         return Way(
-            name=name, requests_per_s=1 / seconds if fits else 0.0, price=self.price,
+            name=name, requests_per_s=1 / seconds if self._fits(held) else 0.0, price=self.price,
             held_bytes=held, plan=plan, detail=detail,
         )  # fmt: skip
 
