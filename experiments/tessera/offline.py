@@ -25,6 +25,7 @@ TABLE3: Final = {
     "kernels": "tessera",
 }  # fmt: skip
 _GAP: Final = {"quick": 0.04, "full": 0.01}
+_BLOCKS: Final = {"quick": 2, "full": None}  # of layers in plans for other readings
 
 
 @figure("tessera.fig6", title="Tessera, Fig. 6, Table III: offline throughput",
@@ -71,7 +72,7 @@ def _rows_and_means(
     cells = [(pair, name) for pair in PAIRS for name in WORKLOADS]
     rows = []
     for pair, name in context.each(cells):
-        rows += _cell(pair, name, _GAP[context.profile], **reading)
+        rows += _cell(pair, name, context.profile, **reading)
     return rows, [_mean(rows, pair, way) for pair in PAIRS for way in WAYS]
 
 
@@ -87,14 +88,16 @@ def published_for_price(pair: str, way: str) -> float | None:
     return None if column is None else float(claim(f"tessera.table3.{pair}.{column}").value)
 
 
-def _cell(name: str, model: str, gap: float, **reading: Any) -> list[dict[str, Any]]:
-    found = _ways(name, workload(model, **reading), gap)
+def _cell(pair: str, model: str, profile: str, **reading: Any) -> list[dict[str, Any]]:
+    served = workload(model, **reading)
+    blocks = None if served == workload(model) else _BLOCKS[profile]
+    found = _ways(pair, served, _GAP[profile], blocks)
     left = found[0]
     assert left.requests_per_s, f"{model} does not fit {left.detail}"
     assert left.efficiency, f"{left.detail} has no price"
     return [
         {
-            "pair": name,
+            "pair": pair,
             "workload": model,
             "way": way.name,
             "requests_per_s": way.requests_per_s,
@@ -108,10 +111,12 @@ def _cell(name: str, model: str, gap: float, **reading: Any) -> list[dict[str, A
 
 
 @cache  # images have no batch or lengths of text, and are alike under all readings
-def _ways(name: str, served: Served, gap: float) -> tuple[Way, ...]:
+def _ways(name: str, served: Served, gap: float, blocks: int | None) -> tuple[Way, ...]:
     pair = load_pair(name)
-    wire = pair.wire
-    return ways(served, pair.gpus, gbps=wire.gbps, latency_s=wire.latency_s, gap=gap)
+    return ways(
+        served, pair.gpus, gbps=pair.wire.gbps, latency_s=pair.wire.latency_s, gap=gap,
+        blocks=blocks,
+    )  # fmt: skip
 
 
 def _of(rows: Sequence[Mapping[str, Any]], pair: str, way: str) -> dict[str, float]:

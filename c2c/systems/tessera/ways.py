@@ -25,6 +25,7 @@ __all__ = ["WAYS", "Way", "best_way", "ways"]
 WAYS: Final = (
     "left", "right", "replicas", "layers", "prefill_decode", "attention_ffn", "kernels", "limit",
 )  # fmt: skip
+_BLOCKS: Final = 4  # of the coarse plan that comes first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,7 @@ def ways(
     latency_s: float,
     efficiency: Efficiency | None = None,
     gap: float = 0.01,
+    blocks: int | None = None,
 ) -> tuple[Way, ...]:
     """Return all strategies, in the order of `WAYS`.
 
@@ -73,6 +75,7 @@ def ways(
       latency_s: latency of a transfer.
       efficiency: see `work_of`.
       gap: relative gap at which the planner may stop.
+      blocks: blocks of layers whose kernels of a kind share a GPU; None: kernels share none.
 
     Raises:
       SettingError: not two GPUs, or one lacks a rate.
@@ -88,7 +91,7 @@ def ways(
         made.layers(),
         made.prefill_decode(),
         made.attention_ffn(),
-        made.kernels(gap),
+        made.kernels(gap, blocks),
         made.limit(),
     )
 
@@ -208,13 +211,14 @@ class _Pair:
                                       detail=detail))  # fmt: skip
         return max(found, key=lambda way: way.requests_per_s)
 
-    def kernels(self, gap: float) -> Way:
+    def kernels(self, gap: float, blocks: int | None) -> Way:
         """Return one placement of kernels for prefill and decode, within memory."""
         limited = replace(self.link, memory_bytes=tuple(self.room))
         kinds = [f"{phase.name} {k.kind}" for phase in self.served.phases for k in phase.kernels]
-        blocks = blocks_of_layers([k.layer for k in self.served.kernels], kinds)
+        groups = blocks_of_layers([k.layer for k in self.served.kernels], kinds, blocks or _BLOCKS)
+        tied, first = (groups, None) if blocks else (None, groups)
         try:
-            made = plan(self.both, limited, "throughput", first=blocks, gap=gap)
+            made = plan(self.both, limited, "throughput", tied=tied, first=first, gap=gap)
         except SettingError as problem:
             if problem.field not in ("weights", "placement"):
                 raise
