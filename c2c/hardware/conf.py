@@ -67,7 +67,8 @@ def conf_folders() -> tuple[Path, ...]:
 
 def conf_names(group: str) -> tuple[str, ...]:
     """Return the names of the settings in a group, such as "hardware", without ".yaml"."""
-    files = (n for f in conf_folders() if (f / group).is_dir() for n in os.listdir(f / group))
+    folders = [f / group for f in conf_folders() if (f / group).is_dir()]
+    files = (name for f in folders for name in os.listdir(f))  # noqa: PTH208 (ten times as fast)
     return tuple(sorted({n.removesuffix(".yaml") for n in files if n.endswith(".yaml")}))
 
 

@@ -76,10 +76,13 @@ def _rows_and_means(
     return rows, [_mean(rows, pair, way) for pair in PAIRS for way in WAYS]
 
 
+_pair: Final = cache(load_pair)
+
+
 @cache
 def published_for_price(pair: str, way: str) -> float | None:
     """Return Table III's throughput by price; that of replicas is computed from its columns."""
-    left, right = (each.gpu for each in load_pair(pair).gpus)
+    left, right = (each.gpu for each in _pair(pair).gpus)
     if way == "replicas":
         a, b = left.price or 0.0, right.price or 0.0
         alone = float(claim(f"tessera.table3.{pair}.homo_right").value)
@@ -112,7 +115,7 @@ def _cell(pair: str, model: str, profile: str, **reading: Any) -> list[dict[str,
 
 @cache  # images have no batch or lengths of text, and are alike under all readings
 def _ways(name: str, served: Served, gap: float, blocks: int | None) -> tuple[Way, ...]:
-    pair = load_pair(name)
+    pair = _pair(name)
     return ways(
         served, pair.gpus, gbps=pair.wire.gbps, latency_s=pair.wire.latency_s, gap=gap,
         blocks=blocks,
