@@ -1,11 +1,17 @@
 """Registration of figures: a function that computes one names its title and its drawing.
 
-    @figure("tessera.fig7", title="Tessera, Fig. 7: latency over the rate",
-            draw="tessera.draw_online", needs=SYSTEMS, traces=(TRACE,))
-    def compute(context: Context) -> Computed: ...
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Online:
+        rates_rps: tuple[AboveZero, ...]
+        requests: Count
 
-Modules with such a function, in packages below `experiments`, are found by their text; nothing else
-names the figure.
+    @figure("tessera.fig7", title="Tessera, Fig. 7: latency over the rate", experiment=Online,
+            draw="tessera.draw_online", needs=SYSTEMS, traces=(TRACE,))
+    def compute(context: Context, experiment: Online) -> Computed: ...
+
+The values of `experiment` stand in `conf/experiment/tessera/fig7.yaml` (`experiments.experiment`).
+Modules with such a function, in packages below `experiments` and in `figure/` of a folder given
+with --config-dir, are found by their text; nothing else names the figure.
 """
 
 from __future__ import annotations
@@ -13,17 +19,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, partial, wraps
 from importlib import import_module
+from inspect import getfile, unwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 import pyarrow as pa
 
+from c2c.config import load_code
 from c2c.errors import SettingError
 from c2c.hardware import LinkVariant
 from c2c.ranges import check_fields
 from experiments.claims import Improvement, Result
+from experiments.experiment import read_experiment
 from experiments.imported import imported_files
 
 if TYPE_CHECKING:
@@ -40,6 +49,7 @@ __all__ = [
     "choose",
     "code",
     "figure",
+    "figure_files",
     "figures",
 ]
 
@@ -56,8 +66,10 @@ SIMULATOR: Final = (
     "c2c.metrics",
     "c2c.config",
 )
+_WITHIN: Final = "experiments."
 _CLAIMS: Final = "experiments.claims"
 _DRAWINGS: Final = "experiments.figures"
+_GROUPS: Final = ("papers", "all")
 _PAPER: Final = "c2cserve"  # its figures have names without a prefix
 # Order of the page and of `figures=all`; other figures follow.
 _ORDER: Final = tuple(
@@ -79,13 +91,15 @@ class Context:
     """Settings of one figure.
 
     `seeds`: seeds of simulated runs. `traces`: folder with the public traces as Parquet, None if
-    there is none. `progress`: callback that takes (done, total).
+    there is none. `overrides`: of the figure's experiment, such as "experiment.hot_rps=12".
+    `progress`: callback that takes (done, total).
     """
 
     profile: Literal["quick", "full"]
     link_variant: LinkVariant
     seeds: tuple[int, ...]
     traces: Path | None = None
+    overrides: tuple[str, ...] = ()
     progress: Callable[[float, float], None] | None = None
 
     def __post_init__(self) -> None:
@@ -117,6 +131,8 @@ class Computed:
     Attributes:
       tables: tidy tables by name.
       results: answers to claims.
+      finding: one sentence that says what these results show, with its numbers; the title of the
+        picture and of its section in the report.
       caption: one or two sentences, at most some 50 words, printed in the picture.
       assumptions: sentences of their own that the report lists below the picture: setup, load,
         readings of the paper.
@@ -127,12 +143,14 @@ class Computed:
     tables: Mapping[str, pa.Table]
     results: tuple[Result, ...]
     caption: str
+    finding: str = ""
     assumptions: tuple[str, ...] = ()
     report: tuple[tuple[str, ...], ...] = ()
     improvements: tuple[Improvement, ...] = ()
 
 
 type Compute = Callable[[Context], Computed]
+type ComputeOf[E] = Callable[[Context, E], Computed]
 type Draw = Callable[[Mapping[str, pa.Table], str], Figure]
 
 
@@ -144,9 +162,27 @@ class FigureSpec:
     title: str
     compute: Compute
     draw: str | Draw
+    experiment: type[Any] | None = None
     needs: tuple[str, ...] = MODEL
     traces: tuple[str, ...] = ()
     profiles: tuple[str, ...] = PROFILES
+    beyond: bool = False
+
+    def settings(self, context: Context) -> Any:
+        """Return the figure's experiment with the overrides of the context; None if it has none.
+
+        Raises:
+          SettingError: an override that the figure has not, or that is not allowed.
+        """
+        if self.experiment is None:
+            if context.overrides:
+                key, _, value = context.overrides[0].partition("=")
+                raise SettingError(key, value, f"a figure with settings; {self.name} has none")
+            return None
+        paper, _, name = self.name.rpartition(".")
+        return read_experiment(
+            self.experiment, f"{paper or _PAPER}/{name}", context.overrides, quick=context.quick
+        )
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -160,8 +196,22 @@ class FigureSpec:
             drawn = f"{_DRAWINGS}.{self.draw.rpartition('.')[0]}"
         else:
             drawn = self.draw.__module__
-        compute = self.compute.func if isinstance(self.compute, partial) else self.compute
-        return imported_files([compute.__module__, drawn])
+        inside = imported_files([self.module, drawn])
+        return inside if self.module.startswith(_WITHIN) else (*inside, self._file)
+
+    @property
+    def module(self) -> str:
+        """Name of the module that computes it."""
+        return str(_function(self.compute).__module__)
+
+    @property
+    def _file(self) -> Path:
+        return Path(getfile(unwrap(_function(self.compute))))
+
+    def __reduce__(self) -> Any:
+        """Pickle the figure by its name and its file, which the other process imports."""
+        own = None if self.module.startswith(_WITHIN) else self._file
+        return _registered, (self.name, self.module, own)
 
     @property
     def drawing(self) -> Draw:
@@ -176,48 +226,82 @@ class FigureSpec:
 _FOUND: dict[str, FigureSpec] = {}
 
 
+def _function(compute: Any) -> Any:
+    return compute.func if isinstance(compute, partial) else compute
+
+
+def _registered(name: str, module: str, own: Path | None) -> FigureSpec:
+    """Return a figure, its module imported; `own` is the module's file in a user's folder."""
+    if own is None:
+        import_module(module)
+    else:
+        load_code(figure_files(own.parents[1]))
+    return _FOUND[name]
+
+
+@overload
 def figure[C: Compute](
     name: str,
     *,
     title: str,
     draw: str | Draw,
+    experiment: None = None,
     needs: tuple[str, ...] = MODEL,
     traces: tuple[str, ...] = (),
     profiles: tuple[str, ...] = PROFILES,
-) -> Callable[[C], C]:
+    beyond: bool = False,
+) -> Callable[[C], C]: ...
+
+
+@overload
+def figure[E](
+    name: str,
+    *,
+    title: str,
+    draw: str | Draw,
+    experiment: type[E],
+    needs: tuple[str, ...] = MODEL,
+    traces: tuple[str, ...] = (),
+    profiles: tuple[str, ...] = PROFILES,
+    beyond: bool = False,
+) -> Callable[[ComputeOf[E]], Compute]: ...
+
+
+def figure(name: str, *, experiment: type[Any] | None = None, **about: Any) -> Any:
     """Return a decorator that registers a function as the computation of a figure.
+
+    The function is called with the context and, if the figure has one, its experiment; what the
+    decorator returns, with the context alone.
 
     Args:
       name: name on the command line; C2CServe's figures have no prefix.
-      title: title on the page.
-      draw: function of tables and caption, or its name as "module.function" of
-        `experiments.figures`.
-      needs: packages whose source the result depends on, beside those of `experiments`.
-      traces: files that it reads from the folder of traces, if available.
-      profiles: profiles in which `figures=all` includes this figure.
+      experiment: dataclass of its settings, whose values are in `conf/experiment`.
+      about: `title` on the page; `draw`, a function of tables and caption, or its name as
+        "module.function" of `experiments.figures`; `needs`, packages whose source the result
+        depends on, beside those of `experiments`; `traces`, files that it reads from the folder of
+        traces, if available; `profiles` in which `figures=all` includes it; `beyond`, whether no
+        paper has this figure.
     """
 
-    def keep(compute: C) -> C:
+    def keep(compute: Callable[..., Computed]) -> Compute:
         there = _FOUND.get(name)
         if there is not None and there.compute.__module__ != compute.__module__:
             raise ValueError(f"two figures are called {name}: {there.compute} and {compute}")
-        _FOUND[name] = FigureSpec(
-            name=name,
-            title=title,
-            compute=compute,
-            draw=draw,
-            needs=needs,
-            traces=traces,
-            profiles=profiles,
-        )
-        return compute
+
+        @wraps(_function(compute))
+        def with_experiment(context: Context) -> Computed:
+            return compute(context, _FOUND[name].settings(context))
+
+        made: Compute = compute if experiment is None else with_experiment
+        _FOUND[name] = FigureSpec(name=name, compute=made, experiment=experiment, **about)
+        return made
 
     return keep
 
 
 @cache
 def modules_with_figures(
-    folder: Path = Path(__file__).parent, within: str = "experiments."
+    folder: Path = Path(__file__).parent, within: str = _WITHIN
 ) -> tuple[str, ...]:
     """Return the modules of a folder's packages that register a figure, by their text."""
     return tuple(
@@ -225,6 +309,11 @@ def modules_with_figures(
         for path in sorted(folder.glob("*/*.py"))
         if re.search(r"^\s*@?figure\(", path.read_text("utf-8"), re.MULTILINE)
     )
+
+
+def figure_files(folder: Path) -> tuple[Path, ...]:
+    """Return the files in `figure/` of a user's settings folder."""
+    return tuple(sorted((folder / "figure").glob("*.py")))
 
 
 def code() -> tuple[str, ...]:
@@ -244,8 +333,9 @@ def figures() -> dict[str, FigureSpec]:
 def choose(names: str | Sequence[str], profile: str = "full") -> tuple[FigureSpec, ...]:
     """Return the named figures, in the page's order.
 
-    "all" stands for the profile's figures, a system's name for all its figures. The prefix of
-    C2CServe is optional: "c2cserve.fig10" is "fig10".
+    "papers" stands for the profile's figures that a paper has, "all" for those beyond them too, a
+    system's name for all its figures. The prefix of C2CServe is optional: "c2cserve.fig10" is
+    "fig10".
 
     Raises:
       SettingError: a name does not exist, or no name is given.
@@ -255,15 +345,15 @@ def choose(names: str | Sequence[str], profile: str = "full") -> tuple[FigureSpe
     wanted = [part.strip() for name in wanted for part in str(name).split(",") if part.strip()]
     wanted = [name.removeprefix(f"{_PAPER}.") for name in wanted]
     systems = {_PAPER, *(name.partition(".")[0] for name in found if "." in name)}
-    allowed = f"all, or names among {', '.join((*sorted(systems), *found))}"
+    allowed = f"papers, all, or names among {', '.join((*sorted(systems), *found))}"
     if not wanted:
         raise SettingError("figures", names, allowed)
     for name in wanted:
-        if name not in ("all", *systems, *found):
+        if name not in (*_GROUPS, *systems, *found):
             raise SettingError("figures", name, allowed)
     return tuple(
         spec
         for spec in found.values()
         if {*wanted} & {spec.name, spec.name.partition(".")[0] if "." in spec.name else _PAPER}
-        or ("all" in wanted and profile in spec.profiles)
+        or (profile in spec.profiles and {*wanted} & {*_GROUPS[spec.beyond :]})
     )

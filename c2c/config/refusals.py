@@ -61,6 +61,7 @@ _TOGETHER = {
 # Settings of release 0.1 -> their present names.
 _RENAMED = {"system/step": "system.prompts_alone"}
 # Values that cannot name a file of a config group.
+_OVERLAYS = "experiment"
 _NO_NAME = re.compile(r"|null|true|false|[-+\d.]+|[\[{].*")
 # OmegaConf's texts for a value of the wrong type.
 _OTHER_KIND = re.compile(
@@ -287,6 +288,8 @@ def choices(group: str) -> list[str]:
         for p in (folder / group).rglob("*.yaml")
         if p.parent == folder / group or not _is_set(p.parent.relative_to(folder).as_posix())
     }
+    if group == _OVERLAYS:  # the others are settings of figures
+        found = {name for name in found if _is_overlay(group, name)}
     if group == "mig":  # names without files
         found |= {name for chip in platforms() for name in load_platform(chip).layouts}
     return sorted(found | _stored(group, "config")) or ["(none found)"]
@@ -310,6 +313,8 @@ def _of_omegaconf(
     if isinstance(error, MissingMandatoryValue):
         return SettingError(field, "???", "a value", f"Set {field}=<value>.")
     if isinstance(error, ConfigKeyError | ConfigAttributeError):
+        if field == _OVERLAYS:
+            return unknown_file(field, value, choices(field))
         if "/" in field:
             return _no_group(field, value)
         check_renamed(field, value)

@@ -48,7 +48,7 @@ _CHUNK: Final = ("system.chunk.tokens=128", "system.profile.chunks=[128]")
 
 
 @figure("anchors", title="Public measurements beside the simulator's",
-        draw="baselines.draw_anchors", needs=SIMULATOR)  # fmt: skip
+        draw="baselines.draw_anchors", needs=SIMULATOR, beyond=True)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return each measurement, the simulator's value, and their ratio."""
     rows: list[dict[str, Any]] = []

@@ -3,102 +3,157 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from c2c.config import SimulationResult
+from c2c.ranges import AboveZero, Count
 from experiments.c2cserve.replay import TRACES, busy_share, describe, fit_load, load_of_half, replay
 from experiments.claims import Result, answer, claim
+from experiments.experiment import named
 from experiments.figure import SIMULATOR, Computed, Context, figure
 
-__all__ = ["TARGET_S", "compute", "totals"]
+__all__ = ["Replay", "Windows", "compute", "totals"]
 
-# For comparison, another rule for the load: ServerlessLLM's latency closest to the printed band.
-BY_LATENCY = (2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
-PRINTED_RPS = 3.5e6 / (21 * 86_400)  # of GenTD26, section 9.1: requests in three weeks
-WINDOW_S = 1800.0
-LEAST_REQUESTS = 30  # of a window whose percentiles are drawn
-TARGET_S = 1.0
-SYSTEMS = {
-    "C2CServe": ["catalog=dense6", "system=c2cserve", "mig=7x12gb"],
-    "ServerlessLLM": ["catalog=dense6", "system=serverlessllm", "mig=1x96gb"],
-    "Aegaeon": ["catalog=dense6", "system=aegaeon", "mig=1x96gb"],
-    "C2CServe to the letter": ["catalog=dense6", "system=c2cserve_letter", "mig=7x12gb"],
-    "plus": ["catalog=dense6", "system=c2cserve_plus", "mig=7x12gb"],
-}
-COMPARED = tuple(SYSTEMS)[:3]  # those of the paper
-QUICK_SYSTEMS = (*COMPARED, "plus")  # the letter is a program of its own to compile
+PERCENTS: Final = np.linspace(0.0, 100.0, 201)  # of the curves of TTFT
 
 
-@figure("fig12", title="Fig. 12: trace replay, dense models", draw="serving.draw_fig12",
-        needs=SIMULATOR, traces=TRACES)  # fmt: skip
-def compute(context: Context) -> Computed:
-    """Return TTFT per time window and seed, totals per seed, and the answers to the claims."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherLoads:
+    """Other rules for the load, of a folded table."""
+
+    compressions: tuple[AboveZero, ...]
+    rate_rps: AboveZero
+    shown: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Windows:
+    """Windows of the printed curve; one counts that has `least_requests`."""
+
+    target_s: AboveZero
+    width_s: AboveZero
+    least_requests: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """Experiment of Fig. 12; `settings` are those of `c2c simulate` that all systems share."""
+
+    settings: tuple[str, ...]
+    systems: dict[str, tuple[str, ...]]
+    shown: tuple[str, ...]
+    compression: AboveZero | None
+    half_busy: str
+    windows: Windows
+    other_loads: OtherLoads
+
+    def __post_init__(self) -> None:
+        for name in (*self.shown, self.half_busy):
+            named(self.systems, name, "systems")
+
+    def of(self, system: str) -> list[str]:
+        """Return the settings of a system's runs."""
+        return [*self.settings, *self.systems[system]]
+
+
+@figure("fig12", title="Fig. 12: trace replay, dense models", experiment=Replay,
+        draw="serving.draw_fig12", needs=SIMULATOR, traces=TRACES)  # fmt: skip
+def compute(context: Context, experiment: Replay) -> Computed:
+    """Return TTFT by percentile and by window, totals per seed, and the answers to the claims."""
     windows: list[dict[str, Any]] = []
     summary: list[dict[str, Any]] = []
+    curves: list[dict[str, Any]] = []
     link_gbps = 0.0
-    compression = load_of_half(context, SYSTEMS["ServerlessLLM"])
-    names = QUICK_SYSTEMS if context.quick else tuple(SYSTEMS)
-    runs = [(name, seed) for name in names for seed in context.seeds]
+    compression = experiment.compression or load_of_half(
+        context, experiment.of(experiment.half_busy)
+    )
+    runs = [(name, seed) for name in experiment.shown for seed in context.seeds]
     for name, seed in context.each(runs):
-        got = replay(context, compression, SYSTEMS[name], seed)
-        windows += _windows(name, seed, got)
-        summary.append({"system": name, "seed": seed, **totals(got)})
+        got = replay(context, compression, experiment.of(name), seed)
+        windows += _windows(name, seed, got, experiment.windows)
+        summary.append({"system": name, "seed": seed, **totals(got, experiment.windows)})
+        values = np.percentile(_ttft_s(got), PERCENTS, method="inverted_cdf").tolist()
+        curves += [
+            {"system": name, "seed": seed, "percent": percent, "ttft_s": value}
+            for percent, value in zip(PERCENTS.tolist(), values, strict=True)
+        ]
         link_gbps = got.stats.link_capacity_gbps
     caption = (
-        "(a) Requests of the busiest 40 hours. (b) TTFT by window: median (line), range over seeds "
-        "(dark) and p5 to p95 (light); dashed: our variants of C2CServe. GH200, "
+        "(a) Requests over time. (b) Share of requests by TTFT; bands: range over seeds. (c) p5 to "
+        "p95 of the medians of windows, which the printed curve shows. GH200, "
         f"{context.link_text(link_gbps)}."
+    )
+    load = (
+        "The load is set."
+        if experiment.compression
+        else "The paper states no load; ours is the one at which the GPU of "
+        f"{experiment.half_busy} would be half busy, by its busy time at the trace's own speed."
     )
     assumptions = (
         f"Load: {describe(context, compression)}.",
-        "Catalog dense6 (three Llama-3 3B, three 8B) runs on one GH200.",
-        "C2CServe runs on 7x12gb, ServerlessLLM and Aegaeon on the full GPU.",
+        load,
+        *(f"{name}: {', '.join(experiment.of(name))}." for name in experiment.shown),
         "'To the letter' (full profile) does what the paper says and nothing where the paper is "
         "silent; 'plus' is our system.",
-        "The paper states no load; ours is the one at which ServerlessLLM's GPU would be half "
-        "busy, by its busy time at the trace's own speed.",
-        f"A window is {WINDOW_S / 60:g} minutes and is shown if it has at least {LEAST_REQUESTS} "
-        "requests.",
-        "Lines are the median over seeds of each window's median.",
-        "Totals in the legend are of the whole run.",
+        f"A window is {experiment.windows.width_s / 60:g} minutes and counts if it has at least "
+        f"{experiment.windows.least_requests} requests.",
     )
     return Computed(
-        tables={"windows": pa.Table.from_pylist(windows), "summary": pa.Table.from_pylist(summary)},
-        results=_results(summary, context),
+        tables={
+            "ttft": pa.Table.from_pylist(curves),
+            "windows": pa.Table.from_pylist(windows),
+            "summary": pa.Table.from_pylist(summary),
+        },
+        results=_results(summary, context, experiment),
         caption=caption,
+        finding=_finding(summary, experiment),
         assumptions=assumptions,
-        report=_report(context, compression, summary),
+        report=() if context.quick else _report(context, experiment, compression, summary),
     )
+
+
+def _finding(summary: Sequence[Mapping[str, Any]], experiment: Replay) -> str:
+    def text(system: str) -> str:
+        mine = [r for r in summary if r["system"] == system]
+        p50, p95 = (np.median([r[f"ttft_{p}_s"] for r in mine]) for p in ("p50", "p95"))
+        return f"{system} {p50:.2g} and {p95:.2g} s"
+
+    systems = "; ".join(map(text, experiment.shown))
+    return f"TTFT at p50 and p95 in a bursty trace: {systems}"
 
 
 def _report(
-    context: Context, compression: float, summary: list[dict[str, Any]]
+    context: Context, experiment: Replay, compression: float, summary: list[dict[str, Any]]
 ) -> tuple[tuple[str, ...], ...]:
     """Return a table of the systems under each rule for the load, with the first seed.
 
     The paper prints GenTD26's requests in three weeks, on 300 GPUs and more. All of them on one
     GH200 bound its load from above.
     """
+    other = experiment.other_loads
     before = fit_load(
         context,
-        BY_LATENCY,
-        SYSTEMS["ServerlessLLM"],
+        other.compressions,
+        experiment.of("ServerlessLLM"),
         claim("c2cserve.fig12.dense.sllm.ttft").value,
-        lambda got: [totals(got)[k] for k in ("ttft_p50_s", "ttft_p95_s")],
+        lambda got: [totals(got, experiment.windows)[k] for k in ("ttft_p50_s", "ttft_p95_s")],
     )
     seed = context.seeds[0]
     now = [("half busy", compression, r) for r in summary if r["seed"] == seed]
-    whole = float(f"{PRINTED_RPS / (now[0][2]['rate_rps'] / compression):.3g}")
+    whole = float(f"{other.rate_rps / (now[0][2]['rate_rps'] / compression):.3g}")
     then = [
-        (rule, load, {"system": name, **totals(replay(context, load, SYSTEMS[name], seed))})
+        (rule, load, {"system": name, **totals(got, experiment.windows)})
         for rule, load in (("by ServerlessLLM's latency", before), ("the whole trace", whole))
-        for name in COMPARED
+        for name in other.shown
+        for got in [replay(context, load, experiment.of(name), seed)]
     ]
-    head = ("load", "compression", "system", "TTFT p50 s", "p95", "p99", "within 1 s %", "busy %")
+    within = f"within {experiment.windows.target_s:g} s %"
+    head = ("load", "compression", "system", "TTFT p50 s", "p95", "p99", within, "busy %")
     body = [
         (
             rule,
@@ -113,39 +168,38 @@ def _report(
     return (head, *body)
 
 
-def _windows(name: str, seed: int, got: SimulationResult) -> list[dict[str, Any]]:
-    arrival = got.requests["arrival_s"].to_numpy()
-    ttft = got.requests["first_token_s"].to_numpy() - arrival
+def _ttft_s(got: SimulationResult) -> Any:
+    """Return TTFT by request; inf for one that failed."""
+    ttft = got.requests["first_token_s"].to_numpy() - got.requests["arrival_s"].to_numpy()
     served = np.asarray(got.requests["status"].to_pylist()) == "finished"
-    window = (arrival // WINDOW_S).astype(int)
+    return np.where(served, ttft, np.inf)
+
+
+def _windows(name: str, seed: int, got: SimulationResult, windows: Windows) -> list[dict[str, Any]]:
+    ttft = _ttft_s(got)
+    window = (got.requests["arrival_s"].to_numpy() // windows.width_s).astype(int)
     rows = []
-    for index in np.unique(window):
-        chosen = ttft[(window == index) & served]
+    for index, count in zip(*np.unique(window, return_counts=True), strict=True):
+        chosen = ttft[(window == index) & np.isfinite(ttft)]
         if len(chosen):
-            p5, p50, p95 = np.percentile(chosen, (5, 50, 95)).tolist()
             rows.append(
                 {
                     "system": name,
                     "seed": seed,
-                    "start_h": float(index * WINDOW_S / 3600),
-                    "hours": WINDOW_S / 3600,
-                    "requests": int(np.count_nonzero(window == index)),
-                    "is_drawn": bool(np.count_nonzero(window == index) >= LEAST_REQUESTS),
-                    "p5_s": p5,
-                    "p50_s": p50,
-                    "p95_s": p95,
+                    "start_h": float(index * windows.width_s / 3600),
+                    "hours": windows.width_s / 3600,
+                    "requests": int(count),
+                    "counts": bool(count >= windows.least_requests),
+                    "p50_s": float(np.median(chosen)),
                 }
             )
     return rows
 
 
-def totals(got: SimulationResult) -> dict[str, Any]:
+def totals(got: SimulationResult, windows: Windows) -> dict[str, Any]:
     """Return latencies, attainment and busy time of a replay."""
     s = got.summary
     arrival = got.requests["arrival_s"].to_numpy()
-    ttft = got.requests["first_token_s"].to_numpy() - arrival
-    served = np.asarray(got.requests["status"].to_pylist()) == "finished"
-    within = np.count_nonzero((ttft <= TARGET_S) & served)
     return {
         "requests": s["requests"],
         "rate_rps": s["requests"] / float(arrival.max()),
@@ -153,20 +207,23 @@ def totals(got: SimulationResult) -> dict[str, Any]:
         "failed": s["failed"],
         **{f"ttft_{p}_s": s["ttft_s"][p] for p in ("p50", "p95", "p99")},
         **{f"tpot_{p}_s": s["tpot_s"][p] for p in ("p50", "p95", "p99")},
-        **_curve(got),
-        "within_target_percent": 100.0 * within / len(arrival),
+        **_curve(got, windows),
+        "within_target_percent": 100.0 * float(np.mean(_ttft_s(got) <= windows.target_s)),
         "attainment_both_percent": 100.0 * s["attainment"]["both"],
     }
 
 
-def _curve(got: SimulationResult) -> dict[str, float]:
+def _curve(got: SimulationResult, windows: Windows) -> dict[str, float]:
     """Return the band of the drawn curve: the 5th and 95th percentile of its windows' medians."""
-    medians = [w["p50_s"] for w in _windows("", 0, got) if w["is_drawn"]] or [math.nan]
+    rows = _windows("", 0, got, windows)
+    medians = [r["p50_s"] for r in rows if r["counts"]] or [math.nan]
     low, high = np.percentile(medians, (5, 95)).tolist()
     return {"curve_p5_s": low, "curve_p95_s": high}
 
 
-def _results(summary: list[dict[str, Any]], context: Context) -> tuple[Result, ...]:
+def _results(
+    summary: list[dict[str, Any]], context: Context, experiment: Replay
+) -> tuple[Result, ...]:
     def middle(system: str, column: str) -> float:
         return float(np.median([r[column] for r in summary if r["system"] == system]))
 
@@ -177,7 +234,7 @@ def _results(summary: list[dict[str, Any]], context: Context) -> tuple[Result, .
         "5th and 95th percentile of the windows' medians, which the curve shows; the load is set "
         "by ServerlessLLM's busy time, see the figure's assumptions."
     )
-    within = f"Share of requests with TTFT within {TARGET_S:g} s."
+    within = f"Share of requests with TTFT within {experiment.windows.target_s:g} s."
     both = "TTFT and TPOT targets of catalog dense6; the paper prints no TPOT target."
     answers: tuple[tuple[str, str, str, Callable[[str], Any]], ...] = (
         ("fig12.dense.c2cserve.ttft", "C2CServe", ours, band),
@@ -191,4 +248,5 @@ def _results(summary: list[dict[str, Any]], context: Context) -> tuple[Result, .
     return tuple(
         answer(f"c2cserve.{name}", of(system), note, link_variant=context.link_variant)
         for name, system, note, of in answers
+        if system in experiment.shown
     )

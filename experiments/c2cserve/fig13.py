@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 from c2c.config import SimulationResult
 from experiments.c2cserve.anchors import FETCH_S
 from experiments.c2cserve.baselines import MOE, NAMES, PROMPT, serve_alone
-from experiments.c2cserve.fig12 import SYSTEMS as REPLAYED
 from experiments.c2cserve.replay import TRACES, describe, load_of_half, replay
 from experiments.claims import Result, answer, claim
 from experiments.figure import SIMULATOR, Computed, Context, figure
@@ -56,7 +55,7 @@ def compute(context: Context) -> Computed:
         if context.progress is not None:
             context.progress(done, steps)
 
-    compression = load_of_half(context, REPLAYED["ServerlessLLM"])
+    compression = load_of_half(context, [*DENSE, "system=serverlessllm"])
     rows: list[dict[str, Any]] = []
     for system in TURNS:
         rows.append(_replayed(context, compression, system))

@@ -56,7 +56,7 @@ class Point:
 
 
 @figure("fleets", title="More models than slices (beyond the paper)", draw="fleets.draw_fleets",
-        needs=SIMULATOR, traces=TRACES)  # fmt: skip
+        needs=SIMULATOR, traces=TRACES, beyond=True)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return latency, attainment and switches of every system at every point."""
     seeds = context.seeds[: 1 if context.quick else SEEDS]

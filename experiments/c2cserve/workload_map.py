@@ -65,7 +65,7 @@ class Point:
 
 
 @figure("workload_map", title="The best system for each workload (beyond the paper)",
-        draw="workload_map.draw_map", needs=SIMULATOR, profiles=("full",))  # fmt: skip
+        draw="workload_map.draw_map", needs=SIMULATOR, profiles=("full",), beyond=True)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return attainment and latencies of every system at every point, and the best of each."""
     names = QUICK_SYSTEMS if context.quick else tuple(SYSTEMS)

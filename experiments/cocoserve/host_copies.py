@@ -49,7 +49,7 @@ class _Slice:
 
 
 @figure("cocoserve.host_copies", title="CoCoServe beyond: copies that read host memory",
-        draw="cocoserve_beyond.draw_host_copies", needs=SYSTEMS)  # fmt: skip
+        draw="cocoserve_beyond.draw_host_copies", needs=SYSTEMS, beyond=True)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return rows and tokens a second by layers for each method, and each method's best."""
     here = _slice(context)

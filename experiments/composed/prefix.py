@@ -45,7 +45,7 @@ class Case:
 
 
 @figure("prefix", title="A prefix cache in host memory (beyond the papers)",
-        draw="prefix.draw_prefix", needs=SIMULATOR, traces=(TRACE,))  # fmt: skip
+        draw="prefix.draw_prefix", needs=SIMULATOR, traces=(TRACE,), beyond=True)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Compute latency, tokens found and link bytes by host memory, and by chip and link."""
     rows = [_run(context, case) for case in context.each(_cases())]

@@ -84,7 +84,7 @@ class Load:
 
 
 @figure("worth", title="Worth of each mechanism, alone and together (beyond the paper)",
-        draw="composed.draw_worth", needs=SIMULATOR)  # fmt: skip
+        draw="composed.draw_worth", needs=SIMULATOR, beyond=True)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Compute attainment of every set of mechanisms under every load, and Shapley values."""
     quick = context.quick

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from experiments.claims import claim
 from experiments.figures.style import (
     BLUE,
+    COLOURS,
     GREEN,
     GREY,
     INK,
@@ -33,7 +36,6 @@ SHOWN = {
     "moe_infinity": ("MoE-Infinity", VERMILION),
     "finemoe": ("FineMoE", BLUE),
 }
-SHOWN_HOURS = 40.0  # of the trace replay
 TALLEST = 1.25  # of the axes of Fig. 14, times the largest printed number
 MODELS = {
     "llama-3-3b": "Llama-3 3B",
@@ -100,92 +102,74 @@ def _switch_text(switch_ms: float) -> str:
     return f"{switch_ms:.0f} ms" if switch_ms < 1e3 else f"{switch_ms / 1e3:.3g} s"
 
 
+# System -> colour, dash, claim with the printed band.
+REPLAYED = {
+    "C2CServe": (GREEN, "-", "c2cserve.fig12.dense.c2cserve.ttft"),
+    "ServerlessLLM": (ORANGE, "-", "c2cserve.fig12.dense.sllm.ttft"),
+    "Aegaeon": (PURPLE, "-", "c2cserve.fig12.dense.aegaeon.ttft"),
+    "C2CServe to the letter": (GREEN, "--", None),
+    "plus": (BLUE, "-", None),
+}
+
+
 def draw_fig12(tables: Tables, caption: str) -> Figure:
-    """Draw requests and TTFT over time for each system, with the printed bands."""
-    figure, (top, below) = canvas(
-        10.2, 6.0, rows=2, sharex=True, gridspec_kw={"height_ratios": [1, 3]}
-    )
-    rows = rows_of(tables["windows"])
-    width = rows[0]["hours"]
-    first = _busiest(rows)
-    rows = [r for r in rows if first <= r["start_h"] < first + SHOWN_HOURS]
-    load = [r for r in rows if r["system"] == "C2CServe" and r["seed"] == rows[0]["seed"]]
-    rates = [r["requests"] / (width * 3600) for r in load]
-    top.bar([r["start_h"] for r in load], rates, 0.94 * width, color=GREY, align="edge")
-    top.set(ylabel="requests/s")
-    top.set_title("(a) Load", fontsize=9.5)
-    rows = [r for r in rows if r["is_drawn"]]
-    shown_h = min(SHOWN_HOURS, max(r["start_h"] for r in load) + width - first)
-    hours = (first + width * np.arange(round(shown_h / width))).tolist()
+    """Draw requests over time, shares of requests by TTFT, and our bands beside the printed."""
     summary = rows_of(tables["summary"])
-    printed = (("ServerlessLLM", ORANGE, (2, 7)), ("Aegaeon", PURPLE, (0.3, 2)),
-               ("C2CServe", GREEN, (0.2, 0.7)), ("C2CServe to the letter", GREEN, None),
-               ("plus", BLUE, None))  # fmt: skip
-    lowest = min(band for _, _, band in printed if band is not None)
-    for system, colour, band in printed:
-        chosen = [r for r in summary if r["system"] == system]
-        if not chosen:
-            continue
-        middle = {k: float(np.median([r[k] for r in chosen]))
-                  for k in ("ttft_p50_s", "ttft_p95_s", "within_target_percent")}  # fmt: skip
-        label = (f"{system}: p50 {middle['ttft_p50_s']:.2f} s, p95 {middle['ttft_p95_s']:.2f} s, "
-                 f"{middle['within_target_percent']:.2f}% within 1 s")  # fmt: skip
-        of_system = [r for r in rows if r["system"] == system]
-        _over_time(below, of_system, hours, colour, label, bands=band is not None)
-        if band is None:
-            continue
-        below.axhspan(*band, color=colour, alpha=0.09, linewidth=0, zorder=0)
-        # The lowest band's name is at its lower edge, as the others reach into it from above.
-        edge, side = (1.08 * band[0], "bottom") if band == lowest else (0.93 * band[1], "top")
-        below.text(hours[-1] + 2 * width, edge, f"paper: {band[0]}–{band[1]} s", color=colour,
-                   fontsize=8, va=side)  # fmt: skip
-    below.axhline(1.0, color=VERMILION, linestyle=":", linewidth=1.2)
-    below.text(hours[-1] + 2 * width, 0.94, "target", color=VERMILION, fontsize=8, va="top")
-    below.set_yscale("log")
-    shown = [r[k] for r in rows for k in ("p5_s", "p95_s")]
-    low, high = min([0.15, *shown]), max([10.0, *shown])  # the printed bands are always inside
-    below.set(xlabel="hours of the compressed trace", ylabel="TTFT (s)", ylim=(low / 2, 40 * high),
-              xlim=(first - width, hours[-1] + 11 * width))  # fmt: skip
-    below.set_title("(b) Time to first token", fontsize=9.5)
-    below.legend(loc="upper left", ncols=1)
+    systems = list(dict.fromkeys(r["system"] for r in summary))
+    figure, (load, curves, bands) = canvas(
+        9.4, 5.8 + 0.2 * len(systems), rows=3,
+        gridspec_kw={"height_ratios": [1, 3.4, 0.4 + 0.32 * len(systems)]},
+    )  # fmt: skip
+    first = [r for r in rows_of(tables["windows"])
+             if (r["system"], r["seed"]) == (systems[0], summary[0]["seed"])]  # fmt: skip
+    load.bar(
+        [r["start_h"] for r in first], [r["requests"] / (3600 * r["hours"]) for r in first],
+        [r["hours"] for r in first], color=GREY, align="edge",
+    )  # fmt: skip
+    load.set(ylabel="requests/s", xlabel="hours of the compressed trace")
+    load.set_title("(a) Load", fontsize=9.5)
+    other = dict(zip(systems, cycle(COLOURS), strict=False))
+    for at, system in enumerate(systems):
+        colour, dash, claim_id = REPLAYED.get(system, (other[system], "-", None))
+        _ttft_curve(curves, rows_of(tables["ttft"], system=system), colour, dash, system)
+        mine = [r for r in summary if r["system"] == system]
+        low, high = (
+            float(np.median([r[column] for r in mine])) for column in ("curve_p5_s", "curve_p95_s")
+        )
+        bands.plot([low, high], [at + 0.15, at + 0.15], dash, color=colour, linewidth=5,
+                   solid_capstyle="butt")  # fmt: skip
+        if claim_id:
+            published = claim(claim_id).value
+            bands.plot(published, [at - 0.18] * 2, color=INK, linewidth=1, marker="D",
+                       markersize=5, markerfacecolor="none",
+                       label="paper" if at == 0 else None)  # fmt: skip
+    curves.axvline(1.0, color=VERMILION, linestyle=":", linewidth=1.2)
+    curves.annotate("target", (1.0, 4), (4, 0), textcoords="offset points", color=VERMILION)
+    curves.set(xscale="log", ylim=(0, 101), ylabel="requests served (%)")
+    curves.set_title("(b) TTFT of requests", fontsize=9.5)
+    curves.legend(loc="lower right")
+    bands.set(xscale="log", xlabel="TTFT (s)", ylim=(len(systems) - 0.5, -0.5))
+    bands.set_yticks(range(len(systems)), systems)
+    bands.grid(visible=True, axis="x")
+    bands.set_title("(c) Medians of windows, p5 to p95", fontsize=9.5)
+    bands.legend(loc="best")
+    shown = [*curves.get_xlim(), *bands.get_xlim()]
+    for axes in (curves, bands):
+        axes.set_xlim(min(shown), max(shown))
     return finish(figure, "C2CServe, Fig. 12: trace replay, dense models", caption)
 
 
-def _busiest(rows: list[dict[str, Any]]) -> float:
-    """Return the first hour of the `SHOWN_HOURS` with most requests."""
-    chosen = [r for r in rows if r["system"] == rows[0]["system"] and r["seed"] == rows[0]["seed"]]
-    starts = [r["start_h"] for r in chosen]
-    counts = [
-        sum(r["requests"] for r in chosen if at <= r["start_h"] < at + SHOWN_HOURS) for at in starts
-    ]
-    return float(starts[int(np.argmax(counts))])
-
-
-def _over_time(
-    axes: Axes, rows: list[dict[str, Any]], hours: list[float], colour: str, label: str,
-    *, bands: bool,
-) -> None:  # fmt: skip
-    """Draw the median over time; with bands, also the range over seeds and p5 to p95."""
-    seeds, width = sorted({r["seed"] for r in rows}), rows[0]["hours"]
-    where = {round(h / width): i for i, h in enumerate(hours)}
-    values = {k: np.full((len(seeds), len(hours)), np.nan) for k in ("p5_s", "p50_s", "p95_s")}
-    for r in rows:
-        for key, grid in values.items():
-            grid[seeds.index(r["seed"]), where[round(r["start_h"] / width)]] = r[key]
-    # hours without a request stay gaps in the line
-    has = ~np.isnan(values["p50_s"]).all(axis=0)
-    lines = {key: np.full(len(hours), np.nan) for key in ("low", "middle", "high", "p5", "p95")}
-    p50 = values["p50_s"][:, has]
-    lines["low"][has], lines["high"][has] = np.nanmin(p50, axis=0), np.nanmax(p50, axis=0)
-    lines["middle"][has] = np.nanmedian(p50, axis=0)
-    lines["p5"][has] = np.nanmedian(values["p5_s"][:, has], axis=0)
-    lines["p95"][has] = np.nanmedian(values["p95_s"][:, has], axis=0)
-    middle = [h + width / 2 for h in hours]
-    if bands:
-        axes.fill_between(middle, lines["p5"], lines["p95"], color=colour, alpha=0.22, linewidth=0)
-        axes.fill_between(middle, lines["low"], lines["high"], color=colour, alpha=0.5, linewidth=0)
-    style = "-" if bands else "--"
-    axes.plot(middle, lines["middle"], style, color=colour, linewidth=1.4, label=label)
+def _ttft_curve(
+    axes: Axes, rows: list[dict[str, Any]], colour: str, dash: str, system: str
+) -> None:
+    """Draw the share of requests over TTFT: the median over seeds, and their range."""
+    seeds = sorted({r["seed"] for r in rows})
+    values = np.array([[r["ttft_s"] for r in rows if r["seed"] == seed] for seed in seeds])
+    percents = [r["percent"] for r in rows if r["seed"] == seeds[0]]
+    shown = np.where(np.isfinite(values), values, np.nan)
+    axes.plot(np.median(shown, axis=0), percents, dash, color=colour, label=system, linewidth=1.6)
+    axes.fill_betweenx(percents, shown.min(axis=0), shown.max(axis=0), color=colour, alpha=0.25,
+                       linewidth=0)  # fmt: skip
 
 
 def draw_fig14(tables: Tables, caption: str) -> Figure:

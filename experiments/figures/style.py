@@ -6,6 +6,7 @@ import io
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import matplotlib as mpl
@@ -82,16 +83,26 @@ RC: dict[str, Any] = {
     "pdf.fonttype": 42,
 }
 CAPTION_POINTS = 7.5
+_TITLE_POINTS = 11.5
+_finding: ContextVar[str] = ContextVar("finding", default="")
 _LEGEND_ROW_POINTS = 13.0
 
 
 @contextmanager
-def look() -> Iterator[None]:
-    """Use the style inside the block, whatever the user's matplotlibrc."""
-    with mpl.rc_context():
-        mpl.rcdefaults()
-        mpl.rcParams.update(RC)  # type: ignore[arg-type]  # its keys are literals
-        yield
+def look(finding: str = "") -> Iterator[None]:
+    """Use the style inside the block, whatever the user's matplotlibrc.
+
+    Args:
+      finding: what the picture shows, in a sentence; it is the title in place of the topic.
+    """
+    given = _finding.set(finding)
+    try:
+        with mpl.rc_context():
+            mpl.rcdefaults()
+            mpl.rcParams.update(RC)  # type: ignore[arg-type]  # its keys are literals
+            yield
+    finally:
+        _finding.reset(given)
 
 
 def canvas(
@@ -110,7 +121,7 @@ def finish(
 
     Args:
       figure: figure with a constrained layout.
-      title: title of the picture.
+      title: topic of the picture, its title unless `look` has a finding.
       caption: text below the axes.
       legend: axes whose legend is shown once for all panels, below the title; None for none.
       columns: columns of that legend.
@@ -118,7 +129,8 @@ def finish(
     width, height = figure.get_size_inches()
     lines = textwrap.wrap(caption, width=int(width * 72 / (CAPTION_POINTS * 0.56)))
     below = (len(lines) * CAPTION_POINTS * 1.35 + 10) / 72 / height
-    above = 26 / 72 / height
+    titles = textwrap.wrap(_finding.get() or title, int(width * 72 / (_TITLE_POINTS * 0.6)))
+    above = (26 + (len(titles) - 1) * _TITLE_POINTS * 1.2) / 72 / height
     if legend is not None:
         handles, labels = legend.get_legend_handles_labels()
         figure.legend(handles, labels, loc="upper left", ncols=columns, borderaxespad=0.0,
@@ -128,8 +140,8 @@ def finish(
     engine = figure.get_layout_engine()
     if isinstance(engine, ConstrainedLayoutEngine):
         engine.set(rect=(0.01, below, 0.98, 1 - below - above))
-    figure.text(0.012, 1 - 6 / 72 / height, title, ha="left", va="top", fontsize=11.5,
-                fontweight="bold", color=INK)  # fmt: skip
+    figure.text(0.012, 1 - 6 / 72 / height, "\n".join(titles), ha="left", va="top",
+                fontsize=_TITLE_POINTS, fontweight="bold", color=INK)  # fmt: skip
     figure.text(0.012, 5 / 72 / height, "\n".join(lines), ha="left", va="bottom",
                 fontsize=CAPTION_POINTS, color=GREY, linespacing=1.3)  # fmt: skip
     return figure

@@ -1,34 +1,48 @@
 """Reproduce figures and tables, then print the fidelity table and write a report.
 
-    c2c reproduce figures=all profile=quick
+    c2c reproduce figures=papers profile=quick
     c2c reproduce figures=fig4,table1 link_variant=datasheet out=runs/try
+    c2c reproduce -m figures=weaver.fig5 experiment.hot_rps=8,12
 
 Results: runs/reproduce/<profile>/<figure>/ (Parquet, PNG, SVG, config), fidelity.json,
-index.html. Figures whose configuration, code and data have not changed are kept.
+index.html. Figures whose configuration, code and data have not changed are kept. `experiment` holds
+the settings of each figure (conf/experiment); `-m` makes the figures for each of several values.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
+from c2c.config import load_code
 from c2c.errors import SettingError
 from c2c.hardware import conf_dir
 from c2c.workloads import shared_dir
 from experiments.children import workers_of
 from experiments.command import command
-from experiments.figure import PROFILES, Context
-from experiments.sweeping import check_arguments
+from experiments.experiment import overrides_in
+from experiments.figure import PROFILES, Context, figure_files
+from experiments.reproduce.swept import print_sweep
+from experiments.simulation.own_settings import with_own_settings
+from experiments.sweeping import check_arguments, fixed, grid, is_sweep
 
 SEEDS = {"quick": (0, 1, 2), "full": (0, 1, 2, 3, 4)}
 CLAIMS = ("compared", "all")
+MOST_OF_A_NAME = 60  # characters of an override in a folder's name
 
 
-def context_of(settings: dict[str, object]) -> Context:
+def context_of(settings: dict[str, object], overrides: Sequence[str] = ()) -> Context:
     """Return the settings of all figures from the configuration.
+
+    Args:
+      settings: settings of the command.
+      overrides: overrides of the figures' experiments.
 
     Raises:
       SettingError: a value that is not allowed.
@@ -61,12 +75,18 @@ def context_of(settings: dict[str, object]) -> Context:
         link_variant="datasheet" if variant == "datasheet" else "measured",
         seeds=tuple(seeds),
         traces=folder,
+        overrides=tuple(overrides),
     )
 
 
-def run(settings: dict[str, object]) -> int:
-    """Make the figures and the report; return the exit status, 1 if a figure failed, else 0."""
-    context = context_of(settings)
+def run(settings: dict[str, object], overrides: Sequence[str] = ()) -> int:
+    """Make the figures and the report; return the exit status, 1 if a figure failed, else 0.
+
+    Args:
+      settings: settings of the command.
+      overrides: overrides of the figures' experiments.
+    """
+    context = context_of(settings, overrides)
     if settings["claims"] not in CLAIMS:
         raise SettingError("claims", settings["claims"], f"one of {', '.join(CLAIMS)}")
     workers = workers_of(settings["workers"], "workers")
@@ -76,33 +96,46 @@ def run(settings: dict[str, object]) -> int:
 
     figures = settings["figures"]
     specs = choose(figures if isinstance(figures, list) else str(figures), context.profile)
-    out = (
-        Path(str(settings["out"]))
-        if settings["out"]
-        else Path("runs/reproduce") / folder_name(context)
-    )
+    for spec in specs:
+        spec.settings(context)
     outcomes, _ = reproduce(
         specs,
         context,
-        out,
+        _folder(settings, overrides),
         resume=bool(settings["resume"]),
         overwrite=bool(settings["overwrite"]),
         everything=settings["claims"] == "all",
         workers=workers,
     )
     failed = [o.name for o in outcomes if o.error]
-    print(f"report: {out / 'index.html'}")
+    print(f"report: {_folder(settings, overrides) / 'index.html'}")
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return int(bool(failed))
 
 
+def _folder(settings: dict[str, object], overrides: Sequence[str]) -> Path:
+    given = settings["out"]
+    name = folder_name(context_of(settings, overrides))
+    return Path(str(given)) if given else Path("runs/reproduce") / name
+
+
 def folder_name(context: Context) -> str:
-    """Return the name of the results' folder, different for each profile, link and seeds."""
+    """Return the name of the results' folder, different for each profile, link, seeds, override."""
     link = "" if context.link_variant == "measured" else f"_{context.link_variant}"
     usual = context.seeds == SEEDS[context.profile]
     seeds = "" if usual else "_s" + "-".join(str(seed) for seed in context.seeds)
-    return context.profile + link + seeds
+    own = "".join(f"_{_short(one)}" for one in context.overrides)
+    return context.profile + link + seeds + own
+
+
+def _short(override: str) -> str:
+    """Return an override as part of a folder's name, unlike those of other overrides."""
+    text = override.lstrip("+").partition(".")[2]
+    plain = re.sub(r"[^\w=.-]+", "-", text)
+    if plain == text and len(text) <= MOST_OF_A_NAME:
+        return text
+    return f"{plain[:MOST_OF_A_NAME]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def settings_of(arguments: list[str]) -> dict[str, object]:
@@ -118,10 +151,8 @@ def settings_of(arguments: list[str]) -> dict[str, object]:
         assert isinstance(settings, dict)
         found.update({str(k): v for k, v in settings.items()})
 
-    if wrong := [a for a in arguments if a in ("-m", "--multirun")]:
-        raise SettingError("option", wrong[0], "no sweep", "Name figures: figures=fig4,fig5.")
     check_arguments(arguments, single="out")
-    sys.argv[1:] = as_lists(arguments)
+    sys.argv[1:] = arguments
     keep()
     return found
 
@@ -130,11 +161,37 @@ def main(arguments: list[str]) -> int:
     """Run the command line; return the exit status. See the module's docstring."""
 
     def work() -> int:
-        settings = settings_of(arguments)
+        given = as_lists(with_own_settings(arguments))
+        for folder in (one.partition("=")[2] for one in given if one.startswith("--config-dir=")):
+            load_code(figure_files(Path(folder)))
+        if is_sweep(given):
+            return _each(given)
+        rest, overrides = overrides_in(given)
+        settings = settings_of(rest)
         # empty after options such as --help, which Hydra answers
-        return run(settings) if settings else 0
+        return run(settings, overrides) if settings else 0
 
     return command(work, arguments)
+
+
+def _each(arguments: Sequence[str]) -> int:
+    """Make the figures for each point of a sweep; return 1 if one failed, else 0."""
+    shared = fixed(arguments)
+    varying = [one for one in arguments if one not in (*shared, "-m", "--multirun")]
+    made: list[tuple[tuple[str, ...], Path]] = []
+    failed = False
+    for point in grid(varying):
+        rest, overrides = overrides_in([*shared, *point])
+        settings = settings_of(rest)
+        if not settings:
+            return 0
+        if settings["out"]:
+            name = folder_name(context_of(settings, overrides))
+            settings["out"] = str(Path(str(settings["out"])) / name)
+        failed |= bool(run(settings, overrides))
+        made.append((point, _folder(settings, overrides)))
+    print_sweep(made)
+    return int(failed)
 
 
 def as_lists(arguments: list[str]) -> list[str]:

@@ -108,7 +108,11 @@ def inputs_of(spec: FigureSpec, context: Context) -> dict[str, Any]:
     folders = [conf_dir() / name for name in CONF_FOLDERS]
     traces = [context.traces / name for name in spec.traces] if context.traces else []
     return {
-        "config": {"figure": spec.name, **told(context)},
+        "config": {
+            "figure": spec.name,
+            **told(context),
+            "experiment": asdict(settings) if (settings := spec.settings(context)) else None,
+        },
         "packages": spec.sources,
         "files": [*spec.files, *(path for path in (*folders, *traces) if path.exists())],
     }
@@ -164,6 +168,7 @@ def _compute_and_draw(spec: FigureSpec, context: Context, run: RunDir) -> None:
         "figure",
         {
             "caption": computed.caption,
+            "finding": computed.finding,
             "assumptions": computed.assumptions,
             "results": [asdict(r) for r in computed.results],
             "report": computed.report,
@@ -172,7 +177,7 @@ def _compute_and_draw(spec: FigureSpec, context: Context, run: RunDir) -> None:
     )
     # drawn from the files, so that the drawing shows what is stored
     tables = {name: pq.read_table(path) for name, path in paths.items()}
-    with look():
+    with look(computed.finding):
         figure = spec.drawing(tables, computed.caption)
         run.write_figure(spec.name, figure)
         with run.open_file(f"{spec.name}_bare.webp") as file:

@@ -95,13 +95,15 @@ def _report(
     improvements: list[Improvement] = []
     stale = []
     for spec in figures().values():
+        if not (out / spec.name).is_dir():
+            continue
         made = any(o.name == spec.name and not o.error for o in outcomes)
         if made or RunDir.is_current(out / spec.name, **inputs_of(spec, context)):
             found = json.loads((out / spec.name / "figure.json").read_text(encoding="utf-8"))
             results += [Result(**r) for r in found.pop("results")]
             improvements += [Improvement(**i) for i in found.pop("improvements")]
             shown.append({**found, "name": spec.name, "title": spec.title})
-        elif (out / spec.name).is_dir():
+        else:
             stale.append(spec.name)
     if stale:
         console.print(f"not counted, because failed or out of date: {', '.join(stale)}")

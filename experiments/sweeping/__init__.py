@@ -3,6 +3,7 @@
 from experiments.sweeping.arguments import (
     check_arguments,
     fixed,
+    grid,
     is_sweep,
     options_first,
     quoted,
@@ -20,6 +21,7 @@ __all__ = [
     "fail",
     "finish",
     "fixed",
+    "grid",
     "is_sweep",
     "options_first",
     "quoted",

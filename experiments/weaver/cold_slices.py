@@ -55,7 +55,7 @@ class _Chip:
 
 @figure("weaver.cold_slices",
         title="WEAVER beyond the paper: receivers are cold slices of a GH200",
-        draw="weaver.draw_cold_slices", needs=SYSTEMS)  # fmt: skip
+        draw="weaver.draw_cold_slices", needs=SYSTEMS, beyond=True)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return tokens a second of the hot model by ratio, receivers' load and number of receivers."""
     chips = [_chip(context, mig) for mig in _MIGS]

@@ -3,16 +3,16 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from c2c.config import load_code
 from c2c.errors import SettingError
 from experiments import figure as door
-from experiments.figure import Context, choose, figures
+from experiments.figure import Context, choose, figure_files, figures
 from experiments.reproduce import making
 from experiments.reproduce.command import as_lists, context_of, folder_name
 from experiments.reproduce.run import reproduce
@@ -51,8 +51,7 @@ def test_names() -> None:
 def test_every_figure_has_a_drawing_and_its_modules_are_in_the_key() -> None:
     for spec in FIGURES.values():
         assert callable(spec.drawing)
-        compute = spec.compute.func if isinstance(spec.compute, partial) else spec.compute
-        assert Path(inspect.getfile(compute)) in spec.files
+        assert Path(inspect.getfile(sys.modules[spec.module])) in spec.files
         assert Path(inspect.getfile(spec.drawing)) in spec.files
 
 
@@ -189,15 +188,19 @@ def test_a_failed_figure_does_not_stop_the_others(
 @pytest.mark.slow
 def test_processes_make_the_same_and_a_failed_figure_is_one_of_them(tmp_path: Path) -> None:
     make(tmp_path / "alone", "table1")
-    # a function that a process finds by its name, and that fails
-    fails: Any = partial(int, base=10)
-    specs = (*choose("table1"), replace(FIGURES["table2"], compute=fails))
+    (tmp_path / "figure").mkdir()
+    (tmp_path / "figure/figure_that_fails.py").write_text(
+        "from experiments.figure import figure\n\n@figure('lab.fails', title='', draw=print)\n"
+        "def compute(context):\n    raise TypeError('as it must')\n"
+    )
+    load_code(figure_files(tmp_path))
+    specs = choose("table1,lab.fails")
     with (tmp_path / "log").open("w") as log:
         found, _ = reproduce(specs, QUICK, tmp_path / "both", console=Console(file=log), workers=2)
     errors = {o.name: o.error for o in found}
-    assert {*errors} == {"table1", "table2"}
+    assert {*errors} == {"table1", "lab.fails"}
     assert not errors["table1"]
-    assert "TypeError" in errors["table2"]
+    assert "as it must" in errors["lab.fails"]
     done = [
         json.loads((tmp_path / out / "table1" / "DONE").read_text())["results"]
         for out in ("alone", "both")

@@ -1,0 +1,122 @@
+"""Settings of a figure: a file of `conf/experiment`, as its dataclass, with overrides.
+
+`conf/experiment/weaver/fig5.yaml` holds the loads, rates, batches and models of `weaver.fig5`. What
+the quick profile has smaller stands there under `quick`. On the command line any of them can be
+set, and swept with -m:
+
+    c2c reproduce figures=weaver.fig5 experiment.hot_rps=12
+    c2c reproduce -m figures=weaver.fig5 experiment.hot_rps=8,12,16
+
+The figure declares them as a frozen dataclass, whose annotations are the allowed values
+(`c2c.ranges`). Its fields are numbers, texts, tuples and `dict`s of them, or such dataclasses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass
+from typing import Any, get_args, get_origin, get_type_hints
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from c2c.config import as_setting_error
+from c2c.errors import SettingError, check_keys, unknown_name
+from c2c.hardware import read_yaml
+from c2c.ranges import allowed, typed
+
+__all__ = ["PREFIX", "named", "overrides_in", "read_experiment"]
+
+PREFIX = "experiment."
+_QUICK = "quick"
+
+
+def overrides_in(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Return the other arguments, and the overrides of experiments among them."""
+    ours = [one for one in arguments if one.lstrip("+~").startswith(PREFIX)]
+    return [one for one in arguments if one not in ours], tuple(ours)
+
+
+def read_experiment[T](
+    kind: type[T], name: str, overrides: Sequence[str] = (), *, quick: bool = False
+) -> T:
+    """Return the settings in `conf/experiment/<name>.yaml`, with overrides.
+
+    Args:
+      kind: dataclass of the settings.
+      name: paper and figure, such as "weaver/fig5".
+      overrides: Hydra's overrides, such as "experiment.hot_rps=12".
+      quick: whether to take the smaller values of the quick profile.
+
+    Raises:
+      SettingError: a setting that the figure has not, of another type, or out of its range.
+      DataError: the file is not such a mapping.
+    """
+    paper, _, figure = name.rpartition("/")
+    given = read_yaml(f"experiment/{paper}", figure)
+    smaller = given.pop(_QUICK, {})
+    node = OmegaConf.create({"experiment": given})
+    try:
+        if quick:
+            node.merge_with({"experiment": smaller})
+        _override(node, overrides)
+        values = OmegaConf.to_container(node.experiment)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise as_setting_error(error, overrides) from error
+    made: T = _converted(values, kind, PREFIX[:-1])
+    return made
+
+
+def named[T](values: Mapping[str, T], name: str, field: str) -> T:
+    """Return the value of a name that another setting of the experiment gives.
+
+    Raises:
+      SettingError: `experiment.<field>` has no such name.
+    """
+    if name not in values:
+        raise unknown_name(f"{PREFIX}{field}", name, values)
+    return values[name]
+
+
+def _override(node: DictConfig, overrides: Sequence[str]) -> None:
+    for parsed in OverridesParser.create().parse_overrides([*overrides]):
+        key = parsed.key_or_group
+        if parsed.is_delete():
+            raise SettingError(key, parsed.input_line, f"{key}=<value>")
+        if parsed.is_sweep_override():
+            text = str(parsed.input_line).partition("=")[2]
+            raise SettingError(key, text, "one value", "Add -m to run each of them.")
+        OmegaConf.update(node, key, parsed.value(), merge=True)
+
+
+def _converted(value: Any, hint: Any, where: str) -> Any:
+    """Return plain data in the type of its field; lists become tuples."""
+    if is_dataclass(hint):
+        if not isinstance(value, Mapping):
+            raise SettingError(where, value, "a mapping")
+        hints = get_type_hints(hint, include_extras=True)
+        check_keys(value, hints, where)
+        missing = [one.name for one in fields(hint) if one.name not in value and _is_needed(one)]
+        if missing:
+            raise SettingError(f"{where}.{missing[0]}", None, allowed(hints[missing[0]]))
+        make: Any = hint
+        return make(**{k: _converted(v, hints[k], f"{where}.{k}") for k, v in value.items()})
+    kind, items = get_origin(hint), get_args(hint)
+    if kind is dict:
+        if not isinstance(value, Mapping):
+            raise SettingError(where, value, "a mapping")
+        return {str(k): _converted(v, items[1], f"{where}.{k}") for k, v in value.items()}
+    if kind is tuple:
+        each = items[:1] * len(value) if isinstance(value, list) and items[-1] is ... else items
+        if not isinstance(value, list) or len(value) != len(each):
+            count = "" if items[-1] is ... else f" of {len(items)}"
+            raise SettingError(where, value, f"a list{count}, such as [a,b]")
+        parts = enumerate(zip(value, each, strict=True))
+        return tuple(_converted(v, of, f"{where}[{i}]") for i, (v, of) in parts)
+    return typed(value, hint, where)
+
+
+def _is_needed(field: Field[Any]) -> bool:
+    return field.default is MISSING and field.default_factory is MISSING
