@@ -3,6 +3,7 @@
 from experiments.claims.compare import Comparison, Result, Sample, answer, compare
 from experiments.claims.fidelity import (
     Row,
+    brief,
     fidelity_rows,
     fidelity_table,
     print_fidelity,
@@ -24,6 +25,7 @@ __all__ = [
     "Row",
     "Sample",
     "answer",
+    "brief",
     "claim",
     "compare",
     "explanations",

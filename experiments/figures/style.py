@@ -14,6 +14,7 @@ import pyarrow as pa
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.rcsetup import cycler
 
 __all__ = [
     "BLUE",
@@ -25,6 +26,7 @@ __all__ = [
     "ORANGE",
     "PUBLISHED",
     "PURPLE",
+    "RC",
     "SKY",
     "TITLE_ID",
     "VERMILION",
@@ -69,6 +71,7 @@ RC: dict[str, Any] = {
     "axes.spines.right": False,
     "axes.edgecolor": GREY,
     "axes.labelcolor": INK,
+    "axes.prop_cycle": cycler(color=COLOURS),
     "axes.axisbelow": True,
     "axes.grid": True,
     "axes.grid.axis": "y",
