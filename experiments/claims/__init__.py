@@ -10,11 +10,12 @@ from experiments.claims.fidelity import (
     totals,
 )
 from experiments.claims.improvement import Better, Improvement, improvements_of
-from experiments.claims.load import Claim, Explanation, claim, explanations, load_claims
+from experiments.claims.load import PAPERS, Claim, Explanation, claim, explanations, load_claims
 from experiments.claims.summary import print_summary
 from experiments.claims.trends import predicate_holds
 
 __all__ = [
+    "PAPERS",
     "Better",
     "Claim",
     "Comparison",

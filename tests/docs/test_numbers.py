@@ -17,7 +17,7 @@ from c2c.policies import DECISIONS
 from c2c.serving.plans import MAX_WORKS
 from experiments import advise
 from experiments.answers.model_error import held_out_error
-from experiments.claims.load import SYSTEMS, load_claims
+from experiments.claims.load import PAPERS, load_claims
 from experiments.referee.scenario import SCENARIOS
 from experiments.serving.settings import ServeConf
 
@@ -53,7 +53,7 @@ def percent(chip: str) -> int:
 
 FACTS = (
     Fact("README.md", r"\[(\w+) notebooks\]", lambda: len([*(ROOT / "notebooks").glob("*.ipynb")])),
-    Fact("README.md", r"## The (\w+) papers", lambda: len(SYSTEMS)),
+    Fact("README.md", r"## The (\w+) papers", lambda: len(PAPERS)),
     Fact("Makefile", r"others on (\d+) scenarios", lambda: len(SCENARIOS)),
     Fact("docs/commands.md", r"BLIS on (\d+) scenarios", lambda: len(SCENARIOS)),
     Fact("docs/referee.md", r"runs (\d+) scenarios", lambda: len(SCENARIOS)),
