@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from c2c.config import load_code
 from c2c.errors import SettingError
-from c2c.hardware import LinkVariant
+from c2c.hardware import LinkVariant, conf_file
 from c2c.ranges import check_fields
 from experiments.claims import Improvement, Result
 from experiments.experiment import read_experiment
@@ -179,13 +179,23 @@ class FigureSpec:
                 key, _, value = context.overrides[0].partition("=")
                 raise SettingError(key, value, f"a figure with settings; {self.name} has none")
             return None
-        path = f"{self.paper}/{self.name.rpartition('.')[2]}"
-        return read_experiment(self.experiment, path, context.overrides, quick=context.quick)
+        return read_experiment(self.experiment, self._at, context.overrides, quick=context.quick)
+
+    @property
+    def experiment_file(self) -> Path | None:
+        """File of its experiment; None if it has none."""
+        paper, _, name = self._at.rpartition("/")
+        return conf_file(f"experiment/{paper}", name) if self.experiment else None
 
     @property
     def paper(self) -> str:
         """System in whose paper or folder the figure is."""
         return self.name.rpartition(".")[0] or _PAPER
+
+    @property
+    def _at(self) -> str:
+        """Name of the experiment's file in `conf/experiment`."""
+        return f"{self.paper}/{self.name.rpartition('.')[2]}"
 
     @property
     def sources(self) -> tuple[str, ...]:

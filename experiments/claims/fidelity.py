@@ -258,10 +258,6 @@ def print_fidelity(rows: Sequence[Row], console: Console, *, everything: bool = 
     from rich.markup import escape
     from rich.table import Table
 
-    if not everything and all(row.comparison is None for row in rows):
-        console.print("no figure here answers a claim of a paper")
-        return
-
     colour = {"out-of-sample": "green", "in-sample": "cyan"}
 
     columns = ["claim", "published", "ours", "ratio", "agrees", "sample"]

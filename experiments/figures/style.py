@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ import pyarrow as pa
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.rcsetup import cycler
 
 __all__ = [
     "BLUE",
@@ -24,6 +26,7 @@ __all__ = [
     "ORANGE",
     "PUBLISHED",
     "PURPLE",
+    "RC",
     "SKY",
     "TITLE_ID",
     "VERMILION",
@@ -32,6 +35,7 @@ __all__ = [
     "canvas",
     "draw_table",
     "finish",
+    "label_ends",
     "look",
     "mark_published",
     "rows_of",
@@ -67,6 +71,7 @@ RC: dict[str, Any] = {
     "axes.spines.right": False,
     "axes.edgecolor": GREY,
     "axes.labelcolor": INK,
+    "axes.prop_cycle": cycler(color=COLOURS),
     "axes.axisbelow": True,
     "axes.grid": True,
     "axes.grid.axis": "y",
@@ -133,8 +138,9 @@ def finish(
     above_points = 26 + (len(titles) - 1) * _TITLE_POINTS * 1.2
     below, above = (points / 72 / height for points in (below_points, above_points))
     if legend is not None:
-        handles, labels = legend.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="upper left", ncols=columns, borderaxespad=0.0,
+        handles, names = legend.get_legend_handles_labels()
+        labels = dict(zip(names, handles, strict=True))  # each once
+        figure.legend(labels.values(), labels, loc="upper left", ncols=columns, borderaxespad=0.0,
                       handlelength=3.0,  # dashes are seen beside a marker
                       bbox_to_anchor=(0.006, 1 - above))  # fmt: skip
         above += (-(-len(labels) // columns) * _LEGEND_ROW_POINTS + 6) / 72 / height
@@ -155,6 +161,22 @@ def mark_published(
 ) -> None:
     """Mark printed values with hollow diamonds."""
     axes.plot(x, y, label=label, **PUBLISHED)
+
+
+def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
+    """Write names right of the last points (x, y, name, colour) of lines, none over another."""
+    axes.figure.draw_without_rendering()  # type: ignore[union-attr]
+    right = max(x for x, *_ in ends)
+    places = sorted(
+        (float(axes.transData.transform((x, y))[1]), name, colour) for x, y, name, colour in ends
+    )
+    step = 1.35 * mpl.rcParams["font.size"] * axes.figure.dpi / 72
+    last = -math.inf
+    for y, name, colour in places:
+        last = max(y, last + step)
+        value = axes.transData.inverted().transform((0.0, last))[1]
+        axes.annotate(name, (right, value), (8, 0), textcoords="offset points", va="center",
+                      color=colour, fontweight="bold", annotation_clip=False)  # fmt: skip
 
 
 def beside(rows: Sequence[Mapping[str, Any]], row: Mapping[str, Any], step: float) -> float:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import matplotlib as mpl
 from rich.console import Console
+from rich.control import Control
+from rich.segment import ControlType
 
 from c2c.cost import in_sample_claims
 from c2c.runs import RunDir, progress_bar
@@ -22,6 +24,7 @@ from experiments.claims import (
     fidelity_table,
     load_claims,
     print_fidelity,
+    print_summary,
     totals,
 )
 from experiments.figure import Context, FigureSpec, code, figures
@@ -40,7 +43,7 @@ def reproduce(
     *,
     resume: bool = True,
     overwrite: bool = False,
-    everything: bool = False,
+    claims: str = "summary",
     console: Console | None = None,
     workers: int = 1,
 ) -> tuple[list[Outcome], list[Row]]:
@@ -56,7 +59,7 @@ def reproduce(
         index.html, claims.html.
       resume: whether to keep figures whose inputs have not changed.
       overwrite: whether to replace figures and a report of other settings in `out`.
-      everything: whether to print all claims, not only compared ones.
+      claims: table of claims to print before the summary: "compared", "all", or "summary" for none.
       console: console to print to; None: standard output.
       workers: number of processes that make figures; 1: this process makes them.
 
@@ -71,16 +74,22 @@ def reproduce(
         out, told(context), packages=code(), seed=context.seeds[0], resume=False,
         overwrite=overwrite, names=REPORT,
     ) as report:  # fmt: skip
-        with progress_bar("figures", len(specs)) as advance:
+        with progress_bar("figures") as advance:
 
             def done(outcome: Outcome) -> None:
                 outcomes.append(outcome)
+                if console.is_terminal:  # the line has the progress
+                    console.control(
+                        Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2))
+                    )
                 console.print(_line(outcome), highlight=False)
 
             make = partial(make_figure, out=out, resume=resume, overwrite=overwrite)
             make_all(specs, context, make, done, workers=workers, advance=advance)
         rows = _report(report, context, outcomes, console)
-    print_fidelity(rows, console, everything=everything)
+    if claims != "summary":
+        print_fidelity(rows, console, everything=claims == "all")
+    print_summary(rows, console)
     return outcomes, rows
 
 

@@ -22,7 +22,8 @@ from experiments.referee.scenario import SCENARIOS
 from experiments.serving.settings import ServeConf
 
 ROOT = Path(__file__).parents[2]
-WORDS = {"two": 2, "five": 5, "eight": 8, "nine": 9, "ten": 10}  # that facts are written in
+# Words that facts are written in.
+WORDS = {"two": 2, "five": 5, "eight": 8, "nine": 9, "ten": 10, "twelve": 12}
 
 
 class Fact(NamedTuple):
