@@ -71,7 +71,8 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
         entries.append(
             Entry(
                 name=name, title=f"Fig. of {name}", caption=CAPTION, finding=FINDING, paper=paper,
-                claims=[name for name, _ in pairs], assumptions=("TTFT < 1 s.", "One seed."), experiment={"rates_rps": [1.0, 2.0]},
+                claims=[name for name, _ in pairs], assumptions=("TTFT < 1 s.", "One seed."),
+                experiment={"rates_rps": [1.0, 2.0]},
                 report=[["system", "TTFT"], ["a <b>", "0.1"], ["c", "0.2"]] if pairs else (),
             )
         )  # fmt: skip
