@@ -22,7 +22,7 @@ ROWS: Final = {
 }
 
 
-@figure("medusa.switch", title="MEDUSA under C2CServe's switch (beyond the papers)",
+@figure("medusa.switch", title="MEDUSA under C2CServe's switch",
         draw="medusa.draw_switch", needs=SIMULATOR, beyond=True)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return the time from arrival to the first computation on a slice with another model."""

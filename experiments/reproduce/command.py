@@ -2,11 +2,12 @@
 
     c2c reproduce figures=papers profile=quick
     c2c reproduce figures=fig4,table1 link_variant=datasheet out=runs/try
-    c2c reproduce -m figures=weaver.fig5 experiment.hot_rps=8,12
+    c2c reproduce -m figures=weaver.fig5 experiment.rates.hot_rps=8,12
 
 Results: runs/reproduce/<profile>/<figure>/ (Parquet, PNG, SVG, config), fidelity.json,
-index.html. Figures whose configuration, code and data have not changed are kept. `experiment` holds
-the settings of each figure (conf/experiment); `-m` makes the figures for each of several values.
+index.html, claims.html. Figures whose configuration, code and data have not changed are kept.
+`experiment` holds the settings of each figure (conf/experiment); `-m` makes the figures for each of
+several values.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from c2c.hardware import conf_dir
 from c2c.runs import RunDir, Show
 from experiments.children import BEGUN, gather
 from experiments.figure import Context, FigureSpec
-from experiments.figures.style import bare_picture, look
+from experiments.figures.style import look
 
 __all__ = ["Outcome", "Tally", "cpu_seconds", "inputs_of", "make_all", "make_figure", "told"]
 
@@ -180,14 +180,11 @@ def inputs_of(spec: FigureSpec, context: Context) -> dict[str, Any]:
     """Return the inputs of a figure (config, packages, files) as arguments of `RunDir`."""
     folders = [conf_dir() / name for name in CONF_FOLDERS]
     traces = [context.traces / name for name in spec.traces] if context.traces else []
+    others = (*folders, *traces, spec.experiment_file)
     return {
-        "config": {
-            "figure": spec.name,
-            **told(context),
-            "experiment": asdict(settings) if (settings := spec.settings(context)) else None,
-        },
+        "config": {"figure": spec.name, **told(context)},
         "packages": spec.sources,
-        "files": [*spec.files, *(path for path in (*folders, *traces) if path.exists())],
+        "files": [*spec.files, *(path for path in others if path and path.exists())],
     }
 
 
@@ -197,6 +194,7 @@ def told(context: Context) -> dict[str, Any]:
         "profile": context.profile,
         "link_variant": context.link_variant,
         "seeds": list(context.seeds),
+        "overrides": list(context.overrides),
     }
 
 
@@ -235,11 +233,12 @@ def make_figure(
 
 
 def _compute_and_draw(spec: FigureSpec, context: Context, run: RunDir) -> None:
-    computed = spec.compute(context)
+    computed, settings = spec.compute(context), spec.settings(context)
     paths = {name: run.write_table(name, table) for name, table in computed.tables.items()}
     run.write_json(
         "figure",
         {
+            "experiment": asdict(settings) if settings else None,
             "caption": computed.caption,
             "finding": computed.finding,
             "assumptions": computed.assumptions,
@@ -251,7 +250,4 @@ def _compute_and_draw(spec: FigureSpec, context: Context, run: RunDir) -> None:
     # drawn from the files, so that the drawing shows what is stored
     tables = {name: pq.read_table(path) for name, path in paths.items()}
     with look(computed.finding):
-        figure = spec.drawing(tables, computed.caption)
-        run.write_figure(spec.name, figure)
-        with run.open_file(f"{spec.name}_bare.webp") as file:
-            file.write(bare_picture(figure))
+        run.write_figure(spec.name, spec.drawing(tables, computed.caption))
