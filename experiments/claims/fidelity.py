@@ -343,7 +343,8 @@ def brief(value: Any) -> str:
 def _amount(value: Any, item: Claim) -> str:
     """Return a value with the claim's unit; texts and values of several units have none."""
     signs = {"percent": " %", "x": "×", **dict.fromkeys(("mixed", "relation", "rule", "bool"), "")}
-    return brief(value) + signs.get(item.unit, f" {item.unit}")
+    text = brief(value)
+    return text + signs.get(item.unit, f" {item.unit}") if text[-1:] in "0123456789]" else text
 
 
 def printed(item: Claim) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from experiments.claims import PAPERS, Row
 from experiments.report.pictures import Picture, picture_of
@@ -23,7 +23,7 @@ class Entry:
     """Figure of the report: texts of its registration and of its figure.json.
 
     `paper`: system whose paper has the figure, or "". `claims`: ids of the claims that it answers.
-    `report`: rows of a table, the header first.
+    `experiment`: its settings, if it has any. `report`: rows of a table, the header first.
     """
 
     name: str
@@ -31,6 +31,7 @@ class Entry:
     caption: str
     paper: str = ""
     finding: str = ""
+    experiment: Mapping[str, Any] | None = None
     assumptions: Sequence[str] = ()
     report: Sequence[Sequence[str]] = ()
     claims: Sequence[str] = ()

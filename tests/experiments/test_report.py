@@ -72,6 +72,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
             Entry(
                 name=name, title=f"Fig. of {name}", caption=CAPTION, finding=FINDING, paper=paper,
                 claims=[name for name, _ in pairs], assumptions=("TTFT < 1 s.", "One seed."),
+                experiment={"rates_rps": [1.0, 2.0]},
                 report=[["system", "TTFT"], ["a <b>", "0.1"], ["c", "0.2"]] if pairs else (),
             )
         )  # fmt: skip
@@ -118,7 +119,7 @@ def test_a_section_has_finding_claims_table_and_files(out: Path) -> None:
     text = text_of(section)
     assert "paper 42 %" not in text  # of another figure
     assert re.search(r"ratio 1\.00 ✓ agrees .* ratio 3\.00 ✗ misses", text)
-    assert "Assumptions TTFT &lt; 1 s. One seed." in text
+    assert "Assumptions TTFT &lt; 1 s. One seed. Settings rates_rps 1 to 2" in text
     for path in re.findall(r'href="(medusa\.two/[^"]*)"', section):
         assert (out / path).is_file()
     own = page[page.index('<article id="own"') :]
