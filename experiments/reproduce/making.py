@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from c2c.hardware import conf_dir
-from c2c.runs import RunDir, Show
+from c2c.runs import RunDir, Show, Weighed
 from experiments.children import BEGUN, gather
 from experiments.figure import Context, FigureSpec
 from experiments.figures.style import look
@@ -84,7 +84,7 @@ def make_all(
     if min(workers, len(specs)) > 1:
         # Started last, a long figure would run alone.
         order = sorted(specs, key=lambda spec: -works[spec.name])
-        tally = Tally({spec.name: works[spec.name] for spec in order}, advance)
+        tally = Tally({spec.name: works[spec.name] for spec in order}, workers, advance)
 
         def ended(outcome: Outcome) -> None:
             tally.end(outcome)
@@ -101,7 +101,7 @@ def make_all(
             "continue, with workers=1 to save memory",
         )
         return
-    tally = Tally(works, advance)
+    tally = Tally(works, 1, advance)
     for k, spec in enumerate(specs):
 
         def within(share: float, k: int = k) -> None:
@@ -130,8 +130,8 @@ class Tally:
     at the pace of the ended ones, and by the share of its work that it reports, if any.
     """
 
-    def __init__(self, works: Mapping[str, float], advance: Show) -> None:
-        self._works, self._advance = dict(works), advance
+    def __init__(self, works: Mapping[str, float], workers: int, advance: Show) -> None:
+        self._works, self._workers, self._advance = dict(works), workers, advance
         self._names = list(works)
         self._began: dict[str, float] = {}
         self._ended: set[str] = set()
@@ -161,13 +161,16 @@ class Tally:
         if not known_s:
             taken_s = sum(since_s[name] for name in told)
             known_s = sum(share * self._works[name] for name, share in told.items())
-        pace = taken_s / known_s if known_s and taken_s else 1.0
+        is_known = known_s > 0 and taken_s > 0
+        pace = taken_s / known_s if is_known else 1.0  # seconds a CPU-second, beside other work
         done = sum(self._works[name] for name in self._ended)
         for name, s in since_s.items():
             by_time = min(_MOST, s / (self._works[name] * pace))
             done += (by_time + told.get(name, by_time)) / 2 * self._works[name]
         total = sum(self._works.values())
-        self._advance(done, total or 1.0, ", ".join(running))
+        at_once = min(self._workers, len(self._names) - len(self._ended))
+        left_s = (total - done) * pace / at_once if is_known and at_once else None
+        self._advance(done, Weighed(total or 1.0, ", ".join(running), left_s))
 
 
 def _make_one(
