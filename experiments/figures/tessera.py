@@ -285,7 +285,8 @@ def _own_rule(
     y = 1e3 * ours["per_token_s"]
     axes.plot(at, y, "s", color=INK, markersize=6, zorder=6)
     axes.annotate(
-        said, (at, y), (at, y + 6 if y > usual else 0.5 * y), ha="center", va="center", fontsize=8, color=INK,
+        said, (at, y), (at, y + 6 if y > usual else 0.5 * y), ha="center", va="center",
+        fontsize=8, color=INK,
         arrowprops={"arrowstyle": "-", "color": INK, "linewidth": 0.8, "shrinkB": 4},
     )  # fmt: skip
 
@@ -295,13 +296,13 @@ def draw_network(tables: Tables, caption: str) -> Figure:
     figure, (left, mid, right) = canvas(11.0, 3.7, 3)
     rows = rows_of(tables["network"])
     x = range(len(rows))
-    names = [str(r["gbits"]) for r in rows]
+    names = [f"{r['gbits']:g}" for r in rows]
     left.bar(x, [r["offline"] for r in rows], 0.6, color=VERMILION, label="Tessera")
     left.axhline(rows[0]["replicas"], color=BLUE, linestyle="--", label="two GPUs apart")
     left.set_ylim(0, 3.0)
-    left.set_ylabel("requests/s, A100 = 1")
+    left.set_ylabel("requests/s, left GPU = 1")
     mid.bar(x, [r["online_ms"] for r in rows], 0.6, color=VERMILION, label="Tessera")
-    mid.axhline(rows[0]["alone_ms"], color=GREY, linestyle="--", label="A100 alone")
+    mid.axhline(rows[0]["alone_ms"], color=GREY, linestyle="--", label="left GPU alone")
     mid.set_ylim(0, 1.5 * rows[0]["alone_ms"])
     mid.set_ylabel("latency (ms a token)")
     for ax in (left, mid):

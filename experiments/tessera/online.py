@@ -102,8 +102,8 @@ def _finding(rows: Sequence[Mapping[str, Any]], experiment: OnlineLatency) -> st
 
     low, high = experiment.loads[0], experiment.loads[-1]
     return (
-        f"Tessera's latency a token is {ratio(low):.2f} of the best other method's at "
-        f"{low:g} of the left GPU's capacity, and {ratio(high):.2f} at {high:g} (mean over pairs)"
+        f"Tessera's latency a token is {ratio(low):.2f} times the best other method's at a load of "
+        f"{low:g} and {ratio(high):.2f} times at {high:g}"
     )
 
 
