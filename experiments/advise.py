@@ -48,7 +48,7 @@ from c2c.config import RunSetup, build
 from c2c.errors import SettingError
 from c2c.ranges import Count, In
 from c2c.runs import RunDir
-from c2c.workloads import shared_models
+from c2c.workloads import doubts
 from experiments.answers.command import answer_folder, answering, own_settings, refuse_seed
 from experiments.answers.fleets import Arm, FleetSpace
 from experiments.answers.interval import interval_of
@@ -131,7 +131,7 @@ def _advise(arguments: list[str], folder: str | None) -> int:
             f"{len(base.serving.deployments)} models; comparing {len(arms)} kinds of fleets, "
             f"processes: {workers}"
         )
-        if line := shared_models(base.workload):
+        for line in doubts(base.workload):
             out.print(line, style="bold", markup=False)
         if space.unpriced:
             print(

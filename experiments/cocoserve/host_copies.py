@@ -48,7 +48,7 @@ class _Slice:
     link_gbps: float
 
 
-@figure("cocoserve.host_copies", title="CoCoServe beyond: copies that read host memory",
+@figure("cocoserve.host_copies", title="CoCoServe with copies that read host memory",
         draw="cocoserve_beyond.draw_host_copies", needs=SYSTEMS, beyond=True)  # fmt: skip
 def compute(context: Context) -> Computed:
     """Return rows and tokens a second by layers for each method, and each method's best."""

@@ -38,7 +38,7 @@ _ROWS: Final = (2, 16, 30, 44, 54, 72, 90, 108, 140, 170, 202)
 
 
 @figure("cocoserve.two_cards",
-        title="Two cards: copies of layers and other ways (beyond the papers)",
+        title="Two cards: copies of layers and other ways",
         draw="cocoserve.draw_two_cards", needs=SYSTEMS, beyond=True)  # fmt: skip
 def compute(_: Context) -> Computed:
     """Return the seconds of a step and tokens a second by concurrent sequences, for each method."""

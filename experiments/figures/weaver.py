@@ -88,7 +88,11 @@ def draw_shares(tables: Tables, caption: str) -> Figure:
                 [r["cold_rps"] for r in mine], [1e3 * r[column] for r in mine], line, marker="o",
                 markersize=3, color=colour, label=f"{_LABELS[way]}, {column.removesuffix('_s')}",
             )  # fmt: skip
-    left.set(xlabel="cold requests/s beside 10 hot ones", ylabel="TPOT (ms)", ylim=(0, None))
+    left.set(
+        xlabel=f"cold requests/s beside {rows[0]['hot_rps']:g} hot ones",
+        ylabel="TPOT (ms)",
+        ylim=(0, None),
+    )
     left.set_xticks(sorted({r["cold_rps"] for r in rows}))
     left.legend(fontsize=7, ncols=2)
     shares = rows_of(tables["shares"])

@@ -25,7 +25,7 @@ class Switches:
     rows: dict[str, tuple[str, ...]]
 
 
-@figure("medusa.switch", title="MEDUSA under C2CServe's switch (beyond the papers)",
+@figure("medusa.switch", title="MEDUSA under C2CServe's switch",
         experiment=Switches, draw="medusa.draw_switch", needs=SIMULATOR, beyond=True)  # fmt: skip
 def compute(context: Context, experiment: Switches) -> Computed:
     """Return the time from arrival to the first computation on a slice with another model."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,14 +11,15 @@ from typing import Any
 
 import matplotlib as mpl
 import pyarrow.parquet as pq
+import yaml
 
 from c2c.hardware import conf_dir
-from c2c.runs import RunDir
-from experiments.children import gather
+from c2c.runs import RunDir, Show
+from experiments.children import BEGUN, gather
 from experiments.figure import Context, FigureSpec
-from experiments.figures.style import bare_picture, look
+from experiments.figures.style import look
 
-__all__ = ["Outcome", "inputs_of", "make_all", "make_figure", "told"]
+__all__ = ["Outcome", "Tally", "cpu_seconds", "inputs_of", "make_all", "make_figure", "told"]
 
 # Folders of conf/ on which figures depend; the others belong to the simulate command.
 CONF_FOLDERS = (
@@ -49,6 +50,10 @@ class Outcome:
     error: str = ""
 
 
+_UNKNOWN_S = 10.0  # CPU-seconds of a figure that nobody has measured
+_FULL = 3.0  # full size, as a multiple of quick, where it was not measured
+_MOST = 0.9  # share of a figure, at most, that its time alone tells
+
 type Make = Callable[[FigureSpec, Context], Outcome]
 
 
@@ -59,9 +64,9 @@ def make_all(
     done: Callable[[Outcome], None],
     *,
     workers: int,
-    advance: Callable[[float], None],
+    advance: Show,
 ) -> None:
-    """Make figures; with one worker in this process, in the order given.
+    """Make figures, those with most work first; with one worker in this process, in their order.
 
     Args:
       specs: figures to make.
@@ -69,32 +74,93 @@ def make_all(
       make: function that makes one figure; it must be picklable for several workers.
       done: function called with each outcome as soon as it exists.
       workers: number of processes.
-      advance: function called with the number of figures made, plus shares of those in progress.
+      advance: function that shows the progress.
 
     Raises:
       DataError: a worker process was killed.
     """
+    known = cpu_seconds(context.profile)
+    works = {spec.name: known.get(spec.name, _UNKNOWN_S) for spec in specs}
     if min(workers, len(specs)) > 1:
-        # Figures of the full profile only take longest: started last, one would run alone.
-        order = sorted(specs, key=lambda spec: len(spec.profiles))
+        # Started last, a long figure would run alone.
+        order = sorted(specs, key=lambda spec: -works[spec.name])
+        tally = Tally({spec.name: works[spec.name] for spec in order}, advance)
+
+        def ended(outcome: Outcome) -> None:
+            tally.end(outcome)
+            done(outcome)
+
         gather(
             partial(_make_one, make, context),
             [(spec,) for spec in order],
             workers=min(workers, len(specs)),
-            tell=lambda shares: advance(sum(shares)),
-            done=done,
+            tell=tally.show,
+            done=ended,
             begin=partial(mpl.use, "Agg"),
             lost="that made a figure was killed (out of memory?); run the same command again to "
             "continue, with workers=1 to save memory",
         )
         return
-    for count, spec in enumerate(specs):
+    tally = Tally(works, advance)
+    for k, spec in enumerate(specs):
 
-        def within(share: float, count: int = count) -> None:
-            advance(count + share)
+        def within(share: float, k: int = k) -> None:
+            tally.show([1.0] * k + [max(share, BEGUN)] + [0.0] * (len(specs) - 1 - k))
 
-        done(_make_one(make, context, spec, within))
-        advance(count + 1)
+        within(0.0)
+        outcome = _make_one(make, context, spec, within)
+        tally.end(outcome)
+        done(outcome)
+        within(1.0)
+
+
+def cpu_seconds(profile: str) -> dict[str, float]:
+    """Return the CPU-seconds of each figure at a size, from `cpu_seconds.yaml`."""
+    known = yaml.safe_load((Path(__file__).parent / "cpu_seconds.yaml").read_text("utf-8"))
+    quick: dict[str, float] = known["quick"]
+    if profile == "quick":
+        return quick
+    return {name: _FULL * seconds for name, seconds in quick.items()} | dict(known[profile])
+
+
+class Tally:
+    """Progress of several figures, each weighed by its known CPU-seconds.
+
+    A figure that was up to date does not count. One that reports no share of its work counts by the
+    time since its start, at the pace of the others.
+    """
+
+    def __init__(self, works: Mapping[str, float], advance: Show) -> None:
+        self._works, self._advance = dict(works), advance
+        self._names = list(works)
+        self._began: dict[str, float] = {}
+        self._taken_s = self._known_s = 0.0  # of the figures that have ended
+
+    def end(self, outcome: Outcome) -> None:
+        """Take note of a figure's end."""
+        if outcome.reused or outcome.error:
+            self._works[outcome.name] = 0.0
+        else:
+            self._taken_s += outcome.seconds
+            self._known_s += self._works[outcome.name]
+
+    def show(self, shares: Sequence[float]) -> None:
+        """Show the progress, given the share of each figure that is done."""
+        now, known = time.monotonic(), dict(zip(self._names, shares, strict=True))
+        since_s = {
+            name: now - self._began.setdefault(name, now)
+            for name, share in known.items()
+            if 0 < share < 1
+        }
+        taken_s = self._taken_s + sum(since_s[name] for name in since_s if known[name] > BEGUN)
+        worked = self._known_s + sum(known[name] * self._works[name] for name in since_s)
+        pace = taken_s / worked if taken_s else 1.0
+        for name, s in since_s.items():
+            by_time = min(_MOST, s / max(self._works[name] * pace, 1e-9))
+            known[name] = max(known[name], by_time)
+        done = sum(share * self._works[name] for name, share in known.items())
+        total = sum(self._works.values())
+        self._advance(done, total or 1.0, ", ".join(since_s))
 
 
 def _make_one(
@@ -107,14 +173,11 @@ def inputs_of(spec: FigureSpec, context: Context) -> dict[str, Any]:
     """Return the inputs of a figure (config, packages, files) as arguments of `RunDir`."""
     folders = [conf_dir() / name for name in CONF_FOLDERS]
     traces = [context.traces / name for name in spec.traces] if context.traces else []
+    others = (*folders, *traces, spec.experiment_file)
     return {
-        "config": {
-            "figure": spec.name,
-            **told(context),
-            "experiment": asdict(settings) if (settings := spec.settings(context)) else None,
-        },
+        "config": {"figure": spec.name, **told(context)},
         "packages": spec.sources,
-        "files": [*spec.files, *(path for path in (*folders, *traces) if path.exists())],
+        "files": [*spec.files, *(path for path in others if path and path.exists())],
     }
 
 
@@ -124,6 +187,7 @@ def told(context: Context) -> dict[str, Any]:
         "profile": context.profile,
         "link_variant": context.link_variant,
         "seeds": list(context.seeds),
+        "overrides": list(context.overrides),
     }
 
 
@@ -162,11 +226,12 @@ def make_figure(
 
 
 def _compute_and_draw(spec: FigureSpec, context: Context, run: RunDir) -> None:
-    computed = spec.compute(context)
+    computed, settings = spec.compute(context), spec.settings(context)
     paths = {name: run.write_table(name, table) for name, table in computed.tables.items()}
     run.write_json(
         "figure",
         {
+            "experiment": asdict(settings) if settings else None,
             "caption": computed.caption,
             "finding": computed.finding,
             "assumptions": computed.assumptions,
@@ -178,7 +243,4 @@ def _compute_and_draw(spec: FigureSpec, context: Context, run: RunDir) -> None:
     # drawn from the files, so that the drawing shows what is stored
     tables = {name: pq.read_table(path) for name, path in paths.items()}
     with look(computed.finding):
-        figure = spec.drawing(tables, computed.caption)
-        run.write_figure(spec.name, figure)
-        with run.open_file(f"{spec.name}_bare.webp") as file:
-            file.write(bare_picture(figure))
+        run.write_figure(spec.name, spec.drawing(tables, computed.caption))
