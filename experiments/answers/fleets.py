@@ -11,7 +11,13 @@ from typing import Any
 
 from c2c.config import build, load, plain_settings
 from c2c.errors import SettingError
-from c2c.hardware import Platform, load_platform, node_from_mapping, platforms
+from c2c.hardware import (
+    Platform,
+    is_layout_name,
+    load_platform,
+    node_from_mapping,
+    platforms,
+)
 from experiments.sweeping.search_space import as_text, choices_of
 
 __all__ = ["Arm", "FleetSpace"]
@@ -114,11 +120,7 @@ class FleetSpace:
         Raises:
           SettingError: the settings contradict one another.
         """
-        words = tuple(f"{key}={as_text(value)}" for key, value in params.items())
-        if words not in self._cached:
-            composed = load([*self.fixed, *words], folder=self.folder)
-            self._cached[words] = plain_settings(composed)
-        plain = copy.deepcopy(self._cached[words])
+        plain = copy.deepcopy(self._composed(_words(params)))
         for key, value in more.items():
             *parents, last = key.split(".")
             node = plain
@@ -126,6 +128,43 @@ class FleetSpace:
                 node = node[parent]
             node[last] = value
         return plain
+
+    def _composed(self, words: tuple[str, ...]) -> dict[str, Any]:
+        """Return the settings with choices; those that change different groups compose once."""
+        if words in self._cached:
+            return self._cached[words]
+        try:
+            base = self._whole(())
+            units: list[tuple[tuple[str, ...], dict[str, Any]]] = []
+            for word in words:
+                unit, changed = (word,), self._changed((word,))
+                for other in [one for one in units if not changed.keys().isdisjoint(one[1])]:
+                    units.remove(other)
+                    unit = (*other[0], *unit)
+                if len(unit) > 1:
+                    changed = self._changed(unit)
+                units.append((unit, changed))
+            self._cached[words] = dict(base)
+            for _, changed in units:
+                self._cached[words] |= changed
+        except SettingError:  # a choice that needs another
+            return self._whole(words)
+        return self._cached[words]
+
+    def _changed(self, words: tuple[str, ...]) -> dict[str, Any]:
+        """Return the groups that choices change."""
+        base = self._whole(())
+        key, _, value = words[0].partition("=")
+        if len(words) == 1 and key == _LAYOUT and base[_LAYOUT] == {"name": "auto"}:
+            if is_layout_name(value):
+                return {_LAYOUT: {"name": value}}
+        return {k: v for k, v in self._whole(words).items() if k not in base or v != base[k]}
+
+    def _whole(self, words: tuple[str, ...]) -> dict[str, Any]:
+        if words not in self._cached:
+            composed = load([*self.fixed, *words], folder=self.folder)
+            self._cached[words] = plain_settings(composed)
+        return self._cached[words]
 
     def _chips(self) -> list[dict[str, Any]]:
         if _FLEET in self.open:
@@ -136,7 +175,9 @@ class FleetSpace:
         if {_CHIP, "node", _FLEET, f"{_FLEET}.parts"} & self.named:
             return [{}, *fleets]
         names = [name for name in platforms() if name != "cpu"]
-        priced = [n for n in names if self._gpu({_CHIP: n}).get("usd_per_hour")]
+        self._composed(())  # which adds the user's folder to those searched
+        has_own = "hardware.gpu.usd_per_hour" in self.named
+        priced = [n for n in names if has_own or load_platform(n).gpu.usd_per_hour is not None]
         self.unpriced = [name for name in names if name not in priced]
         return [*({_CHIP: name} for name in priced), *fleets]
 
@@ -149,10 +190,6 @@ class FleetSpace:
         if _LAYOUT in self.named:
             return [{}]
         return [{_LAYOUT: name} for name in settings["hardware"]["mig"]]
-
-    def _gpu(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = self.settings(params, {})["hardware"].get("gpu", {})
-        return found
 
     def _priced(self, params: Mapping[str, Any]) -> Arm:
         usd, watts = 0.0, 0.0
@@ -183,6 +220,10 @@ class FleetSpace:
             return [(p.name, 1, asdict(p.gpu)) for p in _rented(self.settings(params, {}))]
         chip = settings["hardware"]
         return [(chip["name"], 1, chip["gpu"])]
+
+
+def _words(params: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(f"{key}={as_text(value)}" for key, value in params.items())
 
 
 def _rented(settings: Mapping[str, Any]) -> list[Platform]:
