@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -23,6 +23,7 @@ from experiments.sweeping.search_space import as_text, choices_of
 __all__ = ["Arm", "FleetSpace"]
 
 _CHIP, _LAYOUT, _SYSTEM, _COUNT, _FLEET = "hardware", "mig", "system", "superchips", "fleet"
+_AUTO = {"name": "auto"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,16 +34,40 @@ class Arm:
       params: values of the settings in which kinds differ.
       usd_per_hour: price of one chip, or of all chips of a fleet of unlike chips or of a node.
       power_w: largest power of the same chips; None if no file states it.
+      chip, layout, system: their names; "" for a layout of a node or of unlike chips.
     """
 
     params: Mapping[str, Any]
     usd_per_hour: float
     power_w: float | None
+    chip: str = ""
+    layout: str = ""
+    system: str = ""
+
+    @property
+    def draws(self) -> str:
+        """Settings apart from chips and layout, on which it depends whether runs draw by a seed."""
+        rest = {k: v for k, v in self.params.items() if k not in (_CHIP, _LAYOUT)}
+        return replace(self, params=rest).name
 
     @property
     def name(self) -> str:
         """Settings of the fleet, as part of a command line."""
         return " ".join(f"{key}={as_text(value)}" for key, value in self.params.items())
+
+    @property
+    def rest(self) -> str:
+        """Other settings in which kinds differ."""
+        rest = (_CHIP, _LAYOUT, _SYSTEM, _FLEET)
+        return replace(
+            self, params={k: v for k, v in self.params.items() if k not in rest}
+        ).name  # fmt: skip
+
+    def spoken(self, chips: int) -> str:
+        """Return the fleet in words, such as 2 x gh200, 7x12gb, c2cserve."""
+        return ", ".join(
+            filter(None, (f"{chips} x {self.chip}", self.layout, self.system, self.rest))
+        )
 
     def with_chips(self, chips: int) -> str:
         """Return the settings of the fleet with a number of chips."""
@@ -155,9 +180,8 @@ class FleetSpace:
         """Return the groups that choices change."""
         base = self._whole(())
         key, _, value = words[0].partition("=")
-        if len(words) == 1 and key == _LAYOUT and base[_LAYOUT] == {"name": "auto"}:
-            if is_layout_name(value):
-                return {_LAYOUT: {"name": value}}
+        if words == (f"{_LAYOUT}={value}",) and is_layout_name(value) and base[key] == _AUTO:
+            return {key: {"name": value}}
         return {k: v for k, v in self._whole(words).items() if k not in base or v != base[k]}
 
     def _whole(self, words: tuple[str, ...]) -> dict[str, Any]:
@@ -205,8 +229,14 @@ class FleetSpace:
                 )  # fmt: skip
             usd += count * float(price)
             watts += math.nan if power is None else count * power
+        settings = self._composed(_words(params))
+        is_plain = not (settings["node"] or settings["fleet"]["parts"])
+        chips = "+".join(name for name, _, _ in self._gpus(params))
         return Arm(
-            params=params, usd_per_hour=usd, power_w=None if math.isnan(watts) else watts
+            params=params, usd_per_hour=usd, power_w=None if math.isnan(watts) else watts,
+            chip=settings["node"].get("name") or settings["fleet"]["name"] or chips,
+            layout=str(settings["mig"]["name"]) if is_plain else "",
+            system=str(settings["system"]["name"]),
         )  # fmt: skip
 
     def _gpus(self, params: Mapping[str, Any]) -> list[tuple[str, int, Mapping[str, Any]]]:
