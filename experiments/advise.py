@@ -359,11 +359,12 @@ def _write(
          "left_out": list(left), "runs": len(rows)},
     )  # fmt: skip
     run.write_text("answer.md", advice_page(answer, fleets, shown))
-    marks = [one for one in fleets if "serves_load" in one]
+    marks: list[Mapping[str, Any]] = [one for one in fleets if "serves_load" in one]
     is_loaded = bool(marks)
     if not is_loaded:  # no answer, or a closed loop, which has no load: the attainment
-        most = max((one["requests"] for one in (*fleets, *left)), default=0)
-        marks = [one for one in (*fleets, *left) if most and one["requests"] == most]
+        every = [*fleets, *(row for row in left if row["requests"] and not row["error"])]
+        most = max((one["requests"] for one in every), default=0)
+        marks = [one for one in every if one["requests"] == most]
     if not marks or question.base.settings["figures"] is False:
         return ""
     from experiments.figures.advise import draw_advice
@@ -371,11 +372,15 @@ def _write(
 
     base, best = question.base, marks[0]
     few = f", on the first {best['requests']:,}" if best["requests"] < question.requests else ""
+    what = (
+        "Each dot is a fleet that serves, at the largest multiple of the load that it still "
+        "served; fleets at one place are side by side"
+        if is_loaded else "Each dot is a fleet"
+    )  # fmt: skip
     caption = (
-        f"{answer[0].upper()}{answer[1:]}. Workload {base.settings['workload']['name']}, "
-        f"{question.requests:,} requests{few}; simulated, link variant "
-        f"'{base.serving.link_variant}'. A dot is a fleet"
-        + (" that serves; fleets at one place are side by side." if is_loaded else ".")
+        f"{what}. Workload {base.settings['workload']['name']}, {question.requests:,} requests"
+        f"{few}, goal {100 * question.goal:g} % on target; list prices; simulated, link variant "
+        f"'{base.serving.link_variant}'."
     )
     with look():
         run.write_figure("advise", draw_advice(
@@ -396,5 +401,5 @@ def _title(
             f"target; the best has {100 * best['met']:.1f} %"
         )
     best = fleets[0]
-    finding = f"{best['spoken']} is cheapest at {best['usd_per_hour']:.2f} USD/h"
-    return f"{finding} and serves {with_load(best)} the load" if with_load(best) else finding
+    finding = f"{best['spoken']}: cheapest at {best['usd_per_hour']:.2f} USD/h"
+    return f"{finding}, serves {with_load(best)} the load" if with_load(best) else finding

@@ -162,7 +162,8 @@ class FleetSpace:
             base = self._whole(())
             units: list[tuple[tuple[str, ...], dict[str, Any]]] = []
             for word in words:
-                unit, changed = (word,), self._changed((word,))
+                unit: tuple[str, ...] = (word,)
+                changed = self._changed(unit)
                 for other in [one for one in units if not changed.keys().isdisjoint(one[1])]:
                     units.remove(other)
                     unit = (*other[0], *unit)

@@ -71,8 +71,7 @@ def draw_advice(
     if goal is not None:
         axes.axhline(100 * goal, color=VERMILION, linestyle="--", linewidth=1.2, label="goal")
     _label(axes, marks, height, right)
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper")
-    return finish(figure, title, caption)
+    return finish(figure, title, caption, legend=axes)
 
 
 def _label(

@@ -129,10 +129,9 @@ class Lanes:
 
     def _costs(self, sizes: Sequence[int], batches: Sequence[Batch], placing: Placing) -> Costs:
         busy, alone = [], []
-        gpus = self.pair.gpus
         for batch in batches:
             kernels = step_kernels(self.spec, batch, expert_bytes=self.expert_bytes)
-            work = work_of(kernels, gpus)
+            work = work_of(kernels, self.pair.gpus)
             stages, _ = stages_of(work, self.link, placing(work, kernels))
             busy.append(tuple(_flat(stages)))
             alone.append(sum(busy[-1]))
