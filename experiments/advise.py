@@ -68,6 +68,8 @@ NAMES = ("advise.parquet", "answer.json", "answer.md", "advise.png", "advise.svg
 # CPU-seconds of a run, and more for each request; of the start; of compiling the event loop.
 RUN_S, REQUEST_S, START_S, COMPILING_S = 0.25, 3e-5, 8.0, 25.0
 
+_MARGIN_RUNS = 1 + math.ceil(math.log2(len(LOADS)))  # with one seed
+
 
 @dataclass
 class AdviseSettings:
@@ -147,7 +149,7 @@ def _answered(question: _Question, run: RunDir, where: Path) -> int:
     standings: dict[int, Standing] = {}
     _open(question, out.print)
     root = Path(question.base.settings["out"]).expanduser() / "points"
-    watch = Watch(lambda done: _expected(question, standings, done),
+    watch = Watch(lambda: _rest(question, standings, watch.asked - watch.done),
                   lambda: _best_so_far(question, standings))  # fmt: skip
     runs = Runs(
         question.space, question.arms,
@@ -161,7 +163,10 @@ def _answered(question: _Question, run: RunDir, where: Path) -> int:
         with watch, runs.runner:
             _race(question, runs, standings)
             fleets = serving(runs, standings, question.requests, question.given)
-            add_margins(runs, told(fleets, question.named), question.base, question.asked.error)
+            searched = told(fleets, question.named)
+            most = watch.asked + _MARGIN_RUNS * len(searched)
+            watch.rest = lambda: most - watch.asked
+            add_margins(runs, searched, question.base, question.asked.error)
     except KeyboardInterrupt:
         _tell_partial(question, runs, standings, fleets)
         raise
@@ -175,7 +180,7 @@ def _open(question: _Question, say: Callable[..., object]) -> None:
         list(dict.fromkeys(getattr(arm, name) for arm in arms if getattr(arm, name)))
         for name in ("chip", "system")
     )
-    runs = _expected(question, {}, 0)
+    runs = round(_rest(question, {}, 0))
     seconds = START_S + runs * (RUN_S + REQUEST_S * question.requests) / question.workers
     seconds += COMPILING_S if needs_compiling(base) else 0.0
     say(
@@ -222,16 +227,15 @@ def _race(question: _Question, runs: Runs, standings: dict[int, Standing]) -> No
     )  # fmt: skip
 
 
-def _expected(question: _Question, standings: Mapping[int, Standing], done: int) -> int:
-    """Return the number of runs of the whole search that is to be expected by now."""
+def _rest(question: _Question, standings: Mapping[int, Standing], running: int) -> float:
+    """Return the number of runs to be expected beside those that are running."""
     parts, kinds = parts_of(question.requests), len(question.arms)
     part = max((one.part for one in standings.values()), default=parts[0])
     here = [one for one in standings.values() if one.part == part]
-    left = sum(not one.is_settled for one in here) if here else kinds
+    left = max(0, sum(not one.is_settled for one in here) - running) if here else kinds
     later = parts[parts.index(part) + 1 :]
     left += sum(min(kinds, max(question.asked.keep, kinds // 4)) for _ in later)
-    margins = min(kinds, 1.5 * MOST_TOLD) * (1 + math.log2(len(LOADS)))
-    return max(done + 1, round(done + left + margins))
+    return left + _MARGIN_RUNS * min(kinds, 1.5 * MOST_TOLD)
 
 
 def _best_so_far(question: _Question, standings: Mapping[int, Standing]) -> str:
@@ -361,6 +365,8 @@ def _write(
     run.write_text("answer.md", advice_page(answer, fleets, shown))
     marks: list[Mapping[str, Any]] = [one for one in fleets if "serves_load" in one]
     is_loaded = bool(marks)
+    if is_loaded:
+        marks += shown  # chips that the command line names, and that do not serve
     if not is_loaded:  # no answer, or a closed loop, which has no load: the attainment
         every = [*fleets, *(row for row in left if row["requests"] and not row["error"])]
         most = max((one["requests"] for one in every), default=0)
@@ -401,5 +407,5 @@ def _title(
             f"target; the best has {100 * best['met']:.1f} %"
         )
     best = fleets[0]
-    finding = f"{best['spoken']}: cheapest at {best['usd_per_hour']:.2f} USD/h"
-    return f"{finding}, serves {with_load(best)} the load" if with_load(best) else finding
+    cheapest = f"{best['chips']} x {best['chip']} at {best['usd_per_hour']:.2f} USD/h is cheapest"
+    return f"{cheapest} and serves {with_load(best)} the load" if with_load(best) else cheapest

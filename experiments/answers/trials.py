@@ -80,6 +80,7 @@ class Runs:
     def run(self, settings: Sequence[Mapping[str, Any]]) -> list[Point]:
         """Run configurations, each in its own run folder."""
         points: dict[int, Point] = {}
+        self.watch.ask(len(settings))
         for number, one in enumerate(settings):
             self.runner.ask(number, one)
         for number, point in self.runner.done():

@@ -22,13 +22,13 @@ class Watch:
     """View on standard error of the runs that ended, used as `with Watch(...) as watch`.
 
     Args:
-      expected: function of the number of ended runs that returns the expected number of all.
+      rest: function that returns the expected number of runs beyond those that were asked for.
       best: function that returns the best answer so far.
     """
 
-    def __init__(self, expected: Callable[[int], int], best: Callable[[], str]) -> None:
-        self.done = 0
-        self._expected, self._best = expected, best
+    def __init__(self, rest: Callable[[], float], best: Callable[[], str]) -> None:
+        self.done = self.asked = 0
+        self.rest, self._best = rest, best
         self._began = self._first = self._told = time.monotonic()
         is_terminal = sys.stderr.isatty()
         self._live = Live(
@@ -45,6 +45,10 @@ class Watch:
         if self._live is not None:
             self._live.stop()
 
+    def ask(self, count: int) -> None:
+        """Count runs that are asked for."""
+        self.asked += count
+
     def run(self) -> None:
         """Count a run that ended."""
         self.done += 1
@@ -55,9 +59,12 @@ class Watch:
             self._told = now
             print(f"{self._line()}; {self._best()}", file=sys.stderr, flush=True)
 
+    def _expected(self) -> int:
+        return self.asked + round(max(0.0, self.rest()))
+
     def _line(self) -> str:
         """Return the number of runs and the seconds that are left, at the speed so far."""
-        expected, now = self._expected(self.done), time.monotonic()
+        expected, now = self._expected(), time.monotonic()
         line = f"{self.done} of about {expected} runs after {now - self._began:.0f} s"
         if self.done < 2:
             return line
@@ -66,6 +73,7 @@ class Watch:
 
     def _shown(self) -> Group:
         row = Table.grid(padding=(0, 1))
-        expected = max(self.done, self._expected(self.done))
-        row.add_row(ProgressBar(total=expected, completed=self.done, width=20), self._line())
+        row.add_row(
+            ProgressBar(total=max(1, self._expected()), completed=self.done, width=20), self._line()
+        )
         return Group(row, Text(self._best(), no_wrap=True, overflow="ellipsis"))

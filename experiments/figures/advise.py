@@ -15,6 +15,7 @@ __all__ = ["draw_advice"]
 
 type _Mark = Mapping[str, Any]
 
+_FAILS = 0.8  # place of fleets that do not serve on an axis of loads
 _APART = 7.0  # points between marks at one place
 _NEAR = 0.16  # share of the width within which two labels are at different heights
 
@@ -26,7 +27,8 @@ def draw_advice(
     """Draw one mark a fleet, the frontier of those that serve, and a label at each chip's best.
 
     Args:
-      marks: fleets, best first: chips, chip, system, usd_per_hour, and serves_load or met.
+      marks: fleets, best first: chips, chip, system, usd_per_hour, and serves_load or met; one
+        without serves_load does not serve.
       loads: multiples of the load that were tried, for an axis of the load left; () for met.
       goal: share of requests that must be on target, as a line; None for none.
       title: title above the axes.
@@ -35,7 +37,7 @@ def draw_advice(
     figure, (axes,) = canvas(7.2, 4.4)
 
     def height(one: _Mark) -> float:
-        return float(one["serves_load"] if loads else 100 * one["met"])
+        return float(one.get("serves_load", _FAILS) if loads else 100 * one["met"])
 
     systems = sorted({one["system"] for one in marks})
     colour = dict(zip(systems, COLOURS * len(systems), strict=False))
@@ -48,7 +50,8 @@ def draw_advice(
         for k, one in enumerate(here):
             beside = (k - (len(here) - 1) / 2) * _APART
             axes.plot(
-                [usd], [y], "o", color=colour[one["system"]], markersize=6.5, clip_on=False,
+                [usd], [y], "xo"[y != _FAILS or not loads], color=colour[one["system"]],
+                markersize=6.5, clip_on=False,
                 transform=offset_copy(axes.transData, figure, x=beside, units="points"),
                 label=None if one["system"] in shown else one["system"], zorder=3,
             )  # fmt: skip
@@ -61,11 +64,16 @@ def draw_advice(
     axes.set(xlabel="price (US dollars an hour)", xlim=(0, right))
     if loads:
         axes.set_yscale("log", base=2)
-        axes.set_yticks([1.0, *loads], [*(f"{n:g}x" for n in (1.0, *loads[:-1])),
-                                        f"{loads[-1]:g}x or more"])  # fmt: skip
+        names = [f"{n:g}x" for n in (1.0, *loads[:-1])]
+        fails = any(y == _FAILS for _, y in places)
+        axes.set_yticks([*([_FAILS] * fails), 1.0, *loads],
+                        [*(["fails"] * fails), *names, f"{loads[-1]:g}x or more"])  # fmt: skip
         axes.minorticks_off()
         top = max(y for _, y in places)
-        axes.set(ylabel="load that it serves, of the workload's", ylim=(0.9, 1.3 * max(2.0, top)))
+        axes.set(
+            ylabel="load that it serves, of the workload's",
+            ylim=(0.88 * (_FAILS if fails else 1.0), 1.2 * max(2.0, top)),
+        )
     else:
         axes.set(ylabel="requests on target (%)", ylim=(0, 105))
     if goal is not None:
