@@ -149,7 +149,7 @@ def _answered(question: _Question, run: RunDir, where: Path) -> int:
     standings: dict[int, Standing] = {}
     _open(question, out.print)
     root = Path(question.base.settings["out"]).expanduser() / "points"
-    watch = Watch(lambda: _rest(question, standings, watch.asked - watch.done),
+    watch = Watch(lambda running: _rest(question, standings, running),
                   lambda: _best_so_far(question, standings))  # fmt: skip
     runs = Runs(
         question.space, question.arms,
@@ -165,7 +165,7 @@ def _answered(question: _Question, run: RunDir, where: Path) -> int:
             fleets = serving(runs, standings, question.requests, question.given)
             searched = told(fleets, question.named)
             most = watch.asked + _MARGIN_RUNS * len(searched)
-            watch.rest = lambda: most - watch.asked
+            watch.rest = lambda _: most - watch.asked
             add_margins(runs, searched, question.base, question.asked.error)
     except KeyboardInterrupt:
         _tell_partial(question, runs, standings, fleets)
@@ -257,13 +257,18 @@ def _tell_partial(
     """Print the answer so far of an interrupted search."""
     part = max((one.part for one in standings.values() if one.serves < math.inf), default=0)
     found = in_order(fleets) or serving(runs, standings, part, question.given)
-    print(f"partial: stopped after {len(runs.found)} runs of the race", end="")
+    out, partial = console(), f"partial answer after {runs.watch.done} runs"
     if not found:
-        print("; no fleet has served yet")
+        out.print(f"{partial}: none yet, no fleet has served", markup=False, style="bold")
         return
+    best = found[0]
     whole = "all" if part == question.requests else f"the first {part:,} of {question.requests:,}"
-    print(f"; cheapest fleets so far, on {whole} requests")
-    print_fleets(console(), found[:MOST_TOLD], [])
+    out.print(
+        f"{partial}: {best['spoken']} for {best['usd_per_hour']:.2f} USD/h is the cheapest fleet "
+        f"so far, on {whole} requests; not all kinds have been tried",
+        markup=False, style="bold",
+    )  # fmt: skip
+    print_fleets(out, found[:MOST_TOLD], [])
 
 
 def _end(

@@ -22,11 +22,12 @@ class Watch:
     """View on standard error of the runs that ended, used as `with Watch(...) as watch`.
 
     Args:
-      rest: function that returns the expected number of runs beyond those that were asked for.
+      rest: function of the number of runs under way; it returns the number to be expected beside
+        them.
       best: function that returns the best answer so far.
     """
 
-    def __init__(self, rest: Callable[[], float], best: Callable[[], str]) -> None:
+    def __init__(self, rest: Callable[[int], float], best: Callable[[], str]) -> None:
         self.done = self.asked = 0
         self.rest, self._best = rest, best
         self._began = self._first = self._told = time.monotonic()
@@ -60,7 +61,7 @@ class Watch:
             print(f"{self._line()}; {self._best()}", file=sys.stderr, flush=True)
 
     def _expected(self) -> int:
-        return self.asked + round(max(0.0, self.rest()))
+        return self.asked + round(max(0.0, self.rest(self.asked - self.done)))
 
     def _line(self) -> str:
         """Return the number of runs and the seconds that are left, at the speed so far."""
