@@ -56,9 +56,10 @@ def draw_advice(
                 label=None if one["system"] in shown else one["system"], zorder=3,
             )  # fmt: skip
             shown.add(one["system"])
-    prices = sorted({usd for usd, _ in places})
-    best = [max(y for at, y in places if at <= usd) for usd in prices]
-    right = 1.18 * max(prices)
+    serving = [(usd, y) for usd, y in places if not loads or y != _FAILS]
+    prices = sorted({usd for usd, _ in serving})
+    best = [max(y for at, y in serving if at <= usd) for usd in prices]
+    right = 1.18 * max(usd for usd, _ in places)
     axes.step([*prices, right], [*best, best[-1]], where="post", color=GREY, linewidth=1.2,
               label="most for the price", zorder=1)  # fmt: skip
     axes.set(xlabel="price (US dollars an hour)", xlim=(0, right))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from io import StringIO
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 
 from experiments.answers.advice import advice, print_fleets
@@ -32,7 +33,7 @@ def test_no_number_is_shortened_at_80_columns() -> None:
         print_fleets(Console(file=text, width=width), rows, [])
         said = text.getvalue()
         assert max(map(len, said.splitlines())) <= width
-        for number in ("123.45", "99.67 ± 0.11", "2x", ">= 8x", "2 x rtx_pro_6000"):
+        for number in ("123.45", "99.67 ± 0.11", "2x", ">= 8x", "2 x gh200"):
             assert number in said
         assert "…" not in said
         assert ("12.345" in said) == (width == 120)
@@ -73,4 +74,4 @@ def test_the_picture_has_a_mark_a_fleet_and_the_name_of_each_chip() -> None:
     ticks = [label.get_text() for label in axes.get_yticklabels()]
     assert (ticks[0], ticks[1], ticks[-1]) == ("fails", "1x", "8x or more")
     (frontier,) = [line for line in axes.lines if line.get_label() == "most for the price"]
-    assert list(frontier.get_ydata())[:3] == [2.0, 8.0, 8.0]
+    assert np.asarray(frontier.get_ydata()).tolist() == [2.0, 8.0, 8.0]

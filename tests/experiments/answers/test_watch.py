@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
+import time
 
 import pytest
 
-from experiments.answers import watch as watching
 from experiments.answers.watch import Watch
 
 
@@ -14,7 +14,7 @@ def test_a_log_has_a_line_now_and_then(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
-    monkeypatch.setattr(watching.time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     with Watch(lambda running: 10 - running, lambda: "best so far: none") as watch:
         watch.ask(6)
         for _ in range(6):
