@@ -187,7 +187,6 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
     prepared, of_misses = _with_table(prepared, workload)
     try_policies(prepared, workload)
     notes = (*notes, *of_misses, *_in_one(plain["shards"], prepared, workload))
-    code = [Path(file).expanduser().resolve() for file in plain["code"]]
     return RunSetup(
         prepared=prepared,
         workload=workload,
