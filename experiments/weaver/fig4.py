@@ -85,9 +85,7 @@ def compute(context: Context, experiment: HotRates) -> Computed:
         for way, rate in (runs.apart, runs.low, runs.high)
     ]
 
-    def answers(
-        *, low_rate: float = experiment.rates.hot_rps[0], **reading: Any
-    ) -> Iterator[Result]:
+    def answers(*, low_rate: float = experiment.hot_rps[0], **reading: Any) -> Iterator[Result]:
         return _results(_Runs(replace(base, **reading), experiment), low_rate)
 
     able = SAID | {"low_rate"}
@@ -180,7 +178,7 @@ class _Runs:
 
     def line(self, panel: Panel, way: str) -> dict[float, Found]:
         """Return the results of a line by rate."""
-        found = {rate: self.at(panel, way, rate) for rate in self.experiment.rates.hot_rps}
+        found = {rate: self.at(panel, way, rate) for rate in self.experiment.hot_rps}
         return {rate: one for rate, one in found.items() if one is not None}
 
     def mean(self, way: str, rate: float) -> Found:
@@ -266,7 +264,7 @@ def _results(runs: _Runs, low_rate: float) -> Iterator[Result]:
 def _crossing(runs: _Runs) -> float:
     """Return the lowest rate at which the woven pair is no slower, linear between two rates."""
     before: tuple[float, float] | None = None
-    rates = runs.experiment.rates.hot_rps
+    rates = runs.experiment.hot_rps
     for rate in rates:
         woven, apart = (runs.at(runs.first, way, rate) for way in ("woven", "dedicated"))
         if woven is None or apart is None:

@@ -33,7 +33,7 @@ class LongOutputs:
 def compute(context: Context, experiment: LongOutputs) -> Computed:
     """Return TPOT by rate and largest rates."""
     base = replace(experiment.pair, seed=context.seeds[0], traces=context.traces)
-    rates = experiment.rates.hot_rps
+    rates = experiment.hot_rps
     largest = {way: largest_rate(replace(base, way=way)) for way in WAYS}
     rows = [
         {"way": way, "hot_rps": rate, **asdict(served(replace(base, way=way, hot_rps=rate)))}

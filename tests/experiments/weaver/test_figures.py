@@ -71,7 +71,7 @@ def test_the_lowest_point_of_a_bowl_is_found_from_any_start(
 
 
 def test_an_experiment_is_changed_by_overrides() -> None:
-    asked = ("experiment.rates.hot_rps=[1]", "experiment.pair.kv_share=0.7")
+    asked = ("experiment.hot_rps=[1]", "experiment.pair.kv_share=0.7")
     found = figures()["weaver.fig6"].settings(replace(QUICK, overrides=asked))
     assert (found.hot_rps, found.pair.kv_share, found.pair.lengths) == ((1.0,), 0.7, "long")
     with pytest.raises(SettingError, match=r"experiment\.pair.*way"):
