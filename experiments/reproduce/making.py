@@ -52,6 +52,7 @@ class Outcome:
 
 _UNKNOWN_S = 10.0  # CPU-seconds of a figure that nobody has measured
 _FULL = 3.0  # full size, as a multiple of quick, where it was not measured
+_FADE = 0.8  # weight of the pace so far when a figure ends: other load on the machine changes
 _MOST = 0.9  # share of a figure, at most, that its time alone tells
 
 type Make = Callable[[FigureSpec, Context], Outcome]
@@ -135,7 +136,7 @@ class Tally:
         self._names = list(works)
         self._began: dict[str, float] = {}
         self._ended: set[str] = set()
-        self._taken_s = self._known_s = 0.0  # of the figures that have ended
+        self._taken_s = self._known_s = 0.0  # of the figures that have ended, the last most
 
     def end(self, outcome: Outcome) -> None:
         """Take note of a figure's end."""
@@ -143,8 +144,8 @@ class Tally:
         if outcome.reused or outcome.error:
             self._works[outcome.name] = 0.0
         else:
-            self._taken_s += outcome.seconds
-            self._known_s += self._works[outcome.name]
+            self._taken_s = _FADE * self._taken_s + outcome.seconds
+            self._known_s = _FADE * self._known_s + self._works[outcome.name]
 
     def show(self, shares: Sequence[float]) -> None:
         """Show the progress, given the share of each figure that is done."""
