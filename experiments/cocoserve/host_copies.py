@@ -67,7 +67,7 @@ class _Slice:
     link_gbps: float
 
 
-@figure("cocoserve.host_copies", title="CoCoServe beyond: copies that read host memory",
+@figure("cocoserve.host_copies", title="CoCoServe with copies that read host memory",
         experiment=HostCopies, draw="cocoserve_beyond.draw_host_copies", needs=SYSTEMS,
         beyond=True)  # fmt: skip
 def compute(context: Context, experiment: HostCopies) -> Computed:

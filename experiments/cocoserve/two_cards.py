@@ -56,7 +56,7 @@ class TwoCards:
 
 
 @figure("cocoserve.two_cards",
-        title="Two cards: copies of layers and other ways (beyond the papers)",
+        title="Two cards: copies of layers and other ways",
         experiment=TwoCards, draw="cocoserve.draw_two_cards", needs=SYSTEMS,
         beyond=True)  # fmt: skip
 def compute(_: Context, experiment: TwoCards) -> Computed:

@@ -88,7 +88,7 @@ class Case:
     settings: tuple[str, ...]
 
 
-@figure("prefix", title="A prefix cache in host memory (beyond the papers)", experiment=Prefixes,
+@figure("prefix", title="A prefix cache in host memory", experiment=Prefixes,
         draw="prefix.draw_prefix", needs=SIMULATOR, traces=(TRACE,), beyond=True)  # fmt: skip
 def compute(context: Context, experiment: Prefixes) -> Computed:
     """Compute latency, tokens found and link bytes by host memory, and by chip and link."""

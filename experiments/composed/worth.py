@@ -16,9 +16,8 @@ import pyarrow as pa
 from c2c.config import build, simulate
 from c2c.ranges import AboveZero, Count, FromZero, OneOf
 from experiments.answers.interval import interval_of
-from experiments.c2cserve.fleets import catalog
 from experiments.c2cserve.measures import measures
-from experiments.c2cserve.settings import GH200, composed
+from experiments.c2cserve.settings import GH200, catalog, composed
 from experiments.c2cserve.workload_map import arrivals
 from experiments.composed.sets import refusal, settings_of, shapley, subsets
 from experiments.experiment import named
@@ -121,7 +120,7 @@ class Load:
         return f"{self.fleet}, {self.bursts}, {self.rate_rps:g} requests/s a chip"
 
 
-@figure("worth", title="Worth of each mechanism, alone and together (beyond the paper)",
+@figure("worth", title="Worth of each mechanism, alone and together",
         experiment=Worth, draw="composed.draw_worth", needs=SIMULATOR, beyond=True)  # fmt: skip
 def compute(context: Context, experiment: Worth) -> Computed:
     """Compute attainment of every set of mechanisms under every load, and Shapley values."""

@@ -75,7 +75,7 @@ class _Chip:
 
 
 @figure("weaver.cold_slices",
-        title="WEAVER beyond the paper: receivers are cold slices of a GH200",
+        title="WEAVER with cold slices of a GH200 as receivers",
         experiment=ColdSlices, draw="weaver.draw_cold_slices", needs=SYSTEMS,
         beyond=True)  # fmt: skip
 def compute(context: Context, experiment: ColdSlices) -> Computed:

@@ -199,7 +199,7 @@ class _Builder:
         """Add a kernel and return its index. FLOPs, weights and cache are totals."""
         tokens = 1 if is_total else self.batch.tokens
         return self.kernels.add(
-            kind, layer, *takes, read=tokens * read, write=tokens * write, **totals
+            kind, layer, *takes, read=tokens * read, write=tokens * write, product=None, **totals
         )
 
     def gemm(self, kind: str, layer: int, taken: int, k: int, n: int) -> int:

@@ -165,7 +165,9 @@ def test_a_fleet_is_told_with_the_command_that_replays_it(
     assert advise.main(given) == 0
     (folder,) = tmp_path.glob("poisson_*")
     best = json.loads((folder / "answer.json").read_text())["fleets"][0]
-    assert best["fleet"] in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert best["command"] in said
+    assert f"answer: {best['spoken']} for 2.29 USD/h is enough" in " ".join(said.split())
     assert (best["chips"], best["usd_per_hour"]) == (1, 2.29)
     assert best["kwh_per_million_tokens_at_most"] > 0.0
     assert best["breaks_at_load"] is None or best["serves_load"] < best["breaks_at_load"]
@@ -250,7 +252,7 @@ def test_none_has_the_best_fleet_and_a_reason_for_each_kind(
     assert "leaves room for a KV cache" in refused["error"]
     assert found["answer"].startswith(
         f"answer: none. No fleet of up to 64 chips reaches 99 % of the requests on target; best: "
-        f"mig=1x96gb superchips=1 with {100 * served['met']:.4g} %"
+        f"1 x gh200, 1x96gb, serverlessllm_fast with {100 * served['met']:.4g} %"
     )
     assert "kind that does not serve" in said
     assert "leaves room for a KV cache" in next(tmp_path.glob("*/answer.md")).read_text()
@@ -273,7 +275,32 @@ def test_fleets_of_one_price_are_ranked_by_what_they_have_left(
     assert len({key[0] for key in keys}) < len(keys)
     # Each chip that was asked for has a row, though one is dearer.
     assert {one["params"]["hardware"] for one in found["fleets"]} == {"gh200", "h100_sxm"}
-    assert "hardware=h100_sxm" in said
+    assert "x h100_sxm" in said
+
+
+def test_an_interrupt_ends_in_the_answer_so_far(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [
+        "workload=poisson", "workload.requests=100", "workload.rate_rps=1", *ONE_MODEL,
+        "hardware=gh200", "mig=1x96gb,2x48gb", "system=aegaeon", "advise.seeds=[0]",
+        "figures=false", f"out={tmp_path}",
+    ]  # fmt: skip
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(advise, "add_margins", interrupted)
+        assert advise.main(words) == 130
+    got = capsys.readouterr()
+    assert "partial answer after" in got.out
+    assert "1 x gh200" in got.out
+    assert "2.29" in got.out
+    assert got.err.endswith("interrupted; run the same command again to resume\n")
+    assert not list(tmp_path.glob("*/answer.json"))
+    assert advise.main(words) == 0
+    assert "1 x gh200" in capsys.readouterr().out
 
 
 def test_chips_without_a_price_are_named() -> None:
@@ -288,9 +315,9 @@ def test_chips_without_a_price_are_named() -> None:
 def test_finished_runs_are_read_and_not_built(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = [
+    words = [  # 7x12gb has no room for a model in HBM
         "workload=poisson", "workload.requests=100", "workload.rate_rps=1", *ONE_MODEL,
-        "hardware=gh200", "mig=1x96gb", "system=aegaeon", "advise.seeds=[0,1]",
+        "hardware=gh200", "mig=1x96gb,7x12gb", "system=serverlessllm_fast", "advise.seeds=[0,1]",
     ]  # fmt: skip
     before, _ = answered(words, tmp_path, capsys)
     for folder in tmp_path.glob("poisson_*"):
@@ -300,6 +327,7 @@ def test_finished_runs_are_read_and_not_built(
         raise AssertionError(settings)
 
     monkeypatch.setattr(points, "build", never)
+    assert before["left_out"][0]["error"]
     assert answered(words, tmp_path, capsys)[0] == before
 
 
