@@ -185,7 +185,8 @@ def _open(question: _Question, say: Callable[..., object]) -> None:
     seconds += COMPILING_S if needs_compiling(base) else 0.0
     say(
         f"{question.requests:,} requests of {base.workload.description['name']} for "
-        f"{(models := len(base.serving.deployments))} model{'s'[: models > 1]}; goal: {100 * question.goal:g} % on target",
+        f"{(models := len(base.serving.deployments))} model{'s'[: models > 1]}; "
+        f"goal: {100 * question.goal:g} % on target",
         **plain,
     )
     for line in doubts(base.workload):
