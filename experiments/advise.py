@@ -185,7 +185,8 @@ def _open(question: _Question, say: Callable[..., object]) -> None:
     seconds += COMPILING_S if needs_compiling(base) else 0.0
     say(
         f"{question.requests:,} requests of {base.workload.description['name']} for "
-        f"{len(base.serving.deployments)} models; goal: {100 * question.goal:g} % on target",
+        f"{(models := len(base.serving.deployments))} model{'s'[: models > 1]}; "
+        f"goal: {100 * question.goal:g} % on target",
         **plain,
     )
     for line in doubts(base.workload):
@@ -295,13 +296,13 @@ def _end(
         shown = told(fleets, question.named)
         print_fleets(out, shown, failing)
         if len(fleets) > len(shown):
-            out.print(f"{len(fleets) - len(shown)} more that serve are in answer.md")
+            out.print(f"more fleets that serve, in answer.md: {len(fleets) - len(shown)}")
         for row in failing:
             out.print(f"{row['chip']} does not serve: {why(row)}", markup=False)
     else:
         out.print(why_table(left[:MOST_TOLD]))
         if len(left) > MOST_TOLD:
-            out.print(f"{len(left) - MOST_TOLD} more kinds are in answer.md")
+            out.print(f"more kinds, in answer.md: {len(left) - MOST_TOLD}")
     if fleets:
         print(f"replay: {fleets[0]['command']}")
     print(f"picture: {where / picture}" if picture else "no picture: no run to draw")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Ran", "descriptions", "entry", "read_settings", "run_each", "run_settings", "shown"]
 
 LEFT, WIDTH = 34, 100
+_ANY_WIDTH = 1000
 _PLAIN_LISTS = ("list[str]", "list[int]")
 
 
@@ -104,15 +105,16 @@ def run_each(
     from rich.console import Console
 
     from experiments.sweeping import joined, plain_points  # with Hydra, for sweeps alone
-    from experiments.tables import print_table
 
     points = plain_points(arguments, read)
     done = []
     for point in points:
-        print(f"{point}:", flush=True)
+        if len(points) > 1:
+            print(f"{point}:", flush=True)
         done.append(_ran(work(point.settings)))
-    all_points = joined(points, [ran.table for ran in done])
-    print_table(Console(highlight=False), lambda _: all_points)
+    if len(points) > 1:
+        wide = Console(highlight=False, width=_ANY_WIDTH)  # no number is shortened
+        wide.print(joined(points, [ran.table for ran in done]))
     return max(ran.status for ran in done)
 
 

@@ -17,6 +17,7 @@ from c2c.hardware import (
     load_platform,
     node_from_mapping,
     platforms,
+    read_yaml,
 )
 from experiments.sweeping.search_space import as_text, choices_of
 
@@ -117,8 +118,9 @@ class FleetSpace:
             for layout in self._layouts(chip):
                 for values in product(*rest.values()):
                     params: dict[str, Any] = dict(zip(rest, values, strict=True))
-                    if not self.settings(params, {})["node"]:  # whose GPUs are its chips
-                        params = {**chip, **layout, **params}
+                    whole = {**chip, **layout, **params}
+                    if not self._composed(_words(whole))["node"]:  # whose GPUs are its chips
+                        params = whole
                     words = {f"{key}={as_text(params[key])}" for key in self.open if key in params}
                     if not words <= tried:  # a choice that is new is validated
                         self.settings(params, {})
@@ -178,11 +180,14 @@ class FleetSpace:
         return self._cached[words]
 
     def _changed(self, words: tuple[str, ...]) -> dict[str, Any]:
-        """Return the groups that choices change."""
+        """Return the groups that choices change; a layout is its name, a chip its file."""
         base = self._whole(())
         key, _, value = words[0].partition("=")
         if words == (f"{_LAYOUT}={value}",) and is_layout_name(value) and base[key] == _AUTO:
             return {key: {"name": value}}
+        is_as_in_file = not any(name.startswith(f"{_CHIP}.") for name in self.named)
+        if words == (f"{_CHIP}={value}",) and value in platforms() and is_as_in_file:
+            return {key: read_yaml(key, value)}
         return {k: v for k, v in self._whole(words).items() if k not in base or v != base[k]}
 
     def _whole(self, words: tuple[str, ...]) -> dict[str, Any]:

@@ -71,10 +71,11 @@ class PointRunner:
 
         Until a run is queued, invalid settings are found here: a process starts in a second.
         """
-        key = self._key(settings)
         if (outcome := finished(settings, code_keys(), self._keys)) is not None:
             self._known.append((token, _point(outcome)))
-        elif (error := self._refused(settings, key)) is not None:
+            return
+        key = self._key(settings)
+        if (error := self._refused(settings, key)) is not None:
             self._known.append((token, Point(folder=None, summary={}, error=error)))
         elif not self._is_begun and (refused := _refused(settings)) is not None:
             self._known.append((token, self._noted(refused, key)))

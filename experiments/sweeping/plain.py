@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from rich.box import SIMPLE_HEAD
+from rich.markup import escape
 from rich.table import Table
 
-from c2c.errors import SettingError
 from experiments.sweeping.arguments import SWEEP_FLAGS, grid
 
 __all__ = ["Point", "joined", "plain_points"]
@@ -37,17 +39,14 @@ def plain_points(arguments: Sequence[str], read: Callable[[Sequence[str]], Any])
       read: function that returns the settings of one point.
 
     Raises:
-      SettingError: no setting has several values, or a point's settings are invalid.
+      SettingError: a point's settings are invalid.
     """
+    parser = OverridesParser.create()
     made = [
-        dict(one.split("=", 1) for one in point)
+        {one.key_or_group: json.dumps(one.value()) for one in parser.parse_overrides([*point])}
         for point in grid([a for a in arguments if a not in SWEEP_FLAGS])
     ]
     varied = [name for name in made[0] if len({point[name] for point in made}) > 1]
-    if not varied:
-        raise SettingError(
-            "-m", " ".join(arguments), "a setting with several values, such as a=1,2"
-        )
     points = []
     for number, values in enumerate(made):
         settings = read([f"{name}={value}" for name, value in values.items()])
@@ -55,7 +54,8 @@ def plain_points(arguments: Sequence[str], read: Callable[[Sequence[str]], Any])
             if name not in varied and (given := getattr(settings, name, None)):
                 path = Path(given)
                 setattr(settings, name, str(path.with_stem(f"{path.stem}_{number}")))
-        points.append(Point(settings=settings, varied={name: values[name] for name in varied}))
+        told = {name: values[name].replace('"', "") for name in varied}
+        points.append(Point(settings=settings, varied=told))
     return points
 
 
@@ -69,7 +69,9 @@ def joined(points: Sequence[Point], tables: Sequence[Table | None]) -> Table:
         made.add_column(column.header, justify=column.justify, no_wrap=True)
     for point, table in zip(points, tables, strict=True):
         for row in _rows(table) if table else [{}]:
-            made.add_row(*point.varied.values(), *(row.get(head, "") for head in heads))
+            made.add_row(
+                *map(escape, point.varied.values()), *(row.get(head, "") for head in heads)
+            )
     return made
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from c2c.config import build, load, simulate
+from c2c.config import build, load, plain_settings, simulate
 from c2c.errors import SettingError
 from c2c.hardware import load_platform
 from c2c.runs import source_key
@@ -94,6 +94,25 @@ def test_values_are_set_without_composing_again() -> None:
     found = space("workload=poisson").settings({"hardware": "gh200"}, {"workload.max_requests": 7})
     assert found["workload"]["max_requests"] == 7
     assert space("workload=poisson").settings({}, {})["workload"]["max_requests"] == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("hardware=gh200,l40s", "mig=1x96gb,auto", "system=weaver,aegaeon"),
+        ("system.max_batch=32,64", "hardware=gh200,rubin", "mig=7x12gb"),
+        ("hardware=rubin,gh200_144", "+hardware.gpu.usd_per_hour=9", "mig=1x288gb"),
+        ("hardware=gh200,l40s", "hardware.gpu.hbm_gbps=1000", "mig=1x48gb"),
+    ],
+)  # fmt: skip
+def test_choices_that_are_composed_apart_are_those_composed_together(
+    words: tuple[str, ...],
+) -> None:
+    found = FleetSpace(("workload=poisson", *words), None, systems=["c2cserve_plus"])
+    for values in product(*found.open.values()):
+        params = dict(zip(found.open, values, strict=True))
+        whole = load([*found.fixed, *(f"{key}={value}" for key, value in params.items())])
+        assert found.settings(params, {}) == plain_settings(whole)
 
 
 @pytest.mark.parametrize(
