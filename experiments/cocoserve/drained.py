@@ -85,10 +85,10 @@ class Served:
     migrated: Index = 0
     load: Annotated[str, OneOf("at_once", "ten_seconds", "closed_loop")] = "at_once"
     prompt_tokens: Count = 85
-    batch: int | str = 15
-    grown_batch: str = "even"
-    host_seconds: str = "baseline"
-    replica_devices: str = "one"
+    batch: Count | Annotated[str, OneOf("memory")] = 15
+    grown_batch: Annotated[str, OneOf("even", "fixed", "replicas_all")] = "even"
+    host_seconds: Annotated[str, OneOf("baseline", "half", "none")] = "baseline"
+    replica_devices: Annotated[str, OneOf("one", "memory", "three")] = "one"
     restart_seconds: FromZero = 25.0
     hbm_bytes: Count = CARD_BYTES
 

@@ -36,6 +36,7 @@ def draw_gains(tables: Tables, caption: str) -> Figure:
     """Draw gains in throughput and latency by copied layers, and by copies of twenty layers."""
     figure, axes = canvas(10.0, 6.4, 2, 2)
     rows = rows_of(tables["gains"])
+    copied = max((r["copies"], r["layers"]) for r in rows)[1]  # layers with more than two copies
     titles = {
         "throughput_gain_percent": "throughput, gain (%)",
         "latency_cut_percent": "latency, cut (%)",
@@ -45,12 +46,14 @@ def draw_gains(tables: Tables, caption: str) -> Figure:
         for load, style in (("low", "--"), ("peak", "-")):
             mine = [r for r in rows if r["load"] == load]
             two = sorted((r["layers"], r[name]) for r in mine if r["copies"] <= 2)
-            some = sorted([(1, 0.0), *((r["copies"], r[name]) for r in mine if r["layers"] == 20)])
+            some = sorted(
+                [(1, 0.0), *((r["copies"], r[name]) for r in mine if r["layers"] == copied)]
+            )
             for each, points in ((by_layers, two), (by_copies, some)):
                 x, y = zip(*points, strict=True)
                 each.plot(x, y, style, marker="o", color=BLUE, label=f"{load}, ours")
         by_layers.set_xlabel("layers with two copies")
-        by_copies.set_xlabel("copies of 20 layers")
+        by_copies.set_xlabel(f"copies of {copied} layers")
         by_copies.set_xticks([1, 2, 3, 4])
         for each in (by_layers, by_copies):
             each.set_ylabel(title)
@@ -197,7 +200,8 @@ def draw_used(tables: Tables, caption: str) -> Figure:
                 at, [r[name] for r in mine], 0.5, color=_COLOURS[system], hatch=hatch,
                 label=f"{system}, {name}",
             )  # fmt: skip
-    right.set_xticks([0.85, 3.85], ["3 at once", "10 at once"])
+    rates = dict.fromkeys(r["rate"] for r in rows_of(tables["idle"]))
+    right.set_xticks([0.85 + 3 * j for j in range(len(rates))], [f"{r} at once" for r in rates])
     right.set_ylabel("idle (%)")
     right.set_ylim(0, 105)
     right.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)

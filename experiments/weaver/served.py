@@ -19,7 +19,7 @@ from c2c.draws import draw
 from c2c.hardware import load_node
 from c2c.models import kv_bytes_per_token, load_catalog, weight_bytes
 from c2c.policies import ByRatio
-from c2c.ranges import AboveZero, Count, FromZero, In, OneOf, Share, check_fields
+from c2c.ranges import AboveZero, Count, FromZero, In, OneOf, Share, SomeShare, check_fields
 from c2c.serving import Prepared, ServingSetup, prepare
 from c2c.simulator import simulate_in_memory
 from c2c.systems.weaver import Weaving, woven_layout
@@ -93,21 +93,21 @@ class Served:
     hot_rps: Annotated[float, In("(0, inf]")] = 15.0
     cold_rps: AboveZero = 1.0
     ratio: Share = 0.45
-    cut: str = "guarded"
+    cut: Annotated[str, OneOf("none", "printed", "guarded", "best")] = "guarded"
     ahead_s: FromZero | None = None
     rows: Count = 118
     seed: int = 0
     traces: Path | None = None
-    constants: str = "same_sms"
-    hbm_bytes: int | None = None
-    kv_share: float = 0.9
-    host_seconds: float = 0.0
-    prompts: str = "unlimited"
-    batch_limit: int | str = 256
-    mux_share: str = "half"
-    threshold: str = "iteration"
-    poll_seconds: float = 2e-6
-    burstgpt_spread: str = "geometric"
+    constants: Annotated[str, OneOf("same_sms", "datasheet", "roofline")] = "same_sms"
+    hbm_bytes: Count | None = None
+    kv_share: SomeShare = 0.9
+    host_seconds: FromZero = 0.0
+    prompts: Annotated[str, OneOf("unlimited", "one", "two")] = "unlimited"
+    batch_limit: Count | Annotated[str, OneOf("none")] = 256
+    mux_share: Annotated[str, OneOf("half", "three_quarters", "by_load")] = "half"
+    threshold: Annotated[str, OneOf("operator", "layer", "iteration")] = "iteration"
+    poll_seconds: FromZero = 2e-6
+    burstgpt_spread: Annotated[str, OneOf("geometric", "constant", "azure_shape")] = "geometric"
     largest_rate: Annotated[str, OneOf("queue", "tpot_100_ms", "kv_full")] = "queue"
 
     def __post_init__(self) -> None:
