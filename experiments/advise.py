@@ -8,10 +8,11 @@ Settings are those of `c2c simulate`. A sweep (a,b or range(1,9)) is compared, a
 value is fixed. Without settings of their own, these are compared: every chip with a price
 (`hardware.gpu.usd_per_hour`), its layouts of equal slices, and `advise.systems`. A fleet serves if
 `slo.attainment` of the requests meet both targets and no queue grows without end. Kinds of fleets
-race over a sixteenth, a quarter and all of the requests, each with the fewest chips that serve.
-After each part the dearer half is out, except the best kind of each chip that the command line
-names. Before the answer "none", those that are out run on all requests. Of fleets of one price, the
-first serves with the cost model's error, and has most load left.
+race over a sixteenth, a quarter (of at least 300 requests) and all of the requests, each with the
+fewest chips that serve, cheap ones first. After each part the dearer half is out; one that may be
+as cheap as the answer comes back, and the best kind of each chip that the command line names stays.
+Before the answer "none", those that are out run on all requests. Of fleets of one price, the first
+serves with the cost model's error, and has most load left.
 
     advise.systems=[...]    systems; default c2cserve_plus, c2cserve, serverlessllm_fast, aegaeon
     advise.fleets=[]        fleets of unlike chips to compare as well, files of conf/fleet
@@ -24,41 +25,37 @@ first serves with the cost model's error, and has most load left.
                             longer? null: each chip's own error on held-out measurements
     advise.workers=null     number of processes; null: one a core
 
-Runs are folders in `<out>/points`. Run the same command again to resume a stopped search. The
-answer is a folder in `out=`, or `folder=`: a table of all runs (Parquet), a figure, settings and
-provenance, and answer.md and answer.json with each fleet's price, the load at which it breaks, and
-the command that replays it.
+Ctrl-C ends in the answer so far (exit status 130). Runs are folders in `<out>/points`. Run the same
+command again to resume a stopped search. The answer is a folder in `out=`, or `folder=`: a table of
+all runs (Parquet), a picture of price against load left, settings and provenance, and answer.md and
+answer.json with each fleet's price, the load at which it breaks, and the command that replays it.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import pyarrow as pa
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 
 from c2c.config import RunSetup, build
 from c2c.errors import SettingError
 from c2c.ranges import Count, In
 from c2c.runs import RunDir
 from c2c.workloads import doubts
+from experiments.answers.advice import advice, advice_page, print_fleets, with_load
 from experiments.answers.command import answer_folder, answering, own_settings, refuse_seed
 from experiments.answers.fleets import Arm, FleetSpace
-from experiments.answers.interval import interval_of
-from experiments.answers.left_out import left_out, why, why_lines, why_table
-from experiments.answers.model_error import held_out_error
+from experiments.answers.left_out import left_out, why, why_table
 from experiments.answers.points import PointRunner, needs_compiling
-from experiments.answers.quantity import quantity_of, with_value
-from experiments.answers.race import Standing, Trial, parts_of, race
+from experiments.answers.race import Standing, parts_of, race
+from experiments.answers.ranking import LOADS, MOST_TOLD, add_margins, in_order, serving, told
 from experiments.answers.reachable import check_reachable
 from experiments.answers.trials import Runs, outcome_of
+from experiments.answers.watch import Watch
 from experiments.children import workers_of
 from experiments.simulation.execute import CODE
 from experiments.simulation.report import console
@@ -68,12 +65,10 @@ __all__ = ["AdviseSettings", "main"]
 OUT = "runs/advise"
 PACKAGES = (*CODE, "experiments.answers", "experiments.figures.advise")
 NAMES = ("advise.parquet", "answer.json", "answer.md", "advise.png", "advise.svg")
-COLUMNS: Final = (
-    "USD/h", "USD/M tokens", "kWh/M, most", "on target %", "TTFT p99 s", "TPOT p99 ms",
-)  # fmt: skip
-MOST_TOLD: Final = 8  # fleets whose margins are searched
-# Multiples of the workload's load at which a fleet is tried.
-LOADS: Final = (1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
+# CPU-seconds of a run, and more for each request; of the start; of compiling the event loop.
+RUN_S, REQUEST_S, START_S, COMPILING_S = 0.25, 3e-5, 8.0, 25.0
+
+_MARGIN_RUNS = 1 + math.ceil(math.log2(len(LOADS)))  # with one seed
 
 
 @dataclass
@@ -112,8 +107,6 @@ def _advise(arguments: list[str], folder: str | None) -> int:
     base = _first_that_builds(space, arms, asked.seeds[0])
     if not any(key.startswith(("workload", "catalog", "slo")) for key in space.open):
         check_reachable(base)
-    out = console()
-    root = Path(base.settings["out"]).expanduser()
     with answer_folder(
         "advise", asked, base, (base.settings["workload"]["name"],), packages=PACKAGES,
         files=NAMES, fleets=[arm.name for arm in arms],
@@ -121,52 +114,199 @@ def _advise(arguments: list[str], folder: str | None) -> int:
         if before:
             print(f"{before['answer']}\nalready answered: {where}")
             return int(not before["fleets"])
-        more = {
-            "out": str(root / "points"), "folder": None, "overwrite": False, "figures": False,
-            "timeline.rows": 0, "objective": None,
-        }  # fmt: skip
-        requests = int(base.workload.description["requests"])
-        print(
-            f"{requests:,} requests of {base.workload.description['name']} for "
-            f"{len(base.serving.deployments)} models; comparing {len(arms)} kinds of fleets, "
-            f"processes: {workers}"
+        return _answered(_Question(asked, space, arms, base, given, workers), run, where)
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """Everything that a search starts from."""
+
+    asked: AdviseSettings
+    space: FleetSpace
+    arms: list[Arm]
+    base: RunSetup
+    given: list[str]
+    workers: int
+
+    @property
+    def requests(self) -> int:
+        """Number of requests."""
+        return int(self.base.workload.description["requests"])
+
+    @property
+    def goal(self) -> float:
+        """Share of the requests that must be on target."""
+        return float(self.base.settings["slo"]["attainment"])
+
+    @property
+    def named(self) -> dict[str, list[int]]:
+        """Arms of each chip that the command line names."""
+        return self.space.asked(self.arms)
+
+
+def _answered(question: _Question, run: RunDir, where: Path) -> int:
+    out = console()
+    standings: dict[int, Standing] = {}
+    _open(question, out.print)
+    root = Path(question.base.settings["out"]).expanduser() / "points"
+    watch = Watch(lambda running: _rest(question, standings, running),
+                  lambda: _best_so_far(question, standings))  # fmt: skip
+    runs = Runs(
+        question.space, question.arms,
+        {"out": str(root), "folder": None, "overwrite": False, "figures": False,
+         "timeline.rows": 0, "objective": None},
+        question.requests, question.asked.seeds, PointRunner(question.workers), watch,
+        alone_first=needs_compiling(question.base),
+    )  # fmt: skip
+    fleets: list[dict[str, Any]] = []
+    try:
+        with watch, runs.runner:
+            _race(question, runs, standings)
+            fleets = serving(runs, standings, question.requests, question.given)
+            searched = told(fleets, question.named)
+            most = watch.asked + _MARGIN_RUNS * len(searched)
+            watch.rest = lambda _: most - watch.asked
+            add_margins(runs, searched, question.base, question.asked.error)
+    except KeyboardInterrupt:
+        _tell_partial(question, runs, standings, fleets)
+        raise
+    return _end(question, run, where, runs, standings, in_order(fleets))
+
+
+def _open(question: _Question, say: Callable[..., object]) -> None:
+    """Print what is tried, and how long that takes."""
+    arms, base, plain = question.arms, question.base, {"markup": False, "highlight": False}
+    chips, systems = (
+        list(dict.fromkeys(getattr(arm, name) for arm in arms if getattr(arm, name)))
+        for name in ("chip", "system")
+    )
+    runs = round(_rest(question, {}, 0))
+    seconds = START_S + runs * (RUN_S + REQUEST_S * question.requests) / question.workers
+    seconds += COMPILING_S if needs_compiling(base) else 0.0
+    say(
+        f"{question.requests:,} requests of {base.workload.description['name']} for "
+        f"{(models := len(base.serving.deployments))} model{'s'[: models > 1]}; "
+        f"goal: {100 * question.goal:g} % on target",
+        **plain,
+    )
+    for line in doubts(base.workload):
+        say(line, style="bold", markup=False)
+    of = len({(arm.chip, arm.layout) for arm in arms})
+    say(
+        f"comparing {len(arms)} kinds of fleets: {len(chips)} chips ({', '.join(chips)}) with "
+        f"{of} layouts, {len(systems)} systems ({', '.join(systems)})",
+        **plain,
+    )
+    say(
+        f"about {runs} runs in {question.workers} processes, {_duration(seconds)} on quiet cores; "
+        "Ctrl-C gives the answer so far",
+        **plain,
+    )
+    if unpriced := question.space.unpriced:
+        say(
+            f"not compared, as conf/hardware has no price: {', '.join(unpriced)}; "
+            f"hardware={unpriced[0]} +hardware.gpu.usd_per_hour=<US dollars> sets one",
+            **plain,
         )
-        for line in doubts(base.workload):
-            out.print(line, style="bold", markup=False)
-        if space.unpriced:
-            print(
-                f"not compared, as conf/hardware has no price: {', '.join(space.unpriced)}; "
-                f"hardware={space.unpriced[0]} +hardware.gpu.usd_per_hour=<US dollars> sets one"
-            )
-        alone_first, chips = needs_compiling(base), space.asked(arms)
-        may_miss = (1.0 - float(base.settings["slo"]["attainment"])) * requests
-        with PointRunner(workers) as runner:
-            runs = Runs(space, arms, more, requests, asked.seeds, runner, alone_first=alone_first)
-            standings = race(
-                arms, parts_of(requests), runs.serve, seeds=asked.seeds, most=asked.most,
-                keep=asked.keep, within=asked.within, named=list(chips.values()),
-                may_miss=requests if "slo.attainment" in space.open else may_miss,
-            )  # fmt: skip
-            fleets = _ranked(runs, standings, chips, given, base, asked.error)
-        left = left_out(arms, standings, runs.found, {one["arm"] for one in fleets})
-        served = {one["arm"] for one in fleets}
-        shown = [
-            min((row for row in left if row["arm"] in mine), key=lambda row: -row["met"])
-            for mine in chips.values() if served.isdisjoint(mine)
-        ] if fleets else left  # fmt: skip
-        answer = _answer(fleets, left, asked, base)
-        _write(run, base, runs, fleets, left, shown, answer)
-    if fleets:
-        _print(out, fleets)
-    if shown:
-        out.print(why_table(shown[:MOST_TOLD]))
-    if len(shown) > MOST_TOLD:
-        print(f"and {len(shown) - MOST_TOLD} more kinds, see answer.md")
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"about {10 * math.ceil(seconds / 10)} s"
+    return f"about {math.ceil(seconds / 60)} minutes"
+
+
+def _race(question: _Question, runs: Runs, standings: dict[int, Standing]) -> None:
+    asked, requests = question.asked, question.requests
+    may_miss = requests if "slo.attainment" in question.space.open else (
+        (1.0 - question.goal) * requests
+    )  # fmt: skip
+    race(
+        question.arms, parts_of(requests), runs.serve, seeds=asked.seeds, most=asked.most,
+        keep=asked.keep, within=asked.within, named=list(question.named.values()),
+        may_miss=may_miss, standings=standings,
+    )  # fmt: skip
+
+
+def _rest(question: _Question, standings: Mapping[int, Standing], running: int) -> float:
+    """Return the number of runs to be expected beside those that are running."""
+    parts, kinds = parts_of(question.requests), len(question.arms)
+    part = max((one.part for one in standings.values()), default=parts[0])
+    here = [one for one in standings.values() if one.part == part]
+    left = max(0, sum(not one.is_settled for one in here) - running) if here else kinds
+    later = parts[parts.index(part) + 1 :]
+    left += sum(min(kinds, max(question.asked.keep, kinds // 4)) for _ in later)
+    return left + _MARGIN_RUNS * min(kinds, 1.5 * MOST_TOLD)
+
+
+def _best_so_far(question: _Question, standings: Mapping[int, Standing]) -> str:
+    """Return a line with the cheapest fleet that serves the largest part so far."""
+    serve = [(-one.part, one.serves * question.arms[arm].usd_per_hour, arm)
+             for arm, one in standings.items() if one.serves < math.inf]  # fmt: skip
+    if not serve:
+        return "best so far: none serves yet"
+    part, usd, arm = min(serve)
+    of = "" if -part == question.requests else f" (on the first {-part:,} requests)"
+    spoken = question.arms[arm].spoken(int(standings[arm].serves))
+    return f"best so far: {usd:.2f} USD/h, {spoken}{of}"
+
+
+def _tell_partial(
+    question: _Question, runs: Runs, standings: Mapping[int, Standing],
+    fleets: Sequence[dict[str, Any]],
+) -> None:  # fmt: skip
+    """Print the answer so far of an interrupted search."""
+    part = max((one.part for one in standings.values() if one.serves < math.inf), default=0)
+    found = in_order(fleets) or serving(runs, standings, part, question.given)
+    out, partial = console(), f"partial answer after {runs.watch.done} runs"
+    if not found:
+        out.print(f"{partial}: none yet, no fleet has served", markup=False, style="bold")
+        return
+    best = found[0]
+    whole = "all" if part == question.requests else f"the first {part:,} of {question.requests:,}"
+    out.print(
+        f"{partial}: {best['spoken']} for {best['usd_per_hour']:.2f} USD/h is the cheapest fleet "
+        f"so far, on {whole} requests; not all kinds have been tried",
+        markup=False, style="bold",
+    )  # fmt: skip
+    print_fleets(out, found[:MOST_TOLD], [])
+
+
+def _end(
+    question: _Question, run: RunDir, where: Path, runs: Runs,
+    standings: Mapping[int, Standing], fleets: list[dict[str, Any]],
+) -> int:  # fmt: skip
+    """Write and print the answer; return the exit status."""
+    out, asked, arms = console(), question.asked, question.arms
+    served = {one["arm"] for one in fleets}
+    left = left_out(arms, standings, runs.found, served)
+    failing = [
+        next(row for row in left if row["arm"] in mine)
+        for mine in question.named.values() if fleets and served.isdisjoint(mine)
+    ]  # fmt: skip
+    answer = advice(fleets, left, kinds=len(arms), most=asked.most, goal=question.goal)
+    picture = _write(question, run, runs, fleets, left, failing if fleets else left, answer)
     if refused := _refused(runs):
-        print(f"{len(refused)} of {len(arms)} kinds are invalid; first error: {refused[0]}")
+        out.print(f"{len(refused)} of {len(arms)} kinds are invalid; first error: {refused[0]}",
+                  markup=False)  # fmt: skip
     if runs.seedless and len(asked.seeds) > 1:
-        print("seeds: equal runs, as nothing in them is drawn; one run each")
-    print(f"{answer}\nwritten: {where} (runs in {root / 'points'})")
+        out.print("seeds: equal runs, as nothing in them is drawn; one run each")
+    out.print(f"\n{answer}\n", markup=False, style="bold")
+    if fleets:
+        shown = told(fleets, question.named)
+        print_fleets(out, shown, failing)
+        if len(fleets) > len(shown):
+            out.print(f"more fleets that serve, in answer.md: {len(fleets) - len(shown)}")
+        for row in failing:
+            out.print(f"{row['chip']} does not serve: {why(row)}", markup=False)
+    else:
+        out.print(why_table(left[:MOST_TOLD]))
+        if len(left) > MOST_TOLD:
+            out.print(f"more kinds, in answer.md: {len(left) - MOST_TOLD}")
+    if fleets:
+        print(f"replay: {fleets[0]['command']}")
+    print(f"picture: {where / picture}" if picture else "no picture: no run to draw")
+    print(f"written: {where}")
     return int(not fleets)
 
 
@@ -187,198 +327,12 @@ def _first_that_builds(space: FleetSpace, arms: Sequence[Arm], seed: int) -> Run
     raise wrong
 
 
-def _ranked(
-    runs: Runs, standings: Mapping[int, Standing], chips: Mapping[str, Sequence[int]],
-    given: Sequence[str], base: RunSetup, error: float | None,
-) -> list[dict[str, Any]]:  # fmt: skip
-    """Return the fleets that serve: by price, then whether with longer steps, then load left."""
-    fleets = sorted(
-        (
-            _fleet(runs, arm, int(standing.serves), given)
-            for arm, standing in standings.items()
-            if standing.part == runs.requests and standing.serves < float("inf")
-        ),
-        key=lambda one: (one["usd_per_hour"], one["ttft_p99_s"]),
-    )
-    best_of_chip = {
-        next((one["arm"] for one in fleets if one["arm"] in mine), None) for mine in chips.values()
-    }
-    for k, one in enumerate(fleets):
-        is_tie = one["usd_per_hour"] == fleets[0]["usd_per_hour"]
-        if k < MOST_TOLD or is_tie or one["arm"] in best_of_chip:
-            one.update(_margin(runs, one, base, error))
-    return sorted(
-        fleets,
-        key=lambda one: (
-            one["usd_per_hour"], not one.get("serves_if_slower"), -one.get("serves_load", 0.0),
-            one["ttft_p99_s"],
-        ),
-    )  # fmt: skip
-
-
-def _fleet(runs: Runs, arm: int, chips: int, given: Sequence[str]) -> dict[str, Any]:
-    """Return a fleet's price, latencies, attainment, and the command of its run."""
-    kind = runs.arms[arm]
-    mine = {
-        trial.seed: point.summary
-        for trial, point in runs.found.items()
-        if (trial.arm, trial.chips, trial.part) == (arm, chips, runs.requests)
-    }
-    every = list(mine.values())
-    met = interval_of([one["verdict"]["met"] for one in every])
-    usd = round(chips * kind.usd_per_hour, 6)
-    million_hours = 1e6 / fmean(one["output_tokens_per_s"] for one in every) / 3600.0
-    power = None if kind.power_w is None else chips * kind.power_w * million_hours / 1e3
-    fixed = [
-        g for g in given
-        if not g.startswith(("out=", "folder=")) and g.partition("=")[0] not in kind.params
-    ]  # fmt: skip
-    return {
-        "arm": arm,
-        "fleet": kind.with_chips(chips),
-        "params": dict(kind.params),
-        "chips": chips,
-        "usd_per_hour": usd,
-        "usd_per_million_tokens": usd * million_hours,
-        "kwh_per_million_tokens_at_most": power,
-        "met": met.mean,
-        "met_half": met.half,
-        "ttft_p99_s": fmean(one["ttft_s"]["p99"] for one in every),
-        "tpot_p99_s": fmean(one["tpot_s"]["p99"] or 0.0 for one in every),
-        "command": " ".join(
-            ["c2c simulate", *map(_quoted, fixed), kind.name,
-             f"superchips={chips}", f"seed={min(mine)}"]
-        ),
-    }  # fmt: skip
-
-
 def _refused(runs: Runs) -> list[str]:
     """Return the error of each kind that failed with every number of chips."""
     by_arm: dict[int, list[str]] = {}
     for trial, point in runs.found.items():
         by_arm.setdefault(trial.arm, []).append(point.error)
     return [f"{runs.arms[arm].name}: {every[0]}" for arm, every in by_arm.items() if all(every)]
-
-
-def _quoted(word: str) -> str:
-    return f"'{word}'" if re.search(r"[^\w.=/:@,+~-]", word) else word
-
-
-def _margin(
-    runs: Runs, fleet: Mapping[str, Any], base: RunSetup, error: float | None
-) -> dict[str, Any]:
-    """Return a fleet's margins: the load at which it breaks, and the result with longer steps."""
-    seeds = runs.seeds(fleet["arm"])
-    trial = Trial(fleet["arm"], fleet["chips"], runs.requests, seeds[0])
-    settings = runs.settings(trial)
-    longer, why = error, "advise.error"
-    if longer is None:
-        parts = [part["hardware"] for part in settings["fleet"]["parts"]]
-        chips = parts or settings["node"].get("gpus")
-        longer, why = max(map(held_out_error, chips or [settings["hardware"].get("name", "")]))
-    slower = {"scale": {key: value / (1.0 + longer) for key, value in settings["scale"].items()}}
-    every = [runs.settings(replace(trial, seed=seed)) | slower for seed in seeds]
-    served = [] if settings["node"] else [outcome_of(point).meets for point in runs.run(every)]
-    found: dict[str, Any] = {
-        "error": longer, "error_of": why, "serves_if_slower": all(served) if served else None,
-        "binds": None,
-    }  # fmt: skip
-    if settings["workload"]["kind"] == "closed_loop":
-        return found
-    is_same = settings["workload"] == base.settings["workload"]
-    quantity = quantity_of("rate", base if is_same else build(settings))
-    low, high = 0, len(LOADS)  # bisection, as more load never mends a fleet
-    while low < high:
-        load = LOADS[(low + high) // 2]
-        (point,) = runs.run([with_value(settings, quantity, load * quantity.start, trial.seed)])
-        if outcome_of(point).meets:
-            low = (low + high) // 2 + 1
-        else:
-            high = (low + high) // 2
-            found["binds"] = (point.summary.get("verdict") or {}).get("binds")
-    found["serves_load"] = LOADS[low - 1] if low else 1.0
-    found["breaks_at_load"] = LOADS[low] if low < len(LOADS) else None
-    return found
-
-
-def _answer(
-    fleets: Sequence[Mapping[str, Any]], left: Sequence[Mapping[str, Any]],
-    asked: AdviseSettings, base: RunSetup,
-) -> str:  # fmt: skip
-    wanted = f"{100 * float(base.settings['slo']['attainment']):g} % of the requests on target"
-    if not fleets:
-        none = f"answer: none. No fleet of up to {asked.most} chips reaches {wanted}"
-        if not left or left[0]["error"]:
-            return none
-        best = left[0]
-        return (
-            f"{none}; best: {best['fleet']} with {100 * best['met']:.4g} % of "
-            f"{best['requests']:,} requests ({why(best)})"
-        )
-    best = fleets[0]
-    said = [
-        f"answer: {best['fleet']}, {best['usd_per_hour']:.2f} USD/h, "
-        f"{best['usd_per_million_tokens']:.2f} USD a million tokens, "
-        f"{100 * best['met']:.2f} % on target (goal: {wanted}, seeds {asked.seeds})"
-    ]
-    if "serves_load" in best:
-        said.append(f"it serves {_left(best)}")
-    said.append(f"it {_if_slower(best)}")
-    sure = next((one for one in fleets if one.get("serves_if_slower")), None)
-    if sure is not None and sure is not best:
-        usd = f"{sure['usd_per_hour']:.2f} USD/h"
-        said.append(f"cheapest fleet that serves with its chip's error: {sure['fleet']}, {usd}")
-    return "; ".join(said)
-
-
-def _left(fleet: Mapping[str, Any]) -> str:
-    """Return the load that a fleet serves and the one at which it breaks, with the bottleneck."""
-    if fleet["breaks_at_load"] is None:
-        return f"{fleet['serves_load']:g} times the load"
-    binds = f" (bottleneck: {fleet['binds']})" if fleet["binds"] else ""
-    return (
-        f"{fleet['serves_load']:g} times the load and fails at {fleet['breaks_at_load']:g}{binds}"
-    )
-
-
-def _if_slower(fleet: Mapping[str, Any]) -> str:
-    """Return the end of a sentence: does the fleet serve if its steps take the error longer?"""
-    words = {True: "still serves", False: "does not serve", None: "was not tried, as a node,"}
-    longer = f"{100 * fleet['error']:.3g} % longer ({fleet['error_of']})"
-    return f"{words[fleet['serves_if_slower']]} if every step takes {longer}"
-
-
-def _page(
-    answer: str, fleets: Sequence[Mapping[str, Any]], shown: Sequence[Mapping[str, Any]]
-) -> str:
-    """Return the answer as Markdown: fleets, a paragraph on each, and kinds that fail."""
-    lines = [f"# {answer[0].upper()}{answer[1:]}"]
-    if fleets:
-        heads = ("#", "fleet", *COLUMNS)
-        lines += ["", f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
-    for k, one in enumerate(fleets, 1):
-        lines.append(f"| {k} | {' | '.join(_cells(one))} |")
-    for k, one in enumerate(fleets, 1):
-        if "error" not in one:
-            continue
-        left = f"Serves {_left(one)}. " if "serves_load" in one else ""
-        slower = _if_slower(one)
-        lines += [
-            "", f"{k}. {left}{slower[0].upper()}{slower[1:]}.", "", f"    {one['command']}",
-        ]  # fmt: skip
-    if shown:
-        lines += ["", *why_lines(shown)]
-    return "\n".join(lines) + "\n"
-
-
-def _cells(fleet: Mapping[str, Any]) -> tuple[str, ...]:
-    energy = fleet["kwh_per_million_tokens_at_most"]
-    half = "" if fleet["met_half"] is None else f" ± {100 * fleet['met_half']:.2f}"
-    return (
-        fleet["fleet"], f"{fleet['usd_per_hour']:.2f}", f"{fleet['usd_per_million_tokens']:.2f}",
-        "" if energy is None else f"{energy:.2f}", f"{100 * fleet['met']:.2f}{half}",
-        f"{fleet['ttft_p99_s']:.3f}", f"{1e3 * fleet['tpot_p99_s']:.1f}",
-    )  # fmt: skip
 
 
 def _rows(runs: Runs, fleets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -403,38 +357,61 @@ def _rows(runs: Runs, fleets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
 
 
 def _write(
-    run: RunDir, base: RunSetup, runs: Runs, fleets: Sequence[Mapping[str, Any]],
+    question: _Question, run: RunDir, runs: Runs, fleets: Sequence[dict[str, Any]],
     left: Sequence[Mapping[str, Any]], shown: Sequence[Mapping[str, Any]], answer: str,
-) -> None:  # fmt: skip
+) -> str:  # fmt: skip
+    """Write the answer; return the name of its picture, "" for none."""
     rows = _rows(runs, fleets)
     run.write_table("advise", pa.Table.from_pylist(rows))
     run.write_json(
         "answer",
-        {"answer": answer, "fleets": list(fleets), "left_out": list(left), "runs": len(rows)},
-    )
-    run.write_text("answer.md", _page(answer, fleets, shown))
-    if base.settings["figures"] is False:
-        return
+        {"answer": answer, "seeds": question.asked.seeds, "fleets": list(fleets),
+         "left_out": list(left), "runs": len(rows)},
+    )  # fmt: skip
+    run.write_text("answer.md", advice_page(answer, fleets, shown))
+    marks: list[Mapping[str, Any]] = [one for one in fleets if "serves_load" in one]
+    is_loaded = bool(marks)
+    if is_loaded:
+        marks += shown  # chips that the command line names, and that do not serve
+    if not is_loaded:  # no answer, or a closed loop, which has no load: the attainment
+        every = [*fleets, *(row for row in left if row["requests"] and not row["error"])]
+        most = max((one["requests"] for one in every), default=0)
+        marks = [one for one in every if one["requests"] == most]
+    if not marks or question.base.settings["figures"] is False:
+        return ""
     from experiments.figures.advise import draw_advice
     from experiments.figures.style import look
 
+    base, best = question.base, marks[0]
+    few = f", on the first {best['requests']:,}" if best["requests"] < question.requests else ""
+    what = (
+        "Each dot is a fleet that serves, at the largest multiple of the load that it still "
+        "served; fleets at one place are side by side"
+        if is_loaded else "Each dot is a fleet"
+    )  # fmt: skip
     caption = (
-        f"{answer[0].upper()}{answer[1:]}. Workload {base.settings['workload']['name']}, "
-        f"simulated, link variant '{base.serving.link_variant}'. Points: fleets, filled if the "
-        "targets were met; rings: fewest chips of a kind that meet them."
+        f"{what}. Workload {base.settings['workload']['name']}, {question.requests:,} requests"
+        f"{few}, goal {100 * question.goal:g} % on target; list prices; simulated, link variant "
+        f"'{base.serving.link_variant}'."
     )
     with look():
         run.write_figure("advise", draw_advice(
-            rows, caption=caption, title=f"Fleets for {base.settings['workload']['name']}",
+            marks, loads=LOADS if is_loaded else (), goal=None if is_loaded else question.goal,
+            title=_title(question, fleets, marks), caption=caption,
         ))  # fmt: skip
+    return "advise.png"
 
 
-def _print(out: Console, fleets: Sequence[Mapping[str, Any]]) -> None:
-    table = Table(title="Fleets that serve", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("fleet", overflow="fold")
-    for name in (*COLUMNS, "load left"):
-        table.add_column(name.replace(" ", "\n", 1), justify="right", no_wrap=True)
-    for one in fleets:
-        left = f"{one['serves_load']:g}x" if "serves_load" in one else ""
-        table.add_row(*_cells(one), left)
-    out.print(table)
+def _title(
+    question: _Question, fleets: Sequence[Mapping[str, Any]], marks: Sequence[Mapping[str, Any]]
+) -> str:
+    """Return the finding of the picture."""
+    if not fleets:
+        best = max(marks, key=lambda one: one["met"])
+        return (
+            f"No fleet of up to {question.asked.most} chips has {100 * question.goal:g} % on "
+            f"target; the best has {100 * best['met']:.1f} %"
+        )
+    best = fleets[0]
+    cheapest = f"{best['chips']} x {best['chip']} at {best['usd_per_hour']:.2f} USD/h is cheapest"
+    return f"{cheapest} and serves {with_load(best)} the load" if with_load(best) else cheapest

@@ -4,8 +4,8 @@
 the quick profile has smaller stands there under `quick`. On the command line any of them can be
 set, and swept with -m:
 
-    c2c reproduce figures=weaver.fig5 experiment.rates.hot_rps=12
-    c2c reproduce -m figures=weaver.fig5 experiment.rates.hot_rps=8,12,16
+    c2c reproduce figures=weaver.fig5 experiment.shares.hot_rps=12
+    c2c reproduce -m figures=weaver.fig5 experiment.shares.hot_rps=8,12,16
 
 The figure declares them as a frozen dataclass, whose annotations are the allowed values
 (`c2c.ranges`). Its fields are numbers, texts, tuples and `dict`s of them, or such dataclasses.
@@ -48,7 +48,7 @@ def read_experiment[T](
     Args:
       kind: dataclass of the settings.
       name: paper and figure, such as "weaver/fig5".
-      overrides: Hydra's overrides, such as "experiment.rates.hot_rps=12".
+      overrides: Hydra's overrides, such as "experiment.shares.hot_rps=12".
       quick: whether to take the smaller values of the quick profile.
 
     Raises:

@@ -91,7 +91,7 @@ class Context:
     """Settings of one figure.
 
     `seeds`: seeds of simulated runs. `traces`: folder with the public traces as Parquet, None if
-    there is none. `overrides`: of the figure's experiment, such as "experiment.hot_rps=12".
+    there is none. `overrides`: of the figure's experiment, such as "experiment.shares.hot_rps=12".
     `progress`: callback that takes (done, total).
     """
 

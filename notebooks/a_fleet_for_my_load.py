@@ -37,7 +37,7 @@ folder = Path(tempfile.mkdtemp())
 done = subprocess.run(  # noqa: S603 (our own command)
     [
         sys.executable, "-m", "c2c", "advise", "workload=poisson", "workload.rate_rps=2",
-        "workload.requests=600", *catalog(16), "hardware=gh200,h100_sxm", "system=c2cserve_plus",
+        "workload.requests=600", *catalog(16), "hardware=gh200,l40s", "system=c2cserve_plus",
         "advise.seeds=[0]", "advise.most=8", "figures=false", f"out={folder / 'runs'}",
         f"folder={folder / 'answer'}",
     ],
@@ -57,7 +57,7 @@ names = [
     for fleet in fleets
 ]
 figure, axis = plt.subplots(figsize=(8, 0.4 * len(fleets) + 1), layout="constrained")
-for chip, colour in (("gh200", BLUE), ("h100_sxm", ORANGE)):
+for chip, colour in (("gh200", BLUE), ("l40s", ORANGE)):
     mine = [k for k, fleet in enumerate(fleets) if fleet["params"]["hardware"] == chip]
     axis.barh(mine, [fleets[k]["serves_load"] for k in mine], color=colour, label=chip)
 axis.axvline(1, color="k", linewidth=0.8)

@@ -26,9 +26,8 @@ import numpy as np
 from IPython.display import Markdown
 
 from c2c.systems.weaver import Limits, Threshold, best_cut, expected_stall, guarded_cut
-from experiments.figure import Context
+from experiments.figure import Context, choose
 from experiments.figures.style import RC
-from experiments.weaver import cold_slices
 
 plt.style.use(RC)
 
@@ -79,7 +78,8 @@ for name, cut in (
 
 # %%
 context = Context(profile="quick", link_variant="measured", seeds=(0,))
-best = cold_slices.compute(context).tables["best"].to_pandas()
+(spec,) = choose("weaver.cold_slices")
+best = spec.compute(context).tables["best"].to_pandas()
 best = best[best.load == 1.0]  # the cold models decode all the time
 layouts = list(dict.fromkeys(zip(best.mig, best.receivers, strict=True)))
 figure, axis = plt.subplots(figsize=(7.5, 3.2), layout="constrained")

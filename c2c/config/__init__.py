@@ -6,6 +6,7 @@ from c2c.config.build import (
     build,
     build_layout,
     data_folders,
+    input_files,
     plain_settings,
 )
 from c2c.config.load import config_dir, load, register
@@ -32,6 +33,7 @@ __all__ = [
     "code_in",
     "config_dir",
     "data_folders",
+    "input_files",
     "load",
     "load_code",
     "plain_settings",

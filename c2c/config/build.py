@@ -80,7 +80,9 @@ from c2c.workloads import (
     workload_files,
 )
 
-__all__ = ["Layout", "RunSetup", "build", "build_layout", "data_folders", "plain_settings"]
+__all__ = [
+    "Layout", "RunSetup", "build", "build_layout", "data_folders", "input_files", "plain_settings",
+]  # fmt: skip
 
 
 type _Notes = tuple[str, ...]
@@ -185,17 +187,13 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
     prepared, of_misses = _with_table(prepared, workload)
     try_policies(prepared, workload)
     notes = (*notes, *of_misses, *_in_one(plain["shards"], prepared, workload))
-    code = [Path(file).expanduser().resolve() for file in plain["code"]]
     return RunSetup(
         prepared=prepared,
         workload=workload,
         seed=seed,
         timeline_rows=rows,
         files=(
-            *sorted(set(workload_files(wanted).values())),
-            *(file for one in plain["catalog"]["models"] for file in spec_files(one["spec"])),
-            *data_folders(plain),
-            *code,
+            *input_files(plain),
             *source_folders((serving.system.policies, *(m.prepare for m in mechanisms))),
         ),
         settings=plain,
@@ -266,6 +264,16 @@ def _hint(hint: str) -> Iterator[None]:
         told = f"{error.hint} {hint}".strip()
         value = len(error.value) if isinstance(error.value, list) else error.value
         raise SettingError(error.field, value, error.allowed, told) from None
+
+
+def input_files(settings: Mapping[str, Any]) -> tuple[Path, ...]:
+    """Return the data and the user's code that a run of these settings reads, except plug-ins."""
+    return (
+        *sorted(set(workload_files(_workload(settings["workload"])).values())),
+        *(file for one in settings["catalog"]["models"] for file in spec_files(one["spec"])),
+        *data_folders(settings),
+        *(Path(file).expanduser().resolve() for file in settings["code"]),
+    )
 
 
 def data_folders(settings: Mapping[str, Any]) -> list[Path]:

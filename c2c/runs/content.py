@@ -22,7 +22,7 @@ def content_key(
     config: Mapping[str, Any],
     *,
     packages: Sequence[str] | Mapping[str, str] = (),
-    files: Iterable[Path] = (),
+    files: Iterable[Path] | Mapping[Path, str] = (),
     ignore: Sequence[str] = (),
 ) -> str:
     """Return the SHA-256 key of a result's configuration, code and data.
@@ -31,7 +31,8 @@ def content_key(
       config: the resolved configuration; the order of its keys does not matter.
       packages: names of packages and modules whose source the result depends on, or their
         `source_key` by name.
-      files: data files and folders that the result depends on; their content counts.
+      files: data files and folders that the result depends on, or their `file_key` by path; their
+        content counts.
       ignore: top-level keys of `config` that do not change the result, such as output folders.
     """
     kept = {k: v for k, v in config.items() if k not in ignore}
@@ -41,7 +42,10 @@ def content_key(
         if isinstance(packages, Mapping)
         else {name: source_key(name) for name in packages},
         # A list, so that two files of one name in different folders both count.
-        "files": sorted((path.name, file_key(path)) for path in files),
+        "files": sorted(
+            (path.name, files[path] if isinstance(files, Mapping) else file_key(path))
+            for path in files
+        ),
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 

@@ -6,25 +6,35 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["Show", "progress_bar"]
+__all__ = ["Show", "Weighed", "progress_bar"]
 
 EVERY_S = 10.0  # between two lines of a log; shorter work prints none
 _BAR_WIDTH = 10  # leaves room for the names of works on 80 columns
 
 
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """Progress of unlike works.
+
+    Attributes:
+      total: amount of the whole work, which may change.
+      now: names of the works in progress.
+      left_s: time left, seconds; None if unknown.
+    """
+
+    total: float
+    now: str
+    left_s: float | None
+
+
 class Show(Protocol):
-    """Function that takes the amount of work done so far."""
+    """Function that shows progress on standard error."""
 
-    def __call__(self, done: float, weight: float | None = None, now: str = "") -> None:
-        """Show the progress.
-
-        Args:
-          done: amount done so far.
-          weight: amount of the whole work as weighed now, instead of the total; shown in per cent.
-          now: names of the works in progress.
-        """
+    def __call__(self, done: float, of: Weighed | None = None, /) -> None:
+        """Show the amount of work done so far, in per cent if it is weighed."""
 
 
 @contextmanager
@@ -33,7 +43,7 @@ def progress_bar(description: str, total: float | None = None) -> Iterator[Show]
 
     Args:
       description: name of the work.
-      total: amount of the whole work; None if unknown.
+      total: amount of the whole work; None if unknown, or weighed.
     """
     if not sys.stderr.isatty():
         yield _lines(description, total)
@@ -53,36 +63,43 @@ def progress_bar(description: str, total: float | None = None) -> Iterator[Show]
         task = bar.add_task(description, total=total, amount="", rest="")
         began = time.monotonic()
 
-        def show(done: float, weight: float | None = None, now: str = "") -> None:
-            whole = weight or total
+        def show(done: float, of: Weighed | None = None, /) -> None:
+            whole = of.total if of else total
             amount = f"{done:,.0f}" + (f"/{whole:,.0f}" if whole else "")
-            amount = f"{100 * done / weight:.0f}%" if weight else amount
-            rest = ", ".join(filter(None, [_left(done, whole, began), now]))
+            amount = f"{100 * done / of.total:.0f}%" if of else amount
+            rest = ", ".join(_rest(done, total, of, began))
             bar.update(task, completed=done, total=whole, amount=amount, rest=rest)
 
         yield show
 
 
-def _left(done: float, total: float | None, began: float) -> str:
-    if not total or not 0 < done < total:
-        return ""
-    return f"about {(total - done) / done * (time.monotonic() - began):,.0f} s left"
+def _rest(done: float, total: float | None, of: Weighed | None, began: float) -> Iterator[str]:
+    """Yield the time left, if it is known, and the names of the works in progress."""
+    if of is not None:
+        left_s = of.left_s
+    else:
+        elapsed_s = time.monotonic() - began
+        left_s = (total - done) / done * elapsed_s if total and 0 < done < total else None
+    if left_s is not None:
+        yield f"about {left_s:,.0f} s left"
+    if of is not None and of.now:
+        yield of.now
 
 
 def _lines(description: str, total: float | None) -> Show:
     began = last = time.monotonic()
 
-    def show(done: float, weight: float | None = None, now: str = "") -> None:
+    def show(done: float, of: Weighed | None = None, /) -> None:
         nonlocal last
-        at = time.monotonic()
-        if at - last < EVERY_S:
+        now = time.monotonic()
+        if now - last < EVERY_S:
             return
-        last = at
-        whole = weight or total
+        last = now
+        whole = of.total if of else total
         share = f"{100 * done / whole:.0f}%" if whole else ""
         amount = f"{done:,.0f}" + (f" of {whole:,.0f} ({share})" if whole else "")
-        parts = [f"{share if weight else amount} after {at - began:.0f} s"]
-        text = ", ".join(filter(None, [*parts, _left(done, whole, began), now]))
+        parts = [f"{share if of else amount} after {now - began:.0f} s"]
+        text = ", ".join([*parts, *_rest(done, total, of, began)])
         print(f"{description}: {text}", file=sys.stderr, flush=True)
 
     return show

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,15 @@ def provenance(*, seed: int | None = None) -> dict[str, Any]:
         "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "seed": seed,
+        **_of_process(),
+        "device": _device(),
+    }
+
+
+@cache
+def _of_process() -> dict[str, Any]:
+    """Return what stays the same while a process lives: its code, packages and machine."""
+    return {
         "git": _git(),
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
@@ -33,7 +43,6 @@ def provenance(*, seed: int | None = None) -> dict[str, Any]:
         "machine": platform.machine(),
         "cpu": _cpu(),
         "cpu_count": os.cpu_count(),
-        "device": _device(),
     }
 
 

@@ -91,7 +91,7 @@ class RunDir:
         root: Path,
         config: Mapping[str, Any],
         *,
-        packages: Sequence[str] = (),
+        packages: Sequence[str] | Mapping[str, str] = (),
         files: Iterable[Path] = (),
         ignore: Sequence[str] = (),
         data: Sequence[str] = (),
@@ -145,7 +145,7 @@ class RunDir:
                 is_complete = resume and _is_complete(root, key)
                 if not is_complete:
                     _clear(root)
-                    write_text(root / "config.yaml", yaml.safe_dump(settings, sort_keys=False))
+                    write_text(root / "config.yaml", _as_yaml(settings))
                     known = {"key": key, "files": [str(file.absolute()) for file in files]}
                     write_json(root / "provenance.json", known | provenance(seed=seed))
         except OSError as error:
@@ -158,7 +158,7 @@ class RunDir:
         root: Path,
         config: Mapping[str, Any],
         *,
-        packages: Sequence[str] = (),
+        packages: Sequence[str] | Mapping[str, str] = (),
         files: Iterable[Path] = (),
         ignore: Sequence[str] = (),
     ) -> bool:
@@ -293,6 +293,13 @@ class RunDir:
                 "config": _as_json(self._config),
             },
         )
+
+
+def _as_yaml(settings: Any) -> str:
+    # libyaml if the wheel includes it, ten times as fast
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    text: str = yaml.dump(settings, Dumper=dumper, sort_keys=False)
+    return text
 
 
 def _as_json(value: Any) -> Any:

@@ -5,18 +5,26 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any
 
 from c2c.config import build, load, plain_settings
 from c2c.errors import SettingError
-from c2c.hardware import Platform, load_platform, node_from_mapping, platforms
+from c2c.hardware import (
+    Platform,
+    is_layout_name,
+    load_platform,
+    node_from_mapping,
+    platforms,
+    read_yaml,
+)
 from experiments.sweeping.search_space import as_text, choices_of
 
 __all__ = ["Arm", "FleetSpace"]
 
 _CHIP, _LAYOUT, _SYSTEM, _COUNT, _FLEET = "hardware", "mig", "system", "superchips", "fleet"
+_AUTO = {"name": "auto"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,16 +35,40 @@ class Arm:
       params: values of the settings in which kinds differ.
       usd_per_hour: price of one chip, or of all chips of a fleet of unlike chips or of a node.
       power_w: largest power of the same chips; None if no file states it.
+      chip, layout, system: their names; "" for a layout of a node or of unlike chips.
     """
 
     params: Mapping[str, Any]
     usd_per_hour: float
     power_w: float | None
+    chip: str = ""
+    layout: str = ""
+    system: str = ""
+
+    @property
+    def draws(self) -> str:
+        """Settings apart from chips and layout, on which it depends whether runs draw by a seed."""
+        rest = {k: v for k, v in self.params.items() if k not in (_CHIP, _LAYOUT)}
+        return replace(self, params=rest).name
 
     @property
     def name(self) -> str:
         """Settings of the fleet, as part of a command line."""
         return " ".join(f"{key}={as_text(value)}" for key, value in self.params.items())
+
+    @property
+    def rest(self) -> str:
+        """Other settings in which kinds differ."""
+        rest = (_CHIP, _LAYOUT, _SYSTEM, _FLEET)
+        return replace(
+            self, params={k: v for k, v in self.params.items() if k not in rest}
+        ).name  # fmt: skip
+
+    def spoken(self, chips: int) -> str:
+        """Return the fleet in words, such as 2 x gh200, 7x12gb, c2cserve."""
+        return ", ".join(
+            filter(None, (f"{chips} x {self.chip}", self.layout, self.system, self.rest))
+        )
 
     def with_chips(self, chips: int) -> str:
         """Return the settings of the fleet with a number of chips."""
@@ -86,8 +118,9 @@ class FleetSpace:
             for layout in self._layouts(chip):
                 for values in product(*rest.values()):
                     params: dict[str, Any] = dict(zip(rest, values, strict=True))
-                    if not self.settings(params, {})["node"]:  # whose GPUs are its chips
-                        params = {**chip, **layout, **params}
+                    whole = {**chip, **layout, **params}
+                    if not self._composed(_words(whole))["node"]:  # whose GPUs are its chips
+                        params = whole
                     words = {f"{key}={as_text(params[key])}" for key in self.open if key in params}
                     if not words <= tried:  # a choice that is new is validated
                         self.settings(params, {})
@@ -114,11 +147,7 @@ class FleetSpace:
         Raises:
           SettingError: the settings contradict one another.
         """
-        words = tuple(f"{key}={as_text(value)}" for key, value in params.items())
-        if words not in self._cached:
-            composed = load([*self.fixed, *words], folder=self.folder)
-            self._cached[words] = plain_settings(composed)
-        plain = copy.deepcopy(self._cached[words])
+        plain = copy.deepcopy(self._composed(_words(params)))
         for key, value in more.items():
             *parents, last = key.split(".")
             node = plain
@@ -126,6 +155,46 @@ class FleetSpace:
                 node = node[parent]
             node[last] = value
         return plain
+
+    def _composed(self, words: tuple[str, ...]) -> dict[str, Any]:
+        """Return the settings with choices; those that change different groups compose once."""
+        if words in self._cached:
+            return self._cached[words]
+        try:
+            base = self._whole(())
+            units: list[tuple[tuple[str, ...], dict[str, Any]]] = []
+            for word in words:
+                unit: tuple[str, ...] = (word,)
+                changed = self._changed(unit)
+                for other in [one for one in units if not changed.keys().isdisjoint(one[1])]:
+                    units.remove(other)
+                    unit = (*other[0], *unit)
+                if len(unit) > 1:
+                    changed = self._changed(unit)
+                units.append((unit, changed))
+            self._cached[words] = dict(base)
+            for _, changed in units:
+                self._cached[words] |= changed
+        except SettingError:  # a choice that needs another
+            return self._whole(words)
+        return self._cached[words]
+
+    def _changed(self, words: tuple[str, ...]) -> dict[str, Any]:
+        """Return the groups that choices change; a layout is its name, a chip its file."""
+        base = self._whole(())
+        key, _, value = words[0].partition("=")
+        if words == (f"{_LAYOUT}={value}",) and is_layout_name(value) and base[key] == _AUTO:
+            return {key: {"name": value}}
+        is_as_in_file = not any(name.startswith(f"{_CHIP}.") for name in self.named)
+        if words == (f"{_CHIP}={value}",) and value in platforms() and is_as_in_file:
+            return {key: read_yaml(key, value)}
+        return {k: v for k, v in self._whole(words).items() if k not in base or v != base[k]}
+
+    def _whole(self, words: tuple[str, ...]) -> dict[str, Any]:
+        if words not in self._cached:
+            composed = load([*self.fixed, *words], folder=self.folder)
+            self._cached[words] = plain_settings(composed)
+        return self._cached[words]
 
     def _chips(self) -> list[dict[str, Any]]:
         if _FLEET in self.open:
@@ -136,7 +205,9 @@ class FleetSpace:
         if {_CHIP, "node", _FLEET, f"{_FLEET}.parts"} & self.named:
             return [{}, *fleets]
         names = [name for name in platforms() if name != "cpu"]
-        priced = [n for n in names if self._gpu({_CHIP: n}).get("usd_per_hour")]
+        self._composed(())  # which adds the user's folder to those searched
+        has_own = "hardware.gpu.usd_per_hour" in self.named
+        priced = [n for n in names if has_own or load_platform(n).gpu.usd_per_hour is not None]
         self.unpriced = [name for name in names if name not in priced]
         return [*({_CHIP: name} for name in priced), *fleets]
 
@@ -149,10 +220,6 @@ class FleetSpace:
         if _LAYOUT in self.named:
             return [{}]
         return [{_LAYOUT: name} for name in settings["hardware"]["mig"]]
-
-    def _gpu(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = self.settings(params, {})["hardware"].get("gpu", {})
-        return found
 
     def _priced(self, params: Mapping[str, Any]) -> Arm:
         usd, watts = 0.0, 0.0
@@ -168,8 +235,14 @@ class FleetSpace:
                 )  # fmt: skip
             usd += count * float(price)
             watts += math.nan if power is None else count * power
+        settings = self._composed(_words(params))
+        is_plain = not (settings["node"] or settings["fleet"]["parts"])
+        chips = "+".join(name for name, _, _ in self._gpus(params))
         return Arm(
-            params=params, usd_per_hour=usd, power_w=None if math.isnan(watts) else watts
+            params=params, usd_per_hour=usd, power_w=None if math.isnan(watts) else watts,
+            chip=settings["node"].get("name") or settings["fleet"]["name"] or chips,
+            layout=str(settings["mig"]["name"]) if is_plain else "",
+            system=str(settings["system"]["name"]),
         )  # fmt: skip
 
     def _gpus(self, params: Mapping[str, Any]) -> list[tuple[str, int, Mapping[str, Any]]]:
@@ -183,6 +256,10 @@ class FleetSpace:
             return [(p.name, 1, asdict(p.gpu)) for p in _rented(self.settings(params, {}))]
         chip = settings["hardware"]
         return [(chip["name"], 1, chip["gpu"])]
+
+
+def _words(params: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(f"{key}={as_text(value)}" for key, value in params.items())
 
 
 def _rented(settings: Mapping[str, Any]) -> list[Platform]:

@@ -33,21 +33,33 @@ def left_out(
         if k in serving:
             continue
         runs = {t: p for t, p in found.items() if t.arm == k}
+        if not runs:  # dearer with one chip than twice the answer
+            rows.append(_row(k, arms[k], 1, out=standing.out))
+            continue
         trial = max(runs, key=lambda t: (not runs[t].error, t.part, _met(runs[t]), -t.chips))
         # With the most chips, as more of the reason is not the lack of chips.
         last = max((t for t in runs if t.part == trial.part), key=lambda t: t.chips)
         verdict = runs[last].summary.get("verdict") or {}
         early = f"dearer than others on the first {standing.part:,} requests"
-        rows.append(
-            {
-                "arm": k, "fleet": arms[k].with_chips(trial.chips),
-                "chips": trial.chips, "usd_per_hour": trial.chips * arms[k].usd_per_hour,
-                "requests": trial.part, "met": _met(runs[trial]), "binds": verdict.get("binds"),
-                "text": verdict.get("text", []), "out": standing.out or early,
-                "error": runs[trial].error or None,
-            }
-        )  # fmt: skip
+        rows.append(_row(
+            k, arms[k], trial.chips, requests=trial.part, met=_met(runs[trial]),
+            binds=verdict.get("binds"), text=verdict.get("text", []), out=standing.out or early,
+            error=runs[trial].error or None,
+        ))  # fmt: skip
     return sorted(rows, key=lambda row: (bool(row["error"]), -row["requests"], -row["met"]))
+
+
+def _row(
+    arm: int, kind: Arm, chips: int, *, out: str, requests: int = 0, met: float = 0.0,
+    binds: str | None = None, text: Sequence[str] = (), error: str | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    return {
+        "arm": arm, "fleet": kind.with_chips(chips), "spoken": kind.spoken(chips),
+        "chip": kind.chip, "layout": kind.layout,
+        "system": " ".join(filter(None, (kind.system, kind.rest))), "chips": chips,
+        "usd_per_hour": chips * kind.usd_per_hour, "requests": requests, "met": met,
+        "binds": binds, "text": list(text), "out": out, "error": error,
+    }  # fmt: skip
 
 
 def why(row: Mapping[str, Any]) -> str:
@@ -77,8 +89,8 @@ def why_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _cells(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
     for row in rows:
-        met = "" if row["error"] else f"{100 * row['met']:.2f}"
-        yield (row["fleet"], f"{row['usd_per_hour']:.2f}", f"{row['requests']:,}", met, why(row))
+        met = "" if row["error"] or not row["requests"] else f"{100 * row['met']:.2f}"
+        yield (row["spoken"], f"{row['usd_per_hour']:.2f}", f"{row['requests']:,}", met, why(row))
 
 
 def _met(point: Point) -> float:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from c2c.config import RunSetup, build, prefers_compiled
+from c2c.atomic import write_json
+from c2c.config import RunSetup, build, input_files, prefers_compiled
 from c2c.errors import DataError, SettingError
-from c2c.runs import FolderInUse, is_in_use, source_key
+from c2c.runs import NOT_INPUTS, FolderInUse, content_key, file_key, is_in_use
 from c2c.simulator import is_compiled
 from experiments.children import worker_pool
-from experiments.simulation import CODE, Outcome, execute, finished, folder_of
+from experiments.simulation import Outcome, code_keys, execute, finished, folder_of
 
 __all__ = ["Point", "PointRunner", "needs_compiling"]
 
 POLL_S = 0.2
+REFUSED = "refused.json"  # beside the runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +50,10 @@ class PointRunner:
             lost="that computed a run was killed (out of memory?); run the same command again to "
             "resume",
         )
-        self._waiting: dict[Future[Point], Any] = {}
-        self._code = {name: source_key(name) for name in CODE}
+        self._waiting: dict[Future[Point], tuple[Any, str]] = {}
+        self._keys: dict[Path, str] = {}  # of files, hashed once a search
+        self._out: Path | None = None
+        self._refusals: dict[str, str] | None = None  # errors of earlier searches by content key
         self._known: deque[tuple[Any, Point]] = deque()
         self._is_begun = False
 
@@ -57,19 +63,25 @@ class PointRunner:
 
     def __exit__(self, *error: Any) -> None:
         self._workers.__exit__(*error)
+        if self._refusals and self._out is not None and self._out.is_dir():
+            write_json(self._out / REFUSED, self._refusals)
 
     def ask(self, token: Any, settings: Mapping[str, Any]) -> None:
         """Read or queue a run of a configuration (plain data); `done` yields its token.
 
         Until a run is queued, invalid settings are found here: a process starts in a second.
         """
-        if (outcome := finished(settings, self._code)) is not None:
+        if (outcome := finished(settings, code_keys(), self._keys)) is not None:
             self._known.append((token, _point(outcome)))
+            return
+        key = self._key(settings)
+        if (error := self._refused(settings, key)) is not None:
+            self._known.append((token, Point(folder=None, summary={}, error=error)))
         elif not self._is_begun and (refused := _refused(settings)) is not None:
-            self._known.append((token, refused))
+            self._known.append((token, self._noted(refused, key)))
         else:
             self._is_begun = True
-            self._waiting[self._pool.submit(_run, dict(settings))] = token
+            self._waiting[self._pool.submit(_run, dict(settings))] = token, key
 
     def done(self) -> Iterator[tuple[Any, Point]]:
         """Yield tokens and results as runs end, until no run is queued any more."""
@@ -81,8 +93,33 @@ class PointRunner:
             over, _ = wait(self._waiting, return_when=FIRST_COMPLETED)
             # Runs that ended together are yielded as queued, so that the output is reproducible.
             for future in [f for f in self._waiting if f in over]:
-                token = self._waiting.pop(future)
-                yield token, future.result()
+                token, key = self._waiting.pop(future)
+                yield token, self._noted(future.result(), key)
+
+    def _key(self, settings: Mapping[str, Any]) -> str:
+        """Return the key of a run that may be refused, "" if its settings do not even say files."""
+        try:
+            files = input_files(settings)
+            self._keys |= {file: file_key(file) for file in files if file not in self._keys}
+        except (SettingError, DataError):
+            return ""
+        return content_key(
+            settings, packages=code_keys(), files={f: self._keys[f] for f in files},
+            ignore=NOT_INPUTS,
+        )  # fmt: skip
+
+    def _refused(self, settings: Mapping[str, Any], key: str) -> str | None:
+        """Return the error with which an earlier search found the settings invalid."""
+        if self._refusals is None:
+            self._out, self._refusals = Path(settings["out"]).expanduser(), {}
+            with suppress(OSError, ValueError):
+                self._refusals = json.loads((self._out / REFUSED).read_text(encoding="utf-8"))
+        return self._refusals.get(key) if settings["resume"] else None
+
+    def _noted(self, point: Point, key: str) -> Point:
+        if point.error and key and self._refusals is not None:
+            self._refusals[key] = point.error
+        return point
 
 
 def _refused(settings: Mapping[str, Any]) -> Point | None:

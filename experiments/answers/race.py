@@ -8,7 +8,7 @@ tried on all requests.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from experiments.answers.fleets import Arm
@@ -16,7 +16,8 @@ from experiments.answers.fleets import Arm
 __all__ = ["Outcome", "Standing", "Trial", "parts_of", "race"]
 
 _LEAST = 300  # requests of a part
-_SHARES = (16, 4, 1)
+_SHARES = (16, 4)  # of the requests, one over these; then all
+_STEP = 1.5  # largest ratio of prices of the fleets that run in a round
 _ALIKE = 0.02  # relative difference of results that are alike
 DEAR, SAME = "dearer than others that serve", "more chips change nothing"
 
@@ -82,10 +83,10 @@ class Standing:
 def parts_of(requests: int) -> tuple[int, ...]:
     """Return the sizes of a race's parts, in requests.
 
-    >>> parts_of(16_000), parts_of(200)
-    ((1000, 4000, 16000), (200,))
+    >>> parts_of(16_000), parts_of(1500), parts_of(200)
+    ((1000, 4000, 16000), (375, 1500), (200,))
     """
-    return tuple(sorted({min(requests, max(_LEAST, requests // n)) for n in _SHARES}))
+    return (*(requests // n for n in _SHARES if requests // n >= _LEAST), requests)
 
 
 def race(
@@ -99,12 +100,14 @@ def race(
     within: float = 2.0,
     named: Sequence[Sequence[int]] = (),
     may_miss: float = 0.0,
+    standings: dict[int, Standing] | None = None,
 ) -> dict[int, Standing]:
     """Return the standing of each arm in the last part that it reached.
 
-    An arm is out if its next number of chips costs more than `within` times the cheapest fleet that
-    serves, or if more chips change nothing. A fleet is assumed to serve whatever a smaller one of
-    its kind serves.
+    Cheap fleets run first. An arm is out if its next number of chips costs more than `within` times
+    the cheapest fleet that serves, or if more chips change nothing. A fleet is assumed to serve
+    whatever a smaller one of its kind serves, and the beginning of what it serves: an arm that an
+    early part left out comes back if it may yet be as cheap as the answer.
 
     Args:
       arms: kinds of fleets.
@@ -115,18 +118,24 @@ def race(
       most: largest number of chips of a fleet.
       keep: smallest number of arms that stay in after a part.
       within: largest price of a fleet that is still sized, as a multiple of the cheapest.
-      named: groups of arms; if none of a group serves the last part, its best arm is sized there at
-        any price.
+      named: groups of arms; if none of a group serves the last part, its best arms are sized there
+        at any price.
       may_miss: requests that may miss a target. An arm that has more misses on an early part with
         any number of chips cannot serve the last part.
+      standings: mapping to fill, for a caller that may interrupt the race.
     """
-    standings: dict[int, Standing] = {}
+    standings = {} if standings is None else standings
+    always = {arm for group in named for arm in group}
 
-    def settle(starts: dict[int, int], part: int, limit: float) -> None:
+    def settle(starts: Mapping[int, int], part: int, limit: float) -> None:
         mine = {arm: Standing(part=part, start=chips) for arm, chips in starts.items()}
         standings.update(mine)
         _settle(mine, arms, serve, seeds if part == parts[-1] else seeds[:1],
-                most=most, within=limit)  # fmt: skip
+                most=most, within=limit, always=always if part == parts[0] else set())  # fmt: skip
+
+    def price(arm: int) -> float:
+        """Return the lowest price at which an arm may serve all requests."""
+        return _restart(standings[arm]) * arms[arm].usd_per_hour
 
     starts = dict.fromkeys(range(len(arms)), 1)
     for part in parts:
@@ -135,19 +144,32 @@ def race(
         order = sorted(serving, key=lambda a: (serving[a] * arms[a].usd_per_hour, a))
         starts = {arm: serving[arm] for arm in order[: max(keep, math.ceil(len(order) / 2))]}
 
-    def serves(some: Iterable[int]) -> bool:
-        return any(standings[a].part == parts[-1] and standings[a].serves < math.inf for a in some)
+    def whole(some: Iterable[int]) -> list[float]:
+        """Return the prices of the arms that serve the last part."""
+        return [
+            standings[a].serves * arms[a].usd_per_hour for a in some
+            if standings[a].part == parts[-1] and standings[a].serves < math.inf
+        ]  # fmt: skip
 
-    def again(some: Iterable[int]) -> dict[int, int]:
-        """Return the arms that may yet serve the last part, cheapest first, and their chips."""
-        may = {a: _restart(standings[a]) for a in some if _may_serve(standings[a], parts, may_miss)}
-        return dict(sorted(may.items(), key=lambda pair: pair[1] * arms[pair[0]].usd_per_hour))
+    def again(some: Iterable[int], limit: float = math.inf) -> dict[int, int]:
+        """Return the arms that may yet serve the last part at a price, cheapest first."""
+        may = [a for a in some if _may_serve(standings[a], parts, may_miss) and price(a) <= limit]
+        return {a: _restart(standings[a]) for a in sorted(may, key=price)}
 
-    if not serves(standings):
+    if not whole(standings):
         settle(again(standings), parts[-1], within)
+    elif late := again(
+        (
+            a
+            for a, one in standings.items()
+            if one.part < parts[-1] and (one.serves < math.inf or one.out == DEAR)
+        ),
+        min(whole(standings)) * (1 + 1e-9),
+    ):
+        settle(late, parts[-1], within)
     for group in named:
-        if not serves(group):
-            settle(dict(list(again(group).items())[:1]), parts[-1], math.inf)
+        if not whole(group) and (left := again(group)):
+            settle(again(group, price(next(iter(left))) * (1 + 1e-9)), parts[-1], math.inf)
     return standings
 
 
@@ -174,12 +196,18 @@ def _settle(
     *,
     most: int,
     within: float,
+    always: Set[int],
 ) -> None:
-    """Find each arm's smallest number of chips, in rounds of trials of all arms."""
+    """Find each arm's smallest number of chips, in rounds of trials, cheap fleets first.
+
+    An arm of `always` runs at least once.
+    """
     while True:
         asked: list[tuple[int, int]] = []
         for arm, standing in standings.items():
             limit = min(most, within * _best(standings, arms) / arms[arm].usd_per_hour + 1e-9)
+            if arm in always and not standing.tried:
+                limit = max(1.0, limit)
             chips = None if standing.is_settled else _next(standing, int(limit))
             if chips is not None:
                 asked.append((arm, chips))
@@ -187,6 +215,8 @@ def _settle(
                 standing.out = f"fails up to advise.most={most}" if limit >= most else DEAR
         if not asked:
             return
+        cost = {of: of[1] * arms[of[0]].usd_per_hour for of in asked}
+        asked = [of for of in asked if cost[of] <= _STEP * min(cost.values())]
         fails = _first_failures(standings, asked, serve, seeds)
         for arm, chips in asked:
             standing, found = standings[arm], fails.get((arm, chips))

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from c2c.runs import progress_bar
 from experiments.answers.fleets import Arm, FleetSpace
 from experiments.answers.points import Point, PointRunner
 from experiments.answers.race import Outcome, Trial
+from experiments.answers.watch import Watch
 
 __all__ = ["Runs", "outcome_of"]
 
@@ -19,12 +19,15 @@ class Runs:
 
     def __init__(
         self, space: FleetSpace, arms: Sequence[Arm], more: Mapping[str, Any], requests: int,
-        seeds: Sequence[int], runner: PointRunner, *, alone_first: bool,
+        seeds: Sequence[int], runner: PointRunner, watch: Watch, *, alone_first: bool,
     ) -> None:  # fmt: skip
         self.space, self.arms, self.more = space, arms, more
-        self.requests, self.runner, self.alone_first = requests, runner, alone_first
+        self.requests, self.runner, self.watch = requests, runner, watch
+        self.alone_first = alone_first
         self.all_seeds = tuple(seeds)
-        self.seedless: set[int] = set()  # arms whose runs are equal for all seeds
+        self.seedless: set[tuple[str, bool, bool]] = (
+            set()
+        )  # systems whose runs are equal for all seeds
         self.found: dict[Trial, Point] = {}
 
     def settings(self, trial: Trial) -> dict[str, Any]:
@@ -35,38 +38,54 @@ class Runs:
         return self.space.settings(self.arms[trial.arm].params, more)
 
     def serve(self, asked: Sequence[Trial]) -> list[Outcome]:
-        """Return the outcomes of trials; a trial runs once, and an arm without chance one seed."""
+        """Return the outcomes of trials; a trial runs once, and a system without chance one seed.
+
+        One trial of each system shows whether a second seed changes anything.
+        """
+        first = self.all_seeds[0]
+        later = {self._chance(t): t for t in asked if t.seed != first}
+        self._run_new([t for t in asked if t.seed == first])
+        self._run_new(list(later.values()))
         asked = [self._without_chance(trial) for trial in asked]
-        new = [trial for trial in asked if trial not in self.found]
-        with progress_bar("runs", len(new)) as advance:
-            for some in (new[:1], new[1:]) if self.alone_first else (new,):
-                points = self.run([self.settings(t) for t in some], advance)
-                self.found.update(zip(some, points, strict=True))
-        self.alone_first = False
-        outcomes = [outcome_of(self.found[trial]) for trial in asked]
+        self._run_new(asked)
+        return [outcome_of(self.found[trial]) for trial in asked]
+
+    def _run_new(self, asked: Sequence[Trial]) -> None:
+        new = [t for t in map(self._without_chance, asked) if t not in self.found]
+        for some in (new[:1], new[1:]) if self.alone_first else (new,):
+            points = self.run([self.settings(t) for t in some])
+            self.found.update(zip(some, points, strict=True))
+            self.alone_first = self.alone_first and not some
         for trial in new:
             first = replace(trial, seed=self.all_seeds[0])
-            if trial != first and _results(self.found[trial]) == _results(self.found[first]):
-                self.seedless.add(trial.arm)
+            mine, other = self.found[trial], self.found.get(first)
+            if trial != first and other and not other.error and _results(mine) == _results(other):
+                self.seedless.add(self._chance(trial))
                 del self.found[trial]
-        return outcomes
 
-    def seeds(self, arm: int) -> tuple[int, ...]:
-        """Return the seeds with which an arm's runs differ."""
-        return self.all_seeds[:1] if arm in self.seedless else self.all_seeds
+    def seeds(self, arm: int, chips: int) -> tuple[int, ...]:
+        """Return the seeds with which a fleet's runs differ."""
+        trial = Trial(arm, chips, self.requests, self.all_seeds[0])
+        return self.all_seeds[:1] if self._chance(trial) in self.seedless else self.all_seeds
 
     def _without_chance(self, trial: Trial) -> Trial:
-        return replace(trial, seed=self.all_seeds[0]) if trial.arm in self.seedless else trial
+        is_sure = self._chance(trial) in self.seedless
+        return replace(trial, seed=self.all_seeds[0]) if is_sure else trial
 
-    def run(self, settings: Sequence[Mapping[str, Any]], advance: Any = None) -> list[Point]:
+    def _chance(self, trial: Trial) -> tuple[str, bool, bool]:
+        """Return what decides whether a seed draws anything: system, and choices of a place."""
+        arm = self.arms[trial.arm]
+        return arm.draws, trial.chips > 1, arm.layout.startswith("1x")
+
+    def run(self, settings: Sequence[Mapping[str, Any]]) -> list[Point]:
         """Run configurations, each in its own run folder."""
         points: dict[int, Point] = {}
+        self.watch.ask(len(settings))
         for number, one in enumerate(settings):
             self.runner.ask(number, one)
         for number, point in self.runner.done():
             points[number] = point
-            if advance is not None:
-                advance(len(points))
+            self.watch.run()
         return [points[number] for number in range(len(settings))]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from experiments.claims.fidelity import Row, totals
+from experiments.claims.load import PAPERS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,7 +32,7 @@ def print_summary(rows: Sequence[Row], console: Console) -> None:
         counts = totals(found)["out_of_sample"]
         given = [row.agrees for row in found if row.status != "out-of-sample"]
         table.add_row(
-            paper,
+            PAPERS.get(paper, paper),
             f"{counts['numbers_within_20']} of {counts['numbers']}",
             f"{counts['trends_agree']} of {counts['trends']}",
             f"{sum(map(bool, given))} of {len(given)}",

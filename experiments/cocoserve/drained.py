@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
 
 from c2c.config import build
 from c2c.hardware import load_node
 from c2c.models import load_spec
+from c2c.ranges import Count, FromZero, Index, OneOf, check_fields
 from c2c.serving import Prepared, prepare
 from c2c.simulator import simulate_in_memory
 from c2c.systems.cocoserve import (
@@ -76,20 +77,23 @@ class Served:
     """
 
     model: str = MODEL
-    split: int = 1
-    engine: str = "static"
-    instances: int = 1
-    layers: int = 0
-    copies: int = 2
-    migrated: int = 0
-    load: str = "at_once"
-    prompt_tokens: int = 85
+    split: Count = 1
+    engine: Annotated[str, OneOf("static", "continuous")] = "static"
+    instances: Count = 1
+    layers: Index = 0
+    copies: Count = 2
+    migrated: Index = 0
+    load: Annotated[str, OneOf("at_once", "ten_seconds", "closed_loop")] = "at_once"
+    prompt_tokens: Count = 85
     batch: int | str = 15
     grown_batch: str = "even"
     host_seconds: str = "baseline"
     replica_devices: str = "one"
-    restart_seconds: float = 25.0
-    hbm_bytes: int = CARD_BYTES
+    restart_seconds: FromZero = 25.0
+    hbm_bytes: Count = CARD_BYTES
+
+    def __post_init__(self) -> None:
+        check_fields(self, "experiment.server")
 
 
 DEFAULTS: Final = Served()

@@ -1,60 +1,103 @@
-"""Price against latency of compared fleets."""
+"""Price of compared fleets against the load that they have left, or against their attainment."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from statistics import fmean
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.transforms import offset_copy
 
-from experiments.figures.style import COLOURS, INK, canvas, finish
+from experiments.figures.style import COLOURS, GREY, INK, VERMILION, canvas, finish
 
 __all__ = ["draw_advice"]
 
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")  # of chips; systems have colours
-_PANELS = (("ttft_p99_s", 1.0, "TTFT p99 (s)"), ("tpot_p99_s", 1e3, "TPOT p99 (ms)"))
+type _Mark = Mapping[str, Any]
+
+_FAILS = 0.8  # place of fleets that do not serve on an axis of loads
+_APART = 7.0  # points between marks at one place
+_NEAR = 0.16  # share of the width within which two labels are at different heights
 
 
-def draw_advice(rows: Sequence[Mapping[str, Any]], *, title: str, caption: str) -> Figure:
-    """Draw the fleets that ran on all requests.
+def draw_advice(
+    marks: Sequence[_Mark], *, loads: Sequence[float] = (), goal: float | None = None,
+    title: str, caption: str,
+) -> Figure:  # fmt: skip
+    """Draw one mark a fleet, the frontier of those that serve, and a label at each chip's best.
 
     Args:
-      rows: one row a run: system, hardware, usd_per_hour, meets, is_whole, is_told and latencies.
+      marks: fleets, best first: chips, chip, system, usd_per_hour, and serves_load or met; one
+        without serves_load does not serve.
+      loads: multiples of the load that were tried, for an axis of the load left; () for met.
+      goal: share of requests that must be on target, as a line; None for none.
       title: title above the axes.
       caption: text below the axes.
     """
-    fleets: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    for row in rows:
-        if row["is_whole"] and row["ttft_p99_s"] is not None:
-            name = (row.get("system", ""), row.get("fleet") or row.get("hardware", ""))
-            key = (name, row.get("mig"), row["usd_per_hour"])
-            fleets.setdefault(key, []).append(row)
-    names = sorted({name for name, *_ in fleets})
-    systems, chips = (list(dict.fromkeys(name[k] for name in names)) for k in (0, 1))
+    figure, (axes,) = canvas(7.2, 4.4)
+
+    def height(one: _Mark) -> float:
+        return float(one.get("serves_load", _FAILS) if loads else 100 * one["met"])
+
+    systems = sorted({one["system"] for one in marks})
     colour = dict(zip(systems, COLOURS * len(systems), strict=False))
-    marker = dict(zip(chips, _MARKERS * len(chips), strict=False))
-    figure, axes = canvas(9.6, 4.2, columns=2)
-    for panel, (column, factor, label) in zip(axes, _PANELS, strict=True):
-        shown = set()
-        for (name, _, usd), runs in fleets.items():
-            value = factor * fmean(r[column] or 0.0 for r in runs)
-            meets = all(r["meets"] for r in runs)
-            panel.plot(
-                [usd], [value], marker[name[1]], color=colour[name[0]], markersize=5,
-                markerfacecolor=colour[name[0]] if meets else "white",
-                label=" on ".join(filter(None, name)) if meets and name not in shown else None,
+    places: dict[tuple[float, float], list[_Mark]] = {}
+    for one in marks:
+        places.setdefault((one["usd_per_hour"], height(one)), []).append(one)
+    shown: set[str] = set()
+    for (usd, y), here in places.items():
+        here.sort(key=lambda one: one["system"])
+        for k, one in enumerate(here):
+            beside = (k - (len(here) - 1) / 2) * _APART
+            axes.plot(
+                [usd], [y], "xo"[y != _FAILS or not loads], color=colour[one["system"]],
+                markersize=6.5, clip_on=False,
+                transform=offset_copy(axes.transData, figure, x=beside, units="points"),
+                label=None if one["system"] in shown else one["system"], zorder=3,
             )  # fmt: skip
-            shown |= {name} if meets else set()
-            if runs[0]["is_told"]:
-                panel.plot(
-                    [usd], [value], "o", markersize=9.5, markerfacecolor="none", color=INK,
-                    markeredgewidth=1.1, label=None if INK in shown else "fewest chips that serve",
-                )  # fmt: skip
-                shown.add(INK)
-        panel.set(xlabel="US dollars an hour", ylabel=label, xlim=(0, None))
-        values = [factor * r[column] for runs in fleets.values() for r in runs if r[column]]
-        if values and max(values) > 20 * min(values):
-            panel.set_yscale("log")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize=8)
-    return finish(figure, title, caption)
+            shown.add(one["system"])
+    serving = [(usd, y) for usd, y in places if not loads or y != _FAILS]
+    prices = sorted({usd for usd, _ in serving})
+    best = [max(y for at, y in serving if at <= usd) for usd in prices]
+    right = 1.18 * max(usd for usd, _ in places)
+    axes.step([*prices, right], [*best, best[-1]], where="post", color=GREY, linewidth=1.2,
+              label="most for the price", zorder=1)  # fmt: skip
+    axes.set(xlabel="price (US dollars an hour)", xlim=(0, right))
+    if loads:
+        axes.set_yscale("log", base=2)
+        names = [f"{n:g}x" for n in (1.0, *loads[:-1])]
+        fails = any(y == _FAILS for _, y in places)
+        axes.set_yticks([*([_FAILS] * fails), 1.0, *loads],
+                        [*(["fails"] * fails), *names, f"{loads[-1]:g}x or more"])  # fmt: skip
+        axes.minorticks_off()
+        top = max(y for _, y in places)
+        axes.set(
+            ylabel="load that it serves, of the workload's",
+            ylim=(0.88 * (_FAILS if fails else 1.0), 1.2 * max(2.0, top)),
+        )
+    else:
+        axes.set(ylabel="requests on target (%)", ylim=(0, 105))
+    if goal is not None:
+        axes.axhline(100 * goal, color=VERMILION, linestyle="--", linewidth=1.2, label="goal")
+    _label(axes, marks, height, right)
+    return finish(figure, title, caption, legend=axes)
+
+
+def _label(
+    axes: Axes, marks: Sequence[_Mark], height: Callable[[_Mark], float], right: float
+) -> None:
+    """Name each chip at its best fleet: the first of its marks."""
+    firsts: dict[str, _Mark] = {}
+    for one in marks:
+        firsts.setdefault(one["chip"], one)
+    labelled: list[tuple[float, float, int]] = []
+    for one in sorted(firsts.values(), key=lambda one: one["usd_per_hour"]):
+        usd, y = one["usd_per_hour"], height(one)
+        taken = {level for x, at, level in labelled
+                 if at == y and usd - x < _NEAR * right}  # fmt: skip
+        level = next(k for k in (1, -1, 2, -2, 3, -3, 4, -4, 5) if k not in taken)
+        labelled.append((usd, y, level))
+        axes.annotate(
+            f"{one['chips']} x {one['chip']}", (usd, y), xytext=(0, 11 * level - 2 * (level < 0)),
+            textcoords="offset points", ha="center", va="center", fontsize=8, color=INK,
+        )  # fmt: skip

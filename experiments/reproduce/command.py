@@ -2,7 +2,7 @@
 
     c2c reproduce figures=papers profile=quick
     c2c reproduce figures=fig4,table1 link_variant=datasheet out=runs/try
-    c2c reproduce -m figures=weaver.fig5 experiment.rates.hot_rps=8,12
+    c2c reproduce -m figures=weaver.fig5 experiment.shares.hot_rps=8,12
 
 Results: runs/reproduce/<profile>/<figure>/ (Parquet, PNG, SVG, config), fidelity.json,
 index.html, claims.html. Figures whose configuration, code and data have not changed are kept.

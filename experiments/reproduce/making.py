@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from c2c.hardware import conf_dir
-from c2c.runs import RunDir, Show
+from c2c.runs import RunDir, Show, Weighed
 from experiments.children import BEGUN, gather
 from experiments.figure import Context, FigureSpec
 from experiments.figures.style import look
@@ -52,6 +52,7 @@ class Outcome:
 
 _UNKNOWN_S = 10.0  # CPU-seconds of a figure that nobody has measured
 _FULL = 3.0  # full size, as a multiple of quick, where it was not measured
+_FADE = 0.8  # weight of the pace so far when a figure ends: other load on the machine changes
 _MOST = 0.9  # share of a figure, at most, that its time alone tells
 
 type Make = Callable[[FigureSpec, Context], Outcome]
@@ -84,7 +85,7 @@ def make_all(
     if min(workers, len(specs)) > 1:
         # Started last, a long figure would run alone.
         order = sorted(specs, key=lambda spec: -works[spec.name])
-        tally = Tally({spec.name: works[spec.name] for spec in order}, advance)
+        tally = Tally({spec.name: works[spec.name] for spec in order}, workers, advance)
 
         def ended(outcome: Outcome) -> None:
             tally.end(outcome)
@@ -101,7 +102,7 @@ def make_all(
             "continue, with workers=1 to save memory",
         )
         return
-    tally = Tally(works, advance)
+    tally = Tally(works, 1, advance)
     for k, spec in enumerate(specs):
 
         def within(share: float, k: int = k) -> None:
@@ -126,41 +127,51 @@ def cpu_seconds(profile: str) -> dict[str, float]:
 class Tally:
     """Progress of several figures, each weighed by its known CPU-seconds.
 
-    A figure that was up to date does not count. One that reports no share of its work counts by the
-    time since its start, at the pace of the others.
+    A figure that was up to date does not count. A running one counts by the time since its start,
+    at the pace of the ended ones, and by the share of its work that it reports, if any.
     """
 
-    def __init__(self, works: Mapping[str, float], advance: Show) -> None:
-        self._works, self._advance = dict(works), advance
+    def __init__(self, works: Mapping[str, float], workers: int, advance: Show) -> None:
+        self._works, self._workers, self._advance = dict(works), workers, advance
         self._names = list(works)
         self._began: dict[str, float] = {}
-        self._taken_s = self._known_s = 0.0  # of the figures that have ended
+        self._ended: set[str] = set()
+        self._taken_s = self._known_s = 0.0  # of the figures that have ended, the last most
 
     def end(self, outcome: Outcome) -> None:
         """Take note of a figure's end."""
+        self._ended.add(outcome.name)
         if outcome.reused or outcome.error:
             self._works[outcome.name] = 0.0
         else:
-            self._taken_s += outcome.seconds
-            self._known_s += self._works[outcome.name]
+            self._taken_s = _FADE * self._taken_s + outcome.seconds
+            self._known_s = _FADE * self._known_s + self._works[outcome.name]
 
     def show(self, shares: Sequence[float]) -> None:
         """Show the progress, given the share of each figure that is done."""
-        now, known = time.monotonic(), dict(zip(self._names, shares, strict=True))
-        since_s = {
-            name: now - self._began.setdefault(name, now)
-            for name, share in known.items()
-            if 0 < share < 1
+        now = time.monotonic()
+        running = {
+            name: share
+            for name, share in zip(self._names, shares, strict=True)
+            if share > 0 and name not in self._ended
         }
-        taken_s = self._taken_s + sum(since_s[name] for name in since_s if known[name] > BEGUN)
-        worked = self._known_s + sum(known[name] * self._works[name] for name in since_s)
-        pace = taken_s / worked if taken_s else 1.0
+        since_s = {name: now - self._began.setdefault(name, now) for name in running}
+        # The last share may be reported long before the end.
+        told = {name: share for name, share in running.items() if BEGUN < share < 1}
+        taken_s, known_s = self._taken_s, self._known_s
+        if not known_s:
+            taken_s = sum(since_s[name] for name in told)
+            known_s = sum(share * self._works[name] for name, share in told.items())
+        is_known = known_s > 0 and taken_s > 0
+        pace = taken_s / known_s if is_known else 1.0  # seconds a CPU-second, beside other work
+        done = sum(self._works[name] for name in self._ended)
         for name, s in since_s.items():
-            by_time = min(_MOST, s / max(self._works[name] * pace, 1e-9))
-            known[name] = max(known[name], by_time)
-        done = sum(share * self._works[name] for name, share in known.items())
+            by_time = min(_MOST, s / (self._works[name] * pace))
+            done += (by_time + told.get(name, by_time)) / 2 * self._works[name]
         total = sum(self._works.values())
-        self._advance(done, total or 1.0, ", ".join(since_s))
+        at_once = min(self._workers, len(self._names) - len(self._ended))
+        left_s = (total - done) * pace / at_once if is_known and at_once else None
+        self._advance(done, Weighed(total or 1.0, ", ".join(running), left_s))
 
 
 def _make_one(

@@ -1,5 +1,5 @@
 """One simulated run as a folder: execution, console output, points of a sweep."""
 
-from experiments.simulation.execute import CODE, Outcome, execute, finished, folder_of
+from experiments.simulation.execute import CODE, Outcome, code_keys, execute, finished, folder_of
 
-__all__ = ["CODE", "Outcome", "execute", "finished", "folder_of"]
+__all__ = ["CODE", "Outcome", "code_keys", "execute", "finished", "folder_of"]

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from c2c.config import RunSetup, data_folders, prefers_compiled, run_totals, summary_of
 from c2c.errors import SettingError
 from c2c.metrics import SUMMARY_COLUMNS, Records, write_timeline
-from c2c.runs import NOT_INPUTS, RunDir, check_room, content_key
+from c2c.runs import NOT_INPUTS, RunDir, check_room, content_key, file_key, source_key
 from c2c.simulator import RunStats, phases_table
 from c2c.simulator.shards import Shard, split
 from experiments.children import usable_cores, worker_pool
@@ -32,6 +33,7 @@ __all__ = [
     "Speed",
     "check_disk",
     "chosen_chunks",
+    "code_keys",
     "execute",
     "finished",
     "folder_of",
@@ -118,13 +120,23 @@ def _digest(settings: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def finished(settings: Mapping[str, Any], code: Mapping[str, str]) -> Outcome | None:
+@cache
+def code_keys() -> Mapping[str, str]:
+    """Return the `source_key` of each package of `CODE`, hashed once, as the process loads it."""
+    return {name: source_key(name) for name in CODE}
+
+
+def finished(
+    settings: Mapping[str, Any], code: Mapping[str, str], keys: dict[Path, str] | None = None
+) -> Outcome | None:
     """Return the outcome of a complete run, read without building the run; None if there is none.
 
     Args:
       settings: settings of the run as in `RunSetup.settings`, with a folder in `out`.
-      code: `source_key` of each package of `CODE`; hashing them takes longer than reading a run.
+      code: `code_keys`, or others to compare with.
+      keys: known `file_key` by path, to which new ones are added; None: all files are hashed.
     """
+    keys = {} if keys is None else keys
     out = Path(settings["out"]).expanduser()
     if settings["folder"] or not settings["resume"]:
         return None
@@ -132,7 +144,9 @@ def finished(settings: Mapping[str, Any], code: Mapping[str, str]) -> Outcome | 
         try:
             known = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
             files = [Path(file) for file in known["files"]]
-            key = content_key(settings, packages=code, files=files, ignore=NOT_INPUTS)
+            keys |= {file: file_key(file) for file in files if file not in keys}
+            mine = {file: keys[file] for file in files}
+            key = content_key(settings, packages=code, files=mine, ignore=NOT_INPUTS)
         except (OSError, ValueError, KeyError, SettingError):
             continue  # a damaged folder, or a file that is gone: building the run tells more
         folders = {found.absolute() for found in data_folders(settings)}
@@ -165,7 +179,7 @@ def execute(
     with RunDir.open(
         folder,
         settings,
-        packages=CODE,
+        packages=code_keys(),
         files=setup.files,
         seed=setup.seed,
         resume=settings["resume"],
@@ -205,7 +219,7 @@ def check_disk(cfg: DictConfig) -> None:
 
 def run_key(setup: RunSetup) -> str:
     """Return the key of the run's settings, code and data."""
-    return content_key(setup.settings, packages=CODE, files=setup.files, ignore=NOT_INPUTS)
+    return content_key(setup.settings, packages=code_keys(), files=setup.files, ignore=NOT_INPUTS)
 
 
 def _folder_rules(setup: RunSetup) -> dict[str, Any]:

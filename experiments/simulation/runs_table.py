@@ -74,7 +74,8 @@ def print_runs(
     """
     rows = table.to_pylist()
     if settings is None:
-        columns = settings_columns(table)
+        columns = sorted(settings_columns(table), key=lambda name: not name.endswith(".name"))
+        rows.sort(key=lambda row: [_place(row[c]) for c in columns])
         settings = [{c.removesuffix(".name"): row[c] for c in columns} for row in rows]
     settings = _with_layout(settings, [row["layout"] for row in rows])
     if not any(settings):
@@ -110,6 +111,11 @@ def print_runs(
         if row["error"]:
             name = " ".join(f"{k}={v}" for k, v in values.items())
             print_line(out, f"{name}: {row['error']}")
+
+
+def _place(value: Any) -> tuple[float, str]:
+    is_number = isinstance(value, int | float)
+    return (value, "") if is_number else (float("inf"), "" if value is None else str(value))
 
 
 def _with_layout(

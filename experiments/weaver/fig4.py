@@ -120,16 +120,13 @@ def _finding(results: Iterable[Result]) -> str:
     gains = [
         f"{ours[f'hot.{key}']:+.0f} % against {theirs}"
         for key, theirs in (
-            ("vs_dedicated", "dedicated GPUs"), ("vs_mux_a100", "MuxServe on A100"),
-            ("vs_mux_l40s", "MuxServe on L40S"),
+            ("vs_dedicated", "dedicated GPUs"), ("vs_mux_a100", "MuxServe (A100)"),
+            ("vs_mux_l40s", "MuxServe (L40S)"),
         )
         if f"hot.{key}" in ours
     ]  # fmt: skip
     slower = 100 * (ours["cold.low_load"] - 1)
-    return (
-        f"WEAVER's largest hot rate: {', '.join(gains)}; its cold TPOT at a low hot rate: "
-        f"{slower:+.0f} %"
-    )
+    return f"Largest hot rate of WEAVER: {', '.join(gains)}; cold TPOT {slower:+.0f} %"
 
 
 @dataclass(frozen=True, slots=True)

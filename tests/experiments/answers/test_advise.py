@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from c2c.config import build, load, simulate
+from c2c.config import build, load, plain_settings, simulate
 from c2c.errors import SettingError
 from c2c.hardware import load_platform
 from c2c.runs import source_key
@@ -97,6 +97,25 @@ def test_values_are_set_without_composing_again() -> None:
 
 
 @pytest.mark.parametrize(
+    "words",
+    [
+        ("hardware=gh200,l40s", "mig=1x96gb,auto", "system=weaver,aegaeon"),
+        ("system.max_batch=32,64", "hardware=gh200,rubin", "mig=7x12gb"),
+        ("hardware=rubin,gh200_144", "+hardware.gpu.usd_per_hour=9", "mig=1x288gb"),
+        ("hardware=gh200,l40s", "hardware.gpu.hbm_gbps=1000", "mig=1x48gb"),
+    ],
+)  # fmt: skip
+def test_choices_that_are_composed_apart_are_those_composed_together(
+    words: tuple[str, ...],
+) -> None:
+    found = FleetSpace(("workload=poisson", *words), None, systems=["c2cserve_plus"])
+    for values in product(*found.open.values()):
+        params = dict(zip(found.open, values, strict=True))
+        whole = load([*found.fixed, *(f"{key}={value}" for key, value in params.items())])
+        assert found.settings(params, {}) == plain_settings(whole)
+
+
+@pytest.mark.parametrize(
     ("argument", "said"),
     [
         ("advise.most=0", "advise.most=0: expected a whole number above 0"),
@@ -165,7 +184,9 @@ def test_a_fleet_is_told_with_the_command_that_replays_it(
     assert advise.main(given) == 0
     (folder,) = tmp_path.glob("poisson_*")
     best = json.loads((folder / "answer.json").read_text())["fleets"][0]
-    assert best["fleet"] in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert best["command"] in said
+    assert f"answer: {best['spoken']} for 2.29 USD/h is enough" in " ".join(said.split())
     assert (best["chips"], best["usd_per_hour"]) == (1, 2.29)
     assert best["kwh_per_million_tokens_at_most"] > 0.0
     assert best["breaks_at_load"] is None or best["serves_load"] < best["breaks_at_load"]
@@ -250,7 +271,7 @@ def test_none_has_the_best_fleet_and_a_reason_for_each_kind(
     assert "leaves room for a KV cache" in refused["error"]
     assert found["answer"].startswith(
         f"answer: none. No fleet of up to 64 chips reaches 99 % of the requests on target; best: "
-        f"mig=1x96gb superchips=1 with {100 * served['met']:.4g} %"
+        f"1 x gh200, 1x96gb, serverlessllm_fast with {100 * served['met']:.4g} %"
     )
     assert "kind that does not serve" in said
     assert "leaves room for a KV cache" in next(tmp_path.glob("*/answer.md")).read_text()
@@ -273,7 +294,32 @@ def test_fleets_of_one_price_are_ranked_by_what_they_have_left(
     assert len({key[0] for key in keys}) < len(keys)
     # Each chip that was asked for has a row, though one is dearer.
     assert {one["params"]["hardware"] for one in found["fleets"]} == {"gh200", "h100_sxm"}
-    assert "hardware=h100_sxm" in said
+    assert "x h100_sxm" in said
+
+
+def test_an_interrupt_ends_in_the_answer_so_far(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [
+        "workload=poisson", "workload.requests=100", "workload.rate_rps=1", *ONE_MODEL,
+        "hardware=gh200", "mig=1x96gb,2x48gb", "system=aegaeon", "advise.seeds=[0]",
+        "figures=false", f"out={tmp_path}",
+    ]  # fmt: skip
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(advise, "add_margins", interrupted)
+        assert advise.main(words) == 130
+    got = capsys.readouterr()
+    assert "partial answer after" in got.out
+    assert "1 x gh200" in got.out
+    assert "2.29" in got.out
+    assert got.err.endswith("interrupted; run the same command again to resume\n")
+    assert not list(tmp_path.glob("*/answer.json"))
+    assert advise.main(words) == 0
+    assert "1 x gh200" in capsys.readouterr().out
 
 
 def test_chips_without_a_price_are_named() -> None:
@@ -288,9 +334,9 @@ def test_chips_without_a_price_are_named() -> None:
 def test_finished_runs_are_read_and_not_built(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = [
+    words = [  # 7x12gb has no room for a model in HBM
         "workload=poisson", "workload.requests=100", "workload.rate_rps=1", *ONE_MODEL,
-        "hardware=gh200", "mig=1x96gb", "system=aegaeon", "advise.seeds=[0,1]",
+        "hardware=gh200", "mig=1x96gb,7x12gb", "system=serverlessllm_fast", "advise.seeds=[0,1]",
     ]  # fmt: skip
     before, _ = answered(words, tmp_path, capsys)
     for folder in tmp_path.glob("poisson_*"):
@@ -300,6 +346,7 @@ def test_finished_runs_are_read_and_not_built(
         raise AssertionError(settings)
 
     monkeypatch.setattr(points, "build", never)
+    assert before["left_out"][0]["error"]
     assert answered(words, tmp_path, capsys)[0] == before
 
 

@@ -120,4 +120,33 @@ def test_the_best_kind_of_each_group_is_sized_at_any_price() -> None:
     assert found[1].out == DEAR
     found = race(arms, parts_of(8000), serve, seeds=(0,), keep=1, named=[[0], [1, 2]])
     serving = {a: s.serves for a, s in found.items() if s.part == 8000 and s.serves <= 64}
-    assert serving in ({0: 1, 1: 4}, {0: 1, 2: 6})
+    assert serving == {0: 1, 1: 4, 2: 6}
+
+
+def test_dear_fleets_do_not_run_beside_a_cheap_one_that_serves() -> None:
+    trials: list[Trial] = []
+
+    def serve(asked: Sequence[Trial]) -> list[Outcome]:
+        trials.extend(asked)
+        return [Outcome(meets=True) for _ in asked]
+
+    arms = [Arm(params={}, usd_per_hour=p, power_w=None) for p in (6.0, 1.0, 1.4, 10.5)]
+    found = race(arms, parts_of(8000), serve, seeds=(0,))
+    assert {t.arm for t in trials} == {1, 2}
+    assert found[0].out == found[3].out == DEAR
+    trials.clear()
+    race(arms, parts_of(8000), serve, seeds=(0,), named=[[1], [3]])
+    assert {t.arm for t in trials} == {1, 2, 3}
+
+
+def test_a_kind_that_an_early_part_left_out_comes_back_if_it_may_be_cheaper() -> None:
+    """The cheapest of the beginning needs many chips for the whole."""
+
+    def serve(asked: Sequence[Trial]) -> list[Outcome]:
+        return [Outcome(meets=t.chips >= (9 if t.arm == 0 and t.part == 8000 else 1))
+                for t in asked]  # fmt: skip
+
+    arms = [Arm(params={}, usd_per_hour=p, power_w=None) for p in (1.0, 1.9, 5.0)]
+    found = race(arms, parts_of(8000), serve, seeds=(0,), keep=1)
+    assert [found[a].part for a in (0, 1, 2)] == [8000] * 3
+    assert min((s.serves * arms[a].usd_per_hour, a) for a, s in found.items()) == (1.9, 1)

@@ -281,11 +281,11 @@ def test_the_summary_has_a_line_a_paper_and_no_claims() -> None:
 
     head, first, left = say("c2cserve.fig13.aegaeon.after")
     assert head.split("  ")[0] == "paper"
-    assert first.split() == ["c2cserve", "0", "of", "1", "0", "of", "0", "0", "of", "0"]
+    assert first.split() == ["C2CServe", "0", "of", "1", "0", "of", "0", "0", "of", "0"]
     assert left.endswith(" more claims have no result here")
     _, *papers, _ = say("c2cserve.fig13.aegaeon.after", "weaver.fig7a.gpu_control_cold")
     assert [line.split()[:4] for line in papers] == [
-        ["c2cserve", "0", "of", "1"], ["weaver", "0", "of", "1"], ["all", "0", "of", "2"],
+        ["C2CServe", "0", "of", "1"], ["WEAVER", "0", "of", "1"], ["all", "0", "of", "2"],
     ]  # fmt: skip
     assert say() == ["no figure here answers a claim of a paper"]
 

@@ -47,7 +47,7 @@ def test_the_time_left_is_right_from_the_first_quarter_on(
     monkeypatch.setattr("experiments.reproduce.making.time.monotonic", lambda: now)
     shown: list[Any] = []
 
-    tally = Tally({n: known[n] for n in names}, lambda *given: shown.append(given))
+    tally = Tally({n: known[n] for n in names}, 2, lambda *given: shown.append(given))
     ended, wrong = set(), []
     while now < 0.95 * end_s:
         now += 0.5
@@ -61,20 +61,22 @@ def test_the_time_left_is_right_from_the_first_quarter_on(
             inside = (part if reports[name] else BEGUN) if part < 1 else 1.0
             shares.append(0.0 if now <= begin_s else inside)
         tally.show(shares)
-        done, weight, running = shown[-1]
-        assert len(running.split(", ")) <= 2
+        (done, of) = shown[-1]
+        assert 0 <= done <= of.total
+        assert len(of.now.split(", ")) <= 2
         if now > end_s / 4:
-            left_s = (weight - done) / done * now
-            wrong.append(abs(left_s - (end_s - now)) / (end_s - now + 0.05 * end_s))
+            wrong.append(abs(of.left_s - (end_s - now)) / (end_s - now + 0.05 * end_s))
     assert np.max(wrong) < 0.25
 
 
 def test_figures_that_were_up_to_date_do_not_count() -> None:
     shown: list[Any] = []
-    tally = Tally({"a": 60.0, "b": 20.0}, lambda *given: shown.append(given))
+    tally = Tally({"a": 60.0, "b": 20.0}, 2, lambda *given: shown.append(given))
     tally.end(outcome("a", 0.1, reused=True))
     tally.show([1.0, 0.5])
-    assert shown == [(10.0, 20.0, "b")]
+    ((done, of),) = shown
+    assert (of.total, of.now, of.left_s) == (20.0, "b", None)  # no figure tells the pace
+    assert 5.0 <= done <= 10.0
 
 
 def _work(name: str, within: object) -> str:
