@@ -169,10 +169,10 @@ def draw_online(tables: Tables, caption: str) -> Figure:
 def draw_cluster(tables: Tables, caption: str) -> Figure:
     """Draw throughput of each system in both clusters."""
     figure, axes = canvas(9.0, 3.8, 2)
-    titles = {"three": "GPT-oss 20B, 2 A100 + L40S", "sixteen": "Qwen3 235B, 8 B200 + 8 H100"}
     colours = {"left": GREY, **{way: colour for way, (_, colour) in _WAYS.items()}}
-    for ax, (cluster, title) in zip(axes, titles.items(), strict=True):
-        found = {r["way"]: r["relative"] for r in rows_of(tables["clusters"], cluster=cluster)}
+    for ax, cluster in zip(axes, ("three", "sixteen"), strict=True):
+        rows = rows_of(tables["clusters"], cluster=cluster)
+        found = {r["way"]: r["relative"] for r in rows}
         bars = ax.bar(range(len(CLUSTER)), [found[w] for w in CLUSTER], 0.65,
                       color=[colours[w] for w in CLUSTER])  # fmt: skip
         ax.bar_label(
@@ -192,7 +192,7 @@ def draw_cluster(tables: Tables, caption: str) -> Figure:
             range(len(CLUSTER)), [x.replace(" group ", "\ngroup ") for x in CLUSTER.values()]
         )
         ax.set_ylim(0, 1.2 * max(found.values()))
-        ax.set_title(title)
+        ax.set_title(rows[0]["setup"])
     axes[0].set_ylabel("requests/s, left group = 1")
     axes[0].legend(loc="upper left")
     return finish(figure, "Tessera, Fig. 8: offline throughput of two clusters", caption)

@@ -23,7 +23,7 @@ from c2c.systems.tessera import (
 )
 from experiments.figure import SYSTEMS, Computed, Context, figure
 from experiments.tessera.answering import answer
-from experiments.tessera.workloads import GPT_OSS, MEDIANS, workload
+from experiments.tessera.workloads import GPT_OSS, MEDIANS, gpus_of, workload
 
 __all__ = ["Clusters", "Sixteen", "Three", "compute", "sixteen", "three"]
 
@@ -67,6 +67,12 @@ class Clusters:
 def compute(context: Context, experiment: Clusters) -> Computed:
     """Return the throughput of each method in both clusters, relative to the left group alone."""
     rows: list[dict[str, Any]] = []
+    left, right = gpus_of(experiment.three.pair)
+    count, (more, others) = experiment.sixteen.ranks, gpus_of(experiment.sixteen.pair)
+    setups = {
+        "three": f"GPT-oss 20B, 2 {left} + {right}",
+        "sixteen": f"{experiment.sixteen.model}, {count} {more} + {count} {others}",
+    }
     runs = {
         "three": partial(three, experiment.three),
         "sixteen": partial(sixteen, experiment.sixteen),
@@ -74,7 +80,13 @@ def compute(context: Context, experiment: Clusters) -> Computed:
     for k, (name, run) in enumerate(runs.items()):
         found = run(experiment.gap)
         rows += [
-            {"cluster": name, "way": way, "requests_per_s": rate, "relative": rate / found["left"]}
+            {
+                "cluster": name,
+                "setup": setups[name],
+                "way": way,
+                "requests_per_s": rate,
+                "relative": rate / found["left"],
+            }
             for way, rate in found.items()
         ]
         if context.progress:
