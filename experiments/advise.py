@@ -66,7 +66,7 @@ OUT = "runs/advise"
 PACKAGES = (*CODE, "experiments.answers", "experiments.figures.advise")
 NAMES = ("advise.parquet", "answer.json", "answer.md", "advise.png", "advise.svg")
 # CPU-seconds of a run, and more for each request; of the start; of compiling the event loop.
-RUN_S, REQUEST_S, START_S, COMPILING_S = 0.15, 3e-5, 8.0, 25.0
+RUN_S, REQUEST_S, START_S, COMPILING_S = 0.12, 5e-5, 8.0, 25.0
 
 _MARGIN_RUNS = 1 + math.ceil(math.log2(len(LOADS)))  # with one seed
 
