@@ -414,4 +414,8 @@ def _title(
         )
     best = fleets[0]
     cheapest = f"{best['chips']} x {best['chip']} at {best['usd_per_hour']:.2f} USD/h is cheapest"
-    return f"{cheapest} and serves {with_load(best)} the load" if with_load(best) else cheapest
+    return (
+        f"{cheapest} and serves {with_load(best).replace('>= ', 'at least ')} the load"
+        if with_load(best)
+        else cheapest
+    )
