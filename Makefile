@@ -2,7 +2,7 @@
 
 PYTHON := .venv/bin/python
 JOBS ?= 2
-FIGURES ?= all
+FIGURES ?= papers
 PROFILE ?= quick
 REQUESTS ?= 350000
 TESTS ?=
@@ -15,7 +15,7 @@ ARGS ?=
 
 help: ## show the targets and their settings
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
-	@echo "Settings: PROFILE=quick|full FIGURES=all|name,name REQUESTS=n TESTS='paths' ARGS='more arguments'"
+	@echo "Settings: PROFILE=quick|full FIGURES=papers|all|name,name REQUESTS=n TESTS='paths' ARGS='more arguments'"
 	@echo "          JOBS=2 (test processes) C2C_PYTHON=path (the Python to build .venv with)"
 	@echo "Questions: .venv/bin/c2c --help, or c2c COMMAND --help; see docs/commands.md"
 

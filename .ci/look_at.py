@@ -2,8 +2,9 @@
 
     .venv-browser/bin/python .ci/look_at.py page.html 1280 420
 
-For each width: how far the page can be scrolled sideways, images that did not load, headings; and
-the lines of the console. Needs PySide6 only, so it runs in an environment of its own.
+For each width: how far the page can be scrolled sideways, elements that end beyond the window,
+cells whose words are broken, links to nowhere, images that did not load, headings; and the lines of
+the console. All folds are opened first. Needs PySide6 only: it runs in an environment of its own.
 """
 
 from __future__ import annotations
@@ -25,11 +26,28 @@ from PySide6.QtWebEngineWidgets import QWebEngineView
 from PySide6.QtWidgets import QApplication
 
 LONGEST_MS, SETTLING_MS = 60_000, 500
-QUESTION = """(() => { const root = document.documentElement; return JSON.stringify({
-  width: window.innerWidth, sideways: root.scrollWidth - root.clientWidth,
-  images: document.images.length,
-  broken: [...document.images].filter(i => !i.complete || !i.naturalWidth).length,
-  titles: [...document.querySelectorAll("h1,h2")].map(h => h.textContent)}) })()"""
+QUESTION = """(() => {
+  const root = document.documentElement;
+  const all = (what) => [...document.querySelectorAll(what)];
+  const named = (found) => found.map((what) => what.outerHTML.slice(0, 120));
+  const ends = (what) => what.getBoundingClientRect().right;
+  all("details").forEach((fold) => { fold.open = true; });
+  const lines = (text) => {
+    const range = document.createRange();
+    range.selectNodeContents(text);
+    return new Set([...range.getClientRects()].map((box) => Math.round(box.top))).size;
+  };
+  const isBroken = (cell) => [...cell.childNodes].some((part) => part.nodeType === Node.TEXT_NODE &&
+    lines(part) > part.data.trim().split(/[^A-Za-z0-9]+|(?=[A-Z])/).length);
+  return JSON.stringify({
+    width: window.innerWidth, sideways: root.scrollWidth - root.clientWidth,
+    wide: named(all("body *").filter((e) => ends(e) > root.clientWidth + 1)),
+    broken_words: named(all("td, td *, th, dt, .strip *").filter(isBroken)),
+    nowhere: named(all("a[href^='#']").filter((a) => !document.getElementById(a.hash.slice(1)))),
+    images: document.images.length,
+    broken: [...document.images].filter((i) => !i.complete || !i.naturalWidth).length,
+    titles: all("h1, h2, h3").map((h) => h.textContent)});
+})()"""
 
 
 class Page(QWebEnginePage):

@@ -45,7 +45,7 @@ from c2c.config import RunSetup, build
 from c2c.errors import SettingError
 from c2c.ranges import Count, In
 from c2c.runs import RunDir
-from c2c.workloads import shared_models
+from c2c.workloads import doubts
 from experiments.answers.advice import advice, advice_page, print_fleets, with_load
 from experiments.answers.command import answer_folder, answering, own_settings, refuse_seed
 from experiments.answers.fleets import Arm, FleetSpace
@@ -189,7 +189,7 @@ def _open(question: _Question, say: Callable[..., object]) -> None:
         f"model{'s'[: models > 1]}; goal: {100 * question.goal:g} % on target",
         **plain,
     )
-    if line := shared_models(base.workload):
+    for line in doubts(base.workload):
         say(line, style="bold", markup=False)
     of = len({(arm.chip, arm.layout) for arm in arms})
     say(

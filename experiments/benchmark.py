@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import Console
+from rich.table import Table
 
 from c2c.errors import SettingError
 from c2c.runs import RunDir, progress_bar
 from experiments.command import command
-from experiments.plain_settings import read_settings
+from experiments.plain_settings import Ran, run_each
 
 __all__ = ["MeasurementSettings", "benchmark", "measure_each"]
 
@@ -35,7 +37,7 @@ class MeasurementSettings:
 def benchmark(
     schema: type,
     arguments: Sequence[str],
-    work: Callable[[Any, RunDir, Console], None],
+    work: Callable[[Any, RunDir, Console], Table | None],
     *,
     check: Callable[[Any], None] | None = None,
     packages: tuple[str, ...],
@@ -47,18 +49,17 @@ def benchmark(
       schema: dataclass of the settings, with those of `MeasurementSettings`. A folder in
         `runs/bench` is named by the benchmark and the time, so that it replaces no other.
       arguments: settings as key=value.
-      work: function that measures and writes results into the folder.
+      work: function that measures, writes results into the folder, and returns the table of them.
       check: function that validates or completes the settings before the folder is made.
       packages: packages whose source is part of the provenance.
       name: name of the benchmark and of its result.
     """
+    new = _new_folder(name)
+    numbers = itertools.count()
 
-    def run() -> int:
-        settings = read_settings(schema, arguments)
-        if check is not None:
-            check(settings)
+    def measured(settings: Any) -> Ran:
         out = Console(highlight=False, width=116)
-        where = Path(settings.out) if settings.out else _new_folder(name)
+        where = Path(settings.out) if settings.out else _free(new, next(numbers))
         if not settings.overwrite and where.is_dir() and any(where.iterdir()):
             raise SettingError(
                 "out", str(where), "a new or empty folder",
@@ -68,9 +69,12 @@ def benchmark(
             where, asdict(settings), packages=packages, ignore=("out", "overwrite"), resume=False,
             overwrite=settings.overwrite, names=(f"{name}.json",),
         ) as folder:  # fmt: skip
-            work(settings, folder, out)
+            table = work(settings, folder, out)
         out.print(f"written to {where}")
-        return 0
+        return Ran(table)
+
+    def run() -> int:
+        return run_each(schema, arguments, measured, check or (lambda _: None))
 
     return command(run, arguments, goes_on=False)
 
@@ -79,9 +83,9 @@ def measure_each(
     what: str,
     of: Callable[[Any], Sequence[Any]],
     measure: Callable[[Any, Any], Sequence[dict[str, Any]]],
-    table: Callable[[Any, Sequence[dict[str, Any]]], RenderableType],
+    table: Callable[[Any, Sequence[dict[str, Any]]], Table],
     name: str,
-) -> Callable[[Any, RunDir, Console], None]:
+) -> Callable[[Any, RunDir, Console], Table]:
     """Return the `work` of a benchmark that measures several items, one after another.
 
     Args:
@@ -92,17 +96,24 @@ def measure_each(
       name: name of the result, which holds the rows.
     """
 
-    def work(settings: Any, folder: RunDir, out: Console) -> None:
+    def work(settings: Any, folder: RunDir, out: Console) -> Table:
         items = of(settings)
         rows: list[dict[str, Any]] = []
         with progress_bar(what, len(items)) as advance:
             for k, item in enumerate(items):
                 rows += measure(settings, item)
                 advance(k + 1)
-        out.print(table(settings, rows))
+        told = table(settings, rows)
+        out.print(told)
         folder.write_json(name, {"rows": rows})
+        return told
 
     return work
+
+
+def _free(folder: Path, number: int) -> Path:
+    """Return the folder of a sweep's point."""
+    return folder.with_name(f"{folder.name}_{number}") if number else folder
 
 
 def _new_folder(name: str) -> Path:

@@ -39,6 +39,7 @@ from experiments.answers.saying import answer_line, answer_of, caution
 from experiments.children import workers_of
 from experiments.simulation.execute import CODE
 from experiments.simulation.report import console, print_setup
+from experiments.tables import print_line
 
 __all__ = ["CapacitySettings", "main"]
 
@@ -82,7 +83,8 @@ def _answer(arguments: list[str], folder: str | None) -> int:
         "capacity", asked, setup, names, packages=PACKAGES, files=NAMES
     ) as (run, where, before):  # fmt: skip
         if before:
-            print(*(before[name] for name in ("answer", "note") if before[name]), sep="\n")
+            for line in filter(None, (before["answer"], before["note"])):
+                print_line(out, line)
             print(f"already answered: {where}")
             return 0
         print_setup(out, setup)
@@ -92,9 +94,9 @@ def _answer(arguments: list[str], folder: str | None) -> int:
         }  # fmt: skip
         capacity = _searched(setup, settings, quantity, asked, workers, out)
         _write(run, setup, capacity)
-    print(answer_line(capacity, setup))
+    print_line(out, answer_line(capacity, setup), "bold")
     if note := caution(capacity, setup):
-        print(note)
+        print_line(out, note)
     print(f"written: {where} (runs in {points})")
     return 0
 

@@ -28,6 +28,7 @@ from typing import Any, Final, Self
 from c2c.errors import DataError, SettingError
 
 __all__ = [
+    "BEGUN",
     "PATIENCE_S",
     "ROOT",
     "Ended",
@@ -388,7 +389,7 @@ def gather[T](
         its work that is done.
       asked: arguments, in order of their start.
       workers: number of processes.
-      tell: called now and then with the share of each that is done.
+      tell: called now and then with the share of each that is done, above 0 once it has begun.
       done: called with each result as soon as it is available.
       begin, lost: see `worker_pool`.
     """
@@ -404,6 +405,7 @@ def gather[T](
         return [task.result() for task in tasks]
 
 
+BEGUN: Final = 1e-9  # share of a work that has only begun
 # State that a process inherits from its parent.
 _INHERITED: dict[str, Any] = {}
 
@@ -418,8 +420,9 @@ def _one[T](work: Callable[..., T], k: int, given: tuple[Any, ...]) -> T:
     shares = _INHERITED["shares"]
 
     def within(share: float) -> None:
-        shares[k] = share
+        shares[k] = max(share, BEGUN)
 
+    shares[k] = BEGUN
     found = work(*given, within)
     shares[k] = 1.0
     return found

@@ -4,8 +4,8 @@
 the quick profile has smaller stands there under `quick`. On the command line any of them can be
 set, and swept with -m:
 
-    c2c reproduce figures=weaver.fig5 experiment.hot_rps=12
-    c2c reproduce -m figures=weaver.fig5 experiment.hot_rps=8,12,16
+    c2c reproduce figures=weaver.fig5 experiment.shares.hot_rps=12
+    c2c reproduce -m figures=weaver.fig5 experiment.shares.hot_rps=8,12,16
 
 The figure declares them as a frozen dataclass, whose annotations are the allowed values
 (`c2c.ranges`). Its fields are numbers, texts, tuples and `dict`s of them, or such dataclasses.
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
+from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -47,7 +48,7 @@ def read_experiment[T](
     Args:
       kind: dataclass of the settings.
       name: paper and figure, such as "weaver/fig5".
-      overrides: Hydra's overrides, such as "experiment.hot_rps=12".
+      overrides: Hydra's overrides, such as "experiment.shares.hot_rps=12".
       quick: whether to take the smaller values of the quick profile.
 
     Raises:
@@ -93,6 +94,10 @@ def _override(node: DictConfig, overrides: Sequence[str]) -> None:
 
 def _converted(value: Any, hint: Any, where: str) -> Any:
     """Return plain data in the type of its field; lists become tuples."""
+    if get_origin(hint) is UnionType and any(map(is_dataclass, get_args(hint))):
+        if value is None:
+            return None
+        hint = next(filter(is_dataclass, get_args(hint)))
     if is_dataclass(hint):
         if not isinstance(value, Mapping):
             raise SettingError(where, value, "a mapping")

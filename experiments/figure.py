@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from c2c.config import load_code
 from c2c.errors import SettingError
-from c2c.hardware import LinkVariant
+from c2c.hardware import LinkVariant, conf_file
 from c2c.ranges import check_fields
 from experiments.claims import Improvement, Result
 from experiments.experiment import read_experiment
@@ -91,7 +91,7 @@ class Context:
     """Settings of one figure.
 
     `seeds`: seeds of simulated runs. `traces`: folder with the public traces as Parquet, None if
-    there is none. `overrides`: of the figure's experiment, such as "experiment.hot_rps=12".
+    there is none. `overrides`: of the figure's experiment, such as "experiment.shares.hot_rps=12".
     `progress`: callback that takes (done, total).
     """
 
@@ -179,10 +179,23 @@ class FigureSpec:
                 key, _, value = context.overrides[0].partition("=")
                 raise SettingError(key, value, f"a figure with settings; {self.name} has none")
             return None
-        paper, _, name = self.name.rpartition(".")
-        return read_experiment(
-            self.experiment, f"{paper or _PAPER}/{name}", context.overrides, quick=context.quick
-        )
+        return read_experiment(self.experiment, self._at, context.overrides, quick=context.quick)
+
+    @property
+    def experiment_file(self) -> Path | None:
+        """File of its experiment; None if it has none."""
+        paper, _, name = self._at.rpartition("/")
+        return conf_file(f"experiment/{paper}", name) if self.experiment else None
+
+    @property
+    def paper(self) -> str:
+        """System in whose paper or folder the figure is."""
+        return self.name.rpartition(".")[0] or _PAPER
+
+    @property
+    def _at(self) -> str:
+        """Name of the experiment's file in `conf/experiment`."""
+        return f"{self.paper}/{self.name.rpartition('.')[2]}"
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -344,7 +357,7 @@ def choose(names: str | Sequence[str], profile: str = "full") -> tuple[FigureSpe
     wanted = [names] if isinstance(names, str) else list(names)
     wanted = [part.strip() for name in wanted for part in str(name).split(",") if part.strip()]
     wanted = [name.removeprefix(f"{_PAPER}.") for name in wanted]
-    systems = {_PAPER, *(name.partition(".")[0] for name in found if "." in name)}
+    systems = {spec.paper for spec in found.values()}
     allowed = f"papers, all, or names among {', '.join((*sorted(systems), *found))}"
     if not wanted:
         raise SettingError("figures", names, allowed)
@@ -354,6 +367,6 @@ def choose(names: str | Sequence[str], profile: str = "full") -> tuple[FigureSpe
     return tuple(
         spec
         for spec in found.values()
-        if {*wanted} & {spec.name, spec.name.partition(".")[0] if "." in spec.name else _PAPER}
+        if {*wanted} & {spec.name, spec.paper}
         or (profile in spec.profiles and {*wanted} & {*_GROUPS[spec.beyond :]})
     )

@@ -1,4 +1,4 @@
-"""Generate text: `c2c generate prompt="The capital of France is"`.
+"""Generate text: `c2c generate prompt="What is the capital of France?"`.
 
     c2c generate prompt="Why is the sky blue?" temperature=0.7 seed=3
     c2c generate checkpoint=<folder or GGUF file> chat=false prompt="Once upon"

@@ -8,16 +8,27 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from c2c.errors import SettingError
 from c2c.ranges import check_fields, limits
 from experiments.command import command
 
-__all__ = ["descriptions", "entry", "read_settings", "run_settings", "shown"]
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["Ran", "descriptions", "entry", "read_settings", "run_each", "run_settings", "shown"]
 
 LEFT, WIDTH = 34, 100
+_ANY_WIDTH = 1000
 _PLAIN_LISTS = ("list[str]", "list[int]")
+
+
+class Ran(NamedTuple):
+    """Result of a command's run: its exit status, and its table, for that of a sweep."""
+
+    table: Table | None = None
+    status: int = 0
 
 
 def read_settings(schema: type, arguments: Sequence[str]) -> Any:
@@ -57,16 +68,58 @@ def read_settings(schema: type, arguments: Sequence[str]) -> Any:
 def run_settings(
     schema: type,
     arguments: Sequence[str],
-    work: Callable[[Any], int | None],
+    work: Callable[[Any], Ran | int | None],
     *,
     goes_on: bool = False,
 ) -> int:
     """Run a command on its settings; return the exit status, that of `work` or 0."""
 
     def run() -> int:
-        return work(read_settings(schema, arguments)) or 0
+        return run_each(schema, arguments, work)
 
     return command(run, arguments, goes_on=goes_on)
+
+
+def run_each(
+    schema: type,
+    arguments: Sequence[str],
+    work: Callable[[Any], Ran | int | None],
+    check: Callable[[Any], None] = lambda _: None,
+) -> int:
+    """Run the settings of a command line or, with -m, each of its points, then print one table.
+
+    Args:
+      schema: dataclass of the settings.
+      arguments: settings as key=value, and perhaps -m.
+      work: function that runs settings.
+      check: function that validates or completes settings, for all points before any work.
+    """
+
+    def read(own: Sequence[str]) -> Any:
+        settings = read_settings(schema, own)
+        check(settings)
+        return settings
+
+    if not {"-m", "--multirun"} & set(arguments) or {"-h", "--help"} & set(arguments):
+        return _ran(work(read(arguments))).status
+    from rich.console import Console
+
+    from experiments.sweeping import joined, plain_points  # with Hydra, for sweeps alone
+
+    points = plain_points(arguments, read)
+    done = []
+    for point in points:
+        if len(points) > 1:
+            print(f"{point}:", flush=True)
+        done.append(_ran(work(point.settings)))
+    if len(points) > 1:
+        wide = Console(highlight=False, width=_ANY_WIDTH)  # no number is shortened
+        wide.print(joined(points, [ran.table for ran in done]))
+    return max(ran.status for ran in done)
+
+
+def _ran(result: Ran | int | None) -> Ran:
+    return result if isinstance(result, Ran) else Ran(status=result or 0)
 
 
 def _wrong_kind(defaults: Any, arguments: Sequence[str]) -> SettingError | None:

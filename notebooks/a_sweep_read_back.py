@@ -24,8 +24,12 @@ import sys
 import tempfile
 
 import matplotlib.pyplot as plt
+from IPython.display import Markdown
 
 from c2c.runs import collect, settings_columns
+from experiments.figures.style import RC
+
+plt.style.use(RC)
 
 folder = tempfile.mkdtemp()
 sweep = [
@@ -53,7 +57,20 @@ for system, own in runs.sort_values("workload.rate_rps").groupby("system.name"):
 for axis in axes:
     axis.set_ylim(bottom=0)
 axes[0].legend()
+axes[0].set_title("Time to first token")
+axes[1].set_title("Time per output token")
 plt.show()
 
 assert len(runs) == 6
 assert (runs["status"] == "complete").all()
+fastest = runs["workload.rate_rps"].max()
+at_most = runs[runs["workload.rate_rps"] == fastest].set_index("system.name")
+served = runs[runs["verdict"] == "served"]
+Markdown(
+    f"**Found.** Of {len(runs)} runs {len(served)} are served. At {fastest:g} requests a second "
+    "the p99 of TTFT is "
+    + " and ".join(f"{at_most.ttft_p99_s[name]:.2f} s with {name}" for name in at_most.index)
+    + ", and that of TPOT "
+    + " and ".join(f"{1e3 * at_most.tpot_p99_s[name]:.0f} ms" for name in at_most.index)
+    + "."
+)

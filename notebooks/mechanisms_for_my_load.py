@@ -20,10 +20,14 @@
 
 # %%
 import matplotlib.pyplot as plt
+from IPython.display import Markdown
 
 from c2c.config import build, load, simulate
 from experiments.c2cserve.fleets import catalog
 from experiments.composed.sets import refusal, settings_of, shapley, subsets
+from experiments.figures.style import RC
+
+plt.style.use(RC)
 
 MECHANISMS = ("streamed", "kept", "turns", "restored")
 LOAD = [
@@ -53,6 +57,21 @@ plt.show()
 
 # %%
 shares = shapley(worths)
-for name, points in sorted(shares.items(), key=lambda pair: -pair[1]):
-    print(f"{points:+6.1f} points  {name}")
-assert abs(sum(shares.values()) - (worths[frozenset(MECHANISMS)] - worths[frozenset()])) < 1e-6
+none, every = worths[frozenset()], worths[frozenset(MECHANISMS)]
+assert abs(sum(shares.values()) - (every - none)) < 1e-6
+best, worst = max(shares, key=shares.get), min(shares, key=shares.get)
+figure, axis = plt.subplots(figsize=(7, 2), layout="constrained")
+bars = axis.barh(sorted(shares, key=shares.get), sorted(shares.values()))
+axis.bar_label(bars, fmt="%+.1f", padding=3, fontsize=8)
+axis.axvline(0, color="k", linewidth=0.8)
+axis.grid(visible=False)
+axis.set(xlabel="percentage points", title=f"`{best}` is worth most (Shapley values)")
+axis.margins(x=0.1)
+plt.show()
+
+Markdown(
+    f"**Found.** All mechanisms together take the share of requests within both targets from "
+    f"{none:.1f} to {every:.1f} %: `{best}` adds {shares[best]:+.1f} points, `{worst}` "
+    f"{shares[worst]:+.1f}. The best set is {' + '.join(sorted(ordered[-1][0]))}, with "
+    f"{ordered[-1][1]:.1f} %."
+)

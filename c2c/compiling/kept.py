@@ -50,8 +50,7 @@ def address_of(
     """
     if folder is None:
         return make().address
-    kinds = f"{_machine()} {','.join(takes)}"
-    path = folder / f"{name}-{hashlib.sha256(kinds.encode()).hexdigest()[:20]}.o"
+    path = _path(folder, name, ",".join(takes))
     try:
         return read(path)
     except FileNotFoundError:
@@ -63,6 +62,12 @@ def address_of(
     with atomic_file(path) as file:
         file.write(hashlib.sha256(whole).digest() + whole)
     return made.address
+
+
+@functools.lru_cache(maxsize=1024)
+def _path(folder: Path, name: str, takes: str) -> Path:
+    digest = hashlib.sha256(f"{_machine()} {takes}".encode()).hexdigest()
+    return folder / f"{name}-{digest[:20]}.o"
 
 
 @functools.cache

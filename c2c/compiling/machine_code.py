@@ -211,12 +211,10 @@ def _made(function: Callable[..., int], arguments: tuple[Any, ...]) -> Compiled:
     tables = _linked(arguments[_RULES], key)
     given = list(arguments)
     given[_RULES] = _with_addresses(arguments[_RULES], tables, Apart())
-    parts = _parts(arguments, given)
+    kinds = [*map(kind_of, given)]
+    parts = _parts(arguments, given, kinds)
     address = address_of(
-        _shared_folder(),
-        function.__name__,
-        [*map(kind_of, given)],
-        lambda: _making().entry(function, given),
+        _shared_folder(), function.__name__, kinds, lambda: _making().entry(function, given)
     )
     call = native(address) if key == "" else functools.partial(_making().raising(), address)
     return Compiled(call, tables, parts)
@@ -229,23 +227,24 @@ def _making() -> Any:
     return making
 
 
-def _parts(arguments: tuple[Any, ...], given: list[Any]) -> Apart:
-    """Return the addresses of the parts that the rules' system needs, compiled or loaded."""
+def _parts(arguments: tuple[Any, ...], given: list[Any], kinds: list[str]) -> Apart:
+    """Return the addresses of the parts that the rules' system needs, compiled or loaded.
+
+    `kinds` are the kinds of `given`.
+    """
     values = {type(value): value for value in arguments}
     others = (*arguments[:_RULES], *arguments[_RULES + 1 :])
     known: dict[Any, Any] = {kind: kind() for kind in (bool, int, float)}
     known |= {type(part): part for value in others for part in _tuples_in(value)}
     known |= {type(value): value for value in given if hasattr(value, "_fields")}
-    kind_text = functools.cache(lambda kind: kind_of(known[kind]))
+    texts = {type(value): kind for value, kind in zip(given, kinds, strict=True)}
     found = {}
     for name, part in PARTS.items():
-        kinds = part.takes()
-        if known.keys() >= set(kinds) and part.is_needed(values):
-            takes = [known[kind] for kind in kinds]
+        if known.keys() >= set(part.takes()) and part.is_needed(values):
+            takes = [known[kind] for kind in part.takes()]
+            asked = [texts.get(kind) or kind_of(known[kind]) for kind in part.takes()]
             make = functools.partial(_part, part.function, takes)
-            found[name] = address_of(
-                _shared_folder(), part.function.__name__, [*map(kind_text, kinds)], make
-            )
+            found[name] = address_of(_shared_folder(), part.function.__name__, asked, make)
     return Apart(**found)
 
 

@@ -54,7 +54,7 @@ from c2c.hardware import (
     conf_folders,
     load_mig,
 )
-from c2c.models import Deployment, load_catalog, spec_files
+from c2c.models import Deployment, is_shipped, load_catalog, spec_files
 from c2c.policies import DECISIONS
 from c2c.ranges import check_fields
 from c2c.serving import (
@@ -75,7 +75,7 @@ from c2c.workloads import (
     Workload,
     WorkloadConfig,
     build_workload,
-    shared_models,
+    doubts,
     workload_config,
     workload_files,
 )
@@ -153,7 +153,7 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
     given = given_parts(plain, node)
     measured = [_constants(part, plain["engine"]) for part in given]
     said = tuple(dict.fromkeys(line for _, lines in measured for line in lines))
-    deployments = _deployments(plain)
+    deployments = _deployments(plain, plain["catalog"])
     mechanisms = mechanisms_of(plain)
     to_plan = planned_requests(plain["mig"])
 
@@ -170,7 +170,9 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
     # The catalog's fleet first: a wrong setting is refused before a long trace is read.
     serving, notes, of_mechanisms, prepared = fleet(deployments)
     names, specs = tuple(d.name for d in deployments), [d.spec.name for d in deployments]
-    workload = build_workload(wanted, names, seed, specs)
+    may_add = is_shipped(plain["catalog"])
+    workload = build_workload(wanted, names, seed, specs, may_add=may_add)
+    deployments += _deployments(plain, [{"spec": name} for name in workload.added])
     if workload.models != names:
         own = zip(workload.models, workload.made_of, strict=True)
         with _hint(f"{len(workload.models):,} models: each id of the trace has a deployment of its "
@@ -185,7 +187,6 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
     prepared, of_misses = _with_table(prepared, workload)
     try_policies(prepared, workload)
     notes = (*notes, *of_misses, *_in_one(plain["shards"], prepared, workload))
-    shared = shared_models(workload)
     return RunSetup(
         prepared=prepared,
         workload=workload,
@@ -197,7 +198,7 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
         ),
         settings=plain,
         notes=(
-            *filter(None, [shared]),
+            *doubts(workload),
             *notes,
             *said,
             *of_mechanisms,
@@ -471,7 +472,7 @@ def _workload(settings: Mapping[str, Any]) -> WorkloadConfig:
     return workload_config(settings)
 
 
-def _deployments(plain: Mapping[str, Any]) -> tuple[Deployment, ...]:
+def _deployments(plain: Mapping[str, Any], catalog: Any) -> tuple[Deployment, ...]:
     ttft_s, tpot_s = plain["slo"]["ttft_s"], plain["slo"]["tpot_s"]
     return tuple(
         replace(
@@ -479,5 +480,5 @@ def _deployments(plain: Mapping[str, Any]) -> tuple[Deployment, ...]:
             ttft_slo_s=d.ttft_slo_s if ttft_s is None else ttft_s,
             tpot_slo_s=d.tpot_slo_s if tpot_s is None else tpot_s,
         )
-        for d in load_catalog(plain["catalog"])
+        for d in (load_catalog(catalog) if catalog else ())
     )

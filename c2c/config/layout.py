@@ -52,7 +52,7 @@ def choose_layout(
     layouts = [load_mig(name) for name in platform.mig]
     if weights_in(system.load) == "hbm":
         chosen = min(layouts, key=lambda m: m.instances)
-        why = f"{system.name} keeps weights in HBM, one model a GPU"
+        why = f"{system.name} keeps weights in HBM, one model a GPU; mig=planned tries all layouts"
     else:
         chosen = max(layouts, key=lambda m: m.instances)
         why = f"{system.name} streams weights: the layout with most slices"

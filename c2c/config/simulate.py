@@ -274,6 +274,7 @@ def run_totals(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
         "end_s": stats.end_s,
         "instances": len(prepared.kind_of),
         "chips": len(stats.chip_link_bytes),
+        "layout": "+".join(dict.fromkeys(part.layout for part in prepared.setup.parts)),
         **_ranks(prepared),
         "switches": stats.switches,
         "cold_starts": stats.cold_starts,

@@ -39,15 +39,20 @@ def conf_dir() -> Path:
       SettingError: the folder does not hold `hardware/` and `mig_table/`.
     """
     given = os.environ.get("C2C_CONF")
-    package = Path(__file__).resolve().parents[1]
-    installed, checkout = package / "conf", package.parent / "conf"
-    folder = Path(given) if given else (installed if installed.is_dir() else checkout)
+    folder = Path(given) if given else _own()
     if not all((folder / group).is_dir() for group in _GROUPS):
         raise SettingError(
             "C2C_CONF", str(folder), f"a folder that holds {' and '.join(_GROUPS)}",
             "Unset C2C_CONF for the settings that come with c2c.",
         )  # fmt: skip
     return folder
+
+
+@cache
+def _own() -> Path:
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "conf"
+    return installed if installed.is_dir() else package.parent / "conf"
 
 
 def search_also(folders: Iterable[Path]) -> None:
@@ -62,7 +67,9 @@ def conf_folders() -> tuple[Path, ...]:
 
 def conf_names(group: str) -> tuple[str, ...]:
     """Return the names of the settings in a group, such as "hardware", without ".yaml"."""
-    return tuple(sorted({p.stem for f in conf_folders() for p in (f / group).glob("*.yaml")}))
+    folders = [f / group for f in conf_folders() if (f / group).is_dir()]
+    files = (name for f in folders for name in os.listdir(f))  # noqa: PTH208 (ten times as fast)
+    return tuple(sorted({n.removesuffix(".yaml") for n in files if n.endswith(".yaml")}))
 
 
 def conf_name(group: str, name: str, field: str | None = None) -> str:

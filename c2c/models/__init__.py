@@ -1,6 +1,6 @@
 """Model shapes from a Hugging Face config.json: parameters, GEMMs, bytes and FLOPs."""
 
-from c2c.models.catalog import Deployment, catalogs, load_catalog
+from c2c.models.catalog import Deployment, catalogs, is_shipped, load_catalog
 from c2c.models.families import FAMILIES
 from c2c.models.huggingface import from_hf_config
 from c2c.models.json_file import json_object, read_json_object, read_text
@@ -44,6 +44,7 @@ __all__ = [
     "from_hf_config",
     "gemm_bytes",
     "gemms",
+    "is_shipped",
     "json_object",
     "kv_bytes",
     "kv_bytes_per_token",

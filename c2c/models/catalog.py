@@ -10,7 +10,7 @@ from c2c.models.load import load_spec
 from c2c.models.spec import ModelSpec
 from c2c.ranges import AboveZero, Count, In, check_fields, check_value
 
-__all__ = ["Deployment", "catalogs", "load_catalog"]
+__all__ = ["Deployment", "catalogs", "is_shipped", "load_catalog"]
 
 DEFAULT_TTFT_SLO_S = 1.0  # C2CServe section 9.3
 LONGEST_NAME = 200
@@ -38,6 +38,12 @@ class Deployment:
 def catalogs() -> tuple[str, ...]:
     """Return the names of the available catalogs."""
     return tuple(sorted(p.stem for p in (conf_dir() / "catalog").glob("*.yaml")))
+
+
+def is_shipped(catalog: Mapping[str, Any]) -> bool:
+    """Return whether a catalog is the one of its name in `conf/catalog`, unchanged."""
+    name = catalog.get("name")
+    return name in catalogs() and load_catalog(str(name)) == load_catalog(catalog)
 
 
 def load_catalog(

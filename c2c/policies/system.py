@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, get_type_hints
 
 from c2c.compiling.decision import DecisionPoint, policy_name
@@ -60,8 +61,18 @@ class System(NamedTuple):
 
     @property
     def traits(self) -> Traits:
-        """Constant traits of the policies."""
-        return Traits(*(traits_of(KINDS[name], getattr(self, name)) for name in Traits._fields))
+        """Constant traits of the policies, which are asked for many times in a preparation."""
+        policies = tuple(getattr(self, name) for name in Traits._fields)
+        try:
+            return _traits(policies, tuple(map(type, policies)))
+        except TypeError:  # a policy with a field that is no number, which is refused elsewhere
+            return _traits.__wrapped__(policies, ())
+
+
+@lru_cache(maxsize=64)
+def _traits(policies: tuple[Any, ...], _types: tuple[type, ...]) -> Traits:
+    """Return the traits; policies of different types with equal fields are equal tuples."""
+    return Traits(*map(traits_of, (KINDS[name] for name in Traits._fields), policies))
 
 
 # Policies called before the start.

@@ -14,7 +14,7 @@ from c2c.runs.found import (
 )
 from c2c.runs.guard import check_folder
 from c2c.runs.locking import FolderInUse, is_in_use
-from c2c.runs.progress import progress_bar
+from c2c.runs.progress import Show, Weighed, progress_bar
 from c2c.runs.provenance import provenance
 from c2c.runs.room import check_room, storage_error
 from c2c.runs.rundir import RunDir
@@ -26,6 +26,8 @@ __all__ = [
     "FoundRun",
     "ParquetStream",
     "RunDir",
+    "Show",
+    "Weighed",
     "atomic_file",
     "check_folder",
     "check_room",

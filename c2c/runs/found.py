@@ -54,8 +54,8 @@ def collect(folder: str | Path = "runs/simulate") -> pa.Table:
 
     `.to_pandas()` or `polars.from_arrow(...)` converts it to a data frame. Columns: `run` (name of
     the folder), `status` (complete, running, failed, unfinished), `error`; each setting in which
-    the runs differ; `verdict` and `binds` (see docs/metrics.md); the numbers of `summary.json`,
-    named as in `objective`.
+    the runs differ; `layout` (MIG); `verdict` and `binds` (see docs/metrics.md); the numbers of
+    `summary.json`, named as in `objective`.
 
     Args:
       folder: a run folder, or a folder with run folders at any depth.
@@ -115,8 +115,10 @@ def tidy(runs: Sequence[FoundRun]) -> pa.Table:
     }
     for name in settings:
         columns[name] = _column([run.settings.get(name) for run in runs])
-    for name, key in (("verdict", "state"), ("binds", "binds")):
-        told = [(run.summary.get("verdict") or {}).get(key) for run in runs]
+    texts = (("layout", "run", "layout"), ("verdict", "verdict", "state"),
+             ("binds", "verdict", "binds"))  # fmt: skip
+    for name, part, key in texts:
+        told = [(run.summary.get(part) or {}).get(key) for run in runs]
         columns[name] = pa.array(told, pa.string())
     for name in dict.fromkeys(name for one in fields for name in one):
         columns.setdefault(name, _column([one.get(name) for one in fields]))

@@ -4,54 +4,102 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
 
-__all__ = ["progress_bar"]
+__all__ = ["Show", "Weighed", "progress_bar"]
 
 EVERY_S = 10.0  # between two lines of a log; shorter work prints none
+_BAR_WIDTH = 10  # leaves room for the names of works on 80 columns
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """Progress of unlike works.
+
+    Attributes:
+      total: amount of the whole work, which may change.
+      now: names of the works in progress.
+      left_s: time left, seconds; None if unknown.
+    """
+
+    total: float
+    now: str
+    left_s: float | None
+
+
+class Show(Protocol):
+    """Function that shows progress on standard error."""
+
+    def __call__(self, done: float, of: Weighed | None = None, /) -> None:
+        """Show the amount of work done so far, in per cent if it is weighed."""
 
 
 @contextmanager
-def progress_bar(description: str, total: float | None = None) -> Iterator[Callable[[float], None]]:
+def progress_bar(description: str, total: float | None = None) -> Iterator[Show]:
     """Yield a function that takes the amount done so far and shows it on standard error.
 
     Args:
       description: name of the work.
-      total: amount of the whole work; None if unknown.
+      total: amount of the whole work; None if unknown, or weighed.
     """
     if not sys.stderr.isatty():
         yield _lines(description, total)
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.table import Column
 
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
+        BarColumn(_BAR_WIDTH),
+        TextColumn("{task.fields[amount]}"),
         TimeElapsedColumn(),
+        TextColumn("{task.fields[rest]}", markup=False, table_column=Column(no_wrap=True)),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(description, total=total)
-        yield lambda done: bar.update(task, completed=done)
+        task = bar.add_task(description, total=total, amount="", rest="")
+        began = time.monotonic()
+
+        def show(done: float, of: Weighed | None = None, /) -> None:
+            whole = of.total if of else total
+            amount = f"{done:,.0f}" + (f"/{whole:,.0f}" if whole else "")
+            amount = f"{100 * done / of.total:.0f}%" if of else amount
+            rest = ", ".join(_rest(done, total, of, began))
+            bar.update(task, completed=done, total=whole, amount=amount, rest=rest)
+
+        yield show
 
 
-def _lines(description: str, total: float | None) -> Callable[[float], None]:
+def _rest(done: float, total: float | None, of: Weighed | None, began: float) -> Iterator[str]:
+    """Yield the time left, if it is known, and the names of the works in progress."""
+    if of is not None:
+        left_s = of.left_s
+    else:
+        elapsed_s = time.monotonic() - began
+        left_s = (total - done) / done * elapsed_s if total and 0 < done < total else None
+    if left_s is not None:
+        yield f"about {left_s:,.0f} s left"
+    if of is not None and of.now:
+        yield of.now
+
+
+def _lines(description: str, total: float | None) -> Show:
     began = last = time.monotonic()
 
-    def say(done: float) -> None:
+    def show(done: float, of: Weighed | None = None, /) -> None:
         nonlocal last
         now = time.monotonic()
         if now - last < EVERY_S:
             return
         last = now
-        text = f"{description}: {done:,.0f}"
-        if total:
-            text += f" of {total:,.0f} ({100 * done / total:.0f}%)"
-        text += f" after {now - began:.0f} s"
-        if total and 0 < done < total:
-            text += f", about {(total - done) / done * (now - began):.0f} s left"
-        print(text, file=sys.stderr, flush=True)
+        whole = of.total if of else total
+        share = f"{100 * done / whole:.0f}%" if whole else ""
+        amount = f"{done:,.0f}" + (f" of {whole:,.0f} ({share})" if whole else "")
+        parts = [f"{share if of else amount} after {now - began:.0f} s"]
+        text = ", ".join([*parts, *_rest(done, total, of, began)])
+        print(f"{description}: {text}", file=sys.stderr, flush=True)
 
-    return say
+    return show

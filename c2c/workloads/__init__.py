@@ -2,7 +2,7 @@
 
 from c2c.workloads.blocks import MEASURED, ClosedLoop, RequestBlock, Workload, concatenate
 from c2c.workloads.build import build_workload
-from c2c.workloads.describe import describe, shared_models
+from c2c.workloads.describe import describe, doubts
 from c2c.workloads.files import workload_files
 from c2c.workloads.routing import (
     EMBEDDING,
@@ -32,10 +32,10 @@ __all__ = [
     "build_workload",
     "concatenate",
     "describe",
+    "doubts",
     "embed",
     "router_tables",
     "shared_dir",
-    "shared_models",
     "token_key",
     "topic_of",
     "trace_statistics",

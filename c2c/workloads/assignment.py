@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -16,11 +17,9 @@ type How = Literal["map", "name", "spec", "rule"]
 
 OWN = "own"
 RULES: Mapping[str, str] = {
-    OWN: "each id has a deployment of its own; by popularity, ids take the catalog's models, then "
-    "copies of them in turn",
-    "popularity_rank": "the id of popularity rank r (from 0; ties by first appearance) goes to "
-    "catalog[r % len(catalog)]",
-    "round_robin_by_first_seen": "the r-th id to appear goes to catalog[r % len(catalog)]",
+    OWN: "each id has a deployment of its own",
+    "popularity_rank": "ids share the catalog's models in turn, by popularity",
+    "round_robin_by_first_seen": "ids share the catalog's models in turn, by first appearance",
 }
 
 MOST_OWN = 10_000  # ids with a deployment each: more are users or requests, not models
@@ -34,12 +33,15 @@ class Assigned:
       target: id -> deployment.
       how: id -> "map" (explicit), "name" (of a catalog model), "spec" (of its architecture) or
         "rule".
-      made_of: deployment -> index in the catalog of the model whose spec and targets it has.
+      made_of: deployment -> index in the catalog, extended by `added`, of the model whose spec and
+        targets it has.
+      added: shipped models outside the catalog that ids name.
     """
 
     target: Mapping[str, str]
     how: Mapping[str, How]
     made_of: Mapping[str, int]
+    added: tuple[str, ...] = ()
 
 
 def assign_models(
@@ -49,14 +51,18 @@ def assign_models(
     explicit: Mapping[str, str] | None = None,
     specs: Sequence[str] = (),
     unnamed: str = "",
+    *,
+    may_add: bool = False,
 ) -> Assigned:
     """Assign each model id of a trace to a model of the catalog, or to a deployment of its own.
 
     `explicit` comes first. Next, an id that names a catalog model or its spec goes to that model;
     among several copies, to the first. Names are equal as written, or if one is the other's end
-    after a slash, then case aside, then with `_`, `.` and `-` alike. The rule assigns the remaining
-    ids, ranked among themselves. By the rule "own" an id that names a taken model, and one that
-    names none, has a deployment named after it.
+    after a slash, then case aside, then with `_`, `.` and `-` alike, then without the words of a
+    tuned release in the id. Next come shipped models outside the catalog. The rule assigns the
+    remaining ids, ranked among themselves. By the rule "own" an id that names a taken model, and
+    one that names none, has a deployment named after it: by popularity, such ids take the
+    catalog's models, then copies of them in turn. By other rules they share the catalog's models.
 
     Args:
       requests_of: model id -> requests, in order of first appearance.
@@ -65,6 +71,7 @@ def assign_models(
       explicit: trace id -> catalog name.
       specs: name of the architecture of each catalog model.
       unnamed: id of requests without a model id, whose deployment keeps the catalog's name.
+      may_add: whether an id may name a shipped model outside the catalog.
 
     Raises:
       SettingError: unknown rule; an explicit target outside the catalog; an explicit id that the
@@ -84,12 +91,18 @@ def assign_models(
         for kind, names in among:
             if name not in how and (k := names.found(name)) is not None:
                 named[name], how[name] = k, kind
+    known = _shipped([name for name in requests_of if name not in how])
+    if known and not may_add:
+        raise _unserved(*next(iter(known.items())), catalog)
+    added = tuple(dict.fromkeys(known.values()))
+    named |= {name: len(catalog) + added.index(model) for name, model in known.items()}
+    how |= dict.fromkeys(known, "name")
     rest = [name for name in requests_of if name not in how]
     how |= dict.fromkeys(rest, "rule")
-    _check_unserved(rest, catalog)
+    every = (*catalog, *added)
     if rule != "round_robin_by_first_seen":
         rest.sort(key=lambda name: -requests_of[name])  # stable: ties stay by first appearance
-    made_of = {name: k for k, name in enumerate(catalog)}
+    made_of = {name: k for k, name in enumerate(every)}
     if rule == OWN:
         if len(how) > MOST_OWN:
             raise SettingError(
@@ -99,14 +112,16 @@ def assign_models(
                 "workload.columns={model: <column>} names another column, "
                 "workload.assignment=popularity_rank shares the catalog's models.",
             )  # fmt: skip
-        target, made_of = _own(explicit, named, rest, made_of, specs or catalog, unnamed)
+        of = (*(specs or catalog), *added)
+        target, made_of = _own(explicit, named, rest, made_of, of, unnamed, len(catalog))
     else:
-        target = {**explicit, **{name: catalog[k] for name, k in named.items()}}
+        target = {**explicit, **{name: every[k] for name, k in named.items()}}
         target |= {name: catalog[r % len(catalog)] for r, name in enumerate(rest)}
     return Assigned(
         target={name: target[name] for name in requests_of},
         how={name: how[name] for name in requests_of},
         made_of=made_of,
+        added=added,
     )
 
 
@@ -117,8 +132,9 @@ def _own(
     index_of: Mapping[str, int],
     specs: Sequence[str],
     unnamed: str,
+    copied: int,
 ) -> tuple[dict[str, str], dict[str, int]]:
-    """Return id -> deployment, and deployment -> index in the catalog."""
+    """Return id -> deployment, and deployment -> index; the first `copied` models have copies."""
     target, names, more = dict(explicit), list(index_of), dict[str, int]()
     mapped = set(explicit.values())
     free = dict.fromkeys(k for name, k in index_of.items() if name not in mapped)
@@ -146,7 +162,7 @@ def _own(
             free.pop(k, None)
             target[name] = names[k]
         else:
-            take(name, place, next(turns) % len(names) if place is None else 0)
+            take(name, place, next(turns) % copied if place is None else 0)
     return target, {name: k for k, name in enumerate(names)} | more
 
 
@@ -157,7 +173,7 @@ def describe_assignment(
     rule: str,
     explicit: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return rule, mapping (by popularity) and requests per model as plain data.
+    """Return rule, mapping (by popularity), requests per id and per model as plain data.
 
     `made_of` has the catalog model of each deployment that the catalog does not name.
     """
@@ -165,13 +181,15 @@ def describe_assignment(
     requests: dict[str, int] = {}
     for name, target in assigned.target.items():
         requests[target] = requests.get(target, 0) + requests_of[name]
-    made_of = {name: catalog[k] for name, k in assigned.made_of.items() if name != catalog[k]}
+    of = (*catalog, *assigned.added)
+    made_of = {name: of[k] for name, k in assigned.made_of.items() if name != of[k]}
     return {
         "rule": rule,
         "rule_says": RULES[rule],
         "kept": [n for n, t in assigned.target.items() if n == t and n not in made_of],
         "explicit": dict(explicit or {}),
         "map": {name: assigned.target[name] for name in by_popularity},
+        "requests_of": {name: requests_of[name] for name in by_popularity},
         "how": {name: assigned.how[name] for name in by_popularity},
         "made_of": made_of,
         "requests": dict(sorted(requests.items(), key=lambda item: -item[1])),
@@ -179,6 +197,12 @@ def describe_assignment(
 
 
 _SEPARATORS = str.maketrans("_. ", "---")
+# Words of a tuned release, which has the shape of its base model.
+_TUNED = re.compile(
+    r"(?:^|(?<=/))meta-(?=llama)|(?<=-v\d)-\d{4}$|"
+    r"(?:-(?:instruct|chat|thinking|base|it|hf|v0\.\d)(?:-\d{4}$)?)+$",
+    re.IGNORECASE,
+)
 
 
 def _loose(name: str) -> str:
@@ -212,7 +236,11 @@ class _Names:
         near += self._ends.get(ends[0], ())
         if not near:
             first, tilde, copy = name.rpartition("~")  # a replica's id names its first's model
-            return self.found(first) if tilde and copy.isdecimal() else None
+            if tilde and copy.isdecimal():
+                return self.found(first)
+            base = _TUNED.sub("", name)
+            # Without a version or size, such as "team-it", it is no release of a model.
+            return self.found(base) if base != name and re.search(r"\d", base) else None
         likeness = [_likeness(name, other) for other, _ in near]
         places = {k for (_, k), one in zip(near, likeness, strict=True) if one == min(likeness)}
         if len(places) > 1:
@@ -264,23 +292,25 @@ def _check_explicit(
             )
 
 
-def _check_unserved(rest: Sequence[str], catalog: Sequence[str]) -> None:
-    """Raise if the trace names a shipped model outside the catalog: no other may replace it.
+def _shipped(ids: Sequence[str]) -> dict[str, str]:
+    """Return the ids that name a shipped model, with its name; no other model may replace it.
 
     Other ids, such as single letters, name no particular model and may be assigned to any.
     """
     known = catalog_names()
-    shipped = _Names(known)
-    for name in rest:
-        if (k := shipped.found(name)) is not None:
-            raise SettingError(
-                "workload.assignment_map",
-                name,
-                f"a model of the catalog that serves it: {_few(catalog)}",
-                f"The trace asks for {known[k]}, which the catalog lacks. Add it "
-                f"('catalog.models=[{{spec: {known[k]}}}, ...]'), or set "
-                f"'++workload.assignment_map={{{name}: <model>}}'.",
-            )
+    names = _Names(known)
+    return {name: known[k] for name in ids if (k := names.found(name)) is not None}
+
+
+def _unserved(name: str, model: str, catalog: Sequence[str]) -> SettingError:
+    return SettingError(
+        "workload.assignment_map",
+        name,
+        f"a model of the catalog that serves it: {_few(catalog)}",
+        f"The trace asks for {model}, which the catalog lacks. Add it "
+        f"('catalog.models=[{{spec: {model}}}, ...]'), or set "
+        f"'++workload.assignment_map={{{name}: <model>}}'.",
+    )
 
 
 def _few(names: Sequence[str]) -> str:

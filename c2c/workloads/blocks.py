@@ -162,7 +162,9 @@ class Workload:
         Plain data (JSON-serialisable).
       loop: clients that send the requests when they are free, ignoring `RequestBlock.arrival_s`;
         None: requests arrive at their times.
-      made_of: index in the catalog of the model that each deployment is, or is a copy of.
+      made_of: index in the catalog, extended by `added`, of the model that each deployment is, or
+        is a copy of.
+      added: shipped models outside the catalog that ids of the trace name.
     """
 
     models: tuple[str, ...]
@@ -170,6 +172,7 @@ class Workload:
     description: Mapping[str, Any] = field(default_factory=dict)
     loop: ClosedLoop | None = None
     made_of: tuple[int, ...] = ()
+    added: tuple[str, ...] = ()
 
     def blocks(self) -> Iterator[RequestBlock]:
         """Yield the blocks from the first on, after checks of order and range.

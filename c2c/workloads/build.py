@@ -25,7 +25,7 @@ from c2c.workloads.prefixes import root_of
 from c2c.workloads.reading import (
     block_tokens_of,
     clock_of,
-    refuse_sparse,
+    doubt_of_unit,
     refuse_without_lengths,
     unused_columns,
 )
@@ -85,6 +85,8 @@ def build_workload(
     deployments: Sequence[str],
     seed: int,
     specs: Sequence[str] = (),
+    *,
+    may_add: bool = False,
 ) -> Workload:
     """Build the workload that the settings describe, and validate it.
 
@@ -97,6 +99,7 @@ def build_workload(
         trace with a deployment of their own (`Workload.made_of`).
       seed: seed of this workload; each cause of randomness has its own stream split from it.
       specs: names of the models' architectures, which a trace may use, too.
+      may_add: whether ids of a trace that name shipped models outside the catalog get these.
 
     Raises:
       SettingError: an invalid setting.
@@ -137,7 +140,9 @@ def build_workload(
         has_ids = config.kind == "trace" and any(name != origin.unnamed for name in requests_of)
         rule = OWN if has_ids else "popularity_rank"
     explicit = config.assignment_map
-    assigned = assign_models(requests_of, catalog, rule, explicit, specs, origin.unnamed)
+    assigned = assign_models(
+        requests_of, catalog, rule, explicit, specs, origin.unnamed, may_add=may_add
+    )
     models, target = tuple(assigned.made_of), assigned.target
     index_of = {name: i for i, name in enumerate(models)}
     lookup = np.array([index_of[target[n]] if n in target else -1 for n in ids], np.int32)
@@ -177,7 +182,9 @@ def build_workload(
         "lengths": origin.lengths if pool is None else pool.describe(),
         "assignment": describe_assignment(requests_of, assigned, catalog, rule, explicit),
     }
-    return Workload(models, source, description, loop, tuple(assigned.made_of.values()))
+    return Workload(
+        models, source, description, loop, tuple(assigned.made_of.values()), assigned.added
+    )
 
 
 def length_pool(config: WorkloadConfig) -> LengthPool:
@@ -228,7 +235,7 @@ def _trace_origin(config: WorkloadConfig) -> _Origin:
     found = scan(trace, rules)
     if config.on_bad_row == "reject":
         refuse_bad_rows(trace, found)
-    refuse_sparse(trace, clock, found.good, found.last_s - found.first_s)
+    doubt = doubt_of_unit(trace, clock, found.good, found.last_s - found.first_s)
     if not config.block_tokens and (other := found.fit.other_size()):
         rules = replace(rules, block_tokens=other)
         found = scan(trace, rules)
@@ -255,6 +262,8 @@ def _trace_origin(config: WorkloadConfig) -> _Origin:
             "source": trace.path.name,
             "format": trace.format.name,
             "times": clock.says,
+            "doubts": [doubt] if doubt else [],
+            "columns": dict(trace.columns),
             "columns_guessed": dict(trace.guessed),
             "columns_not_used": unused_columns(trace, own),
             "rows": found.rows,

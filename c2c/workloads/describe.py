@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
+from c2c.workloads.assignment import OWN
 from c2c.workloads.blocks import Workload
 
-__all__ = ["describe", "shared_models"]
+__all__ = ["describe", "doubts"]
 
 _HOW = {"map": " (mapped)", "name": " (its name)", "spec": " (its architecture)", "rule": ""}
+_SIZE = re.compile(r"(?<![\w.])\d+(\.\d+)?b(?![a-z])", re.IGNORECASE)  # such as 7B
 _SHOWN_COLUMNS = 20
-_SHOWN_IDS = 6  # ids named for each catalog model
+_SHOWN_IDS = 6  # ids named for each model
 _SHOWN_MODELS = 20
 
 
@@ -27,29 +30,20 @@ def describe(workload: Workload) -> list[str]:
            _duration(said["span_s"]) + (f", {rate:.3g} requests/s" if rate else ""))
     ]  # fmt: skip
     if "rows" in said:
-        bad = ", ".join(f"{kind} {count}" for kind, count in said["bad_rows"].items()) or "none"
-        lines.append(
-            f"rows: {said['used_rows']:,} of {said['rows']:,} used (format {said['format']}); bad: "
-            f"{bad} (on_bad_row={said['on_bad_row']}); duplicates: {said['duplicates']} "
-            f"(on_duplicate={said['on_duplicate']})"
-            + (f"; moved by sorting: {said['reordered_rows']}" if said["sorted"] else "")
-        )
+        lines.append(_rows(said))
         lines.append(f"times: {said['times']}")
-        if guessed := said["columns_guessed"]:
-            took = ", ".join(f"{name} = {column}" for name, column in guessed.items())
+        if said["columns_guessed"]:
+            took = ", ".join(
+                name if name == column else f"{name} = {column}"
+                for name, column in said["columns"].items()
+            )
             lines.append(f"columns: took {took} (or set workload.columns)")
         if names := said["columns_not_used"]:
             more = f" and {len(names) - _SHOWN_COLUMNS} more" * (len(names) > _SHOWN_COLUMNS)
             lines.append(f"columns not used: {', '.join(names[:_SHOWN_COLUMNS])}{more}")
         lines += _carried(said)
-    factors = [f"compression {said['compression']:g}x", f"replicas {said['replicas']}"]
-    window = said["window"]
-    if window["start_s"] or window["duration_s"]:
-        length = f"{window['duration_s']:g} s" if window["duration_s"] else "to the end"
-        factors.append(f"window from {window['start_s']:g} s, {length}")
-    if said["max_requests"]:
-        factors.append(f"first {said['max_requests']:,} requests")
-    lines.append("factors: " + ", ".join(factors))
+    if factors := _factors(said):
+        lines.append("factors: " + ", ".join(factors))
     lengths = said["lengths"]
     text = f"lengths: {lengths['name']}"
     if "pairs_read" in lengths:
@@ -60,44 +54,80 @@ def describe(workload: Workload) -> list[str]:
             "output tokens"
         )
     lines.append(text)
-    return lines + _served(said["assignment"])
+    return lines + _served(said)
 
 
-def _served(assignment: Mapping[str, Any]) -> list[str]:
-    """Return the lines on the models that serve a workload's ids."""
-    how, made_of = assignment["how"], assignment["made_of"]
-    lines = ["models: assigned by name or assignment_map"]
-    if "rule" in how.values():
-        lines = [f"models: {assignment['rule']}: {assignment['rule_says']}"]
-    of: dict[str, list[str]] = {}
-    for name, target in assignment["map"].items():
-        of.setdefault(target, []).append(name + _HOW[how[name]])
-    counts = list(assignment["requests"].items())
-    for target, requests in counts[:_SHOWN_MODELS]:
-        if target in made_of:
-            lines.append(
-                f"  {target}: {requests:,} requests, spec and targets of {made_of[target]}"
-            )
-            continue
-        names = of[target]
-        more = f" and {len(names) - _SHOWN_IDS} more" if len(names) > _SHOWN_IDS else ""
-        lines.append(f"  {target}: {requests:,} requests of {', '.join(names[:_SHOWN_IDS])}{more}")
-    if rest := counts[_SHOWN_MODELS:]:
-        lines.append(f"  {len(rest):,} more models: {sum(n for _, n in rest):,} requests")
+def _rows(said: Mapping[str, Any]) -> str:
+    parts = [f"rows: {said['used_rows']:,} of {said['rows']:,} used (format {said['format']})"]
+    if said["bad_rows"]:
+        bad = ", ".join(f"{kind} {count}" for kind, count in said["bad_rows"].items())
+        parts.append(f"bad: {bad} (on_bad_row={said['on_bad_row']})")
+    if said["duplicates"]:
+        parts.append(f"duplicates: {said['duplicates']:,} (on_duplicate={said['on_duplicate']})")
+    if said["sorted"]:
+        parts.append(f"moved by sorting: {said['reordered_rows']:,}")
+    return "; ".join(parts)
+
+
+def _factors(said: Mapping[str, Any]) -> list[str]:
+    factors = []
+    if said["compression"] != 1:
+        factors.append(f"compression {said['compression']:g}x")
+    if said["replicas"] != 1:
+        factors.append(f"replicas {said['replicas']}")
+    window = said["window"]
+    if window["start_s"] or window["duration_s"]:
+        length = f"{window['duration_s']:g} s" if window["duration_s"] else "to the end"
+        factors.append(f"window from {window['start_s']:g} s, {length}")
+    if said["max_requests"]:
+        factors.append(f"first {said['max_requests']:,} requests")
+    return factors
+
+
+def _served(said: Mapping[str, Any]) -> list[str]:
+    """Return the lines on the models that serve a trace's ids, or ids of an explicit map."""
+    found = said["assignment"]
+    how, rule = found["how"], found["rule"]
+    if said["kind"] != "trace" and not found["explicit"]:
+        return []  # a generator's ids are numbers, and the table of results has the models
+    of: dict[tuple[str, bool], list[str]] = {}  # ids of a model, those that name it and others
+    for name, target in found["map"].items():
+        model = found["made_of"].get(target, target)
+        of.setdefault((model, how[name] == "rule"), []).append(name)
+    lines = ["models: " + (found["rule_says"] if "rule" in how.values() else "as named")]
+    for (model, _), ids in list(of.items())[:_SHOWN_MODELS]:
+        more = f" and {len(ids) - _SHOWN_IDS} more" if len(ids) > _SHOWN_IDS else ""
+        each = ", a deployment each" if rule == OWN and len(ids) > 1 else ""
+        shown = ", ".join(name + _HOW[how[name]] for name in ids[:_SHOWN_IDS])
+        count = sum(found["requests_of"][name] for name in ids)
+        lines.append(f"  {model}: {count:,} requests of {shown}{more}{each}")
+    if len(of) > _SHOWN_MODELS:
+        lines.append(f"  and {len(of) - _SHOWN_MODELS:,} more models, see summary.json")
     return lines
 
 
-def shared_models(workload: Workload) -> str:
-    """Return a line if several ids of a workload share a model, else ""."""
+def doubts(workload: Workload) -> list[str]:
+    """Return the lines on a workload's models and times that a user should not miss."""
     said = workload.description
-    ids, models = (len(said["assignment"][name]) for name in ("map", "requests"))
-    if ids == models:
-        return ""
-    origin = "trace" if said["kind"] == "trace" else "generator"
-    return (
-        f"{ids:,} ids of the {origin} are served by {models:,} model{'s'[: models != 1]}"
-        f" (workload.assignment={said['assignment']['rule']})"
-    )
+    found = said["assignment"]
+    lines = list(said.get("doubts", ()))
+    ids, models = len(found["map"]), len(found["requests"])
+    if ids != models:
+        origin = "trace" if said["kind"] == "trace" else "generator"
+        lines.append(
+            f"{ids:,} ids of the {origin} are served by {models:,} model{'s'[: models != 1]}"
+            f" (workload.assignment={found['rule']})"
+        )
+    sized = [name for name, how in found["how"].items() if how == "rule" and _SIZE.search(name)]
+    if sized:
+        of = {name: found["made_of"].get(t := found["map"][name], t) for name in sized}
+        shown = ", ".join(f"{name} by {of[name]}" for name in sized[:_SHOWN_IDS])
+        more = f" and {len(sized) - _SHOWN_IDS} more" if len(sized) > _SHOWN_IDS else ""
+        lines.append(
+            f"no known model has these names, so others serve them: {shown}{more} "
+            "(catalog.models or workload.assignment_map names theirs)"
+        )
+    return lines
 
 
 def _carried(said: Mapping[str, Any]) -> list[str]:

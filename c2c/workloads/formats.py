@@ -15,6 +15,7 @@ from c2c.workloads.containers import container_of, csv_batches, csv_names
 from c2c.workloads.guesses import guessed_columns, mapping
 from c2c.workloads.logs import LOGS, log_format_of, read_log
 from c2c.workloads.names import alike, likely
+from c2c.workloads.parsing import DATES
 from c2c.workloads.records import json_table
 
 __all__ = [
@@ -282,7 +283,9 @@ def open_trace(
     fields = ["model", *_LENGTHS * with_lengths]
     asked = [name for name in fields if name not in told and name not in single]
     guessed |= _guess(opened, [*single.values()], asked)
-    opened = replace(opened, format=chosen, columns=single | guessed, guessed=guessed)
+    joined = single | guessed
+    ordered = {field: joined[field] for field in (*_FIELDS, *_MORE) if field in joined}
+    opened = replace(opened, format=chosen, columns=ordered, guessed=guessed)
     if any(_must_be_text(opened, name) for name in opened.columns):
         return replace(opened, table=json_table(path, as_text=True)[0])
     return opened
@@ -451,6 +454,15 @@ def _unfit(opened: TraceFile, format_name: str) -> DataError:
             "it has lengths but no arrivals",
             "Use it as workload.lengths=<path> beside a trace of arrivals, or name its arrivals: "
             f"{mapping({'arrival_s': '<column>'})}. {shown}",
+        )
+    if format_name == "auto" and arrivals:
+        first = next((batch for batch in opened.batches() if batch.num_rows), None)
+        cell = "" if first is None else first.column(arrivals[0])[0].as_py()
+        return DataError(
+            path,
+            f"{arrivals[0]!r} may be its arrivals, but its cells, such as {str(cell)!r}, are no "
+            "differing numbers or dates",
+            f"{DATES} {shown}",
         )
     example = mapping({"arrival_s": arrivals[0] if arrivals else "<column>"})
     return DataError(

@@ -13,7 +13,7 @@ from c2c.workloads.arrays import filled, nulls, scalar, values
 from c2c.workloads.blocks import MEASURED
 from c2c.workloads.prefixes import Hashes
 
-__all__ = ["GOOD", "KINDS", "RawRows", "kind_code", "parse", "times", "token_counts"]
+__all__ = ["DATES", "GOOD", "KINDS", "RawRows", "kind_code", "parse", "times", "token_counts"]
 
 _MAX_TOKENS = 2**31 - 1
 
@@ -43,10 +43,15 @@ KINDS: tuple[str, ...] = (
 )
 GOOD = -1
 
-_DATE = r"^\d{4}[-/]\d{2}[-/]\d{2}"
+DATES = (
+    "Times are read as numbers (12.5) and as dates such as 2023-11-16 18:15:46.68, "
+    "16.11.2023 18:15:46, 2023-11-16T18:15:46Z or 2023-11-16 18:15:46+02:00."
+)
+_DATE = r"^(\d{4}[-/]\d{2}[-/]\d{2}|\d{2}\.\d{2}\.\d{4})"
 # Forms of a date that Arrow does not read, and their replacements.
 _DATE_FORMS = (
     (r"^(\d{4})/(\d{2})/(\d{2})", r"\1-\2-\3"),
+    (r"^(\d{2})\.(\d{2})\.(\d{4})", r"\3-\2-\1"),
     (r"(:\d{2}),(\d+)", r"\1.\2"),
     (r"\s*(?:UTC|GMT|Z)$", "Z"),
     (r"\s+([+-]\d{2}(?::?\d{2})?)$", r"\1"),

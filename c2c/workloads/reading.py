@@ -18,7 +18,7 @@ __all__ = [
     "Clock",
     "block_tokens_of",
     "clock_of",
-    "refuse_sparse",
+    "doubt_of_unit",
     "refuse_without_lengths",
     "unused_columns",
 ]
@@ -30,7 +30,9 @@ _WORDS = {
 _EPOCH_UNITS = ("s", "ms", "us", "ns")
 _EPOCH_S = (1e9, 1e10)  # seconds since 1970 of the years from 2001 to 2286
 _FAR_S = 3600.0  # a later first arrival counts from another zero than the trace's start
-_SPARSE_S = 3600.0  # mean gap of a load so low that its unit was probably another
+# Mean gaps in assumed seconds from which the unit may be another: to say so, and to ask for it.
+_SAID_S, _ASKED_S = 1.0, 60.0
+_ASKED_FRACTIONAL_S = 3600.0  # times with fractions are seldom milliseconds
 _LENGTHS = ("prompt_tokens", "output_tokens")
 
 
@@ -43,12 +45,14 @@ class Clock:
       keeps_origin: whether time 0 is the file's own zero, not the first request.
       says: description of both in words.
       assumed: whether nothing told the unit, which is then a second.
+      fractional: whether the first times have fractions.
     """
 
     per_second: float
     keeps_origin: bool
     says: str
     assumed: bool = False
+    fractional: bool = False
 
 
 def clock_of(trace: TraceFile, unit: str, origin: str) -> Clock:
@@ -102,21 +106,33 @@ def clock_of(trace: TraceFile, unit: str, origin: str) -> Clock:
     zero = "0 is the file's own zero" if keeps else "0 is the first request"
     if first_s and not keeps:
         zero += f", at {first_s:,.15g} s"
-    return Clock(UNITS[unit], keeps, f"{told}; {zero}", assumed)
+    return Clock(UNITS[unit], keeps, f"{told}; {zero}", assumed, fractional)
 
 
-def refuse_sparse(trace: TraceFile, clock: Clock, requests: int, span_s: float) -> None:
-    """Refuse an assumed unit with which a request arrives less than once an hour.
+def doubt_of_unit(trace: TraceFile, clock: Clock, requests: int, span_s: float) -> str:
+    """Return a line if an assumed second makes a load low enough to doubt it, else "".
 
     Raises:
-      SettingError: nothing told the unit of such times.
+      SettingError: nothing told the unit of times with which the load would be yet lower.
     """
-    if clock.assumed and span_s > requests * _SPARSE_S:
+    gap_s = span_s / requests
+    if not clock.assumed or gap_s < _SAID_S:
+        return ""
+    column = trace.columns["arrival_s"]
+    if gap_s >= (_ASKED_FRACTIONAL_S if clock.fractional else _ASKED_S):
         raise SettingError(
             "workload.time_unit", "auto", f"one of {', '.join(UNITS)}",
-            f"Nothing tells the unit of column {trace.columns['arrival_s']!r}: in seconds, "
-            f"{requests:,} requests would take {span_s / 3600:,.0f} h.",
+            f"Nothing tells the unit of column {column!r}: in seconds, {requests:,} requests "
+            f"would take {_rounded(span_s / 3600)} h, in milliseconds {_rounded(span_s / 1e3)} s.",
         )  # fmt: skip
+    return (
+        f"column {column} is read as seconds, a request every {gap_s:.2g} s; if it has another "
+        "unit, set workload.time_unit=ms"
+    ) * (not clock.fractional)
+
+
+def _rounded(value: float) -> str:
+    return f"{float(f'{value:.3g}'):,g}"
 
 
 def _first_time(trace: TraceFile) -> tuple[float | None, bool]:

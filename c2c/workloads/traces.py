@@ -15,7 +15,7 @@ from c2c.errors import DataError
 from c2c.workloads.arrays import to_arrow
 from c2c.workloads.blocks import RequestBlock
 from c2c.workloads.formats import TraceFile
-from c2c.workloads.parsing import GOOD, KINDS, RawRows, kind_code, parse
+from c2c.workloads.parsing import DATES, GOOD, KINDS, RawRows, kind_code, parse
 from c2c.workloads.prefixes import Fit, Hashes, block_keys
 
 __all__ = ["RowRules", "TraceScan", "refuse_bad_rows", "scan", "stream"]
@@ -212,10 +212,7 @@ def refuse_bad_rows(trace: TraceFile, found: TraceScan) -> None:
 def _time_hint(bad: Mapping[str, int]) -> list[str]:
     hints = []
     if "unreadable_arrival" in bad:
-        hints.append(
-            "Times are read as numbers (12.5) and as dates such as 2023-11-16 18:15:46.68, "
-            "2023-11-16T18:15:46Z or 2023-11-16 18:15:46+02:00."
-        )
+        hints.append(DATES)
     if "missing_arrival" in bad:
         hints.append("Turns with a delay instead of an arrival time are not supported.")
     return hints

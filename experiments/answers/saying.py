@@ -106,4 +106,4 @@ def _looked(capacity: Capacity) -> str:
 
 
 def _n(value: float) -> str:
-    return f"{value:.3g}"
+    return f"{float(f'{value:.3g}'):,g}"

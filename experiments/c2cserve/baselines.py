@@ -62,6 +62,7 @@ def serve_alone(
     system: str,
     *,
     output: int,
+    prompt: int = PROMPT,
     requests: int = 6,
     overrides: Sequence[str] = (),
 ) -> Alone:
@@ -72,6 +73,7 @@ def serve_alone(
       model: name of the model.
       system: name of a file in `conf/system`.
       output: output tokens of each request; 1 yields the parts of TTFT.
+      prompt: prompt tokens of each request.
       requests: number of requests that count.
       overrides: further settings.
     """
@@ -86,7 +88,7 @@ def serve_alone(
             "workload=deterministic",
             f"workload.requests={WARM + requests}",
             "workload.rate_rps=0.001",
-            f"workload.prompt_tokens={PROMPT}",
+            f"workload.prompt_tokens={prompt}",
             f"workload.output_tokens={output}",
             f"seed={context.seeds[0]}",
             *overrides,

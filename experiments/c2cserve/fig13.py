@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -9,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from c2c.config import SimulationResult
+from c2c.ranges import AboveZero, Count, FromZero, Share
 from experiments.c2cserve.anchors import FETCH_S
-from experiments.c2cserve.baselines import MOE, NAMES, PROMPT, serve_alone
+from experiments.c2cserve.baselines import NAMES, serve_alone
 from experiments.c2cserve.replay import TRACES, describe, load_of_half, replay
 from experiments.claims import Result, answer, claim
 from experiments.figure import SIMULATOR, Computed, Context, figure
@@ -18,78 +22,97 @@ from experiments.figure import SIMULATOR, Computed, Context, figure
 __all__ = ["compute"]
 
 SHORT: Final = {"aegaeon": "aegaeon", "moe_infinity": "moeinf", "finemoe": "finemoe"}
-DENSE: Final = ("catalog=dense6", "mig=1x96gb")
-TURNS: Final = ("aegaeon", "aegaeon_hybrid")
 MIXTRAL: Final = "mixtral-8x7b"
-SHARES: Final = (0.2, 0.4, 0.6, 0.75, 0.9)
-SHARE: Final = 0.4  # share of the cache that is drawn
 PHASES: Final = 2_000_000  # more than a replay has
-HOSTS_S: Final = (0.0, 2e-5, 5e-5, 2e-4, 9.35e-4)  # work for an expert
 # Another reading of the host's work for experts, which fits public measurements equally well.
 FETCHES: Final = ("system.expert_cache.host_per=fetch", f"system.expert_cache.host_s={FETCH_S}")
-ROUTERS: Final = ((0.0, 0.0), (0.6, 0.5), (1.2, 0.5), (1.2, 0.9))  # skew, locality
-CACHES: Final = ("moe_infinity_code", "moe_infinity", "finemoe")
-TOKENS: Final = 24  # output tokens, for the hits in the cache of decode steps
-REQUESTS: Final = 6  # counted; 1 for slow simulations of systems that do not learn from requests
 
 
-@figure("fig13", title="Fig. 13: HybridGEMM in other systems", draw="baselines.draw_fig13",
-        needs=SIMULATOR, traces=TRACES)  # fmt: skip
-def compute(context: Context) -> Computed:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turns:
+    """Systems whose models take turns, in a replay; `half_busy` sets its load if none is given."""
+
+    settings: tuple[str, ...]
+    systems: tuple[str, ...]
+    compression: AboveZero | None
+    half_busy: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caches:
+    """Systems with caches of experts, which serve a request at a time."""
+
+    systems: tuple[str, ...]
+    models: tuple[str, ...]
+    requests: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hybrids:
+    """Experiment of Fig. 13; see its file."""
+
+    turns: Turns
+    caches: Caches
+    prompt_tokens: Count
+    share: Share
+    shares: tuple[Share, ...]
+    hosts_s: tuple[FromZero, ...]
+    routers: tuple[tuple[FromZero, Share], ...]
+    router_systems: tuple[str, ...]
+    router_tokens: Count
+    seventy: str
+
+    @property
+    def swept(self) -> list[tuple[str, float, float]]:
+        """Model, share and host's work of each run of the sweeps."""
+        most_s = max(self.hosts_s, default=0.0)
+        pairs = [*((s, most_s) for s in self.shares), *((self.share, h) for h in self.hosts_s)]
+        return list(dict.fromkeys((m, *pair) for m in self.caches.models for pair in pairs))
+
+
+@figure("fig13", title="Fig. 13: HybridGEMM in other systems", experiment=Hybrids,
+        draw="baselines.draw_fig13", needs=SIMULATOR, traces=TRACES)  # fmt: skip
+def compute(context: Context, experiment: Hybrids) -> Computed:
     """Return TTFT with and without HybridGEMM, its parts, and the effect of the cache's size."""
-    shares = (SHARE,) if context.quick else SHARES
-    hosts_s = HOSTS_S[::2] if context.quick else HOSTS_S
-    kinds = ("moe_infinity", "moe_infinity_hybrid")
-    swept = [
-        (model, share, host_s)
-        for model in MOE
-        for share, host_s in (*((s, HOSTS_S[-1]) for s in shares), *((SHARE, h) for h in hosts_s))
+    turns, caches = experiment.turns, experiment.caches
+    compression = turns.compression or load_of_half(context, turns.half_busy)
+    one = partial(_of_one, context, experiment)
+    works: list[tuple[str, Callable[[], dict[str, Any]]]] = [
+        ("ttft", partial(_replayed, context, turns, compression, system))
+        for system in turns.systems
     ]
-    routers = ROUTERS[::3] if context.quick else ROUTERS
-    steps = 2 + 4 * (len(MOE) + 1) + 2 * len(set(swept)) + len(CACHES) * len(routers)
-    done = 0
-
-    def tick() -> None:
-        nonlocal done
-        done += 1
-        if context.progress is not None:
-            context.progress(done, steps)
-
-    compression = load_of_half(context, [*DENSE, "system=serverlessllm"])
-    rows: list[dict[str, Any]] = []
-    for system in TURNS:
-        rows.append(_replayed(context, compression, system))
-        tick()
-    for system in ("moe_infinity", "finemoe"):
-        for kind in (system, f"{system}_hybrid"):
-            for model in MOE:
-                rows.append(_of_one(context, kind, model, 0.0, 0.0))
-                tick()
-            rows.append(_of_one(context, kind, MIXTRAL, 0.0, 0.0, *FETCHES) | {"host_for": "fetch"})
-            tick()
-    sizes = []
-    for model, share, host_s in dict.fromkeys(swept):
-        for kind in kinds:
-            more = [f"system.expert_cache.share={share}", f"system.expert_cache.host_s={host_s}"]
-            found = _of_one(context, kind, model, 0.0, 0.0, *more, swept=True)
-            sizes.append({"share": share, "host_each_s": host_s} | found)
-            tick()
-    routed = []
-    for skew, locality in routers:
-        more = [f"system.expert_cache.share={SHARE}", "system.expert_cache.host_s=0"]
-        for system in CACHES:
-            routed.append(_of_one(context, system, MIXTRAL, skew, locality, *more, output=TOKENS))
-            tick()
-    seventy = serve_alone(context, "llama-3-70b", "serverlessllm_hybrid", output=2, requests=2)
+    for kind in (k for system in caches.systems for k in (system, f"{system}_hybrid")):
+        works += [("ttft", partial(one, kind, model)) for model in caches.models]
+        works.append(("ttft", partial(one, kind, MIXTRAL, *FETCHES, host_for="fetch")))
+    for model, share, host_s in experiment.swept:
+        more = [f"system.expert_cache.share={share}", f"system.expert_cache.host_s={host_s}"]
+        works += [
+            ("sizes", partial(one, kind, model, *more, share=share, host_each_s=host_s))
+            for kind in ("moe_infinity", "moe_infinity_hybrid")
+        ]
+    for router in experiment.routers:
+        more = [f"system.expert_cache.share={experiment.share}", "system.expert_cache.host_s=0"]
+        output = experiment.router_tokens
+        works += [
+            ("routers", partial(one, system, MIXTRAL, *more, router=router, output=output))
+            for system in experiment.router_systems
+        ]
+    tables: dict[str, list[dict[str, Any]]] = {"ttft": [], "sizes": [], "routers": []}
+    for name, work in context.each(works):
+        tables[name].append(work())
+    seventy = serve_alone(
+        context, experiment.seventy, "serverlessllm_hybrid", output=2, requests=2,
+        prompt=experiment.prompt_tokens,
+    )  # fmt: skip
+    rows = tables["ttft"]
     caption = (
         "TTFT of other systems with and without HybridGEMM, (a) with turns and (b) with caches of "
-        "experts; (c) effect of the host's work, (d) of the router. Full GPU, link variant "
-        f"'{context.link_variant}'."
+        f"experts. Full GPU, link variant '{context.link_variant}'."
     )
     assumptions = (
         f"Aegaeon's load: {describe(context, compression)}; catalog dense6, first seed only.",
-        f"MoE-Infinity and FineMoE serve requests of {PROMPT} tokens one after another; the engine "
-        "has started before the first.",
+        f"MoE-Infinity and FineMoE serve requests of {experiment.prompt_tokens} tokens one after "
+        "another; the engine has started before the first.",
         "(b), (c) Experts are drawn without skew or locality.",
         "Bars are means.",
         "Claims are compared at the 95th percentile of the replay or of prompts, which section "
@@ -110,16 +133,27 @@ def compute(context: Context) -> Computed:
         row["published_s"] = _printed(row)
     table: Any = pa.Table.from_pylist
     return Computed(
-        tables={"ttft": table(rows), "sizes": table(sizes), "routers": table(routed)},
-        results=(*_results(context, rows), _seventy(context, seventy.ttft_s)),
+        tables={name: table(found) for name, found in tables.items() if found},
+        results=(*_results(context, rows), _seventy(context, experiment, seventy.ttft_s)),
         caption=caption,
+        finding=_finding(rows),
         assumptions=assumptions,
-        report=_report(rows, sizes, routed),
+        report=_report(rows, tables["sizes"], tables["routers"]),
     )
 
 
-def _replayed(context: Context, compression: float, system: str) -> dict[str, Any]:
-    settings = [*DENSE, f"system={system}", f"timeline.rows={PHASES}"]
+def _finding(rows: list[dict[str, Any]]) -> str:
+    cuts = {
+        NAMES[system]: _cut(_mean(rows, system), _mean(rows, f"{system}_hybrid"))
+        for system in SHORT
+        if any(r["system"] == f"{system}_hybrid" for r in rows)
+    }
+    text = ", ".join(f"{name} by {cut:.0f}%" for name, cut in cuts.items())
+    return f"HybridGEMM cuts p95 TTFT of {text}; what the host works for experts stays"
+
+
+def _replayed(context: Context, turns: Turns, compression: float, system: str) -> dict[str, Any]:
+    settings = [*turns.settings, f"system={system}", f"timeline.rows={PHASES}"]
     return _of_replay(system, replay(context, compression, settings, context.seeds[0]))
 
 
@@ -151,25 +185,34 @@ def _of_replay(system: str, got: SimulationResult) -> dict[str, Any]:
 
 
 def _of_one(
-    context: Context, system: str, model: str, skew: float, locality: float, *more: str,
-    output: int = 1, swept: bool = False,
-) -> dict[str, Any]:  # fmt: skip
-    # 128 experts a layer, or many steps, are slow; a store that learns needs more requests
-    slow = model != MIXTRAL or output > 1
-    # sweeps use one request: with six, TTFT differs by 0.2%
-    one = slow and (context.quick or swept)
-    router = [f"router.skew={skew}", f"router.locality={locality}"]
+    context: Context,
+    experiment: Hybrids,
+    system: str,
+    model: str,
+    *more: str,
+    router: tuple[float, float] = (0.0, 0.0),
+    output: int = 1,
+    host_for: str = "use",
+    **swept: float,
+) -> dict[str, Any]:
+    """Return a row of lone requests; `swept` are the columns of a sweep."""
+    skew, locality = router
+    # 128 experts a layer, or many steps, are slow; a store that learns needs more requests. Sweeps
+    # use one request: with six, TTFT differs by 0.2%.
+    is_slow = model != MIXTRAL or output > 1
+    is_one = is_slow and (context.quick or bool(swept))
     got = serve_alone(
-        context, model, system, output=output,
-        requests=1 if one else REQUESTS,
-        overrides=[*router, *more],
+        context, model, system, output=output, prompt=experiment.prompt_tokens,
+        requests=1 if is_one else experiment.caches.requests,
+        overrides=[f"router.skew={skew}", f"router.locality={locality}", *more],
     )  # fmt: skip
     return {
         "system": system,
         "model": model,
         "skew": skew,
         "locality": locality,
-        "host_for": "use",
+        "host_for": host_for,
+        **swept,
         "ttft_s": got.ttft_s,
         "p95_s": got.ttft_s,
         "tpot_s": got.tpot_s,
@@ -205,6 +248,8 @@ def _by_model(
 def _results(context: Context, rows: list[dict[str, Any]]) -> tuple[Result, ...]:
     found = []
     for system, short in SHORT.items():
+        if not _by_model(rows, system) or not _by_model(rows, f"{system}_hybrid"):
+            continue
         before, after = _mean(rows, system), _mean(rows, f"{system}_hybrid")
         befores, afters = _by_model(rows, system), _by_model(rows, f"{system}_hybrid")
         cuts = {model: _cut(befores[model], afters[model]) for model in befores}
@@ -267,11 +312,12 @@ def _would_take(rows: list[dict[str, Any]], system: str, what: str) -> str:
     )
 
 
-def _seventy(context: Context, ttft_s: float) -> Result:
+def _seventy(context: Context, experiment: Hybrids, ttft_s: float) -> Result:
     return answer(
         "c2cserve.fig13.sllm_70b.after",
         ttft_s,
-        f"A prompt of {PROMPT} tokens, engine started; with copied weights the model fits no GPU.",
+        f"A prompt of {experiment.prompt_tokens} tokens, engine started; with copied weights the "
+        "model fits no GPU.",
         link_variant=context.link_variant,
     )
 

@@ -9,66 +9,18 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from c2c.ranges import AboveZero, Count, SomeShare
 from experiments.c2cserve.replay import TRACES, describe, fit_load, replay
 from experiments.claims import Improvement, Result, answer, claim, improvements_of
+from experiments.experiment import named
 from experiments.figure import SIMULATOR, Computed, Context, figure
 
 __all__ = ["LONG", "UNLIKE", "compute"]
 
-# The paper states no load. Ours brings the full system closest to its printed p99 TTFT, which all
-# three panels show.
-COMPRESSIONS = (4.0, 6.0, 8.0, 10.0, 12.0, 14.0, 16.0, 20.0)
-OF_FOUR_CHIPS = (80.0, 112.0, 160.0, 192.0, 224.0, 256.0, 320.0)
-FULL = ("catalog=dense6", "system=c2cserve", "mig=7x12gb")
-# Placement makes no difference on one chip of equal slices, hence several chips.
-CHIPS = 4
-CLUSTER = ("catalog=dense16", "system=c2cserve", "mig=7x12gb", f"superchips={CHIPS}")
-# Unlike slices, and TPOT targets that the link cannot promise to all models at once.
 UNLIKE: Final = "placement, unlike slices"
-ONE_CHIP = (
-    "catalog=dense6", "system=c2cserve", "mig=2x2g_3x1g",
-    "catalog.models=[{spec:llama-3-3b,copies:3,tpot_slo_s:0.08},"
-    "{spec:llama-3-8b,copies:3,tpot_slo_s:0.16}]",
-)  # fmt: skip
-# Prompts that are longer than most chunks.
 LONG: Final = "chunk, long prompts"
-LONG_TOKENS = 4000
-LONG_PROMPTS = (
-    *FULL, "workload.lengths=fixed", f"workload.prompt_tokens={LONG_TOKENS}",
-    "workload.output_tokens=129",
-)  # fmt: skip
-# Panel, variant, overrides. The paper states neither its default chunk nor its static alpha: we
-# read "default" as the 8192 tokens of current engines, and "static" as plain SymGEMM.
-type Variant = tuple[str, str, Sequence[str]]
-VARIANTS: tuple[Variant, ...] = (
-    ("all", "full system", ()),
-    ("all", "to the letter", ("system=c2cserve_letter",)),
-    ("all", "plus (ours)", ("system=c2cserve_plus",)),
-    ("placement", "bandwidth aware", ()),
-    ("placement", "random", ("system/place=random_idle",)),
-    ("placement", "first idle", ("system/place=first_idle",)),
-    *(
-        ("chunk", str(c), ("system/chunk=fixed", f"system.chunk.tokens={c}"))
-        for c in (128, 256, 512, 1024, 2048, 8192)
-    ),
-    *(
-        ("alpha", f"static {a:g}", ("system/alpha=static", f"system.alpha.initial={a}"))
-        for a in (0.0, 0.5, 1.0)
-    ),
-    ("alpha", "roofline (ours)", ("system/alpha=roofline",)),
-    ("alpha", "roofline system (ours)", ("system=c2cserve_roofline",)),
-    (UNLIKE, "bandwidth aware", ()),
-    (UNLIKE, "random", ("system/place=random_idle",)),
-    (UNLIKE, "first idle", ("system/place=first_idle",)),
-    (LONG, "table", ()),
-    *(
-        (LONG, str(c), ("system/chunk=fixed", f"system.chunk.tokens={c}"))
-        for c in (512, 2048, 8192)
-    ),
-)
 WHOLE = ("all", "full system")
 AWARE = ("placement", "bandwidth aware")
-UNLIKE_SHARE = 0.5  # of the load: there are five slices for six models
 ABLATED = {  # claim's name -> (panel, variant)
     "random_placement": ("placement", "random"),
     "default_chunk": ("chunk", "8192"),
@@ -77,14 +29,53 @@ ABLATED = {  # claim's name -> (panel, variant)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Compressions:
+    """Loads that are tried, on one chip and on four."""
+
+    one: tuple[AboveZero, ...]
+    four: tuple[AboveZero, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ablations:
+    """Experiment of Fig. 14; see its file."""
+
+    runs: dict[str, tuple[str, ...]]
+    compressions: Compressions
+    unlike_share: SomeShare
+    long_tokens: Count
+    variants: dict[str, dict[str, tuple[str, ...]]]
+    left_out: tuple[str, ...]
+    seeds: Count
+
+    def __post_init__(self) -> None:
+        for name in ("one", "four", "unlike", "long"):
+            named(self.runs, name, "runs")
+        known = {**self.variants, **{name: of for of in self.variants.values() for name in of}}
+        for name in self.left_out:
+            named(known, name, "variants")
+
+    @property
+    def variants_run(self) -> list[tuple[str, str, tuple[str, ...]]]:
+        """Part, name and settings of each variant."""
+        return [
+            (part, name, settings)
+            for part, variants in self.variants.items()
+            if part not in self.left_out
+            for name, settings in variants.items()
+            if name not in self.left_out
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Loads:
-    """Time compression of the trace's replay, on one chip and on `CHIPS`."""
+    """Time compression of the trace's replay, on one chip and on four."""
 
     one: float
     four: float
 
 
-def _fitted_loads(context: Context) -> _Loads:
+def _fitted_loads(context: Context, experiment: Ablations) -> _Loads:
     """Return the loads that bring the full system closest to its printed p99 TTFT."""
 
     def fitted(candidates: Sequence[float], overrides: Sequence[str]) -> float:
@@ -96,21 +87,25 @@ def _fitted_loads(context: Context) -> _Loads:
             lambda got: [got.summary["ttft_s"]["p99"]],
         )
 
-    return _Loads(one=fitted(COMPRESSIONS, FULL), four=fitted(OF_FOUR_CHIPS, CLUSTER))
+    loads, runs = experiment.compressions, experiment.runs
+    return _Loads(one=fitted(loads.one, runs["one"]), four=fitted(loads.four, runs["four"]))
 
 
-def _rows(context: Context, loads: _Loads) -> tuple[list[dict[str, Any]], float]:
+def _rows(
+    context: Context, experiment: Ablations, loads: _Loads
+) -> tuple[list[dict[str, Any]], float]:
     """Return one row a variant and seed, and the link's rate in GB/s."""
     rows: list[dict[str, Any]] = []
     prompts, link_gbps = 0.0, 0.0
-    runs = [(variant, seed) for variant in VARIANTS for seed in context.seeds]
+    seeds, of = context.seeds[: experiment.seeds], experiment.runs
+    runs = [(variant, seed) for variant in experiment.variants_run for seed in seeds]
     for (panel, name, overrides), seed in context.each(runs):
         base, load = {
-            "placement": (CLUSTER, loads.four),
-            UNLIKE: (ONE_CHIP, loads.one * UNLIKE_SHARE),
+            "placement": (of["four"], loads.four),
+            UNLIKE: (of["unlike"], loads.one * experiment.unlike_share),
             # the same prompt tokens a second
-            LONG: (LONG_PROMPTS, loads.one * prompts / LONG_TOKENS),
-        }.get(panel, (FULL, loads.one))
+            LONG: (of["long"], loads.one * prompts / experiment.long_tokens),
+        }.get(panel, (of["one"], loads.one))
         got = replay(context, load, (*base, *overrides), seed)
         if (panel, name) == WHOLE:
             prompts = float(np.mean(got.requests["prompt_tokens"].to_numpy()))
@@ -134,19 +129,19 @@ def _rows(context: Context, loads: _Loads) -> tuple[list[dict[str, Any]], float]
     return rows, link_gbps
 
 
-@figure("fig14", title="Fig. 14: worth of each component", draw="serving.draw_fig14",
-        needs=SIMULATOR, traces=TRACES)  # fmt: skip
-def compute(context: Context) -> Computed:
+@figure("fig14", title="Fig. 14: worth of each component", experiment=Ablations,
+        draw="serving.draw_fig14", needs=SIMULATOR, traces=TRACES)  # fmt: skip
+def compute(context: Context, experiment: Ablations) -> Computed:
     """Return p99 TTFT and attainment of every variant and seed."""
-    loads = _fitted_loads(context)
-    rows, link_gbps = _rows(context, loads)
+    loads = _fitted_loads(context, experiment)
+    rows, link_gbps = _rows(context, experiment, loads)
     printed = {("all", "full system"): "full", **{v: k for k, v in ABLATED.items()}}
     for row in rows:
         if known := printed.get((row["panel"], row["variant"])):
             row["published_p99_s"] = float(claim(f"c2cserve.fig14.{known}.p99_ttft").value)
     caption = (
         "Bars: p99 TTFT with one component replaced, median over seeds; whiskers: range; diamonds: "
-        "paper. Below each bar: share of requests within the TPOT target. GH200, "
+        "paper. Below a bar: requests within the TPOT target, where not all are. GH200, "
         f"{context.link_text(link_gbps)}."
     )
     assumptions = (
@@ -160,19 +155,40 @@ def compute(context: Context) -> Computed:
         "as 1).",
         "(b) A larger chunk reads the weights fewer times in our model.",
         "(c) Roofline system: roofline alpha, and a chunk table with half the TTFT target.",
-        f"(d) One chip is cut into 2x2g_3x1g and serves {100 * UNLIKE_SHARE:g}% of the load.",
+        f"(d) One chip is cut into 2x2g_3x1g and serves {100 * experiment.unlike_share:g}% of the "
+        "load.",
         "(d) TPOT targets are 0.08 and 0.16 s.",
-        f"(e) Prompts have {LONG_TOKENS} tokens, at as many prompt tokens a second.",
+        f"(e) Prompts have {experiment.long_tokens} tokens, at as many prompt tokens a second.",
         "(f) 'To the letter' does what the paper says and nothing where the paper is silent; "
         "'plus' is our system.",
     )
     return Computed(
         tables={"ablations": pa.Table.from_pylist(rows)},
-        results=_results(rows, context),
+        results=_results(rows, context, experiment),
         caption=caption,
+        finding=_finding(rows),
         assumptions=assumptions,
         report=_report(rows),
         improvements=_improvements(rows),
+    )
+
+
+def _finding(rows: list[dict[str, Any]]) -> str:
+    """Return how many times the full system's p99 TTFT each replaced component has."""
+    names = {"random_placement": "random placement", "default_chunk": "chunks of 8192",
+             "static_gemm": "SymGEMM alone"}  # fmt: skip
+    ratios = []
+    for name, (panel, variant) in ABLATED.items():
+        base = AWARE if panel == AWARE[0] else WHOLE
+        value = _middle(rows, panel, variant, "ttft_p99_s") / _middle(rows, *base, "ttft_p99_s")
+        ratios.append(f"{names[name]} {value:.2g}")
+    text = f"Times the full system's p99 TTFT: {', '.join(ratios)}"
+    if not any(r["panel"] == UNLIKE for r in rows):
+        return text
+    aware, random = (_middle(rows, UNLIKE, v, "ttft_p99_s") for v in (AWARE[1], "random"))
+    return (
+        f"{text}; on unlike slices with tight TPOT targets the promised rate of the link makes "
+        f"requests wait: {aware:.2g} s against {random:.2g} s"
     )
 
 
@@ -190,7 +206,9 @@ def _improvements(rows: list[dict[str, Any]]) -> tuple[Improvement, ...]:
     )  # fmt: skip
 
 
-def _results(rows: list[dict[str, Any]], context: Context) -> tuple[Result, ...]:
+def _results(
+    rows: list[dict[str, Any]], context: Context, experiment: Ablations
+) -> tuple[Result, ...]:
     def by_seed(panel: str, variant: str) -> list[float]:
         return [r["ttft_p99_s"] for r in rows if (r["panel"], r["variant"]) == (panel, variant)]
 
@@ -217,7 +235,7 @@ def _results(rows: list[dict[str, Any]], context: Context) -> tuple[Result, ...]
         "random_placement": "Four chips, random among the slices without work; on one chip of "
         f"equal slices it is 1.{_said_of_placement(rows)}",
         "default_chunk": "Default read as 8192. A larger chunk reads the weights fewer times, "
-        f"which our link rewards.{_said_of_chunks(rows)}",
+        f"which our link rewards.{_said_of_chunks(rows, experiment)}",
         "static_gemm": "Static read as alpha = 1, plain SymGEMM; see the figure for others.",
     }
     # ratios by seed, as both systems serve the same requests
@@ -272,14 +290,14 @@ def _said_of_placement(rows: list[dict[str, Any]]) -> str:
     )
 
 
-def _said_of_chunks(rows: list[dict[str, Any]]) -> str:
+def _said_of_chunks(rows: list[dict[str, Any]], experiment: Ablations) -> str:
     """Return a note on large chunks with long prompts."""
     if not any(r["panel"] == LONG for r in rows):
         return ""
     large, table, small = (_middle(rows, LONG, v, "ttft_p99_s") for v in ("8192", "table", "2048"))
     return (
-        f" With prompts of {LONG_TOKENS} tokens 8192 has {large / table:.2f}x the table's p99, and "
-        f"{large / small:.2f}x that of 2048."
+        f" With prompts of {experiment.long_tokens} tokens 8192 has {large / table:.2f}x the "
+        f"table's p99, and {large / small:.2f}x that of 2048."
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
 
+from c2c.ranges import AboveZero, Count
 from c2c.workloads import TraceStatistics, build_workload, trace_statistics
 from experiments.claims import Result, answer
 from experiments.figure import Computed, Context, figure
@@ -14,8 +16,6 @@ __all__ = ["GENTD26", "compute"]
 
 GENTD26 = "gentd26_requests.parquet"
 REAL, SYNTHETIC = "GenTD26", "synthetic"
-MODELS = 89
-GENERATOR: dict[str, Any] = {"kind": "synthetic", "models": MODELS, "days": 21, "lengths": "fixed"}
 # Native speed; 25 rows name no model, and equal rows are requests (1 s resolution).
 PUBLISHED: dict[str, Any] = {
     "kind": "trace",
@@ -27,15 +27,24 @@ PUBLISHED: dict[str, Any] = {
 }
 
 
-@figure("fig2", title="Fig. 2: workload", draw="workload.draw_fig2", needs=("c2c.workloads",),
-        traces=(GENTD26,))  # fmt: skip
-def compute(context: Context) -> Computed:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generated:
+    """Experiment: size of the generator's trace."""
+
+    requests: Count
+    models: Count
+    days: AboveZero
+
+
+@figure("fig2", title="Fig. 2: workload", experiment=Generated, draw="workload.draw_fig2",
+        needs=("c2c.workloads",), traces=(GENTD26,))  # fmt: skip
+def compute(context: Context, experiment: Generated) -> Computed:
     """Return hourly rates, active-hour shares and the statistics of each source."""
-    requests = 100_000 if context.quick else 3_500_000
     seed = context.seeds[0]
-    found = {SYNTHETIC: _measure({**GENERATOR, "requests": requests}, seed)}
+    generator = {"kind": "synthetic", "lengths": "fixed", **asdict(experiment)}
+    found = {SYNTHETIC: _measure(generator, seed, experiment.models)}
     if context.traces and (context.traces / GENTD26).is_file():
-        found = {REAL: _measure(PUBLISHED, seed), **found}
+        found = {REAL: _measure(PUBLISHED, seed, experiment.models), **found}
     results: list[Result] = []
     for source, statistics in found.items():
         results += _results(source, statistics)
@@ -51,19 +60,31 @@ def compute(context: Context) -> Computed:
     )
     assumptions = (
         real,
-        f"Synthetic: our generator with {requests:,} requests, {MODELS} models, "
-        f"{GENERATOR['days']} days, seed {seed}.",
+        f"Synthetic: our generator with {experiment.requests:,} requests, {experiment.models} "
+        f"models, {experiment.days:g} days, seed {seed}.",
         "The generator's curves are set to the published statistics, so they are in-sample.",
         "Active models have at least 10 requests.",
         "No link is involved.",
     )
     return Computed(
-        tables=_tables(found), results=tuple(results), caption=caption, assumptions=assumptions
+        tables=_tables(found),
+        results=tuple(results),
+        caption=caption,
+        finding=_finding(found),
+        assumptions=assumptions,
     )
 
 
-def _measure(settings: dict[str, Any], seed: int) -> TraceStatistics:
-    names = [f"model {i + 1:02d}" for i in range(MODELS)]
+def _finding(found: dict[str, TraceStatistics]) -> str:
+    source, s = next(iter(found.items()))
+    return (
+        f"The median model of {source} is idle {100 * s.median_idle_share:.0f}% of the hours; "
+        f"{100 * s.rare_hours_share:.0f}% of models are active in under a fifth"
+    )
+
+
+def _measure(settings: dict[str, Any], seed: int, models: int) -> TraceStatistics:
+    names = [f"model {i + 1:02d}" for i in range(models)]
     workload = build_workload(settings, names, seed)
     return trace_statistics(workload.blocks(), workload.models)
 

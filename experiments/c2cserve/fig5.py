@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,28 +10,53 @@ import pyarrow as pa
 
 from c2c.cost import gemm_time, load_constants
 from c2c.hardware import link_gbps, slices
-from experiments.c2cserve.settings import gh200_of_the_paper
+from c2c.ranges import Count
+from experiments.c2cserve.settings import Chip
 from experiments.claims import Result, answer
 from experiments.figure import Computed, Context, figure
 
 __all__ = ["compute"]
 
-K = 4096
-SWEEP_N = tuple(2**i for i in range(8, 16))
-SWEEP_M = tuple(2**i for i in range(6, 15))
-FIXED_M, FIXED_N = 1024, 16384
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverN:
+    """Numbers of columns at one number of rows."""
+
+    m: Count
+    n: tuple[Count, ...]
 
 
-@figure("fig5", title="Fig. 5: GEMM shapes", draw="gemm.draw_fig5")
-def compute(context: Context) -> Computed:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverM:
+    """Numbers of rows at one number of columns."""
+
+    n: Count
+    m: tuple[Count, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shapes:
+    """Experiment: GEMMs of AsymGEMM on a layout's first slice."""
+
+    chip: Chip
+    layout: str
+    k: Count
+    over_n: OverN
+    over_m: OverM
+
+
+@figure("fig5", title="Fig. 5: GEMM shapes", experiment=Shapes, draw="gemm.draw_fig5")
+def compute(context: Context, experiment: Shapes) -> Computed:
     """Return both sweeps on the full GPU."""
-    gh200, constants = gh200_of_the_paper(), load_constants()
-    shared = link_gbps(gh200.link, context.link_variant)
-    full_gpu = slices(gh200, "1x96gb")[0]
+    chip, constants = experiment.chip.platform, load_constants()
+    shared = link_gbps(chip.link, context.link_variant)
+    full_gpu = slices(chip, experiment.layout)[0]
+    k, fixed_m, fixed_n = experiment.k, experiment.over_n.m, experiment.over_m.n
+    sizes_n, sizes_m = np.array(experiment.over_n.n), np.array(experiment.over_m.m)
 
     def sweep(name: str, m: Any, n: Any) -> list[dict[str, Any]]:
         m, n = np.broadcast_arrays(m, n)
-        time = gemm_time(m, n, K, 0.0, slice_=full_gpu, constants=constants, link_gbps=shared)
+        time = gemm_time(m, n, k, 0.0, slice_=full_gpu, constants=constants, link_gbps=shared)
         tflops = time.traffic.flops / time.time_s / 1e12
         used = time.traffic.link_bytes / time.time_s / (shared * 1e9)
         return [
@@ -38,16 +64,16 @@ def compute(context: Context) -> Computed:
             for a, b, t, u in zip(*(v.tolist() for v in (m, n, tflops, used)), strict=True)
         ]  # fmt: skip
 
-    over_n = sweep("n", FIXED_M, np.array(SWEEP_N))
-    over_m = sweep("m", np.array(SWEEP_M), FIXED_N)
+    over_n = sweep("n", fixed_m, sizes_n)
+    over_m = sweep("m", sizes_m, fixed_n)
     peak = full_gpu.bf16_tflops * constants.mma_efficiency
-    smallest = sweep("corner", SWEEP_M[0], np.array(SWEEP_N[:1]))[0]
+    smallest = sweep("corner", sizes_m[0], sizes_n[:1])[0]
     caption = (
-        f"AsymGEMM's rate and share of the link used on the full GPU: (a) over N at M={FIXED_M}, "
-        f"(b) over M at N={FIXED_N}; {context.link_text(shared)}."
+        f"AsymGEMM's rate and share of the link used on the full GPU: (a) over N at M={fixed_m}, "
+        f"(b) over M at N={fixed_n}; {context.link_text(shared)}."
     )
     assumptions = (
-        f"The GEMM has K={K}.",
+        f"The GEMM has K={k}.",
         "The paper's text gives directions only, no values.",
     )
 
@@ -62,10 +88,13 @@ def compute(context: Context) -> Computed:
             result(
                 "small_shapes",
                 {"tflops": smallest["tflops"] < 0.1 * peak},
-                f"Low: under a tenth of the attainable peak; M={SWEEP_M[0]}, N={SWEEP_N[0]}.",
+                f"Low: under a tenth of the attainable peak; M={sizes_m[0]}, N={sizes_n[0]}.",
             ),
         ),
         caption=caption,
+        finding="AsymGEMM uses "
+        f"{100 * over_m[0]['link_utilisation']:.0f}% of the link at M={sizes_m[0]} and "
+        f"{100 * over_m[-1]['link_utilisation']:.0f}% at M={sizes_m[-1]}, where compute limits it",
         assumptions=assumptions,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,17 +12,13 @@ import pyarrow as pa
 from c2c.cost import StepTable, load_constants, max_min, step_table, step_time
 from c2c.hardware import link_gbps, slices
 from c2c.models import ModelSpec, from_hf_config, load_spec, weight_bytes
-from experiments.c2cserve.settings import gh200_of_the_paper
+from c2c.ranges import Count
+from experiments.c2cserve.settings import Chip
 from experiments.claims import Result, answer, claim
 from experiments.figure import Computed, Context, figure
 
 __all__ = ["compute"]
 
-LAYOUT = "2x48gb"
-DECODES = 16  # sequences in a decode step; the paper states no batch
-DECODE_CONTEXT = 512
-PROMPT = 8192  # "full" chunk; the paper states no prompt length
-CHUNKS = (512, 1024, 2048, 4096, 8192)
 # Llama-3.2 1B, from its public config: two of them are the 5 GB of Fig. 6(a).
 LLAMA_1B = {
     "architectures": ["LlamaForCausalLM"],
@@ -38,32 +34,65 @@ LLAMA_1B = {
     "tie_word_embeddings": True,
     "torch_dtype": "bfloat16",
 }
-# No two Llama 3 have 44 GB: this one has more of the 8B's layers.
-DEEP_LAYERS = 46
 
 
-@figure("fig6", title="Fig. 6: interference on the link", draw="workload.draw_fig6")
-def compute(context: Context) -> Computed:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deep:
+    """A model with more of another's layers."""
+
+    spec: str
+    layers: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairs:
+    """Experiment: pairs of models on two slices; see its file."""
+
+    chip: Chip
+    layout: str
+    pairs: tuple[tuple[str, str], ...]
+    deep: Deep
+    decodes: Count
+    decode_context: Count
+    chunks: tuple[Count, ...]
+    chunk_model: str
+
+    @property
+    def prompt(self) -> int:
+        """Tokens of a prompt: the largest chunk."""
+        return max(self.chunks)
+
+    def spec(self, name: str) -> ModelSpec:
+        """Return a model's spec by its name, "deep" or that of a file."""
+        if name == "deep":
+            of = self.deep
+            return replace(load_spec(of.spec), name=f"{of.spec}-deep", layers=of.layers)
+        if name == "llama-3-1b":
+            return from_hf_config(LLAMA_1B, name)
+        return load_spec(name)
+
+
+@figure("fig6", title="Fig. 6: interference on the link", experiment=Pairs,
+        draw="workload.draw_fig6")  # fmt: skip
+def compute(context: Context, experiment: Pairs) -> Computed:
     """Return throughput solo and co-run, over the pair's size and over the chunk size."""
-    gh200, constants = gh200_of_the_paper(), load_constants()
-    shared = link_gbps(gh200.link, context.link_variant)
-    slice_ = slices(gh200, LAYOUT)[0]
-    eight, three = load_spec("llama-3-8b"), load_spec("llama-3-3b")
-    one = from_hf_config(LLAMA_1B, "llama-3-1b")
-    deep = replace(eight, name="llama-3-8b-deep", layers=DEEP_LAYERS)
-    pairs = ((one, one), (one, three), (three, three), (three, eight), (eight, eight), (deep, deep))
+    chip, constants = experiment.chip.platform, load_constants()
+    shared = link_gbps(chip.link, context.link_variant)
+    slice_ = slices(chip, experiment.layout)[0]
+    first_chunk, decodes = experiment.chunks[0], experiment.decodes
+    pairs = [tuple(map(experiment.spec, pair)) for pair in experiment.pairs]
 
     def table(spec: ModelSpec, tokens: int) -> StepTable:
-        return step_table(spec, slice_, constants, shared, max_tokens=tokens, max_rows=DECODES)
+        return step_table(spec, slice_, constants, shared, max_tokens=tokens, max_rows=decodes)
 
     by_size: list[dict[str, Any]] = []
     specs = {spec.name: spec for pair in pairs for spec in pair}
-    tables = {name: table(spec, CHUNKS[0]) for name, spec in specs.items()}
+    tables = {name: table(spec, first_chunk) for name, spec in specs.items()}
     for first, second in pairs:
         both = [tables[s.name] for s in (first, second)]
         loads = {
-            "decode": [_decode(t) for t in both],
-            "prefill": [_prefill(t, CHUNKS[0], "tuned") for t in both],
+            "decode": [_decode(t, experiment) for t in both],
+            "prefill": [_prefill(t, first_chunk, "tuned", experiment.prompt) for t in both],
         }
         by_size += [
             {
@@ -74,11 +103,15 @@ def compute(context: Context) -> Computed:
             }
             for phase, load in loads.items()
         ]
-    big = table(eight, PROMPT)
+    big = table(experiment.spec(experiment.chunk_model), experiment.prompt)
     by_chunk = [
-        {"chunk_tokens": chunk, "alpha": mode, **_shared([_prefill(big, chunk, mode)] * 2, shared)}
+        {
+            "chunk_tokens": chunk,
+            "alpha": mode,
+            **_shared([_prefill(big, chunk, mode, experiment.prompt)] * 2, shared),
+        }
         for mode in ("tuned", "asym", "sym")
-        for chunk in CHUNKS
+        for chunk in experiment.chunks
     ]
     prefill = [r["gap_percent"] for r in by_size if r["phase"] == "prefill"]
     tuned = [r["gap_percent"] for r in by_chunk if r["alpha"] == "tuned"]
@@ -89,45 +122,58 @@ def compute(context: Context) -> Computed:
         f"{context.link_text(shared)}."
     )
     assumptions = [
-        f"Both models run on one GH200 cut into {LAYOUT} and share the link max-min fairly.",
-        f"(a) Each model runs decode steps of {DECODES} sequences.",
-        f"(a) The last pair is Llama-3 8B with {DEEP_LAYERS} layers, as no two Llama 3 make 44 GB.",
-        f"(b) Two Llama-3 8B prefill prompts of {PROMPT} tokens.",
+        f"Both models run on one GH200 cut into {experiment.layout} and share the link "
+        "max-min fairly.",
+        f"(a) Each model runs decode steps of {decodes} sequences.",
+        f"(a) 'deep' is {experiment.deep.spec} with {experiment.deep.layers} layers, as no two "
+        "Llama 3 make 44 GB.",
+        f"(b) Two {experiment.chunk_model} prefill prompts of {experiment.prompt} tokens.",
         "(b) Tuned: each chunk size runs at the alpha that is best without a neighbour.",
         "The paper states neither phase, batch, layout nor prompt length.",
-        f"With prefill at chunk {CHUNKS[0]}, the first and last gap of (a) would be "
+        f"With prefill at chunk {first_chunk}, the first and last gap of (a) would be "
         f"{prefill[0]:.0f}% and {prefill[-1]:.0f}%.",
     ]
     if tuned[0] > 2 * printed:
         assumptions.append(
-            f"(b) The link still limits our model at chunk {CHUNKS[0]}, hence a gap of "
+            f"(b) The link still limits our model at chunk {first_chunk}, hence a gap of "
             f"{tuned[0]:.0f}% where the paper prints {printed:g}%."
         )
     return Computed(
         tables={"size": pa.Table.from_pylist(by_size), "chunk": pa.Table.from_pylist(by_chunk)},
-        results=_results(by_size, by_chunk, context.link_variant, shared),
+        results=_results(by_size, by_chunk, context.link_variant, shared, experiment),
         caption=caption,
+        finding=_finding(by_size, tuned),
         assumptions=tuple(assumptions),
     )
 
 
-def _decode(table: StepTable) -> tuple[float, float, float]:
+def _finding(by_size: Sequence[Mapping[str, Any]], tuned: Sequence[float]) -> str:
+    first, *_, last = (r for r in by_size if r["phase"] == "decode")
+    return (
+        f"Two models that share the link lose {first['gap_percent']:.0f}% of their solo decode "
+        f"rate at {first['size_gb']:.0f} GB and {last['gap_percent']:.0f}% at "
+        f"{last['size_gb']:.0f} GB; prefill loses {tuned[0]:.0f}% in small chunks, "
+        f"{tuned[-1]:.0f}% in one"
+    )
+
+
+def _decode(table: StepTable, experiment: Pairs) -> tuple[float, float, float]:
     """Return (seconds alone, link bytes, tokens) of a decode step at the best alpha."""
     costs = [
         step_time(
             table,
-            decode_seqs=DECODES,
-            decode_kv_tokens=DECODES * DECODE_CONTEXT,
-            head_rows=DECODES,
+            decode_seqs=experiment.decodes,
+            decode_kv_tokens=experiment.decodes * experiment.decode_context,
+            head_rows=experiment.decodes,
             alpha_index=a,
         )
         for a in range(len(table.alphas))
     ]
     best = min(costs, key=lambda c: c.alone_s)
-    return best.alone_s, best.link_bytes, DECODES
+    return best.alone_s, best.link_bytes, experiment.decodes
 
 
-def _prefill(table: StepTable, chunk: int, mode: str) -> tuple[float, float, float]:
+def _prefill(table: StepTable, chunk: int, mode: str, prompt: int) -> tuple[float, float, float]:
     """Return (seconds alone, link bytes, tokens) of a whole prompt in chunks."""
 
     def run(alpha_index: int) -> tuple[float, float]:
@@ -136,17 +182,17 @@ def _prefill(table: StepTable, chunk: int, mode: str) -> tuple[float, float, flo
                 table,
                 prefill_tokens=chunk,
                 context_tokens=at,
-                head_rows=int(at + chunk == PROMPT),
+                head_rows=int(at + chunk == prompt),
                 alpha_index=alpha_index,
             )
-            for at in range(0, PROMPT, chunk)
+            for at in range(0, prompt, chunk)
         ]
         return sum(s.alone_s for s in steps), sum(s.link_bytes for s in steps)
 
     last = len(table.alphas) - 1
     choices = {"asym": [0], "sym": [last]}.get(mode, range(last + 1))
     seconds, link = min(run(a) for a in choices)
-    return seconds, link, PROMPT
+    return seconds, link, prompt
 
 
 def _shared(loads: Sequence[tuple[float, float, float]], capacity_gbps: float) -> dict[str, Any]:
@@ -178,6 +224,7 @@ def _results(
     by_chunk: list[dict[str, Any]],
     variant: str,
     capacity_gbps: float,
+    experiment: Pairs,
 ) -> tuple[Result, ...]:
     tuned = [r for r in by_chunk if r["alpha"] == "tuned"]
     shown, other = ([r for r in by_size if r["phase"] == phase] for phase in ("decode", "prefill"))
@@ -199,12 +246,15 @@ def _results(
         }
 
     decode = (
-        f"Decode steps of {DECODES}, {LAYOUT}: phase, batch and layout are our reading, taken "
-        f"with the printed gaps in view, hence in-sample. Prefilling at chunk {CHUNKS[0]} the gaps "
-        "are "
-        f"{other[0]['gap_percent']:.0f}% and {other[-1]['gap_percent']:.0f}%."
+        f"Decode steps of {experiment.decodes}, {experiment.layout}: phase, batch and layout are "
+        "our reading, taken with the printed gaps in view, hence in-sample. Prefilling at chunk "
+        f"{experiment.chunks[0]} the gaps are {other[0]['gap_percent']:.0f}% and "
+        f"{other[-1]['gap_percent']:.0f}%."
     )
-    chunk = f"Two Llama-3 8B, {LAYOUT}, prompt {PROMPT}, alpha tuned alone; pair and layout ours."
+    chunk = (
+        f"Two {experiment.chunk_model}, {experiment.layout}, prompt {experiment.prompt}, alpha "
+        "tuned alone; pair and layout ours."
+    )
     sizes = [r["size_gb"] for r in shown]
     return (
         result("a.gap_small", shown[0]["gap_percent"], decode, chosen=True),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -15,34 +15,43 @@ from c2c.cost import (
     onchip_bytes,
 )
 from c2c.hardware import link_gbps, slices
-from experiments.c2cserve.fig4 import SHAPE
-from experiments.c2cserve.settings import gh200_of_the_paper
+from c2c.ranges import Count
+from experiments.c2cserve.settings import Chip, Gemm
 from experiments.claims import answer
 from experiments.figure import Computed, Context, figure
 
 __all__ = ["compute"]
 
-M_TILES = (64, 128, 192, 256)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiles:
+    """Experiment: rows of AsymGEMM's M tile, for a GEMM on a layout's first slice."""
+
+    chip: Chip
+    layout: str
+    gemm: Gemm
+    m_tiles: tuple[Count, ...]
 
 
-@figure("fig8", title="Fig. 8: M tile of AsymGEMM", draw="gemm.draw_fig8")
-def compute(context: Context) -> Computed:
+@figure("fig8", title="Fig. 8: M tile of AsymGEMM", experiment=Tiles, draw="gemm.draw_fig8")
+def compute(context: Context, experiment: Tiles) -> Computed:
     """Return one row for each M tile, for the GEMM of Fig. 4 on the full GPU."""
-    gh200, constants = gh200_of_the_paper(), load_constants()
-    shared = link_gbps(gh200.link, context.link_variant)
-    full_gpu = slices(gh200, "1x96gb")[0]
+    chip, constants = experiment.chip.platform, load_constants()
+    shared = link_gbps(chip.link, context.link_variant)
+    full_gpu = slices(chip, experiment.layout)[0]
+    gemm = experiment.gemm
     default = KernelTiles()
     rows: list[dict[str, Any]] = []
-    for tm in M_TILES:
+    for tm in experiment.m_tiles:
         tiles = replace(default, asym=replace(default.asym, tm=tm))
         time = gemm_time(
-            *SHAPE, 0.0, slice_=full_gpu, constants=constants, link_gbps=shared, tiles=tiles
+            *gemm.mnk, 0.0, slice_=full_gpu, constants=constants, link_gbps=shared, tiles=tiles
         )
         smem, accumulators = onchip_bytes(tiles.asym, weight_stationary=True)
         rows.append(
             {
                 "m_tile": tm,
-                "accumulation_steps": float(asym_accumulation_steps(*SHAPE, tiles.asym)),
+                "accumulation_steps": float(asym_accumulation_steps(*gemm.mnk, tiles.asym)),
                 "hbm_gb": float(time.traffic.hbm_bytes) / 1e9,
                 "smem_kib": smem / 1024,
                 "accumulator_kib": accumulators / 1024,
@@ -68,7 +77,7 @@ def compute(context: Context) -> Computed:
         f"bytes of one GEMM on a full GH200, {context.link_text(shared)}."
     )
     assumptions = (
-        f"The GEMM has M={SHAPE[0]}, K={SHAPE[2]}, N={SHAPE[1]}; a K slice of {default.asym.kc} is "
+        f"The GEMM has M={gemm.m}, K={gemm.k}, N={gemm.n}; a K slice of {default.asym.kc} is "
         "pinned.",
         "HBM bytes do not change, as each element of O is updated once a K slice.",
         "Shared memory holds the pinned weights, the pipeline of X and the output staging.",
@@ -77,5 +86,9 @@ def compute(context: Context) -> Computed:
         tables={"tiles": pa.Table.from_pylist(rows)},
         results=(result,),
         caption=caption,
+        finding=f"From {rows[0]['m_tile']} to {rows[-1]['m_tile']} rows a tile, reductions fall "
+        "from "
+        f"{counts}, HBM bytes stay at {rows[-1]['hbm_gb']:.2f} GB, and latency falls from "
+        f"{rows[0]['latency_ms']:.1f} to {rows[-1]['latency_ms']:.1f} ms",
         assumptions=assumptions,
     )

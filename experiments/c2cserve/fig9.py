@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from c2c.models import load_spec, weight_bytes
-from experiments.c2cserve.baselines import DENSE, MOE, NAMES, PROMPT, serve_alone
+from c2c.ranges import Count
+from experiments.c2cserve.baselines import DENSE, MOE, NAMES, serve_alone
 from experiments.c2cserve.settings import gh200_of_the_paper
 from experiments.claims import Result, answer, claim
 from experiments.figure import SIMULATOR, Computed, Context, figure
 
-__all__ = ["OUTPUT", "SYSTEMS", "answered", "compute", "served"]
+__all__ = ["answered", "compute"]
 
-OUTPUT: Final = 64
 SEVENTY: Final = "llama-3-70b"
-SYSTEMS: Final = {
-    **dict.fromkeys((*DENSE, SEVENTY), ("c2cserve", "serverlessllm", "aegaeon")),
-    **dict.fromkeys(MOE, ("c2cserve", "serverlessllm", "moe_infinity", "finemoe")),
-}
 
 # (model, system, latency) -> claim with the printed ratio to C2CServe's latency.
 RATIOS: Final = {
@@ -34,10 +31,21 @@ RATIOS: Final = {
 }
 
 
-@figure("fig9", title="Fig. 9: average TTFT and TPOT", draw="baselines.draw_fig9", needs=SIMULATOR)
-def compute(context: Context) -> Computed:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneByOne:
+    """Experiment: requests of one model after another, by model and system."""
+
+    systems: dict[str, tuple[str, ...]]
+    prompt_tokens: Count
+    output_tokens: Count
+    requests: Count
+
+
+@figure("fig9", title="Fig. 9: average TTFT and TPOT", experiment=OneByOne,
+        draw="baselines.draw_fig9", needs=SIMULATOR)  # fmt: skip
+def compute(context: Context, experiment: OneByOne) -> Computed:
     """Return TTFT and TPOT of each model on each system, and the answers to the claims."""
-    rows = served(context, [(m, s) for m, systems in SYSTEMS.items() for s in systems], requests=3)
+    rows = _served(context, experiment)
     rows = [row | _printed(row, rows) for row in rows]
     caption = (
         "Bars: mean TTFT and TPOT of requests that are served one at a time on a whole GH200, link "
@@ -45,7 +53,8 @@ def compute(context: Context) -> Computed:
         "prints."
     )
     assumptions = (
-        f"Requests have {PROMPT} prompt tokens and {OUTPUT} output tokens.",
+        f"Requests have {experiment.prompt_tokens} prompt tokens and {experiment.output_tokens} "
+        "output tokens.",
         "The engine has started before the first request.",
         "The prompt is the 95th percentile of ShareGPT's lengths, both of which section 9.1 names.",
         "The paper states neither load nor batch, and prints ratios only.",
@@ -55,25 +64,21 @@ def compute(context: Context) -> Computed:
         tables={"latency": pa.Table.from_pylist(rows)},
         results=answered(context, rows),
         caption=caption,
+        finding=_finding(rows),
         assumptions=assumptions,
         report=_report(rows),
     )
 
 
-def served(
-    context: Context, pairs: Sequence[tuple[str, str]], *, requests: int, output: int = OUTPUT
-) -> list[dict[str, Any]]:
-    """Return one row with TTFT and TPOT for each (model, system).
-
-    Args:
-      context: link variant, seed and progress.
-      pairs: models and systems to serve them.
-      requests: number of requests that count, one after another.
-      output: output tokens of each request.
-    """
+def _served(context: Context, experiment: OneByOne) -> list[dict[str, Any]]:
+    """Return one row with TTFT and TPOT for each model and system."""
     rows = []
+    pairs = [(model, system) for model, names in experiment.systems.items() for system in names]
     for model, system in context.each(pairs):
-        got = serve_alone(context, model, system, output=output, requests=requests)
+        got = serve_alone(
+            context, model, system, output=experiment.output_tokens,
+            prompt=experiment.prompt_tokens, requests=experiment.requests,
+        )  # fmt: skip
         rows.append(
             {
                 "model": model,
@@ -87,15 +92,35 @@ def served(
     return rows
 
 
+def _finding(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the range, over models, of C2CServe's latencies over ServerlessLLM's."""
+    of = {(r["model"], r["system"]): r for r in rows if not r["out_of_memory"]}
+    ratios = {
+        what: [
+            row[what] / of[model, "serverlessllm"][what]
+            for (model, system), row in of.items()
+            if system == "c2cserve" and (model, "serverlessllm") in of
+        ]
+        for what in ("ttft_s", "tpot_s")
+    }
+    if not ratios["ttft_s"]:
+        return "No model is served by both C2CServe and ServerlessLLM"
+    ttft, tpot = (f"{min(v):.2g} to {max(v):.2g}" for v in ratios.values())
+    return (
+        f"One at a time, C2CServe's TTFT is {ttft} times ServerlessLLM's, whose weights are in "
+        f"HBM, and its TPOT {tpot} times"
+    )
+
+
 def _printed(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return a system's times by the printed ratio to C2CServe, from our C2CServe's times."""
     model, system = row["model"], row["system"]
-    (ours,) = (r for r in rows if (r["model"], r["system"]) == (model, "c2cserve"))
+    ours = next((r for r in rows if (r["model"], r["system"]) == (model, "c2cserve")), None)
     found: dict[str, Any] = {}
     for what in ("ttft", "tpot"):
         name = RATIOS.get(("dense" if model in DENSE else model, system, what))
         ratio = None if name is None else float(claim(f"c2cserve.fig9.{name}").value)
-        found[f"published_{what}_s"] = None if ratio is None else ratio * ours[f"{what}_s"]
+        found[f"published_{what}_s"] = ratio * ours[f"{what}_s"] if ratio and ours else None
     return found
 
 
@@ -115,6 +140,10 @@ def answered(context: Context, rows: Sequence[Mapping[str, Any]]) -> tuple[Resul
     """Return the answers to claims whose models and systems are all among the rows."""
     of = {(r["model"], r["system"]): r for r in rows}
     qwen, mixtral = MOE
+    dense, moe = (
+        ("c2cserve", "serverlessllm", "aegaeon"),
+        ("c2cserve", "serverlessllm", "moe_infinity", "finemoe"),
+    )
 
     def mean(system: str, what: str) -> float:
         return float(np.mean([of[m, system][what] for m in DENSE]))
@@ -123,7 +152,7 @@ def answered(context: Context, rows: Sequence[Mapping[str, Any]]) -> tuple[Resul
         return float(of[model, system][what] / of[model, "c2cserve"][what])
 
     def ttft_order() -> dict[str, Any]:
-        ttft = {s: of[mixtral, s]["ttft_s"] for s in SYSTEMS[mixtral]}
+        ttft = {s: of[mixtral, s]["ttft_s"] for s in moe}
         return {
             "lowest": NAMES[min(ttft, key=lambda s: ttft[s])],
             "c2cserve": ttft["c2cserve"],
@@ -137,15 +166,15 @@ def answered(context: Context, rows: Sequence[Mapping[str, Any]]) -> tuple[Resul
          lambda: mean("aegaeon", "ttft_s") / mean("c2cserve", "ttft_s")),
         ("dense.tpot_vs_aegaeon", DENSE, ("c2cserve", "aegaeon"),
          lambda: mean("aegaeon", "tpot_s") / mean("c2cserve", "tpot_s")),
-        ("llama70b.oom", (SEVENTY,), ("c2cserve", "serverlessllm", "aegaeon"),
-         lambda: {NAMES[s]: of[SEVENTY, s]["out_of_memory"] for s in SYSTEMS[SEVENTY]}),
+        ("llama70b.oom", (SEVENTY,), dense,
+         lambda: {NAMES[s]: of[SEVENTY, s]["out_of_memory"] for s in dense}),
         ("qwen3_30b.ttft_vs_sllm", (qwen,), ("c2cserve", "serverlessllm"),
          lambda: over(qwen, "serverlessllm", "ttft_s")),
         ("qwen3_30b.ttft_vs_moeinf", (qwen,), ("c2cserve", "moe_infinity"),
          lambda: over(qwen, "moe_infinity", "ttft_s")),
         ("qwen3_30b.ttft_vs_finemoe", (qwen,), ("c2cserve", "finemoe"),
          lambda: over(qwen, "finemoe", "ttft_s")),
-        ("mixtral.ttft_order", (mixtral,), SYSTEMS[mixtral], ttft_order),
+        ("mixtral.ttft_order", (mixtral,), moe, ttft_order),
         ("dense.ttft_vs_sllm", DENSE, ("c2cserve", "serverlessllm"),
          lambda: {s: mean(s, "ttft_s") for s in ("c2cserve", "serverlessllm")}),
         ("mixtral.tpot_vs_moeinf", (mixtral,), ("c2cserve", "moe_infinity"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -12,35 +13,43 @@ from omegaconf import OmegaConf
 from c2c.config import build, simulate
 from c2c.cost import load_constants
 from c2c.hardware import load_platform
-from experiments.c2cserve.baselines import PROMPT
+from c2c.ranges import Count
+from experiments.c2cserve.baselines import DENSE, MOE
 from experiments.c2cserve.settings import GH200, composed
 from experiments.claims import Result, answer, claim
+from experiments.experiment import named
 from experiments.figure import SIMULATOR, Computed, Context, figure
 
-__all__ = ["cold_s", "compute_cold", "compute_switch", "switch_s"]
+__all__ = ["compute_cold", "compute_switch"]
 
-DENSE, MOE = ("llama-3-3b", "llama-3-8b"), ("qwen3-30b-a3b", "mixtral-8x7b")
-WHOLE = "1x96gb"
-COLD_LAYOUTS = {"c2cserve": "7x12gb"}  # the others: the whole GPU
-# No instance is active at the beginning, as the figure measures starts.
-SETTINGS = {"c2cserve": ("system.starts_active=false",)}
-SYSTEMS = {
-    **dict.fromkeys(DENSE, ("c2cserve", "serverlessllm", "aegaeon")),
-    **dict.fromkeys(MOE, ("c2cserve", "serverlessllm", "moe_infinity", "finemoe")),
-}
 CACHING = ("moe_infinity", "finemoe")  # they serve MoE models only
 SHORT = {"serverlessllm": "sllm", "moe_infinity": "moeinf"}
 # Numbers of Fig. 11 that are inputs; Aegaeon's follows from the bytes that it copies.
 FITTED = ("c2cserve", "serverlessllm", "moe_infinity", "finemoe")
 
 
-@figure("fig10", title="Fig. 10: cold start", draw="serving.draw_fig10", needs=SIMULATOR)
-def compute_cold(context: Context) -> Computed:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Starts:
+    """Experiment: settings of the runs by system, and the systems that serve each model."""
+
+    runs: dict[str, tuple[str, ...]]
+    systems: dict[str, tuple[str, ...]]
+    prompt_tokens: Count
+
+    def __post_init__(self) -> None:
+        for systems in self.systems.values():
+            for system in systems:
+                named(self.runs, system, "runs")
+
+
+@figure("fig10", title="Fig. 10: cold start", experiment=Starts, draw="serving.draw_fig10",
+        needs=SIMULATOR)  # fmt: skip
+def compute_cold(context: Context, experiment: Starts) -> Computed:
     """Return the time from arrival to first token of one request for a model on disk."""
     rows: list[dict[str, Any]] = []
-    for model in (*DENSE, *MOE):
-        for system in SYSTEMS[model]:
-            first = _cold(context, model, system)
+    for model, systems in experiment.systems.items():
+        for system in systems:
+            (first,) = _requests(context, experiment, [model], system, "disk")
             rows.append(
                 {
                     "model": model,
@@ -50,7 +59,7 @@ def compute_cold(context: Context) -> Computed:
                 }
             )
     ttft = {(r["model"], r["system"]): r["ttft_s"] for r in rows}
-    speedup = {m: ttft[m, "serverlessllm"] / ttft[m, "c2cserve"] for m in (*DENSE, *MOE)}
+    speedup = {m: ttft[m, "serverlessllm"] / ttft[m, "c2cserve"] for m in experiment.systems}
     disk = load_platform("gh200").host.disk_gbps
     why = (
         f"Starting a runtime from scratch takes {load_constants().engine_init_s:.2f} s, vLLM's "
@@ -62,9 +71,9 @@ def compute_cold(context: Context) -> Computed:
         "ServerlessLLM."
     )
     assumptions = (
-        f"The request has a prompt of {PROMPT} tokens.",
+        f"The request has a prompt of {experiment.prompt_tokens} tokens.",
         f"The disk reads {disk:g} GB/s, which is an assumption.",
-        f"C2CServe runs on a slice of {COLD_LAYOUTS['c2cserve']}, the others on the full GPU.",
+        *(f"{system}: {', '.join(settings)}." for system, settings in experiment.runs.items()),
         why,
         "Activating a model takes the time that Fig. 11 shows.",
         "MoE-Infinity and FineMoE read the checkpoint at the rate that was fitted to Fig. 11.",
@@ -102,11 +111,17 @@ def compute_cold(context: Context) -> Computed:
             result("moe.vs_moeinf_finemoe", caching),
             result(
                 "abstract.coldstart.dense_max",
-                max(ttft[m, s] / ttft[m, "c2cserve"] for m in DENSE for s in SYSTEMS[m][1:]),
+                max(
+                    ttft[m, s] / ttft[m, "c2cserve"]
+                    for m in DENSE
+                    for s in experiment.systems[m][1:]
+                ),
             ),
             result("abstract.coldstart.moe_max", max(caching)),
         ),
         caption=caption,
+        finding=f"Cold starts of C2CServe are {min(speedup.values()):.2g} to "
+        f"{max(speedup.values()):.2g} times as fast as ServerlessLLM's: all read the same disk",
         assumptions=assumptions,
     )
 
@@ -118,13 +133,14 @@ def _printed(model: str) -> str:
     return str(claim("c2cserve.fig10.qwen3_30b.vs_sllm").value) if "qwen3" in model else ""
 
 
-@figure("fig11", title="Fig. 11: model switch", draw="serving.draw_fig11", needs=SIMULATOR)
-def compute_switch(context: Context) -> Computed:
+@figure("fig11", title="Fig. 11: model switch", experiment=Starts, draw="serving.draw_fig11",
+        needs=SIMULATOR)  # fmt: skip
+def compute_switch(context: Context, experiment: Starts) -> Computed:
     """Return the time to bring a model in host memory onto a slice that ran another one."""
     rows: list[dict[str, Any]] = []
     for kind, models, other in (("dense", DENSE, DENSE), ("moe", MOE, (DENSE[0],))):
         for model in models:
-            for system in SYSTEMS[model]:
+            for system in experiment.systems[model]:
                 others = MOE if system in CACHING else other
                 rival = next(m for m in others if m != model)
                 rows.append(
@@ -132,7 +148,7 @@ def compute_switch(context: Context) -> Computed:
                         "model": model,
                         "kind": kind,
                         "system": system,
-                        "switch_ms": 1e3 * switch_s(context, rival, model, system),
+                        "switch_ms": 1e3 * _switch_s(context, experiment, rival, model, system),
                     }
                 )
     fitted = {"dense": "llama-3-8b", "moe": "qwen3-30b-a3b"}
@@ -146,7 +162,7 @@ def compute_switch(context: Context) -> Computed:
             link_variant=context.link_variant,
         )
         for kind, model in fitted.items()
-        for system in SYSTEMS[model]
+        for system in experiment.systems[model]
     ]
     orders = [
         math.log10(by_key[m, "serverlessllm"] / by_key[m, "c2cserve"]) for m in fitted.values()
@@ -184,53 +200,47 @@ def compute_switch(context: Context) -> Computed:
         tables={"switch": pa.Table.from_pylist(rows)},
         results=tuple(results),
         caption=caption,
+        finding=_switch_finding(rows),
         assumptions=assumptions,
     )
 
 
-def cold_s(context: Context, model: str, system: str) -> float:
-    """Return the seconds to the first token of one request for a model on disk."""
-    first = _cold(context, model, system)
-    return float(first["first_token_s"] - first["arrival_s"])
+def _switch_finding(rows: Sequence[dict[str, Any]]) -> str:
+    ours = [r["switch_ms"] for r in rows if r["system"] == "c2cserve"]
+    others = [r["switch_ms"] for r in rows if r["system"] != "c2cserve"]
+    return (
+        f"C2CServe switches models in {min(ours):.0f} to {max(ours):.0f} ms, the others in "
+        f"{min(others) / 1e3:.2g} to {max(others) / 1e3:.3g} s"
+    )
 
 
-def _cold(context: Context, model: str, system: str) -> dict[str, Any]:
-    layout = COLD_LAYOUTS.get(system, WHOLE)
-    (first,) = _requests(context, [model], system, layout, "disk", prompt=PROMPT)
-    return first
-
-
-def switch_s(context: Context, rival: str, model: str, system: str) -> float:
+def _switch_s(context: Context, experiment: Starts, rival: str, model: str, system: str) -> float:
     """Return the seconds to bring a model in host memory onto a GPU that ran a rival."""
-    # one slice, so that the rival has to leave it; the prompt is computed after started_s
-    served = _requests(context, [rival, model], system, WHOLE, "host", prompt=1)
+    served = _requests(context, experiment, [rival, model], system, "host")
     asked = next(r for r in served if r["model"] == model)
     return float(asked["started_s"] - asked["arrival_s"])
 
 
 def _requests(
     context: Context,
+    experiment: Starts,
     models: Sequence[str],
     system: str,
-    layout: str,
     weights_start: str,
-    *,
-    prompt: int,
 ) -> list[dict[str, Any]]:
     """Serve each model once, far apart, and return the records in order of arrival."""
     settings = composed(
         [
             *GH200,
             f"system={system}",
-            *SETTINGS.get(system, ()),
-            f"mig={layout}",
+            *experiment.runs[system],
             f"link={context.link_variant}",
             f"weights_start={weights_start}",
             "system.check_slo=false",
             "workload=deterministic",
             f"workload.requests={len(models)}",
             "workload.rate_rps=0.001",
-            f"workload.prompt_tokens={prompt}",
+            f"workload.prompt_tokens={experiment.prompt_tokens}",
             "workload.output_tokens=1",
         ]
     )

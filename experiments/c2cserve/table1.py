@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from c2c.hardware import link_gbps, load_mig, slices
-from experiments.c2cserve.settings import gh200_of_the_paper
+from experiments.c2cserve.settings import Chip
 from experiments.claims import Result, answer, claim
 from experiments.figure import Computed, Context, figure
 
 __all__ = ["compute"]
 
 
-@figure("table1", title="Table 1: MIG layouts of GH200", draw="hardware.draw_table1")
-def compute(context: Context) -> Computed:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layouts:
+    """Experiment: layouts that the paper prints."""
+
+    chip: Chip
+    layouts: tuple[str, ...]
+
+
+@figure("table1", title="Table 1: MIG layouts of GH200", experiment=Layouts,
+        draw="hardware.draw_table1")  # fmt: skip
+def compute(context: Context, experiment: Layouts) -> Computed:
     """Return one row for each layout, with our values and the printed ones."""
-    gh200 = gh200_of_the_paper()
-    shared = link_gbps(gh200.link, context.link_variant)
+    chip = experiment.chip.platform
+    shared = link_gbps(chip.link, context.link_variant)
     rows: list[dict[str, Any]] = []
     results = []
-    for name in gh200.mig:
+    for name in experiment.layouts:
         layout = load_mig(name)
-        one = slices(gh200, name)[0]
+        one = slices(chip, name)[0]
         ours = {
             "instances": layout.instances,
             "hbm_gb_per_instance": one.hbm_bytes / 1e9,
@@ -61,6 +71,9 @@ def compute(context: Context) -> Computed:
         tables={"layouts": pa.Table.from_pylist(rows)},
         results=tuple(results),
         caption=caption,
+        finding="Cut in seven, a slice's HBM is "
+        f"{rows[-1]['hbm_over_link']:.2g} times the link; a whole GPU's, "
+        f"{rows[0]['hbm_over_link']:.2g} times",
         assumptions=assumptions,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -13,15 +14,22 @@ from experiments.figure import Computed, Context, figure
 
 __all__ = ["compute"]
 
-PLATFORMS = ("gh200", "gb200", "rubin")
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Superchips:
+    """Experiment: chips that the paper prints, and a model for the first one's HBM."""
+
+    platforms: tuple[str, ...]
+    model: str
 
 
-@figure("table2", title="Table 2: Superchips", draw="hardware.draw_table2")
-def compute(context: Context) -> Computed:
+@figure("table2", title="Table 2: Superchips", experiment=Superchips,
+        draw="hardware.draw_table2")  # fmt: skip
+def compute(context: Context, experiment: Superchips) -> Computed:
     """Return one row for each platform, with our values and the printed ones."""
     rows: list[dict[str, Any]] = []
     results = []
-    for name in PLATFORMS:
+    for name in experiment.platforms:
         platform = load_platform(name)
         ours = {
             "cpu_mem_gb": platform.host.memory_bytes / 1e9,
@@ -48,6 +56,8 @@ def compute(context: Context) -> Computed:
                 sample="in-sample",
             )
         )
+    sizes = [r["cpu_mem_gb"] / r["hbm_gb"] for r in rows]
+    rates = [r["link_measured_gbps"] for r in rows]
     caption = (
         "Each Superchip of the paper's Table 2: our value, the paper's below. Usable: the rate of "
         "one direction that a kernel gets in the link variant 'measured'; this report uses "
@@ -62,8 +72,11 @@ def compute(context: Context) -> Computed:
     )
     return Computed(
         tables={"superchips": pa.Table.from_pylist(rows)},
-        results=(*results, *_links(), *_capacity()),
+        results=(*results, *_links(), *_capacity(experiment)),
         caption=caption,
+        finding=f"Host memory is {min(sizes):.2g} to {max(sizes):.2g} times HBM, and a kernel "
+        "reads it at "
+        f"{min(rates):.0f} to {max(rates):.0f} GB/s",
         assumptions=assumptions,
     )
 
@@ -82,11 +95,11 @@ def _links() -> tuple[Result, ...]:
     )
 
 
-def _capacity() -> tuple[Result, ...]:
-    gh200 = load_platform("gh200")
-    weights_gb = weight_bytes(load_spec("llama-3-70b")) / 1e9
+def _capacity(experiment: Superchips) -> tuple[Result, ...]:
+    gh200 = load_platform(experiment.platforms[0])
+    weights_gb = weight_bytes(load_spec(experiment.model)) / 1e9
     hbm_gb = gh200.gpu.hbm_bytes / 1e9
-    note = "Weights counted from the public config of Llama-3 70B."
+    note = f"Weights counted from the public config of {experiment.model}."
     return (
         answer("c2cserve.sec2.70b_weights", weights_gb, note, sample="identity"),
         answer(

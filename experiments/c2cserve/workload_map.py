@@ -4,53 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
-from typing import Any, Final, Literal
+from itertools import product
+from typing import Any, Final
 
 import pyarrow as pa
 
 from c2c.config import RunSetup, build, simulate
+from c2c.errors import SettingError
 from c2c.hardware import LinkVariant, load_platform
-from experiments.c2cserve.fleets import catalog
+from c2c.ranges import AboveZero, Count, FromZero, Index
 from experiments.c2cserve.measures import measures, medians
-from experiments.c2cserve.settings import GH200, composed
+from experiments.c2cserve.settings import GH200, catalog, composed
+from experiments.experiment import named
 from experiments.figure import SIMULATOR, Computed, Context, figure
 
-__all__ = ["CLOSE_POINTS", "PAPER", "SYSTEMS", "Point", "arrivals", "best_of", "compute"]
+__all__ = ["Point", "arrivals", "best_of", "compute"]
 
-PLANNED: Final = None
-# Name -> settings and layout: the whole chip, four or seven slices, or a planned one.
-SYSTEMS: Final[dict[str, tuple[str, int | None]]] = {
-    "C2CServe": ("c2cserve", -1),
-    "C2CServe to the letter": ("c2cserve_letter", -1),
-    "plus": ("c2cserve_plus", -1),
-    "ServerlessLLM": ("serverlessllm", 0),
-    "ServerlessLLM, slices": ("serverlessllm", -2),
-    "ServerlessLLM, 50 ms": ("serverlessllm_fast", -2),
-    "Aegaeon": ("aegaeon", 0),
-    "plus, planned": ("c2cserve_plus", PLANNED),
-    "ServerlessLLM, 50 ms, planned": ("serverlessllm_fast", PLANNED),
-    "Aegaeon, planned": ("aegaeon", PLANNED),
-}
-OURS: Final = ("plus, planned", "plus")  # the first one in a map is compared with the others
-PAPER: Final = ("C2CServe", "C2CServe to the letter")  # the paper's system, as we read it
-# Programs that other figures of the quick profile compile too.
-QUICK_SYSTEMS: Final = ("C2CServe", "plus", "ServerlessLLM", "ServerlessLLM, 50 ms", "Aegaeon")
-CHIPS: Final = ("gh200", "gb200", "h200_pcie5")
-MODELS: Final[Sequence[int]] = (2, 7, 16, 32)
-RATES: Final[Sequence[float]] = (0.5, 1.0, 2.0, 4.0)
-BURSTS: Final = ("steady", "bursty")
-REQUESTS: Final = 4000
-DAYS: Final = 21  # of the generator's trace, before it is compressed to the rate
-CLOSE_POINTS: Final = 1.0  # of attainment; closer systems count as equal
-MEMORIES_GB: Final = (120, 240, 480, 960)
-MANY: Final = (8, 16, 32, 64)
-STORED: Final = ("C2CServe", "plus", "ServerlessLLM, 50 ms")
-MEMORY_RATE: Final = 1.0  # requests/s
-SEEDS: Final = 2  # of the full profile
-PLAN_SEED: Final = 1000  # of the requests that plan layouts; no measured run has it
-PLAN_REQUESTS: Final = 2000
+DAYS: Final = 21.0  # of the generator's trace
 _WORKLOAD: Final = ("chip", "bursts", "models", "rate_rps")
+_BURSTS: Final = ("steady", "bursty")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,28 +32,97 @@ class Point:
     chip: str
     models: int
     rate_rps: float
-    bursts: Literal["steady", "bursty"]
+    bursts: str  # steady or bursty
     memory_gb: int | None = None
 
 
-@figure("workload_map", title="The best system for each workload (beyond the paper)",
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """A system, and the place of its layout among its chip's; None: planned."""
+
+    system: str
+    layout: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """Numbers of models, and requests a second."""
+
+    models: tuple[Count, ...]
+    rates_rps: tuple[AboveZero, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Sizes of the first chip's host memory, and the runs on each."""
+
+    gb: tuple[Count, ...]
+    models: tuple[Count, ...]
+    systems: tuple[str, ...]
+    rate_rps: AboveZero
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequests:
+    """Requests that plan layouts."""
+
+    seed: Index
+    requests: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Map:
+    """Experiment: systems over workloads; a system or chip that is null is left out."""
+
+    systems: dict[str, System | None]
+    ours: tuple[str, ...]
+    paper: tuple[str, ...]
+    grids: dict[str, Grid | None]
+    requests: Count
+    days: AboveZero
+    close_points: FromZero
+    memory: Memory
+    seeds: Count
+    plan: PlanRequests
+
+    def __post_init__(self) -> None:
+        for name in (*self.ours, *self.paper):
+            if named(self.systems, name, "systems") is None:
+                raise SettingError("experiment.systems", name, "a system that is not null")
+
+    def points(self) -> Iterator[tuple[Point, str]]:
+        """Yield each workload with each system."""
+        names = [name for name, system in self.systems.items() if system]
+        for chip, grid in self.grids.items():
+            for bursts in _BURSTS if grid else ():
+                assert grid is not None
+                for count, rate, name in product(grid.models, grid.rates_rps, names):
+                    yield Point(chip=chip, models=count, rate_rps=rate, bursts=bursts), name
+        first = next(iter(self.grids))
+        many = self.memory
+        for memory, count, name in product(many.gb, many.models, many.systems):
+            yield Point(chip=first, models=count, rate_rps=many.rate_rps, bursts="bursty",
+                        memory_gb=memory), name  # fmt: skip
+
+
+@figure("workload_map", title="The best system for each workload", experiment=Map,
         draw="workload_map.draw_map", needs=SIMULATOR, profiles=("full",), beyond=True)  # fmt: skip
-def compute(context: Context) -> Computed:
+def compute(context: Context, experiment: Map) -> Computed:
     """Return attainment and latencies of every system at every point, and the best of each."""
-    names = QUICK_SYSTEMS if context.quick else tuple(SYSTEMS)
-    seeds = context.seeds[: 1 if context.quick else SEEDS]
-    points = [(point, name) for point in _points(context.quick) for name in names]
-    if not context.quick:
-        points += [(point, name) for point in _memories() for name in STORED]
-    runs = [(*point, seed) for point in points for seed in seeds]
+    seeds = context.seeds[: experiment.seeds]
+    runs = [(point, name, seed) for point, name in experiment.points() for seed in seeds]
     rows = []
     for point, name, seed in context.each(runs):
-        found = _run(context, point, name, seed)
+        found = _run(context, experiment, point, name, seed)
         rows.append(asdict(point) | {"system": name, "seed": seed, **found})
     middle = medians(rows, (*_WORKLOAD, "memory_gb", "system"))
     best = [
-        _with_band(here, [r for r in rows if r["memory_gb"] is None and _at(r) == _at(here)])
-        for here in _best(middle)
+        _with_band(
+            here,
+            [r for r in rows if r["memory_gb"] is None and _at(r) == _at(here)],
+            experiment,
+        )
+        for here in _best(middle, experiment)
     ]
     table: Any = pa.Table.from_pylist
     return Computed(
@@ -89,12 +130,16 @@ def compute(context: Context) -> Computed:
         results=(),
         caption=(
             "Cells: highest share of requests that met both targets; in brackets, the paper's "
-            f"C2CServe, which trails by over {CLOSE_POINTS:g} point "
-            f"with every seed in {sum(b['paper_behind'] for b in best)} of {len(best)} workloads, "
-            f"plus in {sum(b['plus_behind'] for b in best)}. Colour: best system."
+            f"C2CServe. Colour: best system; grey: all within {experiment.close_points:g} point."
+        ),
+        finding=(
+            f"C2CServe as published trails another system by over "
+            f"{experiment.close_points:g} point in {sum(b['paper_behind'] for b in best)} of "
+            f"{len(best)} workloads with every seed, plus in {sum(b['plus_behind'] for b in best)}"
         ),
         assumptions=(
-            f"A workload has {REQUESTS:,} requests; values are medians of seeds {list(seeds)}.",
+            f"A workload has {experiment.requests:,} requests; values are medians of seeds "
+            f"{list(seeds)}.",
             "Half of the models are Llama-3 3B (TPOT target 0.15 s), half are 8B (0.3 s); the TTFT "
             "target is 1 s.",
             "Steady: Poisson arrivals, popularity 1/rank.",
@@ -109,53 +154,40 @@ def compute(context: Context) -> Computed:
     )
 
 
-def _points(quick: bool) -> Iterator[Point]:
-    for chip in CHIPS[:1] if quick else CHIPS:
-        models = MODELS[:3] if quick else MODELS
-        rates = RATES[::2] if quick else RATES
-        if chip != CHIPS[0]:
-            models, rates = MODELS[1:3], RATES[::2]
-        for bursts in BURSTS:
-            for count in models:
-                for rate in rates:
-                    yield Point(chip=chip, models=count, rate_rps=rate, bursts=bursts)
-
-
-def _memories() -> Iterator[Point]:
-    for memory in MEMORIES_GB:
-        for count in MANY:
-            yield Point(
-                chip=CHIPS[0], models=count, rate_rps=MEMORY_RATE, bursts="bursty",
-                memory_gb=memory,
-            )  # fmt: skip
-
-
-def _run(context: Context, point: Point, name: str, seed: int) -> dict[str, Any]:
-    system, layout = SYSTEMS[name]
-    mig = (
-        _planned(context.link_variant, point, system)
-        if layout is PLANNED
-        else (load_platform(point.chip).mig[layout])
+def _run(context: Context, experiment: Map, point: Point, name: str, seed: int) -> dict[str, Any]:
+    chosen = experiment.systems[name]
+    assert chosen is not None
+    if chosen.layout is None:
+        mig = _planned(context.link_variant, experiment, point, chosen.system)
+    else:
+        mig = load_platform(point.chip).mig[chosen.layout]
+    return measures(
+        simulate(_setup(context.link_variant, experiment, point, chosen.system, mig, seed))
     )
-    setup = _setup(context.link_variant, point, system, mig, seed)
-    return measures(simulate(setup))
 
 
-@cache
-def _planned(link: LinkVariant, point: Point, system: str) -> str:
-    """Return the layout planned on other requests of the same workload."""
-    plan = _setup(link, point, system, "planned", PLAN_SEED).plan
-    assert plan is not None
-    return plan.mig
+_plans: dict[tuple[Any, ...], str] = {}
 
 
-def _setup(link: LinkVariant, point: Point, system: str, mig: str, seed: int) -> RunSetup:
-    chosen, values = arrivals(point.bursts, point.rate_rps, REQUESTS)
+def _planned(link: LinkVariant, experiment: Map, point: Point, system: str) -> str:
+    """Return the layout planned on other requests of the same workload, planned once."""
+    key = (link, point, system, experiment.requests, experiment.plan)
+    if key not in _plans:
+        plan = _setup(link, experiment, point, system, "planned", experiment.plan.seed).plan
+        assert plan is not None
+        _plans[key] = plan.mig
+    return _plans[key]
+
+
+def _setup(
+    link: LinkVariant, experiment: Map, point: Point, system: str, mig: str, seed: int
+) -> RunSetup:
+    chosen, values = arrivals(point.bursts, point.rate_rps, experiment.requests, experiment.days)
     values["seed"] = seed
     if point.memory_gb is not None:
         values["hardware.host.memory_bytes"] = point.memory_gb * 10**9
     if mig == "planned":
-        chosen.append(f"mig.requests={PLAN_REQUESTS}")
+        chosen.append(f"mig.requests={experiment.plan.requests}")
     settings = composed(
         [
             *(GH200 if point.chip == "gh200" else (f"hardware={point.chip}",)),
@@ -166,14 +198,16 @@ def _setup(link: LinkVariant, point: Point, system: str, mig: str, seed: int) ->
     return build(settings)
 
 
-def arrivals(bursts: str, rate_rps: float, requests: int) -> tuple[list[str], dict[str, Any]]:
+def arrivals(
+    bursts: str, rate_rps: float, requests: int, days: float = DAYS
+) -> tuple[list[str], dict[str, Any]]:
     """Return overrides and values of steady arrivals, or of bursts as in GenTD26."""
     values: dict[str, Any] = {"workload.rate_rps": rate_rps}
     chosen = ["workload=poisson", f"workload.requests={requests}"]
     if bursts == "bursty":
-        compression = rate_rps * DAYS * 86400 / requests
+        compression = rate_rps * days * 86400 / requests
         chosen[0] = "workload=synthetic"
-        chosen.append(f"workload.days={DAYS}")
+        chosen.append(f"workload.days={days:g}")
         values = {"workload.compression": float(f"{compression:.6g}")}
     return chosen, values
 
@@ -182,16 +216,21 @@ def _at(row: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(row[k] for k in _WORKLOAD)
 
 
-def _best(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _best(rows: Sequence[dict[str, Any]], experiment: Map) -> list[dict[str, Any]]:
     """Return the best system in each workload of the grid."""
     grid = [r for r in rows if r["memory_gb"] is None]
-    return [best_of([r for r in grid if _at(r) == key]) for key in dict.fromkeys(map(_at, grid))]
+    return [
+        best_of([r for r in grid if _at(r) == key], experiment)
+        for key in dict.fromkeys(map(_at, grid))
+    ]
 
 
-def _with_band(best: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _with_band(
+    best: dict[str, Any], rows: Sequence[dict[str, Any]], experiment: Map
+) -> dict[str, Any]:
     """Add ranges over seeds, and whether the paper's system and plus are behind with all seeds."""
     seeds = dict.fromkeys(r["seed"] for r in rows)
-    each = [best_of([r for r in rows if r["seed"] == seed]) for seed in seeds]
+    each = [best_of([r for r in rows if r["seed"] == seed], experiment) for seed in seeds]
     whose = {"paper": best["paper_form"], "plus": best["plus_form"], "opponent": best["opponent"]}
     bands = {w: [r["both_percent"] for r in rows if r["system"] == whose[w]] for w in whose}
     return (
@@ -199,13 +238,13 @@ def _with_band(best: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str
         | {f"{w}_low_percent": min(values) for w, values in bands.items()}
         | {f"{w}_high_percent": max(values) for w, values in bands.items()}
         | {
-            f"{w}_behind": all(b[f"{w}_lead_points"] < -CLOSE_POINTS for b in each)
+            f"{w}_behind": all(b[f"{w}_lead_points"] < -experiment.close_points for b in each)
             for w in ("paper", "plus")
         }
     )
 
 
-def best_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def best_of(rows: Sequence[dict[str, Any]], experiment: Map) -> dict[str, Any]:
     """Return the best system in one workload, by attainment, then by p99 TTFT if that is close.
 
     `paper_lead_points` is the lead of the better of the paper's forms over the best opponent (any
@@ -213,14 +252,16 @@ def best_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """
     first = rows[0]
     most = max(r["both_percent"] for r in rows)
-    close = [r for r in rows if r["both_percent"] >= most - CLOSE_POINTS]
+    close = [r for r in rows if r["both_percent"] >= most - experiment.close_points]
     best = min(close, key=lambda r: (r["ttft_p99_s"], r["system"]))
-    opponents = [r for r in rows if r["system"] not in (*PAPER, *OURS)]
+    opponents = [r for r in rows if r["system"] not in (*experiment.paper, *experiment.ours)]
     opponent = max(opponents, key=lambda r: r["both_percent"])
-    form = max((r for r in rows if r["system"] in PAPER), key=lambda r: r["both_percent"])
+    form = max(
+        (r for r in rows if r["system"] in experiment.paper), key=lambda r: r["both_percent"]
+    )
     paper = form["both_percent"]
     by_name = {r["system"]: r["both_percent"] for r in rows}
-    ours = next(name for name in OURS if name in by_name)
+    ours = next(name for name in experiment.ours if name in by_name)
     plus = by_name[ours]
     return {
         **{k: first[k] for k in _WORKLOAD},
@@ -231,7 +272,7 @@ def best_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "paper_percent": paper,
         "plus_form": ours,
         "plus_percent": plus,
-        "plus_slices_percent": by_name["plus"],
+        "plus_slices_percent": by_name[experiment.ours[-1]],
         "opponent": opponent["system"],
         "opponent_percent": opponent["both_percent"],
         "paper_lead_points": paper - opponent["both_percent"],

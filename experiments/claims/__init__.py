@@ -3,16 +3,19 @@
 from experiments.claims.compare import Comparison, Result, Sample, answer, compare
 from experiments.claims.fidelity import (
     Row,
+    brief,
     fidelity_rows,
     fidelity_table,
     print_fidelity,
     totals,
 )
 from experiments.claims.improvement import Better, Improvement, improvements_of
-from experiments.claims.load import Claim, Explanation, claim, explanations, load_claims
+from experiments.claims.load import PAPERS, Claim, Explanation, claim, explanations, load_claims
+from experiments.claims.summary import print_summary
 from experiments.claims.trends import predicate_holds
 
 __all__ = [
+    "PAPERS",
     "Better",
     "Claim",
     "Comparison",
@@ -22,6 +25,7 @@ __all__ = [
     "Row",
     "Sample",
     "answer",
+    "brief",
     "claim",
     "compare",
     "explanations",
@@ -31,5 +35,6 @@ __all__ = [
     "load_claims",
     "predicate_holds",
     "print_fidelity",
+    "print_summary",
     "totals",
 ]

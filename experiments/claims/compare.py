@@ -26,7 +26,8 @@ class Result:
     Attributes:
       claim_id: id of the claim.
       ours: our value in the shape of the claim's: a number, [low, high] (or one number inside), or
-        a mapping; for predicates the values that `predicate_holds` accepts.
+        a mapping; for predicates the values that `predicate_holds` accepts. Before
+        `under_readings`, a function that returns it.
       unit: unit of the claim.
       sample: "in-sample" if the claim, or numbers from which it follows by arithmetic, were inputs;
         "identity" if it is arithmetic of public inputs alone, such as bytes of a shape, so that any

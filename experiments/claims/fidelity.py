@@ -258,10 +258,6 @@ def print_fidelity(rows: Sequence[Row], console: Console, *, everything: bool = 
     from rich.markup import escape
     from rich.table import Table
 
-    if not everything and all(row.comparison is None for row in rows):
-        console.print("no figure here answers a claim of a paper")
-        return
-
     colour = {"out-of-sample": "green", "in-sample": "cyan"}
 
     columns = ["claim", "published", "ours", "ratio", "agrees", "sample"]
@@ -280,11 +276,10 @@ def print_fidelity(rows: Sequence[Row], console: Console, *, everything: bool = 
             continue
         plain = row.as_dict()
         agrees = {True: "yes", False: "[red]no[/red]", None: ""}[plain["agrees"]]
-        published = f"{plain['qualifier']} {brief(plain['published'])} {shown_unit(row.claim)}"
         status = colour.get(row.status)
         cells = (
             row.claim.id,
-            escape(published.strip()),
+            escape(printed(row.claim)),
             "" if plain["ours"] is None else escape(brief(plain["ours"])),
             "" if plain["ratio"] is None else f"{plain['ratio']:.2f}",
             agrees,
@@ -331,18 +326,38 @@ def print_fidelity(rows: Sequence[Row], console: Console, *, everything: bool = 
 def brief(value: Any) -> str:
     """Return a value as a short text."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{k}: {brief(v)}" for k, v in value.items())
+        return ", ".join(f"{str(k).replace('_', ' ')}: {brief(v)}" for k, v in value.items())
     if isinstance(value, list | tuple):
         if len(value) > 4:
             return f"{brief(value[0])} .. {brief(value[-1])}"
+        if len(value) == 2 and not any(isinstance(v, str) for v in value):
+            return f"{brief(value[0])} to {brief(value[1])}"
         return "[" + ", ".join(brief(v) for v in value) + "]"
     if isinstance(value, bool):
         return str(value)
     if isinstance(value, float | int):
-        return f"{value:.4g}" if abs(value) < 1e5 else f"{value:,.0f}"
+        return f"{value:.4g}" if abs(value) < 9999.5 else f"{value:,.0f}"
     return str(value)
 
 
-def shown_unit(item: Claim) -> str:
-    """Return the unit of a claim, "" for texts and values of several units."""
-    return "" if item.unit in ("mixed", "relation", "rule", "bool") else item.unit
+def _amount(value: Any, item: Claim) -> str:
+    """Return a value with the claim's unit; texts and values of several units have none."""
+    signs = {"percent": " %", "x": "×", **dict.fromkeys(("mixed", "relation", "rule", "bool"), "")}
+    text = brief(value)
+    return text + signs.get(item.unit, f" {item.unit}") if text[-1:] in "0123456789]" else text
+
+
+def printed(item: Claim) -> str:
+    """Return a claim's value as a short text, with its qualifier and unit."""
+    return f"{item.qualifier.replace('_', ' ')} {_amount(item.value, item)}".strip()
+
+
+def ours(row: Row) -> str:
+    """Return our value as a short text, with its unit and its range over seeds."""
+    if row.result is None:
+        return ""
+    text = _amount(row.result.ours, row.claim)
+    seeds = row.result.by_seed
+    if len(seeds) > 1 and all(isinstance(v, int | float) for v in seeds):
+        text += f" ({brief(min(seeds))} to {brief(max(seeds))})"
+    return text

@@ -16,6 +16,7 @@ from c2c.ranges import OneOf, check_fields
 
 __all__ = [
     "CLAIMS_PATH",
+    "PAPERS",
     "Claim",
     "Explanation",
     "claim",
@@ -27,7 +28,14 @@ __all__ = [
 CLAIMS_PATH = Path(__file__).with_name("claims.yaml")
 EXPLAINED_PATH = Path(__file__).with_name("explained.yaml")
 
-SYSTEMS = ("c2cserve", "medusa", "tessera", "cocoserve", "weaver")
+# System of a claim -> name of its paper.
+PAPERS = {
+    "c2cserve": "C2CServe",
+    "medusa": "MEDUSA",
+    "tessera": "Tessera",
+    "cocoserve": "CoCoServe",
+    "weaver": "WEAVER",
+}
 KINDS = ("ratio", "absolute", "constant", "algorithm", "table", "trend", "range")
 HOWS = ("simulation", "calibration", "analytic", "runtime", "kernel")
 QUALIFIERS = (
@@ -52,7 +60,7 @@ class Claim:
     """
 
     id: str
-    system: Annotated[str, OneOf(*SYSTEMS)]
+    system: Annotated[str, OneOf(*PAPERS)]
     where: str
     says: str
     metric: str

@@ -24,8 +24,8 @@ def under_readings(
 ) -> tuple[Result, ...]:
     """Return results with our values under each alternative of the readings of their claims.
 
-    An alternative is computed only if a predicted claim that depends on its reading agrees under
-    all earlier alternatives.
+    An alternative is computed only for predicted claims that depend on its reading and agree under
+    all earlier alternatives. Results whose `ours` is a function are computed only if asked for.
 
     Args:
       results: results with every reading's default, all of one system.
@@ -34,19 +34,23 @@ def under_readings(
       able: names of readings that `answers` accepts.
       everything: whether to compute alternatives also for claims that do not agree.
     """
-    found = tuple(results)
+    found = tuple(map(_valued, results))
     told: dict[str, dict[str, Any]] = {result.claim_id: {} for result in found}
     system = found[0].claim_id.split(".", 1)[0]
     for reading in readings(system).values():
         for value in reading.alternatives if reading.name in able else ():
             named = [r for r in found if reading in (readings_of(r.claim_id) or ())]
-            if not any(_is_asked(r, told[r.claim_id], everything=everything) for r in named):
-                continue
-            ours = {r.claim_id: r.ours for r in answers(**{reading.name: value})}
-            for result in named:
-                if result.claim_id in ours:
-                    told[result.claim_id][_label(reading, value)] = ours[result.claim_id]
+            asked = {
+                r.claim_id for r in named if _is_asked(r, told[r.claim_id], everything=everything)
+            }
+            for result in answers(**{reading.name: value}) if asked else ():
+                if result.claim_id in asked:
+                    told[result.claim_id][_label(reading, value)] = _valued(result).ours
     return tuple(replace(result, by_reading=told[result.claim_id]) for result in found)
+
+
+def _valued(result: Result) -> Result:
+    return replace(result, ours=result.ours()) if callable(result.ours) else result
 
 
 def standing(result: Result) -> Standing:

@@ -18,12 +18,10 @@ from c2c.systems.cocoserve import (
     room_of,
     scale_up,
 )
-from experiments.cocoserve.drained import DEFAULTS, MODEL, NODE, Served
+from experiments.cocoserve.drained import MODEL, NODE, Served
 
-__all__ = ["HFT", "SAID", "VLLM", "coco", "copied_layers", "cut", "gain", "server"]
+__all__ = ["SAID", "coco", "copied_layers", "cut", "gain", "under", "vllm"]
 
-HFT: Final = DEFAULTS
-VLLM: Final = replace(DEFAULTS, engine="continuous")
 SAID: Final = frozenset(one.name for one in fields(Served))  # readings that a server can say
 
 
@@ -47,15 +45,20 @@ def copied_layers(gamma: str | float = "literal", t_up: float = 0.3) -> int:
     return sum(count > 1 for count in made.counts)
 
 
-def coco(base: Served = HFT, gamma: str | float = "literal", t_up: float = 0.3) -> Served:
+def vllm(base: Served) -> Served:
+    """Return the same model in an engine with continuous batches."""
+    return replace(base, engine="continuous")
+
+
+def coco(base: Served, gamma: str | float = "literal", t_up: float = 0.3) -> Served:
     """Return CoCoServe: the static server with the copies that Algorithm 1 adds, if any."""
     return replace(base, layers=copied_layers(gamma, t_up))
 
 
-def server(reading: Mapping[str, Any]) -> tuple[Served, dict[str, Any]]:
-    """Return the static server under a reading, and the fields of the reading that it lacks."""
+def under(base: Served, reading: Mapping[str, Any]) -> tuple[Served, dict[str, Any]]:
+    """Return a server under a reading, and the fields of the reading that it lacks."""
     said = {name: value for name, value in reading.items() if name in SAID}
-    return replace(HFT, **said), {k: v for k, v in reading.items() if k not in SAID}
+    return replace(base, **said), {k: v for k, v in reading.items() if k not in SAID}
 
 
 def gain(ours: float, theirs: float) -> float:

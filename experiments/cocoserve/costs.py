@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -10,6 +11,7 @@ import pyarrow as pa
 
 from c2c.hardware import load_node
 from c2c.models import load_spec, weight_bytes
+from c2c.ranges import Count
 from c2c.systems.cocoserve import (
     Operation,
     module_of,
@@ -19,24 +21,34 @@ from c2c.systems.cocoserve import (
     printed_speedup,
 )
 from c2c.systems.cocoserve.modules import kv_bytes
-from experiments.claims import Result, answer, claim
+from experiments.claims import Result, answer, load_claims
 from experiments.figure import SYSTEMS, Computed, Context, figure
 
-__all__ = ["compute"]
+__all__ = ["Operations", "compute"]
 
-COUNTS: Final = (1, 10, 20, 30, 40)
-_TOKENS: Final = 256
+COUNTS: Final = (1, 10, 20, 30, 40)  # layers of the printed operations
 _MIB: Final = 2**20
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operations:
+    """Experiment of Tables 1 and 2: model, node, layers of operations, tokens of a prompt."""
+
+    model: str
+    node: str
+    layers: tuple[Count, ...]
+    tokens: Count
+
+
 @figure("cocoserve.table2", title="CoCoServe, Tables 1, 2: modules and operations",
-        draw="cocoserve.draw_costs", needs=SYSTEMS)  # fmt: skip
-def compute(_: Context) -> Computed:
-    """Return the modules of a layer of 13B and the operations on 1 to 40 layers."""
-    spec, node, costs = load_spec("llama-2-13b"), load_node("a100_40_pcie_x4"), operation_costs()
+        experiment=Operations, draw="cocoserve.draw_costs", needs=SYSTEMS)  # fmt: skip
+def compute(_: Context, experiment: Operations) -> Computed:
+    """Return the modules of a layer and the operations on layers."""
+    spec, node, costs = load_spec(experiment.model), load_node(experiment.node), operation_costs()
     modules = [
         {
-            "module": name, "memory_mb": module.bytes / _MIB, "gflops": module.flops(_TOKENS) / 1e9,
+            "module": name, "memory_mb": module.bytes / _MIB,
+            "gflops": module.flops(experiment.tokens) / 1e9,
         }
         for name in ("q", "attention", "gate", "layer")
         for module in (module_of(spec, name),)
@@ -47,10 +59,10 @@ def compute(_: Context) -> Computed:
             "kind": kind,
             "seconds": operation_s(one, spec, node, costs),
             "memory_mb": operation_bytes(one, spec, costs) / _MIB,
-            "printed_s": claim(f"cocoserve.table2.n{count}").value[f"{_PRINTED[kind]}_s"],
-            "printed_mb": claim(f"cocoserve.table2.n{count}").value["memory_mb"],
+            "printed_s": _printed(count, f"{_PRINTED[kind]}_s"),
+            "printed_mb": _printed(count, "memory_mb"),
         }
-        for count in COUNTS
+        for count in experiment.layers
         for kind in _PRINTED
         for one in (Operation(kind=kind, layers=tuple(range(count)), device=1),)
     ]
@@ -59,13 +71,15 @@ def compute(_: Context) -> Computed:
             "modules": pa.Table.from_pylist(modules),
             "operations": pa.Table.from_pylist(operations),
         },
-        results=tuple(_results(modules, operations)),
+        results=tuple(_results(experiment, modules, operations)),
+        finding=_finding(operations),
         caption=(
-            "Lines: time and memory of operations on 1 to 40 layers of LLaMA-13B, ours. Diamonds: "
-            "Table 2 of the paper."
+            f"Lines: time and memory of operations on layers of {experiment.model}, ours. "
+            "Diamonds: Table 2 of the paper."
         ),
         assumptions=(
-            "Layers are in BF16, and a module's operations are those of a prompt of 256 tokens.",
+            "Layers are in BF16, and a module's operations are those of a prompt of "
+            f"{experiment.tokens} tokens.",
             "One MB is 2^20 bytes.",
             "An operation's memory is whole blocks of 2 MiB for each matrix, and a process.",
             "An operation's time is a fixed part and its bytes over a link of 25 GB/s.",
@@ -81,14 +95,33 @@ def compute(_: Context) -> Computed:
 _PRINTED: Final[dict[Any, str]] = {"replicate": "replication", "migrate": "migration"}
 
 
-def _results(modules: list[dict[str, Any]], operations: list[dict[str, Any]]) -> Iterator[Result]:
-    spec, costs = load_spec("llama-2-13b"), operation_costs()
+def _printed(count: int, name: str) -> float | None:
+    found = load_claims().get(f"cocoserve.table2.n{count}")
+    return float(found.value[name]) if found else None
+
+
+def _finding(operations: list[dict[str, Any]]) -> str:
+    def range_of(kind: str) -> str:
+        seconds = [r["seconds"] for r in operations if r["kind"] == kind]
+        return f"{min(seconds):.2g} to {max(seconds):.2g} s"
+
+    counts = [r["layers"] for r in operations]
+    return (
+        f"{min(counts)} to {max(counts)} layers are copied in {range_of('replicate')} and moved in "
+        f"{range_of('migrate')}"
+    )
+
+
+def _results(
+    experiment: Operations, modules: list[dict[str, Any]], operations: list[dict[str, Any]]
+) -> Iterator[Result]:
+    spec, costs, tokens = load_spec(experiment.model), operation_costs(), experiment.tokens
     of = {m["module"]: {k: m[k] for k in ("memory_mb", "gflops")} for m in modules}
     for name, module in (
         ("qkvo", "q"), ("self_attn", "attention"), ("ffn_proj", "gate"), ("decoder_layer", "layer"),
     ):  # fmt: skip
         yield _answer(f"table1.{name}", of[module])
-    scores = module_of(spec, "attention").flops(_TOKENS) - 4 * module_of(spec, "q").flops(_TOKENS)
+    scores = module_of(spec, "attention").flops(tokens) - 4 * module_of(spec, "q").flops(tokens)
     yield _answer("sec33.attn_score", scores / 1e9)
     for name, module in (("attn", "attention"), ("ffn", "gate")):
         yield _answer(f"sec33.{name}_density", of[module]["gflops"] / of[module]["memory_mb"])
@@ -109,6 +142,8 @@ def _results(modules: list[dict[str, Any]], operations: list[dict[str, Any]]) ->
         "Batches of 1 to 15 with 128 to 341 tokens each, all layers.",
     )
     at = {(r["layers"], r["kind"]): r for r in operations}
+    if not {*COUNTS} <= {*experiment.layers}:
+        return  # the rest compares the printed operations
     for count in COUNTS:
         copied, moved = at[count, "replicate"], at[count, "migrate"]
         yield _answer(
@@ -133,7 +168,7 @@ def _results(modules: list[dict[str, Any]], operations: list[dict[str, Any]]) ->
     )
     yield _answer("sec65.coordination", 1e3 * costs.coordination_s)
     yield _answer("intro.op_time", seconds[0], "A replication of one layer, which is fitted.")
-    node = load_node("a100_40_pcie_x4")
+    node = load_node(experiment.node)
     taken = node.links[0].gbps / node.platforms[0].gpu.hbm_gbps
     beside = "A copy's share of the card's memory rate; nothing else of a neighbour is touched."
     yield _answer("sec8.throughput_jitter", 100 * taken, beside)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
 
-from c2c.config import build, load
+from c2c.config import build
 from c2c.hardware import load_node
 from c2c.models import load_spec
+from c2c.ranges import Count, FromZero, Index, OneOf, check_fields
 from c2c.serving import Prepared, prepare
 from c2c.simulator import simulate_in_memory
 from c2c.systems.cocoserve import (
@@ -24,6 +26,7 @@ from c2c.systems.cocoserve import (
     static_host_s,
 )
 from c2c.workloads import WorkloadConfig, build_workload, workload_config
+from experiments.c2cserve.settings import composed
 
 __all__ = [
     "ANSWER_TOKENS",
@@ -74,20 +77,23 @@ class Served:
     """
 
     model: str = MODEL
-    split: int = 1
-    engine: str = "static"
-    instances: int = 1
-    layers: int = 0
-    copies: int = 2
-    migrated: int = 0
-    load: str = "at_once"
-    prompt_tokens: int = 85
+    split: Count = 1
+    engine: Annotated[str, OneOf("static", "continuous")] = "static"
+    instances: Count = 1
+    layers: Index = 0
+    copies: Count = 2
+    migrated: Index = 0
+    load: Annotated[str, OneOf("at_once", "ten_seconds", "closed_loop")] = "at_once"
+    prompt_tokens: Count = 85
     batch: int | str = 15
     grown_batch: str = "even"
     host_seconds: str = "baseline"
     replica_devices: str = "one"
-    restart_seconds: float = 25.0
-    hbm_bytes: int = CARD_BYTES
+    restart_seconds: FromZero = 25.0
+    hbm_bytes: Count = CARD_BYTES
+
+    def __post_init__(self) -> None:
+        check_fields(self, "experiment.server")
 
 
 DEFAULTS: Final = Served()
@@ -175,7 +181,9 @@ def _all_at_once(served: Served, rows: int, seed: int) -> Drained:
 
 def _simulated(served: Served, rate: int, seed: int, tokens: int = ANSWER_TOKENS) -> Drained:
     workload = build_workload(_workload(served, rate, tokens), [served.model], seed, [served.model])
-    found = simulate_in_memory(_prepared(served), workload, compiled=False).records
+    files, values = _system(served)  # which do not depend on the load
+    prepared = _prepared(files, json.dumps(values))
+    found = simulate_in_memory(prepared, workload).records
     arrived, ended = found["arrival_s"], found["finished_s"]
     return Drained(
         throughput_rps=len(found) / float(ended.max() - arrived.min()),
@@ -223,26 +231,30 @@ def mean_over(served: Served, ends: tuple[int, int], average: str = "five") -> D
     )
 
 
-def _system(served: Served) -> list[str]:
+def _system(served: Served) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Return the overrides of a server's settings that choose files, and its other values."""
     over = {"one": 1, "memory": 2, "three": 3}[served.replica_devices] if served.copies == 2 else 1
     share = min(1.0, served.hbm_bytes / CARD_BYTES)
-    both = [
-        "system=cocoserve", f"node={NODE}", f"catalog.models=[{{spec: {served.model}}}]",
-        "system/vary=as_alpha", "system.alpha.initial=1", f"system.layout.split={served.split}",
-        f"system.layout.replicated={served.layers}", f"system.layout.copies={served.copies}",
-        f"system.layout.over={over}", f"system.layout.migrated={served.migrated}",
-        f"system.layout.kv={'copies' if served.grown_batch == 'replicas_all' else 'every'}",
-        f"system.max_batch={batch_of(served)}",
-    ]  # fmt: skip
+    files: tuple[str, ...] = ("system=cocoserve", f"node={NODE}", "system/vary=as_alpha")
+    layout: dict[str, Any] = {
+        "split": served.split, "replicated": served.layers, "copies": served.copies, "over": over,
+        "migrated": served.migrated,
+        "kv": "copies" if served.grown_batch == "replicas_all" else "every",
+    }  # fmt: skip
+    values = {
+        "catalog.models": [{"spec": served.model}], "system.alpha.initial": 1,
+        "system.max_batch": batch_of(served),
+    }  # fmt: skip
     if served.engine == "continuous":
-        return [*both, f"system.layout.memory_share={PAGED * share}"]
-    host_s = static_host_s()
-    if served.layers or served.migrated:
-        host_s *= {"baseline": 1.0, "half": 0.5, "none": 0.0}[served.host_seconds]
-    return [
-        *both, "system/admit=whole_batches", f"system.layout.host_s={host_s}",
-        f"system.layout.memory_share={share}", f"system.chunk.tokens={_CHUNK}",
-    ]  # fmt: skip
+        layout["memory_share"] = PAGED * share
+    else:
+        host_s = static_host_s()
+        if served.layers or served.migrated:
+            host_s *= {"baseline": 1.0, "half": 0.5, "none": 0.0}[served.host_seconds]
+        files = (*files, "system/admit=whole_batches")
+        layout |= {"host_s": host_s, "memory_share": share}
+        values["system.chunk.tokens"] = _CHUNK
+    return files, values | {f"system.layout.{name}": value for name, value in layout.items()}
 
 
 def batch_of(served: Served) -> int:
@@ -274,11 +286,6 @@ def _workload(served: Served, rate: int, tokens: int) -> WorkloadConfig:
     return workload_config({"name": served.load, **arrivals[served.load], **lengths})
 
 
-# The system does not depend on the load: composing its settings takes longer than serving.
 @lru_cache(maxsize=64)
-def _prepared_by(settings: tuple[str, ...]) -> Prepared:
-    return prepare(build(load(list(settings))).serving)
-
-
-def _prepared(served: Served) -> Prepared:
-    return _prepared_by(tuple(_system(served)))
+def _prepared(files: tuple[str, ...], values: str) -> Prepared:
+    return prepare(build(composed(files, json.loads(values))).serving)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
 
+from c2c.ranges import AboveZero, Count
 from experiments.claims import Result, answer
 from experiments.claims.robust import readings_table, under_readings
-from experiments.cocoserve.compared import HFT, SAID, coco, cut, server
+from experiments.cocoserve.compared import SAID, coco, cut, under
 from experiments.cocoserve.drained import (
-    CARD_BYTES,
-    LOW,
-    PEAK,
+    ANSWER_TOKENS,
     Drained,
     Served,
     drained,
@@ -22,36 +21,66 @@ from experiments.cocoserve.drained import (
 )
 from experiments.figure import SIMULATOR, Computed, Context, figure
 
-__all__ = ["compute", "compute_failures"]
+__all__ = ["Failures", "Memory", "compute", "compute_failures"]
 
-RATES: Final = (10, 20, 30, 40, 50, 55, 58, 60)
-_LAST: Final = 55  # the last rate that Fig. 3 shows
-_MOST: Final = 60
-_CARDS: Final = (40_000_000_000, CARD_BYTES, 42_949_672_960)
-_ALL: Final = replace(HFT, batch="memory")
 _POPULATIONS: Final = ("requests", "batches", "runs")
-_SLO: Final = 2.0  # latencies at the lowest rate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Experiment of Fig. 3: the server, requests at once, and readings of a card's memory.
+
+    `peak` and `last` are the rates of the printed latencies.
+    """
+
+    server: Served
+    rates: tuple[Count, ...]
+    peak: Count
+    last: Count
+    cards_bytes: tuple[Count, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failures:
+    """Experiment of Fig. 11: the server, requests at once, and the target.
+
+    `last` is the rate of the printed failures. A request may take `slo` times the latency at the
+    lowest rate.
+    """
+
+    server: Served
+    failure_rates: tuple[Count, ...]
+    in_time_rates: tuple[Count, ...]
+    last: Count
+    slo: AboveZero
 
 
 @figure("cocoserve.fig3", title="CoCoServe, Fig. 3: load at which memory runs out",
-        draw="cocoserve.draw_memory", needs=SIMULATOR)  # fmt: skip
-def compute(context: Context) -> Computed:
+        experiment=Memory, draw="cocoserve.draw_memory", needs=SIMULATOR)  # fmt: skip
+def compute(context: Context, experiment: Memory) -> Computed:
     """Return latencies by rate, with all layers on one card and with one layer migrated."""
+    server = experiment.server
+    takes_all = replace(server, batch="memory")
     rows = [
         {"batch": str(base.batch), "migrated": migrated, "rate": rate, **_told(found)}
-        for base in (HFT, _ALL)
+        for base in (server, takes_all)
         for migrated in (0, 1)
-        for rate in RATES
+        for rate in experiment.rates
         for found in (drained(replace(base, migrated=migrated), rate),)
     ]
     fits = [
         {
             "hbm_bytes": hbm, "migrated": migrated,
-            "requests": rows_that_fit(replace(_ALL, hbm_bytes=hbm, migrated=migrated)),
+            "requests": rows_that_fit(replace(takes_all, hbm_bytes=hbm, migrated=migrated)),
         }
-        for hbm in _CARDS for migrated in (0, 1)
+        for hbm in experiment.cards_bytes for migrated in (0, 1)
     ]  # fmt: skip
-    results = under_readings(_fig3(), _fig3, SAID, everything=not context.quick)
+    home, away = (rows_that_fit(replace(takes_all, migrated=n)) for n in (0, 1))
+
+    def answers(**reading: Any) -> Iterator[Result]:
+        return _fig3(under(server, reading)[0], experiment)
+
+    results = under_readings(answers(), answers, SAID, everything=not context.quick)
     return Computed(
         tables={
             "latencies": pa.Table.from_pylist(rows),
@@ -59,18 +88,24 @@ def compute(context: Context) -> Computed:
             "readings": readings_table(results),
         },
         results=results,
+        finding=(
+            f"One card serves up to {home} requests at once, {away} with one layer on another "
+            "card; a larger batch fails and is served again"
+        ),
         caption=(
             "Left: mean latency by requests at once; diamonds: the paper. Right: requests that "
             "fit one card, with all layers there and with one layer moved to another card."
         ),
         assumptions=(
-            "The model is LLaMA-13B on an A100 of 40 GB.",
-            "Prompts have 85 tokens, answers 256.",
+            f"The model is {server.model} on an A100 of 40 GB.",
+            f"Prompts have {server.prompt_tokens} tokens, answers {ANSWER_TOKENS}.",
             "A rate of r is read as r requests at once.",
-            "A static server serves batches of 15 requests, or all waiting requests as one batch.",
+            f"A static server serves batches of {server.batch} requests, or all waiting requests "
+            "as one batch.",
             "The keys and values of a batch grow by concatenation.",
-            "A batch that outgrows the card is served again in two halves after a restart of 25 s.",
-            "These 25 s are the upper end of the paper's range for an operation on an instance.",
+            "A batch that outgrows the card is served again in two halves after a restart of "
+            f"{server.restart_seconds:g} s.",
+            "25 s are the upper end of the paper's range for an operation on an instance.",
             "Memory counts weights, 499 MiB of a process, keys and values, but no activations.",
         ),
     )
@@ -80,11 +115,10 @@ def _told(found: Drained) -> dict[str, Any]:
     return {"latency_s": found.latency_s, "failed": found.failed}
 
 
-def _fig3(**reading: Any) -> Iterator[Result]:
-    base, _ = server(reading)
+def _fig3(base: Served, experiment: Memory) -> Iterator[Result]:
+    rates = experiment.peak, experiment.last
     home, away = (
-        [drained(replace(base, migrated=n), rate).latency_s for rate in (PEAK, _LAST)]
-        for n in (0, 1)
+        [drained(replace(base, migrated=n), rate).latency_s for rate in rates] for n in (0, 1)
     )
     mean = sum(away) / 2
     ours = {
@@ -95,10 +129,11 @@ def _fig3(**reading: Any) -> Iterator[Result]:
 
 
 @figure("cocoserve.fig11", title="CoCoServe, Fig. 11: out-of-memory failures over time",
-        draw="cocoserve.draw_failures", needs=SIMULATOR)  # fmt: skip
-def compute_failures(context: Context) -> Computed:
+        experiment=Failures, draw="cocoserve.draw_failures", needs=SIMULATOR)  # fmt: skip
+def compute_failures(context: Context, experiment: Failures) -> Computed:
     """Return the share of requests that fail, and the share in time, by system and rate."""
-    systems = {"HFT": HFT, "CoCoServe": coco(), "CoCoServe, gamma 0": coco(gamma=0.0)}
+    base, slo = experiment.server, experiment.slo
+    systems = {"HFT": base, "CoCoServe": coco(base), "CoCoServe, gamma 0": coco(base, 0.0)}
     everything = {
         name: replace(served, batch="memory")
         for name, served in systems.items()
@@ -111,15 +146,25 @@ def compute_failures(context: Context) -> Computed:
         }
         for group in (systems, everything)
         for name, served in group.items()
-        for rate in (40, PEAK, _LAST, _MOST)
+        for rate in experiment.failure_rates
     ]  # fmt: skip
+    lowest = min(experiment.in_time_rates)
     in_time = [
-        {"system": name, "rate": rate, "in_time_percent": 100.0 * _in_time(served, rate)}
+        {
+            "system": name,
+            "rate": rate,
+            "in_time_percent": 100.0 * _in_time(served, rate, slo, lowest),
+        }
         for name, served in systems.items()
-        for rate in (LOW[0], *range(10, _MOST + 1, 10))
+        for rate in experiment.in_time_rates
     ]
+
+    def answers(**reading: Any) -> Iterator[Result]:
+        other, more = under(base, reading)
+        return _fig11(other, experiment, **more)
+
     able = SAID | {"slo", "oom_rate", "oom_load"}
-    results = under_readings(_fig11(), _fig11, able, everything=not context.quick)
+    results = under_readings(answers(), answers, able, everything=not context.quick)
     return Computed(
         tables={
             "failures": pa.Table.from_pylist(failures),
@@ -127,10 +172,11 @@ def compute_failures(context: Context) -> Computed:
             "readings": readings_table(results),
         },
         results=results,
+        finding=_failing(in_time),
         caption=(
             "Left: requests whose batch outgrew the card, for servers that batch all waiting "
-            "requests; diamonds: the paper. Right: requests within twice HFT's mean latency at "
-            "the lowest rate."
+            f"requests; diamonds: the paper. Right: requests within {slo:g} times "
+            "HFT's (Hugging Face Transformers) mean latency at the lowest rate."
         ),
         assumptions=(
             "Model, card, lengths and restarts are those of Fig. 3.",
@@ -144,39 +190,50 @@ def compute_failures(context: Context) -> Computed:
     )
 
 
-def _in_time(served: Served, rate: int, slo: float = _SLO) -> float:
-    target = slo * drained(replace(served, layers=0), LOW[0]).latency_s
+def _failing(rows: list[dict[str, Any]]) -> str:
+    most = max(r["rate"] for r in rows)
+    shares = ", ".join(
+        f"{r['system']} {r['in_time_percent']:.0f} %" for r in rows if r["rate"] == most
+    )
+    return f"In time with {most} requests at once: {shares}"
+
+
+def _in_time(served: Served, rate: int, slo: float, lowest: int) -> float:
+    target = slo * drained(replace(served, layers=0), lowest).latency_s
     found = drained(served, rate).latencies_s
     return sum(s <= target for s in found) / len(found)
 
 
-def _last_full(served: Served, slo: float) -> int:
+def _last_full(served: Served, slo: float, rates: Sequence[int]) -> int:
     """Return the highest rate up to which all requests are in time."""
-    low, high = LOW[0], _MOST + 1
+    low, high = min(rates), max(rates) + 1
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if _in_time(served, middle, slo) == 1.0 else (low, middle)
+        is_full = _in_time(served, middle, slo, min(rates)) == 1.0
+        low, high = (middle, high) if is_full else (low, middle)
     return low
 
 
 def _fig11(
-    *, slo: float = _SLO, oom_rate: str = "requests", oom_load: int = _LAST, **reading: Any
-) -> Iterator[Result]:
-    base, _ = server(reading)
-    hft, ours = (_failed_percent(served, oom_load, oom_rate) for served in (base, coco(base)))
+    base: Served, experiment: Failures, *, slo: float | None = None, oom_rate: str = "requests",
+    oom_load: int | None = None,
+) -> Iterator[Result]:  # fmt: skip
+    rates = experiment.in_time_rates
+    most, load, slo = max(rates), oom_load or experiment.last, slo or experiment.slo
+    hft, ours = (_failed_percent(served, load, oom_rate) for served in (base, coco(base)))
     fifteen = "Batches of 15 do not outgrow the card."
     yield answer("cocoserve.fig11a.oom_hft", hft, fifteen)
     yield answer("cocoserve.fig11a.oom_coco", ours, fifteen)
-    one = 100.0 / oom_load  # request
+    one = 100.0 / load  # request
     ratio = 1.0 if hft == ours else hft / max(ours, one)
     yield answer("cocoserve.fig11a.oom_ratio", ratio, "Neither fails: 1.")
-    start = _last_full(base, slo)
+    start = _last_full(base, slo, rates)
     yield answer("cocoserve.fig11b.hft_start", start, "The last rate without a miss.")
     yield answer(
-        "cocoserve.fig11b.hft_fail", _MOST,
-        f"It does not fail up to {_MOST} at once: the first batch is always in time.",
+        "cocoserve.fig11b.hft_fail", most,
+        f"It does not fail up to {most} at once: the first batch is always in time.",
     )  # fmt: skip
-    full = _last_full(coco(base), slo)
+    full = _last_full(coco(base), slo, rates)
     yield answer("cocoserve.fig11b.coco_full", full, "Without copies it is HFT.")
 
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
 
 from c2c.models import load_spec
+from c2c.ranges import Count
 from c2c.systems.cocoserve import module_of, operation_costs
 from experiments.claims import Result, answer
 from experiments.claims.robust import readings_table, under_readings
-from experiments.cocoserve.compared import HFT, SAID, VLLM, coco, cut, gain, server
+from experiments.cocoserve.compared import SAID, coco, cut, gain, under, vllm
 from experiments.cocoserve.drained import (
     ANSWER_TOKENS,
-    HIGH,
-    LOW,
     MODEL,
     Served,
     batch_of,
@@ -26,49 +26,90 @@ from experiments.cocoserve.drained import (
 )
 from experiments.figure import SIMULATOR, Computed, Context, figure
 
-__all__ = ["compute", "compute_instances"]
+__all__ = ["Comparison", "Instances", "compute", "compute_instances"]
 
-LOADS: Final = {"low": LOW, "high": HIGH}
-BIG: Final = {"model": "llama-2-70b", "split": 4}
-_MODELS: Final[Mapping[str, Mapping[str, Any]]] = {"13b": {}, "70b": BIG}
 _MIB: Final = 2**20
-_SHARED: Final = (
-    "A rate of r is read as r requests at once.",
-    "Prompts have 85 tokens, answers 256.",
-    "Low load is the mean over 3 to 30 requests, high load over 31 to 50.",
-    "HFT has static batches of 15 requests.",
-    "HFT's host time a step is fitted to Fig. 6 (in-sample).",
-    "Algorithm 1 copies no layer at 2.44, the literal gamma of Eq. 4: CoCoServe equals HFT.",
-    "Algorithm 1 copies all 40 layers to a second card at gamma 0.",
-)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Big:
+    """A model that no single card holds, over `split` cards."""
+
+    model: str
+    split: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Experiment of Fig. 8: the server, a model over several cards, requests at once, and loads."""
+
+    server: Served
+    big: Big
+    rates: tuple[Count, ...]
+    loads: dict[str, tuple[Count, Count]]
+
+    def servers(self, base: Served) -> dict[str, Served]:
+        """Return the server of each of the two models."""
+        return {"13b": base, "70b": replace(base, model=self.big.model, split=self.big.split)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instances:
+    """Experiment of Fig. 10: the server, loads, and copied layers that fit the paper's memory."""
+
+    server: Served
+    loads: dict[str, tuple[Count, Count]]
+    few_layers: Count
+
+
+def _shared(server: Served, loads: Mapping[str, tuple[int, int]]) -> tuple[str, ...]:
+    (low, low_end), (high, high_end) = loads["low"], loads["high"]
+    return (
+        "A rate of r is read as r requests at once.",
+        f"Prompts have {server.prompt_tokens} tokens, answers {ANSWER_TOKENS}.",
+        f"Low load is the mean over {low} to {low_end} requests, high load over {high} to "
+        f"{high_end}.",
+        f"HFT (Hugging Face Transformers) has static batches of {server.batch} requests.",
+        "HFT's host time a step is fitted to Fig. 6 (in-sample).",
+        "Algorithm 1 copies no layer at 2.44, the literal gamma of Eq. 4: CoCoServe equals HFT.",
+        "Algorithm 1 copies all 40 layers to a second card at gamma 0.",
+    )
+
+
 _ABLE: Final = SAID | {"gamma", "t_up", "average"}
 Numbers = dict[str, float]
 
 
 @figure("cocoserve.fig8", title="CoCoServe, Fig. 8: comparison with HFT and vLLM",
-        draw="cocoserve.draw_rates", needs=SIMULATOR)  # fmt: skip
-def compute(context: Context) -> Computed:
+        experiment=Comparison, draw="cocoserve.draw_rates", needs=SIMULATOR)  # fmt: skip
+def compute(context: Context, experiment: Comparison) -> Computed:
     """Return results of one instance of each system at low and high load, 13B and 70B."""
     by_rate = [
         {
             "model": model, "system": name, "rate": rate,
             "throughput_rps": found.throughput_rps, "latency_s": found.latency_s,
         }
-        for model in _MODELS
-        for name, served in _systems(model).items()
-        for rate in (3, 10, 16, 23, 30, 31, 36, 40, 45, 50)
+        for model, server in experiment.servers(experiment.server).items()
+        for name, served in _systems(server).items()
+        for rate in experiment.rates
         for found in (drained(served, rate),)
     ]  # fmt: skip
-    results = under_readings(_results(), _results, _ABLE, everything=not context.quick)
+
+    def answers(**reading: Any) -> Iterator[Result]:
+        base, more = under(experiment.server, reading)
+        return _results(experiment, base, **more)
+
+    results = under_readings(answers(), answers, _ABLE, everything=not context.quick)
     return Computed(
         tables={"rates": pa.Table.from_pylist(by_rate), "readings": readings_table(results)},
         results=results,
+        finding=_ratios(by_rate),
         caption=(
             "Lines: throughput and mean latency of one instance by requests at once, LLaMA-13B "
-            "above and 70B below."
+            "above and 70B below. HFT: Hugging Face Transformers."
         ),
         assumptions=(
-            *_SHARED,
+            *_shared(experiment.server, experiment.loads),
             "70B is split by layers over four cards, none of which has the free memory for copies.",
             "vLLM serves continuous batches in 0.9 of the memory and reserves it for whole "
             "answers.",
@@ -77,15 +118,17 @@ def compute(context: Context) -> Computed:
     )
 
 
-@figure("cocoserve.fig10", title="CoCoServe, Fig. 10: instances", draw="cocoserve.draw_instances",
-        needs=SIMULATOR)  # fmt: skip
-def compute_instances(context: Context) -> Computed:
+@figure("cocoserve.fig10", title="CoCoServe, Fig. 10: instances", experiment=Instances,
+        draw="cocoserve.draw_instances", needs=SIMULATOR)  # fmt: skip
+def compute_instances(context: Context, experiment: Instances) -> Computed:
     """Return the gain of two CoCoServe instances over two and four of HFT, and their memory."""
+    base = experiment.server
+    few = f"2 CoCoServe, {experiment.few_layers} layers"
     systems = {
-        "2 HFT": replace(HFT, instances=2), "4 HFT": replace(HFT, instances=4),
-        "2 CoCoServe": replace(coco(), instances=2),
-        "2 CoCoServe, 4 layers": replace(HFT, layers=4, instances=2),
-        "2 CoCoServe, gamma 0": replace(coco(gamma=0.0), instances=2),
+        "2 HFT": replace(base, instances=2), "4 HFT": replace(base, instances=4),
+        "2 CoCoServe": replace(coco(base), instances=2),
+        few: replace(base, layers=experiment.few_layers, instances=2),
+        "2 CoCoServe, gamma 0": replace(coco(base, 0.0), instances=2),
     }  # fmt: skip
     rows: list[dict[str, Any]] = [
         {
@@ -93,19 +136,25 @@ def compute_instances(context: Context) -> Computed:
             "latency_s": mean.latency_s, "memory_mib": memory_mib(served),
         }
         for name, served in systems.items()
-        for load, ends in LOADS.items()
+        for load, ends in experiment.loads.items()
         for mean in (mean_over(served, ends),)
     ]  # fmt: skip
-    results = under_readings(_of_instances(), _of_instances, _ABLE, everything=not context.quick)
+
+    def answers(**reading: Any) -> Iterator[Result]:
+        other, more = under(base, reading)
+        return _of_instances(experiment, other, **more)
+
+    results = under_readings(answers(), answers, _ABLE, everything=not context.quick)
     return Computed(
         tables={"instances": pa.Table.from_pylist(rows), "readings": readings_table(results)},
         results=results,
+        finding=_half(rows),
         caption=(
             "Bars: throughput, mean latency and memory of two and four instances of LLaMA-13B on "
-            "four A100 of 40 GB, at low and high load."
+            "four A100 of 40 GB, at low and high load. HFT: Hugging Face Transformers."
         ),
         assumptions=(
-            *_SHARED,
+            *_shared(base, experiment.loads),
             "Requests are divided evenly among the instances.",
             "Memory counts weights, 499 MiB of a process on each card, and a whole batch's KV "
             "cache.",
@@ -122,22 +171,40 @@ def memory_mib(served: Served) -> float:
     return served.instances * (alone + copies) / _MIB
 
 
-def _systems(model: str) -> dict[str, Served]:
-    base = replace(HFT, **_MODELS[model])
-    found = {"HFT": base, "vLLM": replace(VLLM, **_MODELS[model])}
-    return found | ({"CoCoServe, gamma 0": coco(gamma=0.0)} if base.model == MODEL else {})
+def _ratios(rows: list[dict[str, Any]]) -> str:
+    most = max(r["rate"] for r in rows)
+    at = {r["system"]: r["throughput_rps"] for r in rows
+          if r["rate"] == most and r["model"] == "13b"}  # fmt: skip
+    others = ", ".join(f"{name} {at[name] / at['HFT']:.1f} times" for name in at if name != "HFT")
+    return f"Throughput of 13B with {most} requests at once, against HFT: {others}"
+
+
+def _half(rows: list[dict[str, Any]]) -> str:
+    at = {r["system"]: r for r in rows if r["load"] == "high"}
+    four = at["4 HFT"]
+    shares = ", ".join(
+        f"{name} {100 * at[name]['throughput_rps'] / four['throughput_rps']:.0f} % with "
+        f"{100 * at[name]['memory_mib'] / four['memory_mib']:.0f} % of the memory"
+        for name in ("2 CoCoServe", "2 CoCoServe, gamma 0")
+    )
+    return f"Throughput at high load against four instances of HFT: {shares}"
+
+
+def _systems(base: Served) -> dict[str, Served]:
+    found = {"HFT": base, "vLLM": vllm(base)}
+    return found | ({"CoCoServe, gamma 0": coco(base, 0.0)} if base.model == MODEL else {})
 
 
 def _fig8(
-    base: Served, gamma: str | float = "literal", t_up: float = 0.3, average: str = "five"
-) -> Numbers:
+    experiment: Comparison, base: Served, gamma: str | float = "literal", t_up: float = 0.3,
+    average: str = "five",
+) -> Numbers:  # fmt: skip
     found: Numbers = {}
-    for model, over in _MODELS.items():
-        hft = replace(base, **over)
-        ours = coco(base, gamma, t_up) if model == "13b" else hft
-        for load, ends in LOADS.items():
+    for model, hft in experiment.servers(base).items():
+        ours = coco(hft, gamma, t_up) if model == "13b" else hft
+        for load, ends in experiment.loads.items():
             mine = mean_over(ours, ends, average)
-            for name, theirs in (("hft", hft), ("vllm", replace(hft, engine="continuous"))):
+            for name, theirs in (("hft", hft), ("vllm", vllm(hft))):
                 other = mean_over(theirs, ends, average)
                 key = f"{model}.{load}.{name}"
                 found[f"{key}.latency"] = cut(mine.latency_s, other.latency_s)
@@ -145,9 +212,8 @@ def _fig8(
     return found
 
 
-def _results(**reading: Any) -> Iterator[Result]:
-    base, others = server(reading)
-    ours = _fig8(base, **others)
+def _results(experiment: Comparison, base: Served, **reading: Any) -> Iterator[Result]:
+    ours = _fig8(experiment, base, **reading)
     for key, value in ours.items():
         model, load, name, metric = key.split(".")
         if (model, load) == ("13b", "high"):
@@ -164,26 +230,32 @@ def _results(**reading: Any) -> Iterator[Result]:
         yield answer(f"cocoserve.abstract.{metric}_range", [min(values), max(values)])
 
 
-def _fig10(
-    base: Served, gamma: str | float = "literal", t_up: float = 0.3, average: str = "five"
-) -> Numbers:
-    found: Numbers = {}
-    ours = replace(coco(base, gamma, t_up), instances=2)
-    for load, ends in LOADS.items():
-        two, four = (mean_over(replace(base, instances=n), ends, average) for n in (2, 4))
-        mine = mean_over(ours, ends, average)
-        found[f"{load}.hft2.latency"] = cut(mine.latency_s, two.latency_s)
-        found[f"{load}.hft2.throughput"] = gain(mine.throughput_rps, two.throughput_rps)
-        found[f"{load}.hft4.latency"] = gain(mine.latency_s, four.latency_s)
-        found[f"{load}.hft4.throughput"] = cut(mine.throughput_rps, four.throughput_rps)
-    return found
+def _of_instances(
+    experiment: Instances, base: Served, *, average: str = "five", **reading: Any
+) -> Iterator[Result]:
+    scaled = coco(base, **reading)
 
+    def gained(name: str, load: str, of: str, *, ours_first: bool) -> float:
+        """Return the printed measure of two CoCoServe instances against some of HFT."""
+        ends = experiment.loads[load]
+        theirs = mean_over(replace(base, instances=int(of[-1])), ends, average)
+        mine = mean_over(replace(scaled, instances=2), ends, average)
+        values = (getattr(mine, name), getattr(theirs, name))
+        return gain(*values) if ours_first else cut(*values)
 
-def _of_instances(**reading: Any) -> Iterator[Result]:
-    base, others = server(reading)
-    ours = _fig10(base, **others)
-    yield from (answer(f"cocoserve.fig10.{name}", value) for name, value in ours.items())
-    scaled = coco(base, **{name: others[name] for name in others if name != "average"})
+    def share() -> float:
+        """Return the mean share of throughput that is kept against four instances."""
+        lost = [gained("throughput_rps", load, "hft4", ours_first=False)
+                for load in experiment.loads]  # fmt: skip
+        return 100.0 - sum(lost) / len(lost)
+
+    for load in experiment.loads:
+        for of in ("hft2", "hft4"):
+            is_two = of == "hft2"
+            latency = partial(gained, "latency_s", load, of, ours_first=not is_two)
+            throughput = partial(gained, "throughput_rps", load, of, ours_first=is_two)
+            yield answer(f"cocoserve.fig10.{load}.{of}.latency", latency)
+            yield answer(f"cocoserve.fig10.{load}.{of}.throughput", throughput)
     hft2, hft4, coco2 = (
         memory_mib(replace(one, instances=n)) for one, n in ((base, 2), (base, 4), (scaled, 2))
     )
@@ -195,5 +267,4 @@ def _of_instances(**reading: Any) -> Iterator[Result]:
     yield answer("cocoserve.sec63.mem_vs_4", 100.0 * coco2 / hft4, without)
     yield answer("cocoserve.sec63.half_cost", 100.0 * coco2 / hft4, without)
     yield answer("cocoserve.abstract.cost_reduction", cut(coco2, hft4), without)
-    kept = [100.0 - ours[f"{load}.hft4.throughput"] for load in LOADS]
-    yield answer("cocoserve.sec63.performance_share", sum(kept) / len(kept), "Of throughput.")
+    yield answer("cocoserve.sec63.performance_share", share, "Of throughput.")

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 
 from c2c.hardware import load_node
 from c2c.models import load_spec, param_count
+from c2c.ranges import Count
 from c2c.systems.cocoserve import kv_bytes
 from experiments.claims import Result, answer
 from experiments.claims.robust import readings_table, under_readings
-from experiments.cocoserve.compared import HFT, SAID, VLLM, coco, server
+from experiments.cocoserve.compared import SAID, coco, under, vllm
 from experiments.cocoserve.drained import (
     ANSWER_TOKENS,
     CARD_BYTES,
     NODE,
     PAGED,
-    PEAK,
     Served,
     batch_of,
     drained,
@@ -27,32 +27,47 @@ from experiments.cocoserve.drained import (
 )
 from experiments.figure import SIMULATOR, Computed, Context, figure
 
-__all__ = ["compute"]
+__all__ = ["Used", "compute"]
 
 _PAGE: Final = 16  # tokens of a page of keys and values
-_LOW: Final = (3, 10)  # the rates of Fig. 2 go to 10 at most
-_CARDS: Final = (CARD_BYTES, 40_000_000_000, 42_949_672_960)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Used:
+    """Experiment of Figs. 2 and 9: the server, requests at once, readings of a card's memory."""
+
+    server: Served
+    peak: Count
+    low_rates: tuple[Count, ...]
+    cards_bytes: tuple[Count, ...]
 
 
 @figure("cocoserve.fig9", title="CoCoServe, Figs. 2, 9: memory in use",
-        draw="cocoserve.draw_used", needs=SIMULATOR)  # fmt: skip
-def compute(context: Context) -> Computed:
+        experiment=Used, draw="cocoserve.draw_used", needs=SIMULATOR)  # fmt: skip
+def compute(context: Context, experiment: Used) -> Computed:
     """Return the memory use of systems at the peak, and idle resources at low rates."""
-    systems = {"HFT": HFT, "vLLM": VLLM, "CoCoServe": coco()}
+    base, peak = experiment.server, experiment.peak
+    systems = {"HFT": base, "vLLM": vllm(base), "CoCoServe": coco(base)}
     used: list[dict[str, Any]] = [
         {
-            "system": name, "hbm_bytes": hbm, "used_gb": bytes_used(served, PEAK, hbm) / 1e9,
-            "idle_gb": (hbm - bytes_used(served, PEAK, hbm)) / 1e9,
+            "system": name, "hbm_bytes": hbm, "used_gb": bytes_used(served, peak, hbm) / 1e9,
+            "idle_gb": (hbm - bytes_used(served, peak, hbm)) / 1e9,
         }
-        for hbm in _CARDS
+        for hbm in experiment.cards_bytes
         for name, served in systems.items()
     ]  # fmt: skip
     idle: list[dict[str, Any]] = [
         {"system": name, "rate": rate, **idle_percent(served, rate)}
-        for name, served in (("HFT", HFT), ("vLLM", VLLM))
-        for rate in _LOW
+        for name, served in (("HFT", base), ("vLLM", vllm(base)))
+        for rate in experiment.low_rates
     ]
-    results = under_readings(_results(), _results, SAID | {"idle"}, everything=not context.quick)
+
+    def answers(**reading: Any) -> Iterator[Result]:
+        other, more = under(base, reading)
+        return _results(experiment, other, **more)
+
+    results = under_readings(answers(), answers, SAID | {"idle"}, everything=not context.quick)
+    now = {r["system"]: r["used_gb"] for r in used if r["hbm_bytes"] == experiment.cards_bytes[0]}
     return Computed(
         tables={
             "used": pa.Table.from_pylist(used),
@@ -60,14 +75,16 @@ def compute(context: Context) -> Computed:
             "readings": readings_table(results),
         },
         results=results,
+        finding=f"Memory in use with {peak} requests at once: "
+        + ", ".join(f"{name} {gb:.1f} GB" for name, gb in now.items()),
         caption=(
-            f"Left: memory in use with {PEAK} requests at once; diamonds: the paper. Right: idle "
-            "memory and compute at 3 and 10 requests."
+            f"Left: memory in use with {peak} requests at once; diamonds: the paper. Right: idle "
+            "memory and compute at low rates. HFT: Hugging Face Transformers."
         ),
         assumptions=(
-            "The model is LLaMA-13B on an A100 of 40 GB.",
+            f"The model is {base.model} on an A100 of 40 GB.",
             "Memory in use counts weights, 499 MiB of a process, and the most keys and values.",
-            "HFT's batch has 15 requests.",
+            f"The batch of HFT (Hugging Face Transformers) has {base.batch} requests.",
             "vLLM's batch has as many requests as fit 0.9 of the card in pages of 16 tokens.",
             "Idle memory is memory without weights or sequences.",
             "Idle compute is relative to 312 TFLOP/s.",
@@ -76,18 +93,19 @@ def compute(context: Context) -> Computed:
     )
 
 
-def _results(*, idle: str = "memory", **reading: Any) -> Iterator[Result]:
-    base, _ = server(reading)
-    servers = (coco(base), base, replace(base, engine="continuous"))
-    used = [bytes_used(served, PEAK, base.hbm_bytes) / 1e9 for served in servers]
-    ours, hft, vllm = used
+def _results(experiment: Used, base: Served, *, idle: str = "memory") -> Iterator[Result]:
+    servers = (coco(base), base, vllm(base))
+    used = [bytes_used(served, experiment.peak, base.hbm_bytes) / 1e9 for served in servers]
+    ours, hft, paged = used
     left, hft_left, vllm_left = (base.hbm_bytes / 1e9 - gb for gb in used)
-    shares = [idle_percent(served, rate)[idle] for served in servers[1:] for rate in _LOW]
+    shares = [
+        idle_percent(served, rate)[idle] for served in servers[1:] for rate in experiment.low_rates
+    ]
     without = "Algorithm 1 copies nothing with the literal gamma, so that it holds what HFT does."
     yield answer("cocoserve.fig2.idle_low_rate", [min(shares), max(shares)])
     yield answer("cocoserve.fig9.used", ours, without)
     yield answer("cocoserve.fig9.waste_vs_hft", ours - hft, without)
-    yield answer("cocoserve.fig9.waste_vs_vllm", ours - vllm, without)
+    yield answer("cocoserve.fig9.waste_vs_vllm", ours - paged, without)
     yield answer("cocoserve.fig9.frag_vs_hft", hft_left / left, without)
     yield answer("cocoserve.fig9.frag_vs_vllm", vllm_left / left, without)
 

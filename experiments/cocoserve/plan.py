@@ -57,7 +57,7 @@ from c2c.systems.cocoserve import (
     step_time,
     transitions,
 )
-from experiments.plain_settings import run_settings
+from experiments.plain_settings import Ran, run_settings
 
 __all__ = ["ALGORITHMS", "PlanSettings", "Problem", "main", "planned", "problem_of", "row_of"]
 
@@ -353,7 +353,7 @@ def _write(path: Path, problem: Problem, placement: Placement) -> None:
     write_json(path, named | {"copies": placement.copies, "rows": placement.rows, "parts": parts})
 
 
-def _print(settings: PlanSettings) -> None:
+def _print(settings: PlanSettings) -> Ran:
     out = Console(highlight=False, width=130)
     problem = problem_of(settings)
     plans: dict[str, Placement] = {}
@@ -396,6 +396,7 @@ def _print(settings: PlanSettings) -> None:
     if settings.write and plans:
         _write(Path(settings.write), problem, list(plans.values())[-1])
         out.print(f"written to {settings.write}: {list(plans)[-1]}")
+    return Ran(table)
 
 
 def _operations(problem: Problem, placement: Placement) -> list[Operation]:

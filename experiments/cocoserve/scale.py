@@ -32,7 +32,7 @@ from c2c.transformer import Executables, load
 from c2c.transformer.spread import OverDevices
 from c2c.transformer.weights.default_checkpoint import default_checkpoint
 from experiments.cocoserve.live import Change, Done, Load, scaled
-from experiments.plain_settings import run_settings
+from experiments.plain_settings import Ran, run_settings
 
 __all__ = ["ScaleSettings", "drawn_on", "main", "operation_on"]
 
@@ -105,7 +105,7 @@ def operation_on(over: OverDevices, draws: random.Random) -> tuple[Operation, li
     return None
 
 
-def _print(settings: ScaleSettings, alone: Done, done: Done, console: Console) -> None:
+def _print(settings: ScaleSettings, alone: Done, done: Done, console: Console) -> Table:
     table = Table(box=SIMPLE_HEAD)
     for name in ("operation", "times", "layers", "MB weights", "MB KV", "pieces", "longest ms"):
         table.add_column(name, justify="left" if name == "operation" else "right")
@@ -134,12 +134,13 @@ def _print(settings: ScaleSettings, alone: Done, done: Done, console: Console) -
         counted = {f.name: getattr(done, f.name) for f in fields(done) if f.name not in _LONG}
         counted |= {"equal": equal, "same_logits": same, "requests": len(done.texts)}
         write_json(Path(settings.write), counted)
+    return table
 
 
 def main(arguments: Sequence[str]) -> int:
     """Serve, change and print; return the exit status, 1 if an answer or a count is wrong."""
 
-    def work(settings: ScaleSettings) -> int:
+    def work(settings: ScaleSettings) -> Ran:
         if jax.config.jax_platforms in ("cpu", None):
             _jax.config.update("jax_num_cpu_devices", settings.devices)
         if len(jax.devices()) < settings.devices:
@@ -154,8 +155,9 @@ def main(arguments: Sequence[str]) -> int:
             with progress_bar("operations", settings.operations) as report:
                 devices = jax.devices()[: settings.devices]
                 alone, done = scaled(model, settings, devices, drawn_on, report=report)
-        _print(settings, alone, done, Console(highlight=False, width=110))
+        table = _print(settings, alone, done, Console(highlight=False, width=110))
         is_same = (alone.texts, alone.logits) == (done.texts, done.logits)
-        return int(not is_same or bool(done.unequal or done.left or done.compiled or done.loaded))
+        wrong = done.unequal or done.left or done.compiled or done.loaded
+        return Ran(table, int(not is_same or bool(wrong)))
 
     return run_settings(ScaleSettings, arguments, work)

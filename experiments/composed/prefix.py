@@ -10,26 +10,70 @@ import pyarrow as pa
 
 from c2c.config import build, simulate
 from c2c.hardware import load_platform
+from c2c.ranges import AboveZero, Count, FromZero, Index
 from experiments.c2cserve.measures import measures
 from experiments.c2cserve.settings import composed
 from experiments.figure import SIMULATOR, Computed, Context, figure
 
-__all__ = ["TRACE", "compute"]
+__all__ = ["TRACE", "Prefixes", "compute"]
 
 TRACE: Final = "mooncake_synthetic.jsonl.gz"
-HOST_GB: Final = (0, 100, 200, 400)
-SLOWED: Final = 0.6  # share of the trace's speed on seven slices; a whole chip gets all of it
-MODEL: Final = (
-    "catalog=dense6",
-    "catalog.models=[{spec: llama-3-3b, copies: 1, tpot_slo_s: 0.15}]",
-)
-STREAMED, HELD = "streamed weights", "held weights"
-SYSTEMS: Final = {STREAMED: "system=c2cserve_plus", HELD: "system=serverlessllm"}
-PCIE, SAME_CHIP = "H100, PCIe", "H100, GH200's link"
-# Without the public trace: conversations with as many tokens per prompt, at about its load.
-REQUESTS, RATE_RPS, THINK_S, TURNS = 4000, 8.0, 30.0, 10.0
-TEXT_TOKENS, ANSWER_TOKENS, SYSTEM_TOKENS = 1500, 180, 2048
-MOST_TOKENS: Final = 60_000  # of a prompt and its answer, for trace and conversations
+_LINK: Final = ("datasheet_gbps", "measured_gbps", "both_directions_gbps")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slices:
+    """A chip in slices: its name, settings, and share of the load's speed."""
+
+    name: str
+    settings: tuple[str, ...]
+    speed: AboveZero
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chip:
+    """A whole chip: its settings, and the name of a chip whose link it has; "": its own."""
+
+    settings: tuple[str, ...]
+    link: str = ""
+
+    def all_settings(self) -> tuple[str, ...]:
+        """Return the settings with those of the link."""
+        if not self.link:
+            return self.settings
+        link = load_platform(self.link).link
+        return (
+            *self.settings, *(f"hardware.link.{name}={getattr(link, name)}" for name in _LINK)
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversations:
+    """Load without the public trace."""
+
+    requests: Count
+    rate_rps: AboveZero
+    turns: AboveZero
+    think_s: FromZero
+    text_tokens: Count
+    answer_tokens: Count
+    system_tokens: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefixes:
+    """Experiment: model, sizes of the cache, chips, systems by name, and the load.
+
+    `chips` are a chip, one over PCIe, and the same with the link of another.
+    """
+
+    model: tuple[str, ...]
+    max_total_tokens: Count
+    host_gb: tuple[Index, ...]
+    slices: Slices
+    chips: dict[str, Chip]
+    systems: dict[str, tuple[str, ...]]
+    conversations: Conversations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,55 +88,46 @@ class Case:
     settings: tuple[str, ...]
 
 
-@figure("prefix", title="A prefix cache in host memory (beyond the papers)",
+@figure("prefix", title="A prefix cache in host memory", experiment=Prefixes,
         draw="prefix.draw_prefix", needs=SIMULATOR, traces=(TRACE,), beyond=True)  # fmt: skip
-def compute(context: Context) -> Computed:
+def compute(context: Context, experiment: Prefixes) -> Computed:
     """Compute latency, tokens found and link bytes by host memory, and by chip and link."""
-    rows = [_run(context, case) for case in context.each(_cases())]
+    rows = [_run(context, experiment, case) for case in context.each(_cases(experiment))]
     return Computed(
         tables={"runs": pa.Table.from_pylist(rows)},
         results=(),
+        finding=_finding(rows),
         caption=(
             "(a) Wait for the first token and prompt tokens found, over host memory for a prefix "
             "cache on slices. (b) Wait and link bytes on whole chips with and without the cache; "
             f"link variant '{context.link_variant}'."
         ),
-        assumptions=(
-            *_setup(context),
-            *_told(rows),
-        ),
+        assumptions=(*_setup(context, experiment), *_told(experiment, rows)),
         report=_report(rows),
     )
 
 
-def _cases() -> list[Case]:
-    plus = SYSTEMS[STREAMED]
+def _cases(experiment: Prefixes) -> list[Case]:
+    cut, gb = experiment.slices, experiment.host_gb
+    first = next(iter(experiment.systems))
     slices = [
-        Case(part="slices", chip="GH200, 7x12gb", weights=STREAMED, host_gb=gb, speed=SLOWED,
-             settings=("hardware=gh200", "mig=7x12gb", plus))
-        for gb in HOST_GB
+        Case(part="slices", chip=cut.name, weights=first, host_gb=size, speed=cut.speed,
+             settings=(*cut.settings, *experiment.systems[first]))
+        for size in gb
     ]  # fmt: skip
-    link = load_platform("gh200").link
-    gbps = ("datasheet_gbps", "measured_gbps", "both_directions_gbps")
-    h100 = ("hardware=h100_sxm", "mig=1x80gb")
-    chips = {
-        "GH200, NVLink-C2C": ("hardware=gh200", "mig=1x96gb"),
-        PCIE: h100,
-        SAME_CHIP: (*h100, *(f"hardware.link.{name}={getattr(link, name)}" for name in gbps)),
-    }
     return slices + [
-        Case(part="chips", chip=chip, weights=weights, host_gb=gb, speed=1.0,
-             settings=(*settings, system))
-        for weights, system in SYSTEMS.items()
-        for chip, settings in chips.items()
-        for gb in (HOST_GB[0], HOST_GB[-1])
+        Case(part="chips", chip=name, weights=weights, host_gb=size, speed=1.0,
+             settings=(*chip.all_settings(), *system))
+        for weights, system in experiment.systems.items()
+        for name, chip in experiment.chips.items()
+        for size in (gb[0], gb[-1])
     ]  # fmt: skip
 
 
-def _run(context: Context, case: Case) -> dict[str, Any]:
+def _run(context: Context, experiment: Prefixes, case: Case) -> dict[str, Any]:
     settings = [
-        *case.settings, *MODEL, *_source(context, case.speed),
-        f"workload.max_total_tokens={MOST_TOKENS}",
+        *case.settings, *experiment.model, *_source(context, experiment, case.speed),
+        f"workload.max_total_tokens={experiment.max_total_tokens}",
         f"system.prefix_cache.host_bytes={case.host_gb}e9", f"link={context.link_variant}",
     ]  # fmt: skip
     got = simulate(build(composed(settings, {"seed": context.seeds[0]})))
@@ -114,56 +149,68 @@ def _has_trace(context: Context) -> bool:
     return context.traces is not None and (context.traces / TRACE).is_file()
 
 
-def _source(context: Context, speed: float) -> tuple[str, ...]:
+def _source(context: Context, experiment: Prefixes, speed: float) -> tuple[str, ...]:
     if context.traces is not None and _has_trace(context):
         return (
             "workload=file", f"workload.path='{context.traces / TRACE}'",
             "workload.on_bad_row=skip", f"workload.compression={speed}",
         )  # fmt: skip
+    load = experiment.conversations
     return (
-        "workload=conversations", "workload.models=1", f"workload.rate_rps={speed * RATE_RPS}",
-        f"workload.requests={REQUESTS}",
-        f"workload.turns={TURNS}", f"workload.think_s={THINK_S}", "workload.block_tokens=512",
-        f"workload.system_tokens={SYSTEM_TOKENS}", "workload.lengths=fixed",
-        f"workload.prompt_tokens={TEXT_TOKENS}", f"workload.output_tokens={ANSWER_TOKENS}",
+        "workload=conversations", "workload.models=1", f"workload.rate_rps={speed * load.rate_rps}",
+        f"workload.requests={load.requests}",
+        f"workload.turns={load.turns}", f"workload.think_s={load.think_s}",
+        "workload.block_tokens=512", f"workload.system_tokens={load.system_tokens}",
+        "workload.lengths=fixed", f"workload.prompt_tokens={load.text_tokens}",
+        f"workload.output_tokens={load.answer_tokens}",
     )  # fmt: skip
 
 
-def _setup(context: Context) -> tuple[str, ...]:
+def _setup(context: Context, experiment: Prefixes) -> tuple[str, ...]:
     if _has_trace(context):
         load: tuple[str, ...] = (
-            f"Load: Mooncake's public trace, prompts and answers up to {MOST_TOKENS:,} tokens.",
+            "Load: Mooncake's public trace, prompts and answers up to "
+            f"{experiment.max_total_tokens:,} tokens.",
         )
     else:
+        of = experiment.conversations
         load = (
             "Load: conversations by the generator; Mooncake's trace is not at hand.",
-            f"A conversation has {TURNS:g} turns of {TEXT_TOKENS:,} tokens, {THINK_S:g} s apart, "
-            f"and answers of {ANSWER_TOKENS} tokens.",
-            f"All prompts share their first {SYSTEM_TOKENS:,} tokens.",
-            f"{REQUESTS:,} requests arrive at {RATE_RPS:g} turns/s.",
+            f"A conversation has {of.turns:g} turns of {of.text_tokens:,} tokens, {of.think_s:g} s "
+            f"apart, and answers of {of.answer_tokens} tokens.",
+            f"All prompts share their first {of.system_tokens:,} tokens.",
+            f"{of.requests:,} requests arrive at {of.rate_rps:g} turns/s.",
         )
     return (
         *load,
-        "One Llama-3 3B is served.",
-        f"(a) Seven slices get {SLOWED:g} of the load's speed.",
+        f"Models: {', '.join(experiment.model)}.",
+        f"(a) Slices get {experiment.slices.speed:g} of the load's speed.",
         "(b) One whole chip gets all of it; the third chip is an H100 with GH200's link.",
-        "Streamed weights: c2cserve_plus keeps them in HBM while there is room.",
-        "Held weights: serverlessllm always keeps them in HBM.",
+        *(f"With {name}: {', '.join(of)}." for name, of in experiment.systems.items()),
     )
 
 
-def _told(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+def _finding(rows: Sequence[Mapping[str, Any]]) -> str:
+    none, *_, full = (r for r in rows if r["part"] == "slices")
+    return (
+        f"{full['host_gb']} GB of host memory for prefixes on slices: TTFT p50 "
+        f"{_number(none['ttft_p50_s'])} s becomes {_number(full['ttft_p50_s'])} s, "
+        f"{full['found_hbm_percent'] + full['found_host_percent']:.0f} % of prompts are found"
+    )
+
+
+def _told(experiment: Prefixes, rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Return sentences on the link's load, with numbers of the runs."""
 
-    def at(part: str, gb: int, chip: str = "", weights: str = STREAMED) -> Mapping[str, Any]:
+    def at(part: str, gb: int, chip: str = "", weights: str = "") -> Mapping[str, Any]:
         return next(
             r for r in rows
-            if r["part"] == part and r["host_gb"] == gb and r["weights"] == weights
+            if r["part"] == part and r["host_gb"] == gb and weights in ("", r["weights"])
             and chip in ("", r["chip"])
         )  # fmt: skip
 
-    most = HOST_GB[-1]
-    none, full = at("slices", 0), at("slices", most)
+    least, most = experiment.host_gb[0], experiment.host_gb[-1]
+    none, full = at("slices", least), at("slices", most)
     found = max(1.0, full["found_host_percent"] / 100.0 * full["prompt_tokens"])
     without_mb = 1e6 * none["link_tb"] / none["prompt_tokens"]
     block_mb = 1e6 * full["blocks_tb"] / found
@@ -173,9 +220,10 @@ def _told(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         f"{'spares' if block_mb < without_mb else 'burdens'} the link.",
         f"(a) Blocks are {_number(_share(full))} % of the link's bytes with {most} GB.",
     ]
-    for weights in SYSTEMS:
-        slow, fast = at("chips", most, PCIE, weights), at("chips", most, SAME_CHIP, weights)
-        without = at("chips", 0, PCIE, weights)
+    _, pcie, same_chip = experiment.chips
+    for weights in experiment.systems:
+        slow, fast = at("chips", most, pcie, weights), at("chips", most, same_chip, weights)
+        without = at("chips", least, pcie, weights)
         text += [
             f"(b) TTFT p50 with {weights} and {most} GB is {_number(slow['ttft_p50_s'])} s over "
             f"PCIe and {_number(fast['ttft_p50_s'])} s over GH200's link; without blocks, over "

@@ -8,20 +8,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import pyarrow as pa
 
 from c2c.config import build, simulate
+from c2c.ranges import AboveZero, Count, FromZero, OneOf
 from experiments.answers.interval import interval_of
-from experiments.c2cserve.fleets import catalog
 from experiments.c2cserve.measures import measures
-from experiments.c2cserve.settings import GH200, composed
+from experiments.c2cserve.settings import GH200, catalog, composed
 from experiments.c2cserve.workload_map import arrivals
 from experiments.composed.sets import refusal, settings_of, shapley, subsets
+from experiments.experiment import named
 from experiments.figure import SIMULATOR, Computed, Context, figure
 
-__all__ = ["FLEETS", "MECHANISMS", "UNLIKE", "Fleet", "Load", "compute"]
+__all__ = ["Fleet", "Load", "Worth", "compute"]
+
+NOTHING: Final = "none of them"
+_CONVERSATIONS: Final = "conversations"
+_OF_CONVERSATIONS: Final = "prefixes"  # has an effect only if prompts share prefixes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,47 +40,78 @@ class Fleet:
     """
 
     settings: tuple[str, ...]
-    chips: int
-    without: frozenset[str] = frozenset()
+    chips: Count
+    without: tuple[str, ...] = ()
 
 
-# Mechanisms that work on slices of one chip; the others spread over the GPUs of a node. "prefixes"
-# has an effect only if prompts share prefixes, which only those of conversations do.
-MECHANISMS: Final = ("streamed", "kept", "turns", "restored", "apart", "prefixes")
-NOTHING: Final = "none of them"
-MODELS: Final = 16  # per chip
-ONE: Final = "1 GH200"
-UNLIKE: Final = {
-    # One chip is cut and the other is whole: there are no roles for such fleets.
-    "GH200 + L40S": Fleet(
-        settings=("fleet.parts=[{hardware:gh200},{hardware:l40s}]",), chips=2,
-        without=frozenset({"apart"}),
-    ),
-    "H100 + RTX PRO 6000": Fleet(settings=("fleet=h100_rtx",), chips=2),
-}  # fmt: skip
-FLEETS: Final = {
-    f"{n} GH200": Fleet(settings=(*GH200, f"superchips={n}"), chips=n) for n in (1, 4, 36)
-} | UNLIKE
-RATES: Final = (0.5, 1.0, 2.0, 4.0)  # requests/s per chip
-BURSTS: Final = ("steady", "bursty", "conversations")
-REQUESTS: Final = 2000  # per chip, at most `MOST_REQUESTS`
-MOST_REQUESTS: Final = 4_000
-SEEDS: Final = 3  # seeds of the full profile on one chip; two on several
-CLOSE_POINTS: Final = 1.0  # points of attainment: a smaller difference does not count
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loads:
+    """Workloads of a fleet: its name, kinds of arrivals, rates per chip."""
+
+    fleet: str
+    bursts: tuple[Annotated[str, OneOf("steady", "bursty", _CONVERSATIONS)], ...]
+    rates_rps: tuple[AboveZero, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worth:
+    """Experiment: mechanisms, fleets with their loads, and sizes.
+
+    Attributes:
+      mechanisms: mechanisms of `system=composed`.
+      models: models per chip.
+      requests: requests per chip, at most `most_requests` of a fleet.
+      seeds: seeds of one chip at most; several have one less.
+      close_points: points of attainment; a smaller difference does not count.
+      fleets: fleets by name.
+      loads: loads of fleets.
+    """
+
+    mechanisms: tuple[str, ...]
+    models: Count
+    requests: Count
+    most_requests: Count
+    seeds: Count
+    close_points: FromZero
+    fleets: dict[str, Fleet]
+    loads: tuple[Loads, ...]
+
+    def __post_init__(self) -> None:
+        for loads in self.loads:
+            named(self.fleets, loads.fleet, "loads.fleet")
+
+    def each_load(self) -> list[Load]:
+        """Return the loads one by one."""
+        return [
+            Load(fleet=of.fleet, bursts=bursts, rate_rps=rate)
+            for of in self.loads
+            for bursts in of.bursts
+            for rate in of.rates_rps
+        ]
+
+    def chips(self, load: Load) -> int:
+        """Return the number of chips of a load's fleet."""
+        return self.fleets[load.fleet].chips
+
+    def mechanisms_of(self, load: Load) -> tuple[str, ...]:
+        """Return the mechanisms that can have an effect under a load."""
+        out = {*self.fleets[load.fleet].without}
+        if load.bursts != _CONVERSATIONS:
+            out |= {_OF_CONVERSATIONS}
+        return tuple(m for m in self.mechanisms if m not in out)
+
+    def seeds_of(self, load: Load, seeds: Sequence[int]) -> Sequence[int]:
+        """Return the seeds of a load's runs."""
+        return seeds[: max(1, self.seeds - (self.chips(load) > 1))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """A workload of a fleet: the fleet's key in `FLEETS`, kind of arrivals, rate per chip."""
+    """A workload of a fleet: the fleet's name, kind of arrivals, rate per chip."""
 
     fleet: str
     bursts: str
     rate_rps: float
-
-    @property
-    def chips(self) -> int:
-        """Number of chips of the fleet."""
-        return FLEETS[self.fleet].chips
 
     @property
     def text(self) -> str:
@@ -83,33 +119,30 @@ class Load:
         return f"{self.fleet}, {self.bursts}, {self.rate_rps:g} requests/s a chip"
 
 
-@figure("worth", title="Worth of each mechanism, alone and together (beyond the paper)",
-        draw="composed.draw_worth", needs=SIMULATOR, beyond=True)  # fmt: skip
-def compute(context: Context) -> Computed:
+@figure("worth", title="Worth of each mechanism, alone and together",
+        experiment=Worth, draw="composed.draw_worth", needs=SIMULATOR, beyond=True)  # fmt: skip
+def compute(context: Context, experiment: Worth) -> Computed:
     """Compute attainment of every set of mechanisms under every load, and Shapley values."""
-    quick = context.quick
-    loads = [
-        Load(fleet=fleet, bursts=bursts, rate_rps=rate)
-        for fleet in ((ONE, *UNLIKE) if quick else FLEETS)
-        for bursts in (BURSTS[:1] if quick and fleet in UNLIKE else BURSTS)
-        for rate in (RATES if not quick and fleet == ONE else RATES[1::2])
-    ]
-    seeds = context.seeds[: 1 if quick else SEEDS]
-    sets = [each for each in subsets(MECHANISMS) if refusal(each, GH200) is None]
+    loads = experiment.each_load()
+    sets = [each for each in subsets(experiment.mechanisms) if refusal(each, GH200) is None]
     runs = [
         (load, each, seed)
         for load in loads
         for each in sets
-        for seed in seeds[: _seeds(load)]
-        if each <= set(_mechanisms(load))
+        for seed in experiment.seeds_of(load, context.seeds)
+        if each <= set(experiment.mechanisms_of(load))
     ]
     rows: list[dict[str, Any]] = []
     for load, each, seed in context.each(runs):
-        names = [name for name in MECHANISMS if name in each]
-        found = _run(context, load, names, seed)
+        names = [name for name in experiment.mechanisms if name in each]
+        found = _run(context, experiment, load, names, seed)
         rows.append(asdict(load) | {"set": " + ".join(names) or NOTHING, "seed": seed, **found})
     shares = [
-        row for load in loads for row in _shares(load, _at(rows, load), seeds[: _seeds(load)])
+        row
+        for load in loads
+        for row in _shares(
+            experiment, load, _at(rows, load), experiment.seeds_of(load, context.seeds)
+        )
     ]
     caption = (
         "Bars: Shapley value of each mechanism, in points of requests within both targets; lines: "
@@ -118,16 +151,16 @@ def compute(context: Context) -> Computed:
     )
     assumptions = (
         f"The Shapley values average over {len(sets)} sets of mechanisms that can work together, "
-        f"of {', '.join(MECHANISMS)}.",
+        f"of {', '.join(experiment.mechanisms)}.",
         "A mechanism that cannot work in a set adds nothing to it.",
-        f"A chip has {MODELS} models: half Llama-3 3B (TPOT target 0.15 s), half 8B (0.3 s); the "
-        "TTFT target is 1 s.",
+        f"A chip has {experiment.models} models: half Llama-3 3B (TPOT target 0.15 s), half 8B "
+        "(0.3 s); the TTFT target is 1 s.",
         "Chips are cut as mig=auto does; GH200 alone is cut by the paper's table.",
         "Steady: Poisson arrivals.",
         "Bursty: the generator of GenTD26's statistics.",
         "Conversations: sessions of four turns on average, with ten seconds from an answer to the "
         "next turn.",
-        f"Seeds: {list(seeds)}; more chips than one get two.",
+        f"Seeds: {list(context.seeds[: experiment.seeds])}; more chips than one get one less.",
         "A set without streamed weights has whole chips; a set with them has most slices.",
         "Prices are the chips' list prices over tokens of requests within both targets, where "
         "every chip has a price.",
@@ -137,30 +170,33 @@ def compute(context: Context) -> Computed:
     return Computed(
         tables={"sets": pa.Table.from_pylist(rows), "shares": pa.Table.from_pylist(shares)},
         results=(),
+        finding=_finding(shares),
         caption=caption,
         assumptions=assumptions,
-        report=_report(loads, rows, shares),
+        report=_report(experiment, rows, shares),
     )
 
 
-def _mechanisms(load: Load) -> tuple[str, ...]:
-    here = set(MECHANISMS) - FLEETS[load.fleet].without
-    if load.bursts != "conversations":
-        here -= {"prefixes"}
-    return tuple(m for m in MECHANISMS if m in here)
+def _finding(shares: Sequence[dict[str, Any]]) -> str:
+    mean = {
+        name: fmean(r["points"] for r in shares if r["mechanism"] == name)
+        for name in dict.fromkeys(r["mechanism"] for r in shares)
+    }
+    ordered = sorted(mean, key=lambda name: -mean[name])
+    worth = ", ".join(f"{name} {mean[name]:+.0f}" for name in ordered)
+    return f"Mean worth of a mechanism in points of attainment: {worth}"
 
 
-def _seeds(load: Load) -> int:
-    return SEEDS if load.fleet == ONE else SEEDS - 1
-
-
-def _run(context: Context, load: Load, names: Sequence[str], seed: int) -> dict[str, Any]:
-    count = min(REQUESTS * load.chips, MOST_REQUESTS)
-    chosen, values = arrivals(load.bursts, load.rate_rps * load.chips, count)
-    if load.bursts == "conversations":
+def _run(
+    context: Context, experiment: Worth, load: Load, names: Sequence[str], seed: int
+) -> dict[str, Any]:
+    chips, fleet = experiment.chips(load), experiment.fleets[load.fleet]
+    count = min(experiment.requests * chips, experiment.most_requests)
+    chosen, values = arrivals(load.bursts, load.rate_rps * chips, count)
+    if load.bursts == _CONVERSATIONS:
         chosen[0] = "workload=conversations"
     settings = composed(
-        [*FLEETS[load.fleet].settings, *catalog(MODELS * load.chips), *chosen,
+        [*fleet.settings, *catalog(experiment.models * chips), *chosen,
          f"link={context.link_variant}"],
         values | {"seed": seed},
     )  # fmt: skip
@@ -195,7 +231,9 @@ def _members(row: dict[str, Any]) -> frozenset[str]:
     return frozenset(row["set"].split(" + ")) - {NOTHING}
 
 
-def _shares(load: Load, rows: Sequence[dict[str, Any]], seeds: Sequence[int]) -> list[Any]:
+def _shares(
+    experiment: Worth, load: Load, rows: Sequence[dict[str, Any]], seeds: Sequence[int]
+) -> list[Any]:
     """Return one row per mechanism: mean and half interval of its Shapley value over seeds."""
     by_seed = [
         shapley({_members(r): r["both_percent"] for r in rows if r["seed"] == seed})
@@ -203,23 +241,23 @@ def _shares(load: Load, rows: Sequence[dict[str, Any]], seeds: Sequence[int]) ->
     ]
     return [
         asdict(load) | {"mechanism": name, "points": got.mean, "half": got.half}
-        for name in _mechanisms(load)
+        for name in experiment.mechanisms_of(load)
         for got in (interval_of([values[name] for values in by_seed]),)
     ]
 
 
 def _report(
-    loads: Sequence[Load], rows: Sequence[dict[str, Any]], shares: Sequence[dict[str, Any]]
+    experiment: Worth, rows: Sequence[dict[str, Any]], shares: Sequence[dict[str, Any]]
 ) -> tuple[tuple[str, ...], ...]:
     """Return one row per load: the smallest set close to the best, and Shapley values."""
     body = []
-    for load in loads:
+    for load in experiment.each_load():
         here: dict[str, list[float]] = {}
         for row in _at(rows, load):
             here.setdefault(row["set"], []).append(row["both_percent"])
         mean = {name: fmean(values) for name, values in here.items()}
         best = max(mean.values())
-        close = [name for name, value in mean.items() if value >= best - CLOSE_POINTS]
+        close = [name for name, value in mean.items() if value >= best - experiment.close_points]
         take = min(close, key=lambda name: (name.count("+") + (name != NOTHING), -mean[name]))
         usd = [r["usd_per_million_tokens"] for r in _at(rows, load) if r["set"] == take]
         worth = sorted(_at(shares, load), key=lambda r: -r["points"])

@@ -77,37 +77,31 @@ def draw_fig9(tables: Tables, caption: str) -> Figure:
 
 
 def draw_fig13(tables: Tables, caption: str) -> Figure:
-    """Draw the parts of TTFT with and without HybridGEMM, and the causes of the caches' parts.
+    """Draw the parts of TTFT with and without HybridGEMM, and sweeps if there are any.
 
     The figure is as wide as a page's text, so that it can be printed at its own size.
     """
-    figure = Figure(figsize=(7.2, 7.6), layout="constrained")
-    panels = figure.subplot_mosaic(
-        [["key", "key"], ["turns", "host"], ["misses", "routers"]],
-        height_ratios=[0.12, 1, 2.2], width_ratios=[1.1, 1],
-    )  # fmt: skip
+    swept = "sizes" in tables and "routers" in tables
+    figure = Figure(figsize=(7.6, 8.2 if swept else 5.0), layout="constrained")
+    rows_of_panels: Any = [["turns"] * 2, ["misses"] * 2, *([["host", "routers"]] * swept)]
+    panels = figure.subplot_mosaic(rows_of_panels, height_ratios=[1, 2.8, *([2] * swept)])
     turns, misses = panels["turns"], panels["misses"]
     rows = rows_of(tables["ttft"])
-    _draw_parts(turns, [r for r in rows if r["system"].startswith("aegaeon")])
-    turns.plot([r["p95_s"] for r in rows[:2]], range(2), "o", color=INK, markersize=5,
-               label="p95, ours")  # fmt: skip
-    turns.legend(handles=turns.lines[-1:], fontsize=7.5, loc="center right")
-    turns.set_title("(a) Turns (paper: p95)", fontsize=9.5)
+    of_turns = [r for r in rows if r["system"].startswith("aegaeon")]
+    _draw_parts(turns, of_turns)
+    turns.plot([r["p95_s"] for r in of_turns], range(len(of_turns)), "o", color=INK, markersize=5)
+    turns.set_title("(a) Turns (dots and paper: p95)", fontsize=9.5)
     of_caches = [r for r in rows if not r["system"].startswith("aegaeon")]
     # bars with and without HybridGEMM are adjacent
     _draw_parts(misses, sorted(of_caches, key=lambda r: (_base(r), r["model"], r["host_for"] ==
                                                          "fetch", r["system"])))  # fmt: skip
-    misses.set_xscale("symlog", linthresh=0.5)
-    misses.set_xticks([0.0, 0.1, 0.2, 0.3, 0.4, 1.0, 6.0], ["0", "", ".2", "", ".4", "1", "6"])
     misses.set_title("(b) Caches of experts", fontsize=9.5)
     misses.plot([], [], label="paper (model not named)", **PUBLISHED)
-    panels["key"].axis("off")
-    panels["key"].legend(
-        *misses.get_legend_handles_labels(), loc="center", ncols=5, columnspacing=1.2
-    )
-    _draw_host(panels["host"], rows_of(tables["sizes"]))
-    _draw_found(panels["routers"], rows_of(tables["routers"]))
-    return finish(figure, "C2CServe, Fig. 13: HybridGEMM in other systems", caption)
+    if swept:
+        _draw_host(panels["host"], rows_of(tables["sizes"]))
+        _draw_found(panels["routers"], rows_of(tables["routers"]))
+    title = "C2CServe, Fig. 13: HybridGEMM in other systems"
+    return finish(figure, title, caption, misses, 5)
 
 
 def _base(row: dict[str, Any]) -> str:
@@ -115,29 +109,39 @@ def _base(row: dict[str, Any]) -> str:
 
 
 def _draw_parts(axes: Axes, rows: list[dict[str, Any]]) -> None:
-    """Draw a bar of parts for each row."""
+    """Draw a bar of parts for each row; bars that the host's work makes long are cut, with a label.
+
+    The axis ends behind the longest bar without the host's work, and the printed times.
+    """
+    total = [sum(r[part] for part in PARTS) for r in rows]
+    known = [(i, r["published_s"]) for i, r in enumerate(rows) if r["published_s"] is not None]
+    base = [t - r["host_s"] for t, r in zip(total, rows, strict=True)]
+    end = 1.12 * max([*base, *(r["p95_s"] - r["host_s"] for r in rows), *(k[1] for k in known)])
     bottom = np.zeros(len(rows))
     for part, (label, colour) in PARTS.items():
-        values = np.array([r[part] for r in rows])
+        values = np.minimum([r[part] for r in rows], end - bottom)
         axes.barh(range(len(rows)), values, 0.7, left=bottom, color=colour, label=label)
         bottom += values
-    known = [(i, r["published_s"]) for i, r in enumerate(rows) if r["published_s"] is not None]
+    for i, seconds in enumerate(total):
+        if seconds > end:
+            axes.text(end, i, f" {seconds:.1f} s", va="center", fontsize=8, clip_on=False)
     axes.plot([k[1] for k in known], [k[0] for k in known], **PUBLISHED)
     axes.set_yticks(range(len(rows)), [_name(r) for r in rows], fontsize=8)
     axes.invert_yaxis()
     axes.grid(axis="x")
-    axes.set(xlabel="TTFT (s)")
+    axes.set(xlabel="TTFT (s)", xlim=(0.0, end))
 
 
 def _name(row: dict[str, Any]) -> str:
     if row["system"].endswith("_hybrid"):
         return "+ HybridGEMM"
-    return f"{SHOWN[_base(row)][0]},\n{SHORT[row['model']]}{'*' * (row['host_for'] == 'fetch')}"
+    return f"{SHOWN[_base(row)][0]}, {SHORT[row['model']]}{'*' * (row['host_for'] == 'fetch')}"
 
 
 def _draw_host(axes: Axes, rows: list[dict[str, Any]]) -> None:
     """Draw TTFT over the host's work for an expert, with and without HybridGEMM."""
-    for model, colour in zip(dict.fromkeys(r["model"] for r in rows), (BLUE, ORANGE), strict=True):
+    models = dict.fromkeys(r["model"] for r in rows)
+    for model, colour in zip(models, (BLUE, ORANGE, GREEN), strict=False):
         for system, style in (("moe_infinity", "-"), ("moe_infinity_hybrid", "--")):
             chosen = [r for r in rows if r["model"] == model and r["system"] == system
                       and r["share"] == SHARE]  # fmt: skip

@@ -1,68 +1,62 @@
-"""Printed numbers against ours, for all claims in one picture."""
+"""Predicted numbers over the printed ones, a row a paper."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.claims import Row
+from experiments.claims import PAPERS, Row
 from experiments.claims.compare import TOLERANCE
-from experiments.claims.nulls import pairs_of
-from experiments.figures.style import COLOURS, GREY, bare_picture, canvas, finish, look
+from experiments.figures.style import BLUE, GREY, INK, VERMILION, canvas
 
-__all__ = ["CAPTION", "claims_picture", "draw_claims"]
+__all__ = ["CAPTION", "draw_claims"]
 
 CAPTION: Final = (
-    "Each number in its own unit; grey: within 20 %. Filled: nothing was chosen with the number in "
-    "view. Hollow: in-sample, or a repeat of another. Identities and what is not above 0 are left "
-    "out."
+    "Each dot is a number that a paper prints and that nothing here was chosen by: ours over the "
+    "printed one. Blue: agrees, within 20 % (grey) or on the printed side of a bound. Shares from "
+    "50 % on are compared by what they lack to 100 %. Triangles: off the scale."
 )
-
-_HOLLOW = ("in-sample", "repeat")
+_WIDEST: Final = 16.0  # ratio at both ends of the scale
+_BINS: Final = 64  # of the scale; dots of one bin are stacked
+_STEP: Final = 0.11  # rows; height of a dot
 
 
 def draw_claims(rows: Sequence[Row]) -> Figure:
-    """Draw our numbers over the printed ones; predictions are filled, other results hollow."""
-    figure, (axes,) = canvas(6.4, 5.2)
-    shown = [row for row in rows if row.comparison is not None and row.comparison.ratio is not None]
-    positive: list[float] = []
-    systems = dict.fromkeys(row.claim.system for row in shown)
-    for system, colour in zip(systems, COLOURS, strict=False):
-        label: str | None = system
-        for is_hollow in (False, True):
-            mine = [
-                pair for row in shown
-                if row.claim.system == system and row.status in (*_HOLLOW, "out-of-sample")
-                and (row.status in _HOLLOW) is is_hollow
-                for pair in pairs_of(row) if min(pair) > 0.0
-            ]  # fmt: skip
-            if not mine:
-                continue
-            printed, ours = zip(*mine, strict=True)
-            positive += [*printed, *ours]
-            axes.scatter(
-                printed, ours, s=22, edgecolors=colour, linewidths=1.0,
-                facecolors="none" if is_hollow else colour, alpha=0.6 if is_hollow else 0.85,
-                label=label,
+    """Draw a dot for each out-of-sample number: our value over the printed one."""
+    shown = [
+        (row.claim.system, row.comparison.ratio, bool(row.agrees))
+        for row in rows
+        if row.status == "out-of-sample" and row.comparison and row.comparison.ratio is not None
+    ]
+    systems = [system for system in PAPERS if any(system == name for name, *_ in shown)]
+    figure, (axes,) = canvas(7.0, 0.75 + 0.6 * len(systems))
+    axes.axvspan(1 - TOLERANCE, 1 + TOLERANCE, color=GREY, alpha=0.22, lw=0)
+    axes.axvline(1, color=GREY, linewidth=0.8)
+    for place, system in enumerate(systems):
+        stacked: Counter[int] = Counter()
+        mine = sorted((max(ratio, 0.0), agrees) for name, ratio, agrees in shown if name == system)
+        for ratio, agrees in mine:
+            x = float(np.clip(ratio, 0.8 / _WIDEST, 1.25 * _WIDEST))
+            is_off = not 1 / _WIDEST <= ratio <= _WIDEST
+            level = stacked[bin_ := round(np.log2(x) / np.log2(_WIDEST) * _BINS / 2)]
+            stacked[bin_] += 1
+            axes.plot(
+                x, place - (level + 1) // 2 * _STEP * (1 if level % 2 else -1),
+                ("<" if ratio < 1 else ">") if is_off else "o", markersize=4.2,
+                color=BLUE if agrees else VERMILION, alpha=0.85, markeredgewidth=0,
             )  # fmt: skip
-            label = None
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    if positive:
-        ends = np.array([min(positive) / 2, max(positive) * 2])
-        axes.fill_between(
-            ends, (1 - TOLERANCE) * ends, (1 + TOLERANCE) * ends, color=GREY, alpha=0.25, lw=0
-        )
-        axes.legend(loc="upper left")
-    axes.set_xlabel("printed")
-    axes.set_ylabel("ours")
-    return finish(figure, "Printed numbers and ours", CAPTION)
-
-
-def claims_picture(rows: Sequence[Row]) -> bytes:
-    """Return the picture as WebP without title and caption, for a page that has both."""
-    with look():
-        return bare_picture(draw_claims(rows))
+        axes.axhline(place + 0.5, color="#E3E3E3", linewidth=0.8)
+    ticks = [1 / 16, 1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8, 16]
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks, [f"1/{1 / t:g}" if t < 1 else f"{t:g}×" for t in ticks])
+    axes.set(xlim=(0.7 / _WIDEST, 1.4 * _WIDEST), ylim=(len(systems) - 0.5, -0.5))
+    axes.set_yticks(range(len(systems)), [PAPERS[system] for system in systems], color=INK)
+    axes.tick_params(axis="y", length=0, labelsize=10)
+    axes.spines["left"].set_visible(False)
+    axes.grid(visible=False)
+    axes.set_xlabel("ours / printed")
+    return figure

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from experiments.claims import claim
 from experiments.figures.style import (
@@ -41,13 +42,13 @@ def draw_gains(tables: Tables, caption: str) -> Figure:
     }
     for column, (name, title) in enumerate(titles.items()):
         by_layers, by_copies = axes[column], axes[2 + column]
-        for load, colour in (("low", ORANGE), ("peak", BLUE)):
+        for load, style in (("low", "--"), ("peak", "-")):
             mine = [r for r in rows if r["load"] == load]
             two = sorted((r["layers"], r[name]) for r in mine if r["copies"] <= 2)
             some = sorted([(1, 0.0), *((r["copies"], r[name]) for r in mine if r["layers"] == 20)])
             for each, points in ((by_layers, two), (by_copies, some)):
                 x, y = zip(*points, strict=True)
-                each.plot(x, y, marker="o", color=colour, label=f"{load}, ours")
+                each.plot(x, y, style, marker="o", color=BLUE, label=f"{load}, ours")
         by_layers.set_xlabel("layers with two copies")
         by_copies.set_xlabel("copies of 20 layers")
         by_copies.set_xticks([1, 2, 3, 4])
@@ -65,7 +66,7 @@ def draw_costs(tables: Tables, caption: str) -> Figure:
     """Draw seconds and memory of operations by layers, beside the printed values."""
     figure, (left, right) = canvas(9.0, 3.8, 2)
     rows = rows_of(tables["operations"])
-    for kind, colour in (("replicate", BLUE), ("migrate", VERMILION)):
+    for kind, colour in (("replicate", BLUE), ("migrate", SKY)):
         mine = [r for r in rows if r["kind"] == kind]
         layers = [r["layers"] for r in mine]
         left.plot(
@@ -90,10 +91,12 @@ def draw_costs(tables: Tables, caption: str) -> Figure:
 def draw_memory(tables: Tables, caption: str) -> Figure:
     """Draw latency by rate with all layers at home and one away, and the requests that fit."""
     figure, (left, right) = canvas(9.0, 3.8, 2)
-    batches = {"15": "batches of 15", "memory": "all that waits"}
-    for batch, colour in (("15", BLUE), ("memory", VERMILION)):
+    fixed = next(r["batch"] for r in rows_of(tables["latencies"]))
+    batches = {"15": f"batches of {fixed}", "memory": "all that waits"}
+    for batch, colour in (("15", VERMILION), ("memory", INK)):
         for migrated, style in ((0, "-"), (1, ":")):
-            mine = rows_of(tables["latencies"], batch=batch, migrated=migrated)
+            rows = rows_of(tables["latencies"], migrated=migrated)
+            mine = [r for r in rows if (r["batch"] == "memory") == (batch == "memory")]
             away = ", one layer away" if migrated else ""
             left.plot(
                 [r["rate"] for r in mine], [r["latency_s"] for r in mine], style, marker="o",
@@ -104,7 +107,7 @@ def draw_memory(tables: Tables, caption: str) -> Figure:
     left.set_xlabel("requests at once")
     left.set_ylabel("mean latency (s)")
     left.legend()
-    for migrated, colour in ((0, BLUE), (1, ORANGE)):
+    for migrated, colour in ((0, VERMILION), (1, ORANGE)):
         mine = rows_of(tables["fits"], migrated=migrated)
         right.bar(
             [k + 0.4 * migrated for k in range(len(mine))], [r["requests"] for r in mine], 0.4,
@@ -125,19 +128,19 @@ _FIG3 = ("default_peak", "migrate_one")
 def draw_failures(tables: Tables, caption: str) -> Figure:
     """Draw the shares of failed and of timely requests, by rate."""
     figure, (left, right) = canvas(9.0, 3.8, 2)
-    colours = {"HFT": VERMILION, "CoCoServe": BLUE, "CoCoServe, gamma 0": ORANGE}
-    for name, colour in colours.items():
+    for name, colour in _COLOURS.items():
         mine = rows_of(tables["failures"], system=name, batch="memory")
         if mine:
             x, y = [r["rate"] for r in mine], [r["requests_percent"] for r in mine]
             left.plot(x, y, marker="o", color=colour, label=f"{name}, all that waits")
         mine = rows_of(tables["in_time"], system=name)
-        style = ":" if name == "CoCoServe" else "-"
-        x, y = [r["rate"] for r in mine], [r["in_time_percent"] for r in mine]
-        right.plot(x, y, style, marker="o", color=colour, label=name)
+        if mine:
+            style = ":" if name == "CoCoServe" else "-"
+            x, y = [r["rate"] for r in mine], [r["in_time_percent"] for r in mine]
+            right.plot(x, y, style, marker="o", color=colour, label=name)
     for name, engine in (("oom_hft", "HFT"), ("oom_coco", "CoCoServe")):
         value = claim(f"cocoserve.fig11a.{name}").value
-        mark = {**PUBLISHED, "markeredgecolor": colours[engine]}
+        mark = {**PUBLISHED, "markeredgecolor": _COLOURS[engine]}
         left.plot([55], [value], **mark, label=f"{engine}, paper")
     left.set_xticks([40, 45, 50, 55, 60])
     for axes, title in ((left, "requests that fail (%)"), (right, "requests in time (%)")):
@@ -149,8 +152,9 @@ def draw_failures(tables: Tables, caption: str) -> Figure:
 
 
 _COLOURS = {
-    "HFT": VERMILION, "vLLM": GREEN, "CoCoServe": BLUE, "CoCoServe, gamma 0": ORANGE,
+    "HFT": VERMILION, "vLLM": GREEN, "CoCoServe": BLUE, "CoCoServe, gamma 0": BLUE,
 }  # fmt: skip
+_SAME = "HFT = CoCoServe, gamma as printed"
 
 
 def draw_rates(tables: Tables, caption: str) -> Figure:
@@ -164,7 +168,8 @@ def draw_rates(tables: Tables, caption: str) -> Figure:
                 mine = rows_of(tables["rates"], model=model, system=system)
                 if mine:
                     x, y = [r["rate"] for r in mine], [r[name] for r in mine]
-                    each.plot(x, y, marker="o", color=colour, label=system)
+                    each.plot(x, y, marker="o", color=colour,
+                              label=_SAME if system == "HFT" else system)  # fmt: skip
             each.set_xlabel(f"requests at once, {model.upper()}")
             each.set_ylabel(title)
             each.set_ylim(bottom=0)
@@ -209,14 +214,17 @@ def draw_instances(tables: Tables, caption: str) -> Figure:
     }  # fmt: skip
     for each, (name, title) in zip(axes, titles.items(), strict=True):
         scale = 1 / 1024 if name == "memory_mib" else 1.0
-        for k, (load, colour) in enumerate((("low", ORANGE), ("high", BLUE))):
+        for k, (load, alpha) in enumerate((("low", 0.45), ("high", 1.0))):
             mine = rows_of(tables["instances"], load=load)
             at = [j + 0.4 * k for j in range(len(mine))]
-            each.barh(at, [scale * r[name] for r in mine], 0.4, color=colour, label=f"{load} load")
+            colours = [BLUE if "CoCoServe" in system else VERMILION for system in names]
+            each.barh(at, [scale * r[name] for r in mine], 0.4, color=colours, alpha=alpha)
         each.set_yticks([j + 0.2 for j in range(len(names))], names if each is axes[0] else [])
         each.invert_yaxis()
         each.set_xlabel(title)
-    axes[0].legend()
+    loads = [Patch(color=INK, alpha=alpha, label=f"{load} load")
+             for load, alpha in (("low", 0.45), ("high", 1.0))]  # fmt: skip
+    axes[0].legend(handles=loads)
     return finish(figure, "CoCoServe: two and four instances", caption)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from experiments.figures.style import BLUE, GREEN, ORANGE, Tables, canvas, finish, rows_of
+from experiments.figures.style import BLUE, GREEN, SKY, Tables, canvas, finish, rows_of
 
 __all__ = ["draw_host_copies"]
 
@@ -14,7 +14,7 @@ def draw_host_copies(tables: Tables, caption: str) -> Figure:
     figure, (left, right) = canvas(9.6, 4.2, 2)
     ways = dict.fromkeys(row["way"] for row in rows_of(tables["copies"]))
     for way in ways:
-        colour = GREEN if "no second" in way else BLUE if "host" in way else ORANGE
+        colour = GREEN if "no second" in way else SKY if "host" in way else BLUE
         style = ":" if "free" in way else "-"
         mine = [row for row in rows_of(tables["copies"], way=way) if row["rows"]]
         x = [row["layers"] for row in mine]

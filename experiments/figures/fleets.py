@@ -2,99 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from itertools import cycle
+from typing import Final
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.figures.style import (
     BLUE,
+    COLOURS,
     GREEN,
     ORANGE,
-    PURPLE,
-    SKY,
-    VERMILION,
     Tables,
     canvas,
     finish,
+    label_ends,
     rows_of,
 )
 
 __all__ = ["draw_fleets"]
 
-LINES: dict[str, tuple[str, str]] = {
-    "plus": (BLUE, "-"),
-    "plus, 4x24gb": (BLUE, "--"),
-    "plus, nothing kept": (SKY, "-"),
-    "c2cserve": (GREEN, "-"),
-    "letter": (GREEN, ":"),
-    "ServerlessLLM, 4x24gb, 50 ms": (ORANGE, "-"),
-    "ServerlessLLM, 4x24gb": (ORANGE, "--"),
-    "ServerlessLLM, whole GPU": (ORANGE, ":"),
-    "layer staging": (PURPLE, "-"),
+LINES: Final = {
+    "c2cserve_plus": (BLUE, "-"),
+    "C2CServe as published": (GREEN, "-"),
+    "ServerlessLLM": (ORANGE, "-"),
+    "ServerlessLLM, our start": (ORANGE, "--"),
 }
-FEWEST_PERCENT = 0.01  # lower end of the axis of missed requests; 0 is drawn on it
-LEAST_S = 0.02  # lower end of the axis of TTFT
-OWN_DRAW = "own"  # the slice's own draw, not capped
+FEWEST_PERCENT: Final = 0.001  # lower end of the axis; no request is drawn on it
 
 
 def draw_fleets(tables: Tables, caption: str) -> Figure:
-    """Draw missed targets and p99 TTFT over the number of models, and over a slice's link rate."""
-    rows = rows_of(tables["systems"])
-    loads = sorted({r["compression"] for r in rows})
-    caps = sorted({r["draw_gbps"] for r in rows if r["draw_gbps"] is not None})
-    columns = len(loads) + bool(caps)
-    figure, panels = canvas(
-        4.0 * columns + 2.0, 6.4, rows=2, columns=columns, sharex="col", sharey="row"
-    )
-    for column, load in enumerate(loads):
-        chosen = [r for r in rows if r["compression"] == load and r["draw_gbps"] is None]
-        _pair(panels, column, columns, chosen, "models", sorted({r["models"] for r in chosen}))
-        panels[column].set_title(f"Compression {load:g}", fontsize=9.5)
-        panels[columns + column].set(xlabel="models")
-    if caps:
-        at = {(r["compression"], r["models"]) for r in rows if r["draw_gbps"] is not None}
-        chosen = [
-            {**r, "draw_gbps": r["draw_gbps"] or OWN_DRAW}
-            for r in rows
-            if (r["compression"], r["models"]) in at
-        ]
-        _pair(panels, columns - 1, columns, chosen, "draw_gbps", [*caps, OWN_DRAW])
-        load, models = next(iter(at))
-        panels[columns - 1].set_title(f"{models} models, compression {load:g}", fontsize=9.5)
-        panels[-1].set(xlabel="a slice's draw from the link (GB/s)")
-    panels[0].set(ylabel=f"requests off target (%; none: {FEWEST_PERCENT:g})")
-    panels[0].set(yscale="log", ylim=(0.8 * FEWEST_PERCENT, 100.0))
-    highest = max(r["ttft_p99_s"] for r in rows)
-    panels[columns].set(ylabel="p99 TTFT (s)", yscale="log", ylim=(LEAST_S, 2.0 * highest))
-    return finish(figure, "More models than slices", caption, panels[0], max(2, columns))
-
-
-def _pair(
-    panels: Sequence[Axes],
-    column: int,
-    columns: int,
-    rows: Sequence[dict[str, Any]],
-    over: str,
-    values: Sequence[Any],
-) -> None:
-    """Draw both panels of a column: one line for each system over the values of a setting."""
-    top, below = panels[column], panels[columns + column]
-    for order, (name, (colour, style)) in enumerate(LINES.items()):
-        # the first lines are on top; lines below them are wider
-        look: dict[str, Any] = {
-            "color": colour, "linestyle": style, "label": name, "zorder": 3.0 - 0.01 * order,
-        }  # fmt: skip
-        width = 1.8 if colour != PURPLE else 4.5
-        found = {r[over]: r for r in rows if r["system"] == name}
-        at = [k for k, value in enumerate(values) if value in found]
-        if not at:
-            continue
-        here = [found[values[k]] for k in at]
-        missed = [max(FEWEST_PERCENT, 100.0 - r["both_percent"]) for r in here]
-        late = [max(LEAST_S, r["ttft_p99_s"]) for r in here]
-        for axes, y in ((top, missed), (below, late)):
-            axes.plot(at, y, marker="o", markersize=3.5, linewidth=width, **look)
-    below.set_xticks(range(len(values)), [v if isinstance(v, str) else f"{v:g}" for v in values])
-    below.axhline(1.0, color=VERMILION, linestyle=":", linewidth=1.2)
+    """Draw the share of requests off target over the number of models, a line a system."""
+    rows = rows_of(tables["systems"], is_drawn=True)
+    sizes = sorted({r["models"] for r in rows})
+    figure, (axes,) = canvas(8.4, 4.4)
+    names = dict.fromkeys(r["system"] for r in rows)
+    ends = []
+    for name, other in zip(names, cycle(COLOURS), strict=False):
+        colour, dash = LINES.get(name, (other, "-"))
+        chosen = sorted((r for r in rows if r["system"] == name), key=lambda r: r["models"])
+        x = [sizes.index(r["models"]) for r in chosen]
+        y = [max(FEWEST_PERCENT, 100.0 - r["both_percent"]) for r in chosen]
+        axes.plot(x, y, dash, color=colour, marker="o", markersize=4, clip_on=False)
+        ends.append((x[-1], y[-1], name, colour))
+    axes.set_yscale("log")
+    axes.set(ylim=(FEWEST_PERCENT, 100.0), xlabel="models on one GH200",
+             ylabel="requests off target")  # fmt: skip
+    ticks = [FEWEST_PERCENT * 10**n for n in range(6)]
+    axes.set_yticks(ticks, ["none", *(f"{tick:g}%" for tick in ticks[1:])])
+    axes.set_xticks(range(len(sizes)), [f"{n}" for n in sizes])
+    axes.spines["bottom"].set_position(("outward", 8))
+    label_ends(axes, ends)
+    return finish(figure, "More models than slices", caption)

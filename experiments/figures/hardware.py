@@ -82,7 +82,7 @@ def draw_projection(tables: Tables, caption: str) -> Figure:
     shades = {"gh200": (0.45, "-"), "gb200": (0.75, "--"), "rubin": (1.0, ":")}
     for kernel, colour, text in (("hbm", GREY, "weights in HBM"), ("hybrid", BLUE, "HybridGEMM")):
         for name, (shade, line) in shades.items():
-            rows = rows_of(tables["rates"], platform=name, kernel=kernel, shape="gate_up")
+            rows = rows_of(tables["rates"], platform=name, kernel=kernel, is_drawn=True)
             left.plot(
                 [r["m"] for r in rows],
                 [r["tflops"] for r in rows],
@@ -96,7 +96,7 @@ def draw_projection(tables: Tables, caption: str) -> Figure:
     left.set_title("Rate over M")
     left.legend(fontsize=7.5, loc="lower right")
 
-    rows = rows_of(tables["scaling"], shape="gate_up")
+    rows = rows_of(tables["scaling"], is_drawn=True)
     x = np.arange(len(rows))
     for offset, key, colour, label in (
         (-0.27, "hbm_gemm", GREY, "weights in HBM"),

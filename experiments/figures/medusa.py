@@ -12,13 +12,12 @@ from experiments.figures.style import (
     BLUE,
     GREEN,
     GREY,
-    INK,
     ORANGE,
-    PURPLE,
     SKY,
     VERMILION,
     Tables,
     canvas,
+    draw_table,
     finish,
     rows_of,
 )
@@ -32,24 +31,30 @@ _NAMES: Final = {
     "medusa": "MEDUSA",
 }
 _COLOURS: Final = {"vllm": BLUE, "vllm_async": SKY, "no_graph": GREY, "medusa": VERMILION}
+# Colours of stages are no system's; a kind of work has one hue, lighter where it is restored.
 _STAGES: Final = {
-    "structure": ("structure", GREY),
-    "weights": ("weights", BLUE),
-    "tokenizer": ("tokenizer", GREEN),
-    "kv_profile": ("KV cache, profiled", ORANGE),
-    "kv_restore": ("KV cache, restored", INK),
-    "capture": ("graphs, captured", VERMILION),
-    "first_layer": ("first layer, captured", PURPLE),
-    "restore": ("graphs, restored", SKY),
+    "structure": ("structure", "#44AA99"),
+    "tokenizer": ("tokenizer", "#DDCC77"),
+    "weights": ("weights", "#117733"),
+    "kv_profile": ("KV cache, profiled", "#882255"),
+    "kv_restore": ("KV cache, restored", "#E3A3BE"),
+    "capture": ("graphs, captured", "#332288"),
+    "first_layer": ("first layer, captured", "#7A6BC4"),
+    "restore": ("graphs, restored", "#BBB3E6"),
 }
+_LANES: Final = {"cpu": "CPU", "disk": "disk", "gpu": "GPU"}
 _FAMILIES: Final = {"falcon": "Falcon", "llama2": "Llama2", "qwen15": "Qwen1.5", "yi": "Yi"}
 _STARTS: Final = {"captured": "//", "vLLM": "//", "MEDUSA": ".."}
-_CLASSIFIERS: Final = {"paper": "paper's", "ptx": "PTX", "differential": "ours"}
+_CLASSIFIERS: Final = {
+    "paper": ("the paper's", "size and value"),
+    "ptx": ("PTX", "declared pointers"),
+    "differential": ("ours", "two captures compared"),
+}
 
 
 def draw_timeline(tables: Tables, caption: str) -> Figure:
     """Draw the stages of one model's starts, and all models' loading phases."""
-    figure, (left, right) = canvas(11.0, 4.2, 2)
+    figure, (left, right) = canvas(11.0, 4.6, 2)
     _gantt(left, rows_of(tables["timeline"]))
     rows = rows_of(tables["models"])
     x = np.arange(len(rows))
@@ -59,7 +64,10 @@ def draw_timeline(tables: Tables, caption: str) -> Figure:
     right.set_xticks(x, [_title(r["model"]) for r in rows], rotation=40, ha="right")
     right.set_ylabel("loading phase (s)")
     right.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, columnspacing=1.0)
-    left.legend(loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=4, columnspacing=1.0)
+    handles, names = left.get_legend_handles_labels()
+    order = [names.index(name) for name, _ in _STAGES.values() if name in names]
+    left.legend([handles[k] for k in order], [names[k] for k in order], loc="lower center",
+                bbox_to_anchor=(0.4, 1.0), ncols=3, columnspacing=1.0)  # fmt: skip
     return finish(figure, "MEDUSA: loading phase by stage and by model", caption)
 
 
@@ -74,22 +82,30 @@ def _title(row: str) -> str:
 
 
 def _gantt(axes: Any, spans: list[dict[str, Any]]) -> None:
-    lanes = [(start, on) for start in _NAMES for on in ("cpu", "disk", "gpu")]
+    """Draw a group of lanes for each start: CPU, disk and GPU."""
+    lanes = {
+        (start, on): -group * (len(_LANES) + 1) - k
+        for group, start in enumerate(_NAMES)
+        for k, on in enumerate(_LANES)
+    }
     seen: set[str] = set()
     for span in spans:
-        y = -lanes.index((span["start"], span["on"]))
-        length = span["end_s"] - span["begin_s"]
         name, colour = _STAGES[span["stage"]]
         axes.barh(
-            y, length, left=span["begin_s"], height=0.8, color=colour,
-            label=None if name in seen else name, edgecolor="white",
+            lanes[span["start"], span["on"]], span["end_s"] - span["begin_s"],
+            left=span["begin_s"], height=0.85, color=colour, label=None if name in seen else name,
+            edgecolor=colour, linewidth=0.8,
         )  # fmt: skip
         seen.add(name)
-    units = {"cpu": "CPU", "disk": "disk", "gpu": "GPU"}
-    labels = [f"{_NAMES[start]}, {units[on]}" for start, on in lanes]
-    axes.set_yticks([-k for k in range(len(lanes))], labels, fontsize=7.5)
-    axes.set_xlabel("time (s), Qwen1.5 4B")
-    axes.grid(axis="x")
+    labels = [
+        f"$\\bf{{{_NAMES[start].replace(' ', '~')}}}$   {unit}" if on == "cpu" else unit
+        for (start, on), unit in zip(lanes, len(_NAMES) * list(_LANES.values()), strict=True)
+    ]
+    axes.set_yticks(list(lanes.values()), labels, fontsize=8)
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel(f"time (s), {_title(spans[0]['model'])}")
+    axes.grid(visible=False, axis="y")
+    axes.grid(visible=True, axis="x")
 
 
 def draw_traces(tables: Tables, caption: str) -> Figure:
@@ -133,43 +149,21 @@ def _spec(name: str) -> str:
 
 
 def draw_restore(tables: Tables, caption: str) -> Figure:
-    """Draw restored nodes, and the results of the classifiers."""
-    figure, (left, right) = canvas(10.0, 3.8, 2)
-    rows = rows_of(tables["models"])
-    left.barh([_title(r["model"]) for r in rows], [r["restored"] / 1e3 for r in rows],
-              color=VERMILION)  # fmt: skip
-    left.plot([r["nodes"] / 1e3 for r in rows], range(len(rows)), "D", color="black", markersize=4,
-              markerfacecolor="none")  # fmt: skip
-    left.set_xlabel("thousand nodes restored (diamonds: captured)")
-    left.grid(axis="x")
-    _classifiers(right, rows_of(tables["classifiers"]))
-    return finish(figure, "MEDUSA: graphs restored on the emulated device", caption)
-
-
-def _classifiers(axes: Any, cases: list[dict[str, Any]]) -> None:
-    kinds = list(dict.fromkeys(r["programs"] for r in cases))
-    places: list[int] = []
-    labels: list[str] = []
-    for group, kind in enumerate(kinds):
-        rows = [r for r in cases if r["programs"] == kind]
-        for k, row in enumerate(rows):
-            x = group * (len(rows) + 1) + k
-            wrong, refused = row["wrong_share"], row["refused_share"]
-            seen = bool(places)
-            axes.bar(x - 0.2, wrong, 0.4, color=VERMILION, label=None if seen else "wrong")
-            axes.bar(x + 0.2, refused, 0.4, color=GREY, label=None if seen else "refused")
-            for at, share in ((x - 0.2, wrong), (x + 0.2, refused)):
-                if not share:
-                    axes.text(at, 0.01, "0", ha="center", fontsize=7)
-            places.append(x)
-            labels.append(_CLASSIFIERS[row["classifier"]])
-        middle = group * (len(rows) + 1) + (len(rows) - 1) / 2
-        name = kind.replace(" like ", "\nlike ").replace(", ", ",\n")
-        below = axes.get_xaxis_transform()
-        axes.text(middle, -0.16, name, ha="center", va="top", transform=below)
-    axes.set_xticks(places, labels, fontsize=7.5)
-    axes.set_ylabel("share of programs")
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+    """Draw a table of the classifiers' results by kind of program."""
+    rows = rows_of(tables["classifiers"])
+    kinds = list(dict.fromkeys(r["programs"] for r in rows))
+    found = {(r["classifier"], r["programs"]): r for r in rows}
+    cells, below = [], []
+    for classifier, (name, how) in _CLASSIFIERS.items():
+        mine = [found[classifier, kind] for kind in kinds]
+        cells.append([name, *(f"{100 * r['wrong_share']:.0f} % wrong" for r in mine)])
+        below.append([how, *(f"{100 * r['refused_share']:.0f} % refused" for r in mine)])
+    figure, (axes,) = canvas(8.0, 2.9)
+    draw_table(axes, ["classifier", *kinds], cells, below, [1.3, *(1.5 for _ in kinds)])
+    for text in axes.texts:
+        if "% wrong" in text.get_text() and not text.get_text().startswith("0 "):
+            text.set(color=VERMILION, fontweight="bold")
+    return finish(figure, "MEDUSA: classifiers of parameters on random programs", caption)
 
 
 def draw_switch(tables: Tables, caption: str) -> Figure:

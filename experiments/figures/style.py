@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import io
+import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,10 +14,11 @@ import pyarrow as pa
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from PIL import Image
+from matplotlib.rcsetup import cycler
 
 __all__ = [
     "BLUE",
+    "CAPTION_ID",
     "COLOURS",
     "GREEN",
     "GREY",
@@ -25,14 +26,16 @@ __all__ = [
     "ORANGE",
     "PUBLISHED",
     "PURPLE",
+    "RC",
     "SKY",
+    "TITLE_ID",
     "VERMILION",
     "Tables",
-    "bare_picture",
     "beside",
     "canvas",
     "draw_table",
     "finish",
+    "label_ends",
     "look",
     "mark_published",
     "rows_of",
@@ -44,7 +47,6 @@ Tables = Mapping[str, pa.Table]
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
 SKY, VERMILION = "#56B4E9", "#D55E00"
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION)
-_COLOURS = 256  # of a picture for a page
 INK, GREY = "#222222", "#767676"
 
 PUBLISHED: dict[str, Any] = {
@@ -69,6 +71,7 @@ RC: dict[str, Any] = {
     "axes.spines.right": False,
     "axes.edgecolor": GREY,
     "axes.labelcolor": INK,
+    "axes.prop_cycle": cycler(color=COLOURS),
     "axes.axisbelow": True,
     "axes.grid": True,
     "axes.grid.axis": "y",
@@ -83,6 +86,8 @@ RC: dict[str, Any] = {
     "pdf.fonttype": 42,
 }
 CAPTION_POINTS = 7.5
+# Ids of both texts in an SVG, before "-" and the points that they take; the report leaves them out.
+TITLE_ID, CAPTION_ID = "title", "caption"
 _TITLE_POINTS = 11.5
 _finding: ContextVar[str] = ContextVar("finding", default="")
 _LEGEND_ROW_POINTS = 13.0
@@ -128,12 +133,14 @@ def finish(
     """
     width, height = figure.get_size_inches()
     lines = textwrap.wrap(caption, width=int(width * 72 / (CAPTION_POINTS * 0.56)))
-    below = (len(lines) * CAPTION_POINTS * 1.35 + 10) / 72 / height
+    below_points = len(lines) * CAPTION_POINTS * 1.35 + 10
     titles = textwrap.wrap(_finding.get() or title, int(width * 72 / (_TITLE_POINTS * 0.6)))
-    above = (26 + (len(titles) - 1) * _TITLE_POINTS * 1.2) / 72 / height
+    above_points = 26 + (len(titles) - 1) * _TITLE_POINTS * 1.2
+    below, above = (points / 72 / height for points in (below_points, above_points))
     if legend is not None:
-        handles, labels = legend.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="upper left", ncols=columns, borderaxespad=0.0,
+        handles, names = legend.get_legend_handles_labels()
+        labels = dict(zip(names, handles, strict=True))  # each once
+        figure.legend(labels.values(), labels, loc="upper left", ncols=columns, borderaxespad=0.0,
                       handlelength=3.0,  # dashes are seen beside a marker
                       bbox_to_anchor=(0.006, 1 - above))  # fmt: skip
         above += (-(-len(labels) // columns) * _LEGEND_ROW_POINTS + 6) / 72 / height
@@ -141,30 +148,12 @@ def finish(
     if isinstance(engine, ConstrainedLayoutEngine):
         engine.set(rect=(0.01, below, 0.98, 1 - below - above))
     figure.text(0.012, 1 - 6 / 72 / height, "\n".join(titles), ha="left", va="top",
-                fontsize=_TITLE_POINTS, fontweight="bold", color=INK)  # fmt: skip
+                fontsize=_TITLE_POINTS, fontweight="bold", color=INK,
+                gid=f"{TITLE_ID}-{above_points:g}")  # fmt: skip
     figure.text(0.012, 5 / 72 / height, "\n".join(lines), ha="left", va="bottom",
-                fontsize=CAPTION_POINTS, color=GREY, linespacing=1.3)  # fmt: skip
+                fontsize=CAPTION_POINTS, color=GREY, linespacing=1.3,
+                gid=f"{CAPTION_ID}-{below_points:g}")  # fmt: skip
     return figure
-
-
-def bare_picture(figure: Figure) -> bytes:
-    """Return the figure as WebP without the title and caption of `finish`, for a page with both.
-
-    A picture of 256 colours has a quarter of its PNG's size, so a page of all figures can be sent.
-    With 64 colours some systems had another's.
-    """
-    written = figure.texts[-2:]
-    for text in written:
-        text.set_visible(False)
-    held = io.BytesIO()
-    figure.savefig(held, format="png", bbox_inches="tight", metadata={"Software": None})
-    for text in written:
-        text.set_visible(True)
-    small = io.BytesIO()
-    with Image.open(held) as picture:
-        colours = picture.convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE)
-        colours.convert("RGB").save(small, format="WEBP", lossless=True)
-    return small.getvalue()
 
 
 def mark_published(
@@ -172,6 +161,22 @@ def mark_published(
 ) -> None:
     """Mark printed values with hollow diamonds."""
     axes.plot(x, y, label=label, **PUBLISHED)
+
+
+def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
+    """Write names right of the last points (x, y, name, colour) of lines, none over another."""
+    axes.figure.draw_without_rendering()  # type: ignore[union-attr]
+    right = max(x for x, *_ in ends)
+    places = sorted(
+        (float(axes.transData.transform((x, y))[1]), name, colour) for x, y, name, colour in ends
+    )
+    step = 1.35 * mpl.rcParams["font.size"] * axes.figure.dpi / 72
+    last = -math.inf
+    for y, name, colour in places:
+        last = max(y, last + step)
+        value = axes.transData.inverted().transform((0.0, last))[1]
+        axes.annotate(name, (right, value), (8, 0), textcoords="offset points", va="center",
+                      color=colour, fontweight="bold", annotation_clip=False)  # fmt: skip
 
 
 def beside(rows: Sequence[Mapping[str, Any]], row: Mapping[str, Any], step: float) -> float:

@@ -41,6 +41,11 @@ _LABELS: Final = {
 _NODES: Final = {"a100_40_nvlink": "A100", "l40s_pcie": "L40S"}
 _LENGTHS: Final = {"azure": "Azure", "burstgpt": "BurstGPT"}
 
+_VARIANTS: Final = {
+    "apart": "own GPU\neach", "cpu": "CPU\ncontrols", "gpu": "GPU\ncontrols",
+    "splitting": "+ cuts by\nAlgorithm 1", "ours": "+ our\ncuts",
+}  # fmt: skip
+
 Rows = Sequence[dict[str, Any]]
 
 
@@ -88,7 +93,11 @@ def draw_shares(tables: Tables, caption: str) -> Figure:
                 [r["cold_rps"] for r in mine], [1e3 * r[column] for r in mine], line, marker="o",
                 markersize=3, color=colour, label=f"{_LABELS[way]}, {column.removesuffix('_s')}",
             )  # fmt: skip
-    left.set(xlabel="cold requests/s beside 10 hot ones", ylabel="TPOT (ms)", ylim=(0, None))
+    left.set(
+        xlabel=f"cold requests/s beside {rows[0]['hot_rps']:g} hot ones",
+        ylabel="TPOT (ms)",
+        ylim=(0, None),
+    )
     left.set_xticks(sorted({r["cold_rps"] for r in rows}))
     left.legend(fontsize=7, ncols=2)
     shares = rows_of(tables["shares"])
@@ -97,7 +106,7 @@ def draw_shares(tables: Tables, caption: str) -> Figure:
             [100 * r["share"] for r in shares], [1e3 * r[column] for r in shares], marker="o",
             color=colour, label=column.removesuffix("_s"),
         )  # fmt: skip
-    none = {r["share"]: r for r in shares}[0.0]
+    none = min(shares, key=lambda r: r["share"])
     printed = {
         "hot": 1e3 * none["hot_s"] * (1 - claim("weaver.fig5b.at_50.hot").value / 100),
         "cold": 1e3 * none["cold_s"] + claim("weaver.fig5b.at_50.cold").value,
@@ -126,14 +135,21 @@ def draw_ablation(tables: Tables, caption: str) -> Figure:
     figure, (left, right) = canvas(9.0, 3.6, 2)
     rows = {r["variant"]: r for r in rows_of(tables["variants"])}
     names = [*rows]
+    labels = [_VARIANTS[name] for name in names]
     cpu = claim("weaver.fig7a.cpu_control").value
     gpu = cpu / claim("weaver.fig7a.gpu_control").value
     cut = gpu * (1 - claim("weaver.fig7a.op_splitting").value / 100)
-    bars = left.bar(names, [1e3 * rows[n]["hot_s"] for n in names], color=BLUE, label="ours")
+    bars = left.bar(labels, [1e3 * rows[n]["hot_s"] for n in names], color=BLUE, label="ours")
     left.bar_label(bars, fmt="%.0f", label_type="center", color="white")
-    left.plot(["cpu", "gpu", "splitting"], [cpu, gpu, cut], **PUBLISHED, label="paper")
+    left.plot(
+        [_VARIANTS[n] for n in ("cpu", "gpu", "splitting")],
+        [cpu, gpu, cut],
+        **PUBLISHED,
+        label="paper",
+    )
     left.set_ylabel("hot TPOT (ms)")
-    right.bar(names, [1e3 * rows[n]["cold_s"] for n in names], color=GREEN)
+    bars = right.bar(labels, [1e3 * rows[n]["cold_s"] for n in names], color=GREEN)
+    right.bar_label(bars, fmt="%.0f", label_type="center", color="white")
     right.set_ylabel("cold TPOT (ms)")
     left.legend()
     return finish(figure, "WEAVER: TPOT by control and by cut of operators", caption)
@@ -143,12 +159,14 @@ def draw_table1(tables: Tables, caption: str) -> Figure:
     """Draw tokens a second by batch, beside the printed values."""
     figure, (axes,) = canvas(6.0, 3.6, 1)
     rows = rows_of(tables["throughput"])
+    labels = {"separate": "two instances", "tp2": "tensor parallel"}
     for name, colour in (("separate", GREY), ("tp2", ORANGE)):
         batches = [r["batch"] for r in rows]
-        axes.plot(batches, [r[f"{name}_tok_s"] for r in rows], marker="o", color=colour, label=name)
+        axes.plot(batches, [r[f"{name}_tok_s"] for r in rows], marker="o", color=colour,
+                  label=labels[name])  # fmt: skip
         axes.plot(
             batches, [r[f"printed_{name}_tok_s"] for r in rows],
-            **{**PUBLISHED, "markeredgecolor": colour}, label=f"{name}, paper",
+            **{**PUBLISHED, "markeredgecolor": colour}, label=f"{labels[name]}, paper",
         )  # fmt: skip
     axes.set(xlabel="sequences", ylabel="tokens/s")
     axes.set_xscale("log", base=2)  # ticks are powers of two alone
@@ -168,7 +186,8 @@ def draw_stalls(tables: Tables, caption: str) -> Figure:
     for name, colour in (("printed", ORANGE), ("expected", BLUE), ("stated", VERMILION)):
         axes.plot(slack, [r[name] for r in rows], color=colour, label=name)
     for name, colour in (("drawn", BLUE), ("drawn_stated", VERMILION)):
-        axes.plot(slack, [r[name] for r in rows], "o", markersize=4, color=colour)
+        axes.plot(slack, [r[name] for r in rows], "o", markersize=4, color=colour,
+                  label="drawn waits" if name == "drawn" else None)  # fmt: skip
     axes.set(xlabel="slack K - N (s)", ylabel="stall (s)")
     axes.legend()
     return finish(figure, "WEAVER: estimates of a layer's stall", caption)

@@ -35,6 +35,7 @@ LOOKS = {
     "ServerlessLLM, 50 ms, planned": (VERMILION, "--"),
     "Aegaeon, planned": (PURPLE, "--"),
 }
+TIE = "#B8B8B8"  # several systems within a point
 PALE = 0.35  # opacity of a cell's colour
 WITHIN = 95.0  # percent within targets that counts as served, against host memory
 
@@ -71,7 +72,7 @@ def _cells(axes: Axes, best: list[dict[str, Any]]) -> None:
     rates = sorted({b["rate_rps"] for b in best})
     for b in best:
         x, y = rates.index(b["rate_rps"]), models.index(b["models"])
-        axes.add_patch(_cell(x, y, LOOKS[b["best"]][0]))
+        axes.add_patch(_cell(x, y, LOOKS[b["best"]][0] if b["close"] == 1 else TIE))
         lost = b["paper_lead_points"] < -1.0
         axes.text(x, y + 0.12, f"{b['both_percent']:.0f}", ha="center", fontsize=8.5, color=INK)
         colour, weight = (VERMILION, "bold") if lost else (GREY, "normal")

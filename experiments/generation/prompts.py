@@ -139,7 +139,7 @@ def prompts_of(settings: Mapping[str, Any]) -> tuple[Prompt, ...]:
     if (text is None) == (file is None):
         raise SettingError(
             "prompt", text, "a text, or prompts_file instead",
-            'Try: c2c generate prompt="The capital of France is"',
+            'Try: c2c generate prompt="What is the capital of France?"',
         )  # fmt: skip
     if file is None:
         return (Prompt(text=text_of("prompt", text), **shared),)

@@ -22,9 +22,8 @@ from c2c.systems.medusa import (
 )
 from c2c.workloads import Workload, build_workload, workload_config
 
-__all__ = ["GPUS", "Fleet", "Tail", "disk_gbps", "tail_of"]
+__all__ = ["Fleet", "Tail", "disk_gbps", "tail_of"]
 
-GPUS: Final = 4
 _MAX_BATCH: Final = 256  # largest captured batch size
 
 
@@ -37,12 +36,14 @@ class Fleet:
       start: name in `c2c.systems.medusa.STARTS`.
       at: outstanding requests of the least busy instance at which another instance starts.
       lengths: `sharegpt`, or path of a file of lengths.
+      gpus: number of A100.
     """
 
     model: str
     start: str
     at: int
     lengths: str
+    gpus: int = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +63,14 @@ def disk_gbps() -> float:
 
 
 @cache
-def _serving(model: str) -> ServingSetup:
+def _serving(model: str, gpus: int) -> ServingSetup:
     """Return a fleet of one model; cached, since composing settings takes longer than a run."""
     settings = load(
         [
             "hardware=a100_40",
             f"hardware.host.disk_gbps={disk_gbps()}",
             "mig=1x40gb",
-            f"superchips={GPUS}",
+            f"superchips={gpus}",
             "system=serverlessllm",
             "system/scale=at_outstanding",
             f"system.max_batch={_MAX_BATCH}",
@@ -85,7 +86,7 @@ def _serving(model: str) -> ServingSetup:
 @cache
 def prepared(fleet: Fleet) -> Prepared:
     """Return the fleet, ready to serve."""
-    serving = _serving(fleet.model)
+    serving = _serving(fleet.model, fleet.gpus)
     spec = serving.deployments[0].spec
     measured = load_measured_start()
     works = start_works(fleet.start, [spec], measured, is_copied=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
+from c2c.errors import SettingError
 from c2c.models import ModelSpec, gemms, load_spec
 from c2c.systems.program import (
     Access,
@@ -21,8 +23,17 @@ from c2c.systems.program import (
     write_image,
 )
 from experiments.claims import claim
+from experiments.experiment import named
 
-__all__ = ["BATCH_SIZES", "MODELS", "OUTSIDE", "TableModel", "nodes_a_layer", "step_program"]
+__all__ = [
+    "BATCH_SIZES",
+    "MODELS",
+    "OUTSIDE",
+    "TableModel",
+    "nodes_a_layer",
+    "step_program",
+    "table_models",
+]
 
 # vLLM's list in the paper's time: 1, 2, 4 and multiples of 8 up to 256.
 BATCH_SIZES: Final = (1, 2, 4, *range(8, 257, 8))
@@ -62,6 +73,18 @@ MODELS: Final = (
     TableModel("yi_6b", "yi-6b"),
     TableModel("yi_9b", "yi-9b"),
 )
+
+
+def table_models(rows: Sequence[str]) -> tuple[TableModel, ...]:
+    """Return the named models of Table 1.
+
+    Raises:
+      SettingError: no name, or one that Table 1 has not.
+    """
+    known = {model.row: model for model in MODELS}
+    if not rows:
+        raise SettingError("experiment.models", rows, "at least one model")
+    return tuple(named(known, row, "models") for row in rows)
 
 
 def nodes_a_layer(nodes: int, layers: int, batch_sizes: tuple[int, ...] = BATCH_SIZES) -> list[int]:

@@ -3,47 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from c2c.errors import SettingError
 from c2c.models import load_spec
+from c2c.ranges import AboveZero, Count
 from c2c.systems.medusa import STARTS, load_measured_start, loading_s, stages_of
 from experiments.claims import Result, answer, claim
 from experiments.figure import SIMULATOR, Computed, Context, figure
-from experiments.medusa.fleet import GPUS, Fleet, tail_of
+from experiments.medusa.fleet import Fleet, tail_of
 
-__all__ = ["LENGTHS", "compute"]
+__all__ = ["LENGTHS", "Tails", "compute"]
 
 LENGTHS: Final = "sharegpt_lengths.parquet"
-MODELS: Final = ("llama-2-7b", "qwen1.5-4b")
-SECONDS: Final = 58.0  # 116 requests at 2 RPS, as in a run of the authors' artefact
-RATES: Final = (2.0, 10.0)
-SWEEP: Final = (0.5, 1.0, 2.0, 3.0, 4.5, 6.0, 10.0, 20.0, 40.0, 80.0)  # Fig. 11, Llama2 7B
-THRESHOLDS: Final = {"quick": (4, 32), "full": (4, 8, 16, 32)}
-SEEDS: Final = {"quick": 6, "full": 200}
-SWEEP_SEEDS: Final = {"quick": 1, "full": 20}
-
 Key = tuple[str, float, int, str]  # model, rate, threshold, start
 
 
-@figure("medusa.fig10", title="MEDUSA, Figs. 10, 11: tails of TTFT", draw="medusa.draw_traces",
-        needs=SIMULATOR, traces=(LENGTHS,))  # fmt: skip
-def compute(context: Context) -> Computed:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swept:
+    """Rates of Fig. 11, of the first model at the largest threshold, and seeds of each."""
+
+    rates_rps: tuple[AboveZero, ...]
+    seeds: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tails:
+    """Experiment of Figs. 10 and 11; see `conf/experiment/medusa/fig10.yaml`."""
+
+    models: tuple[str, ...]
+    gpus: Count
+    seconds: AboveZero
+    rates_rps: tuple[AboveZero, ...]
+    thresholds: tuple[Count, ...]
+    seeds: Count
+    swept: Swept
+
+    def __post_init__(self) -> None:
+        for name in ("models", "rates_rps", "thresholds"):
+            if not getattr(self, name):
+                raise SettingError(f"experiment.{name}", (), "at least one")
+
+
+@figure("medusa.fig10", title="MEDUSA, Figs. 10, 11: tails of TTFT", experiment=Tails,
+        draw="medusa.draw_traces", needs=SIMULATOR, traces=(LENGTHS,))  # fmt: skip
+def compute(context: Context, experiment: Tails) -> Computed:
     """Return p99 TTFT by model, rate, threshold and start, with bands over seeds."""
     lengths, said = _lengths(context)
-    thresholds = THRESHOLDS[context.profile]
-    seeds = range(context.seeds[0], context.seeds[0] + SEEDS[context.profile])
-    keys = [(m, r, at, s) for m in MODELS for r in RATES for at in thresholds for s in STARTS]
-    few = range(context.seeds[0], context.seeds[0] + SWEEP_SEEDS[context.profile])
-    swept_keys = [(MODELS[0], r, thresholds[-1], s) for r in SWEEP for s in STARTS]
+    models, rates, thresholds = experiment.models, experiment.rates_rps, experiment.thresholds
+    seeds, few = (
+        range(context.seeds[0], context.seeds[0] + count)
+        for count in (experiment.seeds, experiment.swept.seeds)
+    )
+    keys = [(m, r, at, s) for m in models for r in rates for at in thresholds for s in STARTS]
+    swept_keys = [
+        (models[0], r, thresholds[-1], s) for r in experiment.swept.rates_rps for s in STARTS
+    ]
     jobs = len(keys) * len(seeds) + len(swept_keys) * len(few)
     done = 0
 
     def run(key: Key, which: Sequence[int]) -> dict[str, Any]:
         nonlocal done
-        row = _row(key, which, lengths)
+        row = _row(key, which, lengths, experiment)
         done += len(which)
         if context.progress:
             context.progress(done, jobs)
@@ -56,8 +81,8 @@ def compute(context: Context) -> Computed:
         f"interval over {len(seeds)} seeds. Right: p99 TTFT by served rate."
     )
     assumptions = (
-        f"Requests arrive by a Poisson process for {SECONDS:g} s with {said}.",
-        f"The services run on {GPUS} A100 of 40 GB.",
+        f"Requests arrive by a Poisson process for {experiment.seconds:g} s with {said}.",
+        f"The services run on {experiment.gpus} A100 of 40 GB.",
         "Another instance starts when the least busy one has a threshold of outstanding requests.",
         f"The paper names no rule, so that claims use the median over thresholds {thresholds}.",
         f"Bars are at threshold {thresholds[0]}, lines at {thresholds[-1]}.",
@@ -65,7 +90,12 @@ def compute(context: Context) -> Computed:
     )
     return Computed(
         tables={"tails": pa.Table.from_pylist(rows), "sweep": pa.Table.from_pylist(swept)},
-        results=(*_fig10(rows, thresholds), *_fig11(swept)),
+        results=(*_fig10(rows, experiment), *_fig11(swept)),
+        finding=(
+            f"p99 TTFT from no instance: MEDUSA is {_reduction(rows, experiment, rates[0])[0]:.0f} "
+            f"% below vLLM at {rates[0]:g} requests/s and "
+            f"{_reduction(rows, experiment, rates[-1])[0]:.0f} % at {rates[-1]:g} ({models[0]})"
+        ),
         caption=caption,
         assumptions=assumptions,
     )
@@ -77,10 +107,11 @@ def _lengths(context: Context) -> tuple[str, str]:
     return "synthetic", "synthetic lengths (the public ones are not available)"
 
 
-def _row(key: Key, seeds: Sequence[int], lengths: str) -> dict[str, Any]:
+def _row(key: Key, seeds: Sequence[int], lengths: str, experiment: Tails) -> dict[str, Any]:
     model, rate, at, start = key
-    fleet = Fleet(model, start, at, lengths)
-    tails = [tail_of(fleet, rate, max(round(SECONDS * rate), 20), seed) for seed in seeds]
+    fleet = Fleet(model, start, at, lengths, experiment.gpus)
+    requests = max(round(experiment.seconds * rate), 20)
+    tails = [tail_of(fleet, rate, requests, seed) for seed in seeds]
     p99 = np.array([t.p99_ttft_s for t in tails])
     low, mid, high = np.percentile(p99, [5, 50, 95])
     return {
@@ -101,25 +132,30 @@ def _by_key(rows: Sequence[Mapping[str, Any]]) -> dict[Key, float]:
     return {(r["model"], r["rate_rps"], r["at"], r["start"]): r["p99_s"] for r in rows}
 
 
-def _fig10(rows: Sequence[Mapping[str, Any]], thresholds: Sequence[int]) -> tuple[Result, ...]:
+def _reduction(
+    rows: Sequence[Mapping[str, Any]], experiment: Tails, rate: float
+) -> tuple[float, str]:
+    """Return MEDUSA's cut of vLLM's p99 of the first model, the median over thresholds."""
+    p99, model = _by_key(rows), experiment.models[0]
+    each = {
+        at: 100 * (1 - p99[model, rate, at, "medusa"] / p99[model, rate, at, "vllm"])
+        for at in experiment.thresholds
+    }
+    told = ", ".join(f"{at}: {value:.1f}" for at, value in each.items())
+    return float(np.median(list(each.values()))), f"By threshold: {told}."
+
+
+def _fig10(rows: Sequence[Mapping[str, Any]], experiment: Tails) -> tuple[Result, ...]:
     p99 = _by_key(rows)
-
-    def reduction(rate: float) -> tuple[float, str]:
-        each = {
-            at: 100 * (1 - p99[MODELS[0], rate, at, "medusa"] / p99[MODELS[0], rate, at, "vllm"])
-            for at in thresholds
-        }
-        told = ", ".join(f"{at}: {value:.1f}" for at, value in each.items())
-        return float(np.median(list(each.values()))), f"By threshold: {told}."
-
-    low, high = reduction(RATES[0]), reduction(RATES[1])
+    models, rates, thresholds = experiment.models, experiment.rates_rps, experiment.thresholds
+    low, high = (_reduction(rows, experiment, rates[k]) for k in (0, -1))
     least = all(
         p99[m, r, at, "medusa"] < min(p99[m, r, at, s] for s in STARTS if s != "medusa")
-        for m in MODELS
-        for r in RATES
+        for m in models
+        for r in rates
         for at in thresholds
     )
-    order = {s: p99[MODELS[1], RATES[0], thresholds[0], s] for s in ("medusa", "no_graph")}
+    order = {s: p99[models[-1], rates[0], thresholds[0], s] for s in ("medusa", "no_graph")}
     return (
         _result("fig10a.vs_vllm", *low),
         _result("fig10b.vs_vllm", *high),
@@ -130,8 +166,8 @@ def _fig10(rows: Sequence[Mapping[str, Any]], thresholds: Sequence[int]) -> tupl
             "sec75.warm_pool",
             claim("medusa.sec75.warm_pool").value
             if all(
-                _is_loading(m, max(p99[m, RATES[0], at, "vllm"] for at in thresholds))
-                for m in MODELS
+                _is_loading(m, max(p99[m, rates[0], at, "vllm"] for at in thresholds))
+                for m in models
             )
             else {"launch": "more, or less"},
             "The threshold with most starts: p99 at 2 RPS lies above a loading phase, by less than "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,14 +11,15 @@ from typing import Any
 
 import matplotlib as mpl
 import pyarrow.parquet as pq
+import yaml
 
 from c2c.hardware import conf_dir
-from c2c.runs import RunDir
-from experiments.children import gather
+from c2c.runs import RunDir, Show, Weighed
+from experiments.children import BEGUN, gather
 from experiments.figure import Context, FigureSpec
-from experiments.figures.style import bare_picture, look
+from experiments.figures.style import look
 
-__all__ = ["Outcome", "inputs_of", "make_all", "make_figure", "told"]
+__all__ = ["Outcome", "Tally", "cpu_seconds", "inputs_of", "make_all", "make_figure", "told"]
 
 # Folders of conf/ on which figures depend; the others belong to the simulate command.
 CONF_FOLDERS = (
@@ -49,6 +50,11 @@ class Outcome:
     error: str = ""
 
 
+_UNKNOWN_S = 10.0  # CPU-seconds of a figure that nobody has measured
+_FULL = 3.0  # full size, as a multiple of quick, where it was not measured
+_FADE = 0.8  # weight of the pace so far when a figure ends: other load on the machine changes
+_MOST = 0.9  # share of a figure, at most, that its time alone tells
+
 type Make = Callable[[FigureSpec, Context], Outcome]
 
 
@@ -59,9 +65,9 @@ def make_all(
     done: Callable[[Outcome], None],
     *,
     workers: int,
-    advance: Callable[[float], None],
+    advance: Show,
 ) -> None:
-    """Make figures; with one worker in this process, in the order given.
+    """Make figures, those with most work first; with one worker in this process, in their order.
 
     Args:
       specs: figures to make.
@@ -69,32 +75,103 @@ def make_all(
       make: function that makes one figure; it must be picklable for several workers.
       done: function called with each outcome as soon as it exists.
       workers: number of processes.
-      advance: function called with the number of figures made, plus shares of those in progress.
+      advance: function that shows the progress.
 
     Raises:
       DataError: a worker process was killed.
     """
+    known = cpu_seconds(context.profile)
+    works = {spec.name: known.get(spec.name, _UNKNOWN_S) for spec in specs}
     if min(workers, len(specs)) > 1:
-        # Figures of the full profile only take longest: started last, one would run alone.
-        order = sorted(specs, key=lambda spec: len(spec.profiles))
+        # Started last, a long figure would run alone.
+        order = sorted(specs, key=lambda spec: -works[spec.name])
+        tally = Tally({spec.name: works[spec.name] for spec in order}, workers, advance)
+
+        def ended(outcome: Outcome) -> None:
+            tally.end(outcome)
+            done(outcome)
+
         gather(
             partial(_make_one, make, context),
             [(spec,) for spec in order],
             workers=min(workers, len(specs)),
-            tell=lambda shares: advance(sum(shares)),
-            done=done,
+            tell=tally.show,
+            done=ended,
             begin=partial(mpl.use, "Agg"),
             lost="that made a figure was killed (out of memory?); run the same command again to "
             "continue, with workers=1 to save memory",
         )
         return
-    for count, spec in enumerate(specs):
+    tally = Tally(works, 1, advance)
+    for k, spec in enumerate(specs):
 
-        def within(share: float, count: int = count) -> None:
-            advance(count + share)
+        def within(share: float, k: int = k) -> None:
+            tally.show([1.0] * k + [max(share, BEGUN)] + [0.0] * (len(specs) - 1 - k))
 
-        done(_make_one(make, context, spec, within))
-        advance(count + 1)
+        within(0.0)
+        outcome = _make_one(make, context, spec, within)
+        tally.end(outcome)
+        done(outcome)
+        within(1.0)
+
+
+def cpu_seconds(profile: str) -> dict[str, float]:
+    """Return the CPU-seconds of each figure at a size, from `cpu_seconds.yaml`."""
+    known = yaml.safe_load((Path(__file__).parent / "cpu_seconds.yaml").read_text("utf-8"))
+    quick: dict[str, float] = known["quick"]
+    if profile == "quick":
+        return quick
+    return {name: _FULL * seconds for name, seconds in quick.items()} | dict(known[profile])
+
+
+class Tally:
+    """Progress of several figures, each weighed by its known CPU-seconds.
+
+    A figure that was up to date does not count. A running one counts by the time since its start,
+    at the pace of the ended ones, and by the share of its work that it reports, if any.
+    """
+
+    def __init__(self, works: Mapping[str, float], workers: int, advance: Show) -> None:
+        self._works, self._workers, self._advance = dict(works), workers, advance
+        self._names = list(works)
+        self._began: dict[str, float] = {}
+        self._ended: set[str] = set()
+        self._taken_s = self._known_s = 0.0  # of the figures that have ended, the last most
+
+    def end(self, outcome: Outcome) -> None:
+        """Take note of a figure's end."""
+        self._ended.add(outcome.name)
+        if outcome.reused or outcome.error:
+            self._works[outcome.name] = 0.0
+        else:
+            self._taken_s = _FADE * self._taken_s + outcome.seconds
+            self._known_s = _FADE * self._known_s + self._works[outcome.name]
+
+    def show(self, shares: Sequence[float]) -> None:
+        """Show the progress, given the share of each figure that is done."""
+        now = time.monotonic()
+        running = {
+            name: share
+            for name, share in zip(self._names, shares, strict=True)
+            if share > 0 and name not in self._ended
+        }
+        since_s = {name: now - self._began.setdefault(name, now) for name in running}
+        # The last share may be reported long before the end.
+        told = {name: share for name, share in running.items() if BEGUN < share < 1}
+        taken_s, known_s = self._taken_s, self._known_s
+        if not known_s:
+            taken_s = sum(since_s[name] for name in told)
+            known_s = sum(share * self._works[name] for name, share in told.items())
+        is_known = known_s > 0 and taken_s > 0
+        pace = taken_s / known_s if is_known else 1.0  # seconds a CPU-second, beside other work
+        done = sum(self._works[name] for name in self._ended)
+        for name, s in since_s.items():
+            by_time = min(_MOST, s / (self._works[name] * pace))
+            done += (by_time + told.get(name, by_time)) / 2 * self._works[name]
+        total = sum(self._works.values())
+        at_once = min(self._workers, len(self._names) - len(self._ended))
+        left_s = (total - done) * pace / at_once if is_known and at_once else None
+        self._advance(done, Weighed(total or 1.0, ", ".join(running), left_s))
 
 
 def _make_one(
@@ -107,14 +184,11 @@ def inputs_of(spec: FigureSpec, context: Context) -> dict[str, Any]:
     """Return the inputs of a figure (config, packages, files) as arguments of `RunDir`."""
     folders = [conf_dir() / name for name in CONF_FOLDERS]
     traces = [context.traces / name for name in spec.traces] if context.traces else []
+    others = (*folders, *traces, spec.experiment_file)
     return {
-        "config": {
-            "figure": spec.name,
-            **told(context),
-            "experiment": asdict(settings) if (settings := spec.settings(context)) else None,
-        },
+        "config": {"figure": spec.name, **told(context)},
         "packages": spec.sources,
-        "files": [*spec.files, *(path for path in (*folders, *traces) if path.exists())],
+        "files": [*spec.files, *(path for path in others if path and path.exists())],
     }
 
 
@@ -124,6 +198,7 @@ def told(context: Context) -> dict[str, Any]:
         "profile": context.profile,
         "link_variant": context.link_variant,
         "seeds": list(context.seeds),
+        "overrides": list(context.overrides),
     }
 
 
@@ -162,11 +237,12 @@ def make_figure(
 
 
 def _compute_and_draw(spec: FigureSpec, context: Context, run: RunDir) -> None:
-    computed = spec.compute(context)
+    computed, settings = spec.compute(context), spec.settings(context)
     paths = {name: run.write_table(name, table) for name, table in computed.tables.items()}
     run.write_json(
         "figure",
         {
+            "experiment": asdict(settings) if settings else None,
             "caption": computed.caption,
             "finding": computed.finding,
             "assumptions": computed.assumptions,
@@ -178,7 +254,4 @@ def _compute_and_draw(spec: FigureSpec, context: Context, run: RunDir) -> None:
     # drawn from the files, so that the drawing shows what is stored
     tables = {name: pq.read_table(path) for name, path in paths.items()}
     with look(computed.finding):
-        figure = spec.drawing(tables, computed.caption)
-        run.write_figure(spec.name, figure)
-        with run.open_file(f"{spec.name}_bare.webp") as file:
-            file.write(bare_picture(figure))
+        run.write_figure(spec.name, spec.drawing(tables, computed.caption))

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import matplotlib as mpl
 from rich.console import Console
+from rich.control import Control
+from rich.segment import ControlType
 
 from c2c.cost import in_sample_claims
 from c2c.runs import RunDir, progress_bar
@@ -23,15 +24,16 @@ from experiments.claims import (
     fidelity_table,
     load_claims,
     print_fidelity,
+    print_summary,
     totals,
 )
 from experiments.figure import Context, FigureSpec, code, figures
-from experiments.report import report_html
+from experiments.report import PAGES, Entry, report_pages
 from experiments.reproduce.making import Outcome, inputs_of, make_all, make_figure, told
 
 __all__ = ["reproduce"]
 
-REPORT = ("fidelity.json", "fidelity.parquet", "index.html")
+REPORT = ("fidelity.json", "fidelity.parquet", *PAGES)
 
 
 def reproduce(
@@ -41,7 +43,7 @@ def reproduce(
     *,
     resume: bool = True,
     overwrite: bool = False,
-    everything: bool = False,
+    claims: str = "summary",
     console: Console | None = None,
     workers: int = 1,
 ) -> tuple[list[Outcome], list[Row]]:
@@ -54,10 +56,10 @@ def reproduce(
       specs: figures to make.
       context: settings of the figures.
       out: folder of the results: one folder per figure, and fidelity.json, fidelity.parquet,
-        index.html.
+        index.html, claims.html.
       resume: whether to keep figures whose inputs have not changed.
       overwrite: whether to replace figures and a report of other settings in `out`.
-      everything: whether to print all claims, not only compared ones.
+      claims: table of claims to print before the summary: "compared", "all", or "summary" for none.
       console: console to print to; None: standard output.
       workers: number of processes that make figures; 1: this process makes them.
 
@@ -72,16 +74,22 @@ def reproduce(
         out, told(context), packages=code(), seed=context.seeds[0], resume=False,
         overwrite=overwrite, names=REPORT,
     ) as report:  # fmt: skip
-        with progress_bar("figures", len(specs)) as advance:
+        with progress_bar("figures") as advance:
 
             def done(outcome: Outcome) -> None:
                 outcomes.append(outcome)
+                if console.is_terminal:  # the line has the progress
+                    console.control(
+                        Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2))
+                    )
                 console.print(_line(outcome), highlight=False)
 
             make = partial(make_figure, out=out, resume=resume, overwrite=overwrite)
             make_all(specs, context, make, done, workers=workers, advance=advance)
         rows = _report(report, context, outcomes, console)
-    print_fidelity(rows, console, everything=everything)
+    if claims != "summary":
+        print_fidelity(rows, console, everything=claims == "all")
+    print_summary(rows, console)
     return outcomes, rows
 
 
@@ -91,7 +99,7 @@ def _report(
     """Compare all claims with the figures that are up to date, and write the report."""
     out = report.path
     results: list[Result] = []
-    shown: list[dict[str, Any]] = []
+    entries: list[Entry] = []
     improvements: list[Improvement] = []
     stale = []
     for spec in figures().values():
@@ -100,9 +108,14 @@ def _report(
         made = any(o.name == spec.name and not o.error for o in outcomes)
         if made or RunDir.is_current(out / spec.name, **inputs_of(spec, context)):
             found = json.loads((out / spec.name / "figure.json").read_text(encoding="utf-8"))
-            results += [Result(**r) for r in found.pop("results")]
+            mine = [Result(**r) for r in found.pop("results")]
+            results += mine
             improvements += [Improvement(**i) for i in found.pop("improvements")]
-            shown.append({**found, "name": spec.name, "title": spec.title})
+            claims = [result.claim_id for result in mine]
+            paper = "" if spec.beyond else spec.paper
+            entries.append(
+                Entry(name=spec.name, title=spec.title, paper=paper, claims=claims, **found)
+            )
         else:
             stale.append(spec.name)
     if stale:
@@ -123,8 +136,11 @@ def _report(
     )
     report.write_table("fidelity", fidelity_table(rows))
     record = json.loads((out / "provenance.json").read_text(encoding="utf-8"))
-    page = report_html(out, shown, rows, record, profile=context.profile, improvements=improvements)
-    report.write_text("index.html", page)
+    pages = report_pages(
+        out, entries, rows, record, profile=context.profile, improvements=improvements
+    )
+    for name, text in pages.items():
+        report.write_text(name, text)
     return rows
 
 

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
@@ -22,9 +22,17 @@ from c2c.simulator import is_compiled
 from experiments.command import in_one_line
 from experiments.simulation.execute import Outcome, check_disk, execute, folder_of, run_key
 from experiments.simulation.objective import check_objective, known_fields, objective_of
-from experiments.simulation.report import console, print_folder, print_outcome, print_setup
+from experiments.simulation.report import (
+    console,
+    print_doubts,
+    print_folder,
+    print_outcome,
+    print_setup,
+    print_verdict,
+)
 from experiments.stopping import told_to_stop
 from experiments.sweeping import PointRecord, begin, fail, finish
+from experiments.tables import print_line
 
 __all__ = ["check_shared", "objective_setting", "simulate_alone", "simulate_point"]
 
@@ -52,7 +60,7 @@ def simulate_alone(cfg: DictConfig) -> Any:
     """Simulate a configuration outside a sweep; returns and raises as `simulate_point`."""
     check_shared(cfg)
     check_disk(cfg)
-    outcome = _run(build(cfg), console(), terse=False)
+    outcome = _run(build(cfg), console(), "all")
     return _told(outcome, objective_setting(cfg))
 
 
@@ -70,7 +78,7 @@ def check_shared(cfg: DictConfig) -> None:
 def _swept(cfg: DictConfig, point: PointRecord, *, terse: bool) -> Any:
     out = console()
     if not terse:
-        out.rule(" ".join(point.overrides), align="left")
+        print_line(out, " ".join(point.overrides), "bold")
     try:
         if cfg.folder is not None:
             raise SettingError(
@@ -81,7 +89,7 @@ def _swept(cfg: DictConfig, point: PointRecord, *, terse: bool) -> Any:
         setup = build(cfg)
         objective = objective_setting(cfg)
         try:
-            outcome = _run(setup, out, terse=terse)
+            outcome = _run(setup, out, "none" if terse else "verdict")
         except FolderInUse:
             folder = folder_of(setup)
             if objective is None:  # the sweep waits for it at its end
@@ -90,7 +98,7 @@ def _swept(cfg: DictConfig, point: PointRecord, *, terse: bool) -> Any:
                 return None
             while is_in_use(folder):
                 time.sleep(POLL_S)
-            outcome = _run(setup, out, terse=terse)
+            outcome = _run(setup, out, "none" if terse else "verdict")
         finish(point, "kept" if outcome.skipped else "made", outcome.folder)
         return _told(outcome, objective)
     except Exception as error:  # noqa: BLE001 (the other points go on)
@@ -111,17 +119,23 @@ def _told(outcome: Outcome, objective: Any) -> Any:
     return value
 
 
-def _run(setup: RunSetup, out: Console, *, terse: bool) -> Outcome:
-    """Run one point; print its settings before, and its tables as soon as they are known."""
+def _run(setup: RunSetup, out: Console, shown: Literal["all", "verdict", "none"]) -> Outcome:
+    """Run one point; print its settings before, and its tables as soon as they are known.
+
+    A point of a sweep shows its verdict alone, as the sweep ends in a table; in a process beside
+    others, nothing.
+    """
     with ExitStack() as drawn:
         bars: list[Callable[[float], None]] = []
 
         def before(compiled: bool) -> None:
-            if not terse:
+            if shown == "all":
                 print_setup(out, setup)
+            elif shown == "verdict":
+                print_doubts(out, setup)
             if compiled and not is_compiled():
                 out.print("compiling the event loop, once on this machine: about 20 s ...")
-            if not terse:
+            if shown != "none":
                 total = float(setup.workload.description["requests"])
                 bars.append(drawn.enter_context(progress_bar("simulating", total)))
 
@@ -133,8 +147,10 @@ def _run(setup: RunSetup, out: Console, *, terse: bool) -> Outcome:
 
         def after(outcome: Outcome) -> None:
             drawn.close()  # remove the bar before the tables are printed
-            if not terse:
+            if shown == "all":
                 print_outcome(out, outcome)
+            elif shown == "verdict":
+                print_verdict(out, outcome)
 
         try:
             outcome = execute(setup, before=before, on_progress=progress, after=after)

@@ -8,60 +8,75 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from c2c.config import RunSetup
 from c2c.policies import Profiled, policy_name
-from c2c.workloads import describe, shared_models
+from c2c.workloads import describe, doubts
 from experiments.simulation.execute import Outcome, chosen_chunks
-from experiments.tables import print_table
+from experiments.tables import Name, console, print_line, print_table, print_trimmed
 
-__all__ = ["console", "print_folder", "print_outcome", "print_setup"]
+__all__ = [
+    "console",
+    "print_doubts",
+    "print_folder",
+    "print_outcome",
+    "print_setup",
+    "print_verdict",
+]
 
 _MODELS_SHOWN = 8
-_WIDTH = 100  # if output is no terminal; no table is cut then
-
-
-def console() -> Console:
-    """Return a console that writes to standard output, wide enough for the tables."""
-    plain: Any = {"highlight": False, "emoji": False}  # an id may hold ":free:"
-    found = Console(**plain)
-    return found if found.is_terminal else Console(**plain, width=_WIDTH)
 
 
 def print_setup(out: Console, setup: RunSetup) -> None:
     """Print the system, fleet and workload of a run, and the choices made for the user."""
     serving, prepared = setup.serving, setup.prepared
-    out.print(
-        f"[bold]{serving.system.name}[/] on {serving.fleet_name}, {len(prepared.kind_of)} "
-        f"instances, seed {setup.seed}"
-    )
+    out.print(f"[bold]{serving.system.name}[/] on {serving.fleet_name}, seed {setup.seed}")
     first = 0
     for part in serving.parts:
         link = part.platform.link
         derived = serving.link_variant == "measured" and link.measured_is_derived
-        out.print(
+        print_line(
+            out,
             f"link: {link.name}, variant {serving.link_variant}"
             + (" (derived from the datasheet)" if derived else "")
-            + f", {prepared.link_gbps[first]:g} GB/s host to device"
+            + f", {prepared.link_gbps[first]:g} GB/s host to device",
         )
         first += part.count
-    for note in setup.notes:
-        is_bold = note == shared_models(setup.workload)
-        out.print(note, markup=False, style="bold" if is_bold else "")
-    for line in describe(setup.workload):
-        out.print(line, markup=False)
-    if line := _cache_line(setup):
-        out.print(line, markup=False)
-    policy = serving.system.chunk
+    print_doubts(out, setup)
+    bold = doubts(setup.workload)
+    lines = [*(note for note in setup.notes if note not in bold), *describe(setup.workload)]
+    for line in (*lines, *filter(None, [_cache_line(setup)]), *_chunk_lines(setup)):
+        print_line(out, line)
+
+
+def print_doubts(out: Console, setup: RunSetup) -> None:
+    """Print in bold the lines that a user should not miss."""
+    for line in doubts(setup.workload):
+        print_line(out, line, "bold")
+
+
+def _chunk_lines(setup: RunSetup) -> Iterator[str]:
+    """Yield the line on prefill chunks, and one on chunks that no candidate makes fit."""
+    policy = setup.serving.system.chunk
     rule = "profile table" if isinstance(policy, Profiled) else policy_name(type(policy))
-    for chunk in chosen_chunks(setup):
-        how = "" if chunk["fits"] else " (no candidate keeps every limit; the nearest)"
-        out.print(
-            f"chunk: {chunk['model']} on {chunk['slice']}: {chunk['tokens']} tokens, {rule}{how}",
-            markup=False,
+    of: dict[int, dict[str, list[str]]] = {}
+    chunks = chosen_chunks(setup)
+    for chunk in chunks:
+        of.setdefault(chunk["tokens"], {}).setdefault(chunk["model"], []).append(chunk["slice"])
+    slices = {chunk["slice"] for chunk in chunks}
+
+    def named(models: Mapping[str, list[str]]) -> str:
+        return " for " + ", ".join(
+            model if len(where) == len(slices) else f"{model} on {' and '.join(where)}"
+            for model, where in models.items()
         )
+
+    sizes = (f"{size:,}{named(models) if len(of) > 1 else ''}" for size, models in of.items())
+    if chunks:
+        yield f"prefill chunk in tokens: {'; '.join(sizes)} ({rule})"
+    if bad := [f"{chunk['model']} on {chunk['slice']}" for chunk in chunks if not chunk["fits"]]:
+        yield f"no chunk keeps every limit, so the nearest: {', '.join(bad)}"
 
 
 def _cache_line(setup: RunSetup) -> str:
@@ -87,16 +102,21 @@ def _part_line(part: Mapping[str, Any]) -> str:
 
 
 def print_outcome(out: Console, outcome: Outcome) -> None:
-    """Print the summary of a run."""
+    """Print the summary of a run: use of the machine, latencies, the verdict last."""
     summary, run = outcome.summary, outcome.summary["run"]
-    print_table(out, partial(_latency_table, summary), spare=("p95", "goodput"))
-    out.print(_machine_table(summary, run, outcome))
+    print_trimmed(out, _machine_table(summary, run, outcome))
     if found := run.get("prefix"):
-        out.print(_prefix_line(found), markup=False, soft_wrap=True)
+        print_line(out, _prefix_line(found))
     for line in _measured_lines(summary.get("measured", {})):
-        out.print(line, markup=False, soft_wrap=True)
-    for line in (summary["verdict"] or {}).get("text", ()):
-        out.print(f"[bold]{escape(line)}[/]", soft_wrap=True)
+        print_line(out, line)
+    print_table(out, partial(_latency_table, summary), spare=("p95", "goodput"))
+    print_verdict(out, outcome)
+
+
+def print_verdict(out: Console, outcome: Outcome) -> None:
+    """Print the verdict of a run and its bottleneck."""
+    for line in (outcome.summary["verdict"] or {}).get("text", ()):
+        print_line(out, line, "bold")
 
 
 def _prefix_line(found: Mapping[str, Any]) -> str:
@@ -136,7 +156,7 @@ def _latency_table(summary: Mapping[str, Any], without: frozenset[str]) -> Table
         padding=0,
     )
     quantiles = [p for p in ("p50", "p95", "p99") if p not in without]
-    table.add_column("model", overflow="fold", min_width=14, max_width=32)
+    table.add_column("model", no_wrap=True, min_width=14)
     for name in (
         "requests", "failed",
         *(f"{'TTFT' if p == 'p50' else ''}\n{p}" for p in quantiles),
@@ -147,7 +167,7 @@ def _latency_table(summary: Mapping[str, Any], without: frozenset[str]) -> Table
     models = sorted(summary["models"].items(), key=lambda item: -item[1]["requests"])
     for name, block in [("all", summary), *models[:_MODELS_SHOWN]]:
         table.add_row(
-            escape(name),
+            Name(name),
             f"{block['requests']:,}",
             f"{block['failed']:,}",
             *(_seconds(block["ttft_s"][p]) for p in quantiles),
@@ -172,71 +192,49 @@ def _cost_row(cost: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _machine_table(summary: Mapping[str, Any], run: Mapping[str, Any], outcome: Outcome) -> Table:
     used = run["utilisation"]
-    starts = " ".join(f"{kind} {n:,}" for kind, n in summary["starts"].items())
-    failures = ", ".join(f"{why} {n:,}" for why, n in summary["failures"].items())
+    starts = ", ".join(f"{kind} {n:,}" for kind, n in summary["starts"].items())
+    changes = {"evictions": "evictions", "drains": "drains", "preemptions": "preempted"}
+    changed = [(name, run[key]) for name, key in changes.items()]
     rows = [
         (
             "utilisation (mean)",
-            f"link {_percent(used['link_mean'])}%, HBM {_percent(used['hbm_mean'])}%, "
-            f"SMs (time busy) {_percent(used['instance_busy_mean'])}%",
+            f"link {_percent(used['link_mean'])}% (peak {run['link_peak_gbps']:.0f} of "
+            f"{run['link_gbps']:g} GB/s), HBM {_percent(used['hbm_mean'])}%, "
+            f"SMs busy {_percent(used['instance_busy_mean'])}%",
         ),
         *_cost_row(summary["cost"]),
-        *(
-            [("in use (mean)", ", ".join(f"{n} {_percent(u)}%" for n, u in shares.items()))]
-            if (shares := run.get("resources"))
-            else ()
-        ),
-        *(
-            [
-                (
-                    "copied and moved",
-                    f"{run['relayout_bytes'] / 1e9:,.1f} GB of layers and KV caches in "
-                    f"{run['relayouts']:,} changes, {run['relayout_s']:,.1f} s beside serving",
-                )
-            ]
-            if "relayouts" in run
-            else ()
-        ),
-        *(
-            (f"{part['chips']} x {part['hardware']}, {part['mig']}", _part_line(part))
-            for part in run.get("parts", ())
-        ),
-        ("link peak", f"{run['link_peak_gbps']:.0f} of {run['link_gbps']:g} GB/s"),
-        ("requests by start", starts),
-        (
-            "activations",
-            f"switch {run['switches']:,}, cold {run['cold_starts']:,}; evictions "
-            f"{run['evictions']:,}, drains {run['drains']:,}, "
-            f"preemptions {run['preempted']:,}",
-        ),
-        ("failures", failures or "none"),
-        *(
-            [
-                (
-                    "chips lost",
-                    f"{len(lost['chips']):,}, {lost['down_s']:,.0f} s out of service in all",
-                )
-            ]
-            if (lost := run.get("failures"))
-            else ()
-        ),
-        (
-            "simulated",
-            f"{run['end_s']:,.1f} s, {summary['arrival_rps']:.3f} requests/s, "
-            f"{summary['output_tokens_per_s']:,.1f} output tokens/s",
-        ),
     ]
+    if shares := run.get("resources"):
+        rows.append(("in use (mean)", ", ".join(f"{n} {_percent(u)}%" for n, u in shares.items())))
+    if "relayouts" in run:
+        rows.append((
+            "copied and moved",
+            f"{run['relayout_bytes'] / 1e9:,.1f} GB of layers and KV caches in "
+            f"{run['relayouts']:,} changes, {run['relayout_s']:,.1f} s beside serving",
+        ))  # fmt: skip
+    rows += [
+        (f"{part['chips']} x {part['hardware']}, {part['mig']}", _part_line(part))
+        for part in run.get("parts", ())
+    ]
+    rows.append((
+        "requests by start",
+        starts + "".join(f", {name} {count:,}" for name, count in changed if count),
+    ))  # fmt: skip
+    if summary["failures"]:
+        failures = ", ".join(f"{why} {n:,}" for why, n in summary["failures"].items())
+        rows.append(("failed requests", failures))
+    if lost := run.get("failures"):
+        down = f"{len(lost['chips']):,}, {lost['down_s']:,.0f} s out of service in all"
+        rows.append(("chips lost", down))
+    served = (
+        f"{run['end_s']:,.1f} s to the last answer, "
+        f"{summary['output_tokens_per_s']:,.1f} output tokens/s"
+    )
     if (speed := outcome.speed) is not None:
         how = "compiled" if speed.compiled else "interpreted"
-        rows.append(
-            (
-                "simulator",
-                f"{speed.requests_per_s:,.0f} requests/s ({how}), {speed.simulate_s:.2f} s: "
-                f"requests {speed.generate_s:.2f}, events {speed.events_s:.2f}, records "
-                f"{speed.records_s:.2f}; summary and timeline {speed.summary_s:.2f} s",
-            )
-        )
-    table = Table(box=SIMPLE_HEAD, show_header=False, pad_edge=False)
+        served += f"; took {speed.simulate_s:.2f} s ({speed.requests_per_s:,.0f} requests/s, {how})"
+    rows.append(("simulated", served))
+    table = Table.grid(padding=(0, 3, 0, 0))
     for row in rows:
         table.add_row(*row)
     return table

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from c2c.runs import FoundRun, read_run, settings_columns, summary_fields, tidy
 from experiments.sweeping import PointRecord
-from experiments.tables import print_table
+from experiments.tables import Name, print_line, print_table, short_names
 
 __all__ = ["print_runs", "print_sweep"]
 
@@ -42,15 +42,17 @@ def print_sweep(out: Console, points: Sequence[PointRecord]) -> None:
         for point, run in zip(points, found, strict=True)
     ]
     print_runs(out, tidy(found), title="sweep", settings=varying, states=states)
+    by_auto = {run.summary["run"].get("layout") for run in found if _is_auto(run)}
+    if len(by_auto) > 1:
+        line = "mig is chosen by a rule for each system (mig=auto); mig=planned gives each its best"
+        print_line(out, line)
     seeds: dict[tuple[str, ...], list[FoundRun]] = {}
     for point, run in zip(points, found, strict=True):
         seeds.setdefault(tuple(o for o in point.overrides if not _is_seed(o)), []).append(run)
     alike = [runs for runs in seeds.values() if len(runs) > 1 and _are_equal(runs)]
     if alike:
-        out.print(
-            f"equal runs for all seeds: {len(alike)} of {len(seeds)} settings, as nothing is drawn",
-            markup=False, soft_wrap=True,
-        )  # fmt: skip
+        of = f"{len(alike)} of {len(seeds)}"
+        print_line(out, f"equal runs for all seeds: {of} settings, as nothing is drawn")
 
 
 def print_runs(
@@ -72,18 +74,21 @@ def print_runs(
     """
     rows = table.to_pylist()
     if settings is None:
-        columns = settings_columns(table)
+        columns = sorted(settings_columns(table), key=lambda name: not name.endswith(".name"))
+        rows.sort(key=lambda row: [_place(row[c]) for c in columns])
         settings = [{c.removesuffix(".name"): row[c] for c in columns} for row in rows]
+    settings = _with_layout(settings, [row["layout"] for row in rows])
     if not any(settings):
         settings = [{"run": row["run"] or "all alike"} for row in rows]
     said = [_STATES.get(state, state) for state in states or [row["status"] for row in rows]]
+    names = list(dict.fromkeys(name for values in settings for name in values))
+    short = short_names(names)
 
     def draw(without: frozenset[str]) -> Table:
         shown = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=0)
-        names = list(dict.fromkeys(name for values in settings for name in values))
         numbers = [one for one in _SHOWN if one[0] not in without]
         for name in names:
-            shown.add_column(escape(name.replace(".", ".\n")), no_wrap=True, vertical="bottom")
+            shown.add_column(escape(short[name]), no_wrap=True, vertical="bottom")
         for heading, *_ in numbers:
             shown.add_column(
                 heading.replace(" ", "\n", 1), justify="right", no_wrap=True, vertical="bottom"
@@ -94,7 +99,7 @@ def print_runs(
             is_complete = row["status"] == "complete"
             load = f"{row['verdict'] or '-'}{f' ({row["binds"]})' if row['binds'] else ''}"
             shown.add_row(
-                *(escape(str(values.get(name, ""))) for name in names),
+                *(Name(str(values.get(name, ""))) for name in names),
                 *(_number(row.get(c), f, d) if is_complete else "" for _, c, f, d in numbers),
                 load if is_complete else "",
                 *([state] if any(said) else []),
@@ -105,7 +110,37 @@ def print_runs(
     for row, values in zip(rows, settings, strict=True):
         if row["error"]:
             name = " ".join(f"{k}={v}" for k, v in values.items())
-            out.print(f"{name}: {row['error']}", markup=False, soft_wrap=True)
+            print_line(out, f"{name}: {row['error']}")
+
+
+def _place(value: Any) -> tuple[float, str]:
+    is_number = isinstance(value, int | float)
+    return (value, "") if is_number else (float("inf"), "" if value is None else str(value))
+
+
+def _with_layout(
+    settings: Sequence[Mapping[str, Any]], layouts: Sequence[str | None]
+) -> list[Mapping[str, Any]]:
+    """Return settings with the layout of each run as `mig`, if layouts differ.
+
+    A layout has the word `mig` was set to behind it if another run would look equal.
+    """
+    if len({layout for layout in layouts if layout}) < 2:
+        return list(settings)
+    asked = [str(values.get("mig", "")) for values in settings]
+    found = [
+        {**values, "mig": layout or word}
+        for values, layout, word in zip(settings, layouts, asked, strict=True)
+    ]
+    told: list[Mapping[str, Any]] = list(found)
+    for k, word in enumerate(asked):
+        if word and found.count(one := found[k]) > 1:
+            told[k] = {**one, "mig": f"{one['mig']} ({word})"}
+    return told
+
+
+def _is_auto(run: FoundRun) -> bool:
+    return run.status == "complete" and run.settings.get("mig.name") == "auto"
 
 
 def _is_seed(override: str) -> bool:

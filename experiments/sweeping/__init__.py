@@ -8,12 +8,14 @@ from experiments.sweeping.arguments import (
     options_first,
     quoted,
 )
+from experiments.sweeping.plain import Point, joined, plain_points
 from experiments.sweeping.plugins import register_plugins
 from experiments.sweeping.points import PointRecord, begin, fail, finish
 from experiments.sweeping.sweep import Found, Shared, sweep
 
 __all__ = [
     "Found",
+    "Point",
     "PointRecord",
     "Shared",
     "begin",
@@ -23,7 +25,9 @@ __all__ = [
     "fixed",
     "grid",
     "is_sweep",
+    "joined",
     "options_first",
+    "plain_points",
     "quoted",
     "register_plugins",
     "sweep",

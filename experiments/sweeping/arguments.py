@@ -15,17 +15,25 @@ from hydra.core.override_parser.types import Override
 from c2c.config import SWEEP, check_choices
 from c2c.errors import SettingError
 
-__all__ = ["check_arguments", "fixed", "grid", "is_sweep", "options_first", "quoted"]
+__all__ = [
+    "SWEEP_FLAGS",
+    "check_arguments",
+    "fixed",
+    "grid",
+    "is_sweep",
+    "options_first",
+    "quoted",
+]
 
-_SWEEP = ("-m", "--multirun")
-_FLAGS = (*_SWEEP, "-h", "--help", "--hydra-help", "--resolve", "-r", "--run")
+SWEEP_FLAGS = ("-m", "--multirun")
+_FLAGS = (*SWEEP_FLAGS, "-h", "--help", "--hydra-help", "--resolve", "-r", "--run")
 # Settings of Hydra's own folders, which are not used.
 _HYDRAS = re.compile(r"[+~]*hydra\.(run|sweep|runtime|job)\.(dir|subdir|output_dir|chdir)=(.*)")
 
 
 def is_sweep(arguments: Sequence[str]) -> bool:
     """Return True if the command line asks for several points."""
-    return any(a in _SWEEP for a in arguments)
+    return any(a in SWEEP_FLAGS for a in arguments)
 
 
 def options_first(arguments: Sequence[str]) -> list[str]:
@@ -80,7 +88,7 @@ def fixed(arguments: Sequence[str]) -> list[str]:
     return [
         argument
         for argument in arguments
-        if argument not in _SWEEP and not (_is_override(argument) and _parsed(argument)[0])
+        if argument not in SWEEP_FLAGS and not (_is_override(argument) and _parsed(argument)[0])
     ]
 
 

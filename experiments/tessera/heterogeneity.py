@@ -1,45 +1,68 @@
-"""Kernels faster on an L40s than on an A100 (Tessera, Table I, Figs. 2 and 3)."""
+"""Kernels faster on an L40S than on an A100 (Tessera, Table I, Figs. 2 and 3)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from c2c.cost.kernel_graph import StepKernel, kernel_s
+from c2c.errors import unknown_name
 from c2c.hardware import Gpu, load_platform
+from c2c.ranges import OneOf
 from c2c.systems.tessera import load_pair, work_of
 from experiments.claims import Result
 from experiments.claims.robust import readings_table, under_readings
 from experiments.figure import SYSTEMS, Computed, Context, figure
 from experiments.tessera.answering import answer
-from experiments.tessera.workloads import GPT_OSS, LABELS, SAID, WORKLOADS, workload
+from experiments.tessera.workloads import GPT_OSS, LABELS, SAID, WORKLOADS, gpus_of, workload
 
-__all__ = ["compute"]
+__all__ = ["Kernels", "compute"]
 
-_PAIR: Final = "a100_l40s"
 _TABLE1: Final = {
     "a100": "a100_80", "h100": "h100_sxm", "b200": "b200", "l40s": "l40s",
     "rtxpro6000": "rtx_pro_6000",
 }  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernels:
+    """Experiment of Figs. 2 and 3: a pair, workloads, and the one that is split."""
+
+    pair: str
+    workloads: tuple[Annotated[str, OneOf(*WORKLOADS)], ...]
+    split: str
+
+    def __post_init__(self) -> None:
+        if self.split not in self.workloads:
+            raise unknown_name("experiment.split", self.split, self.workloads)
+
+
 @figure("tessera.fig2", title="Tessera, Figs. 2, 3, Table I: kernels by GPU",
-        draw="tessera.draw_heterogeneity", needs=SYSTEMS)  # fmt: skip
-def compute(context: Context) -> Computed:
+        experiment=Kernels, draw="tessera.draw_heterogeneity", needs=SYSTEMS)  # fmt: skip
+def compute(context: Context, experiment: Kernels) -> Computed:
     """Return each kernel's ratio of times, and shares of kernels by workload and group."""
     rows = []
-    for name in context.each(WORKLOADS):
-        rows += _kernels(name)
-    shares, by_group = _shares_of(rows)
-    results = under_readings(_results(), _results, SAID, everything=not context.quick)
+    for name in context.each(experiment.workloads):
+        rows += _kernels(experiment.pair, name)
+    shares, by_group = _shares_of(rows, experiment)
+
+    def answers(**reading: Any) -> Iterator[Result]:
+        return _results(experiment, **reading)
+
+    is_whole = set(experiment.workloads) == set(WORKLOADS)
+    results = (
+        under_readings(answers(), answers, SAID, everything=not context.quick) if is_whole else ()
+    )
+    count, time = _means(shares)
+    left, right = gpus_of(experiment.pair)
     caption = (
-        "Left: share of kernels up to a ratio of their times on an L40s and an A100, five "
-        "workloads. Right: share of kernels or time that is faster on the L40s; diamonds: the "
-        "paper."
+        f"Left: share of kernels up to a ratio of their times on {right} and {left}. Right: share "
+        f"of kernels or time that is faster on {right}; diamonds: the paper."
     )
     assumptions = (
         "Kernels are those of prefill and decode.",
@@ -47,7 +70,7 @@ def compute(context: Context) -> Computed:
         "All other kernels take datasheet rates of tensor cores, CUDA cores, memory, L2 and "
         "launches.",
         "The paper's shares are measured.",
-        "The L40s's mean speed is fitted (in-sample), and nothing else is.",
+        "The second GPU's mean speed is fitted (in-sample), and nothing else is.",
     )
     tables = {
         "readings": readings_table(results),
@@ -60,18 +83,35 @@ def compute(context: Context) -> Computed:
             ]
         ),
     }  # fmt: skip
-    return Computed(tables=tables, results=results, caption=caption, assumptions=assumptions)
+    return Computed(
+        tables=tables,
+        results=results,
+        finding=(
+            f"{count:.0f} % of kernels, with {time:.0f} % of the time, run faster on {right} than "
+            f"on {left}"
+        ),
+        caption=caption,
+        assumptions=assumptions,
+    )
+
+
+def _means(shares: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
+    """Return the means over workloads by count and by time, in percent."""
+    count, time = (
+        float(np.mean([s[key] for s in shares])) for key in ("count_percent", "time_percent")
+    )
+    return count, time
 
 
 def _shares_of(
-    rows: list[dict[str, Any]],
+    rows: list[dict[str, Any]], experiment: Kernels
 ) -> tuple[list[dict[str, Any]], dict[str, float]]:
     """Return the shares of kernels that are faster on the second GPU, by workload and by group."""
     shares = [
         {"workload": name, **_shares([r for r in rows if r["workload"] == name])}
-        for name in WORKLOADS
+        for name in experiment.workloads
     ]
-    ours = [r for r in rows if r["workload"] == GPT_OSS]
+    ours = [r for r in rows if r["workload"] == experiment.split]
     groups = {
         "prefill": [r for r in ours if r["phase"] == "prefill"],
         "decode": [r for r in ours if r["phase"] == "decode"],
@@ -81,25 +121,25 @@ def _shares_of(
     return shares, {group: _shares(found)["count_percent"] for group, found in groups.items()}
 
 
-def _results(**reading: Any) -> Iterator[Result]:
-    rows = [row for name in WORKLOADS for row in _kernels(name, **reading)]
-    shares, by_group = _shares_of(rows)
-    count, time = (
-        float(np.mean([s[key] for s in shares])) for key in ("count_percent", "time_percent")
-    )
+def _results(experiment: Kernels, **reading: Any) -> Iterator[Result]:
+    pair, names = experiment.pair, experiment.workloads
+    rows = [row for name in names for row in _kernels(pair, name, **reading)]
+    shares, by_group = _shares_of(rows, experiment)
+    count, time = _means(shares)
+    diffusion = shares[names.index("sd3.5-medium")]["time_percent"]
     simulated = "Simulated; the paper measured kernels of vLLM and PyTorch."
     yield answer("fig2a.kernels_faster_l40s", count, simulated)
     yield answer("fig2b.time_share", time, simulated)
-    yield answer("fig2b.time_share_diffusion", shares[-1]["time_percent"], simulated)
+    yield answer("fig2b.time_share_diffusion", diffusion, simulated)
     yield from (answer(f"fig3a.{g}", by_group[g], simulated) for g in ("prefill", "decode"))
     yield from (answer(f"fig3b.{g}", by_group[g], simulated) for g in ("attention", "ffn"))
     yield from _hardware()
-    yield from _examples(**reading)
+    yield from _examples(pair, **reading)
 
 
 @cache
-def _kernels(name: str, **reading: Any) -> list[dict[str, Any]]:
-    pair = load_pair(_PAIR)
+def _kernels(on: str, name: str, **reading: Any) -> list[dict[str, Any]]:
+    pair, gpus = load_pair(on), list(gpus_of(on))
     rows = []
     for phase in workload(name, **reading).phases:
         times = work_of(phase.kernels, pair.gpus).times
@@ -110,6 +150,7 @@ def _kernels(name: str, **reading: Any) -> list[dict[str, Any]]:
                 "kind": kernel.kind,
                 "layer": kernel.layer,
                 "attends": kernel.is_attention,
+                "gpus": gpus,
                 "a100_s": float(a) * phase.steps,
                 "ratio": float(b / a),
             }
@@ -171,9 +212,9 @@ def _stated(gpu: Gpu, name: str) -> float:
     return float(value)
 
 
-def _examples(**reading: Any) -> tuple[Result, ...]:
+def _examples(on: str, **reading: Any) -> tuple[Result, ...]:
     """Return the paper's two kernels: a matrix-vector product and prefill attention."""
-    pair = load_pair(_PAIR)
+    pair = load_pair(on)
     a100, l40s = pair.gpus
 
     def ratio(kernel: StepKernel) -> float:

@@ -2,44 +2,58 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
 from c2c.cost.kernel_graph import step_kernels
+from c2c.errors import SettingError
 from c2c.models import load_spec
+from c2c.ranges import AboveZero, BelowOne, Count
 from c2c.systems.tessera import load_pair, plan, ways, work_of
 from experiments.figure import SYSTEMS, Computed, Context, figure
 from experiments.tessera.answering import answer
 from experiments.tessera.arrivals import TRACE, poisson, source
 from experiments.tessera.pairs_online import capacity_rps, latency_s
 from experiments.tessera.planner import STEPS, PlannerSettings, measure
-from experiments.tessera.workloads import GPT_OSS, workload
+from experiments.tessera.workloads import GPT_OSS, gpus_of, workload
 
-__all__ = ["compute"]
-
-PAIR: Final = "a100_l40s"
-_GBITS: Final = (200, 100, 50, 25)
-_LIGHT: Final = 0.1  # share of the A100's own capacity
-_REQUESTS: Final = {"quick": 300, "full": 1500}
-_KERNELS: Final = {"quick": (200, 1000), "full": (200, 500, 1000, 1500)}
-_GAP: Final = {"quick": 0.06, "full": 0.01}  # the solver is slow at slow links
+__all__ = ["Links", "compute"]
 
 
-@figure("tessera.fig11", title="Tessera, Fig. 11: slow links, time to plan",
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """Experiment of Fig. 11; see `conf/experiment/tessera/fig11.yaml`."""
+
+    pair: str
+    gbits: tuple[AboveZero, ...]
+    load: AboveZero
+    requests: Count
+    gap: BelowOne
+    kernels: tuple[Count, ...]
+
+    def __post_init__(self) -> None:
+        for name in ("gbits", "kernels"):
+            if not getattr(self, name):
+                raise SettingError(f"experiment.{name}", (), "at least one number")
+
+
+@figure("tessera.fig11", title="Tessera, Fig. 11: slow links, time to plan", experiment=Links,
         draw="tessera.draw_network", needs=SYSTEMS, traces=(TRACE,))  # fmt: skip
-def compute(context: Context) -> Computed:
+def compute(context: Context, experiment: Links) -> Computed:
     """Return throughput and latency at light load by link, and seconds of the planner."""
-    pair = load_pair(PAIR)
+    name, count = experiment.pair, len(experiment.gbits)
+    pair = load_pair(name)
     rows = []
-    base = capacity_rps(PAIR)
-    arrivals = poisson(context, _LIGHT * base, _REQUESTS[context.profile])
-    alone_s = latency_s(PAIR, "left", arrivals)
-    for k, gbits in enumerate(_GBITS):
+    base = capacity_rps(name)
+    arrivals = poisson(context, experiment.load * base, experiment.requests)
+    alone_s = latency_s(name, "left", arrivals)
+    for k, gbits in enumerate(experiment.gbits):
         gbps = gbits / 8
         found = ways(
             workload(GPT_OSS), pair.gpus, gbps=gbps, latency_s=pair.wire.latency_s,
-            gap=_GAP[context.profile],
+            gap=experiment.gap,
         )  # fmt: skip
         offline = {way.name: way.requests_per_s for way in found}
         rows.append(
@@ -47,36 +61,41 @@ def compute(context: Context) -> Computed:
                 "gbits": gbits,
                 "offline": offline["kernels"] / offline["left"],
                 "replicas": offline["replicas"] / offline["left"],
-                "online_ms": 1e3 * latency_s(PAIR, "light", arrivals, gbps),
+                "online_ms": 1e3 * latency_s(name, "light", arrivals, gbps),
                 "alone_ms": 1e3 * alone_s,
             }
         )
         if context.progress:
-            context.progress(k + 1, len(_GBITS) + 1)
+            context.progress(k + 1, count + 1)
     times = [
         row
-        for count in _KERNELS[context.profile]
-        for row in measure(PlannerSettings(), count, steps=("decode",))
+        for size in experiment.kernels
+        for row in measure(PlannerSettings(), size, steps=("decode",))
     ]
     fastest, slowest = rows[0], rows[-1]
     return Computed(
         tables={"network": pa.Table.from_pylist(rows), "planner": pa.Table.from_pylist(times)},
-        results=(*_of_links(fastest, slowest), *_of_planner(times)),
+        results=(*_of_links(fastest, slowest, name), *_of_planner(times)),
+        finding=(
+            f"From {fastest['gbits']:g} to {slowest['gbits']:g} Gbit/s throughput falls by "
+            f"{100 * (1 - slowest['offline'] / fastest['offline']):.0f} %, and latency stays at "
+            f"{slowest['online_ms'] / slowest['alone_ms']:.2f} of one GPU's"
+        ),
         caption=(
-            "Left: offline throughput by link rate, relative to the A100 alone. Middle: latency a "
+            "Left: offline throughput by link rate, relative to the left GPU. Middle: latency a "
             "token at light load by link rate. Right: CPU seconds to plan a decode step by "
             "kernels; diamonds: the paper."
         ),
         assumptions=(
-            "The model is GPT-oss 20B on A100 + L40s.",
-            f"The light load is {_LIGHT:g} of the A100's capacity, with lengths of "
+            f"The model is GPT-oss 20B on {' + '.join(gpus_of(name))}.",
+            f"The light load is {experiment.load:g} of the left GPU's capacity, with lengths of "
             f"{source(context)}.",
             "Planning uses HiGHS on this machine; the paper's planning uses Gurobi on another one.",
         ),
     )
 
 
-def _of_links(fastest: dict[str, Any], slowest: dict[str, Any]) -> tuple[Any, ...]:
+def _of_links(fastest: dict[str, Any], slowest: dict[str, Any], pair: str) -> tuple[Any, ...]:
     anchor = f"Two GPUs apart need no link: {fastest['replicas']:.2f} of the A100 alone."
     latency = slowest["online_ms"]
     return (
@@ -86,12 +105,14 @@ def _of_links(fastest: dict[str, Any], slowest: dict[str, Any]) -> tuple[Any, ..
             {"tessera@25Gbps": bool(latency < slowest["alone_ms"])},
             f"{latency:.3f} against {slowest['alone_ms']:.3f} ms a token.",
         ),
-        answer("fig11a.degenerate", _cuts_without_a_link(), "The latency policy, no link at all."),
+        answer(
+            "fig11a.degenerate", _cuts_without_a_link(pair), "The latency policy, no link at all."
+        ),
     )
 
 
-def _cuts_without_a_link() -> int:
-    pair = load_pair(PAIR)
+def _cuts_without_a_link(name: str) -> int:
+    pair = load_pair(name)
     work = work_of(workload(GPT_OSS).phases[1].kernels, pair.gpus)
     return plan(work, pair.link(0.0), "latency").cuts
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
 
+from c2c.errors import SettingError
+from c2c.ranges import AboveZero, Count, OneOf
 from experiments.claims import claim
 from experiments.figure import SYSTEMS, Computed, Context, figure
 from experiments.tessera.answering import answer
@@ -16,23 +19,37 @@ from experiments.tessera.arrivals import TRACE, poisson, source
 from experiments.tessera.pairs_online import ONLINE, capacity_rps, latency_s
 from experiments.tessera.workloads import PAIRS
 
-__all__ = ["compute"]
+__all__ = ["OnlineLatency", "compute"]
 
-LOADS: Final = (0.1, 0.8, 1.4, 2.0, 2.7)  # shares of the left GPU's own capacity
-_REQUESTS: Final = {"quick": 400, "full": 3000}
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnlineLatency:
+    """Experiment of Fig. 7; `loads` are shares of the left GPU's own capacity."""
+
+    pairs: tuple[str, ...]
+    ways: tuple[Annotated[str, OneOf(*ONLINE)], ...]
+    loads: tuple[AboveZero, ...]
+    requests: Count
+
+    def __post_init__(self) -> None:
+        if "tessera" not in self.ways:
+            raise SettingError("experiment.ways", self.ways, "names with tessera")
+        if not self.pairs or list(self.loads) != sorted(set(self.loads)) or not self.loads:
+            raise SettingError("experiment.loads", self.loads, "ascending numbers, and a pair")
 
 
 @figure("tessera.fig7", title="Tessera, Fig. 7: latency over the rate",
-        draw="tessera.draw_online", needs=SYSTEMS, traces=(TRACE,))  # fmt: skip
-def compute(context: Context) -> Computed:
+        experiment=OnlineLatency, draw="tessera.draw_online", needs=SYSTEMS,
+        traces=(TRACE,))  # fmt: skip
+def compute(context: Context, experiment: OnlineLatency) -> Computed:
     """Return the mean latency a token by pair, method and rate."""
     slo_s = float(claim("tessera.fig7.slo").value) / 1e3
     seeds = context.seeds[:1] if context.quick else context.seeds
     rows = []
-    points = [(name, load) for name in PAIRS for load in LOADS]
+    points = [(name, load) for name in experiment.pairs for load in experiment.loads]
     for name, load in context.each(points):
         rate = load * capacity_rps(name)
-        drawn = [poisson(context, rate, _REQUESTS[context.profile], seed) for seed in seeds]
+        drawn = [poisson(context, rate, experiment.requests, seed) for seed in seeds]
         rows += [
             {
                 "pair": name,
@@ -41,28 +58,52 @@ def compute(context: Context) -> Computed:
                 "rate_rps": rate,
                 "per_token_s": float(np.mean([latency_s(name, way, a) for a in drawn])),
             }
-            for way in ONLINE
+            for way in experiment.ways
         ]
     rates = [
         {"pair": name, "way": way, "rate_rps": _rate_at(_of(rows, name, way), slo_s)}
-        for name in PAIRS
-        for way in ONLINE
+        for name in experiment.pairs
+        for way in experiment.ways
     ]
     return Computed(
         tables={"latency": pa.Table.from_pylist(rows), "rates": pa.Table.from_pylist(rates)},
-        results=_results(rows, rates),
+        results=_results(rows, rates) if _is_whole(experiment) else (),
+        finding=_finding(rows, experiment),
         caption=(
-            "Lines: mean latency a token of GPT-oss 20B by request rate, on three pairs of GPUs; "
+            "Lines: mean latency a token of GPT-oss 20B by request rate, on pairs of GPUs; "
             "dashed: the target of 50 ms."
         ),
         assumptions=(
             f"Requests arrive by a Poisson process with lengths of {source(context)}.",
-            f"Each point has {_REQUESTS[context.profile]} requests, and its mean is over generated "
+            f"Each point has {experiment.requests} requests, and its mean is over generated "
             "tokens.",
             "PD and AF run in their better direction.",
             "Tessera's monitor has its defaults, with two batches under its throughput policy.",
             "Two GPUs apart are no column of the paper.",
         ),
+    )
+
+
+def _is_whole(experiment: OnlineLatency) -> bool:
+    return set(experiment.pairs) >= set(PAIRS) and set(experiment.ways) == set(ONLINE)
+
+
+def _finding(rows: Sequence[Mapping[str, Any]], experiment: OnlineLatency) -> str:
+    """Return Tessera's latency at the lowest and highest load over the best other method's."""
+
+    def ratio(load: float) -> float:
+        found = []
+        for pair in experiment.pairs:
+            at = {r["way"]: r["per_token_s"] for r in rows
+                  if (r["pair"], r["load"]) == (pair, load)}  # fmt: skip
+            ours = at.pop("tessera")
+            found.append(ours / min(at.values(), default=ours))
+        return float(np.mean(found))
+
+    low, high = experiment.loads[0], experiment.loads[-1]
+    return (
+        f"Tessera's latency a token is {ratio(low):.2f} times the best other method's at a load of "
+        f"{low:g} and {ratio(high):.2f} times at {high:g}"
     )
 
 
@@ -84,7 +125,8 @@ def _rate_at(points: Sequence[tuple[float, float]], slo_s: float) -> float | Non
 def _results(
     rows: Sequence[Mapping[str, Any]], rates: Sequence[Mapping[str, Any]]
 ) -> tuple[Any, ...]:
-    low = {(r["pair"], r["way"]): r["per_token_s"] for r in rows if r["load"] == LOADS[0]}
+    least, most = (of(r["load"] for r in rows) for of in (min, max))
+    low = {(r["pair"], r["way"]): r["per_token_s"] for r in rows if r["load"] == least}
     held = {(r["pair"], r["way"]): r["rate_rps"] for r in rates}
     ratio = {
         way: float(np.mean([low[p, way] / low[p, "tessera"] for p in PAIRS]))
@@ -100,7 +142,7 @@ def _results(
     told = [p for p in PAIRS if held[p, "tessera"] or (held[p, "pd"] and held[p, "af"])]
     best = max((rate(p, "tessera") / rate(p, "pd", "af") for p in told), default=1.0)
     over = (
-        f"Of {', '.join(told) or 'no pair'}, where the target is reached up to {LOADS[-1]:g} of "
+        f"Of {', '.join(told) or 'no pair'}, where the target is reached up to {most:g} of "
         "the left GPU's rate; a way that never does counts with that. Over two GPUs apart: "
         f"{max((rate(p, 'tessera') / rate(p, 'replicas') for p in told), default=1.0):.2f}."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -9,15 +10,17 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
+from omegaconf import DictConfig, OmegaConf
 
 from c2c.config import build, load
+from c2c.hardware import read_yaml
 from c2c.models import load_spec
 from c2c.policies import AsAlpha, ByWait, Static
 from c2c.serving import Prepared, ServingSetup, prepare
 from c2c.simulator import is_compiled, simulate_in_memory
 from c2c.systems.tessera import Lanes, load_pair
 from c2c.workloads import RequestBlock, Workload
-from experiments.tessera.workloads import GPT_OSS, MEDIANS, MXFP4_BYTES
+from experiments.tessera.workloads import GPT_OSS, MEDIANS, MXFP4_BYTES, PAIRS
 
 __all__ = [
     "ONLINE",
@@ -59,6 +62,7 @@ class Online:
     switches: int
 
 
+@cache
 def capacity_rps(pair: str) -> float:
     """Return the left GPU's own capacity, in median requests a second, at a batch of 64."""
     lane = Lanes(
@@ -70,22 +74,25 @@ def capacity_rps(pair: str) -> float:
 
 
 @cache
+def _settings(system: str) -> DictConfig:
+    return load([f"system={system}", f"node={PAIRS[0]}", "workload=poisson"])
+
+
+@cache
 def _setup(
     system: str, pair: str, first: str | None, gbps: float | None, gap: float | None = None
 ) -> ServingSetup:
     """Return a system of `conf/system` over a pair; cached, since planning is slow."""
-    settings = [
-        f"system={system}", f"node={pair}", "workload=poisson",
-        f"system.layout.context={MEDIANS[0] + MEDIANS[1] // 2}",
-        f"system.layout.prompt={MEDIANS[0]}", f"system.layout.expert_bytes={MXFP4_BYTES}",
-    ]  # fmt: skip
-    if first is not None:
-        settings.append(f"system.layout.first={first}")
-    if gbps is not None:
-        settings.append(f"system.layout.gbps={gbps}")
-    if gap is not None:
-        settings.append(f"system.layout.gap={gap}")
-    return build(load(settings)).serving
+    settings = copy.deepcopy(_settings(system))  # composing takes longer than a run
+    OmegaConf.update(settings, "node", read_yaml("node", pair), merge=False)
+    given = {
+        "context": MEDIANS[0] + MEDIANS[1] // 2, "prompt": MEDIANS[0], "expert_bytes": MXFP4_BYTES,
+        "first": first, "gbps": gbps, "gap": gap,
+    }  # fmt: skip
+    for name, value in given.items():
+        if value is not None:
+            OmegaConf.update(settings, f"system.layout.{name}", value)
+    return build(settings).serving
 
 
 @cache

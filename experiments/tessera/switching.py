@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from c2c.errors import SettingError
 from c2c.policies import ByWait, ByWaiting
+from c2c.ranges import AboveZero, Count, FromZero
 from c2c.serving import Prepared
 from c2c.systems.tessera import SWITCH_S
 from experiments.claims import claim
@@ -23,66 +26,107 @@ from experiments.tessera.pairs_online import (
     served,
     tessera_on,
 )
+from experiments.tessera.workloads import gpus_of
 
-__all__ = ["compute"]
+__all__ = ["Monitor", "compute"]
 
-PAIR: Final = "a100_l40s"
-LOAD: Final = 0.8  # share of the left GPU's own capacity, at which both policies are in use
-PIECES: Final = 3  # pieces of the trace, one after the other
-_SECONDS: Final = 360.0
-_WINDOWS: Final = (0.03, 0.1, 0.3, 0.7, 1.5)
-_THRESHOLDS: Final = (1.1, 1.25, 1.5, 2.0, 3.0)
-_WINDOW, _THRESHOLD = 0.3, 1.5
-_BAND, _PROMPTS = 0.2, 4.0  # settings of the rules that are ours
+_FIELDS: Final = {"window": "window_s", "threshold": "threshold"}
 
 
-@figure("tessera.fig10", title="Tessera, Fig. 10: the monitor", draw="tessera.draw_switching",
-        needs=SYSTEMS, traces=(TRACE,))  # fmt: skip
-def compute(context: Context) -> Computed:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Monitor:
+    """Experiment of Fig. 10; see `conf/experiment/tessera/fig10.yaml`."""
+
+    pair: str
+    load: AboveZero
+    pieces: Count
+    seconds: AboveZero
+    windows_s: tuple[AboveZero, ...]
+    thresholds: tuple[AboveZero, ...]
+    window_s: AboveZero
+    threshold: AboveZero
+    band: FromZero
+    prompts: AboveZero
+
+    def __post_init__(self) -> None:
+        for name, (values, usual) in self.varied.items():
+            if usual not in values:
+                raise SettingError(f"experiment.{_FIELDS[name]}", usual, f"one of {values}")
+
+    @property
+    def varied(self) -> dict[str, tuple[tuple[float, ...], float]]:
+        """Values of each setting of the monitor, with its default."""
+        return {
+            "window": (self.windows_s, self.window_s),
+            "threshold": (self.thresholds, self.threshold),
+        }
+
+
+@figure("tessera.fig10", title="Tessera, Fig. 10: the monitor", experiment=Monitor,
+        draw="tessera.draw_switching", needs=SYSTEMS, traces=(TRACE,))  # fmt: skip
+def compute(context: Context, experiment: Monitor) -> Computed:
     """Return the latency a token and the switches over windows and thresholds."""
-    rate = LOAD * capacity_rps(PAIR)
-    pieces = [of_trace(context, _SECONDS, rate, piece) for piece in range(PIECES)]
-    settings = _settings()
-    rows = []
-    for varied, value, what in context.each(settings):
-        rows.append({"varied": varied, "value": value, **_row([served(what, p) for p in pieces])})
+    rate = experiment.load * capacity_rps(experiment.pair)
+    pieces = [
+        of_trace(context, experiment.seconds, rate, piece) for piece in range(experiment.pieces)
+    ]
+    usual = {name: default for name, (_, default) in experiment.varied.items()}
+    rows = [
+        {"varied": varied, "value": value, "is_usual": value == usual.get(varied, value),
+         **_row([served(what, p) for p in pieces])}
+        for varied, value, what in context.each(_settings(experiment))
+    ]  # fmt: skip
     return Computed(
         tables={"settings": pa.Table.from_pylist(rows)},
-        results=_results(rows),
+        results=_results(rows, experiment),
+        finding=_finding(rows),
         caption=(
             "Lines: mean latency a token by the monitor's window and threshold; bars: lowest to "
             "highest piece of the trace; numbers: switches. Dashed: one policy throughout, or two "
             "GPUs apart. Diamonds: the paper's worst."
         ),
         assumptions=(
-            f"GPT-oss 20B on A100 + L40s serves {PIECES} pieces of {_SECONDS:.0f} s of "
+            f"GPT-oss 20B on {' + '.join(gpus_of(experiment.pair))} serves {experiment.pieces} "
+            f"pieces of {experiment.seconds:.0f} s of "
             f"{source(context)}.",
-            f"The load is {LOAD:g} of the A100's capacity alone, and the mean is over generated "
-            "tokens.",
+            f"The load is {experiment.load:g} of the left GPU's capacity, and the mean is over "
+            "generated tokens.",
             f"A switch stalls {1e3 * SWITCH_S:.0f} ms, an input.",
             "Diamonds are the paper's worst latency relative to its default.",
-            f"Our square on the left has a band of {100 * _BAND:.0f}% around the threshold.",
-            f"Our square on the right switches at {_PROMPTS:g} waiting prompts, without a "
+            f"Our square on the left has a band of {100 * experiment.band:.0f}% around the "
             "threshold.",
-            _shape(rows),
+            f"Our square on the right switches at {experiment.prompts:g} waiting prompts, "
+            "without a threshold.",
+            _shape(rows, experiment),
         ),
         report=_report(rows),
     )
 
 
-def _settings() -> list[tuple[str, float, Prepared]]:
+def _settings(given: Monitor) -> list[tuple[str, float, Prepared]]:
     def monitor(rule: Any) -> Prepared:
-        return tessera_on(PAIR, rule)
+        return tessera_on(given.pair, rule)
 
+    usual = ByWait(window_s=given.window_s, threshold=given.threshold)
+    waiting = ByWaiting(window_s=given.window_s, prompts=given.prompts)
     return [
-        *(("window", w, monitor(ByWait(window_s=w, threshold=_THRESHOLD))) for w in _WINDOWS),
-        *(("threshold", b, monitor(ByWait(window_s=_WINDOW, threshold=b))) for b in _THRESHOLDS),
-        ("band", _BAND, monitor(ByWait(window_s=_WINDOW, threshold=_THRESHOLD, band=_BAND))),
-        ("prompts", _PROMPTS, monitor(ByWaiting(window_s=_WINDOW, prompts=_PROMPTS))),
-        ("latency only", 0.0, one_policy(PAIR, throughput=False)),
-        ("throughput only", 0.0, one_policy(PAIR, throughput=True)),
-        ("two GPUs apart", 0.0, apart(PAIR)),
+        *(("window", w, monitor(usual._replace(window_s=w))) for w in given.windows_s),
+        *(("threshold", b, monitor(usual._replace(threshold=b))) for b in given.thresholds),
+        ("band", given.band, monitor(usual._replace(band=given.band))),
+        ("prompts", given.prompts, monitor(waiting)),
+        ("latency only", 0.0, one_policy(given.pair, throughput=False)),
+        ("throughput only", 0.0, one_policy(given.pair, throughput=True)),
+        ("two GPUs apart", 0.0, apart(given.pair)),
     ]
+
+
+def _finding(rows: Sequence[Mapping[str, Any]]) -> str:
+    ms = {r["varied"]: 1e3 * r["per_token_s"] for r in rows if r["is_usual"]}
+    return (
+        f"The monitor takes {ms['window']:.1f} ms a token, one policy for good "
+        f"{min(ms['throughput only'], ms['latency only']):.1f}, two GPUs apart "
+        f"{ms['two GPUs apart']:.1f}"
+    )
 
 
 def _row(pieces: Sequence[Online]) -> dict[str, float]:
@@ -96,24 +140,26 @@ def _row(pieces: Sequence[Online]) -> dict[str, float]:
     }
 
 
-def _results(rows: Sequence[Mapping[str, Any]]) -> tuple[Any, ...]:
+def _results(rows: Sequence[Mapping[str, Any]], given: Monitor) -> tuple[Any, ...]:
     found = {(r["varied"], r["value"]): r["per_token_s"] for r in rows}
     worst = {(r["varied"], r["value"]): r["worst_s"] for r in rows}
-    usual = found["window", _WINDOW]
-    short = max(found["window", _WINDOWS[0]], found["threshold", _THRESHOLDS[0]]) / usual
-    long = max(found["window", _WINDOWS[-1]], found["threshold", _THRESHOLDS[-1]]) / usual
+    usual = found["window", given.window_s]
+    short, long = (
+        max(found[name, values[end]] for name, (values, _) in given.varied.items()) / usual
+        for end in (0, -1)
+    )
     ends = {
         name: min(found[name, values[0]], found[name, values[-1]]) > usual
-        for name, values in (("window", _WINDOWS), ("threshold", _THRESHOLDS))
+        for name, (values, _) in given.varied.items()
     }
     fixed = min(found["latency only", 0.0], found["throughput only", 0.0]) / usual
     alone = found["two GPUs apart", 0.0] / usual
-    starved = worst["window", _WINDOW] / max(
+    starved = worst["window", given.window_s] / max(
         worst["latency only", 0.0], worst["throughput only", 0.0]
     )
     note = (
-        f"At {LOAD:g} of the A100's rate. One policy for good: {fixed:.2f}; two GPUs apart: "
-        f"{alone:.2f}, both over the default's latency. Its longest latency of a request is "
+        f"At {given.load:g} of the left GPU's rate. One policy for good: {fixed:.2f}; two GPUs "
+        f"apart: {alone:.2f}, both over the default's latency. Its longest latency of a request is "
         f"{starved:.2f} of the worse policy's for good."
     )
     return (
@@ -127,12 +173,10 @@ def _results(rows: Sequence[Mapping[str, Any]]) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _shape(rows: Sequence[Mapping[str, Any]]) -> str:
+def _shape(rows: Sequence[Mapping[str, Any]], given: Monitor) -> str:
     """Return a description of latency over both settings: U-shaped as in the paper, or not."""
     told = []
-    for name, values, usual in (
-        ("window", _WINDOWS, _WINDOW), ("threshold", _THRESHOLDS, _THRESHOLD)
-    ):  # fmt: skip
+    for name, (values, usual) in given.varied.items():
         of = {r["value"]: r["per_token_s"] for r in rows if r["varied"] == name}
         ends = [of[values[0]] / of[usual], of[values[-1]] / of[usual]]
         kind = "a U" if min(ends) > 1 else "no U"

@@ -3,6 +3,7 @@
     c2c plan tessera                                   # the paper's three pairs
     c2c plan tessera pairs=[[a100_80,l40s]] model=qwen3-32b rows=16
     c2c plan tessera pairs=[[gh200,l40s]] prices.gh200=3.5
+    c2c plan tessera -m gbps=12.5,25                   # a sweep: one table of both
 
 The methods for each pair are: each GPU alone, independent replicas, pipeline parallelism, separate
 prefill and decode, separate attention, a placement of kernels, and the limit of all placements.

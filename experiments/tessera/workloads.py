@@ -34,11 +34,14 @@ from experiments.claims import claim
 __all__ = [
     "GPT_OSS",
     "LABELS",
+    "LENGTHS",
     "MXFP4_BYTES",
     "PAIRS",
+    "PROMPTS",
     "SAID",
     "WORKLOADS",
     "fitted_share",
+    "gpus_of",
     "workload",
 ]
 
@@ -51,7 +54,7 @@ LABELS: Final[Mapping[str, str]] = MappingProxyType(
         "mamba-codestral-7b": "Mamba 7B",
         "qwen2.5-vl-7b": "Qwen2.5-VL 7B",
         "sd3.5-medium": "SD3.5",
-        "a100_l40s": "A100 + L40s",
+        "a100_l40s": "A100 + L40S",
         "h100_rtx": "H100 + RTX Pro 6000",
         "b200_h100": "B200 + H100",
     }
@@ -62,8 +65,8 @@ MXFP4_BYTES: Final = 4.25 / 8  # bytes of a weight and its share of a scale, as 
 # Inputs: Splitwise's medians; 512 x 512 pixels are 36 x 36 patches, merged to 324 tokens.
 MEDIANS: Final = (1020, 129)  # tokens of a prompt and an answer in Azure's conversation trace
 # Readings (`readings.yaml`): tokens of a prompt and an answer, and prompts of a step by its rows.
-_LENGTHS: Final = {"conversation": MEDIANS, "code": (1500, 13), "alike": (512, 512)}
-_PROMPTS: Final = {16: 1, 64: 4, 256: 8}
+LENGTHS: Final = {"conversation": MEDIANS, "code": (1500, 13), "alike": (512, 512)}
+PROMPTS: Final = {16: 1, 64: 4, 256: 8}
 SAID: Final = frozenset({"batch", "lengths"})
 _PATCHES: Final = 36 * 36
 _IMAGE_TOKENS: Final = _PATCHES // 4
@@ -81,8 +84,8 @@ def workload(name: str, batch: int = 64, lengths: str = "conversation") -> Serve
       batch: rows of a decode step, a reading.
       lengths: tokens of text prompts and answers, a reading.
     """
-    prompt, output = _LENGTHS[lengths]
-    chat = Load(prompt=prompt, output=output, rows=batch, prompts=_PROMPTS[batch])
+    prompt, output = LENGTHS[lengths]
+    chat = Load(prompt=prompt, output=output, rows=batch, prompts=PROMPTS[batch])
     if name == "sd3.5-medium":
         return diffusion(name, SD35, images=_IMAGES, steps=_STEPS)
     if name == "mamba-codestral-7b":
@@ -92,6 +95,15 @@ def workload(name: str, batch: int = 64, lengths: str = "conversation") -> Serve
         load = replace(chat, prompt=_IMAGE_TOKENS + _QUESTION, output=_ANSWER)
         return decoder(spec, load, before=vision_kernels(VISION, load.prompts, _PATCHES))
     return decoder(spec, chat, expert_bytes=MXFP4_BYTES if spec.experts else 2)
+
+
+def gpus_of(pair: str) -> tuple[str, str]:
+    """Return the names of a pair's GPUs, left and right, as texts show them."""
+    left, _, right = LABELS.get(pair, "").partition(" + ")
+    if right:
+        return left, right
+    made = load_pair(pair)
+    return made.left, made.right
 
 
 def relative(pair: Pair, names: Sequence[str] = WORKLOADS) -> dict[str, float]:

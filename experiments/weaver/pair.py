@@ -32,7 +32,7 @@ from c2c.transformer.links import slot_shape
 from c2c.transformer.pages import PAGE_TOKENS
 from c2c.transformer.polled import check_columns
 from c2c.transformer.weights.default_checkpoint import default_checkpoint
-from experiments.plain_settings import run_settings
+from experiments.plain_settings import Ran, run_settings
 from experiments.random_requests import random_requests
 from experiments.weaver.workers import Ended, Side, Together, cold_process, hot_process
 from pallas_kernels.woven import Slot
@@ -227,8 +227,8 @@ def waits_of(hot: Ended, cold: Ended) -> Waits:
     )
 
 
-def _print(settings: PairSettings, hot: Ended, cold: Ended, console: Console) -> bool:
-    """Print all results; return whether answers and counts are right."""
+def _print(settings: PairSettings, hot: Ended, cold: Ended, console: Console) -> Ran:
+    """Print all results; the status is 1 if an answer or a count is wrong."""
     waits, table = waits_of(hot, cold), Table(box=SIMPLE_HEAD)
     for name in ("ms", "mean", "median", "99 %", "longest"):
         table.add_column(name, justify="left" if name == "ms" else "right")
@@ -263,18 +263,21 @@ def _print(settings: PairSettings, hot: Ended, cold: Ended, console: Console) ->
         write_json(Path(settings.write), numbers)
     counts = hot.left or cold.left or hot.compiled or cold.compiled or waits.late
     same = hot.equal == hot.answers and cold.equal == cold.answers and hot.once and cold.once
-    return bool(same and not counts and within and (hot.tasks == cold.tasks or fell))
+    is_right = same and not counts and within and (hot.tasks == cold.tasks or fell)
+    return Ran(table, int(not is_right))
 
 
 def main(arguments: Sequence[str]) -> int:
     """Serve and print; return the exit status, 1 if an answer or a count is wrong."""
 
-    def work(settings: PairSettings) -> int:
+    def work(settings: PairSettings) -> Ran:
         hot, cold = paired(settings)
         console = Console(highlight=False, width=110)
         for name, end in (("hot", hot), ("cold", cold)):
             if end is None:
                 console.print(f"the {name} process ended early")
-        return int(hot is None or cold is None or not _print(settings, hot, cold, console))
+        if hot is None or cold is None:
+            return Ran(status=1)
+        return _print(settings, hot, cold, console)
 
     return run_settings(PairSettings, arguments, work)

@@ -38,7 +38,7 @@ from c2c.systems.weaver import (
     profile_of,
     woven,
 )
-from experiments.plain_settings import run_settings
+from experiments.plain_settings import Ran, run_settings
 
 __all__ = ["PlanSettings", "cuts", "main", "pair_of", "starts"]
 
@@ -165,7 +165,7 @@ def _check(settings: PlanSettings) -> None:
         load_node(name)
 
 
-def _print(settings: PlanSettings) -> None:
+def _print(settings: PlanSettings) -> Ran:
     out = Console(highlight=False, width=130)
     _check(settings)
     pair = pair_of(settings)
@@ -177,9 +177,11 @@ def _print(settings: PlanSettings) -> None:
         f"{1e3 * pair.iteration_s:.2f} ms, threshold {settings.threshold:g} of it"
     )
     out.print(_operators(pair))
-    out.print(_plans(settings, pair))
+    table = _plans(settings, pair)
+    out.print(table)
     if settings.nodes:
         out.print(_starts(list(starts(settings))))
+    return Ran(table)
 
 
 def _operators(pair: Pair) -> Table:

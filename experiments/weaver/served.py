@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import astuple, dataclass, fields, replace
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -17,8 +17,9 @@ from c2c.config import build, load
 from c2c.cost import Constants, calibration_for, load_constants
 from c2c.draws import draw
 from c2c.hardware import load_node
-from c2c.models import Deployment, kv_bytes_per_token, load_catalog, weight_bytes
+from c2c.models import kv_bytes_per_token, load_catalog, weight_bytes
 from c2c.policies import ByRatio
+from c2c.ranges import AboveZero, Count, FromZero, In, OneOf, Share, check_fields
 from c2c.serving import Prepared, ServingSetup, prepare
 from c2c.simulator import simulate_in_memory
 from c2c.systems.weaver import Weaving, woven_layout
@@ -27,11 +28,13 @@ from c2c.workloads import RequestBlock, Workload
 __all__ = [
     "A100",
     "L40S",
+    "LONG",
     "SAID",
     "TRACE",
     "Found",
     "Lengths",
     "Served",
+    "Way",
     "constants_of",
     "gpu_share",
     "largest_rate",
@@ -56,8 +59,11 @@ _KERNELS_S: Final = (  # constants of a kernel's fixed time
 )  # fmt: skip
 _HOME: Final = 0x40E  # as `c2c.policies.vary` draws
 
-Lengths = str
+Lengths = Annotated[str, OneOf("azure", "burstgpt", "long")]
 """Source of lengths."""
+
+
+Way = Annotated[str, OneOf("dedicated", "spatial", "temporal", "woven")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +74,8 @@ class Served:
       way: name of a method in `c2c.systems.weaver.layout`.
       node: name of a node with two GPUs.
       lengths: source of lengths: azure, burstgpt or long.
-      hot_rate, cold_rate: requests a second of both models; hot_rate inf: all arrive at once.
+      catalog: name of a catalog with the hot and the cold model.
+      hot_rps, cold_rps: requests a second of both models; hot_rps inf: all arrive at once.
       ratio, cut: remote share and cut, as in `Weaving`.
       ahead_s: seconds of kernels that the CPU issues ahead; None: control by the GPU.
       rows: rows of the hot step that the cut is made for.
@@ -79,15 +86,16 @@ class Served:
         `readings.yaml` names them.
     """
 
-    way: str = "woven"
+    way: Way = "woven"
     node: str = A100
     lengths: Lengths = "azure"
-    hot_rate: float = 15.0
-    cold_rate: float = 1.0
-    ratio: float = 0.45
+    catalog: str = "hot_and_cold"
+    hot_rps: Annotated[float, In("(0, inf]")] = 15.0
+    cold_rps: AboveZero = 1.0
+    ratio: Share = 0.45
     cut: str = "guarded"
-    ahead_s: float | None = None
-    rows: int = 118
+    ahead_s: FromZero | None = None
+    rows: Count = 118
     seed: int = 0
     traces: Path | None = None
     constants: str = "same_sms"
@@ -100,7 +108,10 @@ class Served:
     threshold: str = "iteration"
     poll_seconds: float = 2e-6
     burstgpt_spread: str = "geometric"
-    largest_rate: str = "queue"
+    largest_rate: Annotated[str, OneOf("queue", "tpot_100_ms", "kv_full")] = "queue"
+
+    def __post_init__(self) -> None:
+        check_fields(self, "experiment.pair")
 
 
 _SAID: Final = (
@@ -159,12 +170,12 @@ def largest_rate(what: Served) -> float:
     sequences at their final length fit into memory.
     """
     alone = replace(what, largest_rate="queue")
-    most = served(replace(alone, hot_rate=math.inf)).rate
+    most = served(replace(alone, hot_rps=math.inf)).rate
     if what.largest_rate == "queue":
         return most
 
     def is_carried(tenths: int) -> bool:
-        found = served(replace(alone, hot_rate=tenths / 10))
+        found = served(replace(alone, hot_rps=tenths / 10))
         return found.hot_s <= _SLOW_S if what.largest_rate == "tpot_100_ms" else found.kept < 1.0
 
     rates = range(1, int(10 * most) + 1)
@@ -214,9 +225,7 @@ def _stay_weighted(pairs: np.ndarray) -> int:
     return round(float((output * (prompt + output / 2)).sum() / output.sum()))
 
 
-@cache
-def _models() -> tuple[Deployment, ...]:
-    return load_catalog("hot_and_cold")
+_models = cache(load_catalog)
 
 
 @cache
@@ -241,7 +250,7 @@ def _weaving(what: Served) -> Weaving:
     hbm = _node(what.node).platforms[0].gpu.hbm_bytes
     cards = what.hbm_bytes / hbm if what.hbm_bytes and what.node == A100 else 1.0
     share = {"half": 0.5, "three_quarters": 0.75,
-             "by_load": what.hot_rate / (what.hot_rate + what.cold_rate)}  # fmt: skip
+             "by_load": what.hot_rps / (what.hot_rps + what.cold_rps)}  # fmt: skip
     pairs = lengths_of(what.lengths, what.traces, what.burstgpt_spread)
     multiplexed = what.way in ("spatial", "temporal")
     devices = None if multiplexed else {"unlimited": None, "one": 1, "two": 2}[what.prompts]
@@ -263,12 +272,17 @@ def _base() -> ServingSetup:
 
 
 @lru_cache(maxsize=256)
-def _prepared(given: Weaving, node: str, rows: int, constants: Constants) -> Prepared:
-    made, models, base = _node(node), _models(), _base()
+def _prepared(given: Weaving, catalog: str, node: str, rows: int, constants: Constants) -> Prepared:
+    made, models, base = _node(node), _models(catalog), _base()
     layout = woven_layout(given, models, made, rows=rows, tokens=2048, constants=constants)
     ratio = given.ratio if given.way == "woven" else 0.0
     system = replace(base.system, layout=layout, vary=ByRatio(ratio), max_batch=rows)
-    return prepare(replace(base, platform=made.platforms[0], constants=constants, system=system))
+    return prepare(
+        replace(
+            base, platform=made.platforms[0], constants=constants, system=system,
+            deployments=models,
+        )
+    )  # fmt: skip
 
 
 def _requests(what: Served) -> RequestBlock:
@@ -276,14 +290,14 @@ def _requests(what: Served) -> RequestBlock:
     rng = np.random.default_rng([what.seed, 1])
     pairs = lengths_of(what.lengths, what.traces, what.burstgpt_spread)
     n, span_s = 2000, _SPAN_S
-    if math.isinf(what.hot_rate):
+    if math.isinf(what.hot_rps):
         n, span_s = (1000, 400.0) if what.lengths == "long" else (n, 240.0)
         hot_at = np.arange(n) * 1e-3
     else:
-        n = round(what.hot_rate * span_s)
+        n = round(what.hot_rps * span_s)
         hot_at = np.sort(rng.random(n)) * span_s
     cold = np.random.default_rng([what.seed, 2])
-    m = max(1, round(what.cold_rate * span_s))
+    m = max(1, round(what.cold_rps * span_s))
     cold_at = np.sort(cold.random(m)) * span_s
     at = np.concatenate([hot_at, cold_at])
     model = np.repeat([0, 1], [n, m])
@@ -301,14 +315,14 @@ def _requests(what: Served) -> RequestBlock:
 def _served(what: Served) -> Found:
     given = _weaving(what)
     constants = constants_of(what.constants, _node(what.node).gpus[0])
-    prepared = _prepared(given, what.node, _rows(what), constants)
+    prepared = _prepared(given, what.catalog, what.node, _rows(what), constants)
     prepared = replace(prepared, setup=replace(prepared.setup, seed=what.seed))
     block = _requests(what)
 
     def blocks() -> Iterator[RequestBlock]:
         yield block
 
-    names = tuple(one.name for one in _models())
+    names = tuple(one.name for one in _models(what.catalog))
     records: Any = simulate_in_memory(prepared, Workload(models=names, source=blocks)).records
     return _measured(what, records, block, prepared)
 
@@ -318,7 +332,7 @@ def _measured(what: Served, records: Any, block: RequestBlock, prepared: Prepare
     arrived, ended = records["arrival_s"], records["finished_s"]
     first, out = records["first_token_s"], block.output_tokens
     each_s = (ended - first) / np.maximum(1, out - 1)
-    if math.isinf(what.hot_rate):
+    if math.isinf(what.hot_rps):
         done = np.sort(ended[hot])
         begin, end = done[len(done) // 3], done[int(0.85 * len(done)) - 1]
         rate = (int(0.85 * len(done)) - 1 - len(done) // 3) / (end - begin)
@@ -332,7 +346,7 @@ def _measured(what: Served, records: Any, block: RequestBlock, prepared: Prepare
     whole = (block.prompt_tokens + out) * stay_s
     ratio = what.ratio if what.way == "woven" else 0.0
     away = hot & (_homes(what.seed, len(hot))[records["id"]] < ratio)
-    layout, one = prepared.setup.system.layout, kv_bytes_per_token(_models()[0].spec)
+    layout, one = prepared.setup.system.layout, kv_bytes_per_token(_models(what.catalog)[0].spec)
     rooms = [room / one for room in layout.memories.values()]
     lone = cold & is_in
     return Found(
@@ -347,15 +361,16 @@ def _measured(what: Served, records: Any, block: RequestBlock, prepared: Prepare
     )
 
 
-@lru_cache(maxsize=8)
 def _homes(seed: int, requests: int) -> np.ndarray:
     """Return each request's draw in [0, 1), below the ratio if its attention is remote."""
-    return np.array([draw(seed, k, 0, _HOME, 0) for k in range(requests)])
+    each: Any = np.arange(requests)
+    found: Any = draw(seed, each, 0, _HOME, 0)
+    return np.asarray(found)
 
 
 def gpu_share(found: Found, what: Served) -> float:
     """Return the used share of the cold GPU's memory: weights, reserve, KV cache."""
-    node, spec = _node(what.node), _models()[1].spec
+    node, spec = _node(what.node), _models(what.catalog)[1].spec
     whole, given = node.platforms[1].gpu.hbm_bytes, _weaving(what)
     fixed = weight_bytes(spec) + given.reserve_bytes
     return (fixed + found.cold_kv * (given.kv_share * whole - fixed)) / whole

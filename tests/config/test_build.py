@@ -146,6 +146,11 @@ def test_ids_of_the_hub_are_the_catalogs_models(tmp_path: Path) -> None:
     names = ["Qwen/Qwen3-30B-A3B"] * 3 + ["hosted_vllm/Qwen/Qwen3-32B"]
     rows = "".join(f"{k},{name},50,5\n" for k, name in enumerate(names))
     trace.write_text(f"arrival_s,model,prompt_tokens,output_tokens\n{rows}")
+    # Models that a shipped catalog lacks are added; a catalog of the user's own is left alone.
+    added = build(load(["workload=file", f"workload.path={trace}", "mig=1x96gb", "slo.ttft_s=3"]))
+    served = {d.name: (d.spec.name, d.ttft_slo_s) for d in added.serving.deployments}
+    assert list(served) == ["llama-3-8b", "llama-3-3b", "qwen3-30b-a3b", "qwen3-32b"]
+    assert served["qwen3-30b-a3b"] == ("qwen3-30b-a3b", 3.0)
     catalog = "catalog.models=[{spec: qwen3-32b}, {spec: qwen3-30b-a3b}]"
     setup = build(load(["workload=file", f"workload.path={trace}", catalog, "mig=1x96gb"]))
     said = setup.workload.description["assignment"]["requests"]

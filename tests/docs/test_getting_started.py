@@ -45,9 +45,14 @@ def run(folder: Path, repository: Path, section: str) -> str:
     said, server = "", None
     try:
         for block in (one for one in blocks(repository) if one.section == section):
-            if block.language == "python":
+            if block.language == "csv":
+                (folder / "my.csv").write_text(block.text)
+                commands = []
+            elif block.language == "python":
                 name = re.match(r"# (\S+\.py)\n", block.text)
-                (folder / (name[1] if name else "cell.py")).write_text(block.text)
+                path = folder / (name[1] if name else "cell.py")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(block.text)
                 commands = [] if name else ["python cell.py"]
             else:
                 commands = block.text.replace("\\\n", "").replace("8123", port).splitlines()
@@ -72,6 +77,8 @@ def run(folder: Path, repository: Path, section: str) -> str:
     [
         ("Simulate", ("c2cserve on 1 x gh200, mig 7x12gb", "500 requests", "run folder (written)")),
         ("Ask in a notebook", ("'model'", "'prompt_tokens'")),
+        ("Replay your own trace", ("rows: 4 of 4 used",)),
+        ("Change a policy", ("patient", "one_instance", "served")),
         pytest.param("Read the output", ("workload", "catalog"), marks=pytest.mark.slow),
         pytest.param("Compare two systems", ("system=serverlessllm",), marks=pytest.mark.slow),
         pytest.param("Draw a figure of a paper", ("runs/reproduce",), marks=pytest.mark.slow),
@@ -105,4 +112,4 @@ def test_every_section_with_commands_is_run(repository: Path) -> None:
     tests = Path(__file__).read_text("utf-8")
     sections = {one.section for one in found} - {"Install"}
     assert {section for section in sections if f'"{section}"' not in tests} == set()
-    assert len(sections) == 7
+    assert len(sections) == 9

@@ -69,7 +69,7 @@ SIMULATED = {
     ),
     "mydir/lab-1b": (
         ("mydir/system/lab_family.py", "mydir/lab-1b/config.json"),
-        "chunk: lab-1b",
+        " lab-1b ",
     ),
     "mydir/lab.csv": (("mydir/system/lab_trace.py", "mydir/lab.csv"), "2 of 2 used (format lab)"),
 }
@@ -103,37 +103,18 @@ def simulated(part: str, folder: Path, repository: Path) -> list[str]:
 # The policy of the page is run by tests/config/test_user_code.py, with its mistakes.
 
 
-@pytest.mark.parametrize("added", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_a_figure_is_found_computed_and_drawn(
-    added: bool, tmp_path: Path, repository: Path
-) -> None:
-    overlay(tmp_path, repository, "experiments")
-    if added:
-        written(tmp_path, repository, "experiments/lab/weights.py")
-    code = (
-        "from experiments.figure import Context, choose\n"
-        "(spec,) = choose('lab.weights')\n"
-        "made = spec.compute(Context(profile='quick', link_variant='measured', seeds=(0,)))\n"
-        "spec.drawing(made.tables, made.caption).savefig('lab.png')\n"
-        "print(made.tables['models'].num_rows)\n"
-    )
-    done = run(tmp_path, [sys.executable, "-c", code])
-    assert (done.returncode == 0) is added, done.stderr
-    if added:
-        assert done.stdout == "2\n"
-        assert (tmp_path / "lab.png").stat().st_size > 1000
-    else:
-        assert "figures='lab.weights'" in done.stderr
-
-
-@pytest.mark.slow
-def test_the_command_of_the_figure_writes_its_page(tmp_path: Path, repository: Path) -> None:
-    overlay(tmp_path, repository, "experiments")
-    written(tmp_path, repository, "experiments/lab/weights.py")
-    (tmp_path / "experiments" / "lab" / "__init__.py").write_text('"""The lab."""\n')
-    done = run(tmp_path, [*command(repository, "figures=lab.weights"), "workers=1"])
+def test_a_figure_of_ones_own_is_drawn_and_swept(tmp_path: Path, repository: Path) -> None:
+    written(tmp_path, repository, "mydir/figure/weights.py", "mydir/experiment/lab/weights.yaml")
+    done = run(tmp_path, command(repository, "out=lab"))
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "lab" / "lab.weights" / "lab.weights.svg").is_file()
+    done = run(tmp_path, command(repository, "out=swept"))
+    assert done.returncode == 0, done.stderr
+    assert "hbm_gb=24  lab.weights: 2 of 3 models fit 24 GB" in done.stdout
+    (tmp_path / "mydir/experiment/lab/weights.yaml").unlink()
+    refused = run(tmp_path, command(repository, "out=lab"))
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("error: ")
 
 
 def test_a_kernel_agrees_with_its_reference(tmp_path: Path, repository: Path) -> None:

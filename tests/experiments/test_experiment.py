@@ -143,9 +143,7 @@ def test_a_figure_of_ones_own_is_swept_from_ones_folder(tmp_path: Path) -> None:
     command += ["-m", "figures=lab.squares,table1", "experiment.count=4,5", "out=out"]
     refused = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert refused.returncode == 2
-    assert (
-        "experiment.count='4': expected a figure with settings; table1 has none" in refused.stderr
-    )
+    assert "experiment.count=4: expected a key among chip, layouts" in refused.stderr
     command[6] = "figures=lab.squares"
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "count=5  lab.squares: the last of 5 is 16" in done.stdout

@@ -158,7 +158,7 @@ def test_settings_that_cannot_work_are_one_line(run: Callable[..., Done], tmp_pa
     (tmp_path / "empty.txt").write_text("\n \n")
     for arguments, said in (
         (["prompt="], "prompt=''"),
-        ([], 'prompt="The capital of France is"'),
+        ([], 'prompt="What is the capital of France?"'),
         (["prompt=a", "prompts_file=b"], "prompts_file"),
         (["prompt=a", "temprature=1"], "temprature"),
         (["prompt=a", "temperature=-1"], "temperature=-1.0: expected a number, at least 0"),

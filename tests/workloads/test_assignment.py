@@ -173,6 +173,47 @@ def test_an_id_that_names_a_copy_or_a_spec_is_served_by_it_case_aside() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("Qwen/Qwen3-32B", "qwen3-32b"),
+        ("meta-llama/Meta-Llama-3-70B-Instruct", "llama-3-70b"),
+        ("mistralai/Mixtral-8x7B-Instruct-v0.1", "mixtral-8x7b"),
+        ("Qwen/Qwen3-235B-A22B-Thinking-2507", "qwen3-235b-a22b"),
+        ("meta-llama/Llama-2-7b-chat-hf", "llama-2-7b"),
+        ("deepseek-ai/DeepSeek-V3-0324", "deepseek-v3"),
+    ],
+)
+def test_a_known_model_outside_the_catalog_is_added(rule: str, name: str, model: str) -> None:
+    seen = {"svc-1": 9, name: 5, f"x/{name}": 2, "svc-2": 1}
+    found = assign_models(seen, ("small", "large"), rule, specs=("a", "b"), may_add=True)
+    assert found.added == (model,)
+    of = {id_: (("small", "large", model)[found.made_of[t]]) for id_, t in found.target.items()}
+    assert of == {"svc-1": "small", name: model, f"x/{name}": model, "svc-2": "large"}
+    assert found.target[name] == model
+    if rule == OWN:
+        assert found.target[f"x/{name}"] == f"x/{name}"
+    said = describe_assignment(seen, found, ("small", "large"), rule)
+    assert (said["how"][name], said["requests"][model]) == ("name", 5 if rule == OWN else 7)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Llama-3.1-8B-Instruct",
+        "qwen3-32b-awq",
+        "Qwen3-8B",
+        "Llama-2-7b-v2",
+        "team-it",
+        "gpt-4o-202",
+    ],
+)
+def test_another_release_is_no_known_model(name: str) -> None:
+    found = assign_models({name: 1}, ("small", "team"), OWN, may_add=True)
+    assert (found.added, found.how) == ((), {name: "rule"})
+
+
 def test_a_model_that_is_known_and_not_served_stops_the_run() -> None:
     with pytest.raises(SettingError, match=r"'Llama-3-70B'.* asks for llama-3-70b, which the cat"):
         assign_models({"Llama-3-70B": 1}, CATALOG)

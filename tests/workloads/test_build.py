@@ -17,8 +17,8 @@ from c2c.workloads import (
     build_workload,
     concatenate,
     describe,
+    doubts,
     shared_dir,
-    shared_models,
     workload_config,
     workload_files,
     write_trace,
@@ -97,7 +97,7 @@ def test_assignment_is_recorded_and_printed(arrivals: Path) -> None:
     counts = np.bincount(concatenate(workload.blocks()).model, minlength=3)
     assert {name: int(n) for name, n in zip(CATALOG, counts, strict=True)} == said["requests"]
     text = "\n".join(describe(workload))
-    assert "popularity_rank" in text
+    assert "models: ids share the catalog's models in turn, by popularity" in text
     assert "small: 180 requests of a" in text
 
 
@@ -106,14 +106,20 @@ def test_ids_of_a_trace_have_deployments_of_their_own(arrivals: Path) -> None:
     workload = build(catalog=("large", "small"), **drawn)
     assert (workload.models, workload.made_of) == (("large", "a", "b"), (0, 1, 0))
     text = "\n".join(describe(workload))
-    assert "  a: 180 requests, spec and targets of small\n" in text
+    assert "  small: 180 requests of a\n" in text
     assert "  large: 30 requests of large (its name)" in text
-    assert shared_models(workload) == ""
+    assert doubts(workload) == []
     shares = build(catalog=("x",), **drawn, assignment="popularity_rank")
-    assert shared_models(shares).startswith("3 ids of the trace are served by 1 model (")
+    assert doubts(shares)[0].startswith("3 ids of the trace are served by 1 model (")
     generated = build(kind="poisson", requests=90, models=9)
     assert generated.models == CATALOG
-    assert shared_models(generated).startswith("9 ids of the generator are served by 3 models (")
+    assert doubts(generated)[0].startswith("9 ids of the generator are served by 3 models (")
+
+
+def test_an_id_that_says_a_size_and_is_no_known_model_is_said(arrivals: Path) -> None:
+    arrivals.write_text(arrivals.read_text().replace(",b\n", ",team/chat-7B\n"))
+    (line,) = doubts(build(kind="trace", path=str(arrivals), lengths="synthetic"))
+    assert "so others serve them: team/chat-7B by medium (" in line
 
 
 def test_a_trace_without_ids_stays_with_the_catalog(tmp_path: Path) -> None:

@@ -58,26 +58,33 @@ def test_a_name_is_the_same_in_other_case_and_spelling(tmp_path: Path) -> None:
 
 TOOK: Mapping[str, str] = {
     "arrival_s,model_id,input_tokens,output_tokens":
-        "model = model_id, prompt_tokens = input_tokens",
+        "arrival_s, model = model_id, prompt_tokens = input_tokens, output_tokens",
     "arrival_s,model,num_prefill_tokens,num_decode_tokens":
-        "prompt_tokens = num_prefill_tokens, output_tokens = num_decode_tokens",
+        "arrival_s, model, prompt_tokens = num_prefill_tokens, "
+        "output_tokens = num_decode_tokens",
     "arrival_s,Model name,Input length (tokens),generated_tokens":
-        "model = Model name, prompt_tokens = Input length (tokens), "
+        "arrival_s, model = Model name, prompt_tokens = Input length (tokens), "
         "output_tokens = generated_tokens",
-    "arrival_s,service,prompt_tokens,output_tokens": "model = service",
-    "arrival_s,model,prompt_tokens,completion_tokens": "output_tokens = completion_tokens",
-    "arrived_at,model,ISL,OSL": "arrival_s = arrived_at, prompt_tokens = ISL, output_tokens = OSL",
-    "time,model,in,out": "arrival_s = time, prompt_tokens = in, output_tokens = out",
+    "arrival_s,service,prompt_tokens,output_tokens":
+        "arrival_s, model = service, prompt_tokens, output_tokens",
+    "arrival_s,model,prompt_tokens,completion_tokens":
+        "arrival_s, model, prompt_tokens, output_tokens = completion_tokens",
+    "arrived_at,model,ISL,OSL":
+        "arrival_s = arrived_at, model, prompt_tokens = ISL, output_tokens = OSL",
+    "time,model,in,out":
+        "arrival_s = time, model, prompt_tokens = in, output_tokens = out",
     "arrival time (s),LLM,prompt length,response length":
         "arrival_s = arrival time (s), model = LLM, prompt_tokens = prompt length, "
         "output_tokens = response length",
     "Timestamp, Model Name, Prompt Tokens, Completion Tokens":
-        "arrival_s = Timestamp, model = Model Name, output_tokens = Completion Tokens",
+        "arrival_s = Timestamp, model = Model Name, prompt_tokens = Prompt Tokens, "
+        "output_tokens = Completion Tokens",
     "ts,svc,tokens_in,tokens_out":
         "arrival_s = ts, model = svc, prompt_tokens = tokens_in, output_tokens = tokens_out",
     "start_time,gen_ai.request.model,response.usage.input_tokens,response.usage.output_tokens":
         "arrival_s = start_time, model = gen_ai.request.model, "
-        "prompt_tokens = response.usage.input_tokens, output_tokens = response.usage.output_tokens",
+        "prompt_tokens = response.usage.input_tokens, "
+        "output_tokens = response.usage.output_tokens",
 }  # fmt: skip
 
 
@@ -124,6 +131,40 @@ def test_a_column_that_is_not_clear_is_asked_for(tmp_path: Path, header: str, sa
     with pytest.raises(DataError) as refused:
         build(path)
     assert said in str(refused.value)
+
+
+HABITS: Mapping[str, str] = {
+    # header and first row: a spreadsheet with decimal commas, one with dates of its country, a log,
+    # a gateway's table, a bill
+    "excel.csv": "\ufeffTimestamp;Model Name;Prompt Tokens;Completion Tokens;User\r\n"
+    "0,5;{};10;20;u1\r\n2,0;{};1011;21;u2\r\n3,0;{};12;22;u1\r\n",
+    "dates.csv": "timestamp;Model;Input Tokens;Output Tokens\n10.09.2026 08:00:00,5;{};10;20\n"
+    "10.09.2026 08:00:02;{};1011;21\n10.09.2026 08:00:03;{};12;22\n",
+    "log.csv": "id,created_at,deployment,usage.prompt_tokens,usage.completion_tokens,latency_ms\n"
+    "a,1789000000500,{},10,20,5\nb,1789000002000,{},1011,21,5\nc,1789000003000,{},12,22,5\n",
+    "gateway.tsv": "startTime\tendTime\tmodel\tprompt_tokens\tcompletion_tokens\tspend\n"
+    "2026-09-10T08:00:00.5Z\t2026-09-10T08:00:09Z\t{}\t10\t20\t0.1\n"
+    "2026-09-10T08:00:02Z\t2026-09-10T08:00:09Z\t{}\t1011\t21\t0.1\n"
+    "2026-09-10T08:00:03Z\t2026-09-10T08:00:09Z\t{}\t12\t22\t0.1\n",
+    "bill.csv": 'ts,model,input_tokens,output_tokens,cost_usd\n0.5,{},"10","20",0.1\n'
+    '2,{},"1,011","21",0.1\n3,{},"12","22",0.1\n',
+}
+
+
+@pytest.mark.parametrize("name", HABITS)
+def test_files_of_other_habits_are_read_as_they_are(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text(HABITS[name].format("Qwen/Qwen3-32B", "large", "Qwen/Qwen3-32B"), "utf-8")
+    workload = build_workload(
+        {"kind": "trace", "path": str(path)}, ("small", "large"), 0, may_add=True
+    )
+    arrival_s, model, prompt_tokens, output_tokens = columns(workload)
+    assert [at - arrival_s[0] for at in arrival_s] == [0, 1.5, 2.5]
+    assert [workload.models[k] for k in model] == ["qwen3-32b", "large", "qwen3-32b"]
+    assert (prompt_tokens, output_tokens) == ([10, 1011, 12], [20, 21, 22])
+    (line,) = (line for line in describe(workload) if line.startswith("columns: took "))
+    assert all(field in line for field in ("arrival_s", "model", "prompt_tokens", "output_tokens"))
+    assert "  qwen3-32b: 2 requests of Qwen/Qwen3-32B (its name)" in describe(workload)
 
 
 def test_a_column_of_texts_is_no_length_and_one_of_one_value_no_time(tmp_path: Path) -> None:
@@ -219,7 +260,7 @@ def test_times_that_cannot_be_read_name_the_forms_that_are(tmp_path: Path) -> No
     with pytest.raises(DataError, match=r"unreadable_arrival 1 .* as dates such as 2023-11-16"):
         build(path, lengths="fixed")
     path.write_text("Timestamp,prompt_tokens,output_tokens\n16/11/2023 18:15,1,1\n")
-    with pytest.raises(DataError, match=r"e\.g\. 'workload.columns=\{arrival_s: Timestamp\}'"):
+    with pytest.raises(DataError, match=r"'Timestamp' may be .* such as '16/11/2023 18:15'"):
         build(path)
 
 

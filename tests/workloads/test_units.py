@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from c2c.errors import DataError, SettingError
-from c2c.workloads import Workload, build_workload, concatenate, describe
+from c2c.workloads import Workload, build_workload, concatenate, describe, doubts
 from c2c.workloads.names import UNITS, unit_of
 
 AT = [0.0, 0.5, 2.0, 7.25]
@@ -82,7 +82,7 @@ def test_a_name_counts_unless_its_times_are_impossible(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("named", ["when", "time"])
-def test_a_load_below_one_request_an_hour_asks_for_its_unit(tmp_path: Path, named: str) -> None:
+def test_a_low_load_in_assumed_seconds_asks_for_its_unit(tmp_path: Path, named: str) -> None:
     told = {"arrival_s": named}
     path = table(tmp_path / "t.csv", named, [0, 2_000_000, 14_400_000])
     with pytest.raises(
@@ -93,11 +93,28 @@ def test_a_load_below_one_request_an_hour_asks_for_its_unit(tmp_path: Path, name
         build(path, columns=told)
     assert arrivals(build(path, columns=told, time_unit="us")) == [0, 2, 14.4]
     assert arrivals(build(path, columns=told, time_unit="s")) == [0, 2e6, 14.4e6]
-    dense = table(tmp_path / "t.csv", named, [0, 3600, 10_800])
-    line = times_line(build(dense, columns=told))
-    assert line.startswith(
-        f"times: seconds (assumed for column {named}; or set workload.time_unit)"
-    )
+    # Whole numbers, two a second in milliseconds: 0.002 a second would be "served" by any fleet.
+    path = table(tmp_path / "t.csv", named, [490 * k for k in range(400)])
+    with pytest.raises(SettingError, match=r"would take 54\.3 h, in milliseconds 196 s"):
+        build(path, columns=told)
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        ([0, 3600.5, 10_799.5], False),
+        ([0, 20, 45], True),
+        ([0, 20.5, 45], False),
+        ([0, 1, 2], False),
+    ],
+)
+def test_a_low_load_that_seconds_may_have_is_said(
+    tmp_path: Path, cells: list[float], said: bool
+) -> None:
+    workload = build(table(tmp_path / "t.csv", "time", cells))
+    assert "seconds (assumed for column time; or set workload.time_unit)" in times_line(workload)
+    line = "column time is read as seconds, a request every 15 s; "
+    assert [found.startswith(line) for found in doubts(workload)] == [True] * said
 
 
 def test_a_formats_own_column_keeps_its_unit_when_named_by_hand(tmp_path: Path) -> None:
@@ -108,7 +125,8 @@ def test_a_formats_own_column_keeps_its_unit_when_named_by_hand(tmp_path: Path) 
     assert arrivals(build(path, columns={"arrival_s": "timestamp"})) == [0, 0.5, 1]
     # Other lengths, so perhaps another format: nothing tells the unit.
     path.write_text(path.read_text().replace("input_length", "input_tokens"))
-    assert "seconds (assumed" in times_line(build(path, columns={"arrival_s": "timestamp"}))
+    with pytest.raises(SettingError, match="Nothing tells the unit of column 'timestamp'"):
+        build(path, columns={"arrival_s": "timestamp"})
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ any model or batch size. `c2c.systems.program.xla` reads XLA's kernels from comp
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from c2c.errors import SettingError
 from c2c.models import ModelSpec, check_plain_layers
@@ -161,6 +161,7 @@ class KernelList:
     def add(
         self, kind: str, layer: int, *takes: int, tensor: float = 0.0, core: float = 0.0,
         weight: float = 0.0, cache: float = 0.0, read: float = 0.0, write: float = 0.0,
+        product: tuple[float, float, float] | None = None,
     ) -> int:  # fmt: skip
         """Add a kernel with its inputs; return its index."""
         self.made.append(
@@ -168,16 +169,15 @@ class KernelList:
                 kind=kind, layer=layer, tensor_flops=tensor, core_flops=core,
                 weight_bytes=_ELEMENT_BYTES * weight, cache_bytes=_ELEMENT_BYTES * cache,
                 read_bytes=_ELEMENT_BYTES * read, write_bytes=_ELEMENT_BYTES * write, takes=takes,
+                product=product,
             )
         )  # fmt: skip
         return len(self.made) - 1
 
     def gemm(self, kind: str, layer: int, taken: int, m: float, k: int, n: int) -> int:
         """Add a GEMM of [m, k] with weights [k, n]."""
-        number = self.add(kind, layer, taken, tensor=2 * m * k * n, weight=k * n, read=m * k,
-                          write=m * n)  # fmt: skip
-        self.made[number] = replace(self.made[number], product=(m, k, n))
-        return number
+        return self.add(kind, layer, taken, tensor=2 * m * k * n, weight=k * n, read=m * k,
+                        write=m * n, product=(m, k, n))  # fmt: skip
 
 
 class _Builder:
@@ -199,7 +199,7 @@ class _Builder:
         """Add a kernel and return its index. FLOPs, weights and cache are totals."""
         tokens = 1 if is_total else self.batch.tokens
         return self.kernels.add(
-            kind, layer, *takes, read=tokens * read, write=tokens * write, **totals
+            kind, layer, *takes, read=tokens * read, write=tokens * write, product=None, **totals
         )
 
     def gemm(self, kind: str, layer: int, taken: int, k: int, n: int) -> int:

@@ -141,10 +141,11 @@ class _Over:
         ), "a batch on each GPU"  # fmt: skip
 
     def _attention_ffn(self) -> tuple[tuple[Place, ...], str]:
-        both = [self.lanes.attention_ffn(g) for g in (0, 1)]
-        first = self._first([self._slowest(lane) for lane in both])
+        sides = _SIDES if self.given.first is None else (self.given.first,)
+        lanes = {g: self.lanes.attention_ffn(g) for g in map(_SIDES.index, sides)}
+        first = min(lanes, key=lambda g: self._slowest(lanes[g]))
         room = self._room(first) / self.given.in_flight
-        lane = self._lane(self._place("both", (0, 1)), room, (self._step(both[first]),))
+        lane = self._lane(self._place("both", (0, 1)), room, (self._step(lanes[first]),))
         names = (self.pair.left, self.pair.right)
         return (lane,) * self.given.in_flight, (
             f"attention on {names[first]}, the rest on {names[1 - first]}, "

@@ -14,7 +14,7 @@ import contextlib
 import math
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -58,6 +58,7 @@ def solve(
     at_most_s: float,
     gap: float,
     time_limit_s: float,
+    divisible: bool = False,
 ) -> Solved:
     """Return the best placement found.
 
@@ -70,6 +71,7 @@ def solve(
       at_most_s: cost of a known placement; infinity: none is known.
       gap: relative gap at which the solver may stop.
       time_limit_s: time limit of the solver.
+      divisible: True: kernels may be divided among GPUs, which gives a bound but no placement.
     """
     if options.max_cuts is not None and options.max_cuts >= len(work.transfers):
         options = replace(options, max_cuts=None)
@@ -82,7 +84,7 @@ def solve(
     ).tocsr()
     upper = np.ones(program.width)
     integrality = np.zeros(program.width)
-    integrality[: program.groups * program.count] = 1
+    integrality[: program.groups * program.count] = not divisible
     if policy == "throughput":
         upper[-1] = np.inf
     upper[program.forbidden] = 0.0
@@ -99,8 +101,8 @@ def solve(
             bounds=Bounds(lower, upper),
             options={"time_limit": time_limit_s, "mip_rel_gap": gap},
         )
-    bound = result.mip_dual_bound if result.mip_dual_bound is not None else 0.0
-    if result.x is None:
+    bound = (result.fun if divisible else result.mip_dual_bound) or 0.0
+    if divisible or result.x is None:
         return Solved(None, max(0.0, bound) / _MICROSECONDS, result.status == 2, program.width)
     x = result.x[: program.groups * program.count].reshape(program.groups, program.count)
     of_group = x.argmax(1)
@@ -167,8 +169,7 @@ class _Program:
         pairs = [(u, g) for u in range(self.count) for g in range(self.count) if u != g]
         first_y = self.groups * self.count
         first_z = first_y + len(transfers) * len(pairs)
-        memory = self.gpus.memory_bytes is not None
-        kept = self.work.weights if memory else ()
+        kept = self._kept()
         self.width = first_z + len(kept) * self.count + (self.policy == "throughput")
         times = np.zeros((self.groups, self.count))
         np.add.at(times, self.tied, self.work.times * _MICROSECONDS)
@@ -225,15 +226,23 @@ class _Program:
             found[number, a, b, nbytes] = ([(a, b)], nbytes, weight)
         return found
 
-    def _memory(self, kept: Sequence[Any], first_z: int) -> None:
-        limits = self.gpus.memory_bytes or ()
-        for number, weights in enumerate(kept):
-            for g in range(self.count):
+    def _kept(self) -> dict[tuple[int, ...], float]:
+        """Return the bytes of weights by the groups that read them."""
+        found: dict[tuple[int, ...], float] = {}
+        if self.gpus.memory_bytes is not None:
+            for weights in self.work.weights:
+                readers = tuple(sorted({int(self.tied[k]) for k in weights.readers}))
+                found[readers] = found.get(readers, 0.0) + weights.nbytes
+        return found
+
+    def _memory(self, kept: Mapping[tuple[int, ...], float], first_z: int) -> None:
+        for g, limit in enumerate(self.gpus.memory_bytes or ()):
+            terms = []
+            for number, (readers, nbytes) in enumerate(kept.items()):
                 z = first_z + number * self.count + g
-                for group in {int(self.tied[k]) for k in weights.readers}:
+                for group in readers:
                     self._row([(z, 1.0), (self.x(group, g), -1.0)], 0.0, math.inf)
-        for g, limit in enumerate(limits):
-            terms = [(first_z + n * self.count + g, w.nbytes / 1e9) for n, w in enumerate(kept)]
+                terms.append((z, nbytes / 1e9))
             self._row(terms, -math.inf, limit / 1e9)
 
     def _goal(

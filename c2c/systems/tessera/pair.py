@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from c2c.cost import Source, read_constants
 from c2c.cost.kernel_graph import TimedGpu, timed_gpu
@@ -16,7 +17,7 @@ __all__ = ["Pair", "fitted_claims", "load_pair", "pair_of"]
 _FITTED = "calibration/pair"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots, for the cached property
 class Pair:
     """Two unlike GPUs with a link.
 
@@ -57,7 +58,7 @@ class Pair:
         assert found is not None
         return found
 
-    @property
+    @cached_property
     def gpus(self) -> tuple[TimedGpu, TimedGpu]:
         """The GPUs, left and right."""
         return timed_gpu(self.left), timed_gpu(self.right, self.right_share)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from c2c.systems.tessera.work import Gpus, Work
 __all__ = ["MODES", "Mode", "Pipelined", "Steps", "pipelined", "steps_of"]
 
 Mode = Literal["none", "naive", "priority", "shortest"]
+_REST_S: Final = 1e-12  # rounding may leave it of a group that has ended
 MODES: Final[tuple[Mode, ...]] = ("none", "naive", "priority", "shortest")
 
 
@@ -150,45 +152,38 @@ class _Run:
 
     def advance(self) -> list[int]:
         """Advance to the next event; return the requests that ended at it."""
-        first = [self._first(g) for g in range(len(self.ready))]
-        until = min(
-            (self.now_s + seconds for stream, seconds in first if stream >= 0),
-            default=float("inf"),
-        )
-        if self.coming:
-            until = min(until, self.coming[0][0])
+        until = self.coming[0][0] if self.coming else math.inf
+        running = []
+        for g, ready in enumerate(self.ready):
+            if ready:
+                first = self._first(ready)
+                streams = list(ready) if self.shared else [first]
+                running.append((g, streams))
+                until = min(until, self.now_s + ready[first] * len(streams))
         passed = until - self.now_s
         self.now_s = until
         ended = []
-        for g, (stream, _) in enumerate(first):
-            if stream < 0:
-                continue
+        for g, streams in running:
             self.busy_s[g] += passed
             ready = self.ready[g]
-            for each in ready if self.shared else (stream,):
-                ready[each] -= passed / (len(ready) if self.shared else 1)
-            # rounding may leave a rest of a group that has ended
-            done = [each for each, left in ready.items() if left <= 1e-12]
-            for each in done:
-                del ready[each]
-                if self._end(each, g):
-                    ended.append(each)
+            for each in streams:
+                ready[each] -= passed / len(streams)
+            for each in streams:
+                if ready[each] <= _REST_S:
+                    del ready[each]
+                    if self._end(each, g):
+                        ended.append(each)
         while self.coming and self.coming[0][0] <= self.now_s:
             _, _, stream, group = heapq.heappop(self.coming)
             self.streams[stream].waits[group] -= 1
             self._try(stream, self._kind(stream).gpu_of[group])
         return ended
 
-    def _first(self, g: int) -> tuple[int, float]:
-        """Return the stream whose group ends next on a GPU without new events, and the seconds."""
-        ready = self.ready[g]
-        if not ready:
-            return -1, 0.0
-        if self.shared:
-            stream = min(ready, key=ready.__getitem__)
-            return stream, ready[stream] * len(ready)
-        stream = min(ready, key=ready.__getitem__) if self.mode == "shortest" else min(ready)
-        return stream, ready[stream]
+    def _first(self, ready: dict[int, float]) -> int:
+        """Return the stream whose group ends next on a GPU without new events."""
+        if len(ready) > 1 and self.mode in ("naive", "shortest"):
+            return min(ready, key=ready.__getitem__)
+        return min(ready)
 
     def _kind(self, stream: int) -> Steps:
         return self.kinds[self.streams[stream].left[0]]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -73,14 +74,17 @@ def plan(
         return found if best is None or found.objective_s <= best.objective_s else _as(best, bound)
     least = relaxation_s(work) if policy == "throughput" else float(work.times.min(1).sum())
     for tying in (groups,) if coarse is None else (coarse, groups):
-        if best is not None and best.objective_s * (1 - gap) <= least:
-            return _as(best, least)
         whole = tying is groups
         known = math.inf if best is None else best.objective_s
-        solved = solve(
-            work, gpus, policy, options=options, tied=tying, at_most_s=known, gap=gap,
+        solving = partial(
+            solve, work, gpus, policy, options=options, tied=tying, at_most_s=known, gap=gap,
             time_limit_s=time_limit_s if whole else time_limit_s / 4,
         )  # fmt: skip
+        if whole and coarse is not None and known * (1 - gap) > least:
+            least = max(least, solving(divisible=True).bound_s)  # ten times as fast
+        if best is not None and known * (1 - gap) <= least:
+            return _as(best, least)
+        solved = solving()
         if solved.gpu_of is not None:
             how = "milp" if whole else "milp, tied first"
             found = _plan(work, gpus, policy, options, solved.gpu_of, 0.0, how)
@@ -145,7 +149,7 @@ def sweep(work: Work) -> Iterator[tuple[int, ...]]:
             for b in range(a + 1, count):
                 ratio = np.nan_to_num(work.times[:, a] / work.times[:, b], nan=1.0, posinf=np.inf)
                 for threshold in np.unique(ratio):
-                    yield tuple(int(g) for g in np.where(ratio >= threshold, b, a))
+                    yield tuple(np.where(ratio >= threshold, b, a).tolist())
 
 
 def blocks_of_layers(
@@ -176,7 +180,8 @@ def blocks_of_layers(
 def _numbered(name: str, groups: Sequence[int], work: Work) -> list[int]:
     if len(groups) != len(work.names):
         raise SettingError(name, len(groups), f"a group for each of {len(work.names)} kernels")
-    return list(map(int, np.unique(np.array(groups), return_inverse=True)[1]))
+    numbers = {group: n for n, group in enumerate(sorted(set(groups)))}
+    return [numbers[group] for group in groups]
 
 
 def _best_start(
@@ -187,12 +192,13 @@ def _best_start(
     allowed = np.ones(len(found), bool)
     for kernel, gpu in work.pinned.items():
         allowed &= found[:, kernel] == gpu
-    _, first, tied = np.unique(np.asarray(groups), return_index=True, return_inverse=True)
-    allowed &= (found == found[:, first][:, tied]).all(1)
+    first: dict[int, int] = {}
+    tied = [first.setdefault(group, kernel) for kernel, group in enumerate(groups)]
+    allowed &= (found == found[:, tied]).all(1)
     found = found[allowed]
     about = costs_of(work, gpus, policy, found, options)
     for k in np.argsort(about, kind="stable"):
-        gpu_of = tuple(map(int, found[k]))
+        gpu_of = tuple(found[k].tolist())
         if not math.isfinite(about[k]):
             break
         if not _fits(work, gpus, gpu_of):

@@ -25,6 +25,7 @@ __all__ = ["WAYS", "Way", "best_way", "ways"]
 WAYS: Final = (
     "left", "right", "replicas", "layers", "prefill_decode", "attention_ffn", "kernels", "limit",
 )  # fmt: skip
+_BLOCKS: Final = 4  # of the coarse plan that comes first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,7 @@ def ways(
     latency_s: float,
     efficiency: Efficiency | None = None,
     gap: float = 0.01,
+    blocks: int | None = None,
 ) -> tuple[Way, ...]:
     """Return all strategies, in the order of `WAYS`.
 
@@ -73,6 +75,7 @@ def ways(
       latency_s: latency of a transfer.
       efficiency: see `work_of`.
       gap: relative gap at which the planner may stop.
+      blocks: blocks of layers whose kernels of a kind share a GPU; None: kernels share none.
 
     Raises:
       SettingError: not two GPUs, or one lacks a rate.
@@ -88,7 +91,7 @@ def ways(
         made.layers(),
         made.prefill_decode(),
         made.attention_ffn(),
-        made.kernels(gap),
+        made.kernels(gap, blocks),
         made.limit(),
     )
 
@@ -166,15 +169,14 @@ class _Pair:
             return self._inapplicable("layers", "one layer only")
         found = np.array([np.where(depth_of < n, u, 1 - u) for u, n in cuts], np.intp)
         seconds = costs_of(self.both, self.link, "throughput", found)
-        made = [
-            self._placed(
-                "layers", list(map(int, found[k])), float(seconds[k]),
-                detail=f"{cuts[k][1]} of {depth_of.max() + 1} layers on {self.names[cuts[k][0]]}, "
-                f"the others on {self.names[1 - cuts[k][0]]}",
-            )
-            for k in np.argsort(seconds, kind="stable")
-        ]  # fmt: skip
-        return next((way for way in made if way.requests_per_s), made[0])
+        order = np.argsort(seconds, kind="stable")
+        best = next((k for k in order if self._fits(self._held(found[k]))), order[0])
+        u, n = cuts[best]
+        return self._placed(
+            "layers", found[best].tolist(), float(seconds[best]),
+            detail=f"{n} of {depth_of.max() + 1} layers on {self.names[u]}, the others on "
+            f"{self.names[1 - u]}",
+        )  # fmt: skip
 
     def prefill_decode(self) -> Way:
         """Return the better direction; a prompt's keys and values are sent."""
@@ -187,10 +189,9 @@ class _Pair:
             held = [0.0, 0.0]
             held[u] = self.served.weight_bytes + self.served.handed_bytes * self.served.prompts
             held[g] = self.whole
-            fits = all(h <= room for h, room in zip(held, self.room, strict=True))
             found.append(
                 Way(
-                    name="prefill_decode", requests_per_s=1 / slowest if fits else 0.0,
+                    name="prefill_decode", requests_per_s=1 / slowest if self._fits(held) else 0.0,
                     price=self.price, held_bytes=tuple(held),
                     detail=f"prefill on {self.names[u]}, decode on {self.names[g]}",
                 )
@@ -210,13 +211,14 @@ class _Pair:
                                       detail=detail))  # fmt: skip
         return max(found, key=lambda way: way.requests_per_s)
 
-    def kernels(self, gap: float) -> Way:
+    def kernels(self, gap: float, blocks: int | None) -> Way:
         """Return one placement of kernels for prefill and decode, within memory."""
         limited = replace(self.link, memory_bytes=tuple(self.room))
         kinds = [f"{phase.name} {k.kind}" for phase in self.served.phases for k in phase.kernels]
-        blocks = blocks_of_layers([k.layer for k in self.served.kernels], kinds)
+        groups = blocks_of_layers([k.layer for k in self.served.kernels], kinds, blocks or _BLOCKS)
+        tied, first = (groups, None) if blocks else (None, groups)
         try:
-            made = plan(self.both, limited, "throughput", first=blocks, gap=gap)
+            made = plan(self.both, limited, "throughput", tied=tied, first=first, gap=gap)
         except SettingError as problem:
             if problem.field not in ("weights", "placement"):
                 raise
@@ -241,14 +243,19 @@ class _Pair:
             detail=why, is_applicable=False,
         )  # fmt: skip
 
+    def _held(self, gpu_of: Sequence[int]) -> tuple[float, ...]:
+        return memory_of(self.both, gpu_of, 2)
+
+    def _fits(self, held: Sequence[float]) -> bool:
+        return all(h <= room for h, room in zip(held, self.room, strict=True))
+
     def _placed(
         self, name: str, gpu_of: Sequence[int], seconds: float, *, plan: Plan | None = None,
         detail: str,
     ) -> Way:  # fmt: skip
-        held = memory_of(self.both, gpu_of, 2)
-        fits = all(h <= room for h, room in zip(held, self.room, strict=True))
+        held = self._held(gpu_of)
         return Way(
-            name=name, requests_per_s=1 / seconds if fits else 0.0, price=self.price,
+            name=name, requests_per_s=1 / seconds if self._fits(held) else 0.0, price=self.price,
             held_bytes=held, plan=plan, detail=detail,
         )  # fmt: skip
 

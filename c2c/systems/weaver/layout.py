@@ -33,7 +33,7 @@ from c2c.policies import AsAlpha, ByRatio
 from c2c.ranges import Count, FromZero, In, OneOf, Share, SomeShare, check_fields
 from c2c.serving import Cost, Curve, Lane, Plan, StepLayout, SystemSpec, Work, prompts_apart
 from c2c.systems.mechanism import Context, Mechanism
-from c2c.systems.weaver.profile import Pair, payload_bytes, profile_of
+from c2c.systems.weaver.profile import Pair, away_of, moved_s, operators_of, payload_bytes
 from c2c.systems.weaver.splitting import (
     Cut,
     Limits,
@@ -41,6 +41,7 @@ from c2c.systems.weaver.splitting import (
     ThresholdOf,
     best_cut,
     expected_stall,
+    expected_stalls,
     guarded_cut,
     printed_cut,
 )
@@ -134,16 +135,16 @@ def pair_times(
       node: their node.
       away: times of the hot model on the cold GPU.
     """
-    wire_s, gbps = _wire(node)
-    batches = (Batch(rows=given.rows, chunk=1, context=given.context),
-               Batch(rows=given.cold_rows, chunk=1, context=given.context))  # fmt: skip
-    pair = profile_of(hot.spec, cold.spec, gpus, batches=batches, ratio=given.ratio,
-                      wire_s=wire_s, gbps=gbps)  # fmt: skip
-    rows = np.array([given.rows, given.rows - pair.away, pair.away], np.float64)
-    return replace(
-        pair, rest_s=float(hot.rest_s(rows[:1])[0]),
-        local_s=float(hot.attention_s(rows[1:2], given.context)[0]),
-        away_s=float(away.attention_s(rows[2:], given.context)[0]),
+    count = away_of(given.rows, given.ratio)
+    at_home = hot.attention_s([given.rows - count], given.context)
+    remote = away.attention_s([count], given.context)
+    kinds, ops, most = operators_of(
+        cold.spec, Batch(rows=given.cold_rows, chunk=1, context=given.context), gpus[1]
+    )
+    return Pair(
+        layers=hot.spec.layers, away=count, local_s=float(at_home[0]), away_s=float(remote[0]),
+        wire_s=moved_s(hot.spec, count, *_wire(node)), rest_s=float(hot.rest_s([given.rows])[0]),
+        kinds=kinds, ops=ops, most=most,
     )  # fmt: skip
 
 
@@ -274,11 +275,11 @@ class _Over:
         at_home = n * (1.0 - given.ratio) / given.ratio if given.ratio else n
         context = given.context
         slack = hot.attention_s(at_home, context) - away.attention_s(n, context) - sent_s
-        late = [max(0.0, float(s)) for s in slack]
+        late = np.maximum(0.0, slack)
         if given.ahead_s is None:
-            stall = [expected_stall(cut.lengths, s) for s in late]
+            stall = expected_stalls(cut.lengths, late)
         else:
-            stall = [max(0.0, given.ahead_s - s) for s in late]
+            stall = np.maximum(0.0, given.ahead_s - late)
         sizes = np.array([1, max(2, self.tokens)])
         token_s = kv_bytes_per_token(self.hot) / (gbps * 1e9) * (given.prompt_devices == 0)
         step = (
@@ -288,7 +289,7 @@ class _Over:
                               decode=curve(n, layers * sent_s))),
             replace(_on("gpu1", "away", away.attention, home=1, after=("sent",)), rank=1),
             Work(name="stall", home=1, after=("own", "away"),
-                 seconds=Cost(decode=curve(n, layers * np.array(stall)))),
+                 seconds=Cost(decode=curve(n, layers * stall))),
         )  # fmt: skip
         is_polled = pair.away > 0 and given.ahead_s is None
         more_s = sum(cut.lengths) - sum(pair.ops) + len(pair.ops) * given.poll_s

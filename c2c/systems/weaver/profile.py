@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from c2c.cost.kernel_graph import Batch, StepKernel, TimedGpu, kernel_s, step_kernels, step_s
 from c2c.models import ModelSpec
@@ -121,23 +122,44 @@ def profile_of(
     check_value(ratio, Share, "ratio")
     sender, receiver = gpus
     batch = batches[0]
-    away = math.floor(ratio * batch.rows + 0.5)
+    away = away_of(batch.rows, ratio)
     kernels = step_kernels(hot, batch)
     seconds = step_s(kernels, sender)
     rest_s = sum(s for k, s in zip(kernels, seconds, strict=True) if k.kind != "attention")
-    own = step_kernels(cold, batches[1])
-    out, back = payload_bytes(hot)
-    moved_s = sum(wire_s) + away * (out + back) / (gbps * 1e9)
+    kinds, ops, most = operators_of(cold, batches[1], receiver)
     return Pair(
         layers=hot.layers,
         away=away,
         local_s=_attention_s(hot, batch.rows - away, batch.context, sender),
         away_s=_attention_s(hot, away, batch.context, receiver),
-        wire_s=moved_s if away else 0.0,
+        wire_s=moved_s(hot, away, wire_s, gbps),
         rest_s=rest_s + sender.constants.step_overhead_s,
-        kinds=tuple(kernel.kind for kernel in own),
-        ops=tuple(step_s(own, receiver).tolist()),
-        most=tuple(_most(kernel, batches[1].rows) for kernel in own),
+        kinds=kinds,
+        ops=ops,
+        most=most,
+    )
+
+
+def away_of(rows: int, ratio: float) -> int:
+    """Return the number of a batch's sequences that are away."""
+    return math.floor(ratio * rows + 0.5)
+
+
+def moved_s(spec: ModelSpec, away: int, wire_s: tuple[float, float], gbps: float) -> float:
+    """Return the seconds of a task's payload and result over the link; 0 without a task."""
+    return sum(wire_s) + away * sum(payload_bytes(spec)) / (gbps * 1e9) if away else 0.0
+
+
+@lru_cache(maxsize=64)
+def operators_of(
+    spec: ModelSpec, batch: Batch, on: TimedGpu
+) -> tuple[tuple[str, ...], tuple[float, ...], tuple[int, ...]]:
+    """Return kinds, seconds and most pieces of a receiver's operators, as in `Pair`."""
+    kernels = step_kernels(spec, batch)
+    return (
+        tuple(kernel.kind for kernel in kernels),
+        tuple(step_s(kernels, on).tolist()),
+        tuple(_most(kernel, batch.rows) for kernel in kernels),
     )
 
 

@@ -30,6 +30,7 @@ __all__ = [
     "ThresholdOf",
     "best_cut",
     "expected_stall",
+    "expected_stalls",
     "guarded_cut",
     "printed_cut",
     "printed_stall",
@@ -60,6 +61,13 @@ def expected_stall(ops: Sequence[float], slack: float) -> float:
     """
     t = _seconds(ops)
     return float(_late(t, slack).sum() / t.sum())
+
+
+def expected_stalls(ops: Sequence[float], slacks: Values) -> Values:
+    """Return `expected_stall` for each slack, [slack] seconds; equal operators count once."""
+    t, count = np.unique(_seconds(ops), return_counts=True)
+    found: Values = _late(t, slacks[:, None]) @ count / (t @ count)
+    return found
 
 
 def stated_objective(ops: Sequence[float], slack: float) -> float:
@@ -281,11 +289,9 @@ def _halved(
     return Cut(pieces=tuple(tuple(sorted(each, reverse=True)) for each in pieces))
 
 
-def _late(t: Values, slack: float) -> Values:
+def _late(t: Values, slack: float | Values) -> Values:
     """Return the mean lateness of pieces times their seconds: the integral of max(0, w - slack)."""
-    if slack >= 0:
-        return np.maximum(t - slack, 0.0) ** 2 / 2
-    return t * (t / 2 - slack)
+    return np.where(slack >= 0, np.maximum(t - slack, 0.0) ** 2 / 2, t * (t / 2 - slack))
 
 
 def _seconds(ops: Sequence[float]) -> Values:

@@ -133,7 +133,8 @@ def times_of(
 
 def curve(sizes: npt.ArrayLike, values: npt.ArrayLike) -> Curve:
     """Return the curve of values by size."""
-    return Curve(tuple(int(size) for size in np.asarray(sizes)), np.asarray(values, np.float64))
+    whole = tuple(np.asarray(sizes, np.int64).tolist())
+    return Curve(whole, np.asarray(values, np.float64))
 
 
 def flat(seconds: float) -> Curve:

@@ -8,13 +8,14 @@ import pytest
 from omegaconf import OmegaConf
 
 from c2c.config import SimulationResult, build, load, simulate
-from c2c.hardware import slices
 from c2c.serving import SystemSpec
 from experiments.c2cserve import fleets, replay
 from experiments.c2cserve.measures import MEASURES, measures
-from experiments.figure import Context
+from experiments.c2cserve.settings import catalog
+from experiments.figure import Context, figures
 
 QUICK = Context(profile="quick", link_variant="measured", seeds=(0, 1))
+FIGURES = figures()
 FULL = replace(QUICK, profile="full")
 TINY = ("workload=deterministic", "workload.requests=8", "workload.rate_rps=8")
 
@@ -45,7 +46,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[tuple[Any, ...
 
 
 def test_measures_are_those_of_the_summary() -> None:
-    got = interpreted(*fleets.catalog(3), *fleets.SYSTEMS["c2cserve"])
+    got = interpreted(*catalog(3), "system=c2cserve", "mig=7x12gb")
     found = measures(got)
     assert set(found) == set(MEASURES)
     assert found["ttft_p95_s"] == got.summary["ttft_s"]["p95"]
@@ -55,64 +56,33 @@ def test_measures_are_those_of_the_summary() -> None:
 
 
 def test_a_catalog_is_half_and_half() -> None:
-    deployments = build(load([*fleets.catalog(7), "workload=deterministic"])).serving.deployments
+    deployments = build(load([*catalog(7), "workload=deterministic"])).serving.deployments
     assert [d.spec.name for d in deployments].count("llama-3-3b") == 4
     assert len(deployments) == 7
     assert {d.tpot_slo_s for d in deployments} == {0.15, 0.3}
 
 
-@pytest.mark.parametrize("draw", fleets.DRAWS_GBPS)
-def test_the_cap_is_what_a_slices_kernel_draws(draw: float) -> None:
-    in_flight = fleets.inflight_bytes_per_sm(draw, "7x12gb")
-    cap = f"hardware.link.inflight_bytes_per_sm={in_flight}"
-    setup = build(load([*fleets.catalog(2), *fleets.SYSTEMS["plus"], cap, *TINY]))
-    assert setup.prepared.tables[0][0].link_cap_gbps == pytest.approx(draw)
-    one = slices(setup.serving.platform, setup.serving.mig)[0]
-    assert draw < one.link_cap_gbps < setup.prepared.link_capacity_gbps
-
-
-def test_fleets_quick(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleets, "_points", lambda _: [fleets.Point(compression=8.0, models=3)])
+def test_fleets_quick(tiny: Any) -> None:
     calls = tiny(fleets)
-    found = fleets.compute(QUICK)
-    assert [r["system"] for r in found.tables["systems"].to_pylist()] == list(fleets.QUICK_SYSTEMS)
+    few = replace(QUICK, overrides=("experiment.models=[3]",))
+    found = fleets.compute(few)
+    rows = found.tables["systems"].to_pylist()
+    shown = FIGURES["fleets"].settings(few).shown
+    assert [r["system"] for r in rows] == list(shown)
     assert {c[2] for c in calls} == {0}
-    leads = found.tables["leads"].to_pylist()
-    assert [r["system"] for r in leads] == list(fleets.OURS)
-    for r in leads:
-        assert r["lead_points"] == pytest.approx(r["both_percent"] - r["opponent_percent"])
-        behind = f"{r['system']} at 3 models" in " ".join(found.assumptions)
-        assert (r["lead_points"] < 0) == behind
+    for name in shown:
+        missed = next(100 - r["both_percent"] for r in rows if r["system"] == name)
+        assert f"{missed:.2g}% with {name}" in found.finding
     assert len(found.caption.split()) <= 50
-    assert len(found.report) == 1 + len(fleets.QUICK_SYSTEMS)
+    assert len(found.report) == 1 + len(shown)
     assert {len(row) for row in found.report} == {len(found.report[0])}
 
 
-def test_the_full_grid_has_every_size_the_caps_and_the_large_fleet() -> None:
-    points = list(fleets._points(quick=False))
-    for compression in fleets.LOADS:
-        here = [p for p in points if p.compression == compression and p.draw_gbps is None]
-        assert [p.models for p in here] == [*fleets.SIZES, 89]
-    assert [p.draw_gbps for p in points if p.draw_gbps] == list(fleets.DRAWS_GBPS)
-    assert any(f"catalog={fleets.FLEET}" in fleets._settings(FULL, p) for p in points)
-
-
-def test_who_is_behind_is_said() -> None:
-    rows = [
-        {"compression": 8.0, "models": 16, "draw_gbps": None, "system": name, "both_percent": both,
-         "tpot_percent": tpot, "ttft_percent": 99.0}
-        for name, both, tpot in (
-            ("plus", 95.0, 99.1), ("plus, 4x24gb", 98.0, 100.0), ("layer staging", 96.0, 100.0)
-        )
-    ]  # fmt: skip
-    leads = fleets._leads(rows)
-    assert [r["lead_points"] for r in leads] == [-1.0, 2.0]
-    assert "behind the best opponent in 1 of 2 comparisons" in fleets._verdict(leads)
-    (said,) = fleets._behind(leads)
-    assert said.startswith("plus at 16 models, compression 8 is behind: 95.00% of requests")
-    assert "against 96.00% of layer staging (behind in TPOT" in said
-    assert "4x24gb" not in said
-    assert "at least as often as every opponent" in fleets._verdict(leads[1:])
+def test_the_full_grid_has_every_size_and_the_large_fleet() -> None:
+    full = FIGURES["fleets"].settings(FULL)
+    points = full.points()
+    assert [models for models, _ in points] == [*full.models, 89]
+    assert points[-1][1] == ("catalog=fleet89",)
 
 
 def system_of(*settings: str) -> SystemSpec:

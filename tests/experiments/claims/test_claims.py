@@ -24,6 +24,7 @@ from experiments.claims import (
     load_claims,
     predicate_holds,
     print_fidelity,
+    print_summary,
     totals,
 )
 from experiments.claims.beside import members_of_orders, reasons_of_misses
@@ -266,6 +267,27 @@ def test_table_holds_all_claims_and_prints() -> None:
     assert "577 claims" in text
     assert "[chunk, placement, alpha]" in text  # not taken for rich's markup
     console.file.close()
+
+
+def test_the_summary_has_a_line_a_paper_and_no_claims() -> None:
+    def say(*ids: str) -> list[str]:
+        console = Console(record=True, width=80, file=StringIO())
+        ours = [
+            Result(claim_id=i, ours=1e6, unit=load_claims()[i].unit, sample="out-of-sample")
+            for i in ids
+        ]
+        print_summary(fidelity_rows(load_claims(), ours, frozenset()), console)
+        return [line.strip() for line in console.export_text().splitlines()]
+
+    head, first, left = say("c2cserve.fig13.aegaeon.after")
+    assert head.split("  ")[0] == "paper"
+    assert first.split() == ["C2CServe", "0", "of", "1", "0", "of", "0", "0", "of", "0"]
+    assert left.endswith(" more claims have no result here")
+    _, *papers, _ = say("c2cserve.fig13.aegaeon.after", "weaver.fig7a.gpu_control_cold")
+    assert [line.split()[:4] for line in papers] == [
+        ["C2CServe", "0", "of", "1"], ["WEAVER", "0", "of", "1"], ["all", "0", "of", "2"],
+    ]  # fmt: skip
+    assert say() == ["no figure here answers a claim of a paper"]
 
 
 def test_result_for_an_unknown_claim() -> None:

@@ -124,5 +124,6 @@ def test_an_engine_with_pages_uses_nine_tenths_of_a_card_at_most() -> None:
 def test_answers_have_the_shape_of_their_claims(compute: Callable[[Context], Computed]) -> None:
     found = compute(QUICK)
     assert len(found.caption.split()) <= 50
+    assert found.finding
     for one in found.results:
         compare(claim(one.claim_id), one)

@@ -13,20 +13,22 @@ from experiments.figures.prefix import draw_prefix
 from experiments.figures.style import look
 
 QUICK = Context(profile="quick", link_variant="measured", seeds=(0, 1))
+TINY = (
+    "experiment.conversations.text_tokens=600",
+    "experiment.conversations.answer_tokens=3",
+    "experiment.conversations.requests=6",
+    "experiment.host_gb=[0,400]",
+)
 
 
 @pytest.fixture
 def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefix, "TEXT_TOKENS", 600)
-    monkeypatch.setattr(prefix, "ANSWER_TOKENS", 3)
-    monkeypatch.setattr(prefix, "REQUESTS", 6)
-    monkeypatch.setattr(prefix, "HOST_GB", (0, 400))
     monkeypatch.setattr(prefix, "simulate", lambda setup: simulate(setup, compiled=False))
 
 
 @pytest.mark.usefixtures("_tiny")
 def test_more_is_found_with_host_memory_and_drawn(tmp_path: Path) -> None:
-    found = prefix.compute(replace(QUICK, traces=tmp_path))
+    found = prefix.compute(replace(QUICK, traces=tmp_path, overrides=TINY))
     rows = found.tables["runs"].to_pylist()
     assert len(rows) == len(found.report) - 1 == 14
     for row in rows:
@@ -34,8 +36,8 @@ def test_more_is_found_with_host_memory_and_drawn(tmp_path: Path) -> None:
         assert row["requests"] == 6
         assert (share > 0) == (row["host_gb"] > 0) == (row["blocks_tb"] > 0)
         assert row["blocks_tb"] <= row["link_tb"]
-    pcie = [r for r in rows if r["chip"] == prefix.PCIE]
-    fast = [r for r in rows if r["chip"] == prefix.SAME_CHIP]
+    pcie = [r for r in rows if r["chip"] == "H100, PCIe"]
+    fast = [r for r in rows if r["chip"] == "H100, GH200's link"]
     assert {r["link_gbps"] for r in pcie} == {55.0}
     assert {r["link_gbps"] for r in fast} == {375.0}
     said = " ".join(found.assumptions)
@@ -57,9 +59,10 @@ def test_busy_links_bind_with_what_they_carry() -> None:
 
 def test_the_public_trace_is_read_where_it_is(shared: Path) -> None:
     context = replace(QUICK, traces=shared / "traces")
-    setup = build(load([*prefix.MODEL, *prefix._source(context, 0.6)]))
+    experiment = choose("prefix")[0].settings(context)
+    setup = build(load([*experiment.model, *prefix._source(context, experiment, 0.6)]))
     assert setup.workload.description["requests"] > 3900
-    assert "Mooncake's public trace" in prefix._setup(context)[0]
+    assert "Mooncake's public trace" in prefix._setup(context, experiment)[0]
 
 
 def test_it_is_a_figure() -> None:

@@ -18,9 +18,12 @@ from experiments.composed.sets import (
     shapley,
     subsets,
 )
-from experiments.composed.worth import MECHANISMS, UNLIKE
+from experiments.figure import Context, figures
 
 PAGE = Path(__file__).parents[3] / "docs" / "systems" / "composed.md"
+FULL = Context(profile="full", link_variant="measured", seeds=(0,))
+WORTH = figures()["worth"].settings(FULL)
+
 worths = st.dictionaries(
     st.sampled_from(list(subsets("abcd"))), st.floats(-1e3, 1e3), min_size=16, max_size=16
 )
@@ -72,10 +75,10 @@ def test_other_settings_that_cannot_work_are_errors() -> None:
         refusal({"streamed"}, ["superchips=0"])
 
 
-@pytest.mark.parametrize("fleet", UNLIKE)
+@pytest.mark.parametrize("fleet", ["GH200 + L40S", "H100 + RTX PRO 6000"])
 def test_unlike_chips_take_all_mechanisms_but_those_left_out(fleet: str) -> None:
-    here = UNLIKE[fleet]
-    every = frozenset(MECHANISMS) - here.without
+    here = WORTH.fleets[fleet]
+    every = frozenset(WORTH.mechanisms) - {*here.without}
     assert refusal(every, here.settings) is None
     for name in here.without:
         error = refusal(every | {name}, here.settings)

@@ -1,32 +1,34 @@
-"""All claims in one picture."""
+"""Predicted numbers in one picture."""
 
 from __future__ import annotations
 
-from experiments.claims import Result, claim, fidelity_rows, load_claims
-from experiments.figures.claims import claims_picture, draw_claims
+from experiments.claims import Row, answer, claim, fidelity_rows, load_claims
+from experiments.figures.claims import draw_claims
+from experiments.figures.style import BLUE, VERMILION
+
+RATIOS = {
+    "medusa.fig7a.vs_vllm": 1.1,
+    "medusa.fig7b.coldstart": 1.1,
+    "medusa.fig7a.vs_async": 0.5,
+    "tessera.fig8b.vs_af": 40.0,
+    "medusa.abstract.loading_reduction": 1.0,  # a repeat
+}
 
 
-def test_each_number_is_a_point_filled_where_it_counts() -> None:
-    answers = [
-        Result(claim_id=name, ours=ours, unit=claim(name).unit, sample=sample)
-        for name, ours, sample in (
-            ("c2cserve.fig4b.asym.c2c_bytes", 0.134, "out-of-sample"),
-            ("c2cserve.fig9.dense.tpot_vs_aegaeon", 0.1, "in-sample"),
-            ("c2cserve.fig4b.sym.c2c_bytes", 5.37, "identity"),
-            ("medusa.fig7a.vs_vllm", 42.0, "out-of-sample"),
-            ("medusa.abstract.loading_reduction", 42.0, "out-of-sample"),  # a repeat
-        )
-    ]  # fmt: skip
-    rows = fidelity_rows(load_claims(), answers, frozenset())  # type: ignore[arg-type]
-    (axes,) = draw_claims(rows).axes
-    points = [c for c in axes.collections if len(c.get_offsets()) and c.get_sizes().size]
-    filled = [c for c in points if len(c.get_facecolors())]
-    hollow = [c for c in points if not len(c.get_facecolors())]
-    assert sum(len(c.get_offsets()) for c in filled) == 2
-    assert sum(len(c.get_offsets()) for c in hollow) == 2
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["c2cserve", "medusa"]
-    assert claims_picture(rows) == claims_picture(rows)
+def rows_of(ratios: dict[str, float]) -> list[Row]:
+    found = [answer(name, claim(name).value * ratio) for name, ratio in ratios.items()]
+    return fidelity_rows(load_claims(), found, frozenset())
 
 
-def test_no_number_is_no_point() -> None:
-    assert claims_picture(fidelity_rows(load_claims(), [], frozenset())).startswith(b"RIFF")
+def test_each_predicted_number_is_a_dot_at_its_ratio() -> None:
+    (axes,) = draw_claims(rows_of(RATIOS)).axes
+    dots = [line for line in axes.lines if line.get_marker() in ("o", "<", ">")]
+    at = {
+        (round(dot.get_xdata()[0], 6), dot.get_marker(), dot.get_color()): dot.get_ydata()[0]
+        for dot in dots
+    }
+    assert set(at) == {(1.1, "o", BLUE), (0.5, "o", VERMILION), (20.0, ">", VERMILION)}
+    assert len(dots) == 4
+    same = [dot.get_ydata()[0] for dot in dots if dot.get_color() == BLUE]
+    assert same[0] != same[1]  # equal ratios are stacked
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["MEDUSA", "Tessera"]

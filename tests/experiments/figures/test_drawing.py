@@ -8,13 +8,12 @@ import pyarrow as pa
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from PIL import Image
 
 from experiments.c2cserve import fig2, fig5, fig6, fig8, projection, table2
 from experiments.figure import Context
 from experiments.figures import baselines, gemm, hardware, serving, workload
 from experiments.figures.run import draw_run
-from experiments.figures.style import bare_picture, canvas, finish, look
+from experiments.figures.style import canvas, finish, look
 
 QUICK = Context(profile="quick", link_variant="datasheet", seeds=(0,))
 
@@ -161,19 +160,6 @@ def test_a_short_trace_shows_its_requests(requests: int) -> None:
     assert [len(line.get_xdata()) for line in points] == [requests]
     median = next(line for line in figure.axes[1].lines if line.get_label() == "median")
     assert np.isfinite(np.asarray(median.get_ydata(), float)).any()
-
-
-def test_a_picture_for_the_page_has_neither_title_nor_caption() -> None:
-    with look():
-        figure, (axes,) = canvas(4, 3)
-        axes.plot([0, 1])
-        finish(figure, "the title", "the caption")
-        bare, whole = (
-            Image.open(io.BytesIO(data)) for data in (bare_picture(figure), drawn(figure))
-        )
-        assert bare.height < 0.9 * whole.height
-        assert len(bare.getcolors(maxcolors=257) or ()) > 1  # few, and more than its ground
-        assert all(text.get_visible() for text in figure.texts)
 
 
 def test_long_captions_get_their_room() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fnmatch import fnmatch
 from typing import Any
 
 import pytest
 
+from c2c.errors import SettingError
 from experiments.claims import (
     claim,
     compare,
@@ -51,6 +53,18 @@ def test_nine_of_ten_models_have_nodes_by_the_rule() -> None:
     drawn(drawing.draw_timeline, figure)
 
 
+def test_models_of_a_figure_are_chosen_and_their_claims_alone_are_answered() -> None:
+    few = ("experiment.models=[qwen15_0p5b,yi_6b]", "experiment.shown=yi_6b")
+    figure = timeline.compute(replace(QUICK, overrides=few))
+    assert {r["model"] for r in figure.tables["timeline"].to_pylist()} == {"yi_6b"}
+    assert "2 models" in figure.finding
+    assert {r.claim_id for r in figure.results} == {
+        "medusa.table1.qwen15_0p5b", "medusa.table1.yi_6b"
+    }  # fmt: skip
+    with pytest.raises(SettingError, match=r"experiment\.shown='qwen15_4b': expected .*yi_6b"):
+        timeline.compute(replace(QUICK, overrides=few[:1]))
+
+
 def test_only_what_was_not_an_input_is_out_of_sample() -> None:
     inputs = {r.claim_id for r in timeline.compute(QUICK).results if r.sample == "in-sample"}
     for name in ("structure_init", "weights", "tokenizer", "kv_init", "capture", "total"):
@@ -61,9 +75,10 @@ def test_only_what_was_not_an_input_is_out_of_sample() -> None:
 def test_a_switch_costs_less_with_restored_graphs() -> None:
     figure = switch.compute(QUICK)
     rows = {(r["row"], r["model"]): r["switch_s"] for r in figure.tables["switch"].to_pylist()}
-    for model in switch.MODELS:
-        plain, captured, restored, *_ = (rows[row, model] for row in switch.ROWS)
+    for model in {model for _, model in rows}:
+        plain, captured, restored, *_ = (rows[row, name] for row, name in rows if name == model)
         assert plain < restored < captured
+    assert "1.1 s with restored graphs and 2 s with captured" in figure.finding
     drawn(drawing.draw_switch, figure)
 
 

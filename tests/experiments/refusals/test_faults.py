@@ -130,7 +130,7 @@ def test_a_disk_that_fills_up_meanwhile_is_one_line(
     monkeypatch.setattr("c2c.runs.tables.pq.ParquetWriter.write_table", full)
     setup = build(load([*SMALL, f"folder={tmp_path / 'here'}"]))
     with pytest.raises(DataError, match=r"here: cannot be written any further \(No space left"):
-        point._run(setup, point.console(), terse=True)
+        point._run(setup, point.console(), "none")
     assert not list((tmp_path / "here").glob("*.parquet"))
     assert not list((tmp_path / "here").glob(".*.partial"))
     assert not (tmp_path / "here" / "DONE").exists()

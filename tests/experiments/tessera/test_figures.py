@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fnmatch import fnmatch
 from functools import cache
 from types import ModuleType
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from c2c.errors import SettingError
 from c2c.systems.tessera import WAYS, load_pair
 from experiments.claims import (
     claim,
@@ -19,7 +21,7 @@ from experiments.claims import (
     load_claims,
     totals,
 )
-from experiments.figure import Computed, Context
+from experiments.figure import Computed, Context, choose
 from experiments.figures import tessera as drawing
 from experiments.tessera import (
     heterogeneity,
@@ -52,13 +54,18 @@ def computed(module: ModuleType) -> Computed:
     return made
 
 
+def settings(name: str) -> Any:
+    """The experiment of a figure of Tessera."""
+    return choose(f"tessera.{name}")[0].settings(QUICK)
+
+
 @cache
 def cells() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """One workload of Fig. 6 for all pairs, standing for all."""
     rows = [
         {**row, "workload": name}
         for pair in PAIRS
-        for row in offline._cell(pair, "llama-3-8b", 0.06)
+        for row in offline._cell(settings("fig6"), pair, "llama-3-8b")
         for name in WORKLOADS
     ]
     return rows, [offline._mean(rows, pair, way) for pair in PAIRS for way in WAYS]
@@ -172,7 +179,7 @@ def test_the_rate_at_a_target_lies_between_points() -> None:
         {
             "pair": p,
             "way": w,
-            "load": online.LOADS[0],
+            "load": 0.1,
             "rate_rps": 9.0,
             "per_token_s": 0.012 if w == "pd" else 0.01,
         }
@@ -209,15 +216,28 @@ def test_a_u_shape_is_worse_at_both_ends(end_s: float, is_u: bool) -> None:
         {"varied": name, "value": 0.0, "per_token_s": 0.025, "worst_s": 6.0}
         for name in ("latency only", "throughput only", "two GPUs apart")
     ]
-    found = {r.claim_id: r.ours for r in switching._results(rows)}
+    found = {r.claim_id: r.ours for r in switching._results(rows, settings("fig10"))}
     assert found["tessera.fig10.u_shape"]["shape"] is is_u
     assert found["tessera.fig10.u_shape"]["minimum"] is is_u
-    assert "0.50 of the worse" in switching._results(rows)[0].note
+    assert "0.50 of the worse" in switching._results(rows, settings("fig10"))[0].note
     assert found["tessera.fig10.aggressive_penalty"] == pytest.approx(end_s / 0.02)
 
 
+def test_a_pair_and_a_workload_of_a_figure_are_chosen() -> None:
+    chosen = ("experiment.pairs=[h100_rtx]", "experiment.workloads=[gpt-oss-20b]")
+    figure = offline.compute(replace(QUICK, overrides=chosen))
+    cells = figure.tables["cells"].to_pylist()
+    assert {(r["pair"], r["workload"]) for r in cells} == {("h100_rtx", "gpt-oss-20b")}
+    assert figure.results == ()  # claims are of all pairs and workloads
+    relative = {r["way"]: r["relative"] for r in cells}
+    assert f"{relative['kernels']:.2f} times the left GPU alone" in figure.finding
+    assert drawing.draw_offline(dict(figure.tables), figure.caption).axes
+    with pytest.raises(SettingError, match=r"experiment\.window_s=0\.5: expected one of"):
+        choose("tessera.fig10")[0].settings(replace(QUICK, overrides=("experiment.window_s=0.5",)))
+
+
 def test_a_link_of_no_rate_leaves_one_gpu() -> None:
-    assert network._cuts_without_a_link() == 0
+    assert network._cuts_without_a_link("a100_l40s") == 0
 
 
 def test_the_paper_is_compared_in_its_own_units() -> None:
@@ -231,10 +251,7 @@ def test_the_paper_is_compared_in_its_own_units() -> None:
 def test_the_caption_says_whether_there_is_a_u(end_s: float, said: str) -> None:
     rows = [
         {"varied": name, "value": v, "per_token_s": 0.02 if v == usual else end_s}
-        for name, values, usual in (
-            ("window", switching._WINDOWS, switching._WINDOW),
-            ("threshold", switching._THRESHOLDS, switching._THRESHOLD),
-        )
+        for name, (values, usual) in settings("fig10").varied.items()
         for v in values
     ]
-    assert said in switching._shape(rows)
+    assert said in switching._shape(rows, settings("fig10"))

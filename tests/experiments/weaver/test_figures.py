@@ -6,20 +6,26 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from c2c.errors import SettingError
 from c2c.systems.weaver import fitted, fitted_claims
 from experiments.claims import claim, compare
-from experiments.figure import Context
+from experiments.figure import Context, figures
 from experiments.weaver import fig5, fig6, model, table1
 from experiments.weaver.served import L40S, Served, largest_rate, lengths_of, served
 from tests.tiers import tiered
 
+QUICK = Context(profile="quick", link_variant="measured", seeds=(0,))
+
 
 def test_two_printed_numbers_are_fitted() -> None:
     assert fitted_claims() == {"weaver.table1.b16", "weaver.fig7a.cpu_control"}
-    ours = table1.throughput(16, fitted()["collective_s"])["tp2_tok_s"]
+    experiment: table1.Parallelism = figures()["weaver.table1"].settings(QUICK)
+    ours = table1.throughput(experiment, 16, fitted()["collective_s"])["tp2_tok_s"]
     assert ours == pytest.approx(claim("weaver.table1.b16").value["tp2_tok_s"], rel=1e-4)
-    closer = table1.throughput(16, fitted()["collective_s"] / 2)["tp2_tok_s"]
+    closer = table1.throughput(experiment, 16, fitted()["collective_s"] / 2)["tp2_tok_s"]
     assert closer > ours
 
 
@@ -33,7 +39,7 @@ def test_lengths_have_the_printed_means_and_the_limit() -> None:
 
 def test_a_load_is_served_in_the_long_run() -> None:
     """Little's law, and rooms that hold what is in flight."""
-    base = Served(lengths="long", hot_rate=2.0)
+    base = Served(lengths="long", hot_rps=2.0)
     for way in ("dedicated", "woven", "temporal", "spatial"):
         found = served(replace(base, way=way))
         assert found.batch == pytest.approx(found.rate * 1023 * found.hot_s, rel=0.1)
@@ -56,11 +62,29 @@ def test_a_line_is_told_from_a_bend() -> None:
     assert not fig5.is_linear(x, (np.array(x) ** 4).tolist())
 
 
+@given(st.sets(st.integers(0, 100), min_size=1, max_size=12), *2 * [st.integers(0, 100)])
+def test_the_lowest_point_of_a_bowl_is_found_from_any_start(
+    points: set[int], bottom: int, start: int
+) -> None:
+    found = fig5.lowest([*points], lambda x: abs(x - bottom), start)
+    assert abs(found - bottom) == min(abs(x - bottom) for x in points)
+
+
+def test_an_experiment_is_changed_by_overrides() -> None:
+    asked = ("experiment.hot_rps=[1]", "experiment.pair.kv_share=0.7")
+    found = figures()["weaver.fig6"].settings(replace(QUICK, overrides=asked))
+    assert (found.hot_rps, found.pair.kv_share, found.pair.lengths) == ((1.0,), 0.7, "long")
+    with pytest.raises(SettingError, match=r"experiment\.pair.*way"):
+        figures()["weaver.fig6"].settings(
+            replace(QUICK, overrides=("experiment.pair.way=knitted",))
+        )
+
+
 @pytest.mark.parametrize("figure", tiered([model, table1, fig6], model, table1))
 def test_a_figure_answers_claims(figure: object) -> None:
-    context = Context(profile="quick", link_variant="measured", seeds=(0,))
-    found = figure.compute(context)  # type: ignore[attr-defined]
+    found = figure.compute(QUICK)  # type: ignore[attr-defined]
     assert found.results
+    assert found.finding
     assert len(found.caption.split()) <= 50
     for result in found.results:
         compare(claim(result.claim_id), result)

@@ -53,6 +53,16 @@ def test_equal_shares_move_in_step_and_priorities_do_not() -> None:
     assert naive.ended_s[0] > 3
 
 
+def test_a_group_that_becomes_ready_as_others_end_has_not_run_yet() -> None:
+    left, right = (
+        Steps(gpu_of=(g,), seconds=(1.0,), waits=(0,), sends=((),),
+              order=((0,), ()) if g == 0 else ((), (0,)))
+        for g in (0, 1)
+    )  # fmt: skip
+    ran = pipelined([left, right], [[0, 1], [1, 1]], "naive", 2)
+    assert ran.ended_s == pytest.approx((3.0, 3.0))  # from second 1 on both share the right GPU
+
+
 def test_the_shortest_first_feeds_the_other_gpu() -> None:
     """A long group of the oldest keeps a GPU from short ones that the other GPU waits for."""
     long = Steps(gpu_of=(0,), seconds=(12.0,), waits=(0,), sends=((),), order=((0,), ()))

@@ -150,6 +150,26 @@ def test_slower_links_cut_no_more(given_work: tuple[Work, Gpus]) -> None:
     assert spent[-1] == 0
 
 
+@settings(max_examples=25, deadline=None)
+@given(works(gpus=2), st.sampled_from(["throughput", "latency"]))
+def test_divided_kernels_bound_every_plan_and_a_coarse_plan_first_stays_exact(
+    given_work: tuple[Work, Gpus], policy: str
+) -> None:
+    work, gpus = given_work
+    kernels = len(work.names)
+    wanted = brute(work, gpus, policy)
+    bound_s = solve(
+        work, gpus, policy, options=Options(), tied=range(kernels), at_most_s=math.inf, gap=0.0,
+        time_limit_s=20.0, divisible=True,
+    ).bound_s  # fmt: skip
+    assert bound_s <= wanted * (1 + 1e-6)
+    if policy == "throughput":
+        assert bound_s >= relaxation_s(work) * (1 - 1e-6)
+    coarse = plan(work, gpus, policy, first=[k // 2 for k in range(kernels)], **EXACT)
+    assert coarse.objective_s == pytest.approx(wanted, rel=1e-5)
+    assert coarse.bound_s <= wanted * (1 + 1e-6)
+
+
 def chain(kernels: int, seed: int = 0) -> Work:
     """A chain with residuals, whose kernels are bound by arithmetic or memory in turn."""
     rng = np.random.default_rng(seed)

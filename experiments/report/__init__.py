@@ -1,0 +1,6 @@
+"""Report of a reproduction: a page of figures with their verdicts, and a page of all claims."""
+
+from experiments.report.cards import Entry
+from experiments.report.pages import PAGES, report_pages
+
+__all__ = ["PAGES", "Entry", "report_pages"]

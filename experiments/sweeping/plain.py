@@ -1,0 +1,81 @@
+"""Sweeps of commands whose settings are one dataclass: points in turn, then one table of all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from rich.box import SIMPLE_HEAD
+from rich.markup import escape
+from rich.table import Table
+
+from experiments.sweeping.arguments import SWEEP_FLAGS, grid
+
+__all__ = ["Point", "joined", "plain_points"]
+
+_FILES: Final = ("out", "write")  # settings that name a result, of which each point has its own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A point of a sweep: its settings, and those that differ between points, as text."""
+
+    settings: Any
+    varied: dict[str, str]
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={value}" for name, value in self.varied.items())
+
+
+def plain_points(arguments: Sequence[str], read: Callable[[Sequence[str]], Any]) -> list[Point]:
+    """Return the points of a command line with -m; all are read before any work.
+
+    Args:
+      arguments: settings as key=value, some with several values after commas.
+      read: function that returns the settings of one point.
+
+    Raises:
+      SettingError: a point's settings are invalid.
+    """
+    parser = OverridesParser.create()
+    made = [
+        {one.key_or_group: json.dumps(one.value()) for one in parser.parse_overrides([*point])}
+        for point in grid([a for a in arguments if a not in SWEEP_FLAGS])
+    ]
+    varied = [name for name in made[0] if len({point[name] for point in made}) > 1]
+    points = []
+    for number, values in enumerate(made):
+        settings = read([f"{name}={value}" for name, value in values.items()])
+        for name in _FILES:
+            if name not in varied and (given := getattr(settings, name, None)):
+                path = Path(given)
+                setattr(settings, name, str(path.with_stem(f"{path.stem}_{number}")))
+        told = {name: values[name].replace('"', "") for name in varied}
+        points.append(Point(settings=settings, varied=told))
+    return points
+
+
+def joined(points: Sequence[Point], tables: Sequence[Table | None]) -> Table:
+    """Return the rows of all points' tables, with the settings in which the points differ."""
+    heads = {c.header: c for table in tables if table for c in table.columns}
+    made = Table(title="all points", title_justify="left", box=SIMPLE_HEAD)
+    for name in points[0].varied:
+        made.add_column(name, no_wrap=True)
+    for column in heads.values():
+        made.add_column(column.header, justify=column.justify, no_wrap=True)
+    for point, table in zip(points, tables, strict=True):
+        for row in _rows(table) if table else [{}]:
+            made.add_row(
+                *map(escape, point.varied.values()), *(row.get(head, "") for head in heads)
+            )
+    return made
+
+
+def _rows(table: Table) -> Iterator[dict[Any, Any]]:
+    names = [column.header for column in table.columns]
+    for cells in zip(*(column.cells for column in table.columns), strict=True):
+        yield dict(zip(names, cells, strict=True))
