@@ -66,7 +66,7 @@ OUT = "runs/advise"
 PACKAGES = (*CODE, "experiments.answers", "experiments.figures.advise")
 NAMES = ("advise.parquet", "answer.json", "answer.md", "advise.png", "advise.svg")
 # CPU-seconds of a run, and more for each request; of the start; of compiling the event loop.
-RUN_S, REQUEST_S, START_S, COMPILING_S = 0.25, 3e-5, 8.0, 25.0
+RUN_S, REQUEST_S, START_S, COMPILING_S = 0.12, 5e-5, 8.0, 25.0
 
 _MARGIN_RUNS = 1 + math.ceil(math.log2(len(LOADS)))  # with one seed
 
@@ -183,10 +183,10 @@ def _open(question: _Question, say: Callable[..., object]) -> None:
     runs = round(_rest(question, {}, 0))
     seconds = START_S + runs * (RUN_S + REQUEST_S * question.requests) / question.workers
     seconds += COMPILING_S if needs_compiling(base) else 0.0
+    models = len(base.serving.deployments)
     say(
-        f"{question.requests:,} requests of {base.workload.description['name']} for "
-        f"{(models := len(base.serving.deployments))} model{'s'[: models > 1]}; "
-        f"goal: {100 * question.goal:g} % on target",
+        f"{question.requests:,} requests of {base.workload.description['name']} for {models} "
+        f"model{'s'[: models > 1]}; goal: {100 * question.goal:g} % on target",
         **plain,
     )
     for line in doubts(base.workload):
@@ -414,4 +414,8 @@ def _title(
         )
     best = fleets[0]
     cheapest = f"{best['chips']} x {best['chip']} at {best['usd_per_hour']:.2f} USD/h is cheapest"
-    return f"{cheapest} and serves {with_load(best)} the load" if with_load(best) else cheapest
+    return (
+        f"{cheapest} and serves {with_load(best).replace('>= ', 'at least ')} the load"
+        if with_load(best)
+        else cheapest
+    )

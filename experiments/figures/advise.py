@@ -44,7 +44,8 @@ def draw_advice(
     places: dict[tuple[float, float], list[_Mark]] = {}
     for one in marks:
         places.setdefault((one["usd_per_hour"], height(one)), []).append(one)
-    shown: set[str] = set()
+    for system in systems:  # in the legend by name
+        axes.plot([], [], "o", color=colour[system], markersize=6.5, label=system)
     for (usd, y), here in places.items():
         here.sort(key=lambda one: one["system"])
         for k, one in enumerate(here):
@@ -53,9 +54,8 @@ def draw_advice(
                 [usd], [y], "xo"[y != _FAILS or not loads], color=colour[one["system"]],
                 markersize=6.5, clip_on=False,
                 transform=offset_copy(axes.transData, figure, x=beside, units="points"),
-                label=None if one["system"] in shown else one["system"], zorder=3,
+                zorder=3,
             )  # fmt: skip
-            shown.add(one["system"])
     serving = [(usd, y) for usd, y in places if not loads or y != _FAILS]
     prices = sorted({usd for usd, _ in serving})
     best = [max(y for at, y in serving if at <= usd) for usd in prices]
