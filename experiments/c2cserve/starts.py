@@ -20,7 +20,7 @@ from experiments.claims import Result, answer, claim
 from experiments.experiment import named
 from experiments.figure import SIMULATOR, Computed, Context, figure
 
-__all__ = ["compute_cold", "compute_switch"]
+__all__ = ["Starts", "cold_s", "compute_cold", "compute_switch", "switch_s"]
 
 CACHING = ("moe_infinity", "finemoe")  # they serve MoE models only
 SHORT = {"serverlessllm": "sllm", "moe_infinity": "moeinf"}
@@ -148,7 +148,7 @@ def compute_switch(context: Context, experiment: Starts) -> Computed:
                         "model": model,
                         "kind": kind,
                         "system": system,
-                        "switch_ms": 1e3 * _switch_s(context, experiment, rival, model, system),
+                        "switch_ms": 1e3 * switch_s(context, experiment, rival, model, system),
                     }
                 )
     fitted = {"dense": "llama-3-8b", "moe": "qwen3-30b-a3b"}
@@ -214,7 +214,13 @@ def _switch_finding(rows: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def _switch_s(context: Context, experiment: Starts, rival: str, model: str, system: str) -> float:
+def cold_s(context: Context, experiment: Starts, model: str, system: str) -> float:
+    """Return the seconds to the first token of one request for a model on disk."""
+    (first,) = _requests(context, experiment, [model], system, "disk")
+    return float(first["first_token_s"] - first["arrival_s"])
+
+
+def switch_s(context: Context, experiment: Starts, rival: str, model: str, system: str) -> float:
     """Return the seconds to bring a model in host memory onto a GPU that ran a rival."""
     served = _requests(context, experiment, [rival, model], system, "host")
     asked = next(r for r in served if r["model"] == model)

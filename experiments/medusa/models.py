@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from c2c.errors import SettingError
+from c2c.errors import SettingError, unknown_name
 from c2c.models import ModelSpec, gemms, load_spec
 from c2c.systems.program import (
     Access,
@@ -23,7 +23,6 @@ from c2c.systems.program import (
     write_image,
 )
 from experiments.claims import claim
-from experiments.experiment import named
 
 __all__ = [
     "BATCH_SIZES",
@@ -84,7 +83,10 @@ def table_models(rows: Sequence[str]) -> tuple[TableModel, ...]:
     known = {model.row: model for model in MODELS}
     if not rows:
         raise SettingError("experiment.models", rows, "at least one model")
-    return tuple(named(known, row, "models") for row in rows)
+    for row in rows:
+        if row not in known:
+            raise unknown_name("experiment.models", row, known)
+    return tuple(known[row] for row in rows)
 
 
 def nodes_a_layer(nodes: int, layers: int, batch_sizes: tuple[int, ...] = BATCH_SIZES) -> list[int]:

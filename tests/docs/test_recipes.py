@@ -154,7 +154,8 @@ def test_files_and_functions_of_the_request_s_path_exist(repository: Path) -> No
 def test_every_example_of_the_page_is_run(repository: Path) -> None:
     ran = {path for files, _ in SIMULATED.values() for path in files}
     others = {
-        "mydir/system/mine.py", "mydir/system/mine.yaml", "experiments/lab/weights.py",
+        "mydir/system/mine.py", "mydir/system/mine.yaml",
+        "mydir/figure/weights.py", "mydir/experiment/lab/weights.yaml",
         "pallas_kernels/scaled_rows/__init__.py", "try_it.py",
     }  # fmt: skip
     assert set(blocks(repository)) == ran | others

@@ -22,11 +22,12 @@ from c2c.errors import SettingError
 from c2c.hardware import link_gbps, load_platform, slices
 from c2c.models import load_spec
 from experiments.c2cserve.starts import cold_s, switch_s
-from experiments.figure import Context
+from experiments.figure import Context, figures
 from tests.experiments.knobs import Knob, changed, chip_knobs, constant_knobs, setting_knob
 from tests.tiers import tiered
 
 QUICK = Context(profile="quick", link_variant="measured", seeds=(0,))
+COLD, SWITCH = (figures()[name].settings(QUICK) for name in ("fig10", "fig11"))
 KNOBS = {knob.name: knob for knob in (*chip_knobs(), *constant_knobs())}
 # More of these is slower; more of anything else is faster.
 SLOWER = {
@@ -90,8 +91,8 @@ def steps() -> dict[str, float]:
 def start(system: str, models: tuple[str, str] | None) -> dict[str, float]:
     """Seconds of a cold start, or of a switch from one model to another."""
     if models is None:
-        return {f"cold start, {system}": cold_s(QUICK, DENSE[1], system)}
-    return {f"switch, {system}, {models[1]}": switch_s(QUICK, *models, system)}
+        return {f"cold start, {system}": cold_s(QUICK, COLD, DENSE[1], system)}
+    return {f"switch, {system}, {models[1]}": switch_s(QUICK, SWITCH, *models, system)}
 
 
 @pytest.fixture(scope="module")
