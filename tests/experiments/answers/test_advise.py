@@ -252,9 +252,10 @@ def test_a_goal_that_no_fleet_reaches_is_refused_before_the_race(
 
 
 def test_none_has_the_best_fleet_and_a_reason_for_each_kind(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One engine a model: more chips stand idle."""
+    monkeypatch.setenv("COLUMNS", "120")  # the heading is in one line
     words = [
         "workload=poisson", "workload.rate_rps=60", "workload.requests=600", *ONE_MODEL,
         "slo.tpot_s=0.05", "hardware=gh200", "mig=1x96gb,7x12gb", "system=serverlessllm_fast",
