@@ -172,7 +172,8 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
     names, specs = tuple(d.name for d in deployments), [d.spec.name for d in deployments]
     may_add = is_shipped(plain["catalog"])
     workload = build_workload(wanted, names, seed, specs, may_add=may_add)
-    deployments += _deployments(plain, [{"spec": name} for name in workload.added])
+    if workload.added:
+        deployments += _deployments(plain, [{"spec": name} for name in workload.added])
     if workload.models != names:
         own = zip(workload.models, workload.made_of, strict=True)
         with _hint(f"{len(workload.models):,} models: each id of the trace has a deployment of its "
@@ -480,5 +481,5 @@ def _deployments(plain: Mapping[str, Any], catalog: Any) -> tuple[Deployment, ..
             ttft_slo_s=d.ttft_slo_s if ttft_s is None else ttft_s,
             tpot_slo_s=d.tpot_slo_s if tpot_s is None else tpot_s,
         )
-        for d in (load_catalog(catalog) if catalog else ())
+        for d in load_catalog(catalog)
     )
