@@ -28,7 +28,7 @@ from c2c.workloads import shared_dir
 from experiments.children import workers_of
 from experiments.command import command
 from experiments.experiment import overrides_in
-from experiments.figure import PROFILES, Context, figure_files
+from experiments.figure import PROFILES, Context, FigureSpec, choose, figure_files
 from experiments.reproduce.swept import print_sweep
 from experiments.simulation.own_settings import with_own_settings
 from experiments.sweeping import check_arguments, fixed, grid, is_sweep
@@ -91,14 +91,12 @@ def run(settings: dict[str, object], overrides: Sequence[str] = ()) -> int:
     if settings["claims"] not in CLAIMS:
         raise SettingError("claims", settings["claims"], f"one of {', '.join(CLAIMS)}")
     workers = workers_of(settings["workers"], "workers")
-    # matplotlib and the simulator are imported only after the settings are validated
-    from experiments.figure import choose
-    from experiments.reproduce.run import reproduce
-
-    figures = settings["figures"]
-    specs = choose(figures if isinstance(figures, list) else str(figures), context.profile)
+    specs = _specs(settings, context)
     for spec in specs:
         spec.settings(context)
+    # matplotlib and the simulator are imported only after the settings are validated
+    from experiments.reproduce.run import reproduce
+
     outcomes, _ = reproduce(
         specs,
         context,
@@ -181,20 +179,26 @@ def _each(arguments: Sequence[str]) -> int:
     """Make the figures for each point of a sweep; return 1 if one failed, else 0."""
     shared = fixed(arguments)
     varying = [one for one in arguments if one not in (*shared, "-m", "--multirun")]
-    made: list[tuple[tuple[str, ...], Path]] = []
-    failed = False
-    for point in grid(varying):
+    points = []
+    for point in grid(varying):  # all are read before the first is made
         rest, overrides = overrides_in([*shared, *point])
         settings = settings_of(rest)
         if not settings:
             return 0
+        context = context_of(settings, overrides)
+        for spec in _specs(settings, context):
+            spec.settings(context)
         if settings["out"]:
-            name = folder_name(context_of(settings, overrides))
-            settings["out"] = str(Path(str(settings["out"])) / name)
-        failed |= bool(run(settings, overrides))
-        made.append((point, _folder(settings, overrides)))
-    print_sweep(made)
-    return int(failed)
+            settings["out"] = str(Path(str(settings["out"])) / folder_name(context))
+        points.append((point, settings, overrides))
+    failed = [run(settings, overrides) for _, settings, overrides in points]
+    print_sweep([(point, _folder(settings, overrides)) for point, settings, overrides in points])
+    return int(any(failed))
+
+
+def _specs(settings: dict[str, object], context: Context) -> tuple[FigureSpec, ...]:
+    figures = settings["figures"]
+    return choose(figures if isinstance(figures, list) else str(figures), context.profile)
 
 
 def as_lists(arguments: list[str]) -> list[str]:
