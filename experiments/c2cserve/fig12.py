@@ -17,7 +17,7 @@ from experiments.claims import Result, answer, claim
 from experiments.experiment import named
 from experiments.figure import SIMULATOR, Computed, Context, figure
 
-__all__ = ["Replay", "Windows", "compute", "totals"]
+__all__ = ["Replay", "Systems", "compute", "totals"]
 
 PERCENTS: Final = np.linspace(0.0, 100.0, 201)  # of the curves of TTFT
 
@@ -41,16 +41,14 @@ class Windows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
-    """Experiment of Fig. 12; `settings` are those of `c2c simulate` that all systems share."""
+class Systems:
+    """Systems in a replay; `settings` are those of `c2c simulate` that all share."""
 
     settings: tuple[str, ...]
     systems: dict[str, tuple[str, ...]]
     shown: tuple[str, ...]
-    compression: AboveZero | None
     half_busy: str
     windows: Windows
-    other_loads: OtherLoads
 
     def __post_init__(self) -> None:
         for name in (*self.shown, self.half_busy):
@@ -59,6 +57,14 @@ class Replay:
     def of(self, system: str) -> list[str]:
         """Return the settings of a system's runs."""
         return [*self.settings, *self.systems[system]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay(Systems):
+    """Experiment of Fig. 12; without a compression, `half_busy` sets the load."""
+
+    compression: AboveZero | None
+    other_loads: OtherLoads
 
 
 @figure("fig12", title="Fig. 12: trace replay, dense models", experiment=Replay,

@@ -10,10 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from c2c.ranges import AboveZero, Count
-from experiments.c2cserve.fig12 import Windows, totals
+from experiments.c2cserve.fig12 import Systems, totals
 from experiments.c2cserve.replay import TRACES, describe, load_of_half, replay
 from experiments.claims import Result, answer, claim
-from experiments.experiment import named
 from experiments.figure import SIMULATOR, Computed, Context, figure
 
 __all__ = ["compute"]
@@ -22,24 +21,11 @@ HALF_BUSY: Final = "half busy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mixtures:
+class Mixtures(Systems):
     """Experiment of Fig. 12 with mixtures; each of `seeds` has its own tables of misses."""
 
-    settings: tuple[str, ...]
-    systems: dict[str, tuple[str, ...]]
-    shown: tuple[str, ...]
     compressions: tuple[AboveZero, ...]
-    half_busy: str
     seeds: Count
-    windows: Windows
-
-    def __post_init__(self) -> None:
-        for name in (*self.shown, self.half_busy):
-            named(self.systems, name, "systems")
-
-    def of(self, system: str) -> list[str]:
-        """Return the settings of a system's runs."""
-        return [*self.settings, *self.systems[system]]
 
 
 @figure("fig12moe", title="Fig. 12: trace replay, mixtures", experiment=Mixtures,
